@@ -37,7 +37,7 @@ real:
 
 # What takes hours, by the same tests: new random cases, many kills, losses of power, changes of owners, long outages, load for
 # long, fuzzing. Each form has a short one, which CI runs; docs/reliability.md has what came of it last.
-soak rounds="10": (soak-cases rounds) (soak-store rounds) (soak-kills rounds) (soak-load "3600" "600") (soak-week "7") (soak-fuzz "3600") (soak-kafka rounds)
+soak rounds="10": (soak-cases rounds) (soak-store rounds) (soak-kills rounds) (soak-load "3600" "600") (soak-week "7") (soak-changes "1000000") (soak-fuzz "3600") (soak-kafka rounds)
 
 # New random cases of every property.
 soak-cases rounds="10":
@@ -64,7 +64,11 @@ soak-load steady="3600" twice="600":
 soak-week days="7":
     AGENTGAUGE_DAYS={{days}} cargo test --test daemon days_of_traffic -- --nocapture
 
-# Seconds for each decoder; what breaks a check goes to target/fuzz.
+# So many random changes of what each decoder reads, by fixed seeds; one that breaks a check goes to target/tmp/fuzz.
+soak-changes cases="1000000":
+    AGENTGAUGE_FUZZ_CASES={{cases}} cargo test --release --test engine corpus::
+
+# Seconds for each decoder, led by what its code does; what breaks a check goes to target/fuzz.
 soak-fuzz seconds="3600":
     #!/usr/bin/env bash
     set -euxo pipefail

@@ -1,7 +1,10 @@
 //! What must hold for any bytes that come in: the fuzz targets look for bytes for which it does not, and
-//! `tests/corpus.rs` replays those that were kept.
+//! `tests/engine/corpus` replays those that were kept.
 //!
-//! The first byte chooses the signal, the rest is the request.
+//! Of a request the first byte chooses the signal, the rest is the body.
+
+pub(crate) mod asked;
+pub(crate) mod stored;
 
 use std::io::Write;
 use std::sync::LazyLock;

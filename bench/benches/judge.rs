@@ -87,7 +87,7 @@ fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
     let mut stage =
         Assemble::new(assemble, LoopOptions::default(), &CostOptions::default()).judging(rules);
     stage.attend(match case {
-        "full" => Attention::Full,
+        "full" => Attention::Full(Arc::new([0].into())),
         "away" => Attention::Away,
         _ => Attention::Reads,
     });

@@ -2,18 +2,20 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::ops::Add;
 use std::sync::{Arc, OnceLock};
 
+use super::counters::{Counters, Labels};
 use super::explained::TraceExplanation;
 use super::judging::JudgeRules;
 use super::limits::RunLimit;
 use super::loops::LoopLabels;
 use super::math::Quanta;
-use super::predict::{KnownRun, Learned, Population, Spread, Spreads};
+use super::predict::{KnownRun, Learned, Population, Spread, Spreads, TaskSpreads};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::{Timestamp, TraceId};
 use super::update::{
-    AgentKey, Exemplar, Family, ScopedId, ScoreHistogram, SessionUpdate, Silences, SubAgent,
+    AgentKey, Exemplar, ScopedId, ScoreHistogram, SessionUpdate, Silences, SubAgent,
 };
 use super::view::{
     AgentName, AgentView, ScoreValue, SessionView, SubAgentView, TokensView, VerdictsView,
@@ -29,10 +31,10 @@ pub struct AgentUpdate {
     pub gone: bool,
     /// Scores by window (`5m`, `1h`, ..., `last_50`).
     pub windows: BTreeMap<String, WindowView>,
-    /// Counters by family and label values.
-    pub counters: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
+    /// Its counters.
+    pub counters: Counters,
     /// What earlier processes counted, of the families whose totals are shown.
-    pub earlier: BTreeMap<String, BTreeMap<Vec<String>, u64>>,
+    pub earlier: Counters,
     /// Open sessions.
     pub sessions_active: u64,
     /// How long its traces are silent.
@@ -57,6 +59,8 @@ pub struct AgentUpdate {
     pub spreads: Vec<Arc<Spread>>,
     /// How much effort its traces took, likewise.
     pub trace_spreads: Vec<Arc<Spread>>,
+    /// What runs took of tasks that have enough of them.
+    pub task_spreads: Arc<TaskSpreads>,
     /// Runs of which the outcome is known.
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
@@ -105,6 +109,7 @@ impl AgentUpdate {
             let spreads = Spreads {
                 sessions: Spread::of_all(&self.spreads),
                 traces: Spread::of_all(&self.trace_spreads),
+                tasks: Arc::clone(&self.task_spreads),
             };
             Box::new(Learned::new(spreads, &self.known_runs, &self.populations))
         })
@@ -126,8 +131,8 @@ impl AgentUpdate {
 
     /// Adds what one shard says.
     pub(super) fn add(&mut self, shard: &SessionUpdate) {
-        add_up(&mut self.counters, &shard.counters);
-        add_up(&mut self.earlier, &shard.earlier);
+        self.counters.add(&shard.counters, |_| true);
+        self.earlier.add(&shard.earlier, |_| true);
         self.sessions_active += shard.sessions_active;
         self.silences.add(&shard.silences);
         for (name, taken) in &shard.distributions {
@@ -169,6 +174,7 @@ impl AgentUpdate {
         self.runs = runs.len() as u64;
         let agent = &self.agent.agent_name;
         self.known_runs = runs.known(|flagged| judging?.probability(agent, flagged));
+        self.task_spreads = runs.took();
         for (window, population) in &mut self.populations {
             let begin = windows.get(window).copied().unwrap_or_default();
             let ends = self.known_runs.iter().map(|run| run.end);
@@ -188,12 +194,19 @@ impl AgentUpdate {
         self.view.ars.clone_from(&all.ars);
     }
 
-    /// Counters of a family by their labels, whatever process counted.
-    fn total(&self, family: &str) -> BTreeMap<&[String], u64> {
+    /// Counters of a family, whatever process counted: those of this one, and then of earlier ones.
+    fn both(&self, family: &str) -> impl Iterator<Item = &(Labels, u64)> {
+        [&self.counters, &self.earlier]
+            .into_iter()
+            .flat_map(move |counters| counters.family(family))
+    }
+
+    /// Counts of a family with one label, whatever process counted.
+    fn total(&self, family: &str) -> BTreeMap<String, u64> {
         let mut total = BTreeMap::new();
-        let both = [self.counters.get(family), self.earlier.get(family)];
-        for (labels, count) in both.into_iter().flatten().flatten() {
-            *total.entry(labels.as_slice()).or_default() += count;
+        for (labels, count) in self.both(family) {
+            let Some(label) = labels.first() else { continue };
+            *total.entry(label.clone()).or_default() += count;
         }
         total
     }
@@ -201,8 +214,8 @@ impl AgentUpdate {
     /// Verdicts as they were when they counted: a trace that comes later may change what those after it would be now.
     fn verdicts(&self) -> BTreeMap<String, VerdictsView> {
         let mut verdicts: BTreeMap<String, VerdictsView> = BTreeMap::new();
-        for (labels, count) in self.total("trace_evaluations") {
-            let [signal, verdict] = labels else { continue };
+        for (labels, count) in self.both("trace_evaluations") {
+            let [signal, verdict] = &labels[..] else { continue };
             let counts = verdicts.entry(signal.clone()).or_default();
             match verdict.as_str() {
                 "pass" => counts.pass += count,
@@ -216,21 +229,19 @@ impl AgentUpdate {
 
     /// What the API shows: the formula over all done traces, and totals in words, whatever process counted.
     pub(super) fn describe(&self, all: &WindowView) -> AgentView {
-        let total = |family: &str| self.total(family);
         let counter = |family: &str, labels: &[&str]| -> Option<u64> {
-            let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
-            total(family).get(labels.as_slice()).copied()
+            let both = [&self.counters, &self.earlier];
+            both.into_iter().filter_map(|counters| counters.get(family, labels)).reduce(u64::add)
         };
         let mut parts: BTreeMap<&str, SubAgent> = BTreeMap::new();
         for family in SubAgent::FAMILIES {
-            for (labels, count) in total(family) {
+            for (labels, count) in self.both(family) {
                 let Some((name, labels)) = labels.split_first() else { continue };
                 let part = parts.entry(name).or_default();
                 part.name.clone_from(name);
-                part.count(family, labels, count);
+                part.count(family, labels, *count);
             }
         }
-        let loops = total("loops").into_iter();
         let cost = counter("cost_usd", &[])
             .and_then(|cost| i64::try_from(cost).ok())
             .map(|cost| Quanta(cost).to_f64());
@@ -241,19 +252,14 @@ impl AgentUpdate {
             traces_evaluated: all.traces_evaluated,
             reliability: all.reliability,
             consistency: all.consistency,
-            loops: loops
-                .filter_map(|(labels, count)| Some((labels.first()?.clone(), count)))
-                .collect(),
+            loops: self.total("loops"),
             tokens: TokensView {
                 input: counter("tokens", &["input"]),
                 output: counter("tokens", &["output"]),
             },
             cost_usd: cost,
             sub_agents: parts.values().map(SubAgentView::from).collect(),
-            unpriced_models: total("unpriced_calls")
-                .into_iter()
-                .filter_map(|(labels, calls)| Some((labels.first()?.clone(), calls)))
-                .collect(),
+            unpriced_models: self.total("unpriced_calls"),
             traces_stalled: self.silences.stalled(),
             windows: self.windows.clone(),
             ..AgentView::default()
@@ -290,16 +296,6 @@ pub fn look_at_explanation<A: Borrow<AgentUpdate>>(
     let name = ScopedId { id: explained.session_id.clone(), scope: explained.scope.clone() };
     if let Some(found) = agent(&AgentKey::from(&explained.trace.agent)) {
         explained.prediction = found.borrow().learned().look_at_trace(&name, &mut explained.trace);
-    }
-}
-
-/// Adds families of counters to others.
-fn add_up(held: &mut BTreeMap<String, BTreeMap<Vec<String>, u64>>, families: &[Family]) {
-    for family in families {
-        let held = held.entry(family.name.clone()).or_default();
-        for counter in &family.counters {
-            *held.entry(counter.labels.clone()).or_default() += counter.value;
-        }
     }
 }
 

@@ -9,7 +9,8 @@
 //! trace is asked about once, when it is done for the first time: a late span does not cost another judgement. Rules in
 //! files of expectations are judged whatever the rate: somebody asked for them by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::expect::Judgements;
 use super::math::Quanta;
 use super::span::{Span, SpanId, Timestamp, TraceId};
-use super::tenants::TraceKey;
+use super::tenants::{TenantHash, TraceKey};
 use super::trace::Transcript;
 use super::update::{AgentKey, TraceUpdate};
 
@@ -38,15 +39,26 @@ pub struct JudgeRules {
 }
 
 /// Whether a judge reads what it is asked. Where it does not, nothing is kept for it of what comes in either.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Attention {
     /// It does.
     #[default]
     Reads,
-    /// It has more to do than it gets done: what is asked now would be thrown away.
-    Full,
+    /// It has more to do than it gets done: what is asked now of these tenants, who have all of their share, would be thrown away.
+    Full(Arc<BTreeSet<TenantHash>>),
     /// No call would go out.
     Away,
+}
+
+impl Attention {
+    /// Whether it reads what it is asked of a tenant's traces.
+    pub fn reads(&self, tenant: TenantHash) -> bool {
+        match self {
+            Self::Reads => true,
+            Self::Full(tenants) => !tenants.contains(&tenant),
+            Self::Away => false,
+        }
+    }
 }
 
 /// A trace that is to be judged.

@@ -15,6 +15,7 @@ pub mod agents;
 pub mod assemble;
 pub mod convention;
 pub mod count;
+pub mod counters;
 pub mod detect;
 pub mod distributions;
 pub mod drift;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::LimitOptions;
 use super::loops::LoopKind;
 use super::math::glob::fits;
+use super::signal::SIGNALS;
 
 /// How spans are read.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -344,15 +345,7 @@ impl LoopOptions {
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        let weights = [
-            ("coherence", 1.0),
-            ("confidence", 1.0),
-            ("error", 1.0),
-            ("loop_detection", 1.0),
-            ("outcome", 1.0),
-            ("tool_correctness", 0.8),
-            ("tool_loop", 1.0),
-        ];
+        let weighed = SIGNALS.iter().filter_map(|signal| Some((signal.name, signal.weight?)));
         Self {
             scope: SessionScope::Service,
             session_idle: Duration::from_secs(1800),
@@ -367,7 +360,7 @@ impl Default for SessionOptions {
             max_departed_traces: 100_000,
             profile: Profile::Agentgauge,
             empty_score: EmptyScore::Absent,
-            signal_weights: weights.map(|(name, weight)| (name.to_owned(), weight)).into(),
+            signal_weights: weighed.map(|(name, weight)| (name.to_owned(), weight)).collect(),
             signal_thresholds: BTreeMap::new(),
             loop_detection_threshold: 0.5,
             gate_window: 5,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::count::Counts;
 use super::math::{Quanta, ratio};
 use super::options::AgentOptions;
-use super::predict::KnownRun;
+use super::predict::{KnownRun, LEAST_RUNS, Spread, TaskSpreads};
 use super::runs::{Change, Run, RunKey, Runs, SavedRuns};
 use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
@@ -47,6 +47,7 @@ pub struct AgentRuns {
     scores: Option<BTreeMap<String, RunScores>>,
     // Likewise.
     known: Option<Arc<[KnownRun]>>,
+    took: Option<Arc<TaskSpreads>>,
 }
 
 /// The runs of an agent as they are written down; scores follow from them.
@@ -117,6 +118,7 @@ impl AgentRuns {
             touched: Timestamp::default(),
             scores: None,
             known: None,
+            took: None,
         }
     }
 
@@ -256,6 +258,22 @@ impl AgentRuns {
         }))
     }
 
+    /// What runs took of each task that has [`LEAST_RUNS`] or more with a trace.
+    pub fn took(&mut self) -> Arc<TaskSpreads> {
+        let RunTable { runs, by_task, .. } = &self.held;
+        Arc::clone(self.took.get_or_insert_with(|| {
+            let enough = by_task.iter().filter(|(_, held)| held.len() as u64 >= LEAST_RUNS);
+            let spreads = enough.map(|(task, held)| {
+                let key =
+                    |id: &Arc<str>| RunKey { task: Some(Arc::clone(task)), id: Arc::clone(id) };
+                let held = held.iter().filter_map(|(_, id)| runs.get(&key(id)));
+                let took = held.filter(|run| run.traces > 0).map(|run| &run.effort);
+                (Arc::clone(task), Spread::of_runs(took))
+            });
+            Arc::new(spreads.collect())
+        }))
+    }
+
     /// The tasks, by id.
     pub fn tasks(&self) -> Vec<TaskView> {
         let Some(all) = self.views.first() else { return Vec::new() };
@@ -276,7 +294,7 @@ impl AgentRuns {
     fn apply(&mut self, changes: Vec<Change>, moment: Moment, counts: &mut Counts) {
         self.touched = self.touched.max(moment.now);
         for change in changes {
-            (self.scores, self.known) = (None, None);
+            (self.scores, self.known, self.took) = (None, None, None);
             let (key, run) = match change {
                 Change::Set(key, run) => (key, Some(Arc::from(run))),
                 Change::Gone(key) => (key, None),

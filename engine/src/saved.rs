@@ -2,7 +2,7 @@
 //!
 //! State is written with the names of its fields. A release that adds one reads what an older one wrote if the field has
 //! a default; indexes that follow from the rest are not written, and neither are options, which are the reader's own.
-//! Names that the code knows (families, streams, conventions) are written as text; one that the reader does not know is
+//! Names that the code knows (streams, conventions) are written as text; one that the reader does not know is
 //! left out.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::convention;
 use super::drops::STREAMS;
-use super::sessions::FAMILIES;
 
 /// What state is read from: one form, whatever the bytes come out of, as each form is compiled once more for each type that is read.
 pub type Source<'s> = rmp_serde::Deserializer<ReadReader<&'s mut dyn Read>>;
@@ -56,8 +55,7 @@ pub(super) type Name = &'static str;
 /// The name of this text, if the code knows it.
 fn known(text: &str) -> Option<Name> {
     let streams = STREAMS.iter().map(|stream| stream.name);
-    let mut names = streams.chain(convention::names()).chain(FAMILIES.iter().copied());
-    names.find(|name| *name == text)
+    streams.chain(convention::names()).find(|name| *name == text)
 }
 
 /// Reads a name; unknown is none.
@@ -81,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_names_of_the_code_are_known() {
-        for name in ["openinference", "tool_failures", "sessions_closed"] {
+        for name in ["openinference", "tool_failures"] {
             assert_eq!(known(name), Some(name));
         }
         assert_eq!(known("nonsense"), None);

@@ -8,9 +8,11 @@
 //! ```
 //!
 //! A trace that goes on after a silence shows that such a one is healthy: a tool that takes minutes, a person who is asked. Before
-//! twenty traces are done nothing is known, and the first edge holds; beyond the last one every trace is stalled. All are counts, so
-//! shards add up, and what is stalled does not depend on how many there are.
+//! twenty traces are done, those of the agent's other versions count with its own; are there too few of these, the first edge holds.
+//! Beyond the last one every trace is stalled. All are counts, so shards add up, and what is stalled does not depend on how many there
+//! are. A trace whose agent waits for somebody (`gen_ai.agent.paused`) is not silent.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::update::Silences;
@@ -54,6 +56,21 @@ impl Silences {
         }
     }
 
+    /// Takes what another version of the agent has shown, and not how it is silent now.
+    pub fn learn_from(&mut self, other: &Self) {
+        self.add(&Self { open: BTreeMap::new(), ..other.clone() });
+    }
+
+    /// Whether both have shown the same.
+    pub fn show_as(&self, other: &Self) -> bool {
+        (self.traces, &self.ended) == (other.traces, &other.ended)
+    }
+
+    /// Whether its own traces show what is usual.
+    pub fn knows_enough(&self) -> bool {
+        self.traces >= ENOUGH
+    }
+
     /// Counts a silence that something ended.
     pub fn end(&mut self, level: Level) {
         *self.ended.entry(level).or_default() += 1;
@@ -83,7 +100,7 @@ impl Silences {
             let longer: u64 = self.ended.range(level..).map(|(_, ended)| ended).sum();
             longer.saturating_mul(RARE) <= self.traces
         };
-        if self.traces < ENOUGH { 0 } else { (0..last).find(is_rare).unwrap_or(last) }
+        if !self.knows_enough() { 0 } else { (0..last).find(is_rare).unwrap_or(last) }
     }
 }
 
@@ -134,6 +151,18 @@ mod tests {
         assert_eq!(silences.stalled(), 0);
         silences.open(8, 1);
         assert_eq!(silences.stalled(), 1);
+    }
+
+    #[test]
+    fn a_new_version_knows_what_the_others_have_shown() {
+        let mut old = Silences { traces: 30, ..Silences::default() };
+        old.end(2);
+        old.open(5, 1);
+        let mut new = Silences { traces: 1, ..Silences::default() };
+        new.open(2, 1);
+        assert_eq!((new.knows_enough(), new.stalled()), (false, 1));
+        new.learn_from(&old);
+        assert_eq!((new.knows_enough(), new.stalled()), (true, 0));
     }
 
     #[test]

@@ -175,6 +175,9 @@ pub struct ModelFacts {
     /// What was said before was cut down to a summary for it: the model may not know what it did.
     #[serde(default)]
     pub compacted: bool,
+    /// Time until the first piece of a streamed answer came, in nanoseconds.
+    #[serde(default)]
+    pub first_chunk_nanos: Option<u64>,
 }
 
 /// What a span says of the attempt at a task that it is part of.
@@ -217,6 +220,37 @@ pub struct Violation {
     pub severity: Option<Arc<str>>,
 }
 
+/// What few spans and log records say beside what was called: of their session, of guardrails, of people.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Remarks {
+    /// The session that this one continues.
+    pub previous_session: Option<Arc<str>>,
+    /// A guardrail that looked at what went in or came out.
+    pub guardrail: Option<Guardrail>,
+    /// The last time that the agent stopped to wait for somebody, or went on.
+    pub pause: Option<Pause>,
+    /// Whether a person accepted the change to a file that a tool call was to make.
+    pub accepted_edit: Option<bool>,
+}
+
+/// What a guardrail came to.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Guardrail {
+    /// Its name.
+    pub name: Option<Arc<str>>,
+    /// What it decided, in its own words.
+    pub result: Option<Arc<str>>,
+}
+
+/// An agent stopped to wait for somebody, or went on. The order is that of time.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Pause {
+    /// When.
+    pub at: Timestamp,
+    /// It waits from then on.
+    pub waits: bool,
+}
+
 /// A text and how good a witness it is.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Text {
@@ -250,6 +284,9 @@ pub struct Span {
     pub status: Status,
     /// It failed, by the status or by any other sign that the convention knows.
     pub failed: bool,
+    /// Something stopped it before its end: the greatest length, a filter, a guardrail, a limit of turns; or the model refused.
+    #[serde(default)]
+    pub stopped: bool,
     /// The convention that recognised it; `None`: no agent telemetry.
     #[serde(deserialize_with = "saved::optional")]
     pub convention: Option<Name>,
@@ -279,6 +316,9 @@ pub struct Span {
     pub model: Option<ModelFacts>,
     /// Task, outcome, documents; boxed, as few spans have any.
     pub attempt: Option<Box<Attempt>>,
+    /// Likewise of its session, of guardrails, of people.
+    #[serde(default)]
+    pub remarks: Option<Box<Remarks>>,
     /// The user's text: on a model span the last user message, never the history.
     pub input: Option<Text>,
     /// The assistant's text: on a model span of its answer, on an agent span the final one.
@@ -313,6 +353,9 @@ pub struct Log {
     pub asked_by_user: Option<bool>,
     /// Rules that it says were broken.
     pub violations: Vec<Violation>,
+    /// That the agent waits for somebody, or goes on.
+    #[serde(default)]
+    pub pause: Option<Pause>,
     /// The authenticated tenant; never read from an attribute.
     #[serde(default)]
     pub tenant: Option<Arc<str>>,

@@ -111,16 +111,14 @@ impl Shares {
 
     /// The tenant that has the most in proportion to its share; of several the greatest hash.
     #[expect(clippy::cast_precision_loss, reason = "counts of things in memory")]
-    pub(crate) fn greediest(
-        &self,
-        held: impl Iterator<Item = (TenantHash, usize)>,
-    ) -> Option<TenantHash> {
+    pub fn greediest(&self, held: impl Iterator<Item = (TenantHash, usize)>) -> Option<TenantHash> {
         let parts = held.map(|(tenant, count)| (count as f64 / self.of(tenant), tenant));
         let most = parts.max_by(|(one, a), (other, b)| one.total_cmp(other).then(a.cmp(b)));
         most.map(|(_, tenant)| tenant)
     }
 
-    fn of(&self, tenant: TenantHash) -> f64 {
+    /// A tenant's share.
+    pub fn of(&self, tenant: TenantHash) -> f64 {
         self.single.get(&tenant).copied().unwrap_or(self.others)
     }
 }

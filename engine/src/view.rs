@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::limits::Exceeded;
 use super::loops::{Evidence, LoopKind, Severity};
 use super::math::{Quanta, ratio};
-use super::update::{AgentKey, Effort, ScopedId, StepKind, SubAgent};
+use super::update::{AgentKey, Effort, Guardrail, ScopedId, StepKind, SubAgent};
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
@@ -126,6 +126,9 @@ pub struct StepView {
     pub tokens: TokensView,
     /// Of a model: its dollars.
     pub cost_usd: Option<f64>,
+    /// Seconds until the first piece of the answer, of a model that streams; left out where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_chunk_seconds: Option<f64>,
     /// Of a tool: the JSON value of its arguments; null if not sent.
     pub arguments: Option<serde_json::Value>,
     /// Of a tool: the first 4 KiB of what it gave back; null if not sent.
@@ -266,6 +269,25 @@ pub struct ViolationView {
     pub explanation: Option<String>,
 }
 
+/// What a guardrail came to.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct GuardrailView {
+    /// Its name; null if not sent.
+    pub name: Option<String>,
+    /// What it decided, in its own words; null if not sent.
+    pub result: Option<String>,
+}
+
+impl From<&Guardrail> for GuardrailView {
+    fn from(guardrail: &Guardrail) -> Self {
+        Self { name: guardrail.name.clone(), result: guardrail.result.clone() }
+    }
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// One trace, explained.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct TraceView {
@@ -311,6 +333,18 @@ pub struct TraceView {
     pub user: Option<String>,
     /// Task, outcome, conditions, documents and violations; null if nothing was sent.
     pub attempt: Option<AttemptView>,
+    /// What guardrails came to, in order, at most 100; left out where there were none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guardrails: Vec<GuardrailView>,
+    /// Since when the agent has been waiting for somebody; left out where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_since_unix_nano: Option<String>,
+    /// Changes to files that people accepted, where a coding agent says so; left out where there are none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub accepted_edits: u64,
+    /// Those that they rejected, likewise.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rejected_edits: u64,
     /// Loops found in or ending in this trace.
     pub loops: Vec<LoopView>,
     /// Limits that it went over; left out where there are none.
@@ -380,6 +414,9 @@ pub struct SessionView {
     pub session_source: String,
     /// The agent of its first trace.
     pub agent: AgentName,
+    /// The session that it continues; left out where no span says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous_session_id: Option<String>,
     /// Scores reported for the session as a whole.
     pub signals: BTreeMap<String, SignalView>,
     /// Its traces by (start, id).

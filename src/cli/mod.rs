@@ -52,7 +52,7 @@ enum Command {
     Replay(replay::Replay),
     /// Checks the configuration without starting the daemon
     Check(check::Check),
-    /// Computes the scores of recorded requests a second time, by a slow reference model, and compares
+    /// Computes the scores of recorded requests again with a slow reference model, and compares
     Verify(verify::Verify),
     /// Prints which attributes are read, library by library, in Markdown
     Conventions(conventions::Conventions),
@@ -64,9 +64,9 @@ enum Command {
     Man(man::Man),
     /// Prints recording and alert rules for Prometheus
     Rules(rules::Rules),
-    /// Creates the Kafka topics between several instances
+    /// Creates the Kafka topics that several instances share
     Topics(topics::Topics),
-    /// Starts the daemon with made-up agents: five minutes of a small company
+    /// Starts the daemon with simulated agents: five minutes at a small company
     Demo(demo::Demo),
 }
 

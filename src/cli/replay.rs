@@ -33,13 +33,13 @@ pub(super) struct Replay {
     /// Recordings (.pb, .json, .jsonl; also .gz, .zst) and folders of them, in the order given
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// How the result is written
+    /// Format of the result
     #[arg(long, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Exit with 2 if this score of any agent is below the value, or absent
+    /// Exit with 2 if any agent's score is below the value, or absent
     #[arg(long, value_name = "SCORE=VALUE")]
     fail_under: Vec<Floor>,
-    /// Hold traces against AgentCI's specification; exit with 2 if a correctness or path layer fails
+    /// Check traces against an AgentCI specification; exit with 2 if a correctness or path layer fails
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
     #[command(flatten)]

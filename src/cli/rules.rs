@@ -13,16 +13,17 @@ enum Format {
     Prometheus,
     /// A PrometheusRule of the Prometheus Operator
     Operator,
-    /// The objectives alone, for Sloth
+    /// Only the objectives, for Sloth
     Sloth,
-    /// The objectives alone, for Pyrra
+    /// Only the objectives, for Pyrra
     Pyrra,
 }
 
 /// Prints recording and alert rules for Prometheus.
 #[derive(Args, Debug)]
 pub(super) struct Rules {
-    /// Share of traces that should pass: reliability=0.95 for whole traces, tool_loop=0.99 for one signal. For one agent
+    /// Share of traces that should pass: reliability=0.95 for whole traces, tool_loop=0.99 for one signal (with
+    /// `metrics.detail = "full"`, as else none is exported). For one agent
     /// alone: support:reliability=0.9, which replaces the general objective for it. With burn rates of its own:
     /// reliability=0.7@2,1.2. Agents in `drop.objectives` need no `--slo`
     #[arg(

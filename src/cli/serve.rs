@@ -24,19 +24,19 @@ pub(super) struct Serve {
     /// Address for metrics, health and API
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
-    /// Where state is kept, so that it outlives a restart; with `--durability fsync` unless told otherwise
+    /// Keep state in this directory, so that it survives a restart; implies `--durability fsync` unless that is given
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// What an acknowledgement means: memory, flush (outlives the process) or fsync (is on disk)
+    /// When a request is acknowledged: memory (once applied), flush (once it survives the process) or fsync (once on disk)
     #[arg(long, value_name = "MODE")]
     durability: Option<String>,
-    /// Kafka brokers to read from, with commas between them
+    /// Kafka brokers to read from, separated by commas
     #[arg(long, value_name = "LIST")]
     kafka_brokers: Option<String>,
-    /// Topics of spans, with commas between them
+    /// Kafka topics with spans, separated by commas
     #[arg(long, value_name = "LIST")]
     kafka_topics: Option<String>,
-    /// Consumer group
+    /// Kafka consumer group
     #[arg(long, value_name = "NAME")]
     kafka_group: Option<String>,
 }
@@ -172,5 +172,45 @@ impl Stop {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    fn flags(arguments: &[&str]) -> Vec<(&'static str, String)> {
+        let line = Line::try_parse_from([&["serve"], arguments].concat()).unwrap();
+        line.serve.flags().into_iter().map(|(_, key, value)| (key, value)).collect()
+    }
+
+    #[test]
+    fn a_directory_is_written_to_unless_told_otherwise() {
+        let written = ("store.directory", "d".to_owned());
+        let durability = |mode: &str| ("store.durability", mode.to_owned());
+        assert_eq!(flags(&[]), []);
+        assert_eq!(flags(&["--data-dir", "d"]), [written.clone(), durability("fsync")]);
+        let flushed = flags(&["--data-dir", "d", "--durability", "flush"]);
+        assert_eq!(flushed, [written, durability("flush")]);
+    }
+
+    #[test]
+    fn brokers_and_topics_are_lists() {
+        let arguments =
+            ["--kafka-brokers", "a:1, b:2", "--kafka-topics", "t", "--kafka-group", "g"];
+        let expected = [
+            ("kafka.brokers", r#"["a:1", "b:2"]"#),
+            ("kafka.traces_topics", r#"["t"]"#),
+            ("kafka.group", "g"),
+        ];
+        assert_eq!(flags(&arguments), expected.map(|(key, value)| (key, value.to_owned())));
     }
 }

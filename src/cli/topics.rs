@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::settings::Settings;
 use super::{CliError, Process};
 
-/// Creates the Kafka topics between several instances.
+/// Creates the Kafka topics that several instances share.
 #[derive(Args, Debug)]
 pub(super) struct Topics {
     #[command(subcommand)]

@@ -20,7 +20,7 @@ pub(super) fn check(config: &Config, check: &mut Check<'_>) {
         return;
     }
     if !cfg!(feature = "kafka") {
-        let expected = "empty in this build: it has not the feature `kafka`";
+        let expected = "empty in this build, which lacks the feature `kafka`";
         check.fail("kafka.brokers", expected.to_owned(), "a broker");
     }
     for broker in &kafka.brokers {
@@ -66,7 +66,7 @@ fn topics(kafka: &KafkaOptions, fleet: bool, check: &mut Check<'_>) {
 
 fn security(kafka: &KafkaOptions, check: &mut Check<'_>) {
     let built = cfg!(feature = "kafka-tls");
-    let without = || "this build has not the feature `kafka-tls`".to_owned();
+    let without = || "this build lacks the feature `kafka-tls`".to_owned();
     if kafka.tls && !built {
         check.fail("kafka.tls", format!("false: {}", without()), "true");
     }

@@ -81,6 +81,7 @@ fn judge(
         registry: health.registry(),
         told,
         paid,
+        shares: config.tenants.shares(config.known_tenants()),
     };
     Ok(Some(Judge::new(options, given)?))
 }

@@ -170,7 +170,7 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// What is kept of the past cannot be used.
-    #[error("cannot keep the past of agents in {path}: {source}")]
+    #[error("cannot keep the history of agents in {path}: {source}")]
     History {
         /// The directory.
         path: PathBuf,

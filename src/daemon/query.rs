@@ -25,8 +25,8 @@ use crate::export::query::{ListRequest, Listing, Query};
 #[cfg(feature = "kafka")]
 use crate::fleet::{self, Question};
 
-/// Traces that a shard looks at for one message: what a question holds ingest up by at most.
-const BUDGET: usize = 2_000;
+/// Cards that a shard reads for one message: what a question holds ingest up by at most.
+const BUDGET: usize = 20_000;
 
 /// Traces that it looks at as a whole, likewise.
 const WHOLE_BUDGET: usize = 100;

@@ -79,7 +79,7 @@ pub(super) enum ToSessions {
     One { tenant: String, id: String, scope: Option<String>, reply: oneshot::Sender<Found> },
     /// Somebody wants to know which sessions come first in a list; a part of it.
     Places {
-        after: Option<SessionId>,
+        after: Option<u32>,
         request: Arc<ListRequest>,
         budget: usize,
         reply: oneshot::Sender<Part>,
@@ -454,7 +454,7 @@ pub(super) fn answer(stage: &Sessions, session_store: &dyn SessionStore, questio
         ToSessions::Places { after, request, budget, reply } => {
             let most = request.limit.saturating_add(request.offset);
             let wanted = Wanted { filter: &request.filter, sort: request.sort, most };
-            drop(reply.send(stage.places(after.as_ref(), &wanted, budget)));
+            drop(reply.send(stage.places(after, &wanted, budget)));
         }
         ToSessions::Rows { ids, budget, reply } => drop(reply.send(stage.rows(&ids, budget))),
         ToSessions::Find { tenant, after, trace, budget, reply } => {

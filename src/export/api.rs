@@ -108,6 +108,8 @@ pub(super) struct FleetRow {
     pub(super) failure_ratio: Option<f64>,
     /// The share of failing traces that is usual; null before the first done trace.
     pub(super) usual: Option<f64>,
+    /// Where that comes from: `past`, `version_before` or `objective`; null with it.
+    pub(super) usual_by: Option<&'static str>,
     /// Done traces in it.
     pub(super) window_traces: u64,
     /// Done traces seen.
@@ -558,13 +560,15 @@ async fn reading<T: Send + 'static>(
 pub(super) fn fleet_row(board: &Board, update: &AgentUpdate, past: (Range, Timestamp)) -> FleetRow {
     let (window, scores) = headline(update).unzip();
     let view = &update.view;
+    let verdict = view.drops.iter().find(|drop| drop.stream == "verdict");
     FleetRow {
         agent: view.agent.clone(),
         window: window.cloned(),
         reliability: scores.and_then(|scores| scores.reliability),
         consistency: scores.and_then(|scores| scores.consistency),
         failure_ratio: scores.and_then(|scores| scores.failure_ratio),
-        usual: view.drops.iter().find(|drop| drop.stream == "verdict").map(|drop| drop.usual),
+        usual: verdict.map(|drop| drop.usual),
+        usual_by: verdict.map(|drop| drop.against),
         window_traces: scores.map_or(0, |scores| scores.traces),
         traces: view.traces,
         sessions_active: update.sessions_active,

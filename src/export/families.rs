@@ -1,6 +1,5 @@
 //! The families of metrics: one line each.
 
-use super::watched::WATCHED;
 use crate::engine::distributions::Distribution;
 
 /// What kind of family it is.
@@ -518,6 +517,12 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         "Tool calls of the same name as the one before.",
     )),
     full(counter(
+        "edits",
+        &["decision"],
+        "agentgauge_edits",
+        "Changes to files that a coding agent was to make, by what people decided: accepted or rejected; of a trace when it is first done.",
+    )),
+    full(counter(
         "sessions_closed",
         &["reason", "verdict"],
         "agentgauge_sessions_closed",
@@ -566,34 +571,3 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         "Stalls and regressions of a signal along a session.",
     )),
 ];
-
-/// All families, in the order of the exposition.
-pub(super) fn all() -> impl Iterator<Item = &'static Family> {
-    let windows: [&'static Family; 8] = [
-        &RELIABILITY,
-        &JUDGED_RELIABILITY,
-        &CONSISTENCY,
-        &MAX_RISK,
-        &WINDOW_TRACES,
-        &WINDOW_SESSIONS,
-        &WINDOW_EVALUATED,
-        &SIGNAL,
-    ];
-    let runs: [&'static Family; 5] =
-        [&SCORE_SAMPLES, &PASS_HAT_K, &ARS_COMPONENT, &RUNS_HELD, &VERSION_DIFFERENCE];
-    let sessions: [&'static Family; 7] = [
-        &SESSIONS_ACTIVE,
-        &SESSIONS_LOOPING,
-        &SESSIONS_OVER_LIMIT,
-        &OPEN_SESSIONS,
-        &TRACE_SIGNAL,
-        &SESSION_RELIABILITY,
-        &SESSION_CONSISTENCY,
-    ];
-    let scores = SCORES.iter().map(|score| &score.family);
-    let taken = DISTRIBUTIONS.iter().map(|taken| &taken.family);
-    let counters = COUNTERS.iter().map(|counter| &counter.family);
-    let watched = WATCHED.iter().map(|watched| &watched.family);
-    let gauges = windows.into_iter().chain(scores).chain(runs).chain(watched).chain(sessions);
-    gauges.chain(taken).chain(counters)
-}

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::families::{self, Family, Kind};
+use super::prometheus;
 use crate::engine::signal::SIGNALS;
 
 const HEAD: &str = "\
@@ -62,6 +63,7 @@ const SOURCES: &[Source] = sources! {
     "loop_detection" => "signal/loop_detection.rs",
     "outcome" => "signal/outcome.rs",
     "tool_loop" => "signal/tool_loop.rs",
+    "tool_success" => "signal/tool_success.rs",
     "thresholds and bands of signals" => "signal/thresholds.rs",
     "error_retry" => "loops/error_retry.rs",
     "exact_repeat" => "loops/exact_repeat.rs",
@@ -113,7 +115,7 @@ const QUERIES: &[(&str, &str)] = &[
 pub fn page() -> String {
     let mut page = String::from(HEAD);
     page.push_str("\n| Family | Type | Labels | What it says |\n|---|---|---|---|\n");
-    for family in families::all() {
+    for family in prometheus::families() {
         row(&mut page, family);
     }
     page.push_str(
@@ -179,7 +181,7 @@ mod tests {
     fn every_example_is_of_a_family() {
         for (start, query) in QUERIES {
             assert!(query.contains(start));
-            assert!(families::all().any(|family| family.name.starts_with(start)), "{start}");
+            assert!(prometheus::families().any(|family| family.name.starts_with(start)), "{start}");
         }
     }
 }

@@ -54,5 +54,5 @@ pub use self::{
     question::{Question, WAITING},
     score::Runaways,
     start::{FleetError, InstanceParts, Workers},
-    wire::shards,
+    wire::{rewritten, shards},
 };

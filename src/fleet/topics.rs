@@ -30,7 +30,7 @@ pub enum TopicsError {
     #[error(transparent)]
     Client(#[from] SourceError),
     /// The brokers do not answer, or do not let us.
-    #[error("the topics cannot be made at {brokers} (`kafka.brokers`): {source}")]
+    #[error("cannot create the topics at {brokers} (`kafka.brokers`): {source}")]
     Brokers {
         /// The brokers.
         brokers: String,
@@ -38,7 +38,9 @@ pub enum TopicsError {
         source: KafkaError,
     },
     /// A topic was refused.
-    #[error("topic `{topic}` was not made: {code}; see `fleet.partitions` and `fleet.replication`")]
+    #[error(
+        "topic `{topic}` was not created: {code}; see `fleet.partitions` and `fleet.replication`"
+    )]
     Refused {
         /// The topic.
         topic: String,

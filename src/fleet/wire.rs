@@ -293,3 +293,8 @@ pub(super) fn pack<T: Serialize + ?Sized>(value: &T) -> Option<Vec<u8>> {
 pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, saved::ReadError> {
     saved::read(bytes)
 }
+
+/// A record between the stages, read as a worker reads it, and written anew; `None` if it cannot be read.
+pub fn rewritten(record: &[u8]) -> Option<Vec<u8>> {
+    pack(&unpack::<Envelope>(record).ok()?)
+}

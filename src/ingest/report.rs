@@ -198,7 +198,11 @@ fn acceptance(report: Report) -> Result<Report, String> {
 }
 
 /// The body of a request to accept a level, as one of reports: `{"service_name": .., "stream": ..}`.
-pub(super) fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
+///
+/// # Errors
+///
+/// Fails if it is no such body.
+pub fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
     let asked: JsonAcceptance = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let JsonAcceptance { service_name, agent_name, agent_version, environment, stream } = asked;
     let agent = json!({
@@ -210,7 +214,11 @@ pub(super) fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
 }
 
 /// The body of a request that tells of a deployment, likewise: `{"service_name": .., "agent_version": .., "accept": ..}`.
-pub(super) fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
+///
+/// # Errors
+///
+/// Likewise.
+pub fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
     let told: JsonDeployment = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let JsonDeployment { service_name, agent_name, agent_version, environment, .. } = told;
     let agent = json!({

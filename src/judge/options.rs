@@ -60,9 +60,9 @@ pub struct JudgeOptions {
     pub output_usd_per_million: f64,
     /// Traces that are judged at the same time.
     pub concurrency: usize,
-    /// Traces that wait; further ones are not judged.
+    /// Traces that wait; over it the one goes that came last, of the tenant that has the most of its share.
     pub max_queue: usize,
-    /// Bytes of texts of all traces that wait or are judged; further ones are not judged.
+    /// Bytes of texts of all traces that wait or are judged; over it likewise.
     pub max_pending_bytes: usize,
     /// Bytes of long texts that each shard holds for the judge in traces that are open or with it; a trace with texts beyond that is not
     /// judged.

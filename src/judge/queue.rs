@@ -1,7 +1,9 @@
-//! The way from the engine to the judge: it never waits. What there is no room for is counted and goes unjudged.
+//! The way from the engine to the judge: it never waits. What there is no room for is counted and goes unjudged. Room, and the judge's
+//! time, go around tenants by their shares.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -11,12 +13,16 @@ use super::options::JudgeOptions;
 use super::pace::Pace;
 use crate::engine::judging::{Attention, JudgeRequest};
 use crate::engine::span::Timestamp;
+use crate::engine::tenants::{Shares, TenantHash};
 
 /// The engine's end. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    sender: mpsc::Sender<Waiting>,
+    lines: Arc<Mutex<Lines>>,
+    // Rung when something waits; as long as there is one, more may come.
+    bell: mpsc::Sender<()>,
     pending: Arc<AtomicUsize>,
+    max_queue: usize,
     max_pending_bytes: usize,
     deadline: Duration,
     meter: Arc<Meter>,
@@ -28,7 +34,8 @@ pub struct Handle {
 /// The judge's end.
 #[derive(Debug)]
 pub struct Inbox {
-    pub(super) receiver: mpsc::Receiver<Waiting>,
+    lines: Arc<Mutex<Lines>>,
+    rung: mpsc::Receiver<()>,
     pub(super) meter: Arc<Meter>,
     pub(super) pace: Arc<Mutex<Pace>>,
 }
@@ -56,26 +63,29 @@ pub(super) struct HeldBytes {
     meter: Arc<Meter>,
 }
 
-/// Both ends, as long as the options say.
-pub fn queue(options: &JudgeOptions, meter: Meter) -> (Handle, Inbox) {
+/// Both ends, as long as the options say; where there is no room it is made by these shares.
+pub fn queue(options: &JudgeOptions, meter: Meter, shares: Shares) -> (Handle, Inbox) {
     let meter = Arc::new(meter);
-    let (sender, receiver) = mpsc::channel(options.max_queue.max(1));
+    let (bell, rung) = mpsc::channel(1);
     let handle = Handle {
-        sender,
+        lines: Arc::new(Mutex::new(Lines::new(shares))),
+        bell,
         pending: Arc::default(),
+        max_queue: options.max_queue.max(1),
         max_pending_bytes: options.max_pending_bytes,
         deadline: options.deadline,
         meter: meter.clone(),
         pace: Arc::new(Mutex::new(Pace::new(options))),
         sated: Arc::default(),
     };
-    let pace = handle.pace.clone();
-    (handle, Inbox { receiver, meter, pace })
+    let (lines, pace) = (handle.lines.clone(), handle.pace.clone());
+    (handle, Inbox { lines, rung, meter, pace })
 }
 
 impl Handle {
     /// Whether what is asked at `now` is read. Once as many wait as can be judged in time it is not before a quarter of them
-    /// has gone: what begins until then would find the queue full for the most part.
+    /// has gone: what begins until then would find the queue full for the most part. Meanwhile a tenant with less than its share
+    /// is read.
     pub fn attention(&self, now: Timestamp) -> Attention {
         let (away, of_use) = {
             let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,38 +94,54 @@ impl Handle {
         if away.is_some() {
             return Attention::Away;
         }
-        let waiting = self.sender.max_capacity() - self.sender.capacity();
+        let lines = lock(&self.lines);
+        let most = self.max_queue.min(of_use);
         let bytes = self.pending.load(Ordering::Relaxed);
         let fills = |of: usize, most: usize| (of >= most, of < most - most / 4);
-        let filled = [
-            fills(waiting, self.sender.max_capacity().min(of_use)),
-            fills(bytes, self.max_pending_bytes),
-        ];
+        let filled = [fills(lines.waiting, most), fills(bytes, self.max_pending_bytes)];
         let full = filled.iter().any(|(full, _)| *full);
         let short = filled.iter().all(|(_, short)| *short);
         let sated = full || (!short && self.sated.load(Ordering::Relaxed));
         self.sated.store(sated, Ordering::Relaxed);
-        if sated { Attention::Full } else { Attention::Reads }
+        if sated {
+            Attention::Full(Arc::new(lines.over(most, self.max_pending_bytes)))
+        } else {
+            Attention::Reads
+        }
     }
 
-    /// Hands over a trace that was done at `now`, if there is room.
+    /// Hands over a trace that was done at `now`. Where there is no room, the one goes that came last of the tenant that has the most
+    /// of its share.
     pub fn offer(&self, request: JudgeRequest, now: Timestamp) {
         let left = self.away(now).filter(|_| request.unread);
         if request.unread && left.is_none() {
             // There is room again, or the judge is back.
             return self.meter.dropped("unread");
         }
-        let bytes = request.bytes();
-        let share = HeldBytes::new(bytes, &self.pending, &self.meter);
-        if share.total() > self.max_pending_bytes {
-            return self.meter.dropped("memory");
+        if self.bell.is_closed() {
+            return self.meter.dropped("stopped");
         }
-        let due = now.after(self.deadline);
-        match self.sender.try_send(Waiting { request, due, left, share }) {
-            Ok(()) => self.meter.waiting.inc(),
-            Err(mpsc::error::TrySendError::Full(_)) => self.meter.dropped("queue_full"),
-            Err(mpsc::error::TrySendError::Closed(_)) => self.meter.dropped("stopped"),
+        let share = HeldBytes::new(request.bytes(), &self.pending, &self.meter);
+        let (tenant, due) = (request.trace().tenant, now.after(self.deadline));
+        let mut lines = lock(&self.lines);
+        lines.put(tenant, Waiting { request, due, left, share });
+        self.meter.waiting.inc();
+        while self.pending.load(Ordering::Relaxed) > self.max_pending_bytes
+            && lines.push_out(|line| line.bytes)
+        {
+            self.pushed_out("memory");
         }
+        while lines.waiting > self.max_queue && lines.push_out(|line| line.waiting.len()) {
+            self.pushed_out("queue_full");
+        }
+        drop(lines);
+        // One that was rung before is not heard yet.
+        let _ = self.bell.try_send(());
+    }
+
+    fn pushed_out(&self, why: &'static str) {
+        self.meter.waiting.dec();
+        self.meter.dropped(why);
     }
 
     fn away(&self, now: Timestamp) -> Option<&'static str> {
@@ -128,12 +154,105 @@ fn why_away(pace: &Pace, now: Timestamp) -> Option<&'static str> {
     pace.away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
 }
 
+fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Inbox {
     /// The next trace; `None` when the engine has gone.
     pub(super) async fn next(&mut self) -> Option<Waiting> {
-        let waiting = self.receiver.recv().await?;
+        loop {
+            if let Some(waiting) = self.take() {
+                return Some(waiting);
+            }
+            if self.rung.recv().await.is_none() {
+                return self.take();
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<Waiting> {
+        let waiting = lock(&self.lines).take()?;
         self.meter.waiting.dec();
         Some(waiting)
+    }
+}
+
+/// Those who wait, by tenant.
+#[derive(Debug)]
+struct Lines {
+    shares: Shares,
+    // Invariant: none is empty; together they have `waiting`.
+    lines: BTreeMap<TenantHash, Line>,
+    waiting: usize,
+}
+
+/// Those of one tenant, the oldest first.
+#[derive(Debug, Default)]
+struct Line {
+    waiting: VecDeque<Waiting>,
+    bytes: usize,
+    // What the tenant was given, by its share; whoever comes anew begins where the others stand.
+    given: f64,
+}
+
+impl Lines {
+    fn new(shares: Shares) -> Self {
+        Self { shares, lines: BTreeMap::new(), waiting: 0 }
+    }
+
+    fn put(&mut self, tenant: TenantHash, waiting: Waiting) {
+        let least = self.lines.values().map(|line| line.given).min_by(f64::total_cmp);
+        let anew = || Line { given: least.unwrap_or(0.0), ..Line::default() };
+        let line = self.lines.entry(tenant).or_insert_with(anew);
+        line.bytes += waiting.share.bytes;
+        line.waiting.push_back(waiting);
+        self.waiting += 1;
+    }
+
+    /// The one that waits longest of the tenant that was given least.
+    fn take(&mut self) -> Option<Waiting> {
+        let least = self.lines.iter().min_by(|(_, a), (_, b)| a.given.total_cmp(&b.given));
+        let tenant = *least?.0;
+        let share = self.shares.of(tenant);
+        let taken = self.remove(tenant, VecDeque::pop_front);
+        self.lines.entry(tenant).and_modify(|line| line.given += 1.0 / share);
+        taken
+    }
+
+    /// Lets go of the one that came last of the tenant that has the most of its share; returns whether there was any.
+    fn push_out(&mut self, of: fn(&Line) -> usize) -> bool {
+        let held = self.lines.iter().map(|(tenant, line)| (*tenant, of(line)));
+        let held = held.filter(|(_, count)| *count > 0);
+        let greediest = self.shares.greediest(held);
+        greediest.is_some_and(|tenant| self.remove(tenant, VecDeque::pop_back).is_some())
+    }
+
+    /// Tenants that have more than three quarters of their share of so many, or of so many bytes; if none has, all who wait, and
+    /// nobody.
+    fn over(&self, most: usize, most_bytes: usize) -> BTreeSet<TenantHash> {
+        let fills = |of: usize, quota: usize| of >= quota - quota / 4;
+        let over = self.lines.iter().filter(|(tenant, line)| {
+            fills(line.waiting.len(), self.shares.quota(**tenant, most))
+                || fills(line.bytes, self.shares.quota(**tenant, most_bytes))
+        });
+        let over: BTreeSet<_> = over.map(|(tenant, _)| *tenant).collect();
+        if over.is_empty() { self.lines.keys().copied().chain([0]).collect() } else { over }
+    }
+
+    fn remove(
+        &mut self,
+        tenant: TenantHash,
+        one: fn(&mut VecDeque<Waiting>) -> Option<Waiting>,
+    ) -> Option<Waiting> {
+        let line = self.lines.get_mut(&tenant)?;
+        let removed = one(&mut line.waiting)?;
+        line.bytes -= removed.share.bytes;
+        self.waiting -= 1;
+        if line.waiting.is_empty() {
+            self.lines.remove(&tenant);
+        }
+        Some(removed)
     }
 }
 
@@ -142,10 +261,6 @@ impl HeldBytes {
         let total = pending.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         meter.pending_bytes.set(i64::try_from(total).unwrap_or(i64::MAX));
         Self { bytes, pending: pending.clone(), meter: meter.clone() }
-    }
-
-    fn total(&self) -> usize {
-        self.pending.load(Ordering::Relaxed)
     }
 }
 
@@ -160,6 +275,7 @@ impl Drop for HeldBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::tenants::tenant_hash;
     use crate::engine::trace::Transcript;
 
     fn request(bytes: usize) -> JudgeRequest {
@@ -172,7 +288,8 @@ mod tests {
         let registry = prometheus::Registry::new();
         let options =
             JudgeOptions { max_queue: 2, max_pending_bytes: 100, ..JudgeOptions::default() };
-        let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap());
+        let (handle, mut inbox) =
+            queue(&options, Meter::new(&registry).unwrap(), Shares::default());
         for bytes in [60, 60, 30, 1] {
             handle.offer(request(bytes), Timestamp(0));
         }
@@ -185,27 +302,28 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
-        drop(inbox.receiver.try_recv().unwrap());
+        drop(inbox.take().unwrap());
         handle.offer(request(60), Timestamp(0));
-        assert_eq!(inbox.receiver.len(), 2);
+        assert_eq!(lock(&inbox.lines).waiting, 2);
     }
 
     #[test]
     fn nothing_is_read_for_a_judge_that_is_away_or_has_no_room() {
         let registry = prometheus::Registry::new();
         let options = JudgeOptions { max_queue: 2, ..JudgeOptions::default() };
-        let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap());
+        let (handle, mut inbox) =
+            queue(&options, Meter::new(&registry).unwrap(), Shares::default());
         let (now, later) = (Timestamp(0), Timestamp(0).after(AWAY_HOLDS));
         assert_eq!(handle.attention(now), Attention::Reads);
         inbox.pace.lock().unwrap().away = Some(("endpoint_down", now));
         assert_eq!(handle.attention(now), Attention::Away);
         let unread = JudgeRequest { unread: true, ..JudgeRequest::default() };
         handle.offer(unread.clone(), now);
-        assert_eq!(inbox.receiver.try_recv().unwrap().left, Some("endpoint_down"));
+        assert_eq!(inbox.take().unwrap().left, Some("endpoint_down"));
         assert_eq!(handle.attention(later), Attention::Reads, "nobody has said so since");
         handle.offer(request(1), later);
         handle.offer(request(1), later);
-        assert_eq!(handle.attention(later), Attention::Full);
+        assert!(!handle.attention(later).reads(0));
         handle.offer(unread, later);
         let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         assert!(text.contains("agentgauge_judge_dropped_total{reason=\"unread\"} 1\n"), "{text}");
@@ -215,19 +333,48 @@ mod tests {
     fn a_judge_with_enough_to_do_reads_again_when_it_is_nearly_short_of_it() {
         let registry = prometheus::Registry::new();
         let options = JudgeOptions { max_queue: 8, ..JudgeOptions::default() };
-        let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap());
+        let (handle, mut inbox) =
+            queue(&options, Meter::new(&registry).unwrap(), Shares::default());
         let now = Timestamp(0);
         for waits in 0..8 {
             assert_eq!(handle.attention(now), Attention::Reads, "{waits} wait");
             handle.offer(request(1), now);
         }
         for waits in [8, 7, 6] {
-            assert_eq!(handle.attention(now), Attention::Full, "{waits} wait");
-            inbox.receiver.try_recv().unwrap();
+            assert!(!handle.attention(now).reads(0), "{waits} wait");
+            inbox.take().unwrap();
         }
         assert_eq!(handle.attention(now), Attention::Reads);
         // Five wait, and a trace takes a whole deadline: the judge has more than it can do.
         inbox.pace.lock().unwrap().begin(now);
-        assert_eq!(handle.attention(now.after(options.deadline)), Attention::Full);
+        assert!(!handle.attention(now.after(options.deadline)).reads(0));
+    }
+
+    #[test]
+    fn a_tenant_that_floods_the_queue_takes_neither_room_nor_turns_of_another() {
+        let registry = prometheus::Registry::new();
+        let options =
+            JudgeOptions { max_queue: 8, max_pending_bytes: 1_000, ..JudgeOptions::default() };
+        let shares = Shares::default();
+        let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap(), shares);
+        let [flood, quiet] = ["flood", "quiet"].map(|tenant| tenant_hash(Some(tenant)));
+        let of = |tenant: &str, bytes| {
+            let mut request = request(bytes);
+            tenant.clone_into(&mut request.agent.tenant);
+            request
+        };
+        let now = Timestamp(0);
+        (0..100).for_each(|_| handle.offer(of("flood", 1), now));
+        let attention = handle.attention(now);
+        assert!(!attention.reads(flood) && attention.reads(quiet), "{attention:?}");
+        (0..3).for_each(|_| handle.offer(of("quiet", 200), now));
+        (0..100).for_each(|_| handle.offer(of("flood", 300), now));
+        let order: Vec<_> = std::iter::from_fn(|| inbox.take()).collect();
+        let whose: Vec<_> = order.iter().map(|one| one.request.agent.tenant.as_str()).collect();
+        assert_eq!(whose.iter().filter(|tenant| **tenant == "quiet").count(), 3);
+        let last = whose.iter().rposition(|tenant| *tenant == "quiet");
+        assert!(last < Some(6), "they take turns: {whose:?}");
+        let bytes: usize = order.iter().map(|one| one.share.bytes).sum();
+        assert!(order.len() <= 8 && bytes <= 1_000, "{whose:?}");
     }
 }

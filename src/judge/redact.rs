@@ -35,7 +35,7 @@ enum Pattern {
 
 /// A pattern that is none.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("`{pattern}` in `judge.redact_patterns` is no regular expression: {why}")]
+#[error("`{pattern}` in `judge.redact_patterns` is not a regular expression: {why}")]
 pub struct BadPattern {
     /// As it was written.
     pub pattern: String,

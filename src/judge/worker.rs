@@ -28,6 +28,7 @@ use crate::engine::judging::{JudgeReply, JudgeRequest, Score};
 use crate::engine::math::Quanta;
 use crate::engine::options::CostOptions;
 use crate::engine::span::{Report, Timestamp};
+use crate::engine::tenants::Shares;
 use crate::ingest::{Batch, Sink};
 use crate::outbound::{EndpointError, Secret, check, check_keyless};
 
@@ -90,6 +91,8 @@ pub struct JudgeParts<'a> {
     pub told: Option<mpsc::Sender<Score>>,
     /// What was spent before, as (minute, dollars).
     pub paid: Vec<(u64, Quanta)>,
+    /// What each tenant gets of its queue.
+    pub shares: Shares,
 }
 
 impl Judge {
@@ -108,7 +111,8 @@ impl Judge {
             return Err(JudgeError::NoModel);
         }
         let redactor = Redactor::new(&options.redact_keys, &options.redact_patterns)?;
-        let (handle, inbox) = queue::queue(options, Meter::new(given.registry)?);
+        let (handle, inbox) =
+            queue::queue(options, Meter::new(given.registry)?, given.shares.clone());
         let meter = inbox.meter.clone();
         let wanted = !options.canary_interval.is_zero();
         let canaries = if wanted { canaries(&options.canaries_file)? } else { Vec::new() };

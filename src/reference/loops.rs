@@ -48,8 +48,31 @@ const MOST_SPANS: usize = 100;
 /// The longest period of a cycle.
 const LONGEST: usize = 8;
 
+/// The loops among calls, none of which goes over a compaction of the conversation.
+pub(super) fn find_apart(
+    calls: &[Call],
+    compacted: &[u64],
+    spends: &[Spend],
+    options: &LoopOptions,
+) -> Vec<Found> {
+    let begins = |at: &usize| {
+        let first_after = |moment: &u64| calls.iter().position(|call| call.start >= *moment);
+        *at == 0 || compacted.iter().any(|moment| first_after(moment) == Some(*at))
+    };
+    let begins: Vec<usize> = (0..calls.len()).filter(begins).collect();
+    let mut found = Vec::new();
+    for (place, first) in begins.iter().enumerate() {
+        let end = begins.get(place + 1).copied().unwrap_or(calls.len());
+        for part in find(&calls[*first..end], spends, options) {
+            let calls = first + part.calls.start..first + part.calls.end;
+            found.push(Found { calls, ..part });
+        }
+    }
+    found
+}
+
 /// The loops among calls in order, by their first call. What one kind has no later kind gets, nor does a run go over it.
-pub(super) fn find(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
+fn find(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for kind in KINDS {
         let mut own: Vec<Found> = Vec::new();

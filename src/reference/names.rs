@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::tree::is_record;
 use crate::engine::convention::generic_names;
 use crate::engine::options::{SessionFallback, SessionScope};
 use crate::engine::span::{Operation, Resource, Span, TraceId};
@@ -23,7 +24,9 @@ pub(super) fn agent(outermost: &[&Span]) -> AgentName {
     let agents: Vec<&Span> =
         outermost.iter().filter(|span| span.operation == Operation::InvokeAgent).copied().collect();
     let both = || agents.iter().chain(outermost);
-    let named = both().find(|span| name_of(span).is_some());
+    // What a record tells of an agent that another one began names a part of the trace.
+    let begun = |span: &Span| is_record(span) && span.parent.is_some();
+    let named = both().find(|span| !begun(span) && name_of(span).is_some());
     let chosen = named.or_else(|| both().next());
     let resource = |of: fn(&Resource) -> &Option<Arc<str>>| {
         let spans = chosen.into_iter().chain(outermost);

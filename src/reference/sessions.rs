@@ -230,7 +230,8 @@ fn chained(
         })
         .collect();
     let (owners, calls): (Vec<usize>, Vec<Call>) = calls.into_iter().unzip();
-    let found = loops::find(&calls, &spends, &options.loops).into_iter();
+    let compacted: Vec<u64> = chain.iter().flat_map(|at| &traces[*at].compacted).copied().collect();
+    let found = loops::find_apart(&calls, &compacted, &spends, &options.loops).into_iter();
     found
         .map(|found| {
             let (first, last) = (owners[found.calls.start], owners[found.calls.end - 1]);

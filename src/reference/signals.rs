@@ -63,6 +63,7 @@ pub(super) fn worth(trace: &Trace, place: &Place<'_>, options: &SessionOptions) 
             ("confidence", confidence(trace)),
             ("error", Some(if trace.error { 0.0 } else { 1.0 })),
             ("tool_loop", Some(tool_loop(place.loops))),
+            ("tool_success", tool_success(trace)),
         ];
         let own = own.into_iter().filter_map(|(name, score)| Some((name.to_owned(), score?)));
         signals.extend(own.map(|(name, score)| (name, computed(score))));
@@ -137,6 +138,13 @@ pub(super) fn repeated<'t>(trace: &Trace, earlier: &'t [Trace]) -> Option<&'t Tr
 fn confidence(trace: &Trace) -> Option<f64> {
     let useful = trace.steps - trace.wasted_steps.min(trace.steps);
     (trace.steps > 0).then(|| useful as f64 / trace.steps as f64)
+}
+
+/// The share of tool calls that did not fail, of those that tell, in a trace that did not end in error.
+fn tool_success(trace: &Trace) -> Option<f64> {
+    let told: Vec<bool> = trace.calls.iter().filter_map(|call| call.failed).collect();
+    let failed = told.iter().filter(|failed| **failed).count();
+    (!trace.error && !told.is_empty()).then(|| (told.len() - failed) as f64 / told.len() as f64)
 }
 
 fn tool_loop(worst: Option<Severity>) -> f64 {

@@ -42,6 +42,8 @@ pub(super) struct Trace {
     pub(super) digest: Option<Digest>,
     pub(super) calls: Vec<Call>,
     pub(super) loops: Vec<Found>,
+    /// When the conversation was cut down to a summary.
+    pub(super) compacted: Vec<u64>,
     pub(super) adjacent_repeats: usize,
     pub(super) steps: usize,
     pub(super) wasted_steps: usize,
@@ -78,7 +80,9 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
     let session = names::session(id, (&tree.spans, &outermost), &agent, rules);
     let totals = models::totals(&tree, &models);
     let spends = spends(&models, &totals, options);
-    let mut found = loops::find(&calls, &spends, &options.loops);
+    let compacted: Vec<u64> =
+        models.iter().filter(|call| call.facts().compacted).map(|call| call.span.start.0).collect();
+    let mut found = loops::find_apart(&calls, &compacted, &spends, &options.loops);
     let said = tree.own().find(|span| is_record(span) && &*span.name == REPORTED_LOOP);
     if let Some(said) = said.filter(|_| found.is_empty()) {
         found.push(loops::reported(&calls, said.end.0, &spends));
@@ -103,6 +107,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         digest: output.as_deref().and_then(Digest::of),
         output,
         loops: found,
+        compacted,
         adjacent_repeats: calls
             .windows(2)
             .filter(|pair| pair[0].name.is_some() && pair[0].name == pair[1].name)

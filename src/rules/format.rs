@@ -30,8 +30,8 @@ impl Plan {
         match format {
             RulesFormat::Prometheus => self.render(config),
             RulesFormat::Operator => self.render(config).map(|text| operator(&text)),
-            RulesFormat::Sloth => self.distinct().map(|()| self.sloth()),
-            RulesFormat::Pyrra => self.distinct().map(|()| self.pyrra()),
+            RulesFormat::Sloth => self.check(config).map(|()| self.sloth()),
+            RulesFormat::Pyrra => self.check(config).map(|()| self.pyrra()),
         }
     }
 
@@ -168,6 +168,7 @@ const PYRRA: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::prometheus::Detail;
 
     fn plan() -> Plan {
         let objectives = ["reliability=0.95", "tool_loop=0.99", "support:reliability=0.9"];
@@ -178,8 +179,14 @@ mod tests {
         }
     }
 
+    fn config() -> Config {
+        let mut config = Config::default();
+        config.metrics.detail = Detail::Full;
+        config
+    }
+
     fn text(format: RulesFormat) -> String {
-        plan().write(format, &Config::default()).unwrap()
+        plan().write(format, &config()).unwrap()
     }
 
     #[test]
@@ -207,6 +214,10 @@ mod tests {
         assert!(sloth.contains("http://gauge:9464/#/runbook/AgentSignalBudgetBurnFast"));
         let mut twice = plan();
         twice.objectives.push("reliability=0.9".parse().unwrap());
-        assert!(twice.write(RulesFormat::Pyrra, &Config::default()).is_err());
+        assert!(twice.write(RulesFormat::Pyrra, &config()).is_err());
+        for format in [RulesFormat::Operator, RulesFormat::Sloth, RulesFormat::Pyrra] {
+            let refused = plan().write(format, &Config::default());
+            assert!(matches!(refused, Err(RulesError::NotExported { .. })), "{format:?}");
+        }
     }
 }

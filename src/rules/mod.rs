@@ -57,6 +57,15 @@ pub enum RulesError {
         /// Of which signal, and of which agent.
         of: String,
     },
+    /// Its series are not exported.
+    #[error(
+        "`--slo {objective}` is of one signal, and /metrics has those with `metrics.detail = \"full\"` alone: set that for the daemon, \
+         and name its file here by `--config`, or write an objective of whole traces, such as `--slo reliability=0.95`"
+    )]
+    NotExported {
+        /// The objective, as it was given.
+        objective: String,
+    },
 }
 
 impl Default for Plan {
@@ -92,7 +101,7 @@ impl Plan {
     /// Fails if a rule could never fire.
     pub fn render(&self, config: &Config) -> Result<String, RulesError> {
         let groups =
-            [drops::group(self), slo::group(self)?, loops::group(self), own::group(config)];
+            [drops::group(self), slo::group(self, config)?, loops::group(self), own::group(config)];
         let mut text = String::from(HEAD);
         for group in &groups {
             self.group(group, &mut text);
@@ -284,6 +293,7 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::prometheus::Detail;
 
     fn plan() -> Plan {
         Plan {
@@ -332,12 +342,15 @@ mod tests {
     fn every_objective_has_its_own_rules() {
         let mut plan = plan();
         plan.objectives.push("tool_loop=0.99".parse().unwrap());
-        let text = plan.render(&Config::default()).unwrap();
+        let mut config = Config::default();
+        assert!(matches!(plan.render(&config), Err(RulesError::NotExported { .. })));
+        config.metrics.detail = Detail::Full;
+        let text = plan.render(&config).unwrap();
         assert_eq!(text.matches("- alert: AgentReliabilityBudgetBurnFast\n").count(), 1);
         assert_eq!(text.matches("- alert: AgentSignalBudgetBurnSlow\n").count(), 1);
         assert!(text.contains("signal=\"tool_loop\"") && text.contains("> 0.05\n"), "{text}");
         plan.objectives.push("tool_loop=0.9".parse().unwrap());
-        assert!(matches!(plan.render(&Config::default()), Err(RulesError::Twice { .. })));
+        assert!(matches!(plan.render(&config), Err(RulesError::Twice { .. })));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use super::{AGENT, Alert, Group, NAME, Plan, Rule, RulesError, number};
+use crate::config::Config;
+use crate::export::prometheus::Detail;
 
 /// A share of traces that should pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,9 +177,9 @@ impl Objective {
     }
 }
 
-pub(super) fn group(plan: &Plan) -> Result<Group, RulesError> {
+pub(super) fn group(plan: &Plan, config: &Config) -> Result<Group, RulesError> {
     let mut rules = Vec::new();
-    plan.distinct()?;
+    plan.check(config)?;
     for (at, objective) in plan.objectives.iter().enumerate() {
         let mut before = plan.objectives[..at].iter();
         if !before.any(|other| other.signal() == objective.signal()) {
@@ -195,9 +197,12 @@ pub(super) fn group(plan: &Plan) -> Result<Group, RulesError> {
 }
 
 impl Plan {
-    /// Refuses two objectives of one signal of the same agents.
-    pub(super) fn distinct(&self) -> Result<(), RulesError> {
+    /// Refuses two objectives of one signal of the same agents, and those of which nothing is exported.
+    pub(super) fn check(&self, config: &Config) -> Result<(), RulesError> {
         for (at, objective) in self.objectives.iter().enumerate() {
+            if objective.name != RELIABILITY && config.metrics.detail == Detail::Core {
+                return Err(RulesError::NotExported { objective: objective.to_string() });
+            }
             if self.objectives[..at].iter().any(|other| other.is_of_the_same(objective)) {
                 let of = objective.to_string();
                 let of = of.rsplit_once('=').map_or(of.as_str(), |(of, _)| of).to_owned();

@@ -85,7 +85,7 @@ pub enum Refused {
     #[error("the store cannot be written")]
     Write,
     /// Too many records wait.
-    #[error("too many records wait to be written")]
+    #[error("too many records are waiting to be written")]
     Busy,
     /// A sync failed, or the log has stopped: nothing is taken any more.
     #[error("the store has stopped")]

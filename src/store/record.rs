@@ -182,7 +182,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The version of the files, the same for log and snapshots; what a frame holds may grow by kinds.
-pub(super) const VERSION: u16 = 4;
+pub(super) const VERSION: u16 = 5;
 
 /// Bytes of the head of a file.
 pub(super) const FILE_HEAD: usize = 20;
@@ -219,11 +219,11 @@ mod tests {
         assert_eq!(read_head(b"AGSLOG", &known), Head::Known(9));
         assert_eq!(read_head(b"AGSNAP", &known), Head::Bad);
         let mut other = known;
-        other[6] = 5;
+        other[6..8].copy_from_slice(&(VERSION + 1).to_le_bytes());
         assert_eq!(read_head(b"AGSLOG", &other), Head::Bad);
         let sum = crc32c(&other[..16]);
         other[16..20].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(read_head(b"AGSLOG", &other), Head::Other(5));
+        assert_eq!(read_head(b"AGSLOG", &other), Head::Other(VERSION + 1));
         assert_eq!(read_head(b"AGSLOG", &other[..19]), Head::Bad);
     }
 

@@ -1,7 +1,8 @@
 //! The command line as scripts use it: arguments, output and exit codes.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -193,6 +194,72 @@ fn a_replay_prints_a_table() {
     assert!(text.contains("sess-7f3a-0001") && text.contains("exact_repeat 1"), "{text}");
 }
 
+/// A recording of so many sessions of one trace each; every third one fails.
+fn recording(sessions: u64) -> Value {
+    let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    let span = |number: u64| {
+        json!({
+            "traceId": format!("{:032x}", number + 1), "spanId": format!("{:016x}", number + 1), "name": "invoke_agent",
+            "startTimeUnixNano": format!("{}", 1_800_000_000_000_000_000 + number),
+            "endTimeUnixNano": format!("{}", 1_800_000_001_000_000_000 + number),
+            "attributes": [
+                text("gen_ai.operation.name", "invoke_agent"), text("gen_ai.agent.name", "many"),
+                text("gen_ai.conversation.id", &format!("session-{number}")),
+            ],
+            "status": {"code": if number.is_multiple_of(3) { 2 } else { 1 }},
+        })
+    };
+    let spans: Vec<Value> = (0..sessions).map(span).collect();
+    json!({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]})
+}
+
+#[test]
+fn a_replay_of_many_sessions_shows_the_worst_and_says_where_the_others_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many.json");
+    std::fs::write(&path, recording(3_000).to_string()).unwrap();
+    let output = agentgauge(&["replay", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    let shown: Vec<&str> = text.lines().filter(|line| line.contains("session-")).collect();
+    assert_eq!(shown.len(), 20, "{text}");
+    assert!(shown.iter().all(|line| line.contains("0.0000")), "all of them failed: {text}");
+    let rest = "The 20 worst of 3000 sessions; the other 2980 are in `--output json`.";
+    assert!(text.contains(rest) && text.lines().count() < 60, "{text}");
+}
+
+#[test]
+fn a_recording_without_spans_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty.json");
+    std::fs::write(&path, r#"{"resourceSpans":[]}"#).unwrap();
+    let output = agentgauge(&["replay", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), FAILURE);
+    assert!(out(&output).is_empty() && err(&output).contains("empty.json"), "{}", err(&output));
+}
+
+#[test]
+fn a_daemon_that_scripts_start_says_in_a_line_of_json_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("state");
+    let listen = ["--otlp-grpc", "--otlp-http", "--http"].map(|flag| [flag, "127.0.0.1:0"]);
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        .arg("serve")
+        .args(listen.iter().flatten())
+        .args(["--data-dir", data.to_str().unwrap(), "--durability", "flush"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(daemon.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    let bound: Value = serde_json::from_str(&line).unwrap();
+    let addresses = ["http", "otlp_http", "otlp_grpc"].map(|name| bound[name].as_str());
+    assert!(addresses.iter().all(|address| address.is_some_and(|text| !text.ends_with(":0"))));
+    assert!(std::fs::read_dir(&data).unwrap().next().is_some(), "nothing is in {}", data.display());
+}
+
 #[test]
 fn the_number_of_shards_and_the_order_of_files_change_nothing() {
     let folder = capture("oi-openai");
@@ -230,6 +297,10 @@ fn a_floor_that_is_not_held_exits_with_2() {
     assert_eq!(output.status.code(), GATE);
     assert!(err(&output).contains("consistency"), "{}", err(&output));
     assert!(out(&output).contains("sess-7f3a-0001"), "the result is printed all the same");
+    let document = agentgauge(&["replay", &folder, "--output", "json"]);
+    let document: Value = serde_json::from_slice(&document.stdout).unwrap();
+    let agent = document["agents"][0]["agent_name"].as_str().unwrap();
+    assert!(err(&output).contains(agent), "it names the agent: {}", err(&output));
 }
 
 #[test]

@@ -22,6 +22,53 @@ fn the_page_of_metrics_is_not_stale() {
     );
 }
 
+/// Options that are limits, or count as such, whatever they are called.
+const LIMITS: [&str; 12] = [
+    "ingest.body_progress",
+    "server.header_read_timeout",
+    "server.read_timeout",
+    "server.idle_timeout",
+    "engine.channel_capacity",
+    "assemble.trace_max_age",
+    "judge.usd_per_hour",
+    "api.history_points",
+    "api.history_agents",
+    "limits.trace_duration",
+    "limits.session_duration",
+    "store.max_bytes",
+];
+
+#[test]
+fn every_limit_of_the_configuration_is_told_in_operations() {
+    let config: toml::Table = include_str!("../../config/agentgauge.toml").parse().unwrap();
+    let options = config.iter().flat_map(|(section, options)| {
+        let options = options.as_table().unwrap().keys();
+        options.map(move |option| (section.clone(), format!("{section}.{option}"), option.clone()))
+    });
+    let options: Vec<_> = options.collect();
+    let is_limit = |(section, name, option): &&(String, String, String)| {
+        let of_runs = section == "limits" && option != "agents";
+        option.starts_with("max_") || of_runs || LIMITS.contains(&name.as_str())
+    };
+    let operations = include_str!("../../docs/operations.md");
+    let (_, table) = operations.split_once("\n## Limits\n").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let told: Vec<_> = rows
+        .flat_map(|row| {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            assert!(cells.len() >= 3 && !cells[1].is_empty() && !cells[2].is_empty(), "{row}");
+            cells[0].split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    for (_, name, _) in options.iter().filter(is_limit) {
+        assert_eq!(told.iter().filter(|told| *told == name).count(), 1, "`{name}` has one row");
+    }
+    let known = |told: &String| options.iter().any(|(_, name, _)| name == told);
+    let unknown: Vec<_> = told.iter().filter(|told| !known(told)).collect();
+    assert!(unknown.is_empty(), "no option: {unknown:?}");
+}
+
 const README: &str = include_str!("../../README.md");
 
 /// The blocks of one language in a document.

@@ -156,6 +156,77 @@ fn a_run_over_a_limit_is_told_while_it_runs() {
     assert_eq!(explained["trace"]["limits"][0]["most"], 10.0);
 }
 
+/// A run of this agent, in a session of its own, that goes on: three model calls in three seconds, and, before them, a tool call.
+fn run_of(agent: &str, number: u64, with_tool: bool) -> String {
+    let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    let count =
+        |key: &str, value: u64| json!({"key": key, "value": {"intValue": value.to_string()}});
+    let end = Clock::system().now().0;
+    let span = |id: u64, seconds: u64, attributes: Vec<Value>| {
+        let own = [text("gen_ai.agent.name", agent), text("gen_ai.conversation.id", agent)];
+        json!({
+            "traceId": format!("{:032x}", 100 + number), "spanId": format!("{:016x}", 1_000 * number + id),
+            "name": "span", "parentSpanId": format!("{:016x}", 1_000 * number),
+            "startTimeUnixNano": (end - seconds * 1_000_000_000).to_string(), "endTimeUnixNano": end.to_string(),
+            "attributes": own.into_iter().chain(attributes).collect::<Vec<_>>(),
+        })
+    };
+    let chat = |id: u64| {
+        let cost = json!({"key": "gen_ai.usage.cost", "value": {"doubleValue": 0.5}});
+        let told =
+            [count("gen_ai.usage.input_tokens", 100), count("gen_ai.usage.output_tokens", 10)];
+        let call =
+            [text("gen_ai.operation.name", "chat"), text("gen_ai.request.model", "ours"), cost];
+        span(1 + id, 3 - id, call.into_iter().chain(told).collect())
+    };
+    let call =
+        vec![text("gen_ai.operation.name", "execute_tool"), text("gen_ai.tool.name", "look")];
+    let tool = with_tool.then(|| span(9, 4, call));
+    json!({"resourceSpans": [{
+        "resource": {"attributes": [text("service.name", "shop")]},
+        "scopeSpans": [{"spans": tool.into_iter().chain((0..3).map(chat)).collect::<Vec<_>>()}],
+    }]})
+    .to_string()
+}
+
+#[test]
+fn every_run_limit_is_shown_while_the_run_goes_on_and_no_other_one() {
+    let limits = [
+        ("model_calls", "3"),
+        ("tool_calls", "1"),
+        ("tokens", "330"),
+        ("cost_usd", "1.5"),
+        ("duration", "\"3s\""),
+        ("calls_without_tool", "3"),
+    ];
+    let all = ["trace", "session"].map(|run| limits.map(|(limit, most)| (run, limit, most)));
+    let all: Vec<_> = all.into_iter().flatten().collect();
+    let tables = all
+        .iter()
+        .map(|(run, limit, most)| format!("{run}_{limit}_agent = {{ {run}_{limit} = {most} }}"));
+    let tables = format!("{{ {} }}", tables.collect::<Vec<_>>().join(", "));
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "100ms"),
+        ("AGENTGAUGE__LIMITS__AGENTS", &tables),
+    ]);
+    for (number, (run, limit, _)) in (1..).zip(&all) {
+        // Of sessions, traces without any tool call are counted.
+        let with_tool = (*run, *limit) != ("session", "calls_without_tool");
+        let body = run_of(&format!("{run}_{limit}_agent"), number, with_tool);
+        let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &body);
+        assert_eq!(status, 200, "{answer}");
+    }
+    for (run, limit, _) in &all {
+        let series = format!(
+            "agentgauge_sessions_over_limit{{service_name=\"shop\",gen_ai_agent_name=\"{run}_{limit}_agent\",kind=\"run_limit\",limit=\"{limit}\",run=\"{run}\"}}"
+        );
+        daemon.settles_at(&series, 1.0);
+    }
+    let page = daemon.get("/metrics");
+    let over = page.lines().filter(|line| line.starts_with("agentgauge_sessions_over_limit{"));
+    assert_eq!(over.count(), all.len(), "{page}");
+}
+
 #[test]
 fn a_looping_session_is_told_once_signed_and_with_evidence() {
     let (url, calls) = endpoint(&[503, 200]);

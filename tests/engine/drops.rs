@@ -335,6 +335,72 @@ fn the_last_trace_and_the_usual_silence_are_told() {
     assert_eq!(view.usual_gap_seconds, Some(64.0));
 }
 
+/// A trace of version 1 with so many tool calls, each of a tool of its own.
+fn busy(number: u64, at: Timestamp, calls: u8) -> Vec<Span> {
+    let mut spans = spans(number, "1", at, false);
+    let call = spans.remove(0);
+    spans.extend((0..calls).map(|call_number| Span {
+        span_id: SpanId([call_number + 2; 8]),
+        tool: Some(ToolFacts {
+            name: Some(Arc::from(format!("tool {call_number}"))),
+            ..ToolFacts::default()
+        }),
+        ..call.clone()
+    }));
+    spans
+}
+
+/// Many traces at a time, of which those that fail have more tool calls; half of them are told their outcome, and more of them fail in the end.
+fn predicted(shards: u32, restarts: bool, turned: bool) -> (Vec<u8>, Vec<DropView>) {
+    let mut run = Run::new(shards, 17);
+    for tick in 0..140 {
+        let (mut all, mut told) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            run.traces += 1;
+            let failed = run.random() < if tick < 100 { 0.3 } else { 0.9 };
+            let drawn = run.random();
+            let more = (0..6).filter(|step| drawn * 6.0 > f64::from(*step)).count();
+            let calls = u8::try_from(more).unwrap() + if failed { 5 } else { 1 };
+            all.extend(busy(run.traces, run.now, calls));
+            if run.random() < 0.5 {
+                told.push((session(run.traces), failed));
+            }
+        }
+        if turned {
+            all.reverse();
+        }
+        run.pipeline.apply(all, Vec::new(), Vec::new(), run.now);
+        run.now = run.now.after(MINUTE);
+        run.pipeline.advance(run.now);
+        for (id, failed) in told {
+            run.report(Target::Session { tenant: None, id, scope: None }, "outcome", !failed);
+        }
+        if restarts && tick % 7 == 3 {
+            run = run.restarted();
+        }
+    }
+    run.now = run.now.after(MINUTE);
+    run.pipeline.advance(run.now);
+    let saved = run.saved();
+    // What is shown of an agent is as old as its last trace, but for the share of the false pages.
+    let drops = run.restarted().view("1").unwrap().drops.clone();
+    (saved, drops)
+}
+
+#[test]
+fn predictions_of_a_model_that_learns_are_the_same_on_any_shards_in_any_order_and_over_restarts() {
+    let (saved, drops) = predicted(1, false, false);
+    let stream = drops.iter().find(|drop| drop.stream == "predicted_failure").unwrap();
+    assert_eq!((stream.severity, stream.against), ("critical", "past"), "{stream:?}");
+    for (shards, restarts, turned) in
+        [(1, true, false), (2, false, false), (4, true, true), (3, false, true)]
+    {
+        let (other, also) = predicted(shards, restarts, turned);
+        assert_eq!(also, drops, "{shards} {restarts} {turned}");
+        assert_eq!(other, saved, "{shards} {restarts} {turned}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentgauge::engine::options::AssembleOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{TOLD_BY_RECORD, Timestamp};
 use agentgauge::export::prometheus::{Detail, Format, render};
@@ -63,6 +64,22 @@ fn exported(items: &[Item], delivery: &Delivery) -> Families {
     families
 }
 
+/// The time between batches, shortened where a trace would be done between two of its spans: what counts once, when a trace is
+/// done, counts what is in by then.
+fn pause(delivered: &[Item], delivery: &Delivery) -> Duration {
+    let mut newest = BTreeMap::new();
+    let mut longest = 1;
+    for (at, item) in delivered.iter().enumerate() {
+        let Item::Span(span) = item else { continue };
+        let batch = at / delivery.batch.max(1);
+        if let Some(before) = newest.insert(span.trace_id, batch) {
+            longest = longest.max(batch - before);
+        }
+    }
+    let most = AssembleOptions::default().trace_idle * 9 / 10;
+    delivery.pause.min(most / u32::try_from(longest).unwrap())
+}
+
 /// The families in which a delivery differs from all at once.
 fn differing(capture: &str, delivery: &Delivery) -> BTreeMap<String, (Vec<String>, Vec<String>)> {
     let items = items(capture);
@@ -71,6 +88,7 @@ fn differing(capture: &str, delivery: &Delivery) -> BTreeMap<String, (Vec<String
         Item::Span(span) => span.parent.is_some() || span.scope != TOLD_BY_RECORD,
         Item::Log(_) | Item::Report(_) => true,
     });
+    let delivery = &Delivery { pause: pause(&delivered, delivery), ..delivery.clone() };
     let again: Vec<Item> = delivered.iter().step_by(delivery.twice.max(1)).cloned().collect();
     delivered.extend(again);
     let (expected, actual) = (exported(&items, &plain()), exported(&delivered, delivery));

@@ -62,10 +62,9 @@ impl Daemon {
 
     /// All counters of a family, added up over agents of this name.
     fn count(&self, agent: &str, family: &str, labels: &[&str]) -> u64 {
-        let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
         let board = self.pipeline.board().iter();
         let of_name = board.filter(|(key, _)| key.agent_name == agent);
-        of_name.filter_map(|(_, update)| update.counters.get(family)?.get(&labels)).sum()
+        of_name.filter_map(|(_, update)| update.counters.get(family, labels)).sum()
     }
 
     /// Verdicts of whole traces: passed and failed.
@@ -422,7 +421,7 @@ fn a_crash_changes_no_verdict_of_traces_without_a_root() {
         let board = pipeline.board().iter();
         let counted: BTreeMap<_, _> = board
             .map(|(agent, update)| {
-                let of = |family: &str| update.counters.get(family).cloned();
+                let of = |family: &str| update.counters.family(family).to_vec();
                 (agent.clone(), (of("traces"), of("trace_evaluations"), of("tool_calls")))
             })
             .collect();

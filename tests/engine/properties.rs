@@ -139,8 +139,9 @@ fn what_a_trace_spent_counts_once_though_its_root_comes_late_and_names_another_s
         pipeline.advance(late);
         pipeline.apply(second, Vec::new(), Vec::new(), late);
         pipeline.advance(late.after(Duration::from_secs(30)));
-        let counters = pipeline.board().values().map(|agent| &agent.counters["tool_calls"]);
-        let calls: u64 = counters.flat_map(|family| family.values()).sum();
+        let counters =
+            pipeline.board().values().flat_map(|agent| agent.counters.family("tool_calls"));
+        let calls: u64 = counters.map(|(_, calls)| calls).sum();
         assert_eq!(calls, 40, "{shards} shards");
     }
 }

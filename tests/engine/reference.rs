@@ -265,6 +265,7 @@ fn of_step(root: &Span, step: &Step) -> Span {
             model: Some(shared("gpt-4o-mini")),
             tokens,
             asked_by_user: step.asked,
+            compacted: step.overlaps,
             ..ModelFacts::default()
         });
         let output = said(step.says);

@@ -197,10 +197,11 @@ fn told(
     }
     let mut counted: BTreeMap<String, u64> = BTreeMap::new();
     for ((_, agent), update) in &latest {
-        for family in update.counters.iter().filter(|family| LASTING.contains(&&*family.name)) {
-            for counter in &family.counters {
-                let name = format!("{agent} {} {:?}", family.name, counter.labels);
-                *counted.entry(name).or_default() += counter.value;
+        for (family, counters) in
+            update.counters.iter().filter(|(family, _)| LASTING.contains(family))
+        {
+            for (labels, value) in counters {
+                *counted.entry(format!("{agent} {family} {labels:?}")).or_default() += value;
             }
         }
     }

@@ -109,7 +109,7 @@ fn board(pipeline: &Pipeline) -> BTreeMap<AgentKey, AgentUpdate> {
     let updates = pipeline.board().iter().filter(|(_, update)| counted(update));
     let updates = updates.map(|(key, update)| {
         let mut update = update.clone();
-        update.counters.clear();
+        update.counters.retain(|_| false);
         update.closed_sessions.clear();
         update.trace_signals.clear();
         (update.view.loops, update.view.tokens, update.view.cost_usd) = Default::default();

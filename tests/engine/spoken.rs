@@ -260,10 +260,58 @@ fn sessions_in_one_process_and_sub_agents_are_told_apart() {
     let one = document.sessions.iter().find(|session| session.session_id == "one").unwrap();
     let [first, second] = one.traces.as_slice() else { panic!() };
     assert_eq!((first.llm_calls, first.tokens.input), (2, Some(2)));
+    assert_eq!((first.rejected_edits, second.accepted_edits, second.rejected_edits), (0, 0, 1));
     assert_eq!(first.input, None);
     assert_eq!(tools(second), [("Edit", Some(true)), ("mcp__shop__find", Some(false))]);
     let two = document.sessions.iter().find(|session| session.session_id == "two").unwrap();
     assert!(two.traces[0].error);
+}
+
+/// Records of a session, whatever their prompt is.
+fn of_prompt(prompt: &str, ms: u64, event: &str, more: Value) -> Value {
+    let Value::Object(mut sent) = more else { panic!("{more} is no object") };
+    sent.extend([("session.id".to_owned(), json!("s")), ("prompt.id".to_owned(), json!(prompt))]);
+    record(ms, event, Value::Object(sent))
+}
+
+#[test]
+fn a_command_of_the_client_is_a_turn_where_it_calls_a_model() {
+    let command = |name: &str| json!({"prompt": format!("/{name}"), "command_name": name, "command_source": "builtin"});
+    let call = |source: &str| json!({"model": "m", "input_tokens": 1, "output_tokens": 1, "request_id": source, "query_source": source});
+    let records = [
+        of_prompt("p1", 0, "user_prompt", json!({"prompt": "why?"})),
+        of_prompt("p1", 5, "api_request", call("repl_main_thread")),
+        of_prompt("p2", 20, "user_prompt", command("compact")),
+        of_prompt("p2", 30, "api_request", call("compact")),
+        of_prompt("p3", 50, "user_prompt", command("exit")),
+    ];
+    let document = read(&ConventionOptions::default(), &[claude(&records)]);
+    let [session] = document.sessions.as_slice() else { panic!() };
+    let turns: Vec<_> =
+        session.traces.iter().map(|trace| (trace.input.as_deref(), trace.llm_calls)).collect();
+    assert_eq!(turns, [(Some("why?"), 1), (Some("/compact"), 1)]);
+    let names = session.traces.iter().map(|trace| trace.agent.agent_name.as_deref());
+    assert!(names.into_iter().all(|name| name == Some("claude-code")));
+}
+
+#[test]
+fn an_agent_that_another_one_began_gives_no_trace_its_name() {
+    let of_agent = json!({"model": "m", "input_tokens": 2, "output_tokens": 5, "cache_read_tokens": 100, "cache_creation_tokens": 10, "duration_ms": 90, "request_id": "r2", "query_source": "agent:builtin:general-purpose", "agent.name": "general-purpose"});
+    let mut helped = of_prompt("p", 302, "api_request", of_agent);
+    helped["traceId"] = json!(TRACE);
+    helped["spanId"] = json!("00000000000000a4");
+    // Before the span of its turn has come, too; and where its call has a span, it is the agent's all the same.
+    for (requests, calls) in
+        [(vec![claude(&[helped.clone()]), spans()], 3), (vec![claude(&[helped])], 1)]
+    {
+        let document = read(&ConventionOptions::default(), &requests);
+        let trace = only(&document);
+        assert_eq!(trace.agent.agent_name.as_deref(), Some("claude-code"));
+        assert_eq!(trace.llm_calls, calls);
+        let [part] = trace.sub_agents.as_slice() else { panic!("{:?}", trace.sub_agents) };
+        assert_eq!((part.name.as_str(), part.model_calls), ("general-purpose", 1));
+        assert_eq!(part.input_tokens, 112);
+    }
 }
 
 #[test]

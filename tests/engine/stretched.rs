@@ -143,9 +143,9 @@ fn stretched(items: &[Item]) -> Vec<(Timestamp, Item)> {
 fn counted(pipeline: &Pipeline) -> Counted {
     let mut counted = Counted::new();
     for (agent, update) in pipeline.board() {
-        for (family, values) in &update.counters {
+        for (family, values) in update.counters.iter() {
             for (labels, value) in values {
-                counted.insert((agent.clone(), family.clone(), labels.clone()), *value);
+                counted.insert((agent.clone(), family.to_owned(), labels.to_vec()), *value);
             }
         }
     }

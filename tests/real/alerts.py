@@ -263,8 +263,9 @@ def check_silence(watched):
     assert not strange, f"others than {BAD}: {strange}"
 
 
-def check_links(raised):
-    """The links of alerts lead to the runbook's section and to sessions."""
+def check_links(raised, browser):
+    """The links of alerts lead to the runbook's section, to sessions, and to the agent, each opened in a browser once for each alert."""
+    opened = set()
     for alert in raised:
         labels, annotations = alert["labels"], alert["annotations"]
         # The page is opened elsewhere; here, what it shows there.
@@ -273,7 +274,15 @@ def check_links(raised):
         explain = annotations.get("explain_url", "")
         if "/#/sessions?" in explain:
             assert json.loads(get(explain.replace("/#/sessions?", "/api/v1/sessions?"))[0])["sessions"], explain
+        about = labels.get("service_name", "")
+        words = {"runbook_url": labels["alertname"], "explain_url": about, "example_url": "Session ", "example_url_2": "Session "}
+        for key, word in words.items():
+            link, what = annotations.get(key), (labels["alertname"], about, key)
+            if link and what not in opened:
+                browser.shows(link, [word])
+                opened.add(what)
         print(f"{labels['alertname']} ({labels['severity']}): {annotations['summary']}")
+    print(f"{len(opened)} links of alerts were opened in a browser")
 
 
 # What is exported over a window, and what the API calls it there.
@@ -396,7 +405,7 @@ def main():
                     check_silence(watched)
                 check_open_turn(pager)
                 check_short_loops(usual)
-                check_links(watched.raised.values())
+                check_links(watched.raised.values(), browser)
                 check_gauges(watched.ask, http)
                 check_exemplars(prometheus, http)
                 check_panels(prometheus)

@@ -89,6 +89,19 @@ def measured(document, labels, told):
     return found
 
 
+def looping(document, labels):
+    """Runs with a loop of tool calls that moves scores, and how many of these failed: no label says which repetitions were meant."""
+    found = {}
+    for session in document["sessions"]:
+        loops = [loop for trace in session["traces"] for loop in trace["loops"]]
+        weighing = [loop for loop in loops if loop["kind"] != "output_repeat" and loop["evidence"] != "names"]
+        if weighing:
+            found[session["session_id"]] = weighing
+    failed = sum(bool(labels[name]["failed"]) for name in found)
+    critical = sum(loop["severity"] == "critical" for loops in found.values() for loop in loops)
+    return f"{len(found)} runs with a loop of tool calls, {failed} of them failed; {critical} loops are critical"
+
+
 def mean(values):
     values = list(values)
     return sum(values) / len(values)
@@ -101,7 +114,9 @@ def main(binary, *folders):
         truth = 1 - mean(label["failed"] for label in labels.values())
         by_order = {label["order"]: int(label["failed"]) for label in labels.values()}
         print(f"{folder.name}: {len(labels)} runs, {truth:.1%} succeed")
-        for name, (values, failed) in sorted(measured(replay(binary, folder, []), labels, set()).items()):
+        document = replay(binary, folder, [])
+        print(f"  {looping(document, labels)}")
+        for name, (values, failed) in sorted(measured(document, labels, set()).items()):
             low, high = interval(values, failed)
             print(f"  {name:20} AUROC {auroc(values, failed):.3f} [{low:.3f}, {high:.3f}]")
         for share in (0.1, 0.25):

@@ -19,6 +19,7 @@ pub(crate) struct Agent {
 }
 
 /// Random numbers: splitmix64.
+#[derive(Clone, Copy)]
 pub(crate) struct Random(u64);
 
 impl Agent {

@@ -1,8 +1,8 @@
 //! How soon drops are found, how they end, how often there is a false alarm, and what a value costs.
 //!
 //! Everything but the cost is simulated, from fixed seeds other than those that constants were chosen with. Arguments name the
-//! tables: `delays`, `ends`, `alarms`, `shared`, `streams`, `cost`, and `fast` and `fast-streams`, which take half an hour each; without any all
-//! others are made.
+//! tables: `delays`, `ends`, `alarms`, `shared`, `streams`, `predicted`, `cost`, and `fast` and `fast-streams`, which take half an hour each;
+//! without any all others are made. A number is of how many seeds `streams` is made, or of how many agents `predicted`.
 
 #![expect(clippy::print_stdout, reason = "the tables are what this is for")]
 
@@ -10,13 +10,15 @@ mod agent;
 mod alarms;
 mod changes;
 mod cost;
+mod predicted;
+mod stage;
 mod streams;
 
 /// The seeds from here on are those of the tables.
 const FIRST_SEED: u64 = 5_000_000;
 
 fn main() {
-    let tables: [(&str, fn()); 8] = [
+    let tables: [(&str, fn()); 9] = [
         ("delays", changes::delays),
         ("ends", changes::ends),
         ("alarms", alarms::slow),
@@ -24,6 +26,7 @@ fn main() {
         ("shared", alarms::shared),
         ("streams", streams::slow),
         ("fast-streams", streams::fast),
+        ("predicted", predicted::tables),
         ("cost", cost::cost),
     ];
     let mut wanted: Vec<String> =
@@ -38,6 +41,12 @@ fn main() {
             table();
         }
     }
+}
+
+/// How many seeds a table is made of: an argument that is a number, else so many.
+fn seeds(usual: u64) -> u64 {
+    let number = std::env::args().find_map(|argument| argument.parse::<u32>().ok());
+    number.map_or(usual, u64::from).max(1)
 }
 
 fn mean(values: impl IntoIterator<Item = f64>) -> f64 {

@@ -3,12 +3,12 @@
 //! Times and dollars have heavy tails (a Pareto tail of index 1.2, which has no variance) and go together; calls are few, and many traces
 //! have as many. Agents are told to the stage that watches them, trace by trace, as shards tell them.
 
-use agentgauge::engine::agents::{Agents, AgentsOptions, SavedAgents};
-use agentgauge::engine::span::{Timestamp, TraceId};
-use agentgauge::engine::update::{AgentKey, DoneTrace, Effort, PartialSum, SessionUpdate};
+use agentgauge::engine::detect::DropOptions;
+use agentgauge::engine::update::{DoneTrace, Effort, PartialSum};
 
-use crate::FIRST_SEED;
 use crate::agent::{DAY, Random};
+use crate::stage::{Stage, done, whole};
+use crate::{FIRST_SEED, seeds};
 
 /// How an agent goes on while nothing is wrong.
 #[derive(Clone, Copy)]
@@ -45,20 +45,24 @@ const TAIL: f64 = 1.2;
 const TOLERATED: f64 = 1.257;
 
 pub(crate) fn slow() {
-    table(20.0 / DAY, 365.0, "20 traces a day, 365 days");
-    table(1.0 / 60.0, 30.0, "1/min, 30 days");
+    table((20.0 / DAY, 1), 365.0, "20 traces a day, 365 days");
+    table((1.0 / 60.0, 1), 30.0, "1/min, 30 days");
 }
 
 pub(crate) fn fast() {
-    table(0.5, 30.0, "0.5/s, 30 days");
+    table((0.5, 16), 30.0, "0.5/s, 30 days");
 }
 
-fn table(rate: f64, days: f64, name: &str) {
-    let number = std::env::args().find_map(|argument| argument.parse::<u32>().ok());
-    let seeds = number.map_or(SEEDS, u64::from).max(1);
+/// So many traces a second, of which so many are told at once.
+type Rate = (f64, usize);
+
+fn table(rate: Rate, days: f64, name: &str) {
+    let seeds = seeds(SEEDS);
     let dial = days * seeds as f64 / (365.25 / 4.0);
-    println!("{name}: warnings of {seeds} seeds each, of an agent whose three streams share the");
-    println!("warnings of one dial, which allows {:.0} in the three cells of a row.", dial * 10.0);
+    println!(
+        "{name}: warnings of {seeds} seeds each, of an agent whose streams (these and `loops`, which"
+    );
+    println!("has none) share the warnings of one dial, which allows {:.1} in a row.", dial * 10.0);
     println!();
     println!("| | {} |", STREAMS.map(|stream| format!("`{stream}`")).join(" | "));
     println!("|---|---|---|---|");
@@ -78,7 +82,9 @@ fn table(rate: f64, days: f64, name: &str) {
 struct Watched {
     life: Life,
     mean_rate: f64,
-    stage: Agents,
+    at_once: usize,
+    waiting: Vec<DoneTrace>,
+    stage: Stage,
     random: Random,
     /// Seconds.
     now: f64,
@@ -95,11 +101,13 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(life: Life, mean_rate: f64, seed: u64) -> Self {
+    fn new(life: Life, (mean_rate, at_once): Rate, seed: u64) -> Self {
         Self {
             life,
             mean_rate,
-            stage: Agents::new(AgentsOptions::default()),
+            at_once,
+            waiting: Vec::new(),
+            stage: Stage::new(DropOptions::default()),
             random: Random::new(seed),
             now: 0.0,
             version: 0,
@@ -116,6 +124,7 @@ impl Watched {
         while self.now < days * DAY {
             if self.now >= (self.day + 0.3) * DAY {
                 self.day += 1.0;
+                self.look();
                 self.daily();
             }
             let rate = match self.life {
@@ -139,21 +148,12 @@ impl Watched {
                 self.version += 1;
                 self.is_warning = [false; STREAMS.len()];
             }
-            Life::Restarts => {
-                if let Err(error) = self.restart() {
-                    println!("not read back: {error}");
-                }
-            }
+            Life::Restarts => match self.stage.restarted(DropOptions::default()) {
+                Ok(stage) => self.stage = stage,
+                Err(error) => println!("not read back: {error}"),
+            },
             Life::Steady | Life::RateOfDay | Life::LevelOfDay | Life::Wanders => {}
         }
-    }
-
-    fn restart(&mut self) -> Result<(), Box<dyn std::error::Error>> {
-        let written = rmp_serde::to_vec_named(&self.stage.save())?;
-        let read: SavedAgents = rmp_serde::from_slice(&written)?;
-        self.stage = Agents::new(AgentsOptions::default());
-        self.stage.restore(read);
-        Ok(())
     }
 
     /// One more trace.
@@ -208,45 +208,21 @@ impl Watched {
 
     fn tell(&mut self, effort: Effort) {
         self.told += 1;
-        let agent = AgentKey {
-            service_name: "shop".to_owned(),
-            agent_version: self.version.to_string(),
-            ..AgentKey::default()
-        };
-        let at = whole(self.now * 1e9);
-        let trace = DoneTrace {
-            trace_id: Some(TraceId(u128::from(self.told).to_be_bytes())),
-            start_unix_nano: at.saturating_sub(effort.nanos),
-            at_unix_nano: at,
-            touched_unix_nano: at,
-            effort: Some(effort),
-            ..DoneTrace::default()
-        };
-        let update = SessionUpdate {
-            agent: Some(agent.clone()),
-            revision: self.told,
-            done_traces: vec![trace],
-            ..SessionUpdate::default()
-        };
-        self.stage.handle(update, Timestamp(at));
-        for told in self.stage.drain().iter().filter(|told| told.agent == agent) {
-            for drop in &told.view.drops {
-                let Some(place) = STREAMS.iter().position(|name| *name == drop.stream) else {
-                    continue;
-                };
-                let warns = matches!(drop.severity, "warning" | "critical");
-                self.warnings[place] += u64::from(warns && !self.is_warning[place]);
-                self.is_warning[place] = warns;
-            }
+        let done = done(self.told, effort.nanos, whole(self.now * 1e9));
+        self.waiting.push(DoneTrace { effort: Some(effort), ..done });
+        if self.waiting.len() >= self.at_once {
+            self.look();
         }
     }
-}
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "over 0, and below what fits"
-)]
-fn whole(number: f64) -> u64 {
-    number as u64
+    fn look(&mut self) {
+        for drop in self.stage.tell(self.version, std::mem::take(&mut self.waiting)) {
+            let Some(place) = STREAMS.iter().position(|name| *name == drop.stream) else {
+                continue;
+            };
+            let warns = matches!(drop.severity, "warning" | "critical");
+            self.warnings[place] += u64::from(warns && !self.is_warning[place]);
+            self.is_warning[place] = warns;
+        }
+    }
 }

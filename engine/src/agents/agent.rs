@@ -34,6 +34,11 @@ impl Agent {
             || self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
     }
 
+    /// Whether some of its open traces are silent.
+    pub(super) fn is_silent(&self) -> bool {
+        self.shards.values().any(|shard| !shard.rest.silences.open.is_empty())
+    }
+
     /// Replaces one pane of one shard under a revision; one without traces and sessions is deleted, and one that is in no window.
     pub(super) fn replace(
         &mut self,

@@ -145,6 +145,7 @@ impl Agents {
             }
         }
         let done = std::mem::take(&mut update.done_traces);
+        let mut has_learned = false;
         let shard = agent.shards.entry(update.shard).or_default();
         if update.tombstone {
             agent.forget(update.shard);
@@ -153,6 +154,7 @@ impl Agents {
             let panes = std::mem::take(&mut update.panes);
             let (number, revision) = (update.shard, update.revision);
             if !update.panes_only {
+                has_learned = !shard.rest.silences.show_as(&update.silences);
                 shard.rest = update;
             }
             panes.into_iter().for_each(|pane| agent.replace((number, revision), pane, wall));
@@ -162,6 +164,11 @@ impl Agents {
         } else {
             // What shares its series with others has no usual level of its own.
             self.counts.add_many("drops", "overflow", done.len() as u64);
+        }
+        if has_learned {
+            let learners = self.others(&key).filter(|(_, agent)| agent.is_silent());
+            let learners: Vec<AgentKey> = learners.map(|(key, _)| key.clone()).collect();
+            self.dirty.extend(learners);
         }
         self.dirty.insert(key);
     }
@@ -406,6 +413,7 @@ impl Agents {
                     .map(|agent| self.update(key.clone(), &[agent]))
                     .unwrap_or_default();
                 self.watched(&key, &mut update.view);
+                self.lend_silences(&key, &mut update);
                 let has_runs = self.agents.get(&key).is_some_and(|agent| agent.runs.is_some());
                 let begins = if has_runs { self.window_begins() } else { BTreeMap::new() };
                 if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut())
@@ -435,6 +443,28 @@ impl Agents {
             updates.push(self.update(shared, &others));
         }
         updates
+    }
+
+    /// A new version is as silent as the other versions of its agent are, until enough of its own traces are known.
+    fn lend_silences(&self, key: &AgentKey, update: &mut AgentUpdate) {
+        if update.silences.open.is_empty() || update.silences.knows_enough() {
+            return;
+        }
+        let shards = self.others(key).flat_map(|(_, agent)| agent.shards.values());
+        shards.for_each(|shard| update.silences.learn_from(&shard.rest.silences));
+        update.view.traces_stalled = update.silences.stalled();
+    }
+
+    /// The other versions of an agent.
+    fn others<'a>(&'a self, key: &'a AgentKey) -> impl Iterator<Item = (&'a AgentKey, &'a Agent)> {
+        let first =
+            AgentKey { agent_version: String::new(), environment: String::new(), ..key.clone() };
+        let named = move |other: &AgentKey| {
+            (&other.tenant, &other.service_name, &other.agent_name)
+                == (&key.tenant, &key.service_name, &key.agent_name)
+        };
+        let named = self.agents.range(first..).take_while(move |(other, _)| named(other));
+        named.filter(move |(other, _)| *other != key && other.environment == key.environment)
     }
 
     /// What is known of an agent by watching it.
@@ -508,7 +538,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::update::{Level, PaneSum};
+    use crate::update::{Level, PaneSum, Silences};
     use crate::view::WindowView;
 
     const MINUTE: u64 = 60_000_000_000;
@@ -571,6 +601,36 @@ mod tests {
             updates.iter().map(|update| update.agent.service_name.as_str()).collect();
         assert_eq!(names, ["known", OVERFLOW]);
         assert_eq!((updates[1].windows["1h"].traces, updates[1].sessions_active), (2, 2));
+    }
+
+    #[test]
+    fn a_new_version_is_as_silent_as_its_agent_usually_is() {
+        let version = |version: &str, silences: Silences| {
+            let mut update = update("a", 0, silences.traces + 1, vec![]);
+            update.agent.as_mut().unwrap().agent_version = version.to_owned();
+            SessionUpdate { silences, ..update }
+        };
+        let open = || BTreeMap::from([(2, 1)]);
+        let new = || version("2", Silences { traces: 1, open: open(), ..Silences::default() });
+        let stalled = |stage: &mut Agents| {
+            let updates = stage.drain().into_iter();
+            let mut new = updates.filter(|update| update.agent.agent_version == "2");
+            new.next().map(|update| (update.silences.stalled(), update.view.traces_stalled))
+        };
+        let now = Timestamp(100 * MINUTE);
+        let mut stage = Agents::new(AgentsOptions::default());
+        stage.handle(new(), now);
+        assert_eq!(stalled(&mut stage), Some((1, 1)));
+        // What an older version shows holds for the new one at once.
+        let ended = BTreeMap::from([(2, 5)]);
+        stage.handle(version("1", Silences { traces: 30, ended, ..Silences::default() }), now);
+        assert_eq!(stalled(&mut stage), Some((0, 0)));
+        // Its own traces show something else.
+        stage.handle(
+            version("2", Silences { traces: 40, open: open(), ..Silences::default() }),
+            now,
+        );
+        assert_eq!(stalled(&mut stage), Some((1, 1)));
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Assemble {
             && let Some(judgement) = &held.judgement
             && let Some(asked) = judgement.ask_again(rubrics)
         {
-            let rules = (rules, self.attention != Attention::Reads);
+            let rules = (rules, !self.attention.reads(id.tenant));
             self.requests.push(held.request((id.id, &trace), &update, asked, rules));
         }
         let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
@@ -74,7 +74,7 @@ impl Assemble {
             return self.read_and_ask(id, false);
         }
         let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
-        let unread = self.attention != Attention::Reads;
+        let unread = !self.attention.reads(id.tenant);
         let request = judging.map(|rules| {
             let unasked = PendingJudgement::new(held.decided);
             let judgement = held.judgement.as_deref().unwrap_or(&unasked);

@@ -186,7 +186,9 @@ impl Assemble {
 
     /// Makes room by these shares of tenants.
     #[must_use]
-    pub fn shared_by(self, shares: Shares) -> Self {
+    pub fn shared_by(mut self, shares: Shares) -> Self {
+        self.parents.shared_by(shares.clone());
+        self.names.shared_by(shares.clone());
         Self { shares, ..self }
     }
 
@@ -386,7 +388,8 @@ impl Assemble {
         }
         let readers = self.has_readers();
         let Self { traces, resources, symbols, counts, options, rules, text_bytes, .. } = self;
-        let keeping = Keeping::new(readers, self.attention, self.judging.as_ref());
+        let reads = self.attention.reads(id.tenant);
+        let keeping = Keeping::new(readers, reads, self.judging.as_ref());
         let Some(held) = traces.get_mut(id) else { return };
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
         let (mut taken, was_rooted) = (0, held.is_rooted());

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::parents::hash;
-use super::recent::{Recent, Saved};
+use super::parents::{hash, of_service};
+use super::recent::{Recent, Saved, Topic};
 use crate::span::{Resource, Timestamp};
+use crate::tenants::Shares;
 use crate::update::AgentKey;
 
 /// The agents of services and scopes.
@@ -31,6 +32,11 @@ impl Names {
     /// Nothing is known yet, and of at most so many services and scopes something will be.
     pub(super) fn new(max: usize) -> Self {
         Self { sources: Recent::new(max) }
+    }
+
+    /// Makes room by these shares of tenants.
+    pub(super) fn shared_by(&mut self, shares: Shares) {
+        self.sources.shared_by(shares);
     }
 
     /// Whether no agent is known that spans from there speak for.
@@ -100,8 +106,9 @@ impl Names {
     }
 }
 
-fn key(resource: &Resource, scope: u64) -> u64 {
-    hash([super::parents::of_service(resource), scope, 0], 1)
+fn key(resource: &Resource, scope: u64) -> Topic {
+    let (tenant, service) = of_service(resource);
+    (tenant, hash([service, scope, 0], 1))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::embedding::Embedded;
 use crate::judging::{JudgeRequest, JudgeRules};
 use crate::loops;
 use crate::options::{AssembleOptions, LoopOptions};
-use crate::span::{Log, Operation, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId};
+use crate::span::{Log, Operation, Pause, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId};
 use crate::tenants::TraceKey;
 use crate::trace::{
     Added, Spans, Symbols, TraceContents, TraceView, Transcript, transcript, whole_words,
@@ -120,6 +120,10 @@ struct Signs {
     turn: bool,
     /// An agent was invoked.
     invoked: bool,
+    /// When the last span ended that has no parent.
+    root_end: Timestamp,
+    /// The last time that the agent stopped to wait for somebody, or went on.
+    pause: Option<Pause>,
     /// Tool spans, and calls in the output of models.
     tools: u32,
     called: u32,
@@ -249,6 +253,8 @@ impl OpenTrace {
             rooted: spans.has_root(),
             turn: spans.has_root_of(TOLD_BY_RECORD),
             invoked: spans.operations().any(|operation| operation == Operation::InvokeAgent),
+            root_end: spans.root_end().unwrap_or_default(),
+            pause: spans.pause(),
             tools: count(tools.count()),
             called: if spans.reports_loop() { MANY } else { count(spans.calls_of_models()) },
         };
@@ -314,6 +320,9 @@ impl OpenTrace {
     /// When it is done if this is all that tells, and nothing more comes.
     pub(super) fn done_at(&self, evidence: OverBy, options: &AssembleOptions) -> Timestamp {
         let oldest = self.oldest(options);
+        if self.waits() {
+            return oldest;
+        }
         let quiet = match evidence {
             OverBy::ParentsCome | OverBy::LocalParent if self.is_agents() => return oldest,
             OverBy::NothingKnown | OverBy::ParentsCome | OverBy::LocalParent => {
@@ -358,6 +367,12 @@ impl OpenTrace {
     /// Whether it is a turn that only the next one ends.
     fn goes_on(&self) -> bool {
         self.signs.turn && !self.followed
+    }
+
+    /// Whether its agent waits for somebody, and its root is still to end.
+    fn waits(&self) -> bool {
+        let waits = |pause: Pause| pause.waits && self.signs.root_end < pause.at;
+        !self.followed && self.signs.pause.is_some_and(waits)
     }
 
     /// Whether a model, a tool or an agent is at work in it.
@@ -486,6 +501,10 @@ impl Announced {
 impl Signs {
     fn note(&mut self, span: &Span) {
         self.rooted |= span.parent.is_none();
+        if span.parent.is_none() {
+            self.root_end = self.root_end.max(span.end);
+        }
+        self.pause = self.pause.max(span.remarks.as_ref().and_then(|remarks| remarks.pause));
         self.turn |= span.parent.is_none() && span.scope == TOLD_BY_RECORD;
         self.invoked |= span.operation == Operation::InvokeAgent;
         self.tools += u32::from(span.operation == Operation::ExecuteTool);
@@ -496,6 +515,7 @@ impl Signs {
 
     fn note_log(&mut self, log: &Log) {
         self.called = self.called.saturating_add(count(log.tool_calls.len()));
+        self.pause = self.pause.max(log.pause);
     }
 }
 

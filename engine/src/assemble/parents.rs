@@ -9,8 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::recent::{Recent, Saved};
+use super::recent::{Recent, Saved, Topic};
 use crate::span::{Operation, Resource, Timestamp};
+use crate::tenants::{Shares, tenant_hash};
 use crate::trace::{Hanging, Spans};
 use crate::update::OverBy;
 
@@ -55,6 +56,11 @@ impl Parents {
     /// Nothing is known yet, and at most so many kinds of spans will be.
     pub(super) fn new(max: usize) -> Self {
         Self { kinds: Recent::new(max) }
+    }
+
+    /// Makes room by these shares of tenants.
+    pub(super) fn shared_by(&mut self, shares: Shares) {
+        self.kinds.shared_by(shares);
     }
 
     /// What a trace without a root waits for: of its missing parents the one that is waited for longest.
@@ -129,16 +135,16 @@ impl Parents {
         })
     }
 
-    fn learn(&mut self, key: u64) -> &mut ParentsSeen {
+    fn learn(&mut self, key: Topic) -> &mut ParentsSeen {
         self.kinds.learn(key)
     }
 }
 
 /// The kinds of spans whose parent is in, or is not, each once.
-fn kinds(spans: &Spans, has_parent: bool) -> Vec<u64> {
-    let mut last: Option<(&Arc<Resource>, u64)> = None;
+fn kinds(spans: &Spans, has_parent: bool) -> Vec<Topic> {
+    let mut last: Option<(&Arc<Resource>, Topic)> = None;
     let hanging = spans.hanging().filter(|span| span.has_parent == has_parent);
-    let mut kinds: Vec<u64> = hanging
+    let mut kinds: Vec<Topic> = hanging
         .map(|span| {
             let service = match last {
                 Some((resource, service)) if Arc::ptr_eq(resource, span.resource) => service,
@@ -153,22 +159,21 @@ fn kinds(spans: &Spans, has_parent: bool) -> Vec<u64> {
     kinds
 }
 
-fn kind(span: &Hanging<'_>) -> u64 {
+fn kind(span: &Hanging<'_>) -> Topic {
     of_kind(of_service(span.resource), span)
 }
 
-fn of_kind(service: u64, span: &Hanging<'_>) -> u64 {
+fn of_kind((tenant, service): Topic, span: &Hanging<'_>) -> Topic {
     let name = if span.name.is_empty() { 0 } else { xxh3_64(span.name.as_bytes()) };
     let remote = span.remote.map_or(2, u64::from);
-    hash([span.scope, name, (span.operation as u64) << 2 | remote], service)
+    (tenant, hash([span.scope, name, (span.operation as u64) << 2 | remote], service))
 }
 
-/// Whose service it is; the tenant is part of it.
-pub(super) fn of_service(resource: &Resource) -> u64 {
-    let text = |text: &Option<Arc<str>>| {
-        text.as_deref().map_or(0, |text| xxh3_64_with_seed(text.as_bytes(), 1))
-    };
-    hash([text(&resource.tenant), text(&resource.service_name), 0], 0)
+/// Whose service it is.
+pub(super) fn of_service(resource: &Resource) -> Topic {
+    let name = resource.service_name.as_deref();
+    let name = name.map_or(0, |name| xxh3_64_with_seed(name.as_bytes(), 1));
+    (tenant_hash(resource.tenant.as_deref()), hash([name, 0, 0], 0))
 }
 
 pub(super) fn hash(numbers: [u64; 3], seed: u64) -> u64 {

@@ -1,28 +1,33 @@
-//! A bounded table of what was learned lately, by the hash of what it is about: over the bound goes what was not used for longest,
-//! nearly.
+//! A bounded table of what was learned lately, by the hash of what it is about: over the bound goes, of the tenant that has the most of
+//! its share, what was not used for longest, nearly.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
 use crate::hash::FixedMap;
+use crate::tenants::{Shares, TenantHash};
+
+/// What something is about: whose it is, and a hash.
+pub(super) type Topic = (TenantHash, u64);
 
 /// What was learned, by hash.
 #[derive(Clone, Debug)]
 pub(super) struct Recent<V> {
     max: usize,
+    shares: Shares,
     // And whether it was used since its turn last came.
-    values: FixedMap<u64, (V, bool)>,
-    // Invariant: the keys of the values, each once.
-    turns: VecDeque<u64>,
+    values: FixedMap<Topic, (V, bool)>,
+    // Invariant: the keys of the values, each once; no tenant without any.
+    turns: BTreeMap<TenantHash, VecDeque<u64>>,
     /// How often something had to be forgotten.
     forgotten: u64,
 }
 
-/// The same as it is written down: in the order in which turns come.
+/// The same as it is written down: of each tenant in the order in which turns come.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(transparent)]
-pub(super) struct Saved<V>(Vec<(u64, V, bool)>);
+pub(super) struct Saved<V>(Vec<(Topic, V, bool)>);
 
 impl<V> Default for Saved<V> {
     fn default() -> Self {
@@ -33,20 +38,26 @@ impl<V> Default for Saved<V> {
 impl<V: Default> Recent<V> {
     /// Nothing is known yet; at most so much will be.
     pub(super) fn new(max: usize) -> Self {
-        Self { max: max.max(1), values: FixedMap::default(), turns: VecDeque::new(), forgotten: 0 }
+        let (values, turns) = Default::default();
+        Self { max: max.max(1), shares: Shares::default(), values, turns, forgotten: 0 }
+    }
+
+    /// Makes room by these shares of tenants.
+    pub(super) fn shared_by(&mut self, shares: Shares) {
+        self.shares = shares;
     }
 
     /// What is known of this.
-    pub(super) fn get(&self, key: u64) -> Option<&V> {
-        self.values.get(&key).map(|(value, _)| value)
+    pub(super) fn get(&self, topic: Topic) -> Option<&V> {
+        self.values.get(&topic).map(|(value, _)| value)
     }
 
     /// What is known of this, to be changed.
-    pub(super) fn learn(&mut self, key: u64) -> &mut V {
-        let forgets = !self.values.contains_key(&key) && self.make_room();
+    pub(super) fn learn(&mut self, topic: Topic) -> &mut V {
+        let forgets = !self.values.contains_key(&topic) && self.make_room(topic.0);
         self.forgotten += u64::from(forgets);
-        let (value, used) = self.values.entry(key).or_insert_with(|| {
-            self.turns.push_back(key);
+        let (value, used) = self.values.entry(topic).or_insert_with(|| {
+            self.turns.entry(topic.0).or_default().push_back(topic.1);
             (V::default(), false)
         });
         *used = true;
@@ -61,34 +72,44 @@ impl<V: Default> Recent<V> {
     /// What outlives the process.
     pub(super) fn save(&self) -> Saved<&V> {
         let turns = self.turns.iter();
-        let known = turns.filter_map(|key| self.values.get(key).map(|known| (*key, known)));
-        Saved(known.map(|(key, (value, used))| (key, value, *used)).collect())
+        let topics = turns.flat_map(|(tenant, own)| own.iter().map(|hash| (*tenant, *hash)));
+        let known = topics.filter_map(|topic| self.values.get(&topic).map(|known| (topic, known)));
+        Saved(known.map(|(topic, (value, used))| (topic, value, *used)).collect())
     }
 
     /// Takes over what an earlier process knew.
     pub(super) fn restore(&mut self, saved: Saved<V>) {
         (self.values, self.turns) = Default::default();
-        for (key, value, used) in saved.0 {
-            self.make_room();
-            self.turns.push_back(key);
-            self.values.insert(key, (value, used));
+        for ((tenant, hash), value, used) in saved.0 {
+            self.make_room(tenant);
+            self.turns.entry(tenant).or_default().push_back(hash);
+            self.values.insert((tenant, hash), (value, used));
         }
     }
 
-    /// Forgets something if there is no room for one more; returns whether it did.
-    fn make_room(&mut self) -> bool {
+    /// Forgets something if there is no room for one more of this tenant; returns whether it did.
+    fn make_room(&mut self, newcomer: TenantHash) -> bool {
         if self.values.len() < self.max {
             return false;
         }
-        while let Some(key) = self.turns.pop_front() {
-            let used = self.values.get_mut(&key).is_some_and(|(_, used)| std::mem::take(used));
+        let held = self.turns.iter();
+        let held =
+            held.map(|(tenant, own)| (*tenant, own.len() + usize::from(*tenant == newcomer)));
+        let Some(tenant) = self.shares.greediest(held) else { return false };
+        let Some(own) = self.turns.get_mut(&tenant) else { return false };
+        while let Some(hash) = own.pop_front() {
+            let topic = (tenant, hash);
+            let used = self.values.get_mut(&topic).is_some_and(|(_, used)| std::mem::take(used));
             if !used {
-                self.values.remove(&key);
-                return true;
+                self.values.remove(&topic);
+                break;
             }
-            self.turns.push_back(key);
+            own.push_back(hash);
         }
-        false
+        if own.is_empty() {
+            self.turns.remove(&tenant);
+        }
+        true
     }
 }
 
@@ -100,18 +121,37 @@ mod tests {
     fn over_the_bound_what_is_used_stays() {
         let mut recent: Recent<u64> = Recent::new(3);
         for key in 0..3 {
-            *recent.learn(key) = key;
+            *recent.learn((0, key)) = key;
         }
         for key in 10..100 {
-            assert_eq!((*recent.learn(1), recent.take_forgotten()), (1, 0));
-            recent.learn(key);
+            assert_eq!((*recent.learn((0, 1)), recent.take_forgotten()), (1, 0));
+            recent.learn((0, key));
             assert_eq!(recent.take_forgotten(), 1, "{key}");
         }
-        assert_eq!((recent.values.len(), recent.turns.len()), (3, 3));
-        assert_eq!((recent.get(1), recent.get(0)), (Some(&1), None));
+        assert_eq!((recent.values.len(), recent.turns[&0].len()), (3, 3));
+        assert_eq!((recent.get((0, 1)), recent.get((0, 0))), (Some(&1), None));
         let saved = rmp_serde::to_vec(&recent.save()).unwrap();
         let mut other: Recent<u64> = Recent::new(2);
         other.restore(rmp_serde::from_slice(&saved).unwrap());
-        assert_eq!((other.values.len(), other.turns.len()), (2, 2));
+        assert_eq!((other.values.len(), other.turns[&0].len()), (2, 2));
+    }
+
+    #[test]
+    fn a_flood_of_one_tenant_forgets_nothing_of_another() {
+        let mut recent: Recent<u64> = Recent::new(100);
+        for key in 0..20 {
+            *recent.learn((1, key)) = key;
+        }
+        for key in 0..10_000 {
+            recent.learn((2, key));
+        }
+        assert!((0..20).all(|key| recent.get((1, key)) == Some(&key)));
+        assert_eq!((recent.values.len(), recent.take_forgotten()), (100, 9_920));
+        // Whoever comes late has as much in the end.
+        for key in 0..1_000 {
+            recent.learn((3, key));
+        }
+        let held = |tenant| recent.turns[&tenant].len();
+        assert_eq!((held(1), held(2), held(3)), (20, 40, 40));
     }
 }

@@ -6,9 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    Assemble, Attention, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp, TraceKey,
-};
+use super::{Assemble, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp, TraceKey};
 use crate::span::TraceId;
 use crate::trace::Spans;
 
@@ -125,13 +123,13 @@ impl Assemble {
 
     /// The traces all of whose roots among these pass them over, in order.
     fn passed_over(&self, together: &SpanBatch) -> Vec<TraceKey> {
-        let keeping = Keeping::new(self.has_readers(), self.attention, self.judging.as_ref());
+        let keeping = Keeping::new(self.has_readers(), true, self.judging.as_ref());
         if keeping.judge.is_none() {
             return Vec::new();
         }
         let roots = together.spans().filter(|span| span.parent.is_none());
-        let mut roots: Vec<_> =
-            roots.map(|root| (TraceKey::from(root), keeping.passes_over(root))).collect();
+        let roots = roots.map(|root| (TraceKey::from(root), keeping.passes_over(root)));
+        let mut roots: Vec<_> = roots.filter(|(id, _)| self.attention.reads(id.tenant)).collect();
         roots.sort_unstable();
         // One that does not comes before those of the same trace that do.
         roots.dedup_by_key(|(id, _)| *id);
@@ -145,13 +143,9 @@ impl Assemble {
 }
 
 impl<'a> Keeping<'a> {
-    /// Whether there are readers other than a judge, and whether there is a judge that reads.
-    pub(super) fn new(
-        readers: bool,
-        attention: Attention,
-        judging: Option<&'a JudgeRules>,
-    ) -> Self {
-        let judge = judging.filter(|_| attention == Attention::Reads && !readers);
+    /// Whether there are readers other than a judge, and, if there is a judge, whether it reads.
+    pub(super) fn new(readers: bool, reads: bool, judging: Option<&'a JudgeRules>) -> Self {
+        let judge = judging.filter(|_| reads && !readers);
         Self { readers, judged: judging.is_some(), judge }
     }
 

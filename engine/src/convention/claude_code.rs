@@ -75,10 +75,11 @@ impl Convention for ClaudeCode {
     fn also(&self) -> &'static [&'static str] {
         &[
             "`subagent_type` names the agent on agent spans; on the tool span that began it, another one is at work.",
+            "`tool_name` is the name of a server's tool, as `gen_ai.tool.name` is without the server.",
             "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
             "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
             "The span event `tool.output`: `output`, `content` or `diff` is the result.",
-            "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record.",
+            "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
             "With spans and records of one call it counts once, and each completes the other.",
         ]
     }
@@ -87,6 +88,10 @@ impl Convention for ClaudeCode {
         if raw.name == EXECUTION {
             draft.tool_name.offer(1, Cow::Borrowed(EXECUTION));
         }
+        // Of a server's tool the conventional attribute has the bare name, which is not the one that the model calls it by.
+        let of_server = |name: &&str| name.starts_with("mcp__");
+        let tool = raw.attributes.str("tool_name").filter(of_server);
+        draft.tool_name.offer(9, tool.map(Cow::Borrowed));
         if draft.operation.get() == Some(&Operation::InvokeAgent) {
             draft.agent_name.offer(70, raw.attributes.get("subagent_type").and_then(name));
         }
@@ -163,6 +168,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     if heard.tells == Some(Tells::ToolBegun) {
         heard.failed = raw.attributes.str("decision") == Some("reject");
     }
+    heard.is_command = raw.attributes.str("command_source") == Some("builtin");
     heard.tool = mcp_tool(raw).map(Cow::Owned);
     true
 }

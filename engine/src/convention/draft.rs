@@ -11,7 +11,10 @@ use super::messages::{InputFacts, Said};
 use super::raw::RawValue;
 use super::{messages, text};
 use crate::math::Quanta;
-use crate::span::{Arguments, Attempt, Operation, Text, ToolFacts, ToolResult, Violation};
+use crate::span::{
+    Arguments, Attempt, Guardrail, Operation, Pause, Remarks, Text, ToolFacts, ToolResult,
+    Violation,
+};
 
 /// A concept's best value so far, by rank; of equal ranks the first.
 #[derive(Clone, Debug)]
@@ -45,6 +48,7 @@ pub(super) struct Draft<'v> {
     pub(super) output_tokens: Ranked<u64>,
     pub(super) cost: Ranked<Quanta>,
     pub(super) compacted: Ranked<bool>,
+    pub(super) first_chunk_nanos: Ranked<u64>,
     pub(super) tool_calls: Ranked<Vec<ToolFacts>>,
     pub(super) tool_results: Ranked<Vec<ToolResult>>,
     pub(super) asked_by_user: Ranked<bool>,
@@ -52,7 +56,10 @@ pub(super) struct Draft<'v> {
     pub(super) output: Ranked<Text>,
     /// Some attribute says that it failed.
     pub(super) failed: bool,
+    /// Some attribute says that something stopped it.
+    pub(super) stopped: bool,
     attempt: Option<Box<AttemptDraft<'v>>>,
+    remarks: Option<Box<RemarksDraft<'v>>>,
     /// The last input among message events, and what came last of all.
     pub(super) event_input: Option<String>,
     pub(super) event_results: Option<Vec<ToolResult>>,
@@ -84,6 +91,15 @@ pub(super) struct AttemptDraft<'v> {
     pub(super) violations: Vec<Violation>,
 }
 
+/// What conventions say beside what was called.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RemarksDraft<'v> {
+    pub(super) previous_session: Ranked<Cow<'v, str>>,
+    pub(super) guardrail: Ranked<Cow<'v, str>>,
+    pub(super) guardrail_result: Ranked<Cow<'v, str>>,
+    pub(super) pause: Option<Pause>,
+}
+
 /// Texts and names that stand for nothing.
 const PLACEHOLDERS: [&str; 5] = ["<not specified>", "<REDACTED>", "[REDACTED]", "<elided>", "N/A"];
 
@@ -101,6 +117,28 @@ impl<'v> Draft<'v> {
     /// Takes what was said of the attempt; `None` if nothing was.
     pub(super) fn take_attempt(&mut self) -> Option<Box<Attempt>> {
         self.attempt.take()?.finish()
+    }
+
+    /// What is said beside what was called: of few spans anything is.
+    pub(super) fn remarks(&mut self) -> &mut RemarksDraft<'v> {
+        self.remarks.get_or_insert_default()
+    }
+
+    /// Takes that, with names as `shared` has them; `None` if nothing was said.
+    pub(super) fn take_remarks(
+        &mut self,
+        shared: impl Fn(&str) -> Arc<str>,
+    ) -> Option<Box<Remarks>> {
+        let mut said = self.remarks.take()?;
+        let take = |from: &mut Ranked<Cow<'_, str>>| from.take().map(|name| shared(&name));
+        let (name, result) = (take(&mut said.guardrail), take(&mut said.guardrail_result));
+        let remarks = Remarks {
+            previous_session: take(&mut said.previous_session),
+            guardrail: (name.is_some() || result.is_some()).then_some(Guardrail { name, result }),
+            pause: said.pause,
+            accepted_edit: None,
+        };
+        (remarks != Remarks::default()).then(|| Box::new(remarks))
     }
 
     /// Offers an input: its text, and what it tells of the turn.

@@ -71,6 +71,7 @@ impl Conventions {
             failed: raw.status == Status::Error
                 || draft.failed
                 || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
+            stopped: draft.stopped,
             convention: draft.convention.take(),
             agent_name: shared(draft.agent_name.take()),
             workflow: shared(draft.workflow.take()),
@@ -87,6 +88,7 @@ impl Conventions {
             model: self.model(operation, draft, names),
             name: names.share(self.capped_name(&raw.name)),
             attempt: None,
+            remarks: None,
             input: None,
             output: None,
             scope: scope.id,
@@ -112,6 +114,7 @@ impl Conventions {
         let result = draft.result.take().filter(|_| span.tool.is_some());
         let output = result.or_else(|| draft.output.take());
         span.attempt = draft.take_attempt();
+        span.remarks = draft.take_remarks(|name| Arc::from(self.capped_name(name)));
         span.input = draft.input.take().map(|text| self.cap_text(text));
         span.output = output.map(|text| self.cap_text(text));
     }
@@ -152,6 +155,7 @@ impl Conventions {
             model: draft.model.take().map(|name| names.share(self.capped_name(&name))),
             response_id: draft.response_id.take().map(|id| Arc::from(self.capped_name(&id))),
             tokens,
+            first_chunk_nanos: draft.first_chunk_nanos.take(),
             ..ModelFacts::default()
         })
     }

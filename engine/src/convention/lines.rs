@@ -2,6 +2,7 @@
 //! and the documentation is written from them.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use super::draft::{self, Draft, SessionDraft, count, lower, name, number};
 use super::json::Json;
@@ -33,6 +34,8 @@ pub(super) enum Says {
     Environment,
     /// It failed, if this is true of the value.
     Failed(fn(&RawValue<'_>) -> bool),
+    /// Something stopped it before its end, if this is true of the value.
+    Stopped(fn(&RawValue<'_>) -> bool),
     ToolName,
     ToolCallId,
     ToolArguments,
@@ -61,6 +64,14 @@ pub(super) enum Says {
     ExpectedTools,
     Retrieved,
     Cited,
+    /// The session that this one continues.
+    PreviousSession,
+    /// Seconds until the first piece of a streamed answer.
+    FirstChunk,
+    /// A guardrail's name.
+    Guardrail,
+    /// What it decided.
+    GuardrailResult,
 }
 
 /// One line of a table.
@@ -70,7 +81,7 @@ pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
 
 impl Says {
     /// The concepts that a configuration can map attributes to.
-    pub(super) const ALL: [Self; 35] = [
+    pub(super) const ALL: [Self; 40] = [
         Self::Operation(super::operation_named),
         Self::Session,
         Self::User,
@@ -80,6 +91,7 @@ impl Says {
         Self::AgentVersion,
         Self::Environment,
         Self::Failed(truth),
+        Self::Stopped(truth),
         Self::ToolName,
         Self::ToolCallId,
         Self::ToolArguments,
@@ -106,6 +118,10 @@ impl Says {
         Self::ExpectedTools,
         Self::Retrieved,
         Self::Cited,
+        Self::PreviousSession,
+        Self::FirstChunk,
+        Self::Guardrail,
+        Self::GuardrailResult,
     ];
 
     /// Its name in the configuration and the documentation.
@@ -120,6 +136,7 @@ impl Says {
             Self::AgentVersion => "agent_version",
             Self::Environment => "environment",
             Self::Failed(_) => "failed",
+            Self::Stopped(_) => "stopped",
             Self::ToolName => "tool_name",
             Self::ToolCallId => "tool_call_id",
             Self::ToolArguments => "tool_arguments",
@@ -146,6 +163,10 @@ impl Says {
             Self::ExpectedTools => "expected_tools",
             Self::Retrieved => "retrieved_documents",
             Self::Cited => "cited_documents",
+            Self::PreviousSession => "previous_session",
+            Self::FirstChunk => "first_chunk_seconds",
+            Self::Guardrail => "guardrail",
+            Self::GuardrailResult => "guardrail_result",
         }
     }
 
@@ -161,12 +182,13 @@ impl Says {
             Self::ToolName | Self::ToolCallId | Self::ToolArguments | Self::ToolResult => {
                 operation == Operation::ExecuteTool
             }
-            Self::ResponseId | Self::Compacted => operation == Operation::Chat,
+            Self::ResponseId | Self::Compacted | Self::FirstChunk => operation == Operation::Chat,
             Self::Model
             | Self::InputTokens
             | Self::CachedTokens
             | Self::CacheWrittenTokens
             | Self::OutputTokens
+            | Self::Stopped(_)
             | Self::Cost => matches!(operation, Operation::Chat | Operation::InvokeAgent),
             Self::Input | Self::Output => operation != Operation::ExecuteTool,
             Self::Workflow | Self::AgentId => {
@@ -190,7 +212,10 @@ impl Says {
             | Self::ExpectedOutput
             | Self::ExpectedTools
             | Self::Retrieved
-            | Self::Cited => true,
+            | Self::Cited
+            | Self::PreviousSession
+            | Self::Guardrail
+            | Self::GuardrailResult => true,
         }
     }
 
@@ -216,6 +241,7 @@ impl Says {
             Self::AgentVersion => draft.agent_version.offer(rank, name(value)),
             Self::Environment => draft.environment.offer(rank, name(value)),
             Self::Failed(failed) => draft.failed |= failed(value),
+            Self::Stopped(stopped) => draft.stopped |= stopped(value),
             Self::ToolName => draft.tool_name.offer(rank, name(value)),
             Self::ToolCallId => draft.tool_call_id.offer(rank, name(value)),
             Self::ToolArguments if draft.arguments.wants(rank) => {
@@ -251,6 +277,10 @@ impl Says {
             Self::ExpectedTools => draft.attempt().expected_tools.offer(rank, draft::names(value)),
             Self::Retrieved => draft.attempt().retrieved.offer(rank, draft::names(value)),
             Self::Cited => draft.attempt().cited.offer(rank, draft::names(value)),
+            Self::PreviousSession => draft.remarks().previous_session.offer(rank, name(value)),
+            Self::FirstChunk => draft.first_chunk_nanos.offer(rank, nanos(value)),
+            Self::Guardrail => draft.remarks().guardrail.offer(rank, name(value)),
+            Self::GuardrailResult => draft.remarks().guardrail_result.offer(rank, word(value)),
             Self::ToolArguments | Self::ToolResult => {}
         }
     }
@@ -302,6 +332,12 @@ pub(super) fn word<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
         | RawValue::Array(_)
         | RawValue::Map(_) => name(value),
     }
+}
+
+/// Seconds, as nanoseconds; no call lasts for longer than a day.
+pub(super) fn nanos(value: &RawValue<'_>) -> Option<u64> {
+    let seconds = number(value).filter(|seconds| (0.0..=86_400.0).contains(seconds))?;
+    u64::try_from(Duration::from_secs_f64(seconds).as_nanos()).ok()
 }
 
 /// Dollars, as a number or as the total of JSON details.

@@ -68,8 +68,8 @@ use self::lines::Line;
 use self::spoken::Dialect;
 use super::options::ConventionOptions;
 use super::span::{
-    Log, Operation, Report, Resource, SessionName, Span, Target, Text, ToolFacts, ToolResult,
-    Violation,
+    Log, Operation, Pause, Report, Resource, SessionName, Span, Target, Text, ToolFacts,
+    ToolResult, Violation,
 };
 
 /// What one library or specification calls things.
@@ -297,6 +297,7 @@ struct LogDraft {
     tool_results: Vec<ToolResult>,
     asked_by_user: Option<bool>,
     violations: Vec<Violation>,
+    waits: Option<bool>,
 }
 
 impl Conventions {
@@ -409,6 +410,7 @@ impl Conventions {
             convention.log(raw, event, &mut draft);
         }
         let says = draft.failed
+            || draft.waits.is_some()
             || draft.input.is_some()
             || draft.output.is_some()
             || draft.asked_by_user.is_some()
@@ -433,6 +435,7 @@ impl Conventions {
                     failed: draft.failed,
                     asked_by_user: draft.asked_by_user,
                     violations: draft.violations,
+                    pause: draft.waits.map(|waits| Pause { at: raw.time, waits }),
                     tenant: resource.tenant.clone(),
                 });
             }
@@ -445,7 +448,7 @@ impl Conventions {
 }
 
 /// Operations that are none of those that count: steps of workflows, memory, messages between agents.
-const OTHER_OPERATIONS: [&str; 26] = [
+const OTHER_OPERATIONS: [&str; 29] = [
     "agent_step",
     "chain",
     "create_memory",
@@ -456,6 +459,7 @@ const OTHER_OPERATIONS: [&str; 26] = [
     "execute_event_loop_cycle",
     "execute_task",
     "executor.process",
+    "guardrail",
     "invoke_workflow",
     "memory_operation",
     "message.send",
@@ -463,6 +467,8 @@ const OTHER_OPERATIONS: [&str; 26] = [
     "model_generation",
     "plan",
     "processor_run",
+    "react",
+    "run_guardrail",
     "search_memory",
     "unknown",
     "update_memory",

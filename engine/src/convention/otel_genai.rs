@@ -13,13 +13,17 @@ use super::lines::{Line, Says, has_event, line, present};
 use super::raw::{RawAttributes, RawLog, RawSpan, RawValue};
 use super::{Convention, LogDraft, Trigger, messages, operation_named, text};
 use crate::math::Quanta;
-use crate::span::{Operation, Status};
+use crate::span::{Operation, Pause, Status};
 
 /// The convention.
 pub(super) struct OtelGenAi;
 
 /// Tells that a model call failed.
 const EXCEPTION: &str = "gen_ai.client.operation.exception";
+
+/// Tell that an agent waits for somebody, and that it goes on.
+const PAUSED: &str = "gen_ai.agent.paused";
+const RESUMED: &str = "gen_ai.agent.resumed";
 
 /// Carries a model call's messages where they are not on its span.
 const DETAILS: &str = "gen_ai.client.inference.operation.details";
@@ -43,6 +47,8 @@ const LINES: &[Line] = &[
     line(Says::Environment, 30, "deployment.environment"),
     line(Says::Failed(present), 10, "error.type"),
     line(Says::Failed(error_among), 70, "gen_ai.response.finish_reasons"),
+    line(Says::Stopped(stopped), 70, "gen_ai.response.finish_reasons"),
+    line(Says::Stopped(stopped), 72, "gen_ai.agent.finish_reason"),
     line(Says::ToolName, 10, "gen_ai.tool.name"),
     line(Says::ToolCallId, 10, "gen_ai.tool.call.id"),
     line(Says::ToolArguments, 10, "gen_ai.tool.call.arguments"),
@@ -71,6 +77,16 @@ const LINES: &[Line] = &[
     line(Says::Output, 20, "gen_ai.output.messages"),
     line(Says::Output, 67, "gen_ai.completion"),
     line(Says::Retrieved, 10, "gen_ai.retrieval.documents"),
+    line(Says::PreviousSession, 10, "session.previous_id"),
+    line(Says::FirstChunk, 10, "gen_ai.response.time_to_first_chunk"),
+    line(Says::Guardrail, 10, "gen_ai.guardrail.name"),
+    line(Says::Guardrail, 20, "gen_ai.guardrail.id"),
+    line(Says::GuardrailResult, 10, "gen_ai.guardrail.verdict.type"),
+    line(Says::GuardrailResult, 20, "gen_ai.guardrail.status"),
+    line(Says::GuardrailResult, 30, "gen_ai.guardrail.action.type"),
+    line(Says::GuardrailResult, 40, "gen_ai.guardrail.action"),
+    line(Says::GuardrailResult, 50, "gen_ai.guardrail.decision"),
+    line(Says::GuardrailResult, 60, "gen_ai.guardrail.triggered"),
 ];
 
 impl Convention for OtelGenAi {
@@ -103,6 +119,8 @@ impl Convention for OtelGenAi {
             "`gen_ai.conversation.compacted` on a model call: what is called again after it is no repeat of what was called before.",
             "`gen_ai.usage.reasoning.output_tokens` is a part of the output tokens and not added to them; `gen_ai.usage.cost.input`, `.output` and so on, and Sentry's `gen_ai.cost.input_tokens` and `.output_tokens`, are added up where no total is.",
             "`gen_ai.agent.finish_reason`: `error`, `max_iterations`, `max_turns` and `timeout` are failures, `guardrail` is none. A negative `rpc.response.status_code` is an error of JSON-RPC, as MCP has them.",
+            "The span events or log records `gen_ai.agent.paused` and `gen_ai.agent.resumed`: an agent that waits for somebody is not stalled, and its turn is not over; at `assemble.trace_max_age` it is.",
+            "`gen_ai.react.round` is not needed: a round is a model call, and the spans of rounds are steps.",
             "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
         ]
     }
@@ -137,6 +155,11 @@ impl Convention for OtelGenAi {
         for event in &raw.events {
             let attributes = &event.attributes;
             match &*event.name {
+                name @ (PAUSED | RESUMED) => {
+                    let at = if event.time.0 == 0 { raw.end } else { event.time };
+                    let last = &mut draft.remarks().pause;
+                    *last = (*last).max(Some(Pause { at, waits: name == PAUSED }));
+                }
                 DETAILS => {
                     details(attributes, draft);
                 }
@@ -187,6 +210,7 @@ impl Convention for OtelGenAi {
                 }
             }
             EXCEPTION => draft.failed = true,
+            PAUSED | RESUMED => draft.waits = Some(event == PAUSED),
             "gen_ai.user.message" => {
                 draft.input = text::content_of(&body());
                 draft.asked_by_user = Some(true);
@@ -276,6 +300,40 @@ fn with_role<'v>(body: Json<'v>, role: &'v str) -> Json<'v> {
 fn mcp(method: &str) -> Option<Operation> {
     (method == "tools/call").then_some(Operation::ExecuteTool)
 }
+
+/// A finish reason that tells of something other than the end of an answer or a call of tools, in a list, in the JSON text of one, or alone.
+pub(super) fn stopped(reasons: &RawValue<'_>) -> bool {
+    let is_stop = |reason: &str| {
+        let reason = reason.to_ascii_lowercase().replace('-', "_");
+        STOPS.contains(&reason.as_str())
+    };
+    match messages::parsed(reasons) {
+        Some(Json::List(reasons)) => reasons.iter().filter_map(Json::as_str).any(is_stop),
+        Some(reason) => reason.as_str().is_some_and(is_stop),
+        None => reasons.as_str().is_some_and(is_stop),
+    }
+}
+
+/// What OpenTelemetry and the providers call it, in lower case with underscores.
+const STOPS: [&str; 17] = [
+    "blocklist",
+    "content_filter",
+    "content_filtered",
+    "guardrail",
+    "guardrail_intervened",
+    "length",
+    "max_iterations",
+    "max_output_tokens",
+    "max_tokens",
+    "max_turns",
+    "model_context_window_exceeded",
+    "prohibited_content",
+    "recitation",
+    "refusal",
+    "safety",
+    "spii",
+    "timeout",
+];
 
 /// A finish reason of `error`, in a list or in the JSON text of one.
 fn error_among(reasons: &RawValue<'_>) -> bool {

@@ -52,6 +52,7 @@ pub(super) struct Plan {
     operation: Operation,
     convention: Option<Name>,
     failed: bool,
+    stopped: bool,
     phantoms: Vec<&'static str>,
     // Invariant: of the places that one field is read from, the best is first.
     fields: Vec<(Field, usize)>,
@@ -70,6 +71,7 @@ enum Field {
     AgentVersion,
     Environment,
     Failed(fn(&RawValue<'_>) -> bool),
+    Stopped(fn(&RawValue<'_>) -> bool),
     ToolName,
     ToolCallId,
     Model,
@@ -78,6 +80,7 @@ enum Field {
     CachedTokens,
     CacheWrittenTokens,
     OutputTokens,
+    FirstChunk,
 }
 
 /// What a line reads, and where.
@@ -288,6 +291,7 @@ impl Field {
             Says::AgentVersion => Some(Self::AgentVersion),
             Says::Environment => Some(Self::Environment),
             Says::Failed(failed) => Some(Self::Failed(failed)),
+            Says::Stopped(stopped) => Some(Self::Stopped(stopped)),
             Says::ToolName => Some(Self::ToolName),
             Says::ToolCallId => Some(Self::ToolCallId),
             Says::Model => Some(Self::Model),
@@ -296,6 +300,7 @@ impl Field {
             Says::CachedTokens => Some(Self::CachedTokens),
             Says::CacheWrittenTokens => Some(Self::CacheWrittenTokens),
             Says::OutputTokens => Some(Self::OutputTokens),
+            Says::FirstChunk => Some(Self::FirstChunk),
             Says::Operation(_)
             | Says::ToolArguments
             | Says::ToolResult
@@ -314,7 +319,10 @@ impl Field {
             | Says::ExpectedOutput
             | Says::ExpectedTools
             | Says::Retrieved
-            | Says::Cited => None,
+            | Says::Cited
+            | Says::PreviousSession
+            | Says::Guardrail
+            | Says::GuardrailResult => None,
         }
     }
 }
@@ -344,6 +352,7 @@ impl Plan {
             operation,
             status,
             failed: self.failed || status == Status::Error,
+            stopped: self.stopped,
             convention: self.convention,
             scope: scope.id,
             resource: Arc::clone(resource),
@@ -359,6 +368,7 @@ impl Plan {
             model: matches!(operation, Operation::Chat | Operation::InvokeAgent)
                 .then(ModelFacts::default),
             attempt: None,
+            remarks: None,
             input: None,
             output: None,
         }
@@ -377,7 +387,7 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
     let listed = hits.session_places().map(|at| (Field::Session, at));
     let (mut custom, mut fields, mut drafted) =
         (Vec::new(), listed.collect::<Vec<_>>(), Vec::new());
-    let (mut failed, mut decided) = (false, false);
+    let (mut failed, mut stopped, mut decided) = (false, false, false);
     for step in hits.steps() {
         let value = &raw.attributes.at(step.at)?.1;
         if let Says::Operation(named) = step.says {
@@ -396,6 +406,8 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
             }
         } else if let Says::Failed(says) = step.says {
             failed |= says(value);
+        } else if let Says::Stopped(says) = step.says {
+            stopped |= says(value);
         } else {
             return None;
         }
@@ -408,6 +420,7 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
         operation: span.operation,
         convention: span.convention,
         failed,
+        stopped,
         phantoms: hits.phantoms(),
         fields: custom,
         drafted,
@@ -451,6 +464,10 @@ impl<'a> Reader<'_, 'a> {
                 span.failed |= failed(&self.value(at)?);
                 Some(())
             }
+            Field::Stopped(stopped) => {
+                span.stopped |= stopped(&self.value(at)?);
+                Some(())
+            }
             Field::ToolName => {
                 let tool = span.tool.as_mut()?;
                 if tool.name.is_none()
@@ -470,6 +487,12 @@ impl<'a> Reader<'_, 'a> {
                 self.count(at, &mut span.model.as_mut()?.tokens.cache_written)
             }
             Field::OutputTokens => self.count(at, &mut span.model.as_mut()?.tokens.output),
+            Field::FirstChunk => {
+                let nanos = lines::nanos(&self.value(at)?);
+                let first = &mut span.model.as_mut()?.first_chunk_nanos;
+                *first = first.or(nanos);
+                Some(())
+            }
         }
     }
 

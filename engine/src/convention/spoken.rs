@@ -16,8 +16,8 @@ use super::raw::{RawLog, RawValue};
 use super::{Conventions, LogConvention, LogReading, Scope, identity, text};
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, Log, ModelFacts, Operation, REPORTED_LOOP, Resource, SessionName, Span, SpanId,
-    Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
+    Arguments, Log, ModelFacts, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, Span,
+    SpanId, Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 
 /// How an agent speaks.
@@ -111,6 +111,8 @@ pub(super) struct RecordFacts<'r> {
     /// The tool, where its attribute does not name it.
     pub(super) tool: Option<Cow<'r, str>>,
     pub(super) failed: bool,
+    /// Nothing was asked of the agent: what began is a command of its client, which may do without a model.
+    pub(super) is_command: bool,
     /// Who did it, where that was not the agent itself.
     pub(super) aside: Option<Helper<'r>>,
 }
@@ -240,6 +242,7 @@ impl Dialect {
             },
             result: get(raw, &keys.result).or_else(|| self.size(raw)).and_then(text::result),
             failed: tells == Tells::ModelError || success == Some(false),
+            is_command: false,
             tool: None,
             aside: get(raw, &keys.sub_agent).and_then(name).map(Helper::Agent),
         }
@@ -366,8 +369,10 @@ impl Conventions {
         }
     }
 
-    /// The root of a turn.
+    /// The root of a turn. That of a command alone is no agent's at work.
     fn prompt(&self, record: &Record<'_, '_>) -> Span {
+        let command = record.heard.is_command;
+        let operation = if command { Operation::Other } else { Operation::InvokeAgent };
         let named = record.resource.service_name.as_deref().unwrap_or(&record.dialect.name);
         Span {
             span_id: record.trace_id.prompt(),
@@ -377,7 +382,7 @@ impl Conventions {
             agent_name: Some(Arc::from(self.capped_name(named))),
             input: self.told(record.heard.input.as_deref()),
             failed: false,
-            ..self.bare(record, Operation::InvokeAgent)
+            ..self.bare(record, operation)
         }
     }
 
@@ -397,6 +402,7 @@ impl Conventions {
             failed: false,
             asked_by_user: Some(true),
             violations: Vec::new(),
+            pause: None,
             tenant: record.resource.tenant.clone(),
         })
     }
@@ -437,6 +443,9 @@ impl Conventions {
                 arguments: get(raw, &keys.arguments).and_then(as_arguments),
                 result_hash: record.heard.result,
                 phantom: false,
+            }),
+            remarks: accepted_edit(record).map(|accepted| {
+                Box::new(Remarks { accepted_edit: Some(accepted), ..Remarks::default() })
             }),
             // Without a status it has begun, and no more is known.
             status: if record.heard.tells == Some(Tells::Tool) {
@@ -505,6 +514,21 @@ pub(super) fn get<'r, 'a>(raw: &'r RawLog<'a>, list: &Names) -> Option<&'r RawVa
 fn as_arguments(value: &RawValue<'_>) -> Option<Arguments> {
     text::arguments(value)
 }
+
+/// Whether the change to a file that a tool is to make was accepted, by a person or by what a person has set.
+fn accepted_edit(record: &Record<'_, '_>) -> Option<bool> {
+    let tool = get(record.raw, &record.dialect.keys.tool)?.as_str()?;
+    let decision = record.raw.attributes.str("decision").filter(|_| EDIT_TOOLS.contains(&tool))?;
+    match decision {
+        "accept" | "auto_accept" | "modify" | "approved" | "approved_for_session" => Some(true),
+        "reject" | "denied" | "abort" => Some(false),
+        _ => None,
+    }
+}
+
+/// The tools by which coding agents change files.
+const EDIT_TOOLS: [&str; 8] =
+    ["Edit", "MultiEdit", "NotebookEdit", "Write", "apply_patch", "edit", "replace", "write_file"];
 
 /// What tells a session of a tenant from all others.
 fn session_key(tenant: &str, session: &str) -> u64 {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::math::Quanta;
-use crate::span::{SpanId, Timestamp, Tokens, TraceId};
+use crate::span::{Pause, SpanId, Timestamp, Tokens, TraceId};
 
 fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
     list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect()
@@ -550,6 +550,57 @@ fn what_a_call_cost_is_read_whole_or_in_parts_and_reasoning_is_a_part_of_the_out
 }
 
 #[test]
+fn guardrails_earlier_sessions_and_first_chunks_are_read() {
+    let chat = |list: &[(&'static str, RawValue<'static>)]| {
+        let mut list = list.to_vec();
+        list.push(("gen_ai.operation.name", text("chat")));
+        read(&raw("chat", &list)).span
+    };
+    let first = |seconds: RawValue<'static>| {
+        let key = "gen_ai.response.time_to_first_chunk";
+        chat(&[(key, seconds)]).model.unwrap().first_chunk_nanos
+    };
+    assert_eq!(first(RawValue::Double(0.25)), Some(250_000_000));
+    assert_eq!(first(RawValue::Double(-1.0)), None);
+    assert_eq!(first(RawValue::Double(1e9)), None);
+    let span = chat(&[
+        ("session.id", text("b")),
+        ("session.previous_id", text("a")),
+        ("gen_ai.guardrail.name", text("no-pii")),
+        ("gen_ai.guardrail.action", text("block")),
+        ("gen_ai.guardrail.status", text("FAILED")),
+    ]);
+    let remarks = span.remarks.unwrap();
+    assert_eq!(remarks.previous_session.as_deref(), Some("a"));
+    let guardrail = remarks.guardrail.unwrap();
+    assert_eq!(guardrail.name.as_deref(), Some("no-pii"));
+    assert_eq!(guardrail.result.as_deref(), Some("FAILED"));
+    assert_eq!(chat(&[("session.previous_id", text(""))]).remarks, None);
+    let step = read(&raw("react step", &[("gen_ai.operation.name", text("react"))])).span;
+    assert_eq!(step.operation, Operation::Other);
+}
+
+#[test]
+fn the_last_pause_of_a_span_or_a_record_tells_whether_the_agent_waits() {
+    let event = |name: &'static str, at: u64| RawEvent {
+        name: name.into(),
+        time: Timestamp(at),
+        ..RawEvent::default()
+    };
+    let mut span = raw("agent", &[("gen_ai.operation.name", text("invoke_agent"))]);
+    let pause = |span: &RawSpan<'_>| read(span).span.remarks.and_then(|remarks| remarks.pause);
+    assert_eq!(pause(&span), None);
+    span.events = vec![event("gen_ai.agent.resumed", 7), event("gen_ai.agent.paused", 5)];
+    assert_eq!(pause(&span), Some(Pause { at: Timestamp(7), waits: false }));
+    span.events.push(event("gen_ai.agent.paused", 9));
+    assert_eq!(pause(&span), Some(Pause { at: Timestamp(9), waits: true }));
+    let record = record("gen_ai.agent.paused", &[]);
+    let record = RawLog { trace_id: Some(TraceId([1; 16])), time: Timestamp(9), ..record };
+    let log = read_log(&record).log.unwrap();
+    assert_eq!(log.pause, Some(Pause { at: Timestamp(9), waits: true }));
+}
+
+#[test]
 fn how_an_agent_or_a_call_over_mcp_ended_tells_whether_it_failed() {
     let failed = |name: &'static str, key: &'static str, value: RawValue<'static>| {
         read(&raw("x", &[("gen_ai.operation.name", text(name)), (key, value)])).span.failed
@@ -565,6 +616,30 @@ fn how_an_agent_or_a_call_over_mcp_ended_tells_whether_it_failed() {
     assert!(failed("execute_tool", code, RawValue::Int(-32000)));
     assert!(!failed("execute_tool", code, RawValue::Int(0)));
     assert!(!failed("execute_tool", code, text("OK")));
+}
+
+#[test]
+fn what_stopped_a_model_call_or_an_agent_before_its_end_is_told_by_finish_reasons() {
+    let stopped = |operation: &'static str, key: &'static str, value: RawValue<'static>| {
+        read(&raw("x", &[("gen_ai.operation.name", text(operation)), (key, value)])).span.stopped
+    };
+    let list = |reason: &'static str| RawValue::Array(vec![text(reason)]);
+    let reasons = "gen_ai.response.finish_reasons";
+    for (reason, expected) in [
+        ("stop", false),
+        ("tool_calls", false),
+        ("error", false),
+        ("length", true),
+        ("MAX_TOKENS", true),
+        ("content-filter", true),
+        ("refusal", true),
+    ] {
+        assert_eq!(stopped("chat", reasons, list(reason)), expected, "{reason}");
+        assert_eq!(stopped("chat", "ai.response.finishReason", text(reason)), expected, "{reason}");
+    }
+    assert!(stopped("chat", reasons, text(r#"["stop", "length"]"#)));
+    assert!(stopped("invoke_agent", "gen_ai.agent.finish_reason", text("guardrail")));
+    assert!(!stopped("execute_tool", reasons, list("length")), "of a tool it says nothing");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use super::Convention;
 use super::lines::{Line, Says, line};
+use super::otel_genai;
 use super::raw::RawValue;
 use crate::span::Operation;
 
@@ -22,6 +23,8 @@ const LINES: &[Line] = &[
     line(Says::Environment, 41, "ai.settings.context.environment"),
     line(Says::Failed(error), 71, "ai.response.finishReason"),
     line(Says::Failed(error), 72, "ai.finishReason"),
+    line(Says::Stopped(otel_genai::stopped), 71, "ai.response.finishReason"),
+    line(Says::Stopped(otel_genai::stopped), 73, "ai.finishReason"),
     line(Says::ToolName, 30, "ai.toolCall.name"),
     line(Says::ToolCallId, 30, "ai.toolCall.id"),
     line(Says::ToolArguments, 20, "ai.toolCall.args"),

@@ -186,6 +186,27 @@ pub fn least(options: &LoopOptions) -> Least {
     Least { known: count(known.unwrap_or(u64::MAX)), names: count(options.names_only) }
 }
 
+/// Finds the loops among calls, where what is called after one of these moments is called anew.
+pub fn find_between(
+    calls: &[ToolCall],
+    moments: &[u64],
+    spends: &[Spend],
+    options: &LoopOptions,
+) -> Vec<Found> {
+    let starts = |moment: &u64| calls.iter().position(|call| call.start_unix_nano >= *moment);
+    let ends = moments.iter().filter_map(starts).chain([calls.len()]);
+    let (mut found, mut first) = (Vec::new(), 0);
+    for end in ends {
+        let part = find(&calls[first..end], spends, options).into_iter();
+        found.extend(part.map(|Found { calls, entry }| Found {
+            calls: first + calls.start..first + calls.end,
+            entry,
+        }));
+        first = end;
+    }
+    found
+}
+
 /// Finds the loops among calls in order of start.
 ///
 /// Tokens and dollars of a loop are those of the model calls that start after its first call has started and end

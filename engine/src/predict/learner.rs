@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{Row, fit, logistic, row};
+use super::model::{Alike, Row, fit, logistic, row};
 use super::spread::Spread;
 use crate::update::Effort;
 
@@ -26,13 +26,13 @@ impl Learner {
     /// The chance that a trace's run failed, in `[0,1]`; `None` before enough outcomes are known, or traces to compare it with.
     pub(crate) fn chance(&self, effort: &Effort, usual: &Spread) -> Option<f64> {
         let coefficients = self.coefficients?;
-        let row = row(usual, effort, 0.0)?;
+        let row = row(usual, effort, Alike::default())?;
         Some(logistic(row.iter().zip(coefficients).map(|(value, held)| value * held).sum()))
     }
 
     /// Takes the outcome of a trace.
     pub(crate) fn learn(&mut self, effort: &Effort, usual: &Spread, failed: bool) {
-        let Some(row) = row(usual, effort, 0.0) else { return };
+        let Some(row) = row(usual, effort, Alike::default()) else { return };
         self.rows.push_back((row, failed));
         if self.rows.len() > MOST_ROWS {
             self.rows.pop_front();

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked, Whole};
 pub use quality::Quality;
-pub use spread::{EffortSums, LEAST_RUNS, Measure, Spread, Spreads};
+pub use spread::{EffortBuckets, EffortSums, LEAST_RUNS, Measure, Spread, Spreads, TaskSpreads};
 
 use self::success::{LabelledRun, Others, success_ratio};
 use super::span::Timestamp;

@@ -22,8 +22,11 @@ use crate::update::{Effort, ScopedId};
 /// Steps of Newton's method at most; a handful is what it takes.
 const STEPS: usize = 30;
 
-/// A task's record counts as if so many more runs had gone as the agent's others.
-const RECORD_WEIGHT: f64 = 2.0;
+/// A task's record counts as if so many more runs had gone as the agent's others,
+const TASK_WEIGHT: f64 = 2.0;
+
+/// and so does that of a tool.
+const TOOL_WEIGHT: f64 = 4.0;
 
 /// A number that a run is judged by.
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +43,18 @@ pub struct Feature {
 }
 
 /// The features; the first is the intercept.
-pub const FEATURES: [Feature; 10] = [
+pub const FEATURES: [Feature; 14] = [
     // A quarter of the runs fails, as far as is known: anything from 6 to 64 % within two standard deviations.
     feature("base", "How often this agent's runs fail", (-1.1, 1.5), |_| 1.0),
     feature("effort", "More effort than the agent's other runs", (3.0, 2.0), |run| {
         run.effort - 0.5
     }),
+    feature(
+        "task_effort",
+        "More effort among runs of the same task than among all",
+        (0.0, 1.0),
+        |run| run.among_task.map_or(0.0, |rank| rank - run.effort),
+    ),
     feature("model_calls", "Model calls beyond the rest of the effort", (0.0, 1.0), |run| {
         run.beyond(Measure::ModelCalls)
     }),
@@ -68,7 +77,19 @@ pub const FEATURES: [Feature; 10] = [
         run.beyond(Measure::Answer)
     }),
     feature("failed_calls", "Share of tool calls that failed", (0.5, 1.0), |run| run.failed_share),
-    feature("task", "How other runs of the same task went", (1.0, 0.5), |run| run.record),
+    feature("failed_model_calls", "Share of model calls that failed", (0.0, 1.0), |run| {
+        run.failed_models
+    }),
+    feature(
+        "stopped",
+        "A model call, or the agent, was stopped before its end",
+        (0.0, 1.0),
+        |run| f64::from(u8::from(run.stopped)),
+    ),
+    feature("last_tool", "How other runs went that called the same tool last", (1.0, 0.5), |run| {
+        run.of_tool
+    }),
+    feature("task", "How other runs of the same task went", (1.0, 0.5), |run| run.of_task),
 ];
 
 const fn feature(
@@ -91,8 +112,24 @@ pub(super) type Row = [f64; N];
 struct Inputs {
     effort: f64,
     ranks: [Option<f64>; Measure::ALL.len()],
+    /// Effort among the runs of its task.
+    among_task: Option<f64>,
     failed_share: f64,
-    record: f64,
+    failed_models: f64,
+    stopped: bool,
+    of_tool: f64,
+    of_task: f64,
+}
+
+/// What is known of runs that are like one: how far the log-odds of failure of the others are above those of all runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Alike<'a> {
+    /// Of the same task.
+    task: f64,
+    /// That called the same tool last, or none.
+    tool: f64,
+    /// What runs of the task took, where there are enough.
+    spread: Option<&'a Spread>,
 }
 
 impl Inputs {
@@ -168,12 +205,21 @@ pub struct Model {
     // Curvature of what is minimised, at the coefficients.
     curve: [[f64; N]; N],
     tasks: BTreeMap<Arc<str>, Record>,
-    // Log-odds of failure over all runs that are told, one success and one failure more.
-    base: f64,
-    sessions: BTreeMap<Arc<ScopedId>, (Option<Arc<str>>, bool)>,
+    // By the tool that was called last.
+    tools: BTreeMap<Option<u64>, Record>,
+    all: Record,
+    sessions: BTreeMap<Arc<ScopedId>, KnownSession>,
 }
 
-/// How runs of one task went.
+/// What is told of a session.
+#[derive(Clone, Debug)]
+struct KnownSession {
+    task: Option<Arc<str>>,
+    tool: Option<u64>,
+    failed: bool,
+}
+
+/// How runs of one kind went.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     runs: u64,
@@ -183,24 +229,29 @@ struct Record {
 impl Model {
     /// Learns from the runs that are told.
     pub fn new(spreads: Spreads, known: &[KnownRun]) -> Self {
-        let failed = known.iter().filter(|run| run.failed).count() as f64;
+        let mut all = Record::default();
         let mut tasks: BTreeMap<Arc<str>, Record> = BTreeMap::new();
+        let mut tools: BTreeMap<Option<u64>, Record> = BTreeMap::new();
         for run in known {
-            let Some(task) = &run.task else { continue };
-            let record = tasks.entry(Arc::clone(task)).or_default();
-            record.runs += 1;
-            record.failed += u64::from(run.failed);
+            all.add(run.failed);
+            tools.entry(run.effort.last_tool).or_default().add(run.failed);
+            if let Some(task) = &run.task {
+                tasks.entry(Arc::clone(task)).or_default().add(run.failed);
+            }
         }
-        let sessions = known.iter();
+        let session_of = |run: &KnownRun| KnownSession {
+            task: run.task.clone(),
+            tool: run.effort.last_tool,
+            failed: run.failed,
+        };
         let mut model = Self {
             spreads,
             coefficients: FEATURES.map(|feature| feature.prior),
             curve: [[0.0; N]; N],
             tasks,
-            base: log_odds((failed + 1.0) / (known.len() as f64 + 2.0)),
-            sessions: sessions
-                .map(|run| (Arc::clone(&run.session), (run.task.clone(), run.failed)))
-                .collect(),
+            tools,
+            all,
+            sessions: known.iter().map(|run| (Arc::clone(&run.session), session_of(run))).collect(),
         };
         let rows: Vec<([f64; N], f64)> = known
             .iter()
@@ -276,22 +327,51 @@ impl Model {
         task: Option<&str>,
         (whole, effort): (Whole, &Effort),
     ) -> Option<[f64; N]> {
-        let record = task.map_or(0.0, |task| self.record(session, task));
-        row(self.spread(whole), effort, record)
+        let own = self.sessions.get(session);
+        let others = self.all.without(own);
+        let of_task = |task: &str| {
+            let own = own.filter(|own| own.task.as_deref() == Some(task));
+            let alike = self.tasks.get(task).copied().unwrap_or_default().without(own);
+            alike.above(others, TASK_WEIGHT)
+        };
+        let own_tool = own.filter(|own| own.tool == effort.last_tool);
+        let of_tool = self.tools.get(&effort.last_tool).copied().unwrap_or_default();
+        let alike = Alike {
+            task: task.map_or(0.0, of_task),
+            tool: of_tool.without(own_tool).above(others, TOOL_WEIGHT),
+            // A trace may be a part of a run.
+            spread: task
+                .filter(|_| whole == Whole::Session)
+                .and_then(|task| self.spreads.tasks.get(task)),
+        };
+        row(self.spread(whole), effort, alike)
+    }
+}
+
+impl Record {
+    fn add(&mut self, failed: bool) {
+        self.runs += 1;
+        self.failed += u64::from(failed);
     }
 
-    /// How far the log-odds of failure of a task's other runs are above those of all runs.
-    fn record(&self, session: &ScopedId, task: &str) -> f64 {
-        let Record { mut runs, mut failed } = self.tasks.get(task).copied().unwrap_or_default();
-        if let Some((own, own_failed)) = self.sessions.get(session)
-            && own.as_deref() == Some(task)
-        {
-            runs -= 1;
-            failed -= u64::from(*own_failed);
-        }
-        let usual = RECORD_WEIGHT * logistic(self.base);
-        let share = (failed as f64 + usual) / (runs as f64 + RECORD_WEIGHT);
-        log_odds(share) - self.base
+    /// The same without a run that is among them: what is told of a run says nothing of itself.
+    fn without(self, own: Option<&KnownSession>) -> Self {
+        own.map_or(self, |own| Self {
+            runs: self.runs - 1,
+            failed: self.failed - u64::from(own.failed),
+        })
+    }
+
+    /// The share that failed, of one success and one failure more.
+    fn usual(self) -> f64 {
+        (self.failed as f64 + 1.0) / (self.runs as f64 + 2.0)
+    }
+
+    /// How far the log-odds of failure of these are above those of all, of which so many count with them.
+    fn above(self, all: Self, weight: f64) -> f64 {
+        let usual = all.usual();
+        log_odds((self.failed as f64 + weight * usual) / (self.runs as f64 + weight))
+            - log_odds(usual)
     }
 }
 
@@ -304,11 +384,20 @@ fn ranked(spread: &Spread, effort: &Effort) -> Option<Ranked> {
     (!known.is_empty()).then_some(Ranked { effort: mean, ranks })
 }
 
-/// The features of a run among others, with its task's record; `None` before there are enough.
-pub(super) fn row(spread: &Spread, effort: &Effort, record: f64) -> Option<Row> {
+/// The features of a run among others, with what is known of runs like it; `None` before there are enough.
+pub(super) fn row(spread: &Spread, effort: &Effort, alike: Alike<'_>) -> Option<Row> {
     let Ranked { effort: mean, ranks } = ranked(spread, effort)?;
-    let failed_share = effort.failed_calls as f64 / effort.judged_calls.max(1) as f64;
-    let inputs = Inputs { effort: mean, ranks, failed_share, record };
+    let share = |part: u64, all: u64| part as f64 / all.max(part).max(1) as f64;
+    let inputs = Inputs {
+        effort: mean,
+        ranks,
+        among_task: alike.spread.and_then(|spread| Some(ranked(spread, effort)?.effort)),
+        failed_share: share(effort.failed_calls, effort.judged_calls),
+        failed_models: share(effort.failed_model_calls, effort.model_calls),
+        stopped: effort.stopped_calls > 0,
+        of_tool: alike.tool,
+        of_task: alike.task,
+    };
     Some(FEATURES.map(|feature| (feature.value)(&inputs)))
 }
 
@@ -402,7 +491,7 @@ mod tests {
     fn spread() -> Spreads {
         let mut sessions = Spread::default();
         (1..=100).for_each(|calls| sessions.add(Timestamp(1), &effort(calls)));
-        Spreads { sessions, traces: Spread::default() }
+        Spreads { sessions, ..Spreads::default() }
     }
 
     fn run(calls: u64, task: Option<&str>, failed: bool) -> KnownRun {
@@ -437,6 +526,71 @@ mod tests {
         let known: Vec<KnownRun> = (1..=50).map(|i| run(2 * i, None, i <= 20)).collect();
         let model = Model::new(spread(), &known);
         assert!(chance(&model, 10, None) > 0.5 && chance(&model, 90, None) < 0.3);
+    }
+
+    #[test]
+    fn once_a_task_has_enough_runs_effort_counts_among_them_as_outcomes_have_it() {
+        // Runs of this task take little, whatever others take.
+        let runs: Vec<Effort> = (1..=20).map(effort).collect();
+        let tasks = Arc::new(BTreeMap::from([(Arc::from("small"), Spread::of_runs(&runs))]));
+        let spreads = Spreads { tasks, ..spread() };
+        let own = FEATURES.iter().position(|feature| feature.name == "task_effort").unwrap();
+        let carried = |model: &Model, task| predict(model, &session("s"), task, 18).unwrap();
+        let untold = Model::new(spreads.clone(), &[]);
+        assert!(carried(&untold, Some("small")).carried_by[own].abs() < 1e-12);
+        let known: Vec<KnownRun> = (1..=20).map(|i| run(i, Some("small"), i > 12)).collect();
+        let model = Model::new(spreads, &known);
+        assert!(carried(&model, Some("small")).carried_by[own] > 0.2);
+        for task in [None, Some("another")] {
+            assert!(carried(&model, task).carried_by[own].abs() < 1e-12, "{task:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_ends_with_a_tool_after_which_others_failed_is_more_likely_to_fail() {
+        let with = |tool: Option<u64>, run: KnownRun| KnownRun {
+            effort: Effort { last_tool: tool, ..run.effort },
+            ..run
+        };
+        let known: Vec<KnownRun> = (1..=40)
+            .map(|i| with((i % 4 > 0).then_some(i % 4), run(2 * i, None, i % 4 == 1)))
+            .collect();
+        let model = Model::new(spread(), &known);
+        let last = |id: &str, last_tool| {
+            let effort = Effort { last_tool, ..effort(50) };
+            model.predict(Whole::Session, (&session(id), None), &effort).unwrap()
+        };
+        assert!(last("another", Some(1)).failure > 0.6);
+        assert!(last("another", Some(2)).failure < 0.2 && last("another", None).failure < 0.2);
+        let at = FEATURES.iter().position(|feature| feature.name == "last_tool").unwrap();
+        assert!(last("another", Some(9)).carried_by[at].abs() < 1e-12, "no run ended with it");
+        // What is told of the run itself has no part in it.
+        let (own, other) = (last("2", Some(1)), last("another", Some(1)));
+        assert!(own.carried_by[at] < other.carried_by[at]);
+        let untold = Model::new(spread(), &[]);
+        let effort = Effort { last_tool: Some(1), ..effort(50) };
+        let said = untold.predict(Whole::Session, (&session("s"), None), &effort).unwrap();
+        assert!(said.carried_by[at].abs() < 1e-12);
+    }
+
+    #[test]
+    fn model_calls_that_failed_and_what_was_stopped_tell_what_outcomes_say_that_they_do() {
+        let stopped = |run: KnownRun| KnownRun {
+            effort: Effort { stopped_calls: 1, failed_model_calls: 2, ..run.effort },
+            ..run
+        };
+        let known: Vec<KnownRun> = (1..=40).map(|i| run(2 * i, None, i % 2 == 0)).collect();
+        let odd = |run: KnownRun| if run.failed { stopped(run) } else { run };
+        let known: Vec<KnownRun> = known.into_iter().map(odd).collect();
+        let of = |model: &Model, effort: Effort| {
+            model.predict(Whole::Session, (&session("s"), None), &effort).unwrap().failure
+        };
+        let told = |effort: Effort| Effort { stopped_calls: 1, failed_model_calls: 2, ..effort };
+        let untold = Model::new(spread(), &[]);
+        let same = of(&untold, told(effort(50))) - of(&untold, effort(50));
+        assert!(same.abs() < 1e-12, "no sign is taken for granted: {same}");
+        let model = Model::new(spread(), &known);
+        assert!(of(&model, told(effort(50))) > of(&model, effort(50)) + 0.2);
     }
 
     #[test]
@@ -480,7 +634,8 @@ mod tests {
             let mut slope = precision * (model.coefficients[i] - feature.prior);
             for run in &known {
                 let row = model.row_of(run).unwrap();
-                let chance = chance(&model, run.effort.model_calls, None);
+                let calls = run.effort.model_calls;
+                let chance = predict(&model, &run.session, None, calls).unwrap().failure;
                 slope += row[i] * (chance - if run.failed { 1.0 } else { 0.0 });
             }
             assert!(slope.abs() < 1e-9, "{}: {slope}", feature.name);

@@ -86,6 +86,27 @@ impl Measure {
     }
 }
 
+/// The bucket that a run is in, of each measure that the wire tells: all that distributions and sums have of it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct EffortBuckets([u16; Measure::ALL.len()]);
+
+impl From<&Effort> for EffortBuckets {
+    fn from(effort: &Effort) -> Self {
+        Self(Measure::ALL.map(|measure| measure.of(effort).map_or(UNTOLD, bucket)))
+    }
+}
+
+impl EffortBuckets {
+    /// Of each measure; `None` where the wire does not tell.
+    fn each(self) -> [Option<u16>; Measure::ALL.len()] {
+        self.0.map(|bucket| Some(bucket).filter(|bucket| *bucket != UNTOLD))
+    }
+}
+
+/// No number is in this bucket.
+const UNTOLD: u16 = u16::MAX;
+
 /// The distribution, by week of the runs' starts.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Spread {
@@ -97,21 +118,28 @@ type Counts = Vec<(u16, u32)>;
 
 impl Spread {
     /// Adds a run that started then. Of an earlier week than those that are kept it adds nothing.
-    pub fn add(&mut self, start: Timestamp, effort: &Effort) {
+    pub fn add(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
         self.weeks.entry(start.0 / WEEK).or_default();
         while self.weeks.len() > WEEKS {
             self.weeks.pop_first();
         }
         let Some(week) = self.weeks.get_mut(&(start.0 / WEEK)) else { return };
-        for (counts, bucket) in week.iter_mut().zip(buckets(effort)) {
+        for (counts, bucket) in week.iter_mut().zip(effort.into().each()) {
             bucket.into_iter().for_each(|bucket| add(counts, bucket, 1));
         }
     }
 
+    /// What all of these took, whenever they started.
+    pub fn of_runs<'e>(efforts: impl IntoIterator<Item = &'e Effort>) -> Self {
+        let mut spread = Self::default();
+        efforts.into_iter().for_each(|effort| spread.add(Timestamp::default(), effort));
+        spread
+    }
+
     /// Takes back a run that was added.
-    pub fn remove(&mut self, start: Timestamp, effort: &Effort) {
+    pub fn remove(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
         let Some(week) = self.weeks.get_mut(&(start.0 / WEEK)) else { return };
-        for (counts, bucket) in week.iter_mut().zip(buckets(effort)) {
+        for (counts, bucket) in week.iter_mut().zip(effort.into().each()) {
             let Some(bucket) = bucket else { continue };
             if let Ok(at) = counts.binary_search_by_key(&bucket, |(held, _)| *held) {
                 counts[at].1 = counts[at].1.saturating_sub(1);
@@ -186,7 +214,12 @@ pub struct Spreads {
     pub sessions: Spread,
     /// Single traces.
     pub traces: Spread,
+    /// Runs of tasks that have [`LEAST_RUNS`] or more.
+    pub tasks: Arc<TaskSpreads>,
 }
+
+/// What runs took, by task.
+pub type TaskSpreads = BTreeMap<Arc<str>, Spread>;
 
 /// What many runs took, by measure: how many tell, and the sum of their buckets. It can be taken back exactly.
 #[derive(
@@ -196,8 +229,8 @@ pub struct EffortSums([PartialSum; Measure::ALL.len()]);
 
 impl EffortSums {
     /// What one run took.
-    pub fn of(effort: &Effort) -> Self {
-        Self(buckets(effort).map(|bucket| PartialSum {
+    pub fn of(effort: impl Into<EffortBuckets>) -> Self {
+        Self(effort.into().each().map(|bucket| PartialSum {
             traces: u64::from(bucket.is_some()),
             sum: bucket.map_or(0, u64::from),
         }))
@@ -231,10 +264,6 @@ fn add(counts: &mut Counts, bucket: u16, runs: u32) {
         Ok(at) => counts[at].1 = counts[at].1.saturating_add(runs),
         Err(at) => counts.insert(at, (bucket, runs)),
     }
-}
-
-fn buckets(effort: &Effort) -> [Option<u16>; Measure::ALL.len()] {
-    Measure::ALL.map(|measure| measure.of(effort).map(bucket))
 }
 
 /// Numbers below 32 are told apart; above, those of one sixteenth of a power of two are alike.

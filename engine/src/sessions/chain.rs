@@ -38,7 +38,8 @@ pub(super) fn links(chain: &[&TraceRecord], options: &LoopOptions) -> Vec<Link> 
     let (calls, owners) = calls(chain);
     let spends: Vec<Spend> = chain.iter().map(|trace| spend(trace)).collect();
     let mut links = vec![Link::default(); chain.len()];
-    for found in loops::find(&calls, &spends, options) {
+    let compacted = compactions(chain);
+    for found in loops::find_between(&calls, &compacted, &spends, options) {
         let Some(&[begins, .., ends]) = owners.get(found.calls.clone()) else { continue };
         let ids = chain[begins..=ends].iter().map(|trace| trace.id);
         let entry = Loop { trace_ids: ids.collect(), ..found.entry };
@@ -68,6 +69,13 @@ pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
         owners.resize(calls.len(), at);
     }
     (calls, owners)
+}
+
+/// When the conversation was cut down to a summary, in order.
+pub(super) fn compactions(chain: &[&TraceRecord]) -> Vec<u64> {
+    let mut all: Vec<u64> = chain.iter().flat_map(|trace| trace.compactions()).copied().collect();
+    all.sort_unstable();
+    all
 }
 
 /// What a trace of a chain cost: its model calls as one, as such traces mostly have one.

@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 use super::chain;
 use super::record::TraceRecord;
 use super::rules::Rules;
-use super::scoring::{Signal, Signals};
+use super::scoring::{self, Signal, Signals};
 use super::session::Session;
 use super::view;
 use crate::explained::{CallView, LoopExplanation, Outlook, SignalExplanation, TraceExplanation};
 use crate::loops::{self, Evidence, worst};
 use crate::math::Quanta;
 use crate::score::risk::{TraceRisk, risks};
-use crate::signal::{coherence, confidence, error, loop_detection, tool_loop};
+use crate::signal::{self, Grounds, loop_detection, tool_loop};
 use crate::span::{Source, TraceId};
 use crate::update::{Loop, OutputDigest, ToolCall};
 
@@ -99,7 +99,7 @@ fn signal(
         weight: rules.weights.get(name).copied(),
         risk: risk.map(Quanta::to_f64),
         decides: risk.is_some_and(|risk| risk.0 > 0) && risk == held.scored.risk.risk,
-        evidence: evidence((session, held), name, source, found),
+        evidence: evidence((session, held), (name, source), found, rules),
         without: outlook(session, held.id, &BTreeMap::from([(held.id, rest)]), rules),
     }
 }
@@ -107,44 +107,22 @@ fn signal(
 /// What a signal was made of.
 fn evidence(
     (session, held): (&Session, &TraceRecord),
-    name: &str,
-    source: Source,
+    (name, source): (&str, Source),
     found: &[&Loop],
+    rules: &Rules,
 ) -> Vec<String> {
     if source != Source::Computed {
         return reported(held, name, source);
     }
-    let course = &held.course;
-    match name {
-        error::NAME if course.error => vec!["the root or the last model call failed".to_owned()],
-        error::NAME => vec!["neither the root nor the last model call failed".to_owned()],
-        confidence::NAME => vec![format!(
-            "{} of {} steps (model and tool calls) failed or repeated an earlier call",
-            course.wasted_steps, course.steps
-        )],
-        tool_loop::NAME => {
-            let tools = found.iter().filter(|entry| entry.kind.is_of_calls());
-            let mut evidence: Vec<String> = tools.map(|entry| described(entry)).collect();
-            if evidence.is_empty() {
-                evidence.push("no loop has a call in this trace".to_owned());
-            }
-            evidence
-        }
-        loop_detection::NAME => {
-            let mut evidence = vec![compared(session, held)];
-            if let Some(entry) = &held.rare().output_repeat {
-                let ids = entry.trace_ids.iter().copied();
-                let earlier: Vec<String> =
-                    ids.filter(|id| *id != held.id).map(|id| id.to_string()).collect();
-                evidence.insert(0, format!("the output repeats that of {}", earlier.join(", ")));
-            }
-            evidence
-        }
-        coherence::NAME => {
-            vec!["how near the output is to the input, by the embedding model".to_owned()]
-        }
-        _ => Vec::new(),
-    }
+    let Some(by) = signal::of(name).and_then(|known| known.computed) else { return Vec::new() };
+    let loops = found.iter().filter(|entry| entry.kind.is_of_calls());
+    let repeated = held.rare().output_repeat.iter().flat_map(|entry| &entry.trace_ids);
+    let grounds = Grounds {
+        loops: loops.map(|entry| described(entry)).collect(),
+        compared: compared(session, held),
+        repeated: repeated.filter(|id| **id != held.id).map(TraceId::to_string).collect(),
+    };
+    (by.evidence)(&scoring::facts(held, &[], rules), &grounds)
 }
 
 /// What an output was compared with, and by which embeddings: where there is no model, or it could not be asked, by hashed ones.
@@ -320,7 +298,9 @@ fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
     let ids = entry.trace_ids.iter().copied();
     let traces: Vec<&TraceRecord> = ids.filter_map(|id| session.traces.get(id)).collect();
     let (calls, owners) = chain::calls(&traces);
-    let found = loops::find(&calls, &[], &rules.loops).into_iter().find(|found| {
+    let compacted = chain::compactions(&traces);
+    let found = loops::find_between(&calls, &compacted, &[], &rules.loops);
+    let found = found.into_iter().find(|found| {
         (found.entry.kind, found.entry.count, &found.entry.tools)
             == (entry.kind, entry.count, &entry.tools)
     });

@@ -58,10 +58,12 @@ impl Session {
 
     /// What its done traces took.
     pub(super) fn took(&self) -> Effort {
-        let done = self.traces.iter().rev().filter(|record| !record.panes.is_empty());
-        let answer = done.filter_map(|record| record.output.as_ref()).next();
-        let answer_words = answer.map(|output| output.tokens.len() as u64);
-        Effort { answer_words, ..self.took }
+        let done = || self.traces.iter().rev().filter(|record| !record.panes.is_empty());
+        Effort {
+            answer_words: done().find_map(TraceRecord::answer_words),
+            last_tool: done().find_map(TraceRecord::last_tool),
+            ..self.took.effort()
+        }
     }
 
     /// Whose effort is how much; `None` before a trace is done.
@@ -69,7 +71,7 @@ impl Session {
         let first = self.first().filter(|_| self.done > 0)?;
         let agent = first.agent().clone();
         let mark = self.marks.get(&agent).copied().unwrap_or_default();
-        Some(Spending { agent, start: first.start, mark, effort: self.took() })
+        Some(Spending { agent, start: first.start, mark, effort: (&self.took()).into() })
     }
 
     /// Tells its agent what it took, if that has changed.
@@ -79,10 +81,10 @@ impl Session {
             return;
         }
         if let Some(Spending { agent, start, mark, effort }) = self.spent.take() {
-            shared.fleet.summary(&agent).unspend(start, mark, &effort);
+            shared.fleet.summary(&agent).unspend(start, mark, effort);
         }
         if let Some(Spending { agent, start, mark, effort }) = &spending {
-            shared.fleet.summary(agent).spend(*start, *mark, effort);
+            shared.fleet.summary(agent).spend(*start, *mark, *effort);
         }
         self.spent = spending;
     }
@@ -192,7 +194,9 @@ impl Session {
     ) -> BTreeMap<(Agent, Level), u64> {
         let stall_after = shared.rules.stall_after;
         let mut silent: BTreeMap<(Agent, Level), u64> = BTreeMap::new();
-        for record in open.iter().filter_map(|trace| self.traces.get(*trace)) {
+        let held = open.iter().filter_map(|trace| self.traces.get(*trace));
+        // Who waits for a person is not stalled.
+        for record in held.filter(|record| record.waits_since().is_none()) {
             let heard = record.touched(shared.now);
             let level = silences::level(shared.now.0.saturating_sub(heard.0), stall_after);
             if let Some(level) = level {

@@ -1,18 +1,19 @@
-//! Sessions in a list: which come first is found out by glances, a bounded number of traces at a time, so that a long list never
+//! Sessions in a list: which come first is found out by their cards, a bounded number at a time, so that a long list never
 //! holds up a stage; rows are made of those alone.
 
 use std::collections::BTreeSet;
 
+use super::card::Card;
 use super::key::SessionId;
-use super::outline::peek;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::session::Session;
-use super::table::{SessionTable, named};
+use super::table::SessionTable;
 use super::view::{agent, dollars, is_flagged};
-use crate::explained::{SessionFilter, SessionRow, Sort};
+use crate::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
 use crate::loops::worst;
 use crate::span::TraceId;
+use crate::tenants::tenant_hash;
 use crate::view::{SessionView, TokensView};
 
 /// What a list is to have.
@@ -25,6 +26,9 @@ pub struct Wanted<'a> {
     /// How many of them.
     pub most: usize,
 }
+
+/// What it takes to look into a session, or at a trace of it, in cards that are read meanwhile.
+pub const LOOK: usize = 20;
 
 /// Where a session stands in an order; the first comes first.
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -43,8 +47,10 @@ pub struct Part {
     pub places: BTreeSet<Place>,
     /// How many fit.
     pub total: u64,
-    /// The session after which to go on; `None` at the end.
-    pub next: Option<SessionId>,
+    /// The place after which to go on; `None` at the end.
+    pub next: Option<u32>,
+    /// How much work it was.
+    pub work: usize,
 }
 
 /// A part of a search.
@@ -68,28 +74,41 @@ pub enum Found {
     Several(Vec<String>),
 }
 
-/// The first of the sessions after `after` that fit, until `budget` traces were looked at.
+/// The first of the sessions after `after` that fit, until `budget` is worked off.
 pub(super) fn places(
     sessions: &SessionTable,
-    after: Option<&SessionId>,
+    after: Option<u32>,
     wanted: &Wanted<'_>,
-    (budget, rules): (usize, &Rules),
+    budget: usize,
 ) -> Part {
-    let (mut part, mut looked) = (Part::default(), 0);
-    for session in sessions.following(wanted.filter.agent.tenant.as_deref(), after) {
-        let glance = peek(session, wanted, rules);
-        // What it takes to tell that a session does not fit is little, whatever its size.
-        looked += 1 + glance.looked;
-        if let Some(outline) = glance.outline {
-            part.total += 1;
-            let (rank, start) = (outline.rank(wanted.sort), outline.start);
-            part.add((rank, start), named(&session.id), wanted.most);
+    let Wanted { filter, sort, most } = *wanted;
+    let tenant = filter.agent.tenant.as_deref().map(|tenant| tenant_hash(Some(tenant)));
+    let (mut part, mut fit) = (Part::default(), Vec::new());
+    for (number, card) in sessions.cards(after.map_or(0, |after| after.saturating_add(1))) {
+        part.work += 1;
+        if let Some(card) = card.filter(|card| card.may_fit(filter, tenant))
+            && looks_like(sessions.at(number), card, filter, &mut part.work)
+        {
+            fit.push((card.rank(sort), card.start, number));
         }
-        if looked >= budget {
-            part.next = Some(SessionId::clone(&session.id));
+        if part.work >= budget {
+            part.next = Some(number);
             break;
         }
     }
+    part.total = fit.len() as u64;
+    if fit.len() > most {
+        // Few stand where names decide.
+        let name = |number| {
+            let (tenant, id, scope) = sessions.name(number);
+            (id, tenant, scope)
+        };
+        fit.select_nth_unstable_by(most, |(rank, start, a), (other, later, b)| {
+            (rank, start).cmp(&(other, later)).then_with(|| name(*a).cmp(&name(*b)))
+        });
+        fit.truncate(most);
+    }
+    part.places = fit.into_iter().map(|place| Place::new(place, sessions)).collect();
     part
 }
 
@@ -131,29 +150,47 @@ pub(super) fn find(
     sought
 }
 
+/// Whether a session does what is asked for and its card does not say; adds what it took to find out.
+fn looks_like(
+    session: Option<&Session>,
+    card: &Card,
+    filter: &SessionFilter,
+    work: &mut usize,
+) -> bool {
+    let SessionFilter { id, tool, user, agent, .. } = filter;
+    let asks_agent = card.is_overflow() && *agent != AgentFilter::default();
+    if !asks_agent && id.is_none() && tool.is_none() && user.is_none() {
+        return true;
+    }
+    *work += LOOK;
+    let fits = |session: &&Session| {
+        id.as_ref().is_none_or(|part| session.id.id.contains(part.as_str()))
+            && (!asks_agent
+                || session.first().is_some_and(|one| agent.admits_key(Some(one.named()))))
+    };
+    let Some(session) = session.filter(fits) else { return false };
+    if tool.is_none() && user.is_none() {
+        return true;
+    }
+    *work += LOOK * session.traces.len();
+    let any = |of: &dyn Fn(&TraceRecord) -> bool| session.traces.iter().any(of);
+    let called = |tool: &String| {
+        any(&|trace| trace.course.calls.iter().any(|call| call.name.contains(tool.as_str())))
+    };
+    let of = |user: &String| any(&|trace| trace.rare().user.as_ref() == Some(user));
+    tool.as_ref().is_none_or(called) && user.as_ref().is_none_or(of)
+}
+
 impl Place {
+    fn new((rank, start, number): (u64, u64, u32), sessions: &SessionTable) -> Self {
+        let SessionId { tenant, id, scope } = SessionId::from(sessions.name(number));
+        Self { rank, start, id, tenant, scope }
+    }
+
     /// The session.
     pub fn session(self) -> SessionId {
         let Self { tenant, id, scope, .. } = self;
         SessionId { tenant, id, scope }
-    }
-}
-
-impl Part {
-    fn add(&mut self, (rank, start): (u64, u64), name: (&str, &str, &str), most: usize) {
-        let place = || {
-            let SessionId { tenant, id, scope } = SessionId::from(name);
-            Place { rank, start, id, tenant, scope }
-        };
-        let full = self.places.len() >= most;
-        // Most are far behind, and need no copy of their id.
-        if full && self.places.last().is_none_or(|last| (last.rank, last.start) < (rank, start)) {
-            return;
-        }
-        self.places.insert(place());
-        if self.places.len() > most {
-            self.places.pop_last();
-        }
     }
 }
 

@@ -39,6 +39,7 @@
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
 mod away;
+mod card;
 mod chain;
 mod common;
 mod departed;
@@ -52,7 +53,6 @@ mod key;
 mod linked;
 mod list;
 mod outcomes;
-mod outline;
 mod pane;
 mod record;
 mod reports;
@@ -67,6 +67,7 @@ mod table;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod took;
 mod traces;
 mod verdict;
 mod view;
@@ -80,8 +81,7 @@ use serde::Serialize;
 pub use away::{Nowhere, SessionPlace, SessionStore};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
-pub use list::{Found, Part, Place, Sought, Wanted};
-pub(crate) use summary::FAMILIES;
+pub use list::{Found, LOOK, Part, Place, Sought, Wanted};
 
 use away::{EvictedSessions, Stub};
 use common::Common;
@@ -340,9 +340,10 @@ impl Sessions {
         (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
-    /// The first of the sessions after one that fit, until `budget` traces were looked at.
-    pub fn places(&self, after: Option<&SessionId>, wanted: &Wanted<'_>, budget: usize) -> Part {
-        list::places(&self.sessions, after, wanted, (budget, &self.shared.rules))
+    /// The first of the sessions after a place that fit, until so much work was done: a card is 1, a session that has to be looked into
+    /// [`LOOK`] and as much for each of its traces. A session that leaves and comes back between two parts may be in both.
+    pub fn places(&self, after: Option<u32>, wanted: &Wanted<'_>, budget: usize) -> Part {
+        list::places(&self.sessions, after, wanted, budget)
     }
 
     /// Rows of these sessions, until `budget` traces were looked at, but one at least; `None` of those that are not held.
@@ -481,7 +482,8 @@ impl Sessions {
 
     /// Changes a session, if it is held, and files it where it belongs then.
     fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some(number) = self.sessions.number(id) else { return };
+        let Some(session) = self.sessions.at_mut(number) else { return };
         let (before, deadline, waits) = (session.place(), session.deadline, session.is_unsettled());
         change(session, &mut self.shared);
         let after = session.place();
@@ -499,9 +501,12 @@ impl Sessions {
             self.unsettled.push(Arc::clone(&session.id));
         }
         // Within a standing it may wait until its turn comes.
-        if after.0 != session.filed.0 || after < session.filed {
-            let id = Arc::clone(&session.id);
-            self.sessions.refile(&id);
+        let moves = after.0 != session.filed.0 || after < session.filed;
+        let placed = session.placed.as_ref().map(|(_, scores)| *scores);
+        let card = session.card(placed.unwrap_or_else(|| session.scores(&self.shared.rules)));
+        self.sessions.set_card(number, card);
+        if moves {
+            self.sessions.refile(id);
         }
     }
 
@@ -525,7 +530,7 @@ impl Sessions {
     }
 
     /// Puts a session where it belongs.
-    fn file(&mut self, session: Box<Session>) {
+    fn file(&mut self, mut session: Box<Session>) {
         self.open += usize::from(session.place().0 == EvictionOrder::Open);
         if let Some(deadline) = session.deadline {
             self.loops.insert((deadline, Arc::clone(&session.id)));
@@ -533,7 +538,8 @@ impl Sessions {
         if session.is_unsettled() {
             self.unsettled.push(Arc::clone(&session.id));
         }
-        self.sessions.insert(session);
+        let card = session.card(session.scores(&self.shared.rules));
+        self.sessions.insert(session, card);
     }
 
     /// Evicts one session for one of this tenant.

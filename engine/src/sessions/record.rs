@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
+use super::card::Marks;
 use super::chain::Link;
 use super::common::Common;
 use super::fleet::Fleet;
@@ -23,7 +25,7 @@ use crate::silences::{Level, level};
 use crate::span::{SpanId, Status, Timestamp, TraceId};
 use crate::update::{
     AgentKey, Attempt, CallResult, Content, Effort, Expectation, Loop, OutputDigest, OverBy,
-    PartialSum, ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceState,
+    PartialSum, Remarks, ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceState,
     TraceUpdate, TurnStart,
 };
 
@@ -54,6 +56,9 @@ pub(super) struct TraceRecord {
     rare: Option<Box<Rare>>,
     pub(super) state: TraceState,
     counted: Counted,
+    /// It is on its session's card as one that fails.
+    #[serde(skip)]
+    on_card_as_flagged: bool,
 }
 
 /// What a trace did, as far as others do just the same.
@@ -75,6 +80,7 @@ pub(super) struct Course {
     pub(super) evidence: OverBy,
     pub(super) llm_calls: u64,
     pub(super) failed_model_calls: u64,
+    pub(super) stopped_calls: u64,
     pub(super) steps: u64,
     pub(super) wasted_steps: u64,
     pub(super) calls_without_tokens: u64,
@@ -84,6 +90,14 @@ pub(super) struct Course {
     pub(super) models: Vec<String>,
     pub(super) unpriced: Vec<(String, u64)>,
     pub(super) calls: Vec<Call>,
+}
+
+impl Course {
+    /// Tool calls of which the wire tells whether they failed, and those of them that did.
+    pub(super) fn told_calls(&self) -> (u64, u64) {
+        let told = self.calls.iter().filter_map(|call| call.error);
+        told.fold((0, 0), |(told, failed), error| (told + 1, failed + u64::from(error)))
+    }
 }
 
 /// A tool call, as far as others are just the same.
@@ -100,6 +114,8 @@ pub(super) struct Call {
 pub(super) struct Rare {
     pub(super) user: Option<String>,
     pub(super) attempt: Option<Box<Attempt>>,
+    #[serde(default)]
+    pub(super) remarks: Option<Box<Remarks>>,
     pub(super) reported: Vec<ReportedScore>,
     pub(super) content: Option<Content>,
     pub(super) expectations: Vec<Expectation>,
@@ -118,6 +134,9 @@ pub(super) struct Rare {
     pub(super) link: Option<Box<Link>>,
     /// What it was last said to add to a run, and whose.
     run: Option<Box<(Agent, RunTrace)>>,
+    // Loops of it that are on its session's card.
+    #[serde(skip)]
+    listed_loops: u32,
     /// The output repeats that of an earlier trace; only when the trace is done.
     pub(super) output_repeat: Option<Box<Loop>>,
 }
@@ -182,6 +201,7 @@ impl TraceRecord {
         let mut rare = Rare {
             user: update.user,
             attempt: update.attempt,
+            remarks: update.remarks,
             reported: update.reported,
             content: update.content,
             expectations: update.expectations,
@@ -205,6 +225,7 @@ impl TraceRecord {
             evidence: update.evidence,
             llm_calls: update.llm_calls,
             failed_model_calls: update.failed_model_calls,
+            stopped_calls: update.stopped_calls,
             steps: update.steps,
             wasted_steps: update.wasted_steps,
             calls_without_tokens: update.calls_without_tokens,
@@ -233,6 +254,7 @@ impl TraceRecord {
             rare: (!rare.is_empty()).then(|| Box::new(rare)),
             state: update.state,
             counted: Counted::default(),
+            on_card_as_flagged: false,
         }
     }
 
@@ -369,6 +391,17 @@ impl TraceRecord {
         self.keep(repeat.is_some(), |rare| &mut rare.output_repeat, repeat.map(Box::new));
     }
 
+    /// What it adds to its session's card.
+    pub(super) fn marks(&self) -> Marks {
+        Marks { loops: self.rare().listed_loops, flagged: self.on_card_as_flagged }
+    }
+
+    /// Notes what it adds to its session's card.
+    pub(super) fn set_marks(&mut self, Marks { loops, flagged }: Marks) {
+        self.keep(loops > 0, |rare| &mut rare.listed_loops, loops);
+        self.on_card_as_flagged = flagged;
+    }
+
     /// Its place in the session.
     pub(super) fn position(&self) -> (Timestamp, TraceId) {
         (self.start, self.id)
@@ -384,9 +417,20 @@ impl TraceRecord {
         if self.arrived.0 == 0 { now } else { self.arrived.min(now) }
     }
 
+    /// Since when its agent has been waiting for somebody; `None`: it is not.
+    pub(super) fn waits_since(&self) -> Option<Timestamp> {
+        self.rare().remarks.as_ref()?.waits_since_unix_nano.map(Timestamp)
+    }
+
+    /// When the conversation was cut down to a summary.
+    pub(super) fn compactions(&self) -> &[u64] {
+        self.rare().remarks.as_ref().map_or(&[], |remarks| &remarks.compacted_unix_nano)
+    }
+
     /// How long it was silent, while it was open, before something came that this form of it has; `None`: not for long.
     pub(super) fn silence_before(&self, next: &Self, stall_after: Duration) -> Option<Level> {
-        let is_told = self.state == TraceState::Open && self.arrived.0 > 0;
+        let is_told =
+            self.state == TraceState::Open && self.arrived.0 > 0 && self.waits_since().is_none();
         is_told.then(|| level(next.arrived.0.saturating_sub(self.arrived.0), stall_after))?
     }
 
@@ -397,19 +441,32 @@ impl TraceRecord {
             sum: number.unwrap_or_default(),
         };
         let course = &self.course;
-        let calls = |error| course.calls.iter().filter(|call| call.error == Some(error)).count();
-        let failed = calls(true) as u64;
+        let (judged_calls, failed_calls) = course.told_calls();
         Effort {
             model_calls: course.llm_calls,
             tool_calls: course.calls.len() as u64,
-            judged_calls: failed + calls(false) as u64,
-            failed_calls: failed,
+            judged_calls,
+            failed_calls,
+            failed_model_calls: course.failed_model_calls,
+            stopped_calls: course.stopped_calls,
             output_tokens: told(self.tokens.output),
             cost_quanta: told(self.cost.and_then(|cost| u64::try_from(cost).ok())),
             nanos: self.sent_end.0.saturating_sub(self.start.0),
             longest_call_nanos: self.longest_call_nanos(),
-            answer_words: self.output.as_ref().map(|output| output.tokens.len() as u64),
+            answer_words: self.answer_words(),
+            last_tool: self.last_tool(),
         }
+    }
+
+    /// Distinct words of its answer.
+    pub(super) fn answer_words(&self) -> Option<u64> {
+        self.output.as_ref().map(|output| output.tokens.len() as u64)
+    }
+
+    /// Hash of the name of the tool that it called last.
+    pub(super) fn last_tool(&self) -> Option<u64> {
+        let name = &self.course.calls.last()?.name;
+        (!name.is_empty()).then(|| xxh3_64(name.as_bytes()))
     }
 
     /// Whether it is judged whatever the rate, where what is flagged is: as `JudgeRules` has it.
@@ -551,6 +608,10 @@ impl TraceRecord {
         for (model, calls) in &self.course.unpriced {
             count("unpriced_calls", &[model], *calls);
         }
+        if let Some(remarks) = &self.rare().remarks {
+            count("edits", &["accepted"], remarks.accepted_edits);
+            count("edits", &["rejected"], remarks.rejected_edits);
+        }
         for part in &self.rare().sub_agents {
             for (family, labels, more) in part.counts() {
                 count(family, &[&[part.name.as_str()], labels].concat(), more);
@@ -612,6 +673,7 @@ impl Rare {
         Self {
             user: None,
             attempt: None,
+            remarks: None,
             reported: Vec::new(),
             content: None,
             expectations: Vec::new(),
@@ -625,6 +687,7 @@ impl Rare {
             growth: Growths::new(),
             link: None,
             run: None,
+            listed_loops: 0,
             output_repeat: None,
         }
     }
@@ -633,6 +696,7 @@ impl Rare {
     fn is_empty(&self) -> bool {
         self.user.is_none()
             && self.attempt.is_none()
+            && self.remarks.is_none()
             && self.reported.is_empty()
             && self.content.is_none()
             && self.expectations.is_empty()

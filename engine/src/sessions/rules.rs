@@ -9,7 +9,7 @@ use crate::math::Quanta;
 use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
 use crate::score::agent_reliability::AgentReliability;
 use crate::score::trajectory_gate::GateRule;
-use crate::signal::{loop_detection, thresholds};
+use crate::signal::{self, loop_detection, thresholds};
 
 /// What decides about signals and scores.
 #[derive(Clone, Debug)]
@@ -52,7 +52,9 @@ impl Rules {
         Self {
             weights: weights
                 .into_iter()
-                .filter(|(name, _)| !pandaprobe || DOCUMENT_SIGNALS.contains(&name.as_str()))
+                .filter(|(name, _)| {
+                    !pandaprobe || signal::of(name).is_some_and(|of| of.in_documents)
+                })
                 .collect(),
             pandaprobe,
             empty_is_one: options.empty_score == EmptyScore::One,
@@ -108,10 +110,6 @@ pub(super) fn four_decimals(value: f64) -> f64 {
     format!("{value:.4}").parse().unwrap_or(value)
 }
 
-/// The signals that the documents' scores are made of.
-const DOCUMENT_SIGNALS: [&str; 4] =
-    ["coherence", "confidence", "loop_detection", "tool_correctness"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,7 +129,8 @@ mod tests {
     fn the_documents_profile_weighs_only_their_signals() {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
         let rules = Rules::new(options, LoopOptions::default());
-        assert!(rules.weights.keys().eq(DOCUMENT_SIGNALS));
+        let documents = ["coherence", "confidence", "loop_detection", "tool_correctness"];
+        assert!(rules.weights.keys().eq(documents));
         assert_eq!(rules.shown(0.123_45).to_bits(), 0.1235_f64.to_bits());
         assert_eq!(four_decimals(0.000_25).to_bits(), 0.0003_f64.to_bits());
     }

@@ -12,7 +12,7 @@ use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::Quanta;
 use crate::runs::{judged_outcome, told_outcome};
 use crate::score::risk::{CONFIDENCE, TraceRisk};
-use crate::signal::{self, coherence, loop_detection};
+use crate::signal::{self, Facts, loop_detection};
 use crate::span::{Source, TraceId};
 use crate::update::{Loop, OutputDigest, ReportedScore};
 
@@ -86,7 +86,8 @@ impl Scoring {
         rules: &Rules,
         mut has_sums: impl FnMut(&str) -> bool,
     ) -> Self {
-        let (mut signals, similarity) = computed(trace, earlier, rules);
+        let mut signals = computed(trace, earlier, rules);
+        let likeness = signals.get(loop_detection::NAME).map(|signal| signal.score);
         let (reported, malformed) = reported(&trace.rare().reported);
         signals.extend(reported);
         signals.extend(outcome(trace, of_session, rules));
@@ -97,7 +98,7 @@ impl Scoring {
                 signal.is_summed = rules.weights.contains_key(name.as_ref()) || has_sums(name);
             }
             unasked = self::unasked(trace, &signals, rules);
-            let repeats = similarity.is_some_and(|score| score.to_f64() < rules.loop_threshold);
+            let repeats = likeness.is_some_and(|score| score.to_f64() < rules.loop_threshold);
             output_repeat = repeats.then(|| self::output_repeat(trace, earlier));
         }
         Self { scored: Scored { signals, risk, unasked }, output_repeat, malformed }
@@ -156,7 +157,7 @@ impl Scored {
         if self.signals.values().all(|signal| signal.source == Source::Computed) {
             return self.signals.clone();
         }
-        computed(trace, earlier, rules).0
+        computed(trace, earlier, rules)
     }
 }
 
@@ -170,44 +171,38 @@ fn signal(score: Quanta, source: Source) -> Signal {
     Signal { score, source, is_summed: false }
 }
 
-/// The signals that are computed, and how unlike the output is to those before it.
-fn computed(
-    trace: &TraceRecord,
-    earlier: &[Earlier<'_>],
-    rules: &Rules,
-) -> (Signals, Option<Quanta>) {
-    let rounded = |score| if rules.pandaprobe { four_decimal_quanta(score) } else { score };
+/// The signals that are computed.
+fn computed(trace: &TraceRecord, earlier: &[Earlier<'_>], rules: &Rules) -> Signals {
     let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
-    let found = loop_detection::score(&outputs, trace.output.as_deref());
-    let similarity = found.map(rounded);
-    let one = rules.empty_is_one.then_some(Quanta(Quanta::ONE));
-    let mut signals = behaviour(trace, rules);
-    if let Some(score) = similarity.or(one) {
-        signals.insert(Cow::Borrowed(loop_detection::NAME), signal(score, Source::Computed));
-    }
-    let is_score = |score: &Quanta| (0..=Quanta::ONE).contains(&score.0);
-    if let Some(score) = trace.rare().coherence.filter(is_score).map(rounded) {
-        signals.insert(Cow::Borrowed(coherence::NAME), signal(score, Source::Computed));
-    }
-    (signals, similarity)
+    let facts = facts(trace, &outputs, rules);
+    let mut signals = Few::with_capacity(COMPUTED);
+    signals.extend(signal::SIGNALS.iter().filter_map(|known| {
+        let by = known.computed.filter(|by| by.in_documents || !rules.pandaprobe)?;
+        let score = (by.score)(&facts)?;
+        let score = if rules.pandaprobe { four_decimal_quanta(score) } else { score };
+        Some((Cow::Borrowed(known.name), signal(score, Source::Computed)))
+    }));
+    signals
 }
 
-/// Those of them that need nothing but the trace.
-fn behaviour(trace: &TraceRecord, rules: &Rules) -> Signals {
-    let mut computed = Few::with_capacity(COMPUTED);
-    if rules.pandaprobe {
-        return computed;
+/// What signals of a trace are computed from; `earlier` are the outputs of the traces before it.
+pub(super) fn facts<'a>(
+    trace: &'a TraceRecord,
+    earlier: &'a [Option<&'a OutputDigest>],
+    rules: &Rules,
+) -> Facts<'a> {
+    let Course { error, steps, wasted_steps, .. } = *trace.course;
+    Facts {
+        error,
+        steps,
+        wasted_steps,
+        tool_calls: trace.course.told_calls(),
+        loops: trace.loop_severity(),
+        output: trace.output.as_deref(),
+        earlier,
+        coherence: trace.rare().coherence,
+        empty: rules.empty_is_one.then_some(Quanta(Quanta::ONE)),
     }
-    let Course { error, steps, wasted_steps, .. } = &*trace.course;
-    let scores = [
-        (signal::confidence::NAME, signal::confidence::score(*steps, *wasted_steps)),
-        (signal::error::NAME, Some(signal::error::score(*error))),
-        (signal::tool_loop::NAME, Some(signal::tool_loop::score(trace.loop_severity()))),
-    ];
-    let present =
-        scores.into_iter().filter_map(|(name, score)| Some((Cow::Borrowed(name), score?)));
-    computed.extend(present.map(|(name, score)| (name, signal(score, Source::Computed))));
-    computed
 }
 
 /// What a trace would be worth had our judge not been asked; `None` if it said nothing that has a weight, or if the documents' profile
@@ -247,8 +242,7 @@ fn outcome(
 
 /// A name, not copied if it is that of a signal that is computed.
 pub(super) fn named(name: &str) -> SignalName {
-    let known = signal::SIGNALS.iter().find(|known| known.name == name);
-    known.map_or_else(|| Cow::Owned(name.to_owned()), |known| Cow::Borrowed(known.name))
+    signal::of(name).map_or_else(|| Cow::Owned(name.to_owned()), |known| Cow::Borrowed(known.name))
 }
 
 /// The score to believe of each name, and how many are no score: of two of one source the later
@@ -298,7 +292,7 @@ fn output_repeat(trace: &TraceRecord, earlier: &[Earlier<'_>]) -> Loop {
 }
 
 /// Signals that are computed or known by name, at most.
-const COMPUTED: usize = 6;
+const COMPUTED: usize = 7;
 
 /// What the judge's confidence is called where one is computed as well.
 const JUDGED_CONFIDENCE: &str = "judged_confidence";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::IDLE;
+use super::card::Listed;
 use super::common::Common;
 use super::fleet::Fleet;
 use super::key::{Agent, SessionId};
@@ -18,18 +19,20 @@ use super::run_outcomes::RunIndex;
 use super::scoring::{Scoring, SignalName};
 use super::summary::SessionScores;
 use super::tally::Tally;
+use super::took::Took;
 use super::traces::Traces;
 use super::verdict::{self, PASS, evaluate, verdict};
 use crate::count::Counts;
 use crate::few::Few;
 use crate::limits::{Cause, LimitSet, RunLimit, Usage};
+use crate::predict::EffortBuckets;
 use crate::score::agent_consistency::AgentConsistency;
 use crate::score::agent_reliability::AgentReliability;
 use crate::score::trajectory_gate::TrajectoryGate;
 use crate::silences::Level;
 use crate::span::{Report, Timestamp, TraceId};
 use crate::time::WallShift;
-use crate::update::{AgentKey, Effort, TraceState, TraceUpdate};
+use crate::update::{AgentKey, TraceState, TraceUpdate};
 
 /// How a session stands; in the order in which sessions are evicted.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -121,13 +124,16 @@ pub(super) struct Session {
     /// When one of its loops, or of its open traces, will have been quiet for long enough.
     pub(super) deadline: Option<Timestamp>,
     /// What its done traces took, but for the answer.
-    pub(super) took: Effort,
+    pub(super) took: Took,
     /// What its agent was told that it took.
     pub(super) spent: Option<Spending>,
     /// What all of its traces have used, as far as these are sums.
     pub(super) used: Usage,
     /// Limits of the session that are counted.
     pub(super) over: LimitSet,
+    /// What its traces add to its card.
+    #[serde(skip)]
+    pub(super) listed: Listed,
 }
 
 /// What a session took, as it is told to its agent.
@@ -137,7 +143,7 @@ pub(super) struct Spending {
     pub(super) start: Timestamp,
     /// The end of the agent's newest trace in it, and the panes that it counts in by that.
     pub(super) mark: (Timestamp, PaneSet),
-    pub(super) effort: Effort,
+    pub(super) effort: EffortBuckets,
 }
 
 impl Session {
@@ -164,10 +170,11 @@ impl Session {
             placed: None,
             restless: None,
             deadline: None,
-            took: Effort::default(),
+            took: Took::default(),
             spent: None,
             used: Usage::default(),
             over: LimitSet::default(),
+            listed: Listed::default(),
         }
     }
 
@@ -186,6 +193,7 @@ impl Session {
             *panes = panes.translated(&self.widths, &widths);
         }
         self.widths = widths;
+        self.list();
     }
 
     /// Where it belongs in the order in which sessions go.
@@ -263,7 +271,12 @@ impl Session {
     ) -> Option<Contribution> {
         let place = record.position();
         self.used = self.used.plus(record.usage());
-        let Some(number) = self.traces.number(record.id) else {
+        let number = self.traces.number(record.id);
+        if let Some(number) = number {
+            self.listed.remove(&self.traces[number]);
+        }
+        self.listed.add(&record);
+        let Some(number) = number else {
             record.go_on_from(Past::from(tally.unwrap_or_default()));
             self.traces.insert(record);
             stale.extend(self.traces.after(place));
@@ -311,6 +324,7 @@ impl Session {
         let runs = self.change_run(trace, None, shared);
         let mut record = self.traces.remove(trace)?;
         self.used = self.used.minus(record.usage());
+        self.listed.remove(&record);
         if let Some(given) = record.given() {
             self.retract(&given, trace, shared);
         }
@@ -459,6 +473,7 @@ impl Session {
         let record = &mut self.traces[number];
         record.scored = shared.common.scored(scored);
         record.repeat(output_repeat);
+        self.listed.mark(record);
         record.panes = given.as_ref().filter(|_| same).map(|given| given.panes).unwrap_or_default();
         if !same {
             let is_done = record.is_done();
@@ -513,7 +528,7 @@ impl Session {
         if let Some(risk) = scored.judged_risk() {
             self.judged.get_or_insert_default().observe(risk);
         }
-        self.took = Effort { answer_words: None, ..self.took.plus(effort) };
+        self.took = Took::from(self.took.effort().plus(effort));
         self.done += 1;
         if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
             self.mark(&agent, Some(end), shared);
@@ -531,7 +546,7 @@ impl Session {
             judged.forget(risk);
         }
         self.judged.take_if(|judged| judged.result().is_none());
-        self.took = self.took.minus(*effort);
+        self.took = Took::from(self.took.effort().minus(*effort));
         if effort.longest_call_nanos == self.took.longest_call_nanos {
             let others = self.traces.iter().filter(|other| !other.panes.is_empty());
             let longest = others.map(TraceRecord::longest_call_nanos).max();

@@ -11,6 +11,7 @@
 //! | `run_limits` | kind (`run_limit`), limit, run (`trace`, `session`) | limits that traces and sessions went over, each once, likewise |
 //! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, likewise |
 //! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, likewise |
+//! | `edits` | decision (`accepted`, `rejected`) | changes to files that people decided on, at the first done of their trace |
 //! | `sub_agent_*` | sub-agent, or sub-agent and type | what agents below the outermost one did, at the first done of their trace |
 //! | `tokens` | type (`input`, `output`) | tokens, once the trace is done |
 //! | `cost_usd` | | 1e-12 USD, likewise |
@@ -32,48 +33,21 @@ use super::key::OVERFLOW;
 use super::pane::{PaneSet, Panes};
 use super::scoring::Scored;
 use super::verdict::Verdict;
+use crate::counters::{Counters, Labels};
 use crate::distributions::{Distributions, Taken};
 use crate::few::Few;
 use crate::limits::Cause;
 use crate::math::Quanta;
 use crate::options::AgentOptions;
-use crate::predict::{EffortSums, Spread};
-use crate::saved::{self, Name};
+use crate::predict::{EffortBuckets, EffortSums, Spread};
 use crate::score::trajectory_gate::Verdict as Turn;
 use crate::span::{Timestamp, TraceId};
 use crate::update::{
-    Counter, DoneTrace, Effort, Family, LastTrace, RunTrace, ScoreHistogram, SessionUpdate,
-    Silences,
+    DoneTrace, Effort, LastTrace, RunTrace, ScoreHistogram, SessionUpdate, Silences,
 };
 
 /// Clocks of clients may be ahead of ours by so much.
 const AHEAD: Duration = Duration::from_secs(300);
-
-/// The families of counters.
-pub(crate) const FAMILIES: &[&str] = &[
-    "adjacent_tool_repeats",
-    "cost_usd",
-    "expectations",
-    "gate_breaches",
-    "loop_wasted_cost_usd",
-    "loop_wasted_tokens",
-    "loops",
-    "loops_detected",
-    "model_calls",
-    "run_limits",
-    "sessions_closed",
-    "sub_agent_cost_usd",
-    "sub_agent_errors",
-    "sub_agent_loops",
-    "sub_agent_model_calls",
-    "sub_agent_tokens",
-    "sub_agent_tool_calls",
-    "tokens",
-    "tool_calls",
-    "trace_evaluations",
-    "traces",
-    "unpriced_calls",
-];
 
 /// One agent, as far as this shard knows.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -92,12 +66,12 @@ pub(super) struct Summary {
     last: BTreeMap<(Timestamp, TraceId), Worth>,
     #[serde(skip)]
     max_last: usize,
-    // Counters belong to a process or, over several machines, to a shard. By family; each list in the order of its labels.
-    #[serde(default, deserialize_with = "saved::by_name")]
-    counters: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
+    // Counters belong to a process or, over several machines, to a shard.
+    #[serde(default)]
+    counters: Counters,
     // What earlier processes counted, of the families whose totals the API shows.
-    #[serde(default, deserialize_with = "saved::by_name")]
-    earlier: BTreeMap<Name, Vec<(Vec<String>, u64)>>,
+    #[serde(default)]
+    earlier: Counters,
     sessions_active: u64,
     /// How long its traces are silent.
     #[serde(default)]
@@ -145,10 +119,22 @@ struct Worth {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Judged {
     // By verdict.
-    evaluations: [u64; Verdict::ALL.len()],
-    regressions: u64,
-    stalls: u64,
+    evaluations: [Counted; Verdict::ALL.len()],
+    // As `BREACHES` has them.
+    breaches: [Counted; BREACHES.len()],
     scores: Exemplified,
+}
+
+/// What the trajectory gate says, as labels carry it, in order.
+const BREACHES: [&str; 2] = ["regression", "stall"];
+
+/// A counter of a signal.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Counted {
+    value: u64,
+    // Once they were told.
+    #[serde(skip)]
+    labels: Option<Labels>,
 }
 
 /// Distributions of the two scores of sessions.
@@ -187,8 +173,8 @@ impl Summary {
             panes: Panes::new(widths),
             last: BTreeMap::new(),
             max_last,
-            counters: BTreeMap::new(),
-            earlier: BTreeMap::new(),
+            counters: Counters::default(),
+            earlier: Counters::default(),
             sessions_active: 0,
             silences: Silences::default(),
             distributions: Distributions::default(),
@@ -232,11 +218,9 @@ impl Summary {
 
     /// Raises a counter; `labels` are the values in the order of the family's labels.
     pub(super) fn count(&mut self, family: &'static str, labels: &[&str], more: u64) {
-        debug_assert!(FAMILIES.contains(&family), "{family} is not saved");
-        if more == 0 {
-            return;
+        if more > 0 {
+            self.counters.raise(family, labels, more);
         }
-        raise(self.counters.entry(family).or_default(), labels, more);
     }
 
     /// Raises a counter of which the first label is a name that spans give: over so many names of an agent, the rest share
@@ -266,12 +250,8 @@ impl Summary {
 
     /// Lets every counter and every histogram that only rises begin at zero; totals go on.
     pub(super) fn restart_counts(&mut self) {
-        for (family, values) in std::mem::take(&mut self.counters) {
-            for (labels, value) in values.iter().filter(|_| TOTALS.contains(&family)) {
-                let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-                raise(self.earlier.entry(family).or_default(), &labels, *value);
-            }
-        }
+        let counters = std::mem::take(&mut self.counters);
+        self.earlier.add(&counters, |family| TOTALS.contains(&family));
         self.closed = Closed::default();
         self.distributions = Distributions::default();
         self.names.clear();
@@ -325,7 +305,12 @@ impl Summary {
     }
 
     /// Adds what a session took, to all and to the panes that it counts in.
-    pub(super) fn spend(&mut self, start: Timestamp, mark: (Timestamp, PaneSet), effort: &Effort) {
+    pub(super) fn spend(
+        &mut self,
+        start: Timestamp,
+        mark: (Timestamp, PaneSet),
+        effort: EffortBuckets,
+    ) {
         Arc::make_mut(&mut self.spread).add(start, effort);
         self.panes.spend(mark, &EffortSums::of(effort));
     }
@@ -335,7 +320,7 @@ impl Summary {
         &mut self,
         start: Timestamp,
         mark: (Timestamp, PaneSet),
-        effort: &Effort,
+        effort: EffortBuckets,
     ) {
         Arc::make_mut(&mut self.spread).remove(start, effort);
         self.panes.unspend(mark, &EffortSums::of(effort));
@@ -409,29 +394,19 @@ impl Summary {
         self.run_traces.insert(trace, run);
     }
 
-    /// All counters, in the order of their names.
-    fn counters(&self) -> Vec<Family> {
-        let counter = |labels: [&str; 2], value: u64| {
-            let labels = labels.map(str::to_owned).to_vec();
-            (value > 0).then_some(Counter { labels, value })
-        };
-        let signals = || self.signals.iter();
-        let evaluations = signals().flat_map(|(name, judged)| {
-            let verdicts = Verdict::ALL.iter().zip(judged.evaluations);
-            verdicts.filter_map(|(verdict, value)| counter([name, verdict.name()], value))
-        });
-        let breaches = signals().flat_map(|(name, Judged { regressions, stalls, .. })| {
-            let breaches = [("regression", *regressions), ("stall", *stalls)];
-            breaches.into_iter().filter_map(|(breach, value)| counter([name, breach], value))
-        });
-        let of_signals = [
-            Family { name: "gate_breaches".to_owned(), counters: breaches.collect() },
-            Family { name: "trace_evaluations".to_owned(), counters: evaluations.collect() },
-        ];
-        let of_signals = of_signals.into_iter().filter(|family| !family.counters.is_empty());
-        let counters = self.counters.iter().map(|(name, values)| family(name, values));
-        let mut counters: Vec<Family> = counters.chain(of_signals).collect();
-        counters.sort_by(|a, b| a.name.cmp(&b.name));
+    /// All counters.
+    fn counters(&mut self) -> Counters {
+        let mut counters = self.counters.clone();
+        let (mut breaches, mut evaluations) = (Vec::new(), Vec::new());
+        for (signal, judged) in self.signals.iter_mut() {
+            let verdicts = judged.evaluations.iter_mut().zip(Verdict::ALL);
+            evaluations
+                .extend(verdicts.filter_map(|(of, verdict)| of.tell(signal, verdict.name())));
+            let of_gate = judged.breaches.iter_mut().zip(BREACHES);
+            breaches.extend(of_gate.filter_map(|(of, breach)| of.tell(signal, breach)));
+        }
+        counters.insert("gate_breaches", breaches);
+        counters.insert("trace_evaluations", evaluations);
         counters
     }
 
@@ -447,7 +422,7 @@ impl Summary {
             panes: self.panes.drain(),
             last: self.last.iter().map(last_trace).collect(),
             counters: self.counters(),
-            earlier: self.earlier.iter().map(|(name, values)| family(name, values)).collect(),
+            earlier: self.earlier.clone(),
             sessions_active: self.sessions_active,
             silences: self.silences.clone(),
             distributions: self.distributions.message().collect(),
@@ -470,7 +445,7 @@ impl Summary {
 impl Judged {
     /// Counts a verdict.
     pub(super) fn count(&mut self, verdict: Verdict) {
-        self.evaluations[verdict as usize] += 1;
+        self.evaluations[verdict as usize].value += 1;
     }
 
     /// Adds a score, of a trace that ended then.
@@ -480,8 +455,17 @@ impl Judged {
 
     /// Counts what the trajectory gate says.
     pub(super) fn turn(&mut self, turn: Turn) {
-        self.stalls += u64::from(turn.stalled);
-        self.regressions += u64::from(turn.regressed);
+        for (breach, is_one) in self.breaches.iter_mut().zip([turn.regressed, turn.stalled]) {
+            breach.value += u64::from(is_one);
+        }
+    }
+}
+
+impl Counted {
+    /// The counter under its labels, once there is something.
+    fn tell(&mut self, signal: &str, label: &str) -> Option<(Labels, u64)> {
+        let labels = || [signal.to_owned(), label.to_owned()].into();
+        (self.value > 0).then(|| (Arc::clone(self.labels.get_or_insert_with(labels)), self.value))
     }
 }
 
@@ -495,21 +479,6 @@ impl Scores {
         scores.reliability.into_iter().for_each(|score| self.reliability.forget(score));
         scores.consistency.into_iter().for_each(|score| self.consistency.forget(score));
     }
-}
-
-/// Raises one of the counters of a family.
-fn raise(values: &mut Vec<(Vec<String>, u64)>, labels: &[&str], more: u64) {
-    // They are few, and whether two are equal is told by their lengths.
-    let known = values.iter_mut().find(|(held, _)| held == labels);
-    if let Some((_, value)) = known {
-        *value = value.saturating_add(more);
-        return;
-    }
-    let place = values
-        .binary_search_by(|(held, _)| held.iter().map(String::as_str).cmp(labels.iter().copied()));
-    let (Ok(at) | Err(at)) = place;
-    let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-    values.insert(at, (labels, more));
 }
 
 /// Families whose totals the API shows, whatever process counted.
@@ -533,16 +502,6 @@ fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrac
         risk_quanta: worth.risk.map(|risk| risk.0),
         uncertainty_quanta: worth.uncertainty.map(|uncertainty| uncertainty.0),
         judged_quanta: worth.judged.map(|risk| risk.0),
-    }
-}
-
-fn family(name: &str, values: &[(Vec<String>, u64)]) -> Family {
-    let counters = values.iter();
-    Family {
-        name: name.to_owned(),
-        counters: counters
-            .map(|(labels, value)| Counter { labels: labels.clone(), value: *value })
-            .collect(),
     }
 }
 

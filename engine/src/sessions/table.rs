@@ -10,6 +10,7 @@ use hashbrown::HashTable;
 use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::card::{Card, Cards};
 use super::key::SessionId;
 use super::session::{EvictionOrder, Session};
 use crate::sorted::Sorted;
@@ -20,6 +21,8 @@ use crate::tenants::{Shares, TenantHash, tenant_hash};
 #[derive(Clone, Debug, Default)]
 pub(super) struct SessionTable {
     slots: Vec<Option<Box<Session>>>,
+    // Of those that have traces, as they are.
+    cards: Cards,
     free: Vec<u32>,
     // Invariant: these have the numbers of all of them, each once.
     by_id: HashTable<u32>,
@@ -64,14 +67,28 @@ impl SessionTable {
         self.at(self.number(id)?)
     }
 
-    /// The session of this id, to be changed.
+    /// The session of this id, to be changed in what its card does not say.
     pub(super) fn get_mut(&mut self, id: &SessionId) -> Option<&mut Session> {
-        let number = self.number(id)?;
+        self.at_mut(self.number(id)?)
+    }
+
+    /// The session of a number, to be changed: `set_card` has to follow.
+    pub(super) fn at_mut(&mut self, number: u32) -> Option<&mut Session> {
         self.slots.get_mut(index(number))?.as_deref_mut()
     }
 
-    /// Keeps a session, and files it; there is none of its id.
-    pub(super) fn insert(&mut self, mut session: Box<Session>) {
+    /// Keeps the card of a session.
+    pub(super) fn set_card(&mut self, number: u32, card: Option<Card>) {
+        self.cards.set(number, card);
+    }
+
+    /// Cards from a number on, and numbers without one.
+    pub(super) fn cards(&self, first: u32) -> impl Iterator<Item = (u32, Option<&Card>)> {
+        self.cards.from(first)
+    }
+
+    /// Keeps a session with its card, and files it; there is none of its id.
+    pub(super) fn insert(&mut self, mut session: Box<Session>, card: Option<Card>) {
         session.filed = session.place();
         let (standing, quiet) = session.filed;
         let id = Arc::clone(&session.id);
@@ -85,6 +102,7 @@ impl SessionTable {
         if let Some(slot) = self.slots.get_mut(index(number)) {
             *slot = Some(session);
         }
+        self.cards.set(number, card);
         let Self { slots, by_id, in_order, .. } = self;
         let name = |number: u32| name_of(slots, number);
         by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
@@ -109,8 +127,9 @@ impl SessionTable {
         }
         let session = self.slots.get_mut(index(number))?.take();
         self.free.push(number);
+        self.cards.set(number, None);
         if self.by_id.is_empty() {
-            (self.slots, self.free) = (Vec::new(), Vec::new());
+            (self.slots, self.free, self.cards) = (Vec::new(), Vec::new(), Cards::default());
         }
         session
     }
@@ -189,12 +208,14 @@ impl SessionTable {
         sessions.take_while(move |session| tenant.is_none_or(|tenant| session.id.tenant == tenant))
     }
 
-    fn number(&self, id: &SessionId) -> Option<u32> {
+    /// The number of the session of this id.
+    pub(super) fn number(&self, id: &SessionId) -> Option<u32> {
         let name = named(id);
         self.by_id.find(hash(name), |number| self.name(*number) == name).copied()
     }
 
-    fn name(&self, number: u32) -> Name<'_> {
+    /// The id of the session of a number.
+    pub(super) fn name(&self, number: u32) -> Name<'_> {
         name_of(&self.slots, number)
     }
 }

@@ -13,11 +13,22 @@ use crate::score::risk::risks;
 use crate::signal::{CONSTRAINT_VIOLATION, thresholds};
 use crate::span::{Source, SpanId, Status, TraceId};
 use crate::update::{
-    Expectation, ExpectedLayer, Loop, ReportedScore, Step, Tokens, ToolCall, Violation,
+    Expectation, ExpectedLayer, Loop, Remarks, ReportedScore, Step, Tokens, ToolCall, Violation,
 };
 use crate::view::{
-    AgentName, AttemptView, ExpectationView, LayerView, LimitView, LoopView, SessionView,
-    SignalView, StepView, SubAgentView, TokensView, ToolView, TraceView, ViolationView,
+    AgentName, AttemptView, ExpectationView, GuardrailView, LayerView, LimitView, LoopView,
+    SessionView, SignalView, StepView, SubAgentView, TokensView, ToolView, TraceView,
+    ViolationView,
+};
+
+/// Of most traces.
+static NO_REMARKS: Remarks = Remarks {
+    previous_session: None,
+    guardrails: Vec::new(),
+    waits_since_unix_nano: None,
+    accepted_edits: 0,
+    rejected_edits: 0,
+    compacted_unix_nano: Vec::new(),
 };
 
 /// Nanoseconds in a second.
@@ -33,12 +44,15 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     let score = |score: Option<f64>| score.or(empty).map(|score| rules.shown(score));
     let shown = score(reliability.map(|result| result.score));
     let judged = session.judged.as_ref().and_then(|judged| judged.result());
+    let previous =
+        traces.iter().find_map(|held| held.rare().remarks.as_ref()?.previous_session.clone());
     let reports = session.reports.iter();
     SessionView {
         session_id: session.id.id.clone(),
         scope: session.id.scope.clone(),
         session_source: first.map(|held| held.course.session_source.clone()).unwrap_or_default(),
         agent: first.map(|held| agent(held)).unwrap_or_default(),
+        previous_session_id: previous,
         signals: reports
             .map(|(name, report)| {
                 (name.to_string(), signal(name, report.score, report.source, rules))
@@ -71,6 +85,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
 pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
     let (rare, course, risk) = (held.rare(), &held.course, &held.scored.risk);
     let content = rare.content.as_ref();
+    let remarks = rare.remarks.as_deref().unwrap_or(&NO_REMARKS);
     let signals = held.scored.signals.iter();
     let usage = held.usage();
     let exceeded = rules.limits.exceeded(held.named(), Run::Trace, &usage);
@@ -97,6 +112,10 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         models: course.models.clone(),
         user: rare.user.clone(),
         attempt: attempt(rare),
+        guardrails: remarks.guardrails.iter().map(GuardrailView::from).collect(),
+        waits_since_unix_nano: remarks.waits_since_unix_nano.map(|since| since.to_string()),
+        accepted_edits: remarks.accepted_edits,
+        rejected_edits: remarks.rejected_edits,
         loops: held.all_loops().map(found_loop).collect(),
         limits: exceeded.map(LimitView::from).collect(),
         sub_agents: rare.sub_agents.iter().map(SubAgentView::from).collect(),
@@ -208,6 +227,7 @@ fn step(step: &Step) -> StepView {
         error: step.error,
         tokens: tokens(step.tokens),
         cost_usd: dollars(step.cost_quanta),
+        first_chunk_seconds: step.first_chunk_nanos.map(|nanos| ratio(nanos.into(), NANOS)),
         arguments: step.arguments.as_deref().map(json_of),
         result: step.result.clone(),
     }

@@ -9,10 +9,18 @@
 //! embedding model: a hashed embedding agrees with one too little to stand in for it (metrics.md 7). Departure: where a
 //! side is empty, or has no embedding, the signal is absent rather than 1.
 
+use super::Computation;
 use crate::math::Quanta;
 
 /// The signal's name.
 pub const NAME: &str = "coherence";
+
+/// What the embeddings said, if it is a score.
+pub(super) const COMPUTATION: Computation = Computation {
+    score: |facts| facts.coherence.filter(|score| (0..=Quanta::ONE).contains(&score.0)),
+    evidence: |_, _| vec!["how near the output is to the input, by the embedding model".to_owned()],
+    in_documents: true,
+};
 
 /// Computes the signal from the embeddings of the input and of the output.
 ///

@@ -8,10 +8,23 @@
 //! one repeats an earlier tool call with the same arguments and result. Absent without steps. Never guessed
 //! from wording, which predicts the wrong way (metrics.md 7).
 
+use super::Computation;
 use crate::math::{Quanta, ratio};
 
 /// The signal's name.
 pub const NAME: &str = "confidence";
+
+/// Over the trace's steps.
+pub(super) const COMPUTATION: Computation = Computation {
+    score: |facts| score(facts.steps, facts.wasted_steps),
+    evidence: |facts, _| {
+        let (wasted, steps) = (facts.wasted_steps, facts.steps);
+        vec![format!(
+            "{wasted} of {steps} steps (model and tool calls) failed or repeated an earlier call"
+        )]
+    },
+    in_documents: false,
+};
 
 /// Computes the signal; `None` without steps.
 pub fn score(steps: u64, wasted: u64) -> Option<Quanta> {

@@ -3,10 +3,25 @@
 //! Ours (the source documents ignore a trace's status): a trace ended in error if its root or its last
 //! model call failed. A failed tool that the agent survived does not count.
 
+use super::Computation;
 use crate::math::Quanta;
 
 /// The signal's name.
 pub const NAME: &str = "error";
+
+/// By the trace's end.
+pub(super) const COMPUTATION: Computation = Computation {
+    score: |facts| Some(score(facts.error)),
+    evidence: |facts, _| {
+        let said = if facts.error {
+            "the root or the last model call failed"
+        } else {
+            "neither the root nor the last model call failed"
+        };
+        vec![said.to_owned()]
+    },
+    in_documents: false,
+};
 
 /// Computes the signal.
 pub fn score(error: bool) -> Quanta {

@@ -9,12 +9,24 @@
 //! empty outputs are left out: an empty trace uses up a place. A session's first trace scores 1. Departure: where
 //! the output, or every output of the window, is not there, the signal is absent rather than 1.
 
+use super::Computation;
 use crate::math::Quanta;
 use crate::math::text::{cosine, jaccard};
 use crate::update::OutputDigest;
 
 /// The signal's name.
 pub const NAME: &str = "loop_detection";
+
+/// Over the outputs before this one.
+pub(super) const COMPUTATION: Computation = Computation {
+    score: |facts| score(facts.earlier, facts.output).or(facts.empty),
+    evidence: |_, grounds| {
+        let repeats = || format!("the output repeats that of {}", grounds.repeated.join(", "));
+        let repeats = (!grounds.repeated.is_empty()).then(repeats);
+        repeats.into_iter().chain([grounds.compared.clone()]).collect()
+    },
+    in_documents: true,
+};
 
 /// How many earlier traces are looked at.
 pub const WINDOW: usize = 3;

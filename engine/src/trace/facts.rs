@@ -40,6 +40,9 @@ pub(super) struct ModelRow {
     pub(super) asked_by_user: Option<bool>,
     #[serde(default)]
     compacted: bool,
+    // Only people read it.
+    #[serde(default)]
+    first_chunk_nanos: Option<u64>,
 }
 
 /// A text, or that there is one.
@@ -109,6 +112,7 @@ impl ModelRow {
             results: facts.tool_results.iter().map(ResultView::of).collect(),
             asked_by_user: facts.asked_by_user,
             compacted: facts.compacted,
+            first_chunk_nanos: facts.first_chunk_nanos.filter(|_| texts),
         }
     }
 
@@ -122,6 +126,7 @@ impl ModelRow {
             && cache_written.is_none()
             && self.cost.is_none()
             && !self.compacted
+            && self.first_chunk_nanos.is_none()
             && self.calls.is_empty()
             && self.results.is_empty()
     }
@@ -136,6 +141,7 @@ impl ModelRow {
             results: self.results.clone(),
             asked_by_user: self.asked_by_user,
             compacted: self.compacted,
+            first_chunk_nanos: self.first_chunk_nanos,
         }
     }
 }
@@ -163,6 +169,7 @@ impl Rare {
 
     /// Does without the texts that only people and models read.
     pub(super) fn forgo(&mut self) {
+        self.model.iter_mut().for_each(|model| model.first_chunk_nanos = None);
         let calls = self.model.iter_mut().flat_map(|model| &mut model.calls);
         let calls = calls.chain(self.tool.as_deref_mut());
         for arguments in calls.filter_map(|call| call.arguments.as_mut()) {

@@ -6,6 +6,7 @@ mod attempt;
 mod expected;
 mod facts;
 mod observed;
+mod remarks;
 mod rows;
 mod shape;
 mod span_view;
@@ -144,6 +145,7 @@ pub fn evaluate(
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
         user: outermost.iter().find_map(|span| span.user()).map(str::to_owned),
         attempt: attempt::of(shape, parts).map(Box::new),
+        remarks: remarks::of(shape, parts, &models).map(Box::new),
         reported: reported(parts),
         ..TraceUpdate::default()
     };
@@ -156,7 +158,9 @@ pub fn evaluate(
     if let Some(content) = &mut update.content {
         content.steps = steps::of(shape, &models, &spends, &calls);
     }
-    update.loops = loops_of(trace_id, (&calls, &compactions(&models)), &spends, &rules.loops);
+    let compacted = update.remarks.as_ref().map_or(&[][..], |remarks| &remarks.compacted_unix_nano);
+    let found = loops::find_between(&calls, compacted, &spends, &rules.loops).into_iter();
+    update.loops = found.map(|found| of_trace(trace_id, found)).collect();
     let own = update.agent.as_ref().map_or("", |agent| &agent.agent_name);
     let work = Work { models: &models, spends: &spends, calls: &calls, loops: &update.loops };
     update.sub_agents = sub_agents::of(shape, own, &work);
@@ -230,6 +234,9 @@ fn spent(
     update.llm_calls = models.len() as u64;
     let lasting = || models.iter().map(|span| span.end.0.saturating_sub(span.start.0));
     update.failed_model_calls = models.iter().filter(|span| span.failed).count() as u64;
+    let agent = shape.root().filter(|root| root.operation != Operation::Chat && root.stopped);
+    let stopped = models.iter().filter(|span| span.stopped).count();
+    update.stopped_calls = (stopped + agent.into_iter().count()) as u64;
     update.model_nanos = lasting().fold(0, u64::saturating_add);
     update.longest_model_nanos = lasting().max().unwrap_or(0);
     let (input, no_input) = sum_known(models, &totals, |tokens| tokens.input);
@@ -276,35 +283,11 @@ fn priced<'a>(model: &Model<'a>) -> Option<(&'a str, Option<&'static Rate>)> {
     model.name.map(|name| (name.text, name.price))
 }
 
-fn loops_of(
-    trace_id: TraceId,
-    (calls, compactions): (&[ToolCall], &[u64]),
-    spends: &[Spend],
-    options: &LoopOptions,
-) -> Vec<Loop> {
-    let mut loops = Vec::new();
-    let mut first = 0;
-    // Invariant: calls are in the order of their starts.
-    let ends =
-        compactions.iter().map(|at| calls.partition_point(|call| call.start_unix_nano < *at));
-    for end in ends.chain([calls.len()]) {
-        let found = loops::find(&calls[first..end], spends, options).into_iter();
-        loops.extend(found.map(|found| {
-            let last = first + found.calls.end.saturating_sub(1);
-            let calls = Some(((first + found.calls.start) as u64, last as u64));
-            Loop { trace_ids: vec![trace_id], calls, ..found.entry }
-        }));
-        first = end;
-    }
-    loops
-}
-
-/// When the conversation was cut down to a summary, in order: what is called again after that is called anew.
-fn compactions(models: &[Call<'_>]) -> Vec<u64> {
-    let compacted = |model: &&Call<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
-    let mut starts: Vec<u64> = models.iter().filter(compacted).map(|model| model.start.0).collect();
-    starts.sort_unstable();
-    starts
+/// A loop within a trace.
+fn of_trace(trace_id: TraceId, found: loops::Found) -> Loop {
+    let last = found.calls.end.saturating_sub(1);
+    let calls = Some((found.calls.start as u64, last as u64));
+    Loop { trace_ids: vec![trace_id], calls, ..found.entry }
 }
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a

@@ -35,6 +35,7 @@ pub(super) struct Call<'a> {
     pub(super) end: Timestamp,
     pub(super) status: Status,
     pub(super) failed: bool,
+    pub(super) stopped: bool,
     pub(super) tool: Option<Tool<'a>>,
     pub(super) model: Option<Model<'a>>,
     pub(super) input: Option<Said<'a>>,
@@ -52,6 +53,7 @@ impl<'a> Call<'a> {
             end: span.end,
             status: span.status,
             failed: span.failed,
+            stopped: span.stopped,
             tool: span.tool(),
             model: span.model(),
             input: span.input(),
@@ -246,9 +248,9 @@ impl<'a> Shape<'a> {
         own.or_else(|| models.iter().max_by_key(last))
     }
 
-    /// The name of the agent that did something: the one that the span itself names, else the nearest above it.
-    pub(super) fn doer(&self, span: &SpanView<'_>) -> Option<String> {
-        let above = self.ancestors(span.at);
+    /// The name of the agent that did something: the one that the span itself names, else the nearest above its place.
+    pub(super) fn doer(&self, span: &SpanView<'_>, at: usize) -> Option<String> {
+        let above = self.ancestors(at);
         let mut agents = above.filter(|above| above.operation == Operation::InvokeAgent);
         agent_name(span).or_else(|| agents.find_map(agent_name))
     }
@@ -413,8 +415,10 @@ fn complete<'a>(call: &mut Call<'a>, other: &Call<'a>) {
     call.input = call.input.or(other.input);
     call.output = call.output.or(other.output);
     call.failed |= other.failed;
+    call.stopped |= other.stopped;
     let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
     model.compacted |= more.compacted;
+    model.first_chunk_nanos = model.first_chunk_nanos.or(more.first_chunk_nanos);
     model.name = model.name.or(more.name);
     model.response_id = model.response_id.or(more.response_id);
     model.tokens.input = model.tokens.input.or(more.tokens.input);

@@ -12,7 +12,7 @@ use super::symbol::Symbol;
 use crate::math::Quanta;
 use crate::price::Rate;
 use crate::span::{
-    Arguments, Attempt, Operation, REPORTED_LOOP, Resource, SessionName, SpanId, Status,
+    Arguments, Attempt, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, SpanId, Status,
     TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
 };
 
@@ -26,6 +26,7 @@ pub(super) struct SpanView<'a> {
     pub(super) operation: Operation,
     pub(super) status: Status,
     pub(super) failed: bool,
+    pub(super) stopped: bool,
     pub(super) scope: u64,
     pub(super) rest: Rest<'a>,
     /// Its place in the order of the trace; 0 before there is one.
@@ -45,6 +46,7 @@ pub(super) struct WholeView<'a> {
     pub(super) operation: Operation,
     pub(super) status: Status,
     pub(super) failed: bool,
+    pub(super) stopped: bool,
     pub(super) scope: u64,
     pub(super) resource: &'a Arc<Resource>,
     pub(super) agent_name: Option<&'a str>,
@@ -58,6 +60,7 @@ pub(super) struct WholeView<'a> {
     pub(super) tool: Option<Tool<'a>>,
     pub(super) model: Option<Model<'a>>,
     pub(super) attempt: Option<&'a Attempt>,
+    pub(super) remarks: Option<&'a Remarks>,
     pub(super) input: Option<Said<'a>>,
     /// Of tools only where texts are kept.
     pub(super) output: Option<Said<'a>>,
@@ -101,6 +104,8 @@ pub(super) struct Model<'a> {
     pub(super) results: Vec<ResultView>,
     pub(super) asked_by_user: Option<bool>,
     pub(super) compacted: bool,
+    /// Only where texts are kept.
+    pub(super) first_chunk_nanos: Option<u64>,
 }
 
 /// The name of a model, and the price that ships for it.
@@ -156,6 +161,7 @@ impl WholeView<'_> {
         if seen.operation == Operation::Chat {
             seen.name = "";
         }
+        seen.model.iter_mut().for_each(|model| model.first_chunk_nanos = None);
         let calls = seen.model.iter_mut().flat_map(|model| &mut model.calls);
         let asked = calls.chain(&mut seen.tool).filter_map(|tool| tool.arguments.as_mut());
         asked.for_each(|asked| asked.text = None);

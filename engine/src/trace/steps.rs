@@ -39,6 +39,7 @@ pub(super) fn of(
             output: spend.tokens.output,
         }),
         cost_quanta: spend.cost.map(|cost| cost.0),
+        first_chunk_nanos: span.model.as_ref().and_then(|model| model.first_chunk_nanos),
         ..step(StepKind::Model, span)
     });
     let spans = shape.tool_spans();
@@ -55,6 +56,7 @@ pub(super) fn of(
         error: call.error,
         tokens: None,
         cost_quanta: None,
+        first_chunk_nanos: None,
         arguments: call.arguments.clone(),
         result: result(call.span_id).map(|text| cut(text).to_owned()),
     });

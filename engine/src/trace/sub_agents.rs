@@ -36,7 +36,8 @@ pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<Sub
     let mut parts: BTreeMap<String, SubAgent> =
         named.map(|name| (name.clone(), SubAgent { name, ..SubAgent::default() })).collect();
     for (model, spend) in work.models.iter().zip(work.spends) {
-        let Some(part) = shape.doer(model).and_then(|name| parts.get_mut(&name)) else { continue };
+        let doer = shape.doer(model, model.at);
+        let Some(part) = doer.and_then(|name| parts.get_mut(&name)) else { continue };
         part.model_calls += 1;
         part.errors += u64::from(model.failed);
         let add = |sum: &mut u64, more: Option<u64>| *sum = sum.saturating_add(more.unwrap_or(0));
@@ -46,7 +47,8 @@ pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<Sub
     }
     let spans: BTreeMap<SpanId, &SpanView<'_>> =
         shape.behaviour().map(|span| (span.span_id, span)).collect();
-    let doer = |call: &ToolCall| shape.doer(spans.get(&call.span_id)?);
+    let doer =
+        |call: &ToolCall| spans.get(&call.span_id).and_then(|span| shape.doer(span, span.at));
     for call in work.calls {
         let Some(part) = doer(call).and_then(|name| parts.get_mut(&name)) else { continue };
         part.tool_calls += 1;

@@ -63,7 +63,10 @@ pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
 /// outermost workflow and the agent's id do; empty if nobody says one.
 pub(super) fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
     let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
-    let named = agents().chain(outermost).find_map(|span| Some((span, agent_name(span)?)));
+    // What a record tells of an agent that another one began names a part of it, also before the spans above have come.
+    let begun = |span: &&&SpanView<'_>| span.is_record() && span.parent.is_some();
+    let mut naming = agents().chain(outermost).filter(|span| !begun(span));
+    let named = naming.find_map(|span| Some((span, agent_name(span)?)));
     let chosen = named
         .as_ref()
         .map(|(span, _)| *span)

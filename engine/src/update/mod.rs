@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::span::TraceId;
 
 pub use session::{
-    Counter, DoneTrace, Effort, Exemplar, Family, LastTrace, Level, PaneSum, PartialSum, RunTrace,
-    ScoreHistogram, SessionUpdate, SignalSum, Silences,
+    DoneTrace, Effort, Exemplar, LastTrace, Level, PaneSum, PartialSum, RunTrace, ScoreHistogram,
+    SessionUpdate, SignalSum, Silences,
 };
 pub use trace::{
-    Attempt, CallResult, Content, Expectation, ExpectedLayer, ExpectedStatus, Loop, OutputDigest,
-    OverBy, ReportedScore, Spent, Step, StepKind, SubAgent, Tokens, ToldLoops, ToolCall,
-    TraceState, TraceUpdate, TurnStart, Violation,
+    Attempt, CallResult, Content, Expectation, ExpectedLayer, ExpectedStatus, Guardrail, Loop,
+    OutputDigest, OverBy, Remarks, ReportedScore, Spent, Step, StepKind, SubAgent, Tokens,
+    ToldLoops, ToolCall, TraceState, TraceUpdate, TurnStart, Violation,
 };
 
 /// Structs whose fields are left out where they have their default, when they are written: so they are written with names, never

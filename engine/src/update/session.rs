@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{AgentKey, Attempt, ReportedScore, ScopedId, facts, is_default};
+use crate::counters::Counters;
 use crate::limits::RunLimit;
 use crate::loops::LoopLabels;
 use crate::predict::{EffortSums, Spread};
@@ -33,6 +34,10 @@ facts! {
         pub judged_calls: u64,
         /// Tool calls that failed.
         pub failed_calls: u64,
+        /// Model calls that failed.
+        pub failed_model_calls: u64,
+        /// Model calls that were stopped before their end or refused, and agents that were stopped as a whole.
+        pub stopped_calls: u64,
         /// Tokens written.
         pub output_tokens: PartialSum,
         /// Cost in 1e-12 USD.
@@ -43,6 +48,8 @@ facts! {
         pub longest_call_nanos: u64,
         /// Distinct words of the last answer; absent: no text arrived.
         pub answer_words: Option<u64>,
+        /// Hash of the name of the tool that was called last; absent: none was, or its name is not told.
+        pub last_tool: Option<u64>,
     }
 
     /// What a done trace adds to a run of its agent. Key: trace_id. Full replacement.
@@ -168,22 +175,6 @@ facts! {
         pub tool: String,
     }
 
-    /// One series of a family of counters.
-    pub struct Counter {
-        /// Label values, in the order of the family's labels.
-        pub labels: Vec<String>,
-        /// Its value.
-        pub value: u64,
-    }
-
-    /// Counters of one name.
-    pub struct Family {
-        /// The name.
-        pub name: String,
-        /// The series.
-        pub counters: Vec<Counter>,
-    }
-
     /// Silences of an agent's traces by level, as `silences.rs` has it.
     pub struct Silences {
         /// Done traces, each once.
@@ -233,9 +224,9 @@ facts! {
         /// The greatest N by (start, trace id) on this shard.
         pub last: Vec<LastTrace>,
         /// Monotone since the process started.
-        pub counters: Vec<Family>,
+        pub counters: Counters,
         /// What earlier processes counted, of the families whose totals are shown.
-        pub earlier: Vec<Family>,
+        pub earlier: Counters,
         /// Open sessions.
         pub sessions_active: u64,
         /// Sessions in which a loop goes on.
@@ -270,19 +261,19 @@ facts! {
 }
 
 impl Effort {
-    /// Both together; the answer is that of `other`, which came later, if it has one.
+    /// Both together; the answer and the last tool are those of `other`, which came later, if it has any.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        let answer = other.answer_words.or(self.answer_words);
         let longest = self.longest_call_nanos.max(other.longest_call_nanos);
         Self {
-            answer_words: answer,
+            answer_words: other.answer_words.or(self.answer_words),
+            last_tool: other.last_tool.or(self.last_tool),
             longest_call_nanos: longest,
             ..self.combined(other, u64::saturating_add)
         }
     }
 
-    /// What is left without `other`, which was added; the answer and the longest call stay.
+    /// What is left without `other`, which was added; the answer, the last tool and the longest call stay.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_sub)
@@ -298,11 +289,14 @@ impl Effort {
             tool_calls: of(self.tool_calls, other.tool_calls),
             judged_calls: of(self.judged_calls, other.judged_calls),
             failed_calls: of(self.failed_calls, other.failed_calls),
+            failed_model_calls: of(self.failed_model_calls, other.failed_model_calls),
+            stopped_calls: of(self.stopped_calls, other.stopped_calls),
             output_tokens: told(self.output_tokens, other.output_tokens),
             cost_quanta: told(self.cost_quanta, other.cost_quanta),
             nanos: of(self.nanos, other.nanos),
             longest_call_nanos: self.longest_call_nanos,
             answer_words: self.answer_words,
+            last_tool: self.last_tool,
         }
     }
 }

@@ -167,6 +167,30 @@ facts! {
         pub violations: Vec<Violation>,
     }
 
+    /// What a trace says beside its calls.
+    pub struct Remarks {
+        /// The session that its session continues.
+        pub previous_session: Option<String>,
+        /// What guardrails came to, in order of start; the first so many.
+        pub guardrails: Vec<Guardrail>,
+        /// Since when the agent has been waiting for somebody, in nanoseconds since the Unix epoch; absent: it is not.
+        pub waits_since_unix_nano: Option<u64>,
+        /// Changes to files that people accepted.
+        pub accepted_edits: u64,
+        /// Those that they rejected.
+        pub rejected_edits: u64,
+        /// When the conversation was cut down to a summary, in order, in nanoseconds since the Unix epoch.
+        pub compacted_unix_nano: Vec<u64>,
+    }
+
+    /// What a guardrail came to.
+    pub struct Guardrail {
+        /// Its name; absent: not sent.
+        pub name: Option<String>,
+        /// What it decided, in its own words; absent: not sent.
+        pub result: Option<String>,
+    }
+
     /// Tokens of a trace or of a loop; absent: not told.
     #[derive(Copy)]
     pub struct Tokens {
@@ -262,6 +286,8 @@ facts! {
         pub tokens: Option<Tokens>,
         /// In 1e-12 USD, of a model.
         pub cost_quanta: Option<i64>,
+        /// Time until the first piece of the answer, in nanoseconds, of a model that streams.
+        pub first_chunk_nanos: Option<u64>,
         /// Canonical JSON, of a tool.
         pub arguments: Option<String>,
         /// What a tool gave back, cut to a length.
@@ -417,6 +443,8 @@ facts! {
         pub user: Option<String>,
         /// What it says of an attempt at a task.
         pub attempt: Option<Box<Attempt>>,
+        /// What it says beside its calls; of few traces anything.
+        pub remarks: Option<Box<Remarks>>,
         /// Names of the models called, sorted.
         pub models: Vec<String>,
         /// Of these those that no table has a price for, and how many of their calls tell tokens but no cost.
@@ -427,6 +455,8 @@ facts! {
         pub longest_model_nanos: u64,
         /// Model calls that failed.
         pub failed_model_calls: u64,
+        /// Model calls that were stopped before their end or refused, and the agent as a whole, if it was.
+        pub stopped_calls: u64,
         /// Only of a trace that is done.
         pub expectations: Vec<Expectation>,
         /// Nearness of the output to the input, by an embedding model; absent: none was asked, or a text is missing.

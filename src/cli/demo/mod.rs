@@ -36,13 +36,13 @@ const ROOTLESS_IDLE: Duration = Duration::from_secs(15);
 /// Likewise, between two points of the page's charts.
 const HISTORY_STEP: Duration = Duration::from_secs(2);
 
-/// Starts the daemon and plays five minutes of a small company to it, until interrupted.
+/// Starts the daemon and plays five minutes at a small company to it, until interrupted.
 #[derive(Args, Debug)]
 pub(super) struct Demo {
     /// End by itself after this long, such as 30s
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     lasting: Option<Duration>,
-    /// Run Prometheus and Alertmanager, too, if they are installed
+    /// Also run Prometheus and Alertmanager, if they are installed
     #[arg(long)]
     with_prometheus: bool,
     #[command(flatten)]
@@ -118,7 +118,7 @@ fn introduce(process: &mut Process<'_>, bound: &Bound, taken: &[String]) -> std:
     }
     writeln!(
         out,
-        "It plays five minutes of a small company, over and over. Prompts and answers are made up, and are kept."
+        "It plays five minutes at a small company, over and over. Prompts and answers are made up, and are kept."
     )?;
     writeln!(
         out,

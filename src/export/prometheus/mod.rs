@@ -180,6 +180,11 @@ impl Exported {
     }
 }
 
+/// All families, in the order of the page.
+pub(super) fn families() -> impl Iterator<Item = &'static Family> {
+    Section::all(Detail::Full).into_iter().map(|part| part.family().0)
+}
+
 impl Section {
     /// All of them, in the order of the page.
     fn all(detail: Detail) -> Vec<Self> {

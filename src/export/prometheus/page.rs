@@ -155,8 +155,8 @@ impl Page {
             (Detail::Full, _) | (Detail::Core, InCore::All) => self.counter(counter, None, agent),
             (Detail::Core, InCore::Of(value)) => self.counter(counter, Some(value), agent),
             (Detail::Core, InCore::Sum) => {
-                let counted = agent.update.counters.get(counter.engine);
-                let sum = counted.map_or(0, |counted| counted.values().sum());
+                let counted = agent.update.counters.family(counter.engine).iter();
+                let sum = counted.map(|(_, value)| value).sum();
                 self.counted(counter, agent, &NONE, sum);
             }
         }
@@ -229,8 +229,7 @@ impl Page {
 
     /// What was counted; only where the first label has the value `of`, if that is given.
     fn counter(&mut self, counter: &CounterFamily, of: Option<&str>, agent: &Exported) {
-        let none = BTreeMap::new();
-        let counted = agent.update.counters.get(counter.engine).unwrap_or(&none).iter();
+        let counted = agent.update.counters.family(counter.engine).iter();
         let of = |labels: &[String]| of.is_none_or(|of| labels.first().is_some_and(|is| is == of));
         let counted = counted.filter(|(labels, _)| of(labels));
         // Invariant: both are in order.

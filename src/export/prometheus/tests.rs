@@ -2,9 +2,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
-use super::super::families;
 use super::*;
 use crate::engine::agent_update::Buckets;
+use crate::engine::counters::Counters;
 use crate::engine::drops::STREAMS;
 use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::math::Quanta;
@@ -48,18 +48,14 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
     };
     let looping =
         LoopLabels { kind: LoopKind::Cycle, severity: Severity::Warning, evidence: Evidence::Full };
+    let mut counters = Counters::default();
+    counters.raise("traces", &[], 3);
+    counters.raise("cost_usd", &[], 1_500_000_000_000);
+    counters.raise("trace_evaluations", &["error", "pass"], 3);
     Arc::new(AgentUpdate {
         agent: key,
         windows: [("1h".to_owned(), window), ("5m".to_owned(), WindowView::default())].into(),
-        counters: [
-            ("traces".to_owned(), [(vec![], 3)].into()),
-            ("cost_usd".to_owned(), [(vec![], 1_500_000_000_000)].into()),
-            (
-                "trace_evaluations".to_owned(),
-                [(vec!["error".to_owned(), "pass".to_owned()], 3)].into(),
-            ),
-        ]
-        .into(),
+        counters,
         sessions_looping: [(looping, 1)].into(),
         open_sessions: [("reliability", buckets.clone())].into(),
         closed_sessions: [("reliability", buckets.clone())].into(),
@@ -124,19 +120,17 @@ fn full(name: &str) -> Arc<AgentUpdate> {
         upper: 2e-9,
         ..VersionView::default()
     }];
-    let strings = |labels: [&str; 2]| labels.map(str::to_owned).to_vec();
-    let evaluations = [
-        (strings(["a", "pass"]), 1),
-        (strings(["trace_risk", "fail"]), 2),
-        (strings(["trace_risk", "maybe"]), u64::MAX),
-        (strings(["z\u{7f}", "\u{85}"]), 12_345_678_901),
-    ];
     let mut counters = plain.counters.clone();
-    counters.insert("trace_evaluations".to_owned(), evaluations.into());
-    counters.insert(
-        "loop_wasted_cost_usd".to_owned(),
-        [(vec!["full".to_owned()], 1_250_000_007)].into(),
-    );
+    counters.retain(|family| family != "trace_evaluations" && family != "loop_wasted_cost_usd");
+    for (labels, value) in [
+        (["a", "pass"], 1),
+        (["trace_risk", "fail"], 2),
+        (["trace_risk", "maybe"], u64::MAX),
+        (["z\u{7f}", "\u{85}"], 12_345_678_901),
+    ] {
+        counters.raise("trace_evaluations", &labels, value);
+    }
+    counters.raise("loop_wasted_cost_usd", &["full"], 1_250_000_007);
     Arc::new(AgentUpdate {
         agent: AgentKey { tenant: "t \"1\"".to_owned(), ..plain.agent.clone() },
         counters,
@@ -179,11 +173,7 @@ fn told(number: usize) -> Arc<AgentUpdate> {
     };
     let windows = [("5m", 12), ("1h", 144), ("24h", 3456), ("last_50", 50)];
     let windows = windows.map(|(name, traces)| (name.to_owned(), window(traces)));
-    let counted = |labels: &[&[&str]]| {
-        let labels = labels.iter().map(|labels| labels.iter().map(|&l| l.to_owned()).collect());
-        labels.zip((number as u64 * 1_234_567..).step_by(89)).collect::<BTreeMap<Vec<_>, _>>()
-    };
-    let counters: [(&str, &[&[&str]]); 13] = [
+    let counted: [(&str, &[&[&str]]); 13] = [
         ("traces", &[&[]]),
         (
             "trace_evaluations",
@@ -201,7 +191,12 @@ fn told(number: usize) -> Arc<AgentUpdate> {
         ("sessions_closed", &[&["idle", "fail"], &["idle", "pass"]]),
         ("gate_breaches", &[&["error", "stall"]]),
     ];
-    let counters = counters.map(|(family, labels)| (family.to_owned(), counted(labels)));
+    let mut counters = Counters::default();
+    for (family, labels) in counted {
+        for (labels, value) in labels.iter().zip((number as u64 * 1_234_567..).step_by(89)) {
+            counters.raise(family, labels, value);
+        }
+    }
     let of_streams = STREAMS.iter().map(|stream| DropView {
         stream: stream.name,
         pages: stream.pages,
@@ -219,7 +214,7 @@ fn told(number: usize) -> Arc<AgentUpdate> {
             ..AgentKey::default()
         },
         windows: windows.into(),
-        counters: counters.into(),
+        counters,
         sessions_looping: looping.map(|(labels, sessions)| (*labels, *sessions)).collect(),
         view: AgentView {
             drops: dropping.chain(of_streams.skip(usize::from(in_trouble))).collect(),
@@ -243,7 +238,7 @@ fn a_thousand_agents_of_which_everything_is_told_are_forty_series_each_and_four_
     }
     // What is exported by default is told of them, but for what goes over a limit or stalls.
     let page = render(&agents, Format::Text, Detail::Core);
-    for family in families::all().filter(|family| family.core) {
+    for family in families().filter(|family| family.core) {
         let rare = [SESSIONS_OVER_LIMIT.name, "agentgauge_agent_stalled_traces"];
         let has_any = page.contains(&format!("\n{}", family.name));
         assert!(has_any || rare.contains(&family.name), "{}", family.name);

@@ -1,5 +1,5 @@
 // One agent: what is wrong, how it was over time, its versions, what it does, its sessions.
-import { agentDetail, agentLink, agentTitle, ago, ask, copy, dollars, el, exactly, fold, foreign, isSame, number, percent, plain, score, severity, table, tile, tiles, time, seconds, when } from "./dom.js";
+import { agentDetail, agentLink, agentTitle, ago, ask, byVersion, copy, dollars, el, exactly, fold, foreign, isSame, number, percent, plain, score, severity, table, tile, tiles, time, seconds, usual, when } from "./dom.js";
 import { chart, sparkline } from "./chart.js";
 import { alerts, alertsOf } from "./alerts.js";
 import { drops } from "./drops.js";
@@ -8,6 +8,8 @@ import { listState, listed, sessionTable } from "./sessions.js";
 
 /** Versions side by side, and sessions that its tools and models are counted over. */
 const VERSIONS = 6, SAMPLE = 20;
+/** New versions and deployments that are named below the charts. */
+const MARKS = 3;
 /** What the newest sessions did is asked for again after so long. */
 const STALE_MS = 20_000;
 let sampled = { key: "", at: 0, sessions: [] };
@@ -40,8 +42,8 @@ export async function agent(view, query) {
     alertsOf(one, raised),
     drops(view, one, names),
     tiles(
-      tile("Failing traces", percent(row.failure_ratio), `of the last ${number(row.window_traces ?? 0)}; usually ${percent(verdict?.usual)}`, "The same number as in the list of agents"),
-      tile("State", row.sessions_looping > 0 && verdict?.severity !== "critical" ? severity("critical", "loops") : verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && `evidence of a drop: ${percent(Math.min(1, verdict.evidence))} of what an alert takes`, "From what arrived so far, whether it fails more than it usually does"),
+      tile("Failing traces", percent(row.failure_ratio), `of the last ${number(row.window_traces ?? 0)}; ${verdict?.against === "objective" ? `objective: at most ${percent(verdict.usual)}` : `usually ${percent(verdict?.usual)}`}`, "The same number as in the list of agents"),
+      tile("State", row.sessions_looping > 0 && verdict?.severity !== "critical" ? severity("critical", "loops") : verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && (verdict.evidence < 0.1 ? "no sign that it gets worse" : `${percent(Math.min(1, verdict.evidence))} of the evidence that raises an alert`), "From what arrived so far, whether it fails more than it usually does"),
       tile("Sessions looping", row.sessions_looping > 0 ? el("span", { class: "mark bad" }, `↻ ${number(row.sessions_looping)}`) : "0", `now; ${counted(sum(Object.values(one.loops)), "loop")} found`),
       tile("Traces", number(one.traces), `in ${counted(one.sessions, "session")}`),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${short(one.tokens.input)} tokens in, ${short(one.tokens.output)} out`)),
@@ -109,12 +111,13 @@ function over(past, deployments) {
   const seen = past.new_versions.filter((one) => !told.has(one.agent_version)).map(({ agent_version: version, unix_nano: at }) => [at, version ?? "(no version)"]);
   const rolledOut = deployments.map(({ agent_version: version, name, unix_nano: at }) => [at, version || name || "deployment"]);
   const marks = [...seen, ...rolledOut].filter(([at]) => Number(BigInt(at) / 1000000n) >= first);
+  const newMarks = marks.toSorted(([one], [other]) => BigInt(other) > BigInt(one) ? 1 : -1).slice(0, MARKS);
   return [el("div", { class: "charts" },
     chart("Share of failing traces; shaded while it fails more than usual", times, [...lines, ["usual", past.usual]], { step, low: 0, share: true, states: past.state, marks }),
     chart("Sessions", times, [["open", past.sessions_active], ["looping", past.sessions_looping]], { step, marks }),
     chart("Traces an hour", times, [["traces", hourly(times, past.traces)]], { step, marks }),
     past.cost_usd.some((value) => value !== null) && chart("Dollars an hour", times, [["dollars", hourly(times, past.cost_usd)]], { step, unit: "$", marks })),
-  marks.length > 0 && el("p", { class: "note" }, "Upright lines are new versions and deployments: ", marks.map(([at, version], place) => [place > 0 && ", ", foreign(version, 30), " at ", when(at)]), "."),
+  marks.length > 0 && el("p", { class: "note" }, "Dashed upright lines: ", newMarks.map(([at, version], place) => [place > 0 && ", ", foreign(version, 30), " since ", when(at)]), marks.length > newMarks.length && ` and ${number(marks.length - newMarks.length)} earlier ones`, "."),
   deployed(deployments)];
 }
 
@@ -140,7 +143,7 @@ function versions(one, kin, names) {
   const others = kin.filter((agent) => ["service_name", "agent_name", "environment", "tenant"].every((name) => (agent[name] ?? "") === names[name]));
   if (others.length < 2) return null;
   const last = (agent) => BigInt(agent.last_trace_unix_nano ?? 0);
-  others.sort((a, b) => last(b) > last(a) ? 1 : last(b) < last(a) ? -1 : 0);
+  others.sort((a, b) => last(b) > last(a) ? 1 : last(b) < last(a) ? -1 : byVersion(b, a));
   const shown = others.slice(0, VERSIONS);
   if (!shown.some((agent) => isSame(agent, names))) shown[shown.length - 1] = others.find((agent) => isSame(agent, names)) ?? shown.at(-1);
   const line = (title, of, tip = null) => el("tr", {}, el("th", { scope: "row", title: tip }, title), shown.map((agent) => el("td", { class: isSame(agent, names) ? "number this" : "number" }, of(agent))));
@@ -154,7 +157,7 @@ function versions(one, kin, names) {
     table("Versions side by side", [["Version"], ...shown.map((agent) => [el("a", { href: agentLink(agent) }, foreign(agent.agent_version ?? "(none sent)", 40)), "number"])], [
       line("State", (agent) => agent.drop ? severity(agent.drop, "fails more") : "as usual"),
       line("Failing traces", (agent) => percent(agent.failure_ratio), "Of the last ones, at most 50"),
-      line("Usually", (agent) => percent(agent.usual)),
+      line("Usually", usual, "In brackets the objective, until there is a past"),
       line("Failing, over time", (agent) => sparkline(agent.spark)),
       line("Compared", difference, "At 95 % confidence whenever one looks"),
       line("Dollars a trace", (agent) => agent.cost_usd === null || !agent.traces ? "–" : `$${(agent.cost_usd / agent.traces).toFixed(4)}`),

@@ -40,6 +40,8 @@ export function chart(caption, nanos, shown, { step = 0, unit = null, low = null
   const series = shown.map(([name], at) => [name, columns[at + 1]]);
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
   const text = (value) => value === null || value === undefined ? "–" : share ? `${(100 * value).toLocaleString("en", { maximumFractionDigits: 1 })} %` : `${unit ?? ""}${value.toLocaleString("en", { minimumFractionDigits: unit && value % 1 ? 2 : 0, maximumFractionDigits: unit && value < 0.1 ? 4 : unit || value < 10 ? 2 : 0 })}`;
+  // There is room for a few characters beside an axis.
+  const brief = (value) => !share && value !== null && Math.abs(value) >= 10_000 ? `${unit ?? ""}${value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 })}` : text(value);
   const draw = () => {
     const width = Math.floor(box.clientWidth);
     if (width === 0) return;
@@ -47,13 +49,13 @@ export function chart(caption, nanos, shown, { step = 0, unit = null, low = null
     const plot = new window.uPlot({
       width, height: 190, fmtDate: (template) => window.uPlot.fmtDate(TEMPLATES.reduce((all, [from, to]) => all.replace(from, to), template)),
       scales: { y: { range: (_, least, most) => [low ?? Math.min(0, least ?? 0), high ?? Math.max(share ? 0.1 : unit ? 0.01 : 1, Math.min(share ? 1 : Infinity, (most ?? 0) * 1.15))] } },
-      axes: [{ ...axis }, { ...axis, size: 56, values: (_, values) => values.map(text) }],
+      axes: [{ ...axis }, { ...axis, size: 56, values: (_, values) => values.map(brief) }],
       series: [{ label: "Time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...series.map(([label], at) => ({
         label, stroke: colour(COLOURS[at % 4]), width: 2, dash: DASHES[at % 4], spanGaps: false,
         value: (_, value) => text(value),
         points: { show: false },
       }))],
-      hooks: { drawClear: states ? [(plot) => shade(plot, times, states)] : [], draw: [(plot) => marks.forEach(([at, name]) => mark(plot, exact(at), name))], setCursor: [(plot) => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) newest(plot); }] },
+      hooks: { drawClear: states ? [(plot) => shade(plot, times, states)] : [], draw: [(plot) => { let free = -Infinity; byTime(marks).forEach(([at, name]) => { free = mark(plot, exact(at), name, free); }); }], setCursor: [(plot) => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) newest(plot); }] },
     }, [times, ...series.map(([, values]) => values)], box);
     newest(plot);
     // What the legend says, the caption and the tables say too.
@@ -81,11 +83,13 @@ function shade(plot, times, states) {
   ctx.restore();
 }
 
-/** An upright line where something was. */
-function mark(plot, time, name) {
+const byTime = (marks) => marks.toSorted(([one], [other]) => BigInt(one) < BigInt(other) ? -1 : 1);
+
+/** An upright line where something was, named if there is room from `free` on; returns where there is room after it. */
+function mark(plot, time, name, free) {
   const { ctx, bbox } = plot;
   const { min, max } = plot.scales.x;
-  if (time < min || time > max) return;
+  if (time < min || time > max) return free;
   const x = plot.valToPos(time, "x", true), ratio = window.devicePixelRatio || 1;
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = colour("--soft");
@@ -96,9 +100,12 @@ function mark(plot, time, name) {
   ctx.textBaseline = "top";
   const text = name.length > 16 ? `${name.slice(0, 15)}…` : name;
   const after = x + ctx.measureText(text).width + 6 * ratio < bbox.left + bbox.width;
-  ctx.textAlign = after ? "left" : "right";
-  ctx.fillText(text, x + (after ? 4 : -4) * ratio, bbox.top + 2 * ratio);
+  ctx.textAlign = "left";
+  const wide = ctx.measureText(text).width, from = after ? x + 4 * ratio : x - 4 * ratio - wide;
+  const fits = from >= free;
+  if (fits) ctx.fillText(text, from, bbox.top + 2 * ratio);
   ctx.restore();
+  return fits ? from + wide + 4 * ratio : free;
 }
 
 /** A small line of shares from 0 to 1, at least to 0.2; the newest value stands beside it in the table. */

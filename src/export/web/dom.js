@@ -59,6 +59,11 @@ export function looping(count) {
   return count > 0 ? el("span", { class: "mark bad" }, `↻ ${number(count)}`) : el("span", { class: "none" }, "0");
 }
 
+/** What is usual for an agent; in brackets what it is allowed, until it has a past. */
+export const usual = (agent) => agent.usual_by === "objective" ? `(${percent(agent.usual)})` : percent(agent.usual);
+/** The order of versions: numbers in them count as numbers. */
+export const byVersion = (one, other) => (one.agent_version ?? "").localeCompare(other.agent_version ?? "", "en", { numeric: true });
+
 /** How bad a loop or a drop is, also without colour. */
 export function severity(name, text = name) {
   const [kind, sign] = { critical: ["bad", "✗"], warning: ["fair", "!"], recovering: ["calm", "↗"] }[name] ?? ["good", "✓"];

@@ -1,5 +1,5 @@
 // The landing view: what is wrong now, then every agent, the worst first.
-import { about, agentDetail, agentLink, agentTitle, ago, ask, choice, dollars, el, foreign, looping, number, pager, percent, severity, table, tile, tiles, toggle } from "./dom.js";
+import { about, agentDetail, agentLink, agentTitle, ago, ask, byVersion, choice, dollars, el, foreign, looping, number, pager, percent, severity, table, tile, tiles, toggle, usual } from "./dom.js";
 import { sparkline } from "./chart.js";
 import { alerts, otherAlerts } from "./alerts.js";
 import { problems } from "./problems.js";
@@ -22,7 +22,7 @@ export async function fleet(view) {
   const set = (change) => { Object.assign(state, { offset: 0 }, change); view.again(); };
   const values = (name) => [...new Set(agents.map((agent) => agent[name]).filter(Boolean))].sort();
   const fits = (agent) => (!state.service || agent.service_name === state.service) && (!state.environment || agent.environment === state.environment) && (!state.version || agent.agent_version === state.version);
-  const groups = grouped(agents.filter(fits)).filter((group) => !state.bad || rank(group) > 0).sort((one, other) => rank(other) - rank(one) || (other.newest.failure_ratio ?? -1) - (one.newest.failure_ratio ?? -1));
+  const groups = grouped(agents.filter(fits)).filter((group) => !state.bad || rank(group) > 0).sort((one, other) => rank(other) - rank(one) || (other.first.failure_ratio ?? -1) - (one.first.failure_ratio ?? -1));
   const shown = groups.slice(state.offset, state.offset + PAGE);
   return [
     el("h1", {}, wrong.total > 0 ? `${number(wrong.total)} ${wrong.total === 1 ? "problem" : "problems"} now` : "Fleet"),
@@ -43,7 +43,7 @@ export async function fleet(view) {
       choice("Version", values("agent_version"), state.version, (version) => set({ version })),
       toggle("Only with problems", state.bad, (bad) => set({ bad })), reach),
     groups.length === 0 ? el("p", { class: "empty" }, "No agent fits.")
-      : table("Agents", [["Agent"], ["State"], ["Failing", "number", "Share of failing traces among the last ones (at most 50) of the newest version"], ["Usually", "number", "The share of failing traces that is usual for it: its objective, until it has a past"], ["Failing, over time", "wide"], ["Looping now", "number"], ["Open", "number wide", "Open sessions"], ["Traces", "number wide", "Done traces seen"], ["Spent", "number"]],
+      : table("Agents", [["Agent"], ["State"], ["Failing", "number", "Share of failing traces among the last ones (at most 50) of the version below the name: one in trouble, else the newest"], ["Usually", "number wide", "The share of failing traces that is usual for it; in brackets its objective, until it has a past"], ["Failing, over time", "wide"], ["Looping now", "number wide"], ["Open", "number wide", "Open sessions"], ["Traces", "number wide", "Done traces seen"], ["Spent", "number"]],
         shown.flatMap((group) => rows(view, group))),
     pager(state.offset, PAGE, groups.length, (offset) => { state.offset = offset; view.again(); }),
     total > agents.length && el("p", { class: "note" }, `The first ${number(agents.length)} of ${number(total)} agent versions, by name. The search finds the others.`),
@@ -66,9 +66,10 @@ export async function everyone(signal, range = undefined) {
 
 const bad = (count) => count > 0 ? el("span", { class: "mark bad" }, number(count)) : "0";
 const RANK = { critical: 4, warning: 2 };
-const rank = (group) => Math.max(...group.versions.map((agent) => (RANK[agent.drop] ?? 0) + (agent.sessions_looping > 0 || agent.sessions_over_limit > 0 ? 3 : 0) + (agent.traces_stalled > 0 ? 1 : 0)));
+const trouble = (agent) => (RANK[agent.drop] ?? 0) + (agent.sessions_looping > 0 || agent.sessions_over_limit > 0 ? 3 : 0) + (agent.traces_stalled > 0 ? 1 : 0);
+const rank = (group) => Math.max(...group.versions.map(trouble));
 
-/** Agents with all of their versions, the newest first. */
+/** Agents with all of their versions, those in trouble first, then the newest; the first one speaks for the agent. */
 function grouped(agents) {
   const groups = new Map();
   for (const agent of agents) {
@@ -77,22 +78,24 @@ function grouped(agents) {
     groups.get(key).versions.push(agent);
   }
   const last = (agent) => BigInt(agent.last_trace_unix_nano ?? 0);
+  // Versions that speak in the same second go by their names: 1.10 is newer than 1.9.
+  const second = (agent) => last(agent) / 1000000000n;
+  const newer = (one, other) => second(other) > second(one) ? 1 : second(other) < second(one) ? -1 : byVersion(other, one);
   for (const group of groups.values()) {
-    group.versions.sort((one, other) => last(other) > last(one) ? 1 : last(other) < last(one) ? -1 : 0);
-    group.newest = group.versions[0];
+    group.versions.sort((one, other) => trouble(other) - trouble(one) || newer(one, other));
+    group.first = group.versions[0];
   }
   return [...groups.values()];
 }
 
 function rows(view, group) {
-  const { newest, versions } = group;
+  const { first, versions } = group;
   const sum = (of) => versions.reduce((all, agent) => all === null && of(agent) === null ? null : (all ?? 0) + (of(agent) ?? 0), null);
-  if (versions.length === 1) return [row(newest, newest, true)];
-  const worst = versions.find((agent) => agent.drop === "critical") ?? versions.find((agent) => agent.drop) ?? newest;
-  const whole = { ...newest, drop: worst.drop, sessions_looping: sum((agent) => agent.sessions_looping), traces_stalled: sum((agent) => agent.traces_stalled), sessions_active: sum((agent) => agent.sessions_active), traces: sum((agent) => agent.traces), cost_usd: sum((agent) => agent.cost_usd) };
+  if (versions.length === 1) return [row(first, first, true)];
+  const whole = { ...first, sessions_looping: sum((agent) => agent.sessions_looping), traces_stalled: sum((agent) => agent.traces_stalled), sessions_active: sum((agent) => agent.sessions_active), traces: sum((agent) => agent.traces), cost_usd: sum((agent) => agent.cost_usd) };
   const open = state.open.has(group.key);
   const more = el("button", { type: "button", class: "more", "aria-expanded": String(open), onclick: () => { if (open) state.open.delete(group.key); else state.open.add(group.key); view.again(); } }, `${open ? "▾" : "▸"} ${number(versions.length)} versions`);
-  return [row(whole, newest, true, more), open && versions.map((agent) => row(agent, agent, false))];
+  return [row(whole, first, true, more), open && versions.map((agent) => row(agent, agent, false))];
 }
 
 function row(agent, target, isWhole, more = null) {
@@ -102,9 +105,9 @@ function row(agent, target, isWhole, more = null) {
       isWhole && el("small", {}, foreign(agentDetail(target), 120)), more),
     el("td", {}, state),
     el("td", { class: "number" }, percent(agent.failure_ratio)),
-    el("td", { class: "number none" }, percent(agent.usual)),
+    el("td", { class: "number none wide" }, usual(agent)),
     el("td", { class: "wide" }, sparkline(agent.spark)),
-    el("td", { class: "number" }, looping(agent.sessions_looping)),
+    el("td", { class: "number wide" }, looping(agent.sessions_looping)),
     el("td", { class: "number wide" }, number(agent.sessions_active)),
     el("td", { class: "number wide", title: agent.last_trace_unix_nano && `the last one ${ago(agent.last_trace_unix_nano)}` }, number(agent.traces)),
     el("td", { class: "number" }, dollars(agent.cost_usd)));

@@ -35,7 +35,8 @@ export async function session(view, { id, scope, tenant }) {
   return [
     el("h1", {}, "Session ", foreign(one.session_id, 120), " ", copy(one.session_id, "the session id")),
     el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " · ", foreign(agentDetail(one.agent), 120), user && [" · user ", foreign(user, 60)],
-      el("span", { title: `Named by ${one.session_source}` }, " · ", traces.length > 0 && when(traces[0].start_unix_nano)), one.scope && [" · scope ", foreign(one.scope, 60)]),
+      el("span", { title: `Named by ${one.session_source}` }, " · ", traces.length > 0 && when(traces[0].start_unix_nano)), one.scope && [" · scope ", foreign(one.scope, 60)],
+      one.previous_session_id && [" · continues ", el("a", { href: sessionLink({ session_id: one.previous_session_id }, tenant) }, foreign(one.previous_session_id, 60))]),
     tiles(
       tile("Failing turns", one.flagged.length ? el("span", { class: "mark bad" }, `✗ ${number(one.flagged.length)}`) : "0", `of ${number(one.total_traces)}`),
       tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind.replaceAll("_", " ")))].join(", ")),
@@ -87,7 +88,7 @@ function overview(view, one, bad) {
   });
   return el("div", { class: "overview" },
     el("div", { class: "blocks", role: "group", "aria-label": "Turns in order" }, blocks),
-    bad.length > 0 && el("button", { type: "button", onclick: view.next }, `Next bad turn (${number(bad.length)})`, el("kbd", {}, "n")));
+    bad.length > 0 && one.traces.length > 1 && el("button", { type: "button", onclick: view.next }, `Next bad turn (${number(bad.length)})`, el("kbd", {}, "n")));
 }
 
 function next(view, bad) {
@@ -123,7 +124,8 @@ function several(view, id, scopes, tenant) {
 function effort(one) {
   const [name, share] = Object.entries(one.prediction.more_than).sort(([, a], [, b]) => b - a)[0];
   const known = one.prediction.outcomes_known;
-  return `${name === "longest_call" ? "a longer single call" : `more ${name.replace("_", " ")}`} than ${Math.round(100 * share)} % of its agent's sessions; ${known ? `${number(known)} outcomes known` : "no outcome known"}`;
+  const more = share < 0.5 ? "less effort than most of its agent's sessions" : `${name === "longest_call" ? "a longer single call" : `more ${name.replace("_", " ")}`} than ${Math.round(100 * share)} % of its agent's sessions`;
+  return `${more}; ${known ? counted(known, "known outcome") : "no outcome is known"}`;
 }
 
 /** Finds the session of a trace and goes there. */
@@ -172,7 +174,7 @@ function turn(view, one, { trace, at }, isOpen, link) {
   const flagged = one.flagged.includes(trace.trace_id);
   const kind = flagged ? "flagged" : trace.loops.length > 0 ? "looping" : "";
   const summary = [el(at === null ? "h2" : "h3", {}, at === null ? "Trace" : `Turn ${number(at + 1)}`),
-    flagged && el("span", { class: "mark bad" }, "✗ fails"), trace.error && el("span", { class: "mark bad" }, "error"), trace.loops.length > 0 && el("span", { class: "mark bad" }, "↻ loops"), (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over its limit of ${found.limit.replaceAll("_", " ")}`)), !trace.complete && el("span", { class: "mark calm", title: "No root span came: it still runs, or was cut off" }, "no end yet"),
+    flagged && el("span", { class: "mark bad" }, "✗ fails"), trace.error && el("span", { class: "mark bad" }, "error"), trace.loops.length > 0 && el("span", { class: "mark bad" }, "↻ loops"), (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over its limit of ${found.limit.replaceAll("_", " ")}`)), trace.waits_since_unix_nano ? el("span", { class: "mark calm", title: "The agent says that it has paused" }, "waits for somebody since ", when(trace.waits_since_unix_nano, true)) : !trace.complete && el("span", { class: "mark calm", title: "No root span came: it still runs, or was cut off" }, "no end yet"),
     el("span", { class: "facts-line" }, when(trace.start_unix_nano, true), " · ", lasted(trace.start_unix_nano, trace.end_unix_nano), ` · ${number(trace.llm_calls)} model, ${number(trace.tools.length)} tool calls`, trace.cost_usd !== null && ` · ${dollars(trace.cost_usd)}`),
     trace.input && el("span", { class: "asked" }, foreign(trace.input, 90))];
   return fold(at === null ? `turn-${trace.trace_id}` : `turn-${at}`, isOpen, summary, () => inside(view, one, trace, link), `turn ${kind}`);
@@ -198,8 +200,15 @@ function inside(view, one, trace, link) {
     }
   });
   if (explanation) why.append(...explained(explanation));
-  return [texts(trace), waterfall(trace, trace.trace_id), risks(trace),
+  return [texts(trace), waterfall(trace, trace.trace_id), remarks(trace), risks(trace),
     el("div", { class: "bar" }, button, el("code", { class: "id" }, trace.trace_id), copy(trace.trace_id, "the trace id"), outward(link, trace.trace_id)), why];
+}
+
+/** What guardrails and people decided. */
+function remarks(trace) {
+  const edits = [trace.accepted_edits > 0 && `${number(trace.accepted_edits)} accepted`, trace.rejected_edits > 0 && `${number(trace.rejected_edits)} rejected`].filter(Boolean);
+  const decided = (trace.guardrails ?? []).map(({ name, result }, at) => [at > 0 && ", ", foreign(name ?? "(unnamed)", 60), result !== null && [": ", el("b", {}, foreign(result, 60))]]);
+  return [decided.length > 0 && el("p", { class: "note" }, "Guardrails: ", decided, "."), edits.length > 0 && el("p", { class: "note" }, `Edits: ${edits.join(", ")}.`)];
 }
 
 function risks(trace) {
@@ -230,7 +239,7 @@ function explained(found) {
   const outlook = (without) => [el("td", { class: "number" }, plain(without.trace_risk)), el("td", { class: "number" }, plain(without.session_reliability)), el("td", { class: "number wide" }, plain(without.session_consistency))];
   const columns = [["Without it: risk", "number"], ["session reliability", "number"], ["session consistency", "number wide"]];
   return [
-    el("p", { class: "reason" }, found.reason.replace(/\d+\.\d{3,}/g, (digits) => Number(digits).toFixed(2)), "."),
+    el("p", { class: "reason" }, found.reason.replace(/risk is (\d+(?:\.\d+)?)/, (_, risk) => `risk is ${plain(Number(risk))}`), "."),
     el("p", { class: "note" }, `As it is: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`),
     found.prediction && el("p", { class: "note" }, carried(found)),
     table("Signals of this trace", [["Signal"], ["Score", "number"], ["Weight", "number wide"], ["Risk", "number"], ["Source"], ["Evidence"], ...columns],
@@ -249,8 +258,10 @@ function carried({ trace, prediction }) {
   const parts = Object.entries(prediction.carried_by).filter(([name, odds]) => name !== "base" && Math.abs(odds) >= 0.05);
   const words = parts.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, 3).map(([name, odds]) => `${name.replaceAll("_", " ")} ${odds > 0 ? "+" : "−"}${Math.abs(odds).toFixed(1)}`);
   const known = prediction.outcomes_known;
-  return `Chance that its run failed, by this turn alone: ${percent(trace.predicted_failure)}${words.length ? `, in log-odds by ${words.join(", ")}` : ""}; ${known ? `${number(known)} outcomes known` : "no outcome known"}.`;
+  return `Judged by this turn alone, the run failed with a chance of ${percent(trace.predicted_failure)}${words.length ? ` (log-odds: ${words.join(", ")})` : ""}, learned from ${known ? counted(known, "known outcome") : "effort alone: no outcome is known"}.`;
 }
+
+const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 
 /** Calls in order; equal ones that follow each other are one item that says how many. */
 function folded(calls) {

@@ -66,7 +66,7 @@ function line(step, scale) {
   return [
     el("span", { class: "step-name" }, el("abbr", { class: `kind ${step.kind}`, title: word }, letter), step.error && el("b", { class: "failed" }, "✗ "), foreign(step.name ?? `(unknown ${word})`, 60), step.error && el("span", { class: "hidden" }, " failed"),
       step.kind === "tool" && step.arguments !== null && el("span", { class: "args" }, " ", foreign(argumentsOf(step), 90))),
-    el("span", { class: "step-cost" }, tokens(step.tokens), step.cost_usd !== null && [tokens(step.tokens) && " · ", dollars(step.cost_usd)]),
+    el("span", { class: "step-cost" }, tokens(step.tokens), step.cost_usd !== null && [tokens(step.tokens) && " · ", dollars(step.cost_usd)], step.first_chunk_seconds !== undefined && el("span", { title: "Until the first piece of the answer came" }, ` · first after ${time(step.first_chunk_seconds)}`)),
     el("span", { class: "step-time" }, time(Math.max(0, seconds(step.start_unix_nano, step.end_unix_nano)))),
     bar(step, scale, step.error ? "failed" : step.kind),
   ];

@@ -27,7 +27,7 @@ impl Place {
             return Bucket::open(place).map(Self::S3);
             #[cfg(not(feature = "s3"))]
             return Err(io::Error::other(
-                "this build has not the feature `s3`: name a directory, or take a packaged build, which has it",
+                "this build lacks the feature `s3`: name a directory, or use a packaged build, which has it",
             ));
         }
         let directory = Path::new(place.strip_prefix("file://").unwrap_or(place));

@@ -420,7 +420,7 @@ impl Fleet {
 /// What is promised bit for bit: not what looks at each trace once, at the moment at which it is done, and so at those of
 /// its neighbours that had come by then.
 fn lasting(mut update: AgentUpdate) -> AgentUpdate {
-    update.counters.retain(|family, _| family != "trace_evaluations" && family != "gate_breaches");
+    update.counters.retain(|family| family != "trace_evaluations" && family != "gate_breaches");
     update.trace_signals.clear();
     // Said by shard, and as good as one.
     for spreads in [&mut update.spreads, &mut update.trace_spreads] {

@@ -46,6 +46,7 @@ async fn a_tenant_is_who_sends_and_sees_only_its_own() {
     let missing = running.get("/api/v1/sessions/same", OPERATOR).await;
     assert_eq!(missing.status, StatusCode::NOT_FOUND);
 
+    both_are_named(&running).await;
     eventually("both agents are on the page", async || {
         let page = text(&running.get("/metrics", SCRAPER).await);
         page.contains("tenant=\"shop\"") && page.contains("tenant=\"bank\"")
@@ -66,6 +67,15 @@ async fn a_tenant_is_who_sends_and_sees_only_its_own() {
     running.daemon.stop().await;
 }
 
+/// Waits until both agents are on the board by name: before their traces are done, nobody has named them.
+async fn both_are_named(running: &Running) {
+    eventually("both agents are on the board by name", async || {
+        let board = running.daemon.board().sorted();
+        board.len() == 2 && board.iter().all(|update| !update.agent.agent_name.is_empty())
+    })
+    .await;
+}
+
 /// A shop and a bank with agents of the same names, and sessions of the same id; the bank's trace is the second.
 async fn with_tenants() -> (Running, [String; 2]) {
     let running = Running::with_tokens().await;
@@ -74,12 +84,7 @@ async fn with_tenants() -> (Running, [String; 2]) {
         assert_eq!(running.export(token, &spans(trace, "same")).await.status, StatusCode::OK);
     }
     running.daemon.flush().await;
-    // Their traces are done: before, nobody has named the agents.
-    eventually("both agents are on the board by name", async || {
-        let board = running.daemon.board().sorted();
-        board.len() == 2 && board.iter().all(|update| !update.agent.agent_name.is_empty())
-    })
-    .await;
+    both_are_named(&running).await;
     (running, traces)
 }
 

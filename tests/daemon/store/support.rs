@@ -317,9 +317,15 @@ pub(crate) fn traces(sessions: &[Value]) -> BTreeSet<usize> {
 }
 
 pub(crate) fn replayed(recordings: &Path) -> Value {
+    replayed_with(recordings, &[])
+}
+
+/// Likewise, with these settings.
+pub(crate) fn replayed_with(recordings: &Path, environment: &[(&str, &str)]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
         .args(["replay", "--output", "json"])
         .arg(recordings)
+        .envs(environment.iter().copied())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

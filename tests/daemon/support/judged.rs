@@ -10,6 +10,7 @@ use agentgauge::engine::expect::Judgements;
 use agentgauge::engine::judging::{JudgeRequest, RubricRequest};
 use agentgauge::engine::options::CostOptions;
 use agentgauge::engine::span::{Report, Source, TraceId};
+use agentgauge::engine::tenants::Shares;
 use agentgauge::engine::trace::{Step, Transcript};
 use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::options::Format;
@@ -113,6 +114,7 @@ pub(crate) async fn all_judged(options: &JudgeOptions, requests: Vec<JudgeReques
         registry: &registry,
         told: None,
         paid: Vec::new(),
+        shares: Shares::default(),
     };
     let (judge, handle) = Judge::new(options, given).unwrap();
     assert!(!format!("{judge:?}").contains("the-key"));

@@ -28,8 +28,8 @@ async function send(otlp, resourceSpans) {
   if (!sent.ok) throw new Error(`spans were refused: ${sent.status} ${await sent.text()}`);
 }
 
-/** A turn as spans; `tools` are [name, argument, failed]. */
-function spansOf({ service, agent, version, session, question, answer, tools = [], failed = false, cost }) {
+/** A turn as spans; `tools` are [name, argument, failed], `more` and `call` further attributes of the agent's span and of the model call. */
+function spansOf({ service, agent, version, session, question, answer, tools = [], failed = false, cost, more = {}, call = {} }) {
   const traceId = hex(16), root = hex(8);
   const spans = [];
   let at = Date.now() - 5000;
@@ -47,12 +47,12 @@ function spansOf({ service, agent, version, session, question, answer, tools = [
   const whole = span(`invoke_agent ${agent}`, undefined, {
     "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "gen_ai.agent.version": version,
     "gen_ai.conversation.id": session, "gen_ai.input.messages": messages("user", question),
-    "gen_ai.output.messages": messages("assistant", answer),
+    "gen_ai.output.messages": messages("assistant", answer), ...more,
   }, failed);
   span("chat gpt-4o", root, {
     "gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt-4o", "gen_ai.usage.input_tokens": 1200,
     "gen_ai.usage.output_tokens": 80, "gen_ai.usage.cost": cost,
-    "gen_ai.input.messages": messages("user", question), "gen_ai.output.messages": messages("assistant", answer),
+    "gen_ai.input.messages": messages("user", question), "gen_ai.output.messages": messages("assistant", answer), ...call,
   }, failed);
   for (const [name, argument, bad] of tools) {
     span(`execute_tool ${name}`, root, {

@@ -98,11 +98,12 @@ async function feed(otlp) {
     await turn(otlp, { ...shop, session: `order-${at}`, question: `Where is order ${at}?`, answer: `Order ${at} is with the carrier, it comes on day ${at}.`, tools: [["find_order", `${at}`, false], ["track", `parcel ${at}`, at % 5 === 4]] });
     await turn(otlp, { ...shop, session: `order-${at}`, question: "Thanks, and the invoice?", answer: `Invoice ${at * 7} is in your mail.`, tools: [["find_invoice", `${at}`, false]] });
   }
+  const remarked = { "session.previous_id": "order-0", "gen_ai.guardrail.name": "no-pii", "gen_ai.guardrail.status": "PASSED" };
   const looping = [];
   for (let at = 0; at < 4; at += 1) {
-    looping.push(await turn(otlp, { ...shop, session: "order-stuck", question: "Try again.", answer: `Still looking, ${at}.`, tools: Array(at === 2 ? 12 : 2 + at).fill(["search", "refund policy", false]), failed: at === 3 }));
+    looping.push(await turn(otlp, { ...shop, session: "order-stuck", question: "Try again.", answer: `Still looking, ${at}.`, tools: Array(at === 2 ? 12 : 2 + at).fill(["search", "refund policy", false]), failed: at === 3, more: remarked }));
   }
-  const refunds = { service: "shop", agent: "refund-agent", version: "5", question: "Refund", answer: "Refunded." };
+  const refunds = { service: "shop", agent: "refund-agent", version: "5", question: "Refund", answer: "Refunded.", call: { "gen_ai.response.time_to_first_chunk": 0.004 } };
   for (let at = 0; at < 220; at += 1) {
     const bad = at >= 150 && at % 5 > 1;
     await turn(otlp, { ...refunds, session: `refund ${at}/+`, tools: [["pay_back", `${at}`, bad]], failed: bad });
@@ -138,6 +139,7 @@ async function views(browser, http, trace, width, height, scheme, label) {
   await drop.getByRole("link").first().click();
   await page.getByRole("heading", { name: /Session refund \d+\/\+/ }).waitFor();
   check((await page.locator(".waterfall b.failed").count()) > 0, `${window.at}: an example is of a failing trace`);
+  check((await page.locator(".waterfall").first().textContent()).includes("first after 4 ms"), `${window.at}: a model call says when its answer began`);
   check((await page.getByRole("link", { name: "Open in trace store" }).first().getAttribute("href")).startsWith("http://jaeger.test:16686/trace/"), `${window.at}: a turn links to where its trace is stored`);
   await page.goto(`${http}/`);
   await page.locator("tbody").getByRole("link", { name: "support-agent" }).click();
@@ -152,6 +154,8 @@ async function views(browser, http, trace, width, height, scheme, label) {
   await page.locator(".turn[open]").first().getByRole("button", { name: "Why this score?" }).click();
   await page.getByText("decides").first().waitFor();
   check((await page.locator(".waterfall .loop").count()) > 0, `${window.at}: calls of a loop are marked`);
+  check(/continues order-0/.test(await page.locator(".sub").first().textContent()), `${window.at}: a session links to the one before`);
+  check((await page.getByText("Guardrails: no-pii: PASSED.").count()) > 0, `${window.at}: what a guardrail decided is shown`);
   check((await page.locator(".block").count()) === 4, `${window.at}: each turn has its block`);
   await look(window, "session", shot("session"));
   // Each agent has a session of this id: one chooses.

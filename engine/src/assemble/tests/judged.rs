@@ -12,15 +12,17 @@ fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
         max_open_bytes: 100_000,
         ..JudgeRules::default()
     };
+    let full = |tenant| Attention::Full(Arc::new([tenant].into()));
     for (while_it_came, when_done, asks) in [
         (Attention::Reads, Attention::Reads, true),
-        (Attention::Full, Attention::Reads, false),
-        (Attention::Reads, Attention::Full, false),
+        (full(0), Attention::Reads, false),
+        (Attention::Reads, full(0), false),
+        (full(1), full(1), true),
         (Attention::Reads, Attention::Away, false),
         (Attention::Away, Attention::Reads, false),
     ] {
         let mut stage = stage().judging(Some(rules.clone()));
-        stage.attend(while_it_came);
+        stage.attend(while_it_came.clone());
         feed(&mut stage, vec![Span { input: text("Hello"), ..root() }], at(0));
         stage.attend(when_done);
         stage.handle_timeout(at(10));

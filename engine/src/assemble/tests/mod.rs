@@ -10,7 +10,7 @@ use super::*;
 use crate::expect::{Judgements, Spec};
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, ModelFacts, Operation, Resource, SessionName, Source, SpanId, Text, ToolFacts,
+    Arguments, ModelFacts, Operation, Pause, Resource, SessionName, Source, SpanId, Text, ToolFacts,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 use crate::update::TraceState;
@@ -83,6 +83,25 @@ fn report(score: i64) -> Report {
     }
 }
 
+fn log(tenant: &str) -> Log {
+    Log {
+        trace_id: TraceId([7; 16]),
+        span_id: None,
+        time: at(0),
+        index: 0,
+        id: 1,
+        input: None,
+        output: Some(Text { rank: 1, text: tenant.into() }),
+        tool_calls: Vec::new(),
+        tool_results: Vec::new(),
+        failed: false,
+        asked_by_user: None,
+        violations: Vec::new(),
+        pause: None,
+        tenant: Some(tenant.into()),
+    }
+}
+
 #[test]
 fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
     let mut stage = stage();
@@ -94,6 +113,40 @@ fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
     stage.handle_timeout(at(310));
     assert_eq!(stage.drain()[0].state, TraceState::Sealed);
     assert_eq!((stage.open_traces(), stage.poll_timeout()), (0, None));
+}
+
+#[test]
+fn a_turn_whose_agent_waits_for_somebody_is_not_over_until_it_went_on_or_is_of_age() {
+    let pause = |second: u64, waits: bool| Log {
+        trace_id: TraceId([7; 16]),
+        id: second,
+        pause: Some(Pause { at: at(second), waits }),
+        output: None,
+        tenant: None,
+        ..log("")
+    };
+    let told = |stage: &mut Assemble, second: u64| {
+        stage.handle_timeout(at(second));
+        stage.drain().pop().map(|update| update.state)
+    };
+    let mut stage = stage();
+    feed(&mut stage, vec![tool(2)], at(0));
+    stage.handle(Input::Log(Box::new(pause(1, true))), at(1));
+    let update = {
+        stage.handle_timeout(at(20));
+        stage.drain().pop().unwrap()
+    };
+    assert_eq!(update.remarks.unwrap().waits_since_unix_nano, Some(at(1).0));
+    // Without the pause it would be over after `rootless_idle`.
+    assert_eq!(told(&mut stage, 600), None);
+    stage.handle(Input::Log(Box::new(pause(700, false))), at(700));
+    assert_ne!(told(&mut stage, 720), Some(TraceState::Done));
+    assert_eq!(told(&mut stage, 1_000), Some(TraceState::Done));
+    // A root that ends after the pause is the end.
+    let mut stage = self::stage();
+    feed(&mut stage, vec![Span { end: at(2), ..root() }], at(0));
+    stage.handle(Input::Log(Box::new(pause(1, true))), at(1));
+    assert_eq!(told(&mut stage, 20), Some(TraceState::Done));
 }
 
 #[test]
@@ -451,21 +504,6 @@ fn tenants_that_use_one_trace_id_have_a_trace_each() {
         tenant: tenant.map(Arc::from),
         name: Arc::from(format!("{tenant:?}")),
         ..report(score)
-    };
-    let log = |tenant: &str| Log {
-        trace_id: TraceId([7; 16]),
-        span_id: None,
-        time: at(0),
-        index: 0,
-        id: 1,
-        input: None,
-        output: Some(Text { rank: 1, text: tenant.into() }),
-        tool_calls: Vec::new(),
-        tool_results: Vec::new(),
-        failed: false,
-        asked_by_user: None,
-        violations: Vec::new(),
-        tenant: Some(tenant.into()),
     };
     let mut stage = stage();
     // What comes before its trace waits for that of its tenant.

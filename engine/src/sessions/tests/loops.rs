@@ -1,6 +1,7 @@
 //! Loops within a trace, and outputs that repeat from one trace to the next.
 
 use super::*;
+use crate::update::TurnStart;
 
 #[test]
 fn a_repeated_output_is_a_loop_and_a_late_trace_rescores_those_after_it() {
@@ -155,4 +156,34 @@ fn a_loop_counts_once_though_its_results_are_told_later() {
     assert_eq!((detected("arguments"), detected("full")), (1, 0));
     assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "arguments"]), 5);
     assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "full"]), 0);
+}
+
+#[test]
+fn what_is_called_again_after_a_compaction_is_no_repeat_over_traces_either() {
+    let call = |second: u64| ToolCall {
+        name: "search".to_owned(),
+        arguments_hash: Some(1),
+        result_hash: Some(1),
+        start_unix_nano: at(second).0,
+        end_unix_nano: at(second).0 + 1,
+        ..ToolCall::default()
+    };
+    let loops = |compacted: &[u64]| {
+        let mut stage = stage();
+        for (id, second) in [(1, 10), (2, 20), (3, 30), (4, 40)] {
+            let remarks = Remarks { compacted_unix_nano: compacted.to_vec(), ..Remarks::default() };
+            let update = TraceUpdate {
+                tools: vec![call(second)],
+                turn_start: TurnStart::Continued,
+                remarks: (id == 3).then(|| Box::new(remarks)),
+                ..trace(id, second).done()
+            };
+            stage.handle(update, at(50));
+        }
+        let view = stage.session("", "s").unwrap();
+        view.traces.iter().map(|trace| trace.loops.len()).sum::<usize>()
+    };
+    assert_eq!((loops(&[]), loops(&[at(29).0])), (1, 0));
+    // Three before it are a loop of their own.
+    assert_eq!(loops(&[at(35).0]), 1);
 }

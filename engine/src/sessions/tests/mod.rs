@@ -2,6 +2,7 @@
 
 mod ends;
 mod limits;
+mod lists;
 mod loops;
 mod properties;
 mod runs;
@@ -15,8 +16,8 @@ use std::time::Duration;
 use super::*;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::update::{
-    AgentKey, Attempt, Loop, OutputDigest, PaneSum, ReportedScore, SessionKey, Tokens, ToolCall,
-    TraceState,
+    AgentKey, Attempt, Loop, OutputDigest, PaneSum, Remarks, ReportedScore, SessionKey, Tokens,
+    ToolCall, TraceState,
 };
 
 fn stage() -> Sessions {
@@ -123,12 +124,14 @@ fn detailed(update: TraceUpdate) -> TraceUpdate {
         ..ToolCall::default()
     };
     let attempt = Attempt { task: Some("t".to_owned()), ..Attempt::default() };
+    let remarks = Remarks { accepted_edits: number, ..Remarks::default() };
     TraceUpdate {
         tools: (0..number).map(call).collect(),
         cost_quanta: odd(1).then_some(-5 + 9 * i64::try_from(number).unwrap()),
         models: (0..number % 3).map(|model| format!("model {model}")).collect(),
         user: odd(2).then(|| "someone".to_owned()),
         attempt: odd(2).then(|| Box::new(attempt)),
+        remarks: odd(2).then(|| Box::new(remarks)),
         complete: odd(0),
         llm_calls: number,
         model_nanos: number << 40,
@@ -152,9 +155,7 @@ fn everything(update: &SessionUpdate) -> PaneSum {
 }
 
 fn counter(update: &SessionUpdate, family: &str, labels: &[&str]) -> u64 {
-    let family = update.counters.iter().find(|found| found.name == family);
-    let mut counters = family.into_iter().flat_map(|family| &family.counters);
-    counters.find(|counter| counter.labels == labels).map_or(0, |counter| counter.value)
+    update.counters.get(family, labels).unwrap_or(0)
 }
 
 fn looping(update: &SessionUpdate) -> Vec<(&'static str, u64)> {

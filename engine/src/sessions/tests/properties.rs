@@ -8,7 +8,6 @@ use super::*;
 use crate::explained::{SessionFilter, Sort};
 use crate::score::agent_consistency::AgentConsistency;
 use crate::score::agent_reliability::AgentReliability;
-use crate::update::Family;
 
 /// One step of a script.
 #[derive(Clone, Debug)]
@@ -64,8 +63,13 @@ proptest! {
         prop_assert_eq!(plain.drain(), moving.drain());
         move_all(&mut moving);
         for sort in [Sort::Start, Sort::Recent, Sort::Reliability, Sort::Loops, Sort::Cost] {
-            for loops in [None, Some(true)] {
-                let filter = SessionFilter { loops, ..SessionFilter::default() };
+            for (loops, failing, open) in [
+                (None, None, None),
+                (Some(true), None, None),
+                (None, Some(true), None),
+                (Some(false), Some(false), Some(true)),
+            ] {
+                let filter = SessionFilter { loops, failing, open, ..SessionFilter::default() };
                 let expected = sorted(&plain, sort, &filter);
                 prop_assert_eq!(listed(&plain, sort, &filter), expected.clone(), "{:?}", sort);
                 prop_assert_eq!(listed(&moving, sort, &filter), expected, "{:?}", sort);
@@ -96,11 +100,11 @@ proptest! {
             stage.handle(step.update, at(100));
             for update in stage.drain() {
                 let agent = update.agent.clone().unwrap().agent_name;
-                for Family { name, counters: values } in update.counters {
-                    for value in values {
-                        let key = (agent.clone(), name.clone(), value.labels);
-                        let before = counters.insert(key, value.value).unwrap_or(0);
-                        prop_assert!(before <= value.value);
+                for (family, values) in update.counters.iter() {
+                    for (labels, value) in values {
+                        let key = (agent.clone(), family.to_owned(), labels.to_vec());
+                        let before = counters.insert(key, *value).unwrap_or(0);
+                        prop_assert!(before <= *value);
                     }
                 }
             }
@@ -224,7 +228,7 @@ fn move_all(stage: &mut Sessions) {
 fn listed(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<SessionId> {
     let (mut places, mut after, mut total) = (BTreeSet::new(), None, 0);
     loop {
-        let part = stage.places(after.as_ref(), &Wanted { filter, sort, most: 9 }, 1);
+        let part = stage.places(after, &Wanted { filter, sort, most: 9 }, 1);
         places.extend(part.places);
         total += part.total;
         after = part.next;
@@ -241,6 +245,8 @@ fn sorted(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<SessionId
     let ids: Vec<_> = stage.sessions.iter().map(|session| SessionId::clone(&session.id)).collect();
     let mut rows: Vec<_> = stage.rows(&ids, usize::MAX).into_iter().flatten().collect();
     rows.retain(|row| filter.loops.is_none_or(|loops| loops == (row.loops > 0)));
+    rows.retain(|row| filter.failing.is_none_or(|failing| failing == (row.flagged > 0)));
+    rows.retain(|row| filter.open.is_none_or(|open| open == row.open));
     let nanos = |text: &str| text.parse::<u64>().unwrap();
     let by = |row: &SessionRow| match sort {
         Sort::Start => 0.0,

@@ -207,7 +207,6 @@ fn scores_of_agents_and_sessions_do_not_change_with_how_many_traces_are_judged()
         assert!((window.1.signals["confidence"] - 0.75).abs() < 1e-9);
         let expected = (traces > 0).then_some(0.25);
         assert_eq!(window.1.signals.get("judged_confidence").copied(), expected);
-        let labels = ["trace_risk", "pass"].map(str::to_owned);
-        assert_eq!(window.3["trace_evaluations"][labels.as_slice()], 20);
+        assert_eq!(window.3.get("trace_evaluations", &["trace_risk", "pass"]), Some(20));
     }
 }

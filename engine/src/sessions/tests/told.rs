@@ -3,7 +3,7 @@
 use super::*;
 use crate::math::Quanta;
 use crate::span::{Report, Source, Target};
-use crate::update::DoneTrace;
+use crate::update::{DoneTrace, Guardrail};
 
 fn told(stage: &mut Sessions) -> Vec<DoneTrace> {
     stage.drain().into_iter().flat_map(|update| update.done_traces).collect()
@@ -125,6 +125,43 @@ fn an_open_trace_of_which_nothing_comes_stalls_until_something_does() {
     assert_eq!(stalled(&mut stage), 1);
     stage.handle(heard(3, 2_010).done(), at(2_010));
     assert_eq!(stalled(&mut stage), 0);
+}
+
+#[test]
+fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_usual() {
+    let mut stage = stage();
+    let heard = |revision: u64, second: u64, since: Option<u64>| {
+        let remarks = Remarks {
+            waits_since_unix_nano: since.map(|since| at(since).0),
+            previous_session: Some("before".to_owned()),
+            guardrails: vec![Guardrail { name: Some("pii".to_owned()), result: None }],
+            accepted_edits: 2,
+            rejected_edits: 1,
+            ..Remarks::default()
+        };
+        TraceUpdate {
+            touched_unix_nano: at(second).0,
+            remarks: Some(Box::new(remarks)),
+            ..trace(1, 1).revision(revision)
+        }
+    };
+    stage.handle(heard(1, 10, Some(10)), at(10));
+    stage.handle_timeout(at(1_700));
+    let update = only(stage.drain());
+    assert_eq!((update.silences.stalled(), counter(&update, "edits", &["accepted"])), (0, 0));
+    let view = stage.session("", "s").unwrap();
+    assert_eq!(view.previous_session_id.as_deref(), Some("before"));
+    assert_eq!(view.traces[0].waits_since_unix_nano.as_deref(), Some("10000000000"));
+    assert_eq!(view.traces[0].guardrails[0].name.as_deref(), Some("pii"));
+    stage.handle(heard(2, 1_700, None), at(1_700));
+    assert_eq!(only(stage.drain()).silences.ended.len(), 0);
+    // It went on, and then nothing came.
+    stage.handle_timeout(at(2_700));
+    assert_eq!(only(stage.drain()).silences.stalled(), 1);
+    stage.handle(heard(3, 2_701, None).done(), at(2_701));
+    let update = only(stage.drain());
+    let edits = |decision| counter(&update, "edits", &[decision]);
+    assert_eq!((update.silences.ended.len(), edits("accepted"), edits("rejected")), (1, 2, 1));
 }
 
 #[test]

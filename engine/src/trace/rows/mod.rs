@@ -18,7 +18,8 @@ use super::facts::{ModelRow, TextRow, ToolRow};
 use super::span_view::SpanView;
 use super::symbol::{Symbol, Symbols};
 use crate::span::{
-    Attempt, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, Tokens,
+    Attempt, Operation, Pause, Remarks, Resource, SessionName, Span, SpanId, Status, Timestamp,
+    Tokens,
 };
 
 /// Spans by id, each once.
@@ -103,6 +104,7 @@ pub(super) struct Rare {
     pub(super) tool: Option<Box<ToolRow>>,
     pub(super) model: Option<Box<ModelRow>>,
     attempt: Option<Box<Attempt>>,
+    remarks: Option<Box<Remarks>>,
     pub(super) input: Option<TextRow>,
     pub(super) output: Option<TextRow>,
 }
@@ -138,6 +140,9 @@ const ENDS_WITH_USER: u16 = 1 << 7;
 /// Whether its parent is of another process is known, and it is.
 const PARENT_KNOWN: u16 = 1 << 8;
 const PARENT_REMOTE: u16 = 1 << 9;
+
+/// Something stopped it before its end.
+const STOPPED: u16 = 1 << 10;
 
 /// What spans of one kind have in common that hang on something: where they come from, what they are about, and, of agents and of
 /// what is nothing known, how they are called.
@@ -261,6 +266,19 @@ impl Spans {
     pub fn has_root_of(&self, scope: u64) -> bool {
         let mut origins = self.rows.iter().filter_map(|row| self.origins.get(place(row.origin)));
         origins.any(|origin| origin.parent.is_none() && origin.scope == scope)
+    }
+
+    /// The last time that a span says the agent stopped to wait, or went on.
+    pub fn pause(&self) -> Option<Pause> {
+        self.rare().iter().filter_map(|rare| rare.remarks.as_ref()?.pause).max()
+    }
+
+    /// When the last of those ended that have no parent.
+    pub fn root_end(&self) -> Option<Timestamp> {
+        let is_root = |row: &&SpanRow| {
+            self.origins.get(place(row.origin)).is_some_and(|origin| origin.parent.is_none())
+        };
+        self.rows.iter().filter(is_root).map(|row| row.end).max()
     }
 
     /// Whether the agent says that it is in a loop.
@@ -455,6 +473,7 @@ impl Whole {
             status: span.status,
         };
         row.set(FAILED, span.failed);
+        row.set(STOPPED, span.stopped);
         row.set(PARENT_KNOWN, span.remote_parent.is_some());
         row.set(PARENT_REMOTE, span.remote_parent == Some(true));
         let (tool, model) = (span.tool.as_ref(), span.model.as_ref());
@@ -463,6 +482,7 @@ impl Whole {
         let read = span.operation != Operation::ExecuteTool;
         let mut rare = Rare {
             attempt: span.attempt.clone(),
+            remarks: span.remarks.clone(),
             input: span.input.as_ref().map(|text| TextRow::of(text, texts, true)),
             output: span
                 .output
@@ -547,6 +567,7 @@ impl SpanRow {
             operation: self.operation,
             status: self.status,
             failed: self.has(FAILED),
+            stopped: self.has(STOPPED),
             scope: origin.scope,
             rest: Rest { row: self, origin, response_id, rare },
             at: 0,
@@ -592,6 +613,7 @@ impl Rare {
             || self.tool.is_some()
             || self.model.is_some()
             || self.attempt.is_some()
+            || self.remarks.is_some()
             || self.input.is_some()
             || self.output.is_some()
     }

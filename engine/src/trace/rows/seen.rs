@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     CALL_ID, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who,
 };
-use crate::span::{Attempt, Resource, Tokens};
+use crate::span::{Attempt, Remarks, Resource, Tokens};
 use crate::trace::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
 
 /// Where the rest of a span is.
@@ -116,6 +116,10 @@ impl<'a> SpanView<'a> {
         self.rest.rare?.attempt.as_deref()
     }
 
+    pub(in crate::trace) fn remarks(&self) -> Option<&'a Remarks> {
+        self.rest.rare?.remarks.as_deref()
+    }
+
     pub(in crate::trace) fn input(&self) -> Option<Said<'a>> {
         self.rest.rare?.input.as_ref().map(TextRow::seen)
     }
@@ -137,6 +141,7 @@ impl<'a> SpanView<'a> {
             operation: self.operation,
             status: self.status,
             failed: self.failed,
+            stopped: self.stopped,
             scope: self.scope,
             resource: self.resource(),
             agent_name: self.agent_name(),
@@ -150,6 +155,7 @@ impl<'a> SpanView<'a> {
             tool: self.tool(),
             model: self.model(),
             attempt: self.attempt(),
+            remarks: self.remarks(),
             input: self.input(),
             output: self.output(),
         }

@@ -41,6 +41,7 @@ fn model() -> impl Strategy<Value = ModelFacts> {
         let (tool_calls, tool_results) = lists;
         let tokens = Tokens { input, cached, cache_written: cached, output };
         let (cost, (asked_by_user, compacted)) = (cost.map(Quanta), asked);
+        let first_chunk_nanos = tokens.cached;
         ModelFacts {
             model,
             response_id,
@@ -50,6 +51,7 @@ fn model() -> impl Strategy<Value = ModelFacts> {
             tool_results,
             asked_by_user,
             compacted,
+            first_chunk_nanos,
         }
     })
 }
@@ -73,7 +75,9 @@ fn span() -> impl Strategy<Value = Span> {
             service_name,
         ) = names;
         let session = session.map(|id| SessionName { attribute: Arc::from("session.id"), id });
+        let stopped = failed != attempted;
         let attempt = Attempt { success: Some(failed), ..Attempt::default() };
+        let remarks = Remarks { accepted_edit: Some(failed), ..Remarks::default() };
         let (tool, model, input, output) = facts;
         Span {
             span_id: SpanId([ids.0; 8]),
@@ -85,6 +89,7 @@ fn span() -> impl Strategy<Value = Span> {
             operation: OPERATIONS[operation],
             status: [Status::Unset, Status::Ok, Status::Error][status],
             failed,
+            stopped,
             scope,
             resource: Arc::new(Resource { service_name, ..Resource::default() }),
             agent_name,
@@ -98,6 +103,7 @@ fn span() -> impl Strategy<Value = Span> {
             tool,
             model,
             attempt: attempted.then(|| Box::new(attempt)),
+            remarks: attempted.then(|| Box::new(remarks)),
             input,
             output,
             ..Span::default()
@@ -136,6 +142,7 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         operation: span.operation,
         status: span.status,
         failed: span.failed,
+        stopped: span.stopped,
         scope: span.scope,
         resource: &span.resource,
         agent_name: span.agent_name.as_deref(),
@@ -156,8 +163,10 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
             results: facts.tool_results.iter().map(ResultView::of).collect(),
             asked_by_user: facts.asked_by_user,
             compacted: facts.compacted,
+            first_chunk_nanos: facts.first_chunk_nanos.filter(|_| texts),
         }),
         attempt: span.attempt.as_deref(),
+        remarks: span.remarks.as_deref(),
         input: span
             .input
             .as_ref()

@@ -1,0 +1,188 @@
+//! What lists of sessions go by: of each session in memory a card, kept up to date with it. A list reads cards one after the other, and
+//! looks into a session only for what its card does not say.
+
+use super::key::{Agent, OVERFLOW};
+use super::record::TraceRecord;
+use super::session::Session;
+use super::summary::SessionScores;
+use super::view::is_flagged;
+use crate::explained::{SessionFilter, Sort};
+use crate::span::Timestamp;
+use crate::tenants::{TenantHash, tenant_hash};
+
+/// What the traces of a session add to its card.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Listed {
+    // No trace ends later; unless `left`, one ends then.
+    end: Timestamp,
+    // The trace that ended last went.
+    left: bool,
+    loops: u64,
+    // Traces that fail.
+    flagged: u64,
+    // Traces with a cost, and what they cost.
+    priced: u64,
+    cost: i128,
+}
+
+/// What a trace adds to that with its scores.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Marks {
+    /// Loops that weigh.
+    pub(super) loops: u32,
+    /// Whether it fails.
+    pub(super) flagged: bool,
+}
+
+/// A session, as far as lists go by it.
+#[derive(Clone, Debug)]
+pub(super) struct Card {
+    /// Start of its first trace, in nanoseconds.
+    pub(super) start: u64,
+    end: u64,
+    // As orders have them: smaller comes first.
+    reliability: u64,
+    cost: u64,
+    loops: u64,
+    tenant: TenantHash,
+    /// Of its first trace.
+    agent: Agent,
+    open: bool,
+    flagged: bool,
+}
+
+/// Cards by the numbers of their sessions, in blocks, so that none is moved when more come.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cards(Vec<Vec<Option<Card>>>);
+
+/// Cards of a block.
+const BLOCK: usize = 1_024;
+
+impl Listed {
+    /// A trace is held, which adds no marks yet.
+    pub(super) fn add(&mut self, record: &TraceRecord) {
+        if record.sent_end >= self.end {
+            (self.end, self.left) = (record.sent_end, false);
+        }
+        self.priced += u64::from(record.cost.is_some());
+        self.cost += i128::from(record.cost.unwrap_or(0));
+    }
+
+    /// A trace goes, with the marks that it added.
+    pub(super) fn remove(&mut self, record: &TraceRecord) {
+        self.left |= record.sent_end == self.end;
+        self.priced -= u64::from(record.cost.is_some());
+        self.cost -= i128::from(record.cost.unwrap_or(0));
+        let Marks { loops, flagged } = record.marks();
+        self.loops -= u64::from(loops);
+        self.flagged -= u64::from(flagged);
+    }
+
+    /// A trace was scored: what it adds is counted anew.
+    pub(super) fn mark(&mut self, record: &mut TraceRecord) {
+        let before = record.marks();
+        let loops = u32::try_from(record.weighing_loops().count()).unwrap_or(u32::MAX);
+        let after = Marks { loops, flagged: is_flagged(record) };
+        if before != after {
+            record.set_marks(after);
+            self.loops = self.loops + u64::from(after.loops) - u64::from(before.loops);
+            self.flagged = self.flagged + u64::from(after.flagged) - u64::from(before.flagged);
+        }
+    }
+}
+
+impl Session {
+    /// Its card, where these are its scores; `None` while it has no traces.
+    pub(super) fn card(&mut self, scores: SessionScores) -> Option<Card> {
+        if self.listed.left {
+            let last = self.traces.iter().map(|record| record.sent_end).max();
+            (self.listed.end, self.listed.left) = (last.unwrap_or_default(), false);
+        }
+        let first = self.first()?;
+        let Listed { end, loops, flagged, priced, cost, .. } = self.listed;
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        Some(Card {
+            start: first.start.0,
+            end: end.0,
+            reliability: scores.reliability.map_or(u64::MAX, |score| number(score.0)),
+            cost: if priced > 0 { u64::MAX - 1 - number(cost) } else { u64::MAX },
+            loops,
+            tenant: tenant_hash(Some(&self.id.tenant)),
+            agent: first.agent().clone(),
+            open: !self.closed,
+            flagged: flagged > 0,
+        })
+    }
+
+    /// Counts anew what its traces add to its card.
+    pub(super) fn list(&mut self) {
+        self.listed = Listed::default();
+        for record in self.traces.iter_mut() {
+            record.set_marks(Marks::default());
+            self.listed.add(record);
+            self.listed.mark(record);
+        }
+    }
+}
+
+impl Card {
+    /// Where it stands in an order; smaller comes first.
+    pub(super) fn rank(&self, sort: Sort) -> u64 {
+        match sort {
+            Sort::Start => 0,
+            Sort::Recent => u64::MAX - self.end,
+            Sort::Reliability => self.reliability,
+            Sort::Loops => u64::MAX - self.loops,
+            Sort::Cost => self.cost,
+        }
+    }
+
+    /// Whether it may fit, of a tenant of this hash if it matters.
+    pub(super) fn may_fit(&self, filter: &SessionFilter, tenant: Option<TenantHash>) -> bool {
+        filter.open.is_none_or(|open| open == self.open)
+            && filter.loops.is_none_or(|loops| loops == (self.loops > 0))
+            && filter.failing.is_none_or(|failing| failing == self.flagged)
+            && tenant.is_none_or(|tenant| tenant == self.tenant)
+            && (self.is_overflow() || filter.agent.admits_key(Some(self.agent.key())))
+    }
+
+    /// Whether what it is called is said by its first trace alone.
+    pub(super) fn is_overflow(&self) -> bool {
+        self.agent.key().service_name == OVERFLOW
+    }
+}
+
+impl Cards {
+    /// Keeps the card of a session, or none.
+    pub(super) fn set(&mut self, number: u32, card: Option<Card>) {
+        let (block, at) = place(number);
+        while self.0.len() <= block {
+            self.0.push(Vec::new());
+        }
+        let Some(cards) = self.0.get_mut(block) else { return };
+        if cards.is_empty() {
+            cards.reserve_exact(BLOCK);
+        }
+        while cards.len() <= at {
+            cards.push(None);
+        }
+        if let Some(place) = cards.get_mut(at) {
+            *place = card;
+        }
+    }
+
+    /// All from a number on, and the numbers without one.
+    pub(super) fn from(&self, first: u32) -> impl Iterator<Item = (u32, Option<&Card>)> {
+        let (block, at) = place(first);
+        let blocks = self.0.iter().skip(block).enumerate();
+        let cards = blocks
+            .flat_map(move |(later, cards)| cards.iter().skip(if later == 0 { at } else { 0 }));
+        (first..).zip(cards.map(Option::as_ref))
+    }
+}
+
+fn place(number: u32) -> (usize, usize) {
+    let number = usize::try_from(number).unwrap_or(usize::MAX);
+    (number / BLOCK, number % BLOCK)
+}

@@ -1,0 +1,92 @@
+//! What the done traces of a session took, in little room, as there is one of it for each session.
+
+use serde::{Deserialize, Serialize};
+
+use crate::update::{Effort, PartialSum};
+
+/// An [`Effort`] without the answer and the last tool. Counts are below 2^32: a session has few traces, and a trace few spans.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Took {
+    model_calls: u32,
+    tool_calls: u32,
+    judged_calls: u32,
+    failed_calls: u32,
+    failed_model_calls: u32,
+    stopped_calls: u32,
+    // Traces that tell tokens, and those that tell cost.
+    tell_tokens: u32,
+    tell_cost: u32,
+    output_tokens: u64,
+    cost_quanta: u64,
+    nanos: u64,
+    pub(super) longest_call_nanos: u64,
+}
+
+impl From<Effort> for Took {
+    fn from(effort: Effort) -> Self {
+        let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            model_calls: count(effort.model_calls),
+            tool_calls: count(effort.tool_calls),
+            judged_calls: count(effort.judged_calls),
+            failed_calls: count(effort.failed_calls),
+            failed_model_calls: count(effort.failed_model_calls),
+            stopped_calls: count(effort.stopped_calls),
+            tell_tokens: count(effort.output_tokens.traces),
+            tell_cost: count(effort.cost_quanta.traces),
+            output_tokens: effort.output_tokens.sum,
+            cost_quanta: effort.cost_quanta.sum,
+            nanos: effort.nanos,
+            longest_call_nanos: effort.longest_call_nanos,
+        }
+    }
+}
+
+impl Took {
+    /// As an effort whose answer and last tool are not known.
+    pub(super) fn effort(self) -> Effort {
+        let told = |traces: u32, sum| PartialSum { traces: traces.into(), sum };
+        Effort {
+            model_calls: self.model_calls.into(),
+            tool_calls: self.tool_calls.into(),
+            judged_calls: self.judged_calls.into(),
+            failed_calls: self.failed_calls.into(),
+            failed_model_calls: self.failed_model_calls.into(),
+            stopped_calls: self.stopped_calls.into(),
+            output_tokens: told(self.tell_tokens, self.output_tokens),
+            cost_quanta: told(self.tell_cost, self.cost_quanta),
+            nanos: self.nanos,
+            longest_call_nanos: self.longest_call_nanos,
+            answer_words: None,
+            last_tool: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_the_answer_and_the_last_tool_is_lost() {
+        let effort = Effort {
+            model_calls: 1,
+            tool_calls: 2,
+            judged_calls: 3,
+            failed_calls: 4,
+            failed_model_calls: 5,
+            stopped_calls: 6,
+            output_tokens: PartialSum { traces: 7, sum: 8 << 33 },
+            cost_quanta: PartialSum { traces: 9, sum: 10 << 33 },
+            nanos: 11 << 33,
+            longest_call_nanos: 12 << 33,
+            answer_words: Some(13),
+            last_tool: Some(14),
+        };
+        let kept = Took::from(effort).effort();
+        assert_eq!(Effort { answer_words: Some(13), last_tool: Some(14), ..kept }, effort);
+        // Of each session there is one, with what was told of it to its agent.
+        assert_eq!(size_of::<Took>(), 64);
+        assert_eq!(size_of::<Option<super::super::session::Spending>>(), 48);
+    }
+}

@@ -1,0 +1,42 @@
+//! Tool success: how many tool calls did not fail.
+//!
+//! ```text
+//! tool_success = 1 - failed tool calls / tool calls of which the wire tells whether they failed
+//! ```
+//!
+//! Ours, for traces that did not end in error: there `error` says it. Absent where no call tells. It has no weight unless one is set: agents
+//! mend what fails, so on public runs it hardly told which of them did (docs/outcomes.md).
+
+use super::Computation;
+use crate::math::{Quanta, ratio};
+
+/// The signal's name.
+pub const NAME: &str = "tool_success";
+
+/// Over the calls of which the wire tells.
+pub(super) const COMPUTATION: Computation = Computation {
+    score: |facts| score(facts.error, facts.tool_calls.0, facts.tool_calls.1),
+    evidence: |facts, _| {
+        let (told, failed) = facts.tool_calls;
+        vec![format!("{failed} of {told} tool calls that tell how they went failed")]
+    },
+    in_documents: false,
+};
+
+/// Computes the signal; `None` of a trace that ended in error, and where no call tells.
+pub fn score(error: bool, told: u64, failed: u64) -> Option<Quanta> {
+    let well = i128::from(told) - i128::from(failed.min(told));
+    Quanta::from_f64(ratio(well, i128::from(told))).filter(|_| !error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_share_of_calls_that_did_not_fail_unless_the_trace_did() {
+        assert_eq!(score(false, 4, 1), Quanta::from_f64(0.75));
+        assert_eq!(score(false, 0, 0), None);
+        assert_eq!(score(true, 4, 1), None);
+    }
+}

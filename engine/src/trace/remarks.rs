@@ -1,0 +1,51 @@
+//! What a trace says beside its calls: of its session, of guardrails, of people.
+
+use super::TraceContents;
+use super::shape::{Call, Shape};
+use super::span_view::SpanView;
+use crate::span;
+use crate::update::{Guardrail, Remarks};
+
+/// Results of guardrails that are kept of a trace.
+const MAX: usize = 100;
+
+/// The first word about an earlier session from the outermost span inwards; guardrails in the order of their spans; whether it waits
+/// for somebody; when the conversation was cut down to a summary.
+pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents, models: &[Call<'_>]) -> Option<Remarks> {
+    let said = || shape.behaviour().filter_map(SpanView::remarks);
+    let edits = |accepted| said().filter(|said| said.accepted_edit == Some(accepted)).count();
+    let remarks = Remarks {
+        previous_session: shape
+            .outermost_first()
+            .find_map(|span| span.remarks()?.previous_session.as_ref())
+            .map(ToString::to_string),
+        guardrails: said().filter_map(|said| said.guardrail.as_ref()).take(MAX).map(told).collect(),
+        waits_since_unix_nano: waits_since(parts),
+        accepted_edits: edits(true) as u64,
+        rejected_edits: edits(false) as u64,
+        compacted_unix_nano: compactions(models),
+    };
+    (remarks != Remarks::default()).then_some(remarks)
+}
+
+fn told(guardrail: &span::Guardrail) -> Guardrail {
+    Guardrail {
+        name: guardrail.name.as_ref().map(ToString::to_string),
+        result: guardrail.result.as_ref().map(ToString::to_string),
+    }
+}
+
+/// Since when the agent has been waiting for somebody; `None` where it is not, or its root has ended since.
+fn waits_since(parts: &TraceContents) -> Option<u64> {
+    let logged = parts.logs().filter_map(|log| log.pause);
+    let last = logged.chain(parts.spans.pause()).max().filter(|last| last.waits)?;
+    parts.spans.root_end().is_none_or(|end| end < last.at).then_some(last.at.0)
+}
+
+/// When the conversation was cut down to a summary, in order: what is called again after that is called anew.
+fn compactions(models: &[Call<'_>]) -> Vec<u64> {
+    let compacted = |model: &&Call<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
+    let mut starts: Vec<u64> = models.iter().filter(compacted).map(|model| model.start.0).collect();
+    starts.sort_unstable();
+    starts
+}

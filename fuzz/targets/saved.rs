@@ -1,0 +1,8 @@
+//! Any bytes, by what `checks::stored::saved` says.
+#![no_main]
+
+#[path = "../checks.rs"]
+#[expect(dead_code, reason = "each target uses one check")]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::stored::saved(bytes));
