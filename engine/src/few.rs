@@ -8,9 +8,12 @@ use std::ops::Index;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
+/// Entries up to which a key is looked for one by one.
+const COMPARED: usize = 12;
+
 /// The map; it is written down as one.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct Few<K, V>(
+pub struct Few<K, V>(
     // Invariant: in the order of the keys, each once.
     Vec<(K, V)>,
 );
@@ -23,7 +26,7 @@ impl<K, V> Default for Few<K, V> {
 
 impl<K, V> Few<K, V> {
     /// With room for so many.
-    pub(crate) fn with_capacity(capacity: usize) -> Self {
+    pub fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity))
     }
 
@@ -33,40 +36,40 @@ impl<K, V> Few<K, V> {
     }
 
     /// All of them.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
     /// All of them, with values to be changed.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         self.0.iter_mut().map(|(key, value)| (&*key, value))
     }
 
     /// All values.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+    pub fn values(&self) -> impl Iterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
     }
 }
 
 impl<K: Ord, V> Few<K, V> {
     /// The value of a key.
-    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
-        self.0.get(self.place(key).ok()?).map(|(_, value)| value)
+        self.0.get(self.find(key)?).map(|(_, value)| value)
     }
 
     /// Whether there is one of this key.
-    pub(crate) fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
-        self.place(key).is_ok()
+        self.find(key).is_some()
     }
 
     /// Adds a value, in place of the one of the same key.
-    pub(crate) fn insert(&mut self, key: K, value: V) {
+    pub fn insert(&mut self, key: K, value: V) {
         match self.place(&key) {
             Ok(at) => self.0[at].1 = value,
             Err(at) => self.add(at, (key, value)),
@@ -74,16 +77,16 @@ impl<K: Ord, V> Few<K, V> {
     }
 
     /// Takes the value of a key out.
-    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
-        let at = self.place(key).ok()?;
+        let at = self.find(key)?;
         Some(self.0.remove(at).1)
     }
 
     /// The value of a key, which is added if need be.
-    pub(crate) fn or_default(&mut self, key: K) -> &mut V
+    pub fn or_default(&mut self, key: K) -> &mut V
     where
         V: Default,
     {
@@ -98,19 +101,17 @@ impl<K: Ord, V> Few<K, V> {
     }
 
     /// Likewise, of a key that is made only for that.
-    pub(crate) fn or_default_of<Q>(&mut self, key: &Q) -> &mut V
+    pub fn or_default_of<Q>(&mut self, key: &Q) -> &mut V
     where
         K: Borrow<Q>,
         Q: Ord + ToOwned<Owned = K> + ?Sized,
         V: Default,
     {
-        let at = match self.place(key) {
-            Ok(at) => at,
-            Err(at) => {
-                self.add(at, (key.to_owned(), V::default()));
-                at
-            }
-        };
+        let at = self.find(key).unwrap_or_else(|| {
+            let (Ok(at) | Err(at)) = self.place(key);
+            self.add(at, (key.to_owned(), V::default()));
+            at
+        });
         &mut self.0[at].1
     }
 
@@ -121,11 +122,25 @@ impl<K: Ord, V> Few<K, V> {
         self.0.insert(at, entry);
     }
 
-    /// Where a key is, or belongs.
+    /// Where a key is: of a few it is sooner told which is equal than which is less.
+    fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Option<usize>
+    where
+        K: Borrow<Q>,
+    {
+        if self.0.len() > COMPARED {
+            return self.place(key).ok();
+        }
+        self.0.iter().position(|(held, _)| held.borrow() == key)
+    }
+
+    /// Where a key is, or belongs; mostly they come in order.
     fn place<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
     {
+        if self.0.last().is_some_and(|(last, _)| last.borrow() < key) {
+            return Err(self.0.len());
+        }
         self.0.binary_search_by(|(held, _)| held.borrow().cmp(key))
     }
 }

@@ -23,7 +23,7 @@ pub mod drops;
 pub mod embedding;
 pub mod expect;
 pub mod explained;
-mod few;
+pub mod few;
 mod hash;
 pub mod judging;
 pub mod limits;

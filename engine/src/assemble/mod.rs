@@ -17,6 +17,7 @@ mod open_trace;
 mod over;
 mod parents;
 mod recent;
+mod reports;
 mod resources;
 pub mod saved;
 mod sealed;
@@ -57,7 +58,7 @@ use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::tenants::{Shares, TenantHash, TraceKey};
-use super::trace::{Rules, Symbols, TraceView, evaluate, expectations, ignored};
+use super::trace::{Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored};
 use super::update::{OverBy, TraceUpdate};
 
 /// What the stage is fed.
@@ -324,7 +325,7 @@ impl Assemble {
         }
         let held = self.traces.get_mut(id)?;
         let undecided = (passed_over || held.bare) && self.decide(id, passed_over, may_loop);
-        if !due && !may_loop {
+        if !due && !(may_loop && (undecided || self.may_have_news(id))) {
             return None;
         }
         let update = self.read_and_ask(id, undecided);
@@ -352,6 +353,18 @@ impl Assemble {
             self.remove(id);
         }
         tombstone
+    }
+
+    /// Whether a trace that is open has a loop, or had one when it was told.
+    fn may_have_news(&self, id: TraceKey) -> bool {
+        let Some(held) = self.traces.get(id) else { return false };
+        let trace = held.parts.view();
+        let loops = has_loop(&trace, &self.rules);
+        debug_assert_eq!(
+            loops,
+            evaluate(id.id, &trace, &self.rules, false).is_some_and(|all| !all.loops.is_empty())
+        );
+        loops || held.has_told()
     }
 
     /// What could not be used, or did not change anything.
@@ -412,13 +425,19 @@ impl Assemble {
         }
         if taken > 0 {
             held.root_is_new |= !was_rooted && held.is_rooted();
-            let reopened = held.touch(taken, now, options);
-            counts.add_many("late", "revised", u64::from(reopened));
-            if reopened {
-                self.ages.add(held.opened);
-            }
-            self.deadlines.touched(id, held, reopened);
+            self.touch(id, taken, now);
         }
+    }
+
+    /// Notes that spans or log records of a trace came, which opens it again if it was done.
+    fn touch(&mut self, id: TraceKey, taken: u64, now: Timestamp) {
+        let Some(held) = self.traces.get_mut(id) else { return };
+        let reopened = held.touch(taken, now, &self.options);
+        self.counts.add_many("late", "revised", u64::from(reopened));
+        if reopened {
+            self.ages.add(held.opened);
+        }
+        self.deadlines.touched(id, held, reopened);
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
@@ -437,55 +456,7 @@ impl Assemble {
         } else {
             held.note_log(&log, &self.rules.loops);
             held.parts.logs.get_or_insert_default().insert(log.id, log);
-            let reopened = held.touch(1, now, &self.options);
-            self.counts.add_many("late", "revised", u64::from(reopened));
-            if reopened {
-                self.ages.add(held.opened);
-            }
-            self.deadlines.touched(id, held, reopened);
-        }
-    }
-
-    fn report(&mut self, report: Report, now: Timestamp) {
-        let Target::Trace(id) = report.target else {
-            self.counts.add("reports", "misdirected");
-            return;
-        };
-        // Who reports for all tenants means the one trace of this id.
-        let everybody = report.tenant.is_none().then(|| self.traces.only(id)).flatten();
-        let key = everybody.unwrap_or_else(|| TraceKey::new(id, report.tenant.as_deref()));
-        if self.sealed.contains(key) {
-            self.counts.add("late", "report_dropped");
-        } else if self.traces.contains(key) {
-            self.apply_report(key, report, now);
-        } else {
-            self.wait(id, report, now);
-        }
-    }
-
-    fn apply_report(&mut self, id: TraceKey, report: Report, now: Timestamp) {
-        let max = self.options.max_reports_per_trace;
-        let Some(held) = self.traces.get_mut(id) else { return };
-        let key = (report.name.clone(), report.identifier.clone());
-        let rank = |report: &Report| (report.source, report.time, report.score);
-        let reports = held.parts.reports.get_or_insert_default();
-        match reports.get(&key) {
-            Some(other) if rank(other) >= rank(&report) => self.counts.add("reports", "duplicate"),
-            None if reports.len() >= max => self.counts.add("reports", "trace_full"),
-            Some(_) | None => {
-                reports.insert(key, report);
-                self.counts.add("reports", "applied");
-                self.reported(id, now);
-            }
-        }
-    }
-
-    /// Keeps a report until its trace comes.
-    fn wait(&mut self, id: TraceId, report: Report, now: Timestamp) {
-        let due = now.after(self.options.report_wait);
-        let max = self.options.max_waiting_reports;
-        if self.waiting.put((id, report), due, (max, &self.shares)) {
-            self.counts.add("reports", "waiting_full");
+            self.touch(id, 1, now);
         }
     }
 
@@ -554,21 +525,6 @@ impl Assemble {
             update.tools.iter_mut().for_each(|call| call.arguments = None);
         }
         Some(Reading { update, rubrics, texts })
-    }
-
-    /// Something was said of the trace, which tells nothing about its being over: its timers stay.
-    fn reported(&mut self, id: TraceKey, now: Timestamp) {
-        let Some(held) = self.traces.get_mut(id) else { return };
-        held.revision += 1;
-        held.touched = held.touched.max(now);
-        if held.state != State::Open {
-            return self.deadlines.mark(id, held, Pending::News);
-        }
-        // What is new of an open trace is told in a while, if nothing tells it before.
-        held.wait_to_tell(now, &self.options);
-        if held.due() < held.queued {
-            self.deadlines.reschedule(id, held);
-        }
     }
 
     /// Makes a trace final; it leaves with the next drain, or at once if all of it was told.

@@ -421,6 +421,11 @@ impl OpenTrace {
         calls.may_loop(tools, options)
     }
 
+    /// Whether sessions were told anything that may have to be taken back.
+    pub(super) fn has_told(&self) -> bool {
+        self.told.is_some()
+    }
+
     /// Whether a reading has loops that were not told.
     pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
         let Some(update) = update else { return false };

@@ -11,8 +11,14 @@ const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;
 
 /// Finds all runs of repeated sequences.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
+    // What does not come again is no run, unless once is enough.
+    let once = need.least() < 2;
+    let recurs = |first: usize, period: usize| {
+        calls.get(first + period).is_some_and(|call| same(call, &calls[first]))
+    };
     need.runs(calls, |calls, first| {
-        let runs = PERIODS.map(|period| run_from(calls, first, period));
+        let periods = PERIODS.filter(|period| once || recurs(first, *period));
+        let runs = periods.map(|period| run_from(calls, first, period));
         let runs = runs.filter(|run| need.is_met(run, calls));
         // Of runs of one length the first has the shortest period.
         runs.reduce(|best, run| if run.calls > best.calls { run } else { best }).unwrap_or(Run {

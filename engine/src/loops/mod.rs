@@ -353,23 +353,28 @@ impl Need<'_> {
     /// How bad a run is; `None`: it is no loop.
     fn severity(&self, run: &Run, calls: &[ToolCall]) -> Option<Severity> {
         let count = run.count();
-        if calls.iter().all(|call| self.options.allows(&call.name)) {
-            return None;
-        }
-        let Thresholds { warning, critical } = match run.evidence {
+        let severity = match run.evidence {
             // Arguments that were not sent may differ each time.
             Evidence::Names | Evidence::Results => {
-                let from = self.options.names_only;
-                return (count >= from).then_some(Severity::Warning);
+                (count >= self.options.names_only).then_some(Severity::Warning)?
             }
             Evidence::Arguments | Evidence::Full | Evidence::Text => {
-                self.options.of_kind(self.kind)
+                let Thresholds { warning, critical } = self.options.of_kind(self.kind);
+                if count >= critical {
+                    Severity::Critical
+                } else {
+                    (count >= warning).then_some(Severity::Warning)?
+                }
             }
         };
-        if count >= critical {
-            return Some(Severity::Critical);
-        }
-        (count >= warning).then_some(Severity::Warning)
+        let is_allowed = calls.iter().all(|call| self.options.allows(&call.name));
+        (!is_allowed).then_some(severity)
+    }
+
+    /// How often something has to be counted at the least.
+    fn least(&self) -> u64 {
+        let Thresholds { warning, critical } = self.options.of_kind(self.kind);
+        warning.min(critical).min(self.options.names_only)
     }
 
     /// Whether a run of these calls is a loop.

@@ -10,10 +10,9 @@
 //! Source: PandaProbe, session metrics, "Agent Reliability" and "Agent Consistency".
 //! Not clamped: a weight of 2 gives risks up to 2.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
+use crate::few::Few;
 use crate::math::Quanta;
 
 /// The signal that consistency builds on.
@@ -21,6 +20,9 @@ pub const CONFIDENCE: &str = "confidence";
 
 /// A trace is flagged when its risk is over this.
 pub const FLAG_OVER: Quanta = Quanta(Quanta::ONE / 2);
+
+/// What signals weigh, by name.
+pub type Weights = Few<String, f64>;
 
 /// What one trace contributes to the scores.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
@@ -36,7 +38,7 @@ pub struct TraceRisk {
 /// The weighted risk of each signal that has a weight; others have no part in scores.
 pub fn risks<'a>(
     signals: impl IntoIterator<Item = (&'a str, Quanta)>,
-    weights: &BTreeMap<String, f64>,
+    weights: &Weights,
 ) -> impl Iterator<Item = (&'a str, Quanta)> {
     signals.into_iter().filter_map(|(name, score)| {
         let risk = Quanta::from_f64(weights.get(name)? * (1.0 - score.to_f64()))?;
@@ -48,7 +50,7 @@ impl TraceRisk {
     /// Computes what these signals, each of another name, contribute.
     pub fn new<'a>(
         signals: impl IntoIterator<Item = (&'a str, Quanta)>,
-        weights: &BTreeMap<String, f64>,
+        weights: &Weights,
     ) -> Self {
         let (mut risk, mut own, mut sum) = (None, None, 0);
         for (name, one) in risks(signals, weights) {
@@ -81,8 +83,8 @@ mod tests {
 
     #[test]
     fn the_worst_weighted_risk_is_the_risk() {
-        let weights =
-            [("confidence", 1.0), ("tool_correctness", 0.8)].map(|(n, w)| (n.to_owned(), w)).into();
+        let weights = [("confidence", 1.0), ("tool_correctness", 0.8)];
+        let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into_iter().collect();
         let risk = TraceRisk::new(
             [
                 ("confidence", quanta(0.9)),
@@ -99,7 +101,7 @@ mod tests {
 
     #[test]
     fn without_confidence_there_is_no_uncertainty() {
-        let weights = [("error".to_owned(), 1.0)].into();
+        let weights = [("error".to_owned(), 1.0)].into_iter().collect();
         let risk = TraceRisk::new([("error", quanta(0.0))], &weights);
         assert_eq!((risk.risk, risk.uncertainty), (Some(quanta(1.0)), None));
         assert!(risk.is_flagged());

@@ -8,6 +8,7 @@ use crate::limits::Limits;
 use crate::math::Quanta;
 use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
 use crate::score::agent_reliability::AgentReliability;
+use crate::score::risk::Weights;
 use crate::score::trajectory_gate::GateRule;
 use crate::signal::{self, loop_detection, thresholds};
 
@@ -15,7 +16,7 @@ use crate::signal::{self, loop_detection, thresholds};
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// Weights in force.
-    pub(super) weights: BTreeMap<String, f64>,
+    pub(super) weights: Weights,
     /// Only the documents' signals, rounded as they do.
     pub(super) pandaprobe: bool,
     /// A score over nothing is 1.
@@ -130,7 +131,7 @@ mod tests {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
         let rules = Rules::new(options, LoopOptions::default());
         let documents = ["coherence", "confidence", "loop_detection", "tool_correctness"];
-        assert!(rules.weights.keys().eq(documents));
+        assert!(rules.weights.iter().map(|(name, _)| name).eq(documents));
         assert_eq!(rules.shown(0.123_45).to_bits(), 0.1235_f64.to_bits());
         assert_eq!(four_decimals(0.000_25).to_bits(), 0.0003_f64.to_bits());
     }

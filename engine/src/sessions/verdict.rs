@@ -41,7 +41,8 @@ pub(super) fn evaluate(
             judged.turn(gate.observe(score.to_f64(), &rules.gate));
         }
     }
-    let absent = rules.weights.keys().filter(|name| !scored.signals.contains_key(name.as_str()));
+    let weighed = rules.weights.iter().map(|(name, _)| name.as_str());
+    let absent = weighed.filter(|name| !scored.signals.contains_key(*name));
     absent.for_each(|name| summary.judged(name).count(Verdict::Skipped));
     // By what all traces have, so that it does not change with how much is judged.
     let safety = scored.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));

@@ -74,7 +74,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
             .map(|held| held.id.to_string())
             .collect(),
         band: shown.map(band),
-        signal_weights: rules.weights.clone(),
+        signal_weights: rules.weights.clone().into_iter().collect(),
         took: session.took(),
         traces: traces.into_iter().map(|held| trace(held, rules)).collect(),
         limits: session.exceeded(rules).into_iter().map(LimitView::from).collect(),

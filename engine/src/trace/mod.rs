@@ -123,19 +123,10 @@ pub fn evaluate(
     rules: &Rules,
     done: bool,
 ) -> Option<TraceUpdate> {
-    let behaves = |span: &SpanView<'_>| {
-        matches!(span.operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
-    };
-    if !shape.behaviour().any(behaves) {
+    if !behaves(shape) {
         return None;
     }
-    let mut models = shape.model_calls();
-    for model in &mut models {
-        if !model.failed && logs.of_span(model).any(|log| log.failed) {
-            model.failed = true;
-        }
-    }
-    blame_last(&mut models, shape, logs);
+    let models = model_calls(shape, logs);
     let calls = tools::of(shape, &models, logs, done);
     let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
     let mut update = TraceUpdate {
@@ -181,6 +172,37 @@ pub fn evaluate(
     let goes_on = update.unfinished || update.turn_start != TurnStart::Asked;
     update.tools = tools::published(calls, rules.keep_content, goes_on);
     Some(update)
+}
+
+/// Whether [`evaluate`] would find a loop in a trace that is open, without all else that it reads.
+pub fn has_loop(TraceView { shape, logs, .. }: &TraceView<'_>, rules: &Rules) -> bool {
+    if !behaves(shape) {
+        return false;
+    }
+    let models = model_calls(shape, logs);
+    let calls = tools::of(shape, &models, logs, false);
+    let compacted = remarks::compactions(&models);
+    shape.behaviour().any(SpanView::reports_loop)
+        || !loops::find_between(&calls, &compacted, &[], &rules.loops).is_empty()
+}
+
+/// Whether an agent does anything in a trace.
+fn behaves(shape: &Shape<'_>) -> bool {
+    shape.behaviour().any(|span| {
+        matches!(span.operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
+    })
+}
+
+/// The model calls of a trace, with what its log records tell of them.
+fn model_calls<'a>(shape: &Shape<'a>, logs: &Logs<'a>) -> Vec<Call<'a>> {
+    let mut models = shape.model_calls();
+    for model in &mut models {
+        if !model.failed && logs.of_span(model).any(|log| log.failed) {
+            model.failed = true;
+        }
+    }
+    blame_last(&mut models, shape, logs);
+    models
 }
 
 /// The agent that the spans of a trace name, if they do.

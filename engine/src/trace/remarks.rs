@@ -43,7 +43,7 @@ fn waits_since(parts: &TraceContents) -> Option<u64> {
 }
 
 /// When the conversation was cut down to a summary, in order: what is called again after that is called anew.
-fn compactions(models: &[Call<'_>]) -> Vec<u64> {
+pub(super) fn compactions(models: &[Call<'_>]) -> Vec<u64> {
     let compacted = |model: &&Call<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
     let mut starts: Vec<u64> = models.iter().filter(compacted).map(|model| model.start.0).collect();
     starts.sort_unstable();

@@ -7,7 +7,7 @@ use agentgauge::engine::math::Quanta;
 use agentgauge::engine::math::text::{digest, jaccard, to_text, tokens};
 use agentgauge::engine::score::agent_consistency::AgentConsistency;
 use agentgauge::engine::score::agent_reliability::AgentReliability;
-use agentgauge::engine::score::risk::TraceRisk;
+use agentgauge::engine::score::risk::{TraceRisk, Weights};
 use agentgauge::engine::score::trajectory_gate::{GateRule, TrajectoryGate};
 use agentgauge::engine::signal::{self, thresholds};
 use agentgauge::reference;
@@ -90,6 +90,7 @@ fn incremental(traces: &[Trace], weights: &BTreeMap<String, f64>) -> Result<(), 
         .iter()
         .filter_map(|(name, ..)| Some(((*name).to_owned(), *weights.get(*name)?)))
         .collect();
+    let weighed: Weights = known.clone().into_iter().collect();
     let mut reliability = AgentReliability::default();
     let mut consistency = AgentConsistency::default();
     let mut exact = Vec::new();
@@ -97,7 +98,7 @@ fn incremental(traces: &[Trace], weights: &BTreeMap<String, f64>) -> Result<(), 
         let Some(signals) = signals else { continue };
         let quanta =
             signals.iter().map(|(name, score)| (name.as_str(), Quanta::from_f64(*score).unwrap()));
-        let risk = TraceRisk::new(quanta, &known);
+        let risk = TraceRisk::new(quanta, &weighed);
         exact.push(reference::score::trace(signals, &known));
         // Something else comes and goes in between.
         let other = Quanta(Quanta::ONE / 7 * i64::try_from(at % 9).unwrap());

@@ -127,6 +127,18 @@ fn what_is_nearly_json_is_read_without_what_is_not() {
 }
 
 #[test]
+fn a_string_is_plain_up_to_the_first_byte_that_is_not() {
+    for (first, second) in [(b'"', b'\n'), (b'\\', b'"'), (b'\n', b'\\'), (b'\x1f', b'"')] {
+        for at in (0..24).chain(250..280).chain(510..530) {
+            let mut bytes = [b'a'; 600];
+            (bytes[at], bytes[at + 40]) = (first, second);
+            assert_eq!((plain(&bytes), plain(&bytes[..at])), (at, at), "{first}");
+        }
+    }
+    assert_eq!(plain("é😀\u{7f} ".as_bytes()), 8);
+}
+
+#[test]
 fn nesting_ends_where_it_does_for_others() {
     for depth in 125..131 {
         agree(&format!("{}{}", "[".repeat(depth), "]".repeat(depth)));
