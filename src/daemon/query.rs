@@ -17,7 +17,7 @@ use super::tasks;
 use super::tasks::ToSessions;
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::{Found, Place, SessionId, Sought};
+use crate::engine::sessions::{Found, Place, SessionId};
 #[cfg(feature = "kafka")]
 use crate::engine::sessions::{Nowhere, Sessions};
 use crate::engine::span::TraceId;
@@ -30,9 +30,6 @@ const BUDGET: usize = 20_000;
 
 /// Traces that it looks at as a whole, likewise.
 const WHOLE_BUDGET: usize = 100;
-
-/// Sessions that it looks into for a trace, likewise.
-const LOOKS: usize = 2_000;
 
 /// Between two messages of a question to a shard for which something waits, so that what comes in goes first.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -150,19 +147,9 @@ impl SessionQuery {
         }
     }
 
-    /// Looks for the session of a trace in one shard.
+    /// The session that holds a trace in one shard.
     async fn find_in(self, shard: usize, tenant: String, trace: TraceId) -> Option<SessionId> {
-        let mut after = None;
-        loop {
-            let tenant = tenant.clone();
-            let ask = |reply| ToSessions::Find { tenant, after, trace, budget: LOOKS, reply };
-            let Sought { session, next } = self.ask(shard, ask).await?;
-            if session.is_some() {
-                return session;
-            }
-            after = Some(next?);
-            self.give_way(shard).await;
-        }
+        self.ask(shard, |reply| ToSessions::Find { tenant, trace, reply }).await.flatten()
     }
 
     async fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {

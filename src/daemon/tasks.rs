@@ -21,9 +21,7 @@ use crate::engine::assemble::texts::SpanBatch;
 use crate::engine::assemble::{Assemble, FullSession, Input};
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::{
-    Found, Nowhere, Part, SessionId, SessionStore, Sessions, Sought, Wanted,
-};
+use crate::engine::sessions::{Found, Nowhere, Part, SessionId, SessionStore, Sessions, Wanted};
 use crate::engine::span::{Report, Span, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::export::board::Board;
@@ -87,13 +85,7 @@ pub(super) enum ToSessions {
     /// Somebody wants rows of these.
     Rows { ids: Vec<SessionId>, budget: usize, reply: oneshot::Sender<Vec<Option<SessionRow>>> },
     /// Somebody looks for the session that holds a trace.
-    Find {
-        tenant: String,
-        after: Option<SessionId>,
-        trace: TraceId,
-        budget: usize,
-        reply: oneshot::Sender<Sought>,
-    },
+    Find { tenant: String, trace: TraceId, reply: oneshot::Sender<Option<SessionId>> },
     /// How many sessions are away, and in no list?
     Away { reply: oneshot::Sender<usize> },
     /// Somebody wants to know why a trace has its score.
@@ -457,9 +449,7 @@ pub(super) fn answer(stage: &Sessions, session_store: &dyn SessionStore, questio
             drop(reply.send(stage.places(after, &wanted, budget)));
         }
         ToSessions::Rows { ids, budget, reply } => drop(reply.send(stage.rows(&ids, budget))),
-        ToSessions::Find { tenant, after, trace, budget, reply } => {
-            drop(reply.send(stage.find(&tenant, after.as_ref(), trace, budget)));
-        }
+        ToSessions::Find { tenant, trace, reply } => drop(reply.send(stage.find(&tenant, trace))),
         ToSessions::Explain { tenant, id, scope, trace, reply } => {
             let explained = stage.explain((&tenant, &id, scope.as_deref()), trace, session_store);
             drop(reply.send(explained.map(Box::new)));

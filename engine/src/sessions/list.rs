@@ -12,7 +12,6 @@ use super::table::SessionTable;
 use super::view::{agent, dollars, is_flagged};
 use crate::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
 use crate::loops::worst;
-use crate::span::TraceId;
 use crate::tenants::tenant_hash;
 use crate::view::{SessionView, TokensView};
 
@@ -51,15 +50,6 @@ pub struct Part {
     pub next: Option<u32>,
     /// How much work it was.
     pub work: usize,
-}
-
-/// A part of a search.
-#[derive(Clone, Debug, Default)]
-pub struct Sought {
-    /// The session that holds the trace, if it was found.
-    pub session: Option<SessionId>,
-    /// The session after which to go on; `None` at the end.
-    pub next: Option<SessionId>,
 }
 
 /// What there is of an id, if its scope is not known.
@@ -128,26 +118,6 @@ pub(super) fn rows(
         }
     }
     rows
-}
-
-/// Looks for a trace in `budget` sessions after `after`.
-pub(super) fn find(
-    sessions: &SessionTable,
-    tenant: &str,
-    after: Option<&SessionId>,
-    (trace, budget): (TraceId, usize),
-) -> Sought {
-    let mut sought = Sought::default();
-    for (looked, session) in sessions.following(Some(tenant), after).enumerate() {
-        if session.traces.number(trace).is_some() {
-            return Sought { session: Some(SessionId::clone(&session.id)), next: None };
-        }
-        if looked + 1 >= budget {
-            sought.next = Some(SessionId::clone(&session.id));
-            break;
-        }
-    }
-    sought
 }
 
 /// Whether a session does what is asked for and its card does not say; adds what it took to find out.

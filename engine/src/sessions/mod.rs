@@ -68,6 +68,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod took;
+mod trace_index;
 mod traces;
 mod verdict;
 mod view;
@@ -81,7 +82,7 @@ use serde::Serialize;
 pub use away::{Nowhere, SessionPlace, SessionStore};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
-pub use list::{Found, LOOK, Part, Place, Sought, Wanted};
+pub use list::{Found, LOOK, Part, Place, Wanted};
 
 use away::{EvictedSessions, Stub};
 use common::Common;
@@ -172,6 +173,7 @@ impl Sessions {
                 shift: WallShift::default(),
                 runs: RunIndex::default(),
                 runaways: BTreeMap::new(),
+                moved: None,
             },
         }
     }
@@ -351,15 +353,9 @@ impl Sessions {
         list::rows(&self.sessions, ids, (budget, &self.shared.rules))
     }
 
-    /// Looks for the session that holds a trace, in `budget` sessions after one.
-    pub fn find(
-        &self,
-        tenant: &str,
-        after: Option<&SessionId>,
-        trace: TraceId,
-        budget: usize,
-    ) -> Sought {
-        list::find(&self.sessions, tenant, after, (trace, budget))
+    /// The session of a tenant that holds a trace, of those in memory; however many there are, it takes as long.
+    pub fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {
+        self.sessions.of_trace(tenant, trace).map(|session| SessionId::clone(&session.id))
     }
 
     /// Why a trace has the score that it has; `None` if no session of this id, and, if it is told, of this scope holds it.
@@ -505,6 +501,9 @@ impl Sessions {
         let placed = session.placed.as_ref().map(|(_, scores)| *scores);
         let card = session.card(placed.unwrap_or_else(|| session.scores(&self.shared.rules)));
         self.sessions.set_card(number, card);
+        if let Some(trace) = self.shared.moved.take() {
+            self.sessions.moved(trace, number);
+        }
         if moves {
             self.sessions.refile(id);
         }

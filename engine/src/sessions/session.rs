@@ -62,6 +62,8 @@ pub(super) struct Shared {
     pub(super) runs: RunIndex,
     /// Sessions that began to run away since they were last asked for, by kind, and how bad it got. Invariant: all are held.
     pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), Cause>,
+    /// The trace that has come to the session that is being changed, or has left it.
+    pub(super) moved: Option<TraceId>,
 }
 
 impl Shared {
@@ -277,6 +279,7 @@ impl Session {
         }
         self.listed.add(&record);
         let Some(number) = number else {
+            shared.moved = Some(record.id);
             record.go_on_from(Past::from(tally.unwrap_or_default()));
             self.traces.insert(record);
             stale.extend(self.traces.after(place));
@@ -323,6 +326,7 @@ impl Session {
         let last = self.traces.last_place();
         let runs = self.change_run(trace, None, shared);
         let mut record = self.traces.remove(trace)?;
+        shared.moved = Some(trace);
         self.used = self.used.minus(record.usage());
         self.listed.remove(&record);
         if let Some(given) = record.given() {

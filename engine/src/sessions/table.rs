@@ -2,7 +2,6 @@
 //!
 //! Each has a number while it is held, which is all that is known of it anywhere else.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,8 +12,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::card::{Card, Cards};
 use super::key::SessionId;
 use super::session::{EvictionOrder, Session};
+use super::trace_index::TraceIndex;
 use crate::sorted::Sorted;
-use crate::span::Timestamp;
+use crate::span::{Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, tenant_hash};
 
 /// All sessions.
@@ -27,6 +27,8 @@ pub(super) struct SessionTable {
     // Invariant: these have the numbers of all of them, each once.
     by_id: HashTable<u32>,
     in_order: Sorted<u32>,
+    // Invariant: of all traces of all of them.
+    by_trace: TraceIndex,
     // As they are filed: where their standing and quiet time put them, or, of the same standing, before. A session of which
     // more comes stays where it is until its turn comes.
     filed: Filed,
@@ -99,6 +101,7 @@ impl SessionTable {
                 u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
             }
         };
+        session.traces.iter().for_each(|trace| self.by_trace.set(trace.id, number, true));
         if let Some(slot) = self.slots.get_mut(index(number)) {
             *slot = Some(session);
         }
@@ -126,6 +129,8 @@ impl SessionTable {
             by_id.shrink_to(2 * by_id.len(), |number| hash(name(*number)));
         }
         let session = self.slots.get_mut(index(number))?.take();
+        let traces = session.iter().flat_map(|session| session.traces.iter());
+        traces.for_each(|trace| self.by_trace.set(trace.id, number, false));
         self.free.push(number);
         self.cards.set(number, None);
         if self.by_id.is_empty() {
@@ -193,19 +198,26 @@ impl SessionTable {
         self.in_order.iter().filter_map(|number| self.at(number))
     }
 
-    /// The sessions of a tenant, or of all, after one.
-    pub(super) fn following<'a>(
-        &'a self,
-        tenant: Option<&'a str>,
-        after: Option<&SessionId>,
-    ) -> impl Iterator<Item = &'a Session> {
-        let place = |number| match after {
-            // It is before all that follow.
-            Some(after) => self.name(number).cmp(&named(after)).then(Ordering::Less),
-            None => self.name(number).cmp(&(tenant.unwrap_or_default(), "", "")),
-        };
-        let sessions = self.in_order.from(&place).filter_map(|number| self.at(number));
-        sessions.take_while(move |session| tenant.is_none_or(|tenant| session.id.tenant == tenant))
+    /// The session of a tenant that holds a trace; of several the first by id.
+    pub(super) fn of_trace(&self, tenant: &str, trace: TraceId) -> Option<&Session> {
+        let sessions = self.by_trace.sessions(trace).filter_map(|number| self.at(number));
+        let holding = sessions.filter(|session| {
+            session.id.tenant == tenant && session.traces.number(trace).is_some()
+        });
+        holding.min_by_key(|session| &session.id)
+    }
+
+    /// How many sessions are looked into for a trace.
+    #[cfg(test)]
+    pub(super) fn looked_into(&self, trace: TraceId) -> usize {
+        self.by_trace.sessions(trace).count()
+    }
+
+    /// Takes note that a trace has come to a session, or has left it.
+    pub(super) fn moved(&mut self, trace: TraceId, number: u32) {
+        let session = self.at(number);
+        let holds = session.is_some_and(|session| session.traces.number(trace).is_some());
+        self.by_trace.set(trace, number, holds);
     }
 
     /// The number of the session of this id.

@@ -51,6 +51,29 @@ fn a_list_reads_a_card_for_each_session_and_looks_into_those_alone_whose_card_do
 }
 
 #[test]
+fn the_session_of_a_trace_is_found_by_looking_into_it_alone() {
+    let mut stage = many(3_000);
+    let held = |stage: &Sessions| -> Vec<(TraceId, SessionId)> {
+        let sessions = stage.sessions.iter();
+        let traces =
+            |session: &Session| session.traces.iter().map(|one| one.id).collect::<Vec<_>>();
+        sessions
+            .flat_map(|one| traces(one).into_iter().map(|id| (id, SessionId::clone(&one.id))))
+            .collect()
+    };
+    let all = held(&stage);
+    for (_, session) in all.iter().step_by(3) {
+        stage.evict(&Arc::new(session.clone()));
+    }
+    for (number, (trace, session)) in all.iter().enumerate() {
+        let is_held = number % 3 != 0;
+        assert_eq!(stage.find("", *trace), is_held.then(|| session.clone()));
+        assert_eq!(stage.sessions.looked_into(*trace), usize::from(is_held));
+        assert_eq!(stage.find("other", *trace), None);
+    }
+}
+
+#[test]
 fn a_place_that_is_free_costs_what_a_card_does_and_is_taken_again() {
     let mut stage = many(40);
     let ids: Vec<_> = stage.sessions.iter().map(|session| SessionId::clone(&session.id)).collect();
