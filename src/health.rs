@@ -106,6 +106,12 @@ const FAMILIES: &[Family] = &[
         "Scrapes that were cut off, by reason: displaced by another one of the same identity, memory, or time.",
         "reason",
     ),
+    (
+        "truncated",
+        "texts_truncated_total",
+        "Times that what a model is asked about a trace was cut for its size, by what: transcript or embedded_text.",
+        "what",
+    ),
     (OTHER, "limits_reached_total", "How often a bound was reached.", "limit"),
 ];
 

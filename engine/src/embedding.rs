@@ -30,6 +30,8 @@ pub struct EmbedRequest {
     pub input: Option<String>,
     /// The answer; `None` only in a request that nothing would follow from.
     pub output: Option<String>,
+    /// One of them is not whole.
+    pub truncated: bool,
 }
 
 /// What a model made of them.
@@ -53,10 +55,13 @@ impl EmbedRequest {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
             Some(whole_words(text, max_bytes).to_owned())
         };
+        let is_longer =
+            |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > max_bytes);
+        let truncated = is_longer(&content.input) || is_longer(&content.output);
         let (input, output) = (text(&content.input), text(&content.output));
         let hash = |text: &Option<String>| text.as_ref().map_or(0, |text| xxh3_64(text.as_bytes()));
         let texts = xxh3_64_with_seed(&hash(&output).to_le_bytes(), hash(&input));
-        output.is_some().then_some(Self { trace, texts, input, output })
+        output.is_some().then_some(Self { trace, texts, input, output, truncated })
     }
 }
 

@@ -34,7 +34,7 @@ pub struct JudgeRules {
     pub flagged: bool,
     /// Bytes of texts in one transcript.
     pub max_transcript_bytes: usize,
-    /// Bytes of long texts that are held for a judge in all traces of a shard; what comes beyond is not kept.
+    /// Bytes of long texts that are held for a judge in all traces of a shard, which tenants share.
     pub max_open_bytes: usize,
 }
 

@@ -41,6 +41,8 @@ pub struct AgentRuns {
     runs: Runs,
     held: RunTable,
     views: Vec<View>,
+    // Of one run that are compared.
+    max_actions: usize,
     /// When something was last said of a run.
     touched: Timestamp,
     // What `scores` was when nothing had changed since.
@@ -113,6 +115,7 @@ impl AgentRuns {
         }
         Self {
             runs: Runs::new(options.max_runs),
+            max_actions: tasks.max_actions_per_run,
             held: RunTable::default(),
             views,
             touched: Timestamp::default(),
@@ -296,13 +299,15 @@ impl AgentRuns {
         for change in changes {
             (self.scores, self.known, self.took) = (None, None, None);
             let (key, run) = match change {
-                Change::Set(key, run) => (key, Some(Arc::from(run))),
+                Change::Set(key, run) => (key, Some(Arc::<Run>::from(run))),
                 Change::Gone(key) => (key, None),
             };
             if let Some(old) = self.held.remove(&key) {
                 self.views.iter_mut().for_each(|view| view.retract(&key, &old));
             }
             if let Some(run) = run {
+                let is_cut = key.task.is_some() && run.actions.len() > self.max_actions;
+                counts.add_many("run_actions", "cut", u64::from(is_cut));
                 for view in &mut self.views {
                     view.admit(&key, &run, moment.wall, counts);
                 }

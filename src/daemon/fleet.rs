@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use super::askers::Askers;
 use super::doors::Doors;
 use super::{
-    Bound, Check, Daemon, Listeners, SessionQuery, StartError, Work, cut, opener, receiver, source,
-    stopped, tasks, upkeep, webhook,
+    Bound, Check, Daemon, Listeners, SessionQuery, StartError, Work, counted, opener, receiver,
+    source, stopped, tasks, upkeep, webhook,
 };
 use crate::access::Listener;
 use crate::clock::Clock;
@@ -43,7 +43,7 @@ pub(super) fn start(
         .alerts_of(upkeep::alert_source(config)?)
         .stopping(stopping.clone())
         .about(config.about(bound.otlp_http.map(|address| address.to_string())))
-        .counting(cut(&health));
+        .counting(counted(&health, Health::cut), counted(&health, Health::limit_reached));
     let Listeners { grpc, otlp, http: export } = listeners;
     let mut routes = exporter.router();
 

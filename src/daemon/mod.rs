@@ -51,7 +51,7 @@ use crate::engine::options::ConventionOptions;
 use crate::engine::pipeline::Stages;
 use crate::engine::update::Barrier;
 use crate::export::board::Board;
-use crate::export::http::Exporter;
+use crate::export::http::{Count, Exporter};
 use crate::export::otlp::ScoresOutError;
 use crate::fleet::Role;
 use crate::health::Health;
@@ -252,7 +252,7 @@ impl Daemon {
             .alerts_of(upkeep::alert_source(config)?)
             .stopping(stopping.clone())
             .about(config.about(bound.otlp_http.map(|address| address.to_string())))
-            .counting(cut(&health));
+            .counting(counted(&health, Health::cut), counted(&health, Health::limit_reached));
         let routes = http::reports(&receiver).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, http, routes)];
 
@@ -556,10 +556,10 @@ fn opener(
     }
 }
 
-/// Counts scrapes that are cut off.
-fn cut(health: &Arc<Health>) -> Arc<dyn Fn(&'static str) + Send + Sync> {
+/// Counts what endpoints tell.
+fn counted(health: &Arc<Health>, count: fn(&Health, &str)) -> Count {
     let health = Arc::clone(health);
-    Arc::new(move |why| health.cut(why))
+    Arc::new(move |what| count(&health, what))
 }
 
 /// Counts what happens to connections.
@@ -568,6 +568,7 @@ fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
     move |event| match event {
         Event::Full => health.limit_reached("server_connections"),
         Event::Handshake => health.refused("tls_handshake"),
+        Event::LongHead => health.refused("head_too_large"),
         Event::Closed(why) => health.closed(why),
     }
 }

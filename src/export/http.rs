@@ -43,8 +43,8 @@ pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
 /// Tells wall time.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Counts a scrape that was cut off, for one of a few reasons.
-pub type Cut = Arc<dyn Fn(&'static str) + Send + Sync>;
+/// Counts something, by one of a few reasons.
+pub type Count = Arc<dyn Fn(&'static str) + Send + Sync>;
 
 /// What the endpoints read.
 #[derive(Clone)]
@@ -73,7 +73,7 @@ impl<Q: Query> Exporter<Q> {
     pub fn new(board: Arc<Board>, health: Gather, query: Q, (detail, now): (Detail, Now)) -> Self {
         let scrapes = Scrapes::new(board.options(), Arc::new(|_| {}));
         let lists = Arc::new(Semaphore::new(MAX_LISTS));
-        let streams = Streams::new(board.options().max_streams);
+        let streams = Streams::new(board.options().max_streams, Arc::new(|_| {}));
         let (_, stopping) = watch::channel(false);
         let about = AboutView::default();
         Self {
@@ -109,10 +109,12 @@ impl<Q: Query> Exporter<Q> {
         Self { stopping, ..self }
     }
 
-    /// Calls this for every scrape that is cut off, with a reason.
+    /// Calls these for every scrape that is cut off, with a reason, and for every stream for which there is no room, with the limit.
     #[must_use]
-    pub fn counting(self, cut: Cut) -> Self {
-        Self { scrapes: Scrapes::new(self.board.options(), cut), ..self }
+    pub fn counting(self, cut: Count, full: Count) -> Self {
+        let options = self.board.options();
+        let streams = Streams::new(options.max_streams, full);
+        Self { scrapes: Scrapes::new(options, cut), streams, ..self }
     }
 
     /// The routes.

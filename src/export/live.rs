@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::api::{FleetRow, fleet_row, read};
 use super::board::Board;
 use super::history::Range;
-use super::http::{Exporter, Refused};
+use super::http::{Count, Exporter, Refused};
 use super::query::Query;
 use crate::access::Identity;
 use crate::engine::explained::AgentFilter;
@@ -62,9 +62,10 @@ pub(super) struct StreamParams {
 }
 
 /// Room for streams: so many for each identity, so that nobody uses up those of others.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Streams {
     most: usize,
+    full: Count,
     // By tenant and name; both are of the configuration.
     of: Arc<Mutex<BTreeMap<Who, Arc<Semaphore>>>>,
 }
@@ -72,9 +73,9 @@ pub(super) struct Streams {
 type Who = (Option<Arc<str>>, Arc<str>);
 
 impl Streams {
-    /// Room for so many of each identity.
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, of: Arc::default() }
+    /// Room for so many of each identity; `full` is called where there is none.
+    pub(super) fn new(most: usize, full: Count) -> Self {
+        Self { most, full, of: Arc::default() }
     }
 
     /// Room for one more of somebody, until it is dropped; `None` if there is none.
@@ -82,7 +83,11 @@ impl Streams {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         let room = of.entry((identity.tenant.clone(), Arc::clone(&identity.name)));
         let room = room.or_insert_with(|| Arc::new(Semaphore::new(self.most)));
-        Arc::clone(room).try_acquire_owned().ok()
+        let permit = Arc::clone(room).try_acquire_owned().ok();
+        if permit.is_none() {
+            (self.full)("api_streams");
+        }
+        permit
     }
 }
 
@@ -185,6 +190,8 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     fn reader(tenant: &str) -> Identity {
@@ -196,12 +203,16 @@ mod tests {
 
     #[test]
     fn nobody_uses_up_the_streams_of_others() {
-        let streams = Streams::new(2);
+        let refused = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&refused);
+        let full = move |_: &'static str| _ = counted.fetch_add(1, Ordering::Relaxed);
+        let streams = Streams::new(2, Arc::new(full));
         let held = [streams.begin(&reader("shop")), streams.begin(&reader("shop"))];
         assert!(held.iter().all(Option::is_some) && streams.begin(&reader("shop")).is_none());
         assert!(streams.begin(&reader("bank")).is_some());
         assert!(streams.begin(&Identity::default()).is_some());
         drop(held);
         assert!(streams.begin(&reader("shop")).is_some());
+        assert_eq!(refused.load(Ordering::Relaxed), 1);
     }
 }

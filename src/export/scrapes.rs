@@ -18,7 +18,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::history::ApiOptions;
-use super::http::Cut;
+use super::http::Count;
 use crate::access::Identity;
 
 /// Pages that are rendered at a time, for operators and for tenants.
@@ -43,7 +43,7 @@ pub(super) struct Scrapes {
 
 struct Readers {
     options: ApiOptions,
-    cut: Cut,
+    cut: Count,
     state: Mutex<State>,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Reading {
 
 impl Scrapes {
     /// No pages yet.
-    pub(super) fn new(options: ApiOptions, cut: Cut) -> Self {
+    pub(super) fn new(options: ApiOptions, cut: Count) -> Self {
         let permits = || Arc::new(Semaphore::new(MAX_RENDERED));
         let readers = Readers { options, cut, state: Mutex::default() };
         Self { operators: permits(), tenants: permits(), readers: Arc::new(readers) }

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::outline::Frame;
-use super::repair::{Repair, ids, parent, rejected};
+use super::repair::{Repair, ids, parent, rejected, repaired};
 use super::report::MAX_LISTED;
 use super::{Batch, Tally};
 use crate::engine::convention::{
-    Conventions, Names, Outline, RawAttributes, RawEvent, RawLink, RawLog, RawResource, RawScope,
-    RawSpan, RawValue, Scope,
+    Caps, Conventions, Names, Outline, RawAttributes, RawEvent, RawLink, RawLog, RawResource,
+    RawScope, RawSpan, RawValue, Scope,
 };
 use crate::engine::span::{Report, Resource, SpanId, Status, Timestamp, TraceId};
 
@@ -69,9 +69,14 @@ impl<'a> Builder<'a> {
         self.batch.spans.reserve(usize::try_from(spans).unwrap_or(0));
     }
 
-    /// What follows is of this resource.
-    pub(super) fn resource(&mut self, attributes: RawAttributes<'_>) {
-        self.resource = self.conventions.resource(&RawResource { attributes }, self.tenant);
+    /// What follows is of this resource; returns whether nothing had to be mended of it.
+    pub(super) fn resource(&mut self, attributes: RawAttributes<'_>) -> bool {
+        let (resource, mended) =
+            self.conventions.resource(&RawResource { attributes }, self.tenant);
+        self.resource = resource;
+        let is_sound = mended.is_empty();
+        self.repaired(mended);
+        is_sound
     }
 
     /// The resource is to be known by its bytes when it comes again.
@@ -154,6 +159,7 @@ impl<'a> Builder<'a> {
         }
         self.batch.spans.push(reading.span);
         self.reports(reading.reports);
+        self.repaired(reading.repaired);
         self.unused(reading.unused);
         raw.attributes.cleared()
     }
@@ -177,6 +183,7 @@ impl<'a> Builder<'a> {
         self.batch.logs.extend(reading.log);
         self.batch.spans.extend(reading.spans);
         self.reports(reading.reports);
+        self.repaired(reading.repaired);
         self.unused(reading.unused);
     }
 
@@ -191,14 +198,16 @@ impl<'a> Builder<'a> {
     pub(super) fn report(
         &mut self,
         index: usize,
-        read: impl FnOnce(&Conventions, Option<&Arc<str>>) -> Result<Report, String>,
+        read: impl FnOnce(&Caps<'_>, Option<&Arc<str>>) -> Result<Report, String>,
     ) {
-        match read(self.conventions, self.tenant) {
+        let caps = self.conventions.caps();
+        match read(&caps, self.tenant) {
             Ok(mut report) => {
                 self.batch.tally.reports += 1;
                 if report.time.0 == 0 {
                     report.time = self.batch.arrival;
                 }
+                self.repaired(caps.cuts());
                 self.reports(vec![report]);
             }
             Err(why) => {
@@ -223,6 +232,12 @@ impl<'a> Builder<'a> {
         let tenant = self.tenant;
         let owned = |report| Report { tenant: tenant.cloned(), ..report };
         self.batch.reports.extend(reports.into_iter().map(owned));
+    }
+
+    fn repaired(&mut self, mended: Vec<&'static str>) {
+        for why in mended {
+            repaired(&mut self.batch.tally, why, 1);
+        }
     }
 
     fn unused(&mut self, unused: Vec<&'static str>) {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::builder::Builder;
 use super::tree::Json;
 use crate::engine::agents::BASELINE;
-use crate::engine::convention::{Conventions, SentReport, trace_id};
+use crate::engine::convention::{Caps, SentReport, trace_id};
 use crate::engine::drops::{DEPLOYMENT, STREAMS, Stream};
 use crate::engine::math::Quanta;
 use crate::engine::span::{Report, RunTarget, Source, Target, Timestamp};
@@ -107,9 +107,7 @@ enum Nanos {
 /// Takes the reports of a protobuf request.
 pub(super) fn protobuf(request: ReportRequest, builder: &mut Builder<'_>) {
     for (index, report) in request.reports.into_iter().enumerate() {
-        let read = |conventions: &Conventions, tenant: Option<&Arc<str>>| {
-            accept(conventions, tenant, report)
-        };
+        let read = |caps: &Caps<'_>, tenant: Option<&Arc<str>>| accept(caps, tenant, report);
         builder.report(index, read);
     }
 }
@@ -118,9 +116,9 @@ pub(super) fn protobuf(request: ReportRequest, builder: &mut Builder<'_>) {
 pub(super) fn json(request: &Json<'_>, builder: &mut Builder<'_>) {
     let reports = request.get("reports").and_then(Json::as_list);
     for (index, report) in reports.into_iter().flatten().enumerate() {
-        let read = |conventions: &Conventions, tenant: Option<&Arc<str>>| {
+        let read = |caps: &Caps<'_>, tenant: Option<&Arc<str>>| {
             let report = JsonReport::deserialize(report).map_err(|error| error.to_string())?;
-            accept(conventions, tenant, report.try_into()?)
+            accept(caps, tenant, report.try_into()?)
         };
         builder.report(index, read);
     }
@@ -143,14 +141,14 @@ pub(super) fn response_json(accepted: u64, rejected: &[(usize, String)]) -> Stri
 }
 
 fn accept(
-    conventions: &Conventions,
+    caps: &Caps<'_>,
     tenant: Option<&Arc<str>>,
     mut report: v1::Report,
 ) -> Result<Report, String> {
     let target = target((report.target.take(), report.scope.take()), tenant)?;
     if let Target::Agent(_) = target {
         let name = report.name.clone();
-        let about = of_agents(conventions, target, report);
+        let about = of_agents(caps, target, report);
         return match name.as_str() {
             BASELINE => acceptance(about),
             DEPLOYMENT => Ok(about),
@@ -167,20 +165,20 @@ fn accept(
         id: &report.id,
         time: Timestamp(report.time_unix_nano),
     };
-    conventions.reported(&sent).map_err(|why| explained(why, &report.name).clone())
+    caps.reported(&sent).map_err(|why| explained(why, &report.name).clone())
 }
 
 /// What is said of agents as a whole. A score says yes or no; more is not asked of it.
-fn of_agents(conventions: &Conventions, target: Target, report: v1::Report) -> Report {
+fn of_agents(caps: &Caps<'_>, target: Target, report: v1::Report) -> Report {
     let label = report.label.filter(|label| !label.is_empty());
     Report {
         target,
         name: Arc::from(report.name),
         score: Quanta(if report.score.unwrap_or(0.0) > 0.0 { Quanta::ONE } else { 0 }),
-        label: label.map(|label| conventions.cap_name(Arc::from(label))),
+        label: label.map(|label| caps.shared(Arc::from(label))),
         explanation: None,
         source: Source::Reported,
-        identifier: conventions.cap_name(Arc::from(report.id)),
+        identifier: caps.shared(Arc::from(report.id)),
         judge: None,
         time: Timestamp(report.time_unix_nano),
         tenant: None,

@@ -5,6 +5,7 @@
 //! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again). Where there is no room
 //! for a new connection, one goes that is of least use (see [`super::peer`]).
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +16,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::response::Response;
+use axum::http::uri::{Authority, PathAndQuery};
+use axum::http::{StatusCode, Version};
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -50,7 +53,7 @@ pub struct ServerOptions {
     /// client may take as long.
     #[serde(with = "crate::engine::options::human")]
     pub idle_timeout: Duration,
-    /// Largest head of a request, in bytes; HTTP/1 takes at least 8 KiB.
+    /// Largest head of a request, in bytes, over HTTP/2 as RFC 9113, 6.5.2, counts them; HTTP/1 takes at least 8 KiB.
     pub max_header_bytes: u32,
     /// How long connections may take to finish at shutdown; then they are cut.
     #[serde(with = "crate::engine::options::human")]
@@ -71,6 +74,8 @@ pub enum Event {
     Full,
     /// A client and we found no secure connection.
     Handshake,
+    /// The head of a request was too large.
+    LongHead,
     /// We closed a connection, for one of a few reasons.
     Closed(&'static str),
 }
@@ -232,7 +237,8 @@ fn builder(options: &ServerOptions) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20))
-        .max_header_list_size(options.max_header_bytes)
+        // What is larger is refused unseen; up to there it is refused by `answer`, which counts it.
+        .max_header_list_size(options.max_header_bytes.saturating_mul(2))
         .max_frame_size(256 << 10)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(MAX_STREAMS * STREAM_WINDOW_BYTES)
@@ -323,7 +329,7 @@ async fn connection(
 
 /// Serves one connection until it ends, idles or has to stop.
 async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
-    server: &Server,
+    server: &Arc<Server>,
     (stream, address): (S, SocketAddr),
     names: Option<PeerNames>,
     peer: &Arc<Peer>,
@@ -331,7 +337,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
 ) {
     let ServerOptions { header_read_timeout, idle_timeout, .. } = server.options;
     let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
-        let (peer, running) = (Arc::clone(peer), peer.runs());
+        let (server, peer, running) = (Arc::clone(server), Arc::clone(peer), peer.runs());
         // Whoever may do what anybody may is nobody in particular.
         let counts = needed(request.uri().path()).is_some();
         request.extensions_mut().insert(Arc::clone(&peer));
@@ -340,9 +346,8 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         }
         let mut step = telemetry::request(&request);
         let request = request.map(|body| Body::new(Tracked::new(body, Arc::clone(&peer))));
-        let answered = server.router.clone().oneshot(request);
         async move {
-            let response = answered.await;
+            let response = answer(&server, request).await;
             response.iter().for_each(|response| step.answered(response));
             if counts && response.as_ref().is_ok_and(is_success) {
                 peer.was_served();
@@ -359,9 +364,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, peer = %address, "connection closed");
-                    if let Some(why) = why_closed(&*error) {
-                        (server.tell)(Event::Closed(why));
-                    }
+                    why_ended(&*error).into_iter().for_each(|event| (server.tell)(event));
                 } else if let Some(why) = closing {
                     (server.tell)(Event::Closed(why));
                 }
@@ -402,6 +405,16 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     }
 }
 
+/// Answers a request, if its head is not too large.
+async fn answer(server: &Server, request: hyper::Request<Body>) -> Result<Response, Infallible> {
+    let max_bytes = u64::from(server.options.max_header_bytes);
+    if request.version() == Version::HTTP_2 && head_bytes(&request) > max_bytes {
+        (server.tell)(Event::LongHead);
+        return Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response());
+    }
+    server.router.clone().oneshot(request).await
+}
+
 /// Why we close connections.
 const DISPLACED: &str = "displaced";
 const IDLE: &str = "idle";
@@ -409,16 +422,34 @@ const SLOW: &str = "slow_bodies";
 const SLOW_HEAD: &str = "slow_head";
 const STALLED: &str = "stalled";
 
-/// Why it was us who closed a connection; `None` if it was not.
-fn why_closed(error: &(dyn Error + 'static)) -> Option<&'static str> {
+/// The head of an HTTP/2 request, in the bytes that a header list has by RFC 9113, 6.5.2.
+fn head_bytes<B>(request: &hyper::Request<B>) -> u64 {
+    let uri = request.uri();
+    let pseudo = [
+        (":method", Some(request.method().as_str())),
+        (":scheme", uri.scheme_str()),
+        (":authority", uri.authority().map(Authority::as_str)),
+        (":path", uri.path_and_query().map(PathAndQuery::as_str)),
+    ];
+    let pseudo =
+        pseudo.iter().filter_map(|(name, value)| Some((name.len(), value.as_ref()?.len())));
+    let fields = request.headers().iter().map(|(name, value)| (name.as_str().len(), value.len()));
+    pseudo.chain(fields).map(|(name, value)| (name + value + 32) as u64).sum()
+}
+
+/// Why it was us who ended a connection; `None` if it was not.
+fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
-            return (error.kind() == io::ErrorKind::TimedOut).then_some(STALLED);
+            return (error.kind() == io::ErrorKind::TimedOut).then_some(Event::Closed(STALLED));
         }
         let hyper = error.downcast_ref::<hyper::Error>();
         if hyper.is_some_and(|error| error.is_timeout() && error.source().is_none()) {
-            return Some(IDLE);
+            return Some(Event::Closed(IDLE));
+        }
+        if hyper.is_some_and(hyper::Error::is_parse_too_large) {
+            return Some(Event::LongHead);
         }
         cause = error.source();
     }

@@ -101,8 +101,8 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
                     self.resource_attributes(sent, &mut attributes)?;
                 }
             }
-            self.builder.resource(attributes);
-            if let Some(whole) = whole.filter(|_| self.odd == before) {
+            let is_sound = self.builder.resource(attributes) && self.odd == before;
+            if let Some(whole) = whole.filter(|_| is_sound) {
                 self.builder.keep_resource(whole);
             }
         }

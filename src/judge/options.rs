@@ -64,8 +64,8 @@ pub struct JudgeOptions {
     pub max_queue: usize,
     /// Bytes of texts of all traces that wait or are judged; over it likewise.
     pub max_pending_bytes: usize,
-    /// Bytes of long texts that each shard holds for the judge in traces that are open or with it; a trace with texts beyond that is not
-    /// judged.
+    /// Bytes of long texts that each shard holds for the judge in traces that are open or with it; over it the quietest traces do without of
+    /// the tenant that has the most of its share, or the one that came last if that is its own. One that does without is not judged.
     pub max_open_bytes: usize,
     /// Bytes of texts of one trace; the steps in the middle are left out.
     pub max_transcript_bytes: usize,

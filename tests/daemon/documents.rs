@@ -58,6 +58,7 @@ fn every_limit_of_the_configuration_is_told_in_operations() {
         .flat_map(|row| {
             let cells: Vec<&str> = row.split(" | ").collect();
             assert!(cells.len() >= 3 && !cells[1].is_empty() && !cells[2].is_empty(), "{row}");
+            assert_ne!(cells[2], "not counted", "{row}");
             cells[0].split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
         })
         .collect();

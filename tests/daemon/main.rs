@@ -17,6 +17,7 @@ mod embed;
 mod end_to_end;
 mod expectations;
 mod judge;
+mod limits;
 mod loops;
 mod overload;
 mod past;

@@ -156,6 +156,27 @@ fn records(world: &[(One, Vec<One>)]) -> Vec<(Timestamp, RunRecord)> {
     .collect()
 }
 
+#[test]
+fn a_run_whose_actions_are_not_all_compared_is_counted() {
+    let cuts = |max_actions_per_run: usize| {
+        let tasks = TaskOptions { max_actions_per_run, ..TaskOptions::default() };
+        let mut runs = AgentRuns::new(&AgentOptions::default(), &tasks, &ArsOptions::default());
+        let mut counts = Counts::default();
+        let one = One {
+            task: 0,
+            ago_seconds: 0,
+            success: Some(true),
+            disturbed: false,
+            actions: vec!["search".to_owned(), "read".to_owned()],
+            gone: false,
+            confidences: Vec::new(),
+        };
+        runs.trace(trace(0, &one), MOMENT, &mut counts);
+        counts.get("run_actions", "cut")
+    };
+    assert_eq!([2, 1].map(cuts), [0, 1]);
+}
+
 /// Lets everything come in an order that the keys say, some of it twice; a trace's own words keep their order.
 fn lived(world: &[(One, Vec<One>)], keys: &[u16]) -> AgentRuns {
     let options =

@@ -94,6 +94,7 @@ impl Assemble {
         let Some(texts) = texts else { return };
         let Some(held) = self.traces.get_mut(texts.trace) else { return };
         if held.texts_asked.replace(texts.texts) != Some(texts.texts) {
+            self.counts.add_many("truncated", "embedded_text", u64::from(texts.truncated));
             self.embed_requests.push(texts);
         }
     }
@@ -122,7 +123,11 @@ impl Assemble {
                 self.forgo_texts_of_judge(id);
             }
         }
-        self.requests.extend(request);
+        if let Some(request) = request {
+            let truncated = u64::from(request.transcript.truncated);
+            self.counts.add_many("truncated", "transcript", truncated);
+            self.requests.push(request);
+        }
     }
 
     /// Takes what a judge says of a trace.

@@ -64,6 +64,12 @@ impl Deadlines {
         lists.flat_map(|lists| lists.open.iter().chain(lists.done.iter())).map(|(_, id)| id)
     }
 
+    /// Those of one tenant.
+    pub(super) fn traces_of(&self, tenant: TenantHash) -> impl Iterator<Item = TraceKey> + '_ {
+        let lists = self.tenants.get(&tenant).into_iter();
+        lists.flat_map(|lists| lists.open.iter().chain(lists.done.iter())).map(|(_, id)| id)
+    }
+
     /// The traces that are not done.
     pub(super) fn open(&self) -> impl Iterator<Item = TraceKey> + '_ {
         self.tenants.values().flat_map(|lists| lists.open.iter()).map(|(_, id)| id)

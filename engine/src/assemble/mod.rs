@@ -16,11 +16,13 @@ mod names;
 mod open_trace;
 mod over;
 mod parents;
+mod quietest;
 mod recent;
 mod reports;
 mod resources;
 pub mod saved;
 mod sealed;
+mod text_room;
 pub mod texts;
 mod traces;
 mod turns;
@@ -42,8 +44,10 @@ use self::full::SESSION_FULL;
 use self::names::Names;
 use self::open_trace::{OpenTrace, Pending, State};
 use self::parents::Parents;
+use self::quietest::Quietest;
 use self::resources::Resources;
 use self::sealed::Sealed;
+use self::text_room::TextBytes;
 use self::texts::{Keeping, RecentBatches, SpanBatch};
 use self::traces::Traces;
 use self::turns::Turns;
@@ -58,7 +62,9 @@ use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::tenants::{Shares, TenantHash, TraceKey};
-use super::trace::{Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored};
+use super::trace::{
+    Added, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored,
+};
 use super::update::{OverBy, TraceUpdate};
 
 /// What the stage is fed.
@@ -89,7 +95,9 @@ pub struct Assemble {
     // Since the last drain.
     came: RecentBatches,
     // Of all traces: what their spans say of long texts that only people and models read.
-    text_bytes: usize,
+    text_bytes: TextBytes,
+    // Of those that have any.
+    quietest_with_texts: Quietest,
     requests: Vec<JudgeRequest>,
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
     embedding: Option<usize>,
@@ -101,8 +109,8 @@ pub struct Assemble {
     names: Names,
     // Of those that are open.
     ages: Ages,
-    // By tenant, the quietest of those that are open, once there was no room: the first to go last.
-    quietest: BTreeMap<TenantHash, Vec<(Timestamp, TraceKey)>>,
+    // Of those that are open.
+    quietest: Quietest,
     shares: Shares,
     // Invariant: one entry per held trace, at the moment that the trace says.
     deadlines: Deadlines,
@@ -154,7 +162,8 @@ impl Assemble {
             judging: None,
             attention: Attention::default(),
             came: RecentBatches::default(),
-            text_bytes: 0,
+            text_bytes: TextBytes::default(),
+            quietest_with_texts: Quietest::default(),
             requests: Vec::new(),
             embedding: None,
             embed_requests: Vec::new(),
@@ -164,7 +173,7 @@ impl Assemble {
             parents: Parents::new(options.max_learned),
             names: Names::new(options.max_learned),
             ages: Ages::default(),
-            quietest: BTreeMap::new(),
+            quietest: Quietest::default(),
             shares: Shares::default(),
             deadlines: Deadlines::default(),
             farewells: Vec::new(),
@@ -399,21 +408,31 @@ impl Assemble {
             self.too_late(spans.clone(), now);
             return self.counts.add_many("late", "dropped", spans.count() as u64);
         }
-        let readers = self.has_readers();
+        let (readers, reads) = (self.has_readers(), self.attention.reads(id.tenant));
+        // Of one that has lost texts nobody reads the rest.
+        if reads && !readers && self.traces.get(id).is_some_and(|held| !held.untold) {
+            self.make_text_room(id, spans.clone());
+        }
         let Self { traces, resources, symbols, counts, options, rules, text_bytes, .. } = self;
-        let reads = self.attention.reads(id.tenant);
         let keeping = Keeping::new(readers, reads, self.judging.as_ref());
         let Some(held) = traces.get_mut(id) else { return };
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
         let (mut taken, was_rooted) = (0, held.is_rooted());
         for span in spans {
-            let texts = keeping.texts(*text_bytes, counts);
+            let texts = keeping.texts(text_bytes.all(), counts);
             let resource = resources.shared(&span.resource);
             let before = held.parts.spans.text_bytes();
             match held.take(span, (options.max_spans_per_trace, &rules.loops), |spans, span| {
                 spans.add(span, &resource, symbols, texts)
             }) {
-                Ok(()) => taken += 1,
+                Ok(added) => {
+                    // Of two that have one id one is left out, whichever came first.
+                    counts.add_many("spans", "duplicate", u64::from(added != Added::New));
+                    if added == Added::Known {
+                        continue;
+                    }
+                    taken += 1;
+                }
                 Err(why) => {
                     counts.add("spans", why);
                     continue;
@@ -421,7 +440,7 @@ impl Assemble {
             }
             keeping.note(held, span, texts);
             let after = held.parts.spans.text_bytes();
-            *text_bytes = text_bytes.saturating_sub(before).saturating_add(after);
+            text_bytes.change(id, before, after);
         }
         if taken > 0 {
             held.root_is_new |= !was_rooted && held.is_rooted();
@@ -556,7 +575,7 @@ impl Assemble {
 
     fn remove(&mut self, id: TraceKey) {
         if let Some(held) = self.traces.remove(id) {
-            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
+            self.text_bytes.change(id, held.parts.spans.text_bytes(), 0);
             self.deadlines.remove(&(held.queued, id));
         }
     }

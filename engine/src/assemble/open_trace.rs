@@ -228,13 +228,16 @@ impl OpenTrace {
         (metrics, mut rubrics): Questions,
         (rules, unread): (&JudgeRules, bool),
     ) -> JudgeRequest {
+        let mut truncated = false;
         for judged in rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
             let kept = whole_words(&judged.text, rules.max_transcript_bytes).len();
+            truncated |= kept < judged.text.len();
             judged.text.truncate(kept);
         }
         let unread = unread || self.untold;
         let read = || transcript(trace, rules.max_transcript_bytes);
-        let (transcript, root) = if unread { (Transcript::default(), None) } else { read() };
+        let (mut transcript, root) = if unread { (Transcript::default(), None) } else { read() };
+        transcript.truncated |= truncated;
         let agent = update.agent.clone().unwrap_or_default();
         let answered = self
             .judgement
@@ -273,21 +276,21 @@ impl OpenTrace {
         if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
     }
 
-    /// Adds a span, if it is new, and there is room; else why not.
+    /// Adds a span, if there is room, and none of its id that holds against it; else why not.
     pub(super) fn take(
         &mut self,
         span: &Span,
         (max, loops): (usize, &LoopOptions),
         add: impl FnOnce(&mut Spans, &Span) -> Added,
-    ) -> Result<(), &'static str> {
+    ) -> Result<Added, &'static str> {
         if !self.has_room(span, max) {
             return Err(TRACE_FULL);
         }
-        if add(&mut self.parts.spans, span) == Added::Known {
-            return Err("duplicate");
+        let added = add(&mut self.parts.spans, span);
+        if added != Added::Known {
+            self.note(span, loops);
         }
-        self.note(span, loops);
-        Ok(())
+        Ok(added)
     }
 
     /// So many new things were applied: it is open again, and its timer starts anew. Returns whether it was done.

@@ -85,33 +85,8 @@ impl Assemble {
         if let Some(id) = self.deadlines.first_done(tenant) {
             return Some(id);
         }
-        loop {
-            if self.quietest.get(&tenant).is_none_or(Vec::is_empty) {
-                let quietest = self.find_quietest(tenant);
-                self.quietest.retain(|_, left| !left.is_empty());
-                self.quietest.insert(tenant, quietest);
-            }
-            let (heard, id) = self.quietest.get_mut(&tenant)?.pop()?;
-            let held = self.traces.get(id);
-            if held.is_some_and(|held| held.state == State::Open && held.heard == heard) {
-                return Some(id);
-            }
-        }
-    }
-
-    /// Some of a tenant's open traces, the quietest last. Whatever comes makes traces less quiet, so these stay the quietest ones as long as
-    /// nothing comes of them.
-    fn find_quietest(&self, tenant: TenantHash) -> Vec<(Timestamp, TraceKey)> {
         let open = self.deadlines.open_of(tenant);
-        let mut open: Vec<_> =
-            open.filter_map(|id| Some((self.traces.get(id)?.heard, id))).collect();
-        let some = open.len().div_ceil(SHARE);
-        if some < open.len() {
-            open.select_nth_unstable(some);
-            open.truncate(some);
-        }
-        open.sort_unstable_by(|one, other| other.cmp(one));
-        open
+        self.quietest.next(tenant, &self.traces, open, |held| held.state == State::Open)
     }
 
     /// What a trace that becomes final without a root tells about others.
@@ -189,6 +164,3 @@ fn presume(agent: &mut AgentKey, known: &AgentKey) {
         }
     }
 }
-
-/// The share of the open traces that is looked for at a time, when there is no room.
-const SHARE: usize = 64;

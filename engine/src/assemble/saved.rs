@@ -77,7 +77,7 @@ impl Assemble {
             let id = TraceKey::new(id, held.tenant.as_deref());
             held.id = id;
             held.restored(&mut self.symbols);
-            self.text_bytes += held.parts.spans.text_bytes();
+            self.text_bytes.change(id, 0, held.parts.spans.text_bytes());
             self.deadlines.insert((held.queued, id), held.state != State::Open);
             if held.state == State::Open {
                 self.ages.add(held.opened);

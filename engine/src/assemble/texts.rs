@@ -4,6 +4,7 @@
 //! spans that come together the roots are looked at first, and of a trace that begins there and is passed over no texts are kept.
 //! What came is at hand until the next drain. That reads what may be flagged, and there such a trace gets its texts after all.
 
+use std::mem;
 use std::sync::Arc;
 
 use super::{Assemble, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp, TraceKey};
@@ -74,7 +75,7 @@ impl Assemble {
         for group in together.places.chunk_by(|one, next| trace(one) == trace(next)) {
             self.group(group.iter().filter_map(|place| together.all.get(*place)), now);
         }
-        if !std::mem::take(&mut self.came.passed_over).is_empty() || !self.came.batches.is_empty() {
+        if !mem::take(&mut self.came.passed_over).is_empty() || !self.came.batches.is_empty() {
             self.came.batches.push(together);
         }
     }
@@ -95,7 +96,7 @@ impl Assemble {
     /// Does without the texts of a trace.
     pub(super) fn forgo_texts(&mut self, id: TraceKey) {
         if let Some(held) = self.traces.get_mut(id) {
-            self.text_bytes = self.text_bytes.saturating_sub(held.parts.spans.text_bytes());
+            self.text_bytes.change(id, held.parts.spans.text_bytes(), 0);
             held.forgo_texts();
         }
     }
@@ -107,18 +108,31 @@ impl Assemble {
         }
     }
 
-    /// Gives a trace that came without its texts these after all.
+    /// Gives a trace that came without its texts these after all, if there is room for them.
     pub(super) fn put_texts(&mut self, id: TraceKey) {
-        let Some(held) = self.traces.get_mut(id).filter(|held| held.bare) else { return };
-        (held.bare, held.untold) = (false, false);
-        held.parts.spans = Spans::default();
-        for span in self.came.of(id.id).filter(|span| span.resource.tenant == held.tenant) {
-            if held.has_room(span, self.options.max_spans_per_trace) {
-                let resource = self.resources.shared(&span.resource);
-                held.parts.spans.add(span, &resource, &mut self.symbols, true);
+        if !self.traces.get(id).is_some_and(|held| held.bare) {
+            return;
+        }
+        let mut came = mem::take(&mut self.came);
+        let own = |span: &&Span| TraceKey::from(*span) == id;
+        let spans: Vec<&Span> = came.of(id.id).filter(own).collect();
+        let has_room = self.make_text_room(id, spans.iter().copied());
+        self.counts.add_many("texts", "full", u64::from(!has_room));
+        if let Some(held) = self.traces.get_mut(id) {
+            held.bare = false;
+            if has_room {
+                held.untold = false;
+                held.parts.spans = Spans::default();
+                for span in spans {
+                    if held.has_room(span, self.options.max_spans_per_trace) {
+                        let resource = self.resources.shared(&span.resource);
+                        held.parts.spans.add(span, &resource, &mut self.symbols, true);
+                    }
+                }
+                self.text_bytes.change(id, 0, held.parts.spans.text_bytes());
             }
         }
-        self.text_bytes = self.text_bytes.saturating_add(held.parts.spans.text_bytes());
+        self.came = came;
     }
 
     /// The traces all of whose roots among these pass them over, in order.

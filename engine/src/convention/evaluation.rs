@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::draft::{meant, name, number};
-use super::finish::capped;
 use super::index::Hits;
 use super::json::Json;
 use super::raw::{RawAttributes, RawSpan, RawValue};
-use super::{Conventions, Trigger, messages};
+use super::{Caps, Trigger, messages};
 use crate::math::Quanta;
 use crate::signal::CONSTRAINT_VIOLATION;
 use crate::span::{Operation, Report, Source, Target, Timestamp, TraceId};
@@ -75,7 +74,7 @@ pub struct SentReport<'a> {
     pub time: Timestamp,
 }
 
-impl Conventions {
+impl Caps<'_> {
     /// Reads a score that comes over our own API, by the same names and ranges as any other.
     ///
     /// # Errors
@@ -96,7 +95,7 @@ impl Conventions {
 
 /// All results on a span: its attributes, its events, its annotations.
 pub(super) fn of_span(
-    conventions: &Conventions,
+    caps: &Caps<'_>,
     raw: &RawSpan<'_>,
     operation: Operation,
     tenant: Option<&Arc<str>>,
@@ -106,7 +105,7 @@ pub(super) fn of_span(
     let evaluator = operation == Operation::Evaluation;
     // An evaluator's span is about what it links to, else about its parent's trace; one that stands alone says by id.
     let standing_alone = evaluator && raw.parent.is_none();
-    let by_id = || target_by_id(conventions, &raw.attributes, tenant);
+    let by_id = || target_by_id(caps, &raw.attributes, tenant);
     let about = linked
         .filter(|_| evaluator)
         .or_else(|| standing_alone.then(by_id).flatten())
@@ -118,42 +117,39 @@ pub(super) fn of_span(
             value: Some(value),
             ..Finding::default()
         };
-        results.push(report(conventions, finding, own, raw.end));
+        results.push(report(caps, finding, own, raw.end));
     }
     if raw.attributes.str("gen_ai.evaluation.name").is_some() {
-        results.push(report(conventions, semconv(&raw.attributes), about.clone(), raw.end));
+        results.push(report(caps, semconv(&raw.attributes), about.clone(), raw.end));
     }
     for event in raw.events.iter().filter(|event| event.name == RESULT) {
-        results.push(report(conventions, semconv(&event.attributes), about.clone(), raw.end));
+        results.push(report(caps, semconv(&event.attributes), about.clone(), raw.end));
     }
     for ((scope, _, _), finding) in annotations(&raw.attributes) {
         let target = match scope {
-            Scope::Session => {
-                session(conventions, &raw.attributes, tenant).ok_or("report_without_target")
-            }
+            Scope::Session => session(caps, &raw.attributes, tenant).ok_or("report_without_target"),
             Scope::Span | Scope::Trace => Ok(about.clone()),
         };
-        results.push(target.and_then(|target| report(conventions, finding, target, raw.end)));
+        results.push(target.and_then(|target| report(caps, finding, target, raw.end)));
     }
     results
 }
 
 /// The result in a log record.
 pub(super) fn of_log(
-    conventions: &Conventions,
+    caps: &Caps<'_>,
     attributes: &RawAttributes<'_>,
     own: Option<Target>,
     time: Timestamp,
     tenant: Option<&Arc<str>>,
 ) -> Result<Report, &'static str> {
-    let target = own
-        .or_else(|| target_by_id(conventions, attributes, tenant))
-        .ok_or("report_without_target")?;
-    report(conventions, semconv(attributes), target, time)
+    let target =
+        own.or_else(|| target_by_id(caps, attributes, tenant)).ok_or("report_without_target")?;
+    report(caps, semconv(attributes), target, time)
 }
 
 fn target_by_id(
-    conventions: &Conventions,
+    caps: &Caps<'_>,
     attributes: &RawAttributes<'_>,
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
@@ -161,9 +157,9 @@ fn target_by_id(
     // Strands' evaluators put the trace id there; no provider's id looks like one.
     let response = response.map(|id| match trace_id(&id) {
         Some(trace_id) => Target::Trace(trace_id),
-        None => Target::Response { tenant: tenant.cloned(), id: conventions.cap_name(id) },
+        None => Target::Response { tenant: tenant.cloned(), id: caps.shared(id) },
     });
-    response.or_else(|| session(conventions, attributes, tenant))
+    response.or_else(|| session(caps, attributes, tenant))
 }
 
 /// A trace id from 32 hex digits; `None` if it is none.
@@ -177,13 +173,13 @@ pub fn trace_id(text: &str) -> Option<TraceId> {
 }
 
 fn session(
-    conventions: &Conventions,
+    caps: &Caps<'_>,
     attributes: &RawAttributes<'_>,
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
-    let hits = Hits::once(&conventions.index, attributes);
-    let name = conventions.session_of(&hits, attributes)?;
-    let id = Arc::from(conventions.capped_name(&name.id));
+    let hits = Hits::once(&caps.conventions.index, attributes);
+    let name = caps.conventions.session_of(&hits, attributes)?;
+    let id = Arc::from(caps.name(&name.id));
     Some(Target::Session { tenant: tenant.cloned(), id, scope: None })
 }
 
@@ -242,7 +238,7 @@ fn annotations<'a>(
 }
 
 fn report(
-    conventions: &Conventions,
+    caps: &Caps<'_>,
     finding: Finding<'_>,
     target: Target,
     time: Timestamp,
@@ -257,7 +253,7 @@ fn report(
         (None, Some(label)) => labelled(label).ok_or("report_without_score")?,
         (None, None) => return Err("report_without_score"),
     };
-    let options = &conventions.options;
+    let options = &caps.conventions.options;
     let mapped = options.score_names.get(&*sent).map_or(&*sent, String::as_str);
     let range = options.score_ranges.get(&*sent).or_else(|| options.score_ranges.get(mapped));
     let range = range.copied().or_else(|| range_of(finding.range?));
@@ -267,14 +263,14 @@ fn report(
         .ok_or("report_out_of_range")?;
     Ok(Report {
         target,
-        name: Arc::from(capped(mapped, options.max_name_bytes)),
+        name: Arc::from(caps.name(mapped)),
         score,
-        label: finding.label.map(|label| conventions.cap_name(Arc::from(label))),
+        label: finding.label.map(|label| caps.shared(Arc::from(label))),
         explanation: None,
         source: Source::Reported,
         identifier: finding
             .identifier
-            .map_or_else(|| Arc::from(""), |identifier| conventions.cap_name(identifier)),
+            .map_or_else(|| Arc::from(""), |identifier| caps.shared(identifier)),
         judge: None,
         time,
         tenant: None,

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use super::draft::{Draft, SessionDraft, meant, name, tool_named};
 use super::index::Hits;
 use super::json::Json;
-use super::{Conventions, Names, RawAttributes, RawSpan, Scope, lines, messages};
-use crate::span::{
-    ModelFacts, Operation, Resource, SessionName, Span, Status, Text, Tokens, ToolFacts,
-};
+use super::{Caps, Conventions, Names, RawAttributes, RawSpan, Scope, lines, messages};
+use crate::span::{ModelFacts, Operation, Resource, SessionName, Span, Status, Tokens, ToolFacts};
 
 impl Conventions {
     /// The best session key among attributes.
@@ -21,7 +19,9 @@ impl Conventions {
         hits.sessions(attributes)
             .find_map(|(attribute, value)| Some(SessionDraft { attribute, id: name(value)? }))
     }
+}
 
+impl Caps<'_> {
     /// A session id inside the JSON value of an attribute.
     fn session_in_json(
         &self,
@@ -35,7 +35,7 @@ impl Conventions {
                 Json::Number(id) => id.to_string(),
                 Json::Null | Json::Bool(_) | Json::List(_) | Json::Object(_) => return None,
             };
-            Some(SessionName { attribute: Arc::from(key), id: Arc::from(self.capped_name(&id)) })
+            Some(SessionName { attribute: Arc::from(key), id: Arc::from(self.name(&id)) })
         })
     }
 
@@ -54,10 +54,11 @@ impl Conventions {
             Some((_, session)) => (None, Some(session)),
             None => (None, None),
         };
-        let session = custom.or_else(|| self.session_of(hits, &raw.attributes)).or(late);
+        let session =
+            custom.or_else(|| self.conventions.session_of(hits, &raw.attributes)).or(late);
         let is_tool = operation == Operation::ExecuteTool;
         let mut shared =
-            |name: Option<Cow<'_, str>>| name.map(|name| names.share(self.capped_name(&name)));
+            |name: Option<Cow<'_, str>>| name.map(|name| names.share(self.name(&name)));
         let mut span = Span {
             trace_id: raw.trace_id,
             span_id: raw.span_id,
@@ -80,13 +81,13 @@ impl Conventions {
             environment: shared(draft.environment.take()),
             user: shared(draft.user.take()),
             session: session.map(|session| SessionName {
-                id: names.share(self.capped_name(&session.id)),
+                id: names.share(self.name(&session.id)),
                 attribute: names.share(session.attribute),
             }),
             session_in_json: self.session_in_json(hits, &raw.attributes),
             tool: is_tool.then(|| self.tool(draft, hits, raw, names)),
             model: self.model(operation, draft, names),
-            name: names.share(self.capped_name(&raw.name)),
+            name: names.share(self.name(&raw.name)),
             attempt: None,
             remarks: None,
             input: None,
@@ -114,9 +115,9 @@ impl Conventions {
         let result = draft.result.take().filter(|_| span.tool.is_some());
         let output = result.or_else(|| draft.output.take());
         span.attempt = draft.take_attempt();
-        span.remarks = draft.take_remarks(|name| Arc::from(self.capped_name(name)));
-        span.input = draft.input.take().map(|text| self.cap_text(text));
-        span.output = output.map(|text| self.cap_text(text));
+        span.remarks = draft.take_remarks(|name| Arc::from(self.name(name)));
+        span.input = draft.input.take().map(|text| self.text(text));
+        span.output = output.map(|text| self.text(text));
     }
 
     fn tool(
@@ -129,8 +130,8 @@ impl Conventions {
         let name = draft.tool_name.take().or_else(|| tool_named(&raw.name).map(Cow::from));
         ToolFacts {
             phantom: name.as_deref().is_some_and(|name| hits.phantom(name)),
-            name: name.map(|name| names.share(self.capped_name(&name))),
-            call_id: draft.tool_call_id.take().map(|id| Arc::from(self.capped_name(&id))),
+            name: name.map(|name| names.share(self.name(&name))),
+            call_id: draft.tool_call_id.take().map(|id| Arc::from(self.name(&id))),
             ..ToolFacts::default()
         }
     }
@@ -152,39 +153,11 @@ impl Conventions {
             || (operation == Operation::InvokeAgent
                 && (tokens.input.is_some() || tokens.output.is_some()));
         says.then(|| ModelFacts {
-            model: draft.model.take().map(|name| names.share(self.capped_name(&name))),
-            response_id: draft.response_id.take().map(|id| Arc::from(self.capped_name(&id))),
+            model: draft.model.take().map(|name| names.share(self.name(&name))),
+            response_id: draft.response_id.take().map(|id| Arc::from(self.name(&id))),
             tokens,
             first_chunk_nanos: draft.first_chunk_nanos.take(),
             ..ModelFacts::default()
         })
     }
-
-    /// A name cut to its limit.
-    pub(super) fn capped_name<'v>(&self, name: &'v str) -> &'v str {
-        capped(name, self.options.max_name_bytes)
-    }
-
-    /// A name, cut at `convention.max_name_bytes`.
-    pub fn cap_name(&self, name: Arc<str>) -> Arc<str> {
-        if name.len() <= self.options.max_name_bytes {
-            name
-        } else {
-            Arc::from(capped(&name, self.options.max_name_bytes))
-        }
-    }
-
-    pub(super) fn cap_text(&self, text: Text) -> Text {
-        let max = self.options.max_text_bytes;
-        if text.text.len() <= max {
-            text
-        } else {
-            Text { text: Arc::from(capped(&text.text, max)), ..text }
-        }
-    }
-}
-
-/// A text cut to at most `max` bytes, at a character.
-pub(super) fn capped(text: &str, max: usize) -> &str {
-    &text[..text.floor_char_boundary(max)]
 }

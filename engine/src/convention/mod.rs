@@ -8,6 +8,7 @@ mod agentgauge;
 mod anthropic;
 mod arguments;
 mod autogen;
+mod caps;
 mod claude_code;
 mod codex;
 mod custom;
@@ -51,6 +52,7 @@ use std::sync::{Arc, LazyLock};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
+pub use caps::Caps;
 pub use custom::{LogConvention, concepts};
 pub use evaluation::{SentReport, trace_id};
 pub use names::Names;
@@ -269,6 +271,8 @@ pub struct Reading {
     pub span: Span,
     /// Scores on it.
     pub reports: Vec<Report>,
+    /// What was mended of it; see [`Caps::cuts`].
+    pub repaired: Vec<&'static str>,
     /// Why something on it was of no use.
     pub unused: Vec<&'static str>,
 }
@@ -282,6 +286,8 @@ pub struct LogReading {
     pub spans: Vec<Span>,
     /// The score in it.
     pub reports: Vec<Report>,
+    /// What was mended of it; see [`Caps::cuts`].
+    pub repaired: Vec<&'static str>,
     /// Why it was of no use.
     pub unused: Vec<&'static str>,
 }
@@ -316,16 +322,21 @@ impl Conventions {
         self
     }
 
-    /// Reads a resource; the tenant comes from the connection, never from an attribute.
-    pub fn resource(&self, raw: &RawResource<'_>, tenant: Option<&Arc<str>>) -> Arc<Resource> {
+    /// Reads a resource; the tenant comes from the connection, never from an attribute. With it comes what was mended of it.
+    pub fn resource(
+        &self,
+        raw: &RawResource<'_>,
+        tenant: Option<&Arc<str>>,
+    ) -> (Arc<Resource>, Vec<&'static str>) {
+        let caps = self.caps();
         let first = |keys: &[&str]| {
             let value = keys.iter().find_map(|key| raw.attributes.get(key)).and_then(name);
-            value.map(|value| Arc::from(self.capped_name(&value)))
+            value.map(|value| Arc::from(caps.name(&value)))
         };
         let mut draft = Draft::default();
         let hits = Hits::once(&self.index, &raw.attributes);
         hits.take_attempt(&raw.attributes, &mut draft);
-        Arc::new(Resource {
+        let resource = Resource {
             service_name: first(&["service.name"]),
             service_namespace: first(&["service.namespace"]),
             service_version: first(&["service.version"]),
@@ -334,11 +345,12 @@ impl Conventions {
             agent_name: first(&["gen_ai.main_agent.name"]),
             session: self.session_of(&hits, &raw.attributes).map(|session| SessionName {
                 attribute: Arc::from(session.attribute),
-                id: Arc::from(self.capped_name(&session.id)),
+                id: Arc::from(caps.name(&session.id)),
             }),
             tenant: tenant.cloned(),
             attempt: draft.take_attempt(),
-        })
+        };
+        (Arc::new(resource), caps.cuts())
     }
 
     /// Reads a scope.
@@ -364,13 +376,14 @@ impl Conventions {
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
+        let caps = self.caps();
         let results = if hits.may_be_scored() {
-            evaluation::of_span(self, raw, operation, resource.tenant.as_ref())
+            evaluation::of_span(&caps, raw, operation, resource.tenant.as_ref())
         } else {
             evaluation::Results::new()
         };
-        let span = self.finish((raw, &hits, &mut draft), scope, resource, names);
-        let mut reading = Reading { span, reports: Vec::new(), unused: Vec::new() };
+        let span = caps.finish((raw, &hits, &mut draft), scope, resource, names);
+        let mut reading = Reading { span, repaired: caps.cuts(), ..Reading::default() };
         for result in results {
             match result {
                 Ok(report) => reading.reports.push(report),
@@ -395,14 +408,20 @@ impl Conventions {
             .or_else(|| raw.body.as_str().filter(|body| *body == evaluation::RESULT));
         let event =
             if raw.event_name.is_empty() { named.unwrap_or_default() } else { &raw.event_name };
-        let mut reading = LogReading::default();
+        let (caps, mut reading) = (self.caps(), LogReading::default());
         if event == evaluation::RESULT {
             let own = raw.trace_id.map(Target::Trace);
-            match evaluation::of_log(self, &raw.attributes, own, raw.time, resource.tenant.as_ref())
-            {
+            match evaluation::of_log(
+                &caps,
+                &raw.attributes,
+                own,
+                raw.time,
+                resource.tenant.as_ref(),
+            ) {
                 Ok(report) => reading.reports.push(report),
                 Err(why) => reading.unused.push(why),
             }
+            reading.repaired = caps.cuts();
             return reading;
         }
         let mut draft = LogDraft::default();
@@ -420,7 +439,7 @@ impl Conventions {
         match raw.trace_id {
             Some(trace_id) if says => {
                 let text = |text: Option<String>| {
-                    text.map(|text| self.cap_text(Text { rank: 90, text: Arc::from(text) }))
+                    text.map(|text| caps.text(Text { rank: 90, text: Arc::from(text) }))
                 };
                 reading.log = Some(Log {
                     trace_id,
@@ -443,6 +462,7 @@ impl Conventions {
             None if draft.recognised => reading.unused.push("log_without_trace"),
             Some(_) | None => reading.unused.push("log_not_recognised"),
         }
+        reading.repaired = caps.cuts();
         reading
     }
 }

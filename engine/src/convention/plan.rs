@@ -12,7 +12,6 @@ use std::str;
 use std::sync::Arc;
 
 use super::draft::{self, Draft};
-use super::finish::capped;
 use super::index::{Hits, KeyHasher};
 use super::lines::{self, Says};
 use super::names::Shared;
@@ -236,7 +235,9 @@ impl Conventions {
         if let Some(tool) = span.tool.as_mut().filter(|tool| tool.name.is_none()) {
             let name = draft::tool_named(str::from_utf8(reader.outline.name).ok()?);
             tool.phantom = name.is_some_and(|name| plan.is_phantom(name.as_bytes()));
-            tool.name = name.and_then(|name| reader.share(name.as_bytes()));
+            if let Some(name) = name {
+                tool.name = Some(reader.share(name.as_bytes())?);
+            }
         }
         // What an agent used is said only where it is told.
         let tokens = span.model.as_ref().map(|model| model.tokens).unwrap_or_default();
@@ -259,8 +260,9 @@ impl Conventions {
             // The key matters to sessions alone.
             step.says.take(step.rank, ("", value), &mut draft);
         }
-        self.finish_texts(&mut draft, span);
-        Some(())
+        let caps = self.caps();
+        caps.finish_texts(&mut draft, span);
+        caps.cuts().is_empty().then_some(())
     }
 
     /// Makes a plan of a span that was read the long way, if it may be of use.
@@ -538,8 +540,8 @@ impl<'a> Reader<'_, 'a> {
         if to.is_none()
             && let Some(name) = self.name(at)?
         {
-            let name = str::from_utf8(&name).ok()?;
-            *to = Some(Arc::from(capped(name, self.max_bytes)));
+            let name = str::from_utf8(&name).ok().filter(|name| name.len() <= self.max_bytes)?;
+            *to = Some(Arc::from(name));
         }
         Some(())
     }
@@ -556,12 +558,9 @@ impl<'a> Reader<'_, 'a> {
         Some(())
     }
 
+    /// A name, shared; one that has to be cut is left to the long way, which counts it.
     fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
-        if name.len() > self.max_bytes {
-            let name = capped(str::from_utf8(name).ok()?, self.max_bytes);
-            return self.shared.share(name.as_bytes());
-        }
-        self.shared.share(name)
+        (name.len() <= self.max_bytes).then(|| self.shared.share(name)).flatten()
     }
 
     /// Checks what nobody has read.

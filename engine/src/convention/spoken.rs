@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::draft::{count, flag, name, number};
 use super::raw::{RawLog, RawValue};
-use super::{Conventions, LogConvention, LogReading, Scope, identity, text};
+use super::{Caps, Conventions, LogConvention, LogReading, Scope, identity, text};
 use crate::math::Quanta;
 use crate::span::{
     Arguments, Log, ModelFacts, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, Span,
@@ -251,6 +251,7 @@ impl Dialect {
 
 /// A record that is being made a span: whose it is, and of which turn.
 struct Record<'r, 'a> {
+    caps: Caps<'r>,
     dialect: &'r Dialect,
     raw: &'r RawLog<'a>,
     heard: RecordFacts<'r>,
@@ -278,7 +279,8 @@ impl Conventions {
         if !(dialect.mend)(raw, &mut heard) {
             return unused("log_repeats");
         }
-        let Some(session) = self.session_of_record(raw, dialect, resource) else {
+        let caps = self.caps();
+        let Some(session) = session_of_record(&caps, raw, dialect, resource) else {
             return unused("log_without_session");
         };
         let key = session_key(resource.tenant.as_deref().unwrap_or_default(), &session.id);
@@ -295,67 +297,58 @@ impl Conventions {
             Arc::make_mut(&mut resource).service_version = None;
         }
         let span_id = SpanId::of(&[&identity(raw, event).to_be_bytes()]);
-        let record = Record { dialect, raw, heard, session, trace_id, span_id, resource };
-        Some(self.record(&record, turn, own.is_some()))
+        let record = Record { caps, dialect, raw, heard, session, trace_id, span_id, resource };
+        let mut reading = record.read(turn, own.is_some());
+        reading.repaired = record.caps.cuts();
+        Some(reading)
     }
+}
 
-    fn record(&self, record: &Record<'_, '_>, turn: Turn, own: bool) -> LogReading {
+impl Record<'_, '_> {
+    fn read(&self, turn: Turn, own: bool) -> LogReading {
         let mut reading = LogReading::default();
-        match record.heard.tells {
+        match self.heard.tells {
             // The span of the turn is on its way, or was here.
-            Some(Tells::Prompt) if own => reading.log = self.said(record),
-            Some(Tells::Prompt) => reading.spans.push(self.prompt(record)),
-            Some(Tells::Answer) if record.answers().is_none() => {
+            Some(Tells::Prompt) if own => reading.log = self.said(),
+            Some(Tells::Prompt) => reading.spans.push(self.prompt()),
+            Some(Tells::Answer) if self.answers().is_none() => {
                 reading.unused.push("log_without_content");
             }
             Some(Tells::Model | Tells::ModelError | Tells::Answer) => {
-                let call = self.model_call(record);
+                let call = self.model_call();
                 let apart = matches!(turn, Turn::Apart(_)) && !own;
-                reading.spans.extend(apart.then(|| Span { parent: None, ..self.prompt(record) }));
-                self.below_another(record, call, &mut reading.spans);
+                reading.spans.extend(apart.then(|| Span { parent: None, ..self.prompt() }));
+                self.below_another(call, &mut reading.spans);
             }
             Some(Tells::ToolBegun | Tells::Tool) => {
-                let call = self.tool_call(record);
-                self.below_another(record, call, &mut reading.spans);
+                let call = self.tool_call();
+                self.below_another(call, &mut reading.spans);
             }
             Some(Tells::Loop) => reading.spans.push(Span {
                 name: Arc::from(REPORTED_LOOP),
-                end: record.raw.time,
-                ..self.bare(record, Operation::Other)
+                end: self.raw.time,
+                ..self.bare(Operation::Other)
             }),
             None => reading.unused.push("log_not_recognised"),
         }
         reading
     }
 
-    fn session_of_record(
-        &self,
-        raw: &RawLog<'_>,
-        dialect: &Dialect,
-        resource: &Resource,
-    ) -> Option<SessionName> {
-        let own = dialect.keys.session.iter().find_map(|key| {
-            let id = raw.attributes.get(key).and_then(name)?;
-            Some(SessionName { attribute: Arc::from(&**key), id: Arc::from(self.capped_name(&id)) })
-        });
-        own.or_else(|| resource.session.clone())
-    }
-
     /// What all spans of a record have in common: it is a moment, and of a turn.
-    fn bare(&self, record: &Record<'_, '_>, operation: Operation) -> Span {
-        let Record { dialect, raw, session, resource, .. } = record;
+    fn bare(&self, operation: Operation) -> Span {
+        let Record { dialect, raw, session, resource, .. } = self;
         let above = match raw.span_id.filter(|_| dialect.has_spans && raw.trace_id.is_some()) {
             Some(span) => span,
-            None => record.trace_id.prompt(),
+            None => self.trace_id.prompt(),
         };
         Span {
-            trace_id: record.trace_id,
-            span_id: record.span_id,
+            trace_id: self.trace_id,
+            span_id: self.span_id,
             parent: Some(above),
             start: raw.time,
             end: raw.time,
             operation,
-            failed: record.heard.failed,
+            failed: self.heard.failed,
             convention: Some(dialect.known_name()),
             scope: TOLD_BY_RECORD,
             session: Some(session.clone()),
@@ -363,39 +356,39 @@ impl Conventions {
                 .attributes
                 .get("user.id")
                 .and_then(name)
-                .map(|user| Arc::from(self.capped_name(&user))),
+                .map(|user| Arc::from(self.caps.name(&user))),
             resource: Arc::clone(resource),
             ..Span::default()
         }
     }
 
     /// The root of a turn. That of a command alone is no agent's at work.
-    fn prompt(&self, record: &Record<'_, '_>) -> Span {
-        let command = record.heard.is_command;
+    fn prompt(&self) -> Span {
+        let command = self.heard.is_command;
         let operation = if command { Operation::Other } else { Operation::InvokeAgent };
-        let named = record.resource.service_name.as_deref().unwrap_or(&record.dialect.name);
+        let named = self.resource.service_name.as_deref().unwrap_or(&self.dialect.name);
         Span {
-            span_id: record.trace_id.prompt(),
+            span_id: self.trace_id.prompt(),
             parent: None,
             // Named after nothing, as what it does is not known: its agent goes by its own name.
             name: Arc::from(INVOKE_AGENT),
-            agent_name: Some(Arc::from(self.capped_name(named))),
-            input: self.told(record.heard.input.as_deref()),
+            agent_name: Some(Arc::from(self.caps.name(named))),
+            input: self.told(self.heard.input.as_deref()),
             failed: false,
-            ..self.bare(record, operation)
+            ..self.bare(operation)
         }
     }
 
     /// What a user said, of a turn that has a span.
-    fn said(&self, record: &Record<'_, '_>) -> Option<Log> {
-        let Record { raw, trace_id, .. } = record;
+    fn said(&self) -> Option<Log> {
+        let Record { raw, trace_id, .. } = self;
         Some(Log {
             trace_id: *trace_id,
             span_id: raw.span_id,
             time: raw.time,
             index: raw.index,
             id: identity(raw, "prompt"),
-            input: Some(self.told(record.heard.input.as_deref())?),
+            input: Some(self.told(self.heard.input.as_deref())?),
             output: None,
             tool_calls: Vec::new(),
             tool_results: Vec::new(),
@@ -403,19 +396,19 @@ impl Conventions {
             asked_by_user: Some(true),
             violations: Vec::new(),
             pause: None,
-            tenant: record.resource.tenant.clone(),
+            tenant: self.resource.tenant.clone(),
         })
     }
 
-    fn model_call(&self, record: &Record<'_, '_>) -> Span {
-        let (keys, raw, heard) = (&record.dialect.keys, record.raw, &record.heard);
+    fn model_call(&self) -> Span {
+        let (keys, raw, heard) = (&self.dialect.keys, self.raw, &self.heard);
         let shared = |list: &Names| {
             let value = get(raw, list).and_then(name)?;
-            Some(Arc::from(self.capped_name(&value)))
+            Some(Arc::from(self.caps.name(&value)))
         };
         let cost = get(raw, &keys.cost).and_then(number).and_then(Quanta::from_f64);
         Span {
-            start: record.start(),
+            start: self.start(),
             model: Some(ModelFacts {
                 model: shared(&keys.model),
                 response_id: shared(&keys.response_id),
@@ -424,48 +417,44 @@ impl Conventions {
                 ..ModelFacts::default()
             }),
             output: self.told(heard.output.as_deref()),
-            ..self.bare(record, Operation::Chat)
+            ..self.bare(Operation::Chat)
         }
     }
 
-    fn tool_call(&self, record: &Record<'_, '_>) -> Span {
-        let (keys, raw) = (&record.dialect.keys, record.raw);
+    fn tool_call(&self) -> Span {
+        let (keys, raw) = (&self.dialect.keys, self.raw);
         let shared = |list: &Names| {
             let value = get(raw, list).and_then(name)?;
-            Some(Arc::from(self.capped_name(&value)))
+            Some(Arc::from(self.caps.name(&value)))
         };
-        let named = record.heard.tool.as_deref().map(|name| Arc::from(self.capped_name(name)));
+        let named = self.heard.tool.as_deref().map(|name| Arc::from(self.caps.name(name)));
         Span {
-            start: record.start(),
+            start: self.start(),
             tool: Some(ToolFacts {
                 name: named.or_else(|| shared(&keys.tool)),
                 call_id: shared(&keys.call_id),
                 arguments: get(raw, &keys.arguments).and_then(as_arguments),
-                result_hash: record.heard.result,
+                result_hash: self.heard.result,
                 phantom: false,
             }),
-            remarks: accepted_edit(record).map(|accepted| {
+            remarks: accepted_edit(self).map(|accepted| {
                 Box::new(Remarks { accepted_edit: Some(accepted), ..Remarks::default() })
             }),
             // Without a status it has begun, and no more is known.
-            status: if record.heard.tells == Some(Tells::Tool) {
-                Status::Ok
-            } else {
-                Status::Unset
-            },
-            ..self.bare(record, Operation::ExecuteTool)
+            status: if self.heard.tells == Some(Tells::Tool) { Status::Ok } else { Status::Unset },
+            ..self.bare(Operation::ExecuteTool)
         }
     }
 
     /// Puts what was not done by the agent itself below whoever did it.
-    fn below_another(&self, record: &Record<'_, '_>, call: Span, spans: &mut Vec<Span>) {
-        let (operation, who) = match &record.heard.aside {
+    fn below_another(&self, call: Span, spans: &mut Vec<Span>) {
+        let (operation, who) = match &self.heard.aside {
             None => return spans.push(call),
-            Some(Helper::Agent(who)) => (Operation::InvokeAgent, self.capped_name(who)),
-            Some(Helper::Part(who)) => (Operation::Other, self.capped_name(who)),
+            Some(Helper::Agent(who)) => (Operation::InvokeAgent, self.caps.name(who)),
+            Some(Helper::Part(who)) => (Operation::Other, self.caps.name(who)),
         };
         // One for each record: it goes where that goes.
-        let span_id = SpanId::of(&[&record.span_id.0, b"aside"]);
+        let span_id = SpanId::of(&[&self.span_id.0, b"aside"]);
         let agent = operation == Operation::InvokeAgent;
         spans.push(Span {
             span_id,
@@ -473,17 +462,15 @@ impl Conventions {
             agent_name: agent.then(|| Arc::from(who)),
             start: call.start,
             failed: false,
-            ..self.bare(record, operation)
+            ..self.bare(operation)
         });
         spans.push(Span { parent: Some(span_id), ..call });
     }
 
     fn told(&self, text: Option<&str>) -> Option<Text> {
-        text::ranked(RANK, text.map(Cow::from)).map(|text| self.cap_text(text))
+        text::ranked(RANK, text.map(Cow::from)).map(|text| self.caps.text(text))
     }
-}
 
-impl Record<'_, '_> {
     /// What joins an answer to its model call, if it says anything.
     fn answers(&self) -> Option<()> {
         get(self.raw, &self.dialect.keys.response_id)?;
@@ -513,6 +500,20 @@ pub(super) fn get<'r, 'a>(raw: &'r RawLog<'a>, list: &Names) -> Option<&'r RawVa
 
 fn as_arguments(value: &RawValue<'_>) -> Option<Arguments> {
     text::arguments(value)
+}
+
+/// The session that a record names, else its resource's.
+fn session_of_record(
+    caps: &Caps<'_>,
+    raw: &RawLog<'_>,
+    dialect: &Dialect,
+    resource: &Resource,
+) -> Option<SessionName> {
+    let own = dialect.keys.session.iter().find_map(|key| {
+        let id = raw.attributes.get(key).and_then(name)?;
+        Some(SessionName { attribute: Arc::from(&**key), id: Arc::from(caps.name(&id)) })
+    });
+    own.or_else(|| resource.session.clone())
 }
 
 /// Whether the change to a file that a tool is to make was accepted, by a person or by what a person has set.

@@ -241,9 +241,10 @@ fn long_names_and_texts_are_cut_at_a_character() {
             ("input.value", text("éééé")),
         ],
     );
-    let span = read_with(options, &span).span;
+    let Reading { span, repaired, .. } = read_with(options, &span);
     assert_eq!(span.session.unwrap().id.as_ref(), "abc");
     assert_eq!(span.input.unwrap().text.as_ref(), "éé");
+    assert_eq!(repaired, ["name_cut", "text_cut"]);
 }
 
 #[test]
@@ -256,6 +257,7 @@ fn a_decorated_function_is_a_tool_or_an_agent() {
             ("traceloop.entity.input", text(r#"{"args": [], "kwargs": {"city": "Paris"}}"#)),
         ],
     ));
+    assert!(tool.repaired.is_empty());
     let tool = tool.span.tool.unwrap();
     assert_eq!(tool.name.as_deref(), Some("get_weather"));
     assert_eq!(tool.arguments.unwrap().as_str(), r#"{"city":"Paris"}"#);

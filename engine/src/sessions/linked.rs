@@ -13,7 +13,7 @@ impl Session {
     pub(super) fn relink(
         &mut self,
         places: &[(Timestamp, TraceId)],
-        shared: &Shared,
+        shared: &mut Shared,
     ) -> Vec<TraceId> {
         if places.iter().all(|place| self.stands_alone(*place)) {
             return Vec::new();
@@ -29,6 +29,8 @@ impl Session {
         let mut changed = Vec::new();
         let most = shared.rules.loops.max_traces.max(1);
         for Range { start, end } in chains {
+            let is_cut = end - start > most;
+            shared.counts.add_many("loop_chains", "cut", u64::from(is_cut));
             for first in (start..end).step_by(most) {
                 let part = first..end.min(first.saturating_add(most));
                 self.link(part, &shared.rules.loops, &mut changed);

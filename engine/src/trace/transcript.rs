@@ -8,6 +8,8 @@
 //! A question and an answer get a quarter of the bound each, a text of a step an eighth. Tool results are there where
 //! the conventions were told to keep them.
 
+use std::cell::Cell;
+
 use serde::Serialize;
 
 use super::shape::{Call, Shape};
@@ -32,6 +34,9 @@ pub struct Transcript {
     pub steps: Vec<Step>,
     /// Steps left out of the middle, for their size.
     pub steps_left_out: usize,
+    /// Something of it was cut or left out for its size.
+    #[serde(skip)]
+    pub truncated: bool,
 }
 
 /// A model or tool call.
@@ -54,6 +59,14 @@ pub struct Step {
     /// It failed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
+}
+
+/// Room for one text.
+#[derive(Clone, Copy)]
+struct Room<'a> {
+    max_bytes: usize,
+    /// Set where a text of the transcript had too little.
+    truncated: &'a Cell<bool>,
 }
 
 impl Transcript {
@@ -79,19 +92,23 @@ pub fn transcript(trace: &TraceView<'_>, max_bytes: usize) -> (Transcript, Optio
     let models = shape.model_calls();
     let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
     let turn = Turn { shape, outermost: &outermost, models: &models, logs };
-    let text = |said: Option<Said<'_>>| said?.text.map(|text| cut(text, max_bytes / 4));
+    let truncated = Cell::new(false);
+    let ends = Room { max_bytes: max_bytes / 4, truncated: &truncated };
+    let text = |said: Option<Said<'_>>| said?.text.map(|text| ends.cut(text));
     let (input, output) = (text(turn.input()), text(turn.output()));
     let own = input.iter().chain(&output).map(String::len).sum();
     let root = shape.root();
-    let steps = steps(shape, &models, logs, max_bytes / 8);
+    let each = Room { max_bytes: max_bytes / 8, truncated: &truncated };
+    let steps = steps(shape, &models, logs, each);
     let (steps, steps_left_out) = bounded(steps, max_bytes.saturating_sub(own));
     let ended_in_error = root.is_some_and(|root| root.failed);
-    let transcript = Transcript { input, output, ended_in_error, steps, steps_left_out };
+    let truncated = truncated.get() || steps_left_out > 0;
+    let transcript = Transcript { input, output, ended_in_error, steps, steps_left_out, truncated };
     let judged = root.map(|root| root.span_id).or_else(|| Some(outermost.first()?.span_id));
     (transcript, judged)
 }
 
-fn steps(shape: &Shape<'_>, models: &[Call<'_>], logs: &Logs<'_>, max_text: usize) -> Vec<Step> {
+fn steps(shape: &Shape<'_>, models: &[Call<'_>], logs: &Logs<'_>, room: Room<'_>) -> Vec<Step> {
     let tools = shape.tool_spans();
     let root = shape.root().map(|root| root.span_id);
     let below = |span: &&SpanView<'_>| {
@@ -102,7 +119,7 @@ fn steps(shape: &Shape<'_>, models: &[Call<'_>], logs: &Logs<'_>, max_text: usiz
     spans.sort_by_key(|span| (span.start, span.end, span.span_id));
     let mut asked = None;
     let step = |span: &Call<'_>| {
-        let mut step = step(span, logs, max_text);
+        let mut step = step(span, logs, room);
         // Every call of a turn has the user's message before it; once is enough.
         if step.kind == "model" {
             if step.input == asked {
@@ -116,8 +133,8 @@ fn steps(shape: &Shape<'_>, models: &[Call<'_>], logs: &Logs<'_>, max_text: usiz
     spans.into_iter().map(step).collect()
 }
 
-fn step(span: &Call<'_>, logs: &Logs<'_>, max_text: usize) -> Step {
-    let cut = |text: &str| cut(text, max_text);
+fn step(span: &Call<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
+    let cut = |text: &str| room.cut(text);
     let text = |said: Option<Said<'_>>| said?.text.map(cut);
     let own = Step { failed: span.failed, ..Step::default() };
     if let Some(tool) = &span.tool {
@@ -183,13 +200,16 @@ fn bounded(steps: Vec<Step>, room: usize) -> (Vec<Step>, usize) {
     (kept.map(|(_, step)| step).collect(), left_out)
 }
 
-/// A text of at most `max` bytes, and a note where that is not all of it.
-fn cut(text: &str, max: usize) -> String {
-    if text.len() <= max {
-        return text.to_owned();
+impl Room<'_> {
+    /// A text that has room, with a note where that is not all of it.
+    fn cut(self, text: &str) -> String {
+        if text.len() <= self.max_bytes {
+            return text.to_owned();
+        }
+        self.truncated.set(true);
+        let kept = whole_words(text, self.max_bytes);
+        format!("{kept} [{} bytes left out]", text.len() - kept.len())
     }
-    let kept = whole_words(text, max);
-    format!("{kept} [{} bytes left out]", text.len() - kept.len())
 }
 
 /// At most `max` bytes of a text, without the word that they break off in, if that is not too long to be one. Half of a key is
@@ -267,7 +287,7 @@ mod tests {
     #[test]
     fn steps_stand_in_order_and_the_question_once() {
         let (transcript, root) = transcript(&turn("none").view(), 10_000);
-        assert_eq!(root, Some(SpanId([1; 8])));
+        assert_eq!((root, transcript.truncated), (Some(SpanId([1; 8])), false));
         assert_eq!(
             (transcript.input.as_deref(), transcript.output.as_deref()),
             (Some("refund?"), Some("done"))
@@ -285,6 +305,12 @@ mod tests {
 
     #[test]
     fn no_word_is_cut_in_two() {
+        let cut = |text: &str, max_bytes| {
+            let truncated = Cell::default();
+            let kept = Room { max_bytes, truncated: &truncated }.cut(text);
+            assert_eq!(truncated.get(), text.len() > max_bytes);
+            kept
+        };
         for (text, max, kept) in [
             ("the key sk-abcdef is", 13, "the key  [12 bytes left out]"),
             ("the key sk-abcdef is", 17, "the key sk-abcdef [3 bytes left out]"),
@@ -295,6 +321,7 @@ mod tests {
         ] {
             assert_eq!(cut(text, max), kept, "{text} {max}");
         }
+        assert_eq!(cut("abcdef", 6), "abcdef");
         let long = format!("a {}", "x".repeat(9_000));
         assert_eq!(cut(&long, 8_000).len(), 8_000 + " [1002 bytes left out]".len());
     }
@@ -310,9 +337,12 @@ mod tests {
         }
         let (transcript, _) = transcript(&parts(&spans).view(), 4_000);
         assert!(transcript.bytes() <= 4_000, "{}", transcript.bytes());
-        assert!(transcript.steps_left_out > 40 && !transcript.steps.is_empty());
+        assert!(
+            transcript.truncated && transcript.steps_left_out > 40 && !transcript.steps.is_empty()
+        );
         assert_eq!(transcript.steps.len() + transcript.steps_left_out, 60);
         let (one, _) = super::transcript(&turn(&"x".repeat(9_000)).view(), 800);
         assert!(one.steps[1].output.as_ref().unwrap().ends_with("[8900 bytes left out]"));
+        assert!(one.truncated);
     }
 }

@@ -155,7 +155,7 @@ fn texts_are_held_for_a_judge_within_a_bound_and_until_it_has_answered() {
             let said = Span { input, ..span(2, 1, Operation::Chat) };
             feed(&mut stage, vec![own(said), own(root())], at(second));
         }
-        let held = stage.text_bytes;
+        let held = stage.text_bytes.all();
         assert_eq!(held, text_bytes(&stage));
         stage.handle_timeout(at(second + 20));
         stage.drain();
@@ -166,11 +166,52 @@ fn texts_are_held_for_a_judge_within_a_bound_and_until_it_has_answered() {
                 JudgeReply { trace: request.trace(), metrics_over: true, ..JudgeReply::default() };
             stage.handle(Input::Judged(Box::new(metrics_over)), at(second + 21));
         }
-        (held, unread, stage.text_bytes)
+        (held, unread, stage.text_bytes.all())
     };
     assert_eq!(turn(1..6, 0), (1_800, vec![false, false, true, true, true], 0));
     assert_eq!(turn(6..8, 60), (1_200, vec![false, false], 0));
     assert!(stage.counts().iter().any(|count| count == ("texts", "full", 5)));
+}
+
+#[test]
+fn texts_of_who_has_the_most_for_its_share_give_way_to_those_of_others() {
+    let rules = JudgeRules {
+        sample_rate: 1.0,
+        max_transcript_bytes: 10_000,
+        max_open_bytes: 2_000,
+        ..JudgeRules::default()
+    };
+    let shares = TenantOptions { share: 0.4, shares: [("quiet".to_owned(), 0.6)].into() };
+    let mut stage = stage().judging(Some(rules)).shared_by(shares.shares(2));
+    let tenants = ["flood", "quiet"].map(|tenant| {
+        Arc::new(Resource { tenant: Some(Arc::from(tenant)), ..Resource::default() })
+    });
+    let turn = |stage: &mut Assemble, id: u8, resource: &Arc<Resource>| {
+        let resource = Arc::clone(resource);
+        let input = Some(Text { text: Arc::from("Hello ".repeat(100)), rank: 0 });
+        let said = Span { input, ..span(2, 1, Operation::Chat) };
+        let own =
+            |span| Span { trace_id: TraceId([id; 16]), resource: Arc::clone(&resource), ..span };
+        feed(stage, vec![own(said), own(root())], at(u64::from(id)));
+        assert_eq!(stage.text_bytes.all(), text_bytes(stage));
+    };
+    let given_up = |stage: &Assemble| stage.counts().get("texts", "given_up");
+    let [flood, quiet] = &tenants;
+    // While nobody else wants it all room is the one's, and what there is no room for is its own.
+    (1..6).for_each(|id| turn(&mut stage, id, flood));
+    assert_eq!((stage.text_bytes.all(), given_up(&stage)), (2_400, 0));
+    (6..8).for_each(|id| turn(&mut stage, id, quiet));
+    assert_eq!((stage.text_bytes.all(), given_up(&stage)), (1_800, 3));
+    // Who has the most itself takes nothing from others.
+    (8..11).for_each(|id| turn(&mut stage, id, quiet));
+    assert_eq!((stage.text_bytes.all(), given_up(&stage)), (2_400, 3));
+    stage.handle_timeout(at(30));
+    stage.drain();
+    let asked = stage.requests();
+    let read = asked.iter().filter(|request| !request.unread);
+    let read: Vec<u8> = read.map(|request| request.trace_id.0[0]).collect();
+    // Room ended within 4 and 8.
+    assert_eq!(read, [6, 7]);
 }
 
 #[test]
@@ -254,8 +295,8 @@ proptest! {
                 (updates, stage.requests(), stage.paid_to_judge().count())
             });
             prop_assert_eq!(one, other);
-            prop_assert_eq!(together.text_bytes, text_bytes(&together));
-            prop_assert_eq!(apart.text_bytes, text_bytes(&apart));
+            prop_assert_eq!(together.text_bytes.all(), text_bytes(&together));
+            prop_assert_eq!(apart.text_bytes.all(), text_bytes(&apart));
             now += seconds;
             let [one, other] = [&mut together, &mut apart].map(|stage| {
                 stage.handle_timeout(at(now));
@@ -269,8 +310,8 @@ proptest! {
                 together.handle(Input::Judged(Box::new(over.clone())), at(now));
                 apart.handle(Input::Judged(Box::new(over)), at(now));
             }
-            prop_assert_eq!(together.text_bytes, text_bytes(&together));
-            prop_assert_eq!(apart.text_bytes, text_bytes(&apart));
+            prop_assert_eq!(together.text_bytes.all(), text_bytes(&together));
+            prop_assert_eq!(apart.text_bytes.all(), text_bytes(&apart));
         }
     }
 }

@@ -463,6 +463,16 @@ fn deliveries() -> impl Strategy<Value = (Vec<usize>, Vec<bool>)> {
     (order, prop::collection::vec(any::<bool>(), 12))
 }
 
+#[test]
+fn of_two_spans_of_one_id_one_is_counted_as_left_out_whichever_came_first() {
+    let [one, other] = [tool(2), Span { failed: true, ..tool(2) }];
+    for spans in [vec![one.clone(), other.clone()], vec![other, one]] {
+        let mut stage = stage();
+        feed(&mut stage, spans, at(0));
+        assert_eq!(stage.counts().get("spans", "duplicate"), 1);
+    }
+}
+
 proptest! {
     #[test]
     fn no_order_and_no_duplicate_changes_a_trace((order, drains) in deliveries()) {

@@ -187,3 +187,17 @@ fn what_is_called_again_after_a_compaction_is_no_repeat_over_traces_either() {
     // Three before it are a loop of their own.
     assert_eq!(loops(&[at(35).0]), 1);
 }
+
+#[test]
+fn a_chain_that_is_looked_at_in_parts_is_counted() {
+    let cuts = |max_traces: usize| {
+        let loops = LoopOptions { max_traces, ..LoopOptions::default() };
+        let mut stage = Sessions::new(3, SessionOptions::default(), loops, AgentOptions::default());
+        for (id, second) in [(1, 10), (2, 20), (3, 30)] {
+            let turn_start = TurnStart::Continued;
+            stage.handle(TraceUpdate { turn_start, ..trace(id, second).done() }, at(50));
+        }
+        stage.counts().get("loop_chains", "cut")
+    };
+    assert_eq!([3, 2].map(cuts), [0, 1]);
+}

@@ -1,0 +1,54 @@
+//! Names and texts within their limits.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::Conventions;
+use crate::span::Text;
+
+/// Conventions at one span, record, resource or report, of which they note whether they had to cut a name or a text.
+#[derive(Debug)]
+pub struct Caps<'c> {
+    pub(super) conventions: &'c Conventions,
+    names: Cell<bool>,
+    texts: Cell<bool>,
+}
+
+impl Conventions {
+    /// For one span, record, resource or report.
+    pub fn caps(&self) -> Caps<'_> {
+        Caps { conventions: self, names: Cell::default(), texts: Cell::default() }
+    }
+}
+
+impl Caps<'_> {
+    /// A name, cut at `convention.max_name_bytes`.
+    pub fn name<'v>(&self, name: &'v str) -> &'v str {
+        capped(name, self.conventions.options.max_name_bytes, &self.names)
+    }
+
+    /// Likewise, of one that is shared.
+    pub fn shared(&self, name: Arc<str>) -> Arc<str> {
+        let kept = self.name(&name);
+        if kept.len() == name.len() { name } else { Arc::from(kept) }
+    }
+
+    /// A text, cut at `convention.max_text_bytes`.
+    pub(super) fn text(&self, text: Text) -> Text {
+        let kept = capped(&text.text, self.conventions.options.max_text_bytes, &self.texts);
+        if kept.len() == text.text.len() { text } else { Text { text: Arc::from(kept), ..text } }
+    }
+
+    /// What was cut, as reasons of a repair: `name_cut`, `text_cut`.
+    pub fn cuts(&self) -> Vec<&'static str> {
+        let cuts = [("name_cut", &self.names), ("text_cut", &self.texts)];
+        cuts.into_iter().filter_map(|(why, cut)| cut.get().then_some(why)).collect()
+    }
+}
+
+/// A text cut to at most `max` bytes, at a character.
+fn capped<'v>(text: &'v str, max: usize, cut: &Cell<bool>) -> &'v str {
+    let kept = &text[..text.floor_char_boundary(max)];
+    cut.set(cut.get() || kept.len() < text.len());
+    kept
+}
