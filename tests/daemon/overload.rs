@@ -162,6 +162,49 @@ async fn what_a_full_trace_does_not_take_is_told_to_its_sender_and_counted() {
     daemon.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_more_open_traces_than_there_may_be_what_comes_late_is_counted() {
+    const TRACES: u8 = 40;
+    let daemon = started(|config| {
+        config.engine.shards = 1;
+        config.assemble.max_open_traces = 4;
+        config.assemble.trace_idle = Duration::from_millis(50);
+    })
+    .await;
+    let address = format!("http://{}", daemon.bound().otlp_grpc.unwrap());
+    let mut service = TraceServiceClient::connect(address).await.unwrap();
+    let first = (0..TRACES).map(|number| of_session(number, "s"));
+    let second = (0..TRACES).map(|number| {
+        let mut request = of_session(number, "s");
+        let spans = &mut request.resource_spans[0].scope_spans[0].spans;
+        spans.remove(0);
+        spans[0].span_id = vec![3; 8];
+        request
+    });
+    for request in first.chain(second) {
+        let answer = service.export(request).await.unwrap().into_inner();
+        assert_eq!(answer.partial_success.unwrap_or_default().rejected_spans, 0);
+    }
+    let sent = 3 * u64::from(TRACES);
+    let mut page = String::new();
+    for _ in 0..600 {
+        page = get(&daemon, "/metrics").await;
+        if held(&page) + sum(&page, "agentgauge_late_spans_total", "dropped") == sent {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(sum(&page, "agentgauge_limits_reached_total", "traces_evicted") > 0, "{page}");
+    assert!(sum(&page, "agentgauge_late_spans_total", "dropped") > 0, "{page}");
+    Account { sent, refused: 0, rejected: 0, held: held(&page) }.adds_up("", &page);
+    daemon.stop().await;
+}
+
+/// Spans of done traces, which are roots and calls of tools.
+fn held(page: &str) -> u64 {
+    sum(page, "agentgauge_traces_total", "") + sum(page, "agentgauge_tool_calls_total", "")
+}
+
 /// A trace of two spans, in a session.
 fn of_session(number: u8, session: &str) -> ExportTraceServiceRequest {
     let (mut request, _) = request(u64::from(number));

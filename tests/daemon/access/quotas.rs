@@ -4,6 +4,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::support::{BANK, Running, SCRAPER, SHOP, eventually, spans, text};
+use crate::support::account::{Account, sum};
 
 /// Room for four agents and eight sessions, for two tenants.
 async fn small() -> Running {
@@ -39,6 +40,18 @@ async fn agents(running: &Running, token: &str) -> Vec<Value> {
     agents["agents"].as_array().unwrap().iter().map(|row| row["service_name"].clone()).collect()
 }
 
+/// Of so many traces of one span each all are counted, of whatever agent and session: as done, or as gone with their session before that.
+async fn adds_up(running: &Running, sent: u64) {
+    let page = async || text(&running.get("/metrics", SCRAPER).await);
+    let held = async || {
+        let page = page().await;
+        sum(&page, "agentgauge_traces_total", "")
+            + sum(&page, "agentgauge_limits_reached_total", "sessions_trace_not_done")
+    };
+    eventually("every trace is counted", async || held().await == sent).await;
+    Account { sent, held: held().await, ..Account::default() }.adds_up("", &page().await);
+}
+
 #[tokio::test]
 async fn agents_of_one_tenant_keep_no_other_s_new_one_out() {
     let running = small().await;
@@ -58,6 +71,7 @@ async fn agents_of_one_tenant_keep_no_other_s_new_one_out() {
     assert_eq!(agents(&running, BANK).await, [json!("teller")]);
     let page = text(&running.get("/metrics", SCRAPER).await);
     assert!(page.contains("tenant_overflow"), "{page}");
+    adds_up(&running, 41).await;
     running.daemon.stop().await;
 }
 
@@ -82,5 +96,6 @@ async fn sessions_of_one_tenant_push_out_no_other_s() {
     })
     .await;
     assert_eq!((held(BANK).await, held(SHOP).await), (4, 4));
+    adds_up(&running, 44).await;
     running.daemon.stop().await;
 }

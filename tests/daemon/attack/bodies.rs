@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::attackers::{Attack, slow_stream};
 use super::honest::{Honest, LONG, Protocol};
+use crate::support::account::{Account, sum};
 use crate::support::daemon::Daemon;
 
 const SHOP: &str = "a-token-of-the-shop-0001";
@@ -157,5 +158,11 @@ fn a_request_of_small_things_in_json_takes_no_more_than_there_is_for_requests() 
         let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &body);
         assert!(status == 413 && answer.contains("max_decoded_bytes"), "{item}: {answer}");
         assert!(daemon.peak_bytes() - before <= CAP);
+        // Of one span that is taken and one that is refused the first is a trace that is no agent's.
+        let account = Account { sent: 2, refused: 1, ..Account::default() };
+        account.comes_to_add_up(
+            || daemon.get("/metrics"),
+            |page| sum(page, "agentgauge_traces_ignored_total", ""),
+        );
     }
 }

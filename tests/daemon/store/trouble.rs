@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::support::{Daemon, command, fails, now, post, request, traces};
+use crate::support::account::{Account, sum};
 use crate::support::daemon::until;
 
 #[test]
@@ -49,6 +50,18 @@ fn files_are_for_their_owner_alone() {
     assert!(files > 1, "{files}");
 }
 
+/// Posts a request and adds it to the account; the answer.
+fn posted(daemon: &Daemon, body: &[u8], account: &mut Account) -> (u16, String) {
+    let (status, answer) = post(&daemon.otlp_http, body).unwrap();
+    account.answered(body, status);
+    (status, answer)
+}
+
+/// Spans of done traces, which are roots and calls of tools.
+fn shown(page: &str) -> u64 {
+    sum(page, "agentgauge_traces_total", "") + sum(page, "agentgauge_tool_calls_total", "")
+}
+
 #[test]
 fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
     let store = tempfile::tempdir().unwrap();
@@ -60,9 +73,10 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
     shell.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
     let daemon = Daemon::of(shell.stdout(Stdio::piped()).spawn().unwrap());
     let base = now();
-    let mut acknowledged = 0;
+    let (mut acknowledged, mut account) = (0, Account::default());
+    let mut sent = |number| posted(&daemon, &request(number, base), &mut account);
     loop {
-        match post(&daemon.otlp_http, &request(acknowledged, base)).unwrap() {
+        match sent(acknowledged) {
             (200, _) => acknowledged += 1,
             (503, answer) => break assert!(answer.to_lowercase().contains("retry-after")),
             (status, answer) => panic!("{status}: {answer}"),
@@ -79,8 +93,15 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
             .success()
     );
     // What was on its way to the disk may still be refused.
-    until(|| post(&daemon.otlp_http, &request(acknowledged, base)).unwrap().0 == 200);
-    for more in 1..20 {
+    until(|| sent(acknowledged).0 == 200);
+    acknowledged += 1;
+    // A trace that is whole is shown.
+    if acknowledged % 2 == 1 {
+        assert_eq!(sent(acknowledged).0, 200);
+        acknowledged += 1;
+    }
+    account.comes_to_add_up(|| daemon.get("/metrics"), shown);
+    for more in 0..20 {
         assert_eq!(post(&daemon.otlp_http, &request(acknowledged + more, base)).unwrap().0, 200);
     }
     acknowledged += 20;
@@ -129,12 +150,12 @@ fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
         [("LD_PRELOAD", library.to_str().unwrap()), ("BROKEN_DISK", full.to_str().unwrap())];
     let mut inner = command(store.path(), &environment);
     let mut daemon = Daemon::of(inner.stderr(Stdio::piped()).spawn().unwrap());
-    let base = now();
-    assert_eq!(post(&daemon.otlp_http, &request(0, base)).unwrap().0, 200);
+    let (base, mut account) = (now(), Account::default());
+    assert_eq!(posted(&daemon, &request(0, base), &mut account).0, 200);
     assert!(daemon.is_ready());
     fs::write(&full, "").unwrap();
     for _ in 0..3 {
-        let (status, answer) = post(&daemon.otlp_http, &request(1, base)).unwrap();
+        let (status, answer) = posted(&daemon, &request(1, base), &mut account);
         assert!(status == 503 && answer.to_lowercase().contains("retry-after"), "{answer}");
         assert!(answer.contains("the disk of `store.directory` is full"), "{answer}");
     }
@@ -149,7 +170,8 @@ fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
     });
     assert!(looked, "it stays as it was");
     assert!(daemon.metric("agentgauge_store_failing") < 0.5);
-    assert_eq!(post(&daemon.otlp_http, &request(1, base)).unwrap().0, 200);
+    assert_eq!(posted(&daemon, &request(1, base), &mut account).0, 200);
+    account.comes_to_add_up(|| daemon.get("/metrics"), shown);
     let _ = daemon.process.kill();
     let mut said = String::new();
     daemon.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -263,8 +285,9 @@ fn over_its_budget_it_refuses_for_now_and_goes_on_when_a_snapshot_has_freed_some
     ];
     let daemon = Daemon::start(store.path(), &environment);
     let (base, mut refused, mut number) = (now(), 0, 0);
+    let mut account = Account::default();
     while refused < 3 || number < 4_000 {
-        match post(&daemon.otlp_http, &request(number % 300, base)).unwrap() {
+        match posted(&daemon, &request(number % 300, base), &mut account) {
             (200, _) => number += 1,
             (503, answer) => {
                 assert!(answer.to_lowercase().contains("retry-after"), "{answer}");
@@ -282,5 +305,6 @@ fn over_its_budget_it_refuses_for_now_and_goes_on_when_a_snapshot_has_freed_some
     let size = |entry: fs::DirEntry| entry.metadata().unwrap().len();
     let bytes: u64 = fs::read_dir(store.path()).unwrap().map(|entry| size(entry.unwrap())).sum();
     assert!(bytes < 1_300_000, "{bytes}");
+    account.comes_to_add_up(|| daemon.get("/metrics"), shown);
     daemon.ends_well();
 }
