@@ -11,7 +11,7 @@ use super::judging::JudgeRules;
 use super::limits::RunLimit;
 use super::loops::LoopLabels;
 use super::math::Quanta;
-use super::predict::{KnownRun, Learned, Population, Spread, Spreads, TaskSpreads};
+use super::predict::{KnownRun, Learned, Population, Ranking, Rankings, Spread, TaskRankings};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::{Timestamp, TraceId};
 use super::update::{
@@ -60,7 +60,7 @@ pub struct AgentUpdate {
     /// How much effort its traces took, likewise.
     pub trace_spreads: Vec<Arc<Spread>>,
     /// What runs took of tasks that have enough of them.
-    pub task_spreads: Arc<TaskSpreads>,
+    pub task_rankings: Arc<TaskRankings>,
     /// Runs of which the outcome is known.
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
@@ -106,12 +106,12 @@ impl AgentUpdate {
     /// What is learned of the agent from its sessions and their outcomes.
     pub fn learned(&self) -> &Learned {
         self.learned.0.get_or_init(|| {
-            let spreads = Spreads {
-                sessions: Spread::of_all(&self.spreads),
-                traces: Spread::of_all(&self.trace_spreads),
-                tasks: Arc::clone(&self.task_spreads),
+            let rankings = Rankings {
+                sessions: Ranking::from(&Spread::of_all(&self.spreads)),
+                traces: Ranking::from(&Spread::of_all(&self.trace_spreads)),
+                tasks: Arc::clone(&self.task_rankings),
             };
-            Box::new(Learned::new(spreads, &self.known_runs, &self.populations))
+            Box::new(Learned::new(rankings, &self.known_runs, &self.populations))
         })
     }
 
@@ -174,7 +174,7 @@ impl AgentUpdate {
         self.runs = runs.len() as u64;
         let agent = &self.agent.agent_name;
         self.known_runs = runs.known(|flagged| judging?.probability(agent, flagged));
-        self.task_spreads = runs.took();
+        self.task_rankings = runs.took();
         for (window, population) in &mut self.populations {
             let begin = windows.get(window).copied().unwrap_or_default();
             let ends = self.known_runs.iter().map(|run| run.end);
@@ -272,17 +272,15 @@ pub fn look_at_session<A: Borrow<AgentUpdate>>(
     session: &mut SessionView,
     agent: impl Fn(&AgentKey) -> Option<A>,
 ) {
-    let own = AgentKey::from(&session.agent);
-    let found = agent(&own);
-    if let Some(found) = &found {
-        found.borrow().learned().look_at(session);
+    let own = agent(&AgentKey::from(&session.agent));
+    if let Some(own) = &own {
+        own.borrow().learned().look_at(session);
     }
     let name = session.name();
     for trace in &mut session.traces {
-        let key = AgentKey::from(&trace.agent);
-        let other = if key == own { None } else { agent(&key) };
-        let found = if key == own { found.as_ref() } else { other.as_ref() };
-        if let Some(found) = found {
+        let is_own = trace.agent == session.agent;
+        let other = if is_own { None } else { agent(&AgentKey::from(&trace.agent)) };
+        if let Some(found) = if is_own { own.as_ref() } else { other.as_ref() } {
             found.borrow().learned().look_at_trace(&name, trace);
         }
     }
@@ -295,7 +293,9 @@ pub fn look_at_explanation<A: Borrow<AgentUpdate>>(
 ) {
     let name = ScopedId { id: explained.session_id.clone(), scope: explained.scope.clone() };
     if let Some(found) = agent(&AgentKey::from(&explained.trace.agent)) {
-        explained.prediction = found.borrow().learned().look_at_trace(&name, &mut explained.trace);
+        let learned = found.borrow().learned();
+        let predicted = learned.look_at_trace(&name, &mut explained.trace);
+        explained.prediction = predicted.map(|predicted| learned.explain(&predicted));
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::count::Counts;
 use super::math::{Quanta, ratio};
 use super::options::AgentOptions;
-use super::predict::{KnownRun, LEAST_RUNS, Spread, TaskSpreads};
+use super::predict::{KnownRun, LEAST_RUNS, Ranking, Spread, TaskRankings};
 use super::runs::{Change, Run, RunKey, Runs, SavedRuns};
 use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
@@ -49,7 +49,7 @@ pub struct AgentRuns {
     scores: Option<BTreeMap<String, RunScores>>,
     // Likewise.
     known: Option<Arc<[KnownRun]>>,
-    took: Option<Arc<TaskSpreads>>,
+    took: Option<Arc<TaskRankings>>,
 }
 
 /// The runs of an agent as they are written down; scores follow from them.
@@ -262,18 +262,18 @@ impl AgentRuns {
     }
 
     /// What runs took of each task that has [`LEAST_RUNS`] or more with a trace.
-    pub fn took(&mut self) -> Arc<TaskSpreads> {
+    pub fn took(&mut self) -> Arc<TaskRankings> {
         let RunTable { runs, by_task, .. } = &self.held;
         Arc::clone(self.took.get_or_insert_with(|| {
             let enough = by_task.iter().filter(|(_, held)| held.len() as u64 >= LEAST_RUNS);
-            let spreads = enough.map(|(task, held)| {
+            let rankings = enough.map(|(task, held)| {
                 let key =
                     |id: &Arc<str>| RunKey { task: Some(Arc::clone(task)), id: Arc::clone(id) };
                 let held = held.iter().filter_map(|(_, id)| runs.get(&key(id)));
                 let took = held.filter(|run| run.traces > 0).map(|run| &run.effort);
-                (Arc::clone(task), Spread::of_runs(took))
+                (Arc::clone(task), Ranking::from(&Spread::of_runs(took)))
             });
-            Arc::new(spreads.collect())
+            Arc::new(rankings.collect())
         }))
     }
 

@@ -151,8 +151,8 @@ fn each_done_trace_has_a_chance_by_itself_among_the_traces_of_its_agent() {
     let (key, session) = (&document.agents[0].agent, &document.sessions[9]);
     let learned = pipeline.board()[&AgentKey::from(key)].learned();
     let mut trace = session.traces[0].clone();
-    let prediction = learned.look_at_trace(&session.name(), &mut trace).unwrap();
-    let carried: f64 = prediction.carried_by.values().sum();
+    let predicted = learned.look_at_trace(&session.name(), &mut trace).unwrap();
+    let carried: f64 = learned.explain(&predicted).carried_by.values().sum();
     let odds = trace.predicted_failure.map(|chance| (chance / (1.0 - chance)).ln()).unwrap();
     assert!((carried - odds).abs() < 1e-9, "what carries it adds up to it");
     let few = sessions(&all[..19], &[], 1, false);

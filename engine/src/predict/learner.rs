@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{Alike, Row, fit, logistic, row};
+use super::model::{Alike, Row, fit, logistic, ranked, row};
 use super::spread::Spread;
 use crate::update::Effort;
 
@@ -26,13 +26,13 @@ impl Learner {
     /// The chance that a trace's run failed, in `[0,1]`; `None` before enough outcomes are known, or traces to compare it with.
     pub(crate) fn chance(&self, effort: &Effort, usual: &Spread) -> Option<f64> {
         let coefficients = self.coefficients?;
-        let row = row(usual, effort, Alike::default())?;
+        let row = row_among(usual, effort)?;
         Some(logistic(row.iter().zip(coefficients).map(|(value, held)| value * held).sum()))
     }
 
     /// Takes the outcome of a trace.
     pub(crate) fn learn(&mut self, effort: &Effort, usual: &Spread, failed: bool) {
-        let Some(row) = row(usual, effort, Alike::default()) else { return };
+        let Some(row) = row_among(usual, effort) else { return };
         self.rows.push_back((row, failed));
         if self.rows.len() > MOST_ROWS {
             self.rows.pop_front();
@@ -59,6 +59,12 @@ impl Learner {
         self.next = self.outcomes.saturating_add(self.outcomes.min(MOST_ROWS as u64));
         true
     }
+}
+
+/// The features of a trace among those that are usual.
+fn row_among(usual: &Spread, effort: &Effort) -> Option<Row> {
+    let ranked = ranked(effort, |measure, value| usual.rank(measure, value))?;
+    Some(row(&ranked, effort, Alike::default()))
 }
 
 /// Outcomes that a model is made of.

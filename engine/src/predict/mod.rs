@@ -14,11 +14,14 @@ use std::collections::BTreeMap;
 
 pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked, Whole};
 pub use quality::Quality;
-pub use spread::{EffortBuckets, EffortSums, LEAST_RUNS, Measure, Spread, Spreads, TaskSpreads};
+pub use spread::{
+    EffortBuckets, EffortSums, LEAST_RUNS, Measure, Ranking, Rankings, Spread, StartedRun,
+    TaskRankings,
+};
 
 use self::success::{LabelledRun, Others, success_ratio};
 use super::span::Timestamp;
-use super::update::{Effort, ScopedId};
+use super::update::ScopedId;
 use super::view::{AgentView, PredictionView, SessionView, SuccessView, TraceView};
 
 /// The sessions of an agent in one window.
@@ -43,14 +46,14 @@ pub struct Learned {
 impl Learned {
     /// Learns from these, each in the order of their starts.
     pub fn new(
-        spreads: Spreads,
+        rankings: Rankings,
         known: &[KnownRun],
         populations: &BTreeMap<String, Population>,
     ) -> Self {
-        let model = Model::new(spreads, known);
+        let model = Model::new(rankings, known);
         let success = populations.iter().filter_map(|(window, population)| {
-            let spread = model.spread(Whole::Session);
-            Some((window.clone(), success(spread, known, population)?))
+            let ranking = model.ranking(Whole::Session);
+            Some((window.clone(), success(ranking, known, population)?))
         });
         Self { quality: quality::quality(&model, known), success: success.collect(), model }
     }
@@ -78,58 +81,36 @@ impl Learned {
         let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
         let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
         let name = session.name();
-        let Some(looked) = self.predict(Whole::Session, (&name, task), &session.took) else {
-            return;
-        };
-        session.effort = Some(looked.effort);
-        session.predicted_failure = Some(looked.failure);
-        session.prediction = Some(looked.prediction);
+        let predicted = self.model.predict(Whole::Session, (&name, task), &session.took);
+        let Some(predicted) = predicted else { return };
+        session.effort = Some(predicted.ranked.effort);
+        session.predicted_failure = Some(predicted.failure);
+        session.prediction = Some(self.explain(&predicted));
     }
 
-    /// Says the same of a done trace beside its agent's other traces, and returns where it comes from. What is learned is how whole
-    /// sessions went, and what is said is how its session went, by this trace alone.
-    pub fn look_at_trace(
-        &self,
-        session: &ScopedId,
-        trace: &mut TraceView,
-    ) -> Option<PredictionView> {
+    /// Says the same of a done trace beside its agent's other traces, and returns it. What is learned is how whole sessions went, and
+    /// what is said is how its session went, by this trace alone.
+    pub fn look_at_trace(&self, session: &ScopedId, trace: &mut TraceView) -> Option<Prediction> {
         let task = trace.attempt.as_ref().and_then(|attempt| attempt.task.as_deref());
-        let looked = self.predict(Whole::Trace, (session, task), trace.took.as_ref()?)?;
-        trace.effort = Some(looked.effort);
-        trace.predicted_failure = Some(looked.failure);
-        Some(looked.prediction)
+        let took = trace.took.as_ref()?;
+        let predicted = self.model.predict(Whole::Trace, (session, task), took)?;
+        trace.effort = Some(predicted.ranked.effort);
+        trace.predicted_failure = Some(predicted.failure);
+        Some(predicted)
     }
 
-    fn predict(
-        &self,
-        whole: Whole,
-        (session, task): (&ScopedId, Option<&str>),
-        effort: &Effort,
-    ) -> Option<Looked> {
-        let model = &self.model;
-        let ranked = model.ranked(whole, effort)?;
-        let predicted = model.predict(whole, (session, task), effort)?;
+    /// Where a prediction comes from.
+    pub fn explain(&self, predicted: &Prediction) -> PredictionView {
         let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());
-        let prediction = PredictionView {
-            more_than: ranks
-                .filter_map(|measure| Some((measure.name(), ranked.ranks[*measure as usize]?)))
-                .collect(),
-            carried_by: FEATURES
-                .iter()
-                .zip(predicted.carried_by)
-                .map(|(feature, carried)| (feature.name, carried))
-                .collect(),
-            outcomes_known: model.outcomes() as u64,
-        };
-        Some(Looked { effort: ranked.effort, failure: predicted.failure, prediction })
+        let ranks =
+            ranks.filter_map(|of| Some((of.name(), predicted.ranked.ranks[*of as usize]?)));
+        let carried = FEATURES.iter().zip(predicted.carried_by);
+        PredictionView {
+            more_than: ranks.collect(),
+            carried_by: carried.map(|(feature, carried)| (feature.name, carried)).collect(),
+            outcomes_known: self.model.outcomes() as u64,
+        }
     }
-}
-
-/// What is said of a session or of a trace.
-struct Looked {
-    effort: f64,
-    failure: f64,
-    prediction: PredictionView,
 }
 
 /// Those that our judge was asked about, if they are enough: how likely it was to be is known. Else all.
@@ -140,12 +121,12 @@ fn whose_selection_is_known(known: Vec<&KnownRun>) -> Vec<&KnownRun> {
 
 /// The share of sessions that succeed. What is known of all of them is their effort: the mean over the measures, each in buckets, set to mean 0 and
 /// deviation 1 over the agent's sessions. It is a sum over measures, so its mean over a window follows from the sums.
-fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Option<SuccessView> {
+fn success(ranking: &Ranking, known: &[KnownRun], population: &Population) -> Option<SuccessView> {
     let since = population.told_since?;
     let known: Vec<&KnownRun> = known.iter().filter(|run| run.end >= since).collect();
     let known = whose_selection_is_known(known);
     let mut sums = population.efforts;
-    known.iter().for_each(|run| sums.unmerge(&EffortSums::of(&run.effort)));
+    known.iter().for_each(|run| sums.replace(Some((&run.effort).into()), None));
     let others = population.sessions.saturating_sub(known.len() as u64);
     let everywhere = |measure: &Measure| {
         measure.is_effort()
@@ -154,7 +135,7 @@ fn success(spread: &Spread, known: &[KnownRun], population: &Population) -> Opti
     };
     let measures = Measure::ALL.into_iter().filter(everywhere);
     let measures: Vec<(Measure, (f64, f64))> =
-        measures.filter_map(|measure| Some((measure, spread.moments(measure)?))).collect();
+        measures.filter_map(|measure| Some((measure, ranking.moments(measure)?))).collect();
     let mean_of = |bucket: &dyn Fn(Measure) -> f64| {
         let deviations = measures
             .iter()

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::spread::{Measure, Spread, Spreads};
+use super::spread::{Measure, Ranking, Rankings};
 use crate::math::Quanta;
 use crate::span::Timestamp;
 use crate::update::{Effort, ScopedId};
@@ -123,13 +123,13 @@ struct Inputs {
 
 /// What is known of runs that are like one: how far the log-odds of failure of the others are above those of all runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Alike<'a> {
+pub(super) struct Alike {
     /// Of the same task.
     task: f64,
     /// That called the same tool last, or none.
     tool: f64,
-    /// What runs of the task took, where there are enough.
-    spread: Option<&'a Spread>,
+    /// The effort among the runs of the task, where there are enough.
+    among_task: Option<f64>,
 }
 
 impl Inputs {
@@ -182,6 +182,8 @@ pub struct Ranked {
 /// What is predicted of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
+    /// How much effort it took.
+    pub ranked: Ranked,
     /// The chance that it failed, in `[0,1]`.
     pub failure: f64,
     /// What each feature adds to the log-odds.
@@ -200,7 +202,7 @@ pub enum Whole {
 /// A model of one agent.
 #[derive(Clone, Debug)]
 pub struct Model {
-    spreads: Spreads,
+    rankings: Rankings,
     coefficients: [f64; N],
     // Curvature of what is minimised, at the coefficients.
     curve: [[f64; N]; N],
@@ -228,7 +230,7 @@ struct Record {
 
 impl Model {
     /// Learns from the runs that are told.
-    pub fn new(spreads: Spreads, known: &[KnownRun]) -> Self {
+    pub fn new(rankings: Rankings, known: &[KnownRun]) -> Self {
         let mut all = Record::default();
         let mut tasks: BTreeMap<Arc<str>, Record> = BTreeMap::new();
         let mut tools: BTreeMap<Option<u64>, Record> = BTreeMap::new();
@@ -245,7 +247,7 @@ impl Model {
             failed: run.failed,
         };
         let mut model = Self {
-            spreads,
+            rankings,
             coefficients: FEATURES.map(|feature| feature.prior),
             curve: [[0.0; N]; N],
             tasks,
@@ -256,7 +258,7 @@ impl Model {
         let rows: Vec<([f64; N], f64)> = known
             .iter()
             .filter_map(|run| {
-                let row = model.row_of(run)?;
+                let (_, row) = model.row_of(run)?;
                 Some((row, if run.failed { 1.0 } else { 0.0 }))
             })
             .collect();
@@ -266,22 +268,17 @@ impl Model {
         model
     }
 
-    /// The distributions of the agent's sessions, or of its traces.
-    pub(super) fn spread(&self, whole: Whole) -> &Spread {
+    /// What the agent's sessions are ranked among, or its traces.
+    pub(super) fn ranking(&self, whole: Whole) -> &Ranking {
         match whole {
-            Whole::Session => &self.spreads.sessions,
-            Whole::Trace => &self.spreads.traces,
+            Whole::Session => &self.rankings.sessions,
+            Whole::Trace => &self.rankings.traces,
         }
     }
 
     /// How many outcomes it has learned from.
     pub fn outcomes(&self) -> usize {
         self.sessions.len()
-    }
-
-    /// Ranks a session or a trace among the others; `None` before there are enough.
-    pub fn ranked(&self, whole: Whole, effort: &Effort) -> Option<Ranked> {
-        ranked(self.spread(whole), effort)
     }
 
     /// Predicts how a session went, by what it took, or by what one of its traces took; what is told of that session itself has no
@@ -292,19 +289,19 @@ impl Model {
         (session, task): (&ScopedId, Option<&str>),
         effort: &Effort,
     ) -> Option<Prediction> {
-        let row = self.row(session, task, (whole, effort))?;
+        let (ranked, row) = self.row(session, task, (whole, effort))?;
         let mut carried_by = [0.0; N];
         for ((carried, value), coefficient) in carried_by.iter_mut().zip(row).zip(self.coefficients)
         {
             *carried = value * coefficient;
         }
-        Some(Prediction { failure: logistic(carried_by.iter().sum()), carried_by })
+        Some(Prediction { ranked, failure: logistic(carried_by.iter().sum()), carried_by })
     }
 
-    /// Each of the runs that it learned from, with the chance that it would give it had it not.
-    pub(super) fn left_out(&self, known: &[KnownRun]) -> Vec<(f64, bool)> {
+    /// Each of the runs that it learned from: its effort, the chance that the model would give it had it not, and whether it failed.
+    pub(super) fn left_out(&self, known: &[KnownRun]) -> Vec<(f64, f64, bool)> {
         let odds = |run: &KnownRun| {
-            let row = self.row_of(run)?;
+            let (ranked, row) = self.row_of(run)?;
             let odds: f64 =
                 row.iter().zip(self.coefficients).map(|(value, held)| value * held).sum();
             let chance = logistic(odds);
@@ -312,12 +309,12 @@ impl Model {
                 solve(self.curve, row).iter().zip(row).map(|(one, two)| one * two).sum();
             let failed = if run.failed { 1.0 } else { 0.0 };
             let without = leverage * (failed - chance) / (1.0 - leverage * chance * (1.0 - chance));
-            Some((logistic(odds - without), run.failed))
+            Some((ranked.effort, logistic(odds - without), run.failed))
         };
         known.iter().filter_map(odds).collect()
     }
 
-    fn row_of(&self, run: &KnownRun) -> Option<[f64; N]> {
+    fn row_of(&self, run: &KnownRun) -> Option<(Ranked, Row)> {
         self.row(&run.session, run.task.as_deref(), (Whole::Session, &run.effort))
     }
 
@@ -326,7 +323,11 @@ impl Model {
         session: &ScopedId,
         task: Option<&str>,
         (whole, effort): (Whole, &Effort),
-    ) -> Option<[f64; N]> {
+    ) -> Option<(Ranked, Row)> {
+        let ranked_among = |ranking: &Ranking| {
+            ranked(effort, |measure, value| ranking.rank(measure, value))
+        };
+        let ranked = ranked_among(self.ranking(whole))?;
         let own = self.sessions.get(session);
         let others = self.all.without(own);
         let of_task = |task: &str| {
@@ -340,11 +341,12 @@ impl Model {
             task: task.map_or(0.0, of_task),
             tool: of_tool.without(own_tool).above(others, TOOL_WEIGHT),
             // A trace may be a part of a run.
-            spread: task
+            among_task: task
                 .filter(|_| whole == Whole::Session)
-                .and_then(|task| self.spreads.tasks.get(task)),
+                .and_then(|task| Some(ranked_among(self.rankings.tasks.get(task)?)?.effort)),
         };
-        row(self.spread(whole), effort, alike)
+        let row = row(&ranked, effort, alike);
+        Some((ranked, row))
     }
 }
 
@@ -369,36 +371,41 @@ impl Record {
 
     /// How far the log-odds of failure of these are above those of all, of which so many count with them.
     fn above(self, all: Self, weight: f64) -> f64 {
+        if self.runs == 0 {
+            return 0.0;
+        }
         let usual = all.usual();
         log_odds((self.failed as f64 + weight * usual) / (self.runs as f64 + weight))
             - log_odds(usual)
     }
 }
 
-/// Ranks a run among others; `None` before there are enough.
-fn ranked(spread: &Spread, effort: &Effort) -> Option<Ranked> {
-    let ranks = Measure::ALL.map(|measure| spread.rank(measure, measure.of(effort)?));
+/// Ranks a run by the share of others that took less of a measure; `None` before there are enough.
+pub(super) fn ranked(
+    effort: &Effort,
+    rank: impl Fn(Measure, u64) -> Option<f64>,
+) -> Option<Ranked> {
+    let ranks = Measure::ALL.map(|measure| rank(measure, measure.of(effort)?));
     let of_effort = Measure::ALL.iter().filter(|measure| measure.is_effort());
-    let known: Vec<f64> = of_effort.filter_map(|measure| ranks[*measure as usize]).collect();
-    let mean = known.iter().sum::<f64>() / known.len() as f64;
-    (!known.is_empty()).then_some(Ranked { effort: mean, ranks })
+    let known = of_effort.filter_map(|measure| ranks[*measure as usize]);
+    let (sum, known) = known.fold((0.0, 0_u32), |(sum, known), rank| (sum + rank, known + 1));
+    (known > 0).then(|| Ranked { effort: sum / f64::from(known), ranks })
 }
 
-/// The features of a run among others, with what is known of runs like it; `None` before there are enough.
-pub(super) fn row(spread: &Spread, effort: &Effort, alike: Alike<'_>) -> Option<Row> {
-    let Ranked { effort: mean, ranks } = ranked(spread, effort)?;
+/// The features of a run that is ranked among others, with what is known of runs like it.
+pub(super) fn row(ranked: &Ranked, effort: &Effort, alike: Alike) -> Row {
     let share = |part: u64, all: u64| part as f64 / all.max(part).max(1) as f64;
     let inputs = Inputs {
-        effort: mean,
-        ranks,
-        among_task: alike.spread.and_then(|spread| Some(ranked(spread, effort)?.effort)),
+        effort: ranked.effort,
+        ranks: ranked.ranks,
+        among_task: alike.among_task,
         failed_share: share(effort.failed_calls, effort.judged_calls),
         failed_models: share(effort.failed_model_calls, effort.model_calls),
         stopped: effort.stopped_calls > 0,
         of_tool: alike.tool,
         of_task: alike.task,
     };
-    Some(FEATURES.map(|feature| (feature.value)(&inputs)))
+    FEATURES.map(|feature| (feature.value)(&inputs))
 }
 
 /// The most likely coefficients, and the curvature there.
@@ -471,8 +478,8 @@ pub(super) fn log_odds(chance: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spread::Spread;
     use super::*;
-    use crate::span::Timestamp;
 
     fn session(id: &str) -> ScopedId {
         ScopedId { id: id.to_owned(), ..ScopedId::default() }
@@ -488,10 +495,9 @@ mod tests {
     }
 
     /// Runs of 1 to 100 model calls.
-    fn spread() -> Spreads {
-        let mut sessions = Spread::default();
-        (1..=100).for_each(|calls| sessions.add(Timestamp(1), &effort(calls)));
-        Spreads { sessions, ..Spreads::default() }
+    fn rankings() -> Rankings {
+        let runs: Vec<Effort> = (1..=100).map(effort).collect();
+        Rankings { sessions: Ranking::from(&Spread::of_runs(&runs)), ..Rankings::default() }
     }
 
     fn run(calls: u64, task: Option<&str>, failed: bool) -> KnownRun {
@@ -515,16 +521,16 @@ mod tests {
 
     #[test]
     fn without_outcomes_more_effort_is_more_likely_a_failure() {
-        let model = Model::new(spread(), &[]);
+        let model = Model::new(rankings(), &[]);
         assert!(chance(&model, 90, None) > 2.0 * chance(&model, 10, None));
         assert_eq!(model.outcomes(), 0);
-        assert_eq!(predict(&Model::new(Spreads::default(), &[]), &session("s"), None, 5), None);
+        assert_eq!(predict(&Model::new(Rankings::default(), &[]), &session("s"), None, 5), None);
     }
 
     #[test]
     fn where_short_runs_fail_fifty_outcomes_are_enough_to_learn_it() {
         let known: Vec<KnownRun> = (1..=50).map(|i| run(2 * i, None, i <= 20)).collect();
-        let model = Model::new(spread(), &known);
+        let model = Model::new(rankings(), &known);
         assert!(chance(&model, 10, None) > 0.5 && chance(&model, 90, None) < 0.3);
     }
 
@@ -532,14 +538,15 @@ mod tests {
     fn once_a_task_has_enough_runs_effort_counts_among_them_as_outcomes_have_it() {
         // Runs of this task take little, whatever others take.
         let runs: Vec<Effort> = (1..=20).map(effort).collect();
-        let tasks = Arc::new(BTreeMap::from([(Arc::from("small"), Spread::of_runs(&runs))]));
-        let spreads = Spreads { tasks, ..spread() };
+        let small = Ranking::from(&Spread::of_runs(&runs));
+        let tasks = Arc::new(BTreeMap::from([(Arc::from("small"), small)]));
+        let rankings = Rankings { tasks, ..rankings() };
         let own = FEATURES.iter().position(|feature| feature.name == "task_effort").unwrap();
         let carried = |model: &Model, task| predict(model, &session("s"), task, 18).unwrap();
-        let untold = Model::new(spreads.clone(), &[]);
+        let untold = Model::new(rankings.clone(), &[]);
         assert!(carried(&untold, Some("small")).carried_by[own].abs() < 1e-12);
         let known: Vec<KnownRun> = (1..=20).map(|i| run(i, Some("small"), i > 12)).collect();
-        let model = Model::new(spreads, &known);
+        let model = Model::new(rankings, &known);
         assert!(carried(&model, Some("small")).carried_by[own] > 0.2);
         for task in [None, Some("another")] {
             assert!(carried(&model, task).carried_by[own].abs() < 1e-12, "{task:?}");
@@ -555,7 +562,7 @@ mod tests {
         let known: Vec<KnownRun> = (1..=40)
             .map(|i| with((i % 4 > 0).then_some(i % 4), run(2 * i, None, i % 4 == 1)))
             .collect();
-        let model = Model::new(spread(), &known);
+        let model = Model::new(rankings(), &known);
         let last = |id: &str, last_tool| {
             let effort = Effort { last_tool, ..effort(50) };
             model.predict(Whole::Session, (&session(id), None), &effort).unwrap()
@@ -567,7 +574,7 @@ mod tests {
         // What is told of the run itself has no part in it.
         let (own, other) = (last("2", Some(1)), last("another", Some(1)));
         assert!(own.carried_by[at] < other.carried_by[at]);
-        let untold = Model::new(spread(), &[]);
+        let untold = Model::new(rankings(), &[]);
         let effort = Effort { last_tool: Some(1), ..effort(50) };
         let said = untold.predict(Whole::Session, (&session("s"), None), &effort).unwrap();
         assert!(said.carried_by[at].abs() < 1e-12);
@@ -586,10 +593,10 @@ mod tests {
             model.predict(Whole::Session, (&session("s"), None), &effort).unwrap().failure
         };
         let told = |effort: Effort| Effort { stopped_calls: 1, failed_model_calls: 2, ..effort };
-        let untold = Model::new(spread(), &[]);
+        let untold = Model::new(rankings(), &[]);
         let same = of(&untold, told(effort(50))) - of(&untold, effort(50));
         assert!(same.abs() < 1e-12, "no sign is taken for granted: {same}");
-        let model = Model::new(spread(), &known);
+        let model = Model::new(rankings(), &known);
         assert!(of(&model, told(effort(50))) > of(&model, effort(50)) + 0.2);
     }
 
@@ -601,10 +608,10 @@ mod tests {
             run(30, Some("easy"), false),
             run(40, Some("easy"), false),
         ];
-        let model = Model::new(spread(), &known);
+        let model = Model::new(rankings(), &known);
         assert!(chance(&model, 50, Some("hard")) > chance(&model, 50, None));
         assert!(chance(&model, 50, Some("easy")) < chance(&model, 50, None));
-        let alone = Model::new(spread(), &known[..1]);
+        let alone = Model::new(rankings(), &known[..1]);
         let own = predict(&alone, &session("10"), Some("hard"), 10).unwrap();
         assert!(own.carried_by[N - 1].abs() < 1e-12);
     }
@@ -612,12 +619,12 @@ mod tests {
     #[test]
     fn a_run_that_is_left_out_is_predicted_nearly_as_by_a_model_without_it() {
         let known: Vec<KnownRun> = (1..=40).map(|i| run(2 * i, None, i % 3 == 0)).collect();
-        let model = Model::new(spread(), &known);
-        for (at, (chance, failed)) in model.left_out(&known).into_iter().enumerate() {
+        let model = Model::new(rankings(), &known);
+        for (at, (_, chance, failed)) in model.left_out(&known).into_iter().enumerate() {
             let mut others = known.clone();
             let own = others.remove(at);
             let calls = own.effort.model_calls;
-            let exact = predict(&Model::new(spread(), &others), &session(""), None, calls).unwrap();
+            let exact = predict(&Model::new(rankings(), &others), &session(""), None, calls).unwrap();
             let with = predict(&model, &session(""), None, calls).unwrap();
             let error = (chance - exact.failure).abs();
             assert!(error < 0.01 && error < (with.failure - exact.failure).abs(), "{at}: {error}");
@@ -628,12 +635,12 @@ mod tests {
     #[test]
     fn coefficients_are_those_at_which_the_slope_is_zero() {
         let known: Vec<KnownRun> = (1..=40).map(|i| run(2 * i, None, i % 3 == 0)).collect();
-        let model = Model::new(spread(), &known);
+        let model = Model::new(rankings(), &known);
         for (i, feature) in FEATURES.iter().enumerate() {
             let precision = 1.0 / (feature.spread * feature.spread);
             let mut slope = precision * (model.coefficients[i] - feature.prior);
             for run in &known {
-                let row = model.row_of(run).unwrap();
+                let (_, row) = model.row_of(run).unwrap();
                 let calls = run.effort.model_calls;
                 let chance = predict(&model, &run.session, None, calls).unwrap().failure;
                 slope += row[i] * (chance - if run.failed { 1.0 } else { 0.0 });

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{KnownRun, Model, Whole};
+use super::model::{KnownRun, Model};
 use crate::score::agent_reliability::AgentReliability;
 use crate::signal::outcome;
 use crate::view::{AurocView, CalibrationView};
@@ -37,19 +37,21 @@ pub struct Quality {
 pub(super) fn quality(model: &Model, known: &[KnownRun]) -> Quality {
     let mut told: BTreeMap<&str, Vec<(f64, bool)>> = BTreeMap::new();
     for run in known {
-        let ranked =
-            model.ranked(Whole::Session, &run.effort).map(|ranked| ("effort", ranked.effort));
         // What is told of the outcome says nothing about what tells it.
         let signals = run.signals.iter().filter(|(name, _)| name.as_ref() != outcome::NAME);
         let signals = signals.map(|(name, score)| (&**name, 1.0 - score.to_f64()));
         let mut reliability = AgentReliability::default();
         run.risks.iter().for_each(|risk| reliability.observe(*risk));
         let reliability = reliability.result().map(|result| ("reliability", 1.0 - result.score));
-        for (name, value) in signals.chain(reliability).chain(ranked) {
+        for (name, value) in signals.chain(reliability) {
             told.entry(name).or_default().push((value, run.failed));
         }
     }
-    let chances = model.left_out(known);
+    let left_out = model.left_out(known);
+    let efforts = left_out.iter().map(|(effort, _, failed)| (*effort, *failed));
+    told.insert("effort", efforts.collect());
+    let chances = left_out.iter().map(|(_, chance, failed)| (*chance, *failed));
+    let chances: Vec<(f64, bool)> = chances.collect();
     let calibration = calibration(&chances);
     told.insert("predicted_failure", chances);
     let auroc = told.into_iter();

@@ -100,9 +100,18 @@ impl From<&Effort> for EffortBuckets {
 impl EffortBuckets {
     /// Of each measure; `None` where the wire does not tell.
     fn each(self) -> [Option<u16>; Measure::ALL.len()] {
-        self.0.map(|bucket| Some(bucket).filter(|bucket| *bucket != UNTOLD))
+        self.0.map(told)
+    }
+
+    /// Of each measure where a run is and where another one is; `None` if that is the same bucket.
+    fn changes_to(self, after: Self) -> impl Iterator<Item = Option<Change>> {
+        let both = self.0.into_iter().zip(after.0);
+        both.map(|(before, after)| (before != after).then(|| (told(before), told(after))))
     }
 }
+
+/// The buckets of two runs, where the wire tells.
+type Change = (Option<u16>, Option<u16>);
 
 /// No number is in this bucket.
 const UNTOLD: u16 = u16::MAX;
@@ -115,6 +124,9 @@ pub struct Spread {
 
 /// Runs by bucket, in the order of the buckets; none without runs.
 type Counts = Vec<(u16, u32)>;
+
+/// When a run started, and what it took.
+pub type StartedRun = (Timestamp, EffortBuckets);
 
 impl Spread {
     /// Adds a run that started then. Of an earlier week than those that are kept it adds nothing.
@@ -140,17 +152,28 @@ impl Spread {
     pub fn remove(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
         let Some(week) = self.weeks.get_mut(&(start.0 / WEEK)) else { return };
         for (counts, bucket) in week.iter_mut().zip(effort.into().each()) {
-            let Some(bucket) = bucket else { continue };
-            if let Ok(at) = counts.binary_search_by_key(&bucket, |(held, _)| *held) {
-                counts[at].1 = counts[at].1.saturating_sub(1);
-                if counts[at].1 == 0 {
-                    counts.remove(at);
-                }
-            }
+            bucket.into_iter().for_each(|bucket| remove(counts, bucket));
         }
         if week.iter().all(Vec::is_empty) {
             self.weeks.remove(&(start.0 / WEEK));
         }
+    }
+
+    /// Takes back a run that was added, if there is one, and adds another in its place; only what differs is touched.
+    pub fn replace(&mut self, before: Option<StartedRun>, after: Option<StartedRun>) {
+        if let (Some((start, before)), Some((other, after))) = (before, after)
+            && start.0 / WEEK == other.0 / WEEK
+            && let Some(week) = self.weeks.get_mut(&(start.0 / WEEK))
+        {
+            for (counts, change) in week.iter_mut().zip(before.changes_to(after)) {
+                let (before, after) = change.unwrap_or_default();
+                before.into_iter().for_each(|bucket| remove(counts, bucket));
+                after.into_iter().for_each(|bucket| add(counts, bucket, 1));
+            }
+            return;
+        }
+        before.into_iter().for_each(|(start, effort)| self.remove(start, effort));
+        after.into_iter().for_each(|(start, effort)| self.add(start, effort));
     }
 
     /// All of these as one: of the last two weeks that any of them has.
@@ -174,22 +197,63 @@ impl Spread {
     /// that tell.
     pub(crate) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
         let own = bucket(value);
-        let (mut less, mut alike, mut all) = (0_u64, 0_u64, 0_u64);
-        for (bucket, runs) in self.weeks.values().flat_map(|week| &week[measure as usize]) {
-            let runs = u64::from(*runs);
-            all += runs;
-            less += if *bucket < own { runs } else { 0 };
-            alike += if *bucket == own { runs } else { 0 };
+        let sum = |counts: &[(u16, u32)]| -> u64 {
+            counts.iter().map(|(_, runs)| u64::from(*runs)).sum()
+        };
+        let (mut less, mut alike, mut more) = (0, 0, 0);
+        for week in self.weeks.values() {
+            let counts = &week[measure as usize];
+            let (below, others) = counts.split_at(counts.partition_point(|(held, _)| *held < own));
+            let same = others.first().is_some_and(|(held, _)| *held == own);
+            let (same, above) = others.split_at(usize::from(same));
+            (less, alike, more) = (less + sum(below), alike + sum(same), more + sum(above));
         }
-        (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
+        rank(less, alike, less + alike + more)
+    }
+
+    /// Whether it holds no run.
+    pub fn is_empty(&self) -> bool {
+        self.weeks.is_empty()
+    }
+}
+
+/// A distribution made ready to rank many runs: by measure the buckets of all weeks in order, each with the runs that are in it or below.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ranking([Vec<(u16, u64)>; Measure::ALL.len()]);
+
+impl From<&Spread> for Ranking {
+    fn from(spread: &Spread) -> Self {
+        Self(Measure::ALL.map(|measure| {
+            let mut counts = Counts::new();
+            for (bucket, runs) in spread.weeks.values().flat_map(|week| &week[measure as usize]) {
+                add(&mut counts, *bucket, *runs);
+            }
+            let mut below = 0;
+            let summed = counts.into_iter().map(|(bucket, runs)| {
+                below += u64::from(runs);
+                (bucket, below)
+            });
+            summed.collect()
+        }))
+    }
+}
+
+impl Ranking {
+    /// As [`Spread::rank`] has it.
+    pub(super) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
+        let (summed, own) = (&self.0[measure as usize], bucket(value));
+        let (below, others) = summed.split_at(summed.partition_point(|(held, _)| *held < own));
+        let less = below.last().map_or(0, |(_, runs)| *runs);
+        let same = others.first().filter(|(held, _)| *held == own);
+        rank(less, same.map_or(0, |(_, runs)| runs - less), summed.last()?.1)
     }
 
     /// Mean and standard deviation of the buckets that runs are in; `None` below [`LEAST_RUNS`] that tell, or if all are alike.
     pub(super) fn moments(&self, measure: Measure) -> Option<(f64, f64)> {
         let (mut runs, mut sum, mut squares) = (0_u64, 0_u64, 0_u64);
-        for (bucket, count) in self.weeks.values().flat_map(|week| &week[measure as usize]) {
-            let (bucket, count) = (u64::from(*bucket), u64::from(*count));
-            runs += count;
+        for (bucket, below) in &self.0[measure as usize] {
+            let (bucket, count) = (u64::from(*bucket), below - runs);
+            runs = *below;
             sum += count * bucket;
             squares += count * bucket * bucket;
         }
@@ -200,26 +264,21 @@ impl Spread {
         let variance = squares as f64 / runs as f64 - mean * mean;
         (variance > 0.0).then(|| (mean, variance.sqrt()))
     }
-
-    /// Whether it holds no run.
-    pub fn is_empty(&self) -> bool {
-        self.weeks.is_empty()
-    }
 }
 
-/// What an agent's sessions took, and its traces.
+/// What an agent's sessions and traces are ranked among.
 #[derive(Clone, Debug, Default)]
-pub struct Spreads {
+pub struct Rankings {
     /// Whole sessions.
-    pub sessions: Spread,
+    pub sessions: Ranking,
     /// Single traces.
-    pub traces: Spread,
+    pub traces: Ranking,
     /// Runs of tasks that have [`LEAST_RUNS`] or more.
-    pub tasks: Arc<TaskSpreads>,
+    pub tasks: Arc<TaskRankings>,
 }
 
 /// What runs took, by task.
-pub type TaskSpreads = BTreeMap<Arc<str>, Spread>;
+pub type TaskRankings = BTreeMap<Arc<str>, Ranking>;
 
 /// What many runs took, by measure: how many tell, and the sum of their buckets. It can be taken back exactly.
 #[derive(
@@ -228,12 +287,21 @@ pub type TaskSpreads = BTreeMap<Arc<str>, Spread>;
 pub struct EffortSums([PartialSum; Measure::ALL.len()]);
 
 impl EffortSums {
-    /// What one run took.
-    pub fn of(effort: impl Into<EffortBuckets>) -> Self {
-        Self(effort.into().each().map(|bucket| PartialSum {
-            traces: u64::from(bucket.is_some()),
-            sum: bucket.map_or(0, u64::from),
-        }))
+    /// Takes back what a run took, if there is one, and adds what another did; only what differs is touched.
+    pub fn replace(&mut self, before: Option<EffortBuckets>, after: Option<EffortBuckets>) {
+        let nothing = EffortBuckets([UNTOLD; Measure::ALL.len()]);
+        let changes = before.unwrap_or(nothing).changes_to(after.unwrap_or(nothing));
+        for (held, change) in self.0.iter_mut().zip(changes) {
+            let (before, after) = change.unwrap_or_default();
+            if let Some(bucket) = before {
+                held.traces = held.traces.saturating_sub(1);
+                held.sum = held.sum.saturating_sub(bucket.into());
+            }
+            if let Some(bucket) = after {
+                held.traces = held.traces.saturating_add(1);
+                held.sum = held.sum.saturating_add(bucket.into());
+            }
+        }
     }
 
     /// Adds what others took.
@@ -259,10 +327,27 @@ impl EffortSums {
     }
 }
 
+fn told(bucket: u16) -> Option<u16> {
+    (bucket != UNTOLD).then_some(bucket)
+}
+
+/// The share of runs that took less, those alike counted half.
+fn rank(less: u64, alike: u64, all: u64) -> Option<f64> {
+    (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
+}
+
 fn add(counts: &mut Counts, bucket: u16, runs: u32) {
     match counts.binary_search_by_key(&bucket, |(held, _)| *held) {
         Ok(at) => counts[at].1 = counts[at].1.saturating_add(runs),
         Err(at) => counts.insert(at, (bucket, runs)),
+    }
+}
+
+fn remove(counts: &mut Counts, bucket: u16) {
+    let Ok(at) = counts.binary_search_by_key(&bucket, |(held, _)| *held) else { return };
+    counts[at].1 = counts[at].1.saturating_sub(1);
+    if counts[at].1 == 0 {
+        counts.remove(at);
     }
 }
 
@@ -307,6 +392,7 @@ mod tests {
         assert_eq!(spread.rank(Measure::ModelCalls, 19), Some(0.975));
         assert_eq!(spread.rank(Measure::ModelCalls, 100), Some(1.0));
         assert_eq!(spread.rank(Measure::OutputTokens, 100), None);
+        assert_eq!(Ranking::from(&spread).rank(Measure::OutputTokens, 100), None);
     }
 
     #[test]
@@ -336,10 +422,50 @@ mod tests {
             }
             let parts = [Arc::new(first), Arc::new(second)];
             prop_assert_eq!(&Spread::of_all(&parts), &one);
+            let ranking = Ranking::from(&one);
+            for calls in 0..60 {
+                let rank = one.rank(Measure::ModelCalls, calls);
+                prop_assert_eq!(ranking.rank(Measure::ModelCalls, calls), rank);
+            }
             for (week, calls, _) in &runs {
                 one.remove(Timestamp(week * WEEK), &run(*calls));
             }
             prop_assert!(one.is_empty());
+        }
+
+        #[test]
+        fn a_run_in_the_place_of_another_is_one_taken_back_and_one_added(
+            held in prop::collection::vec((0..2_u64, 0..50_u64), 1..20),
+            moves in prop::collection::vec(
+                (0..20_usize, prop::option::of((0..2_u64, 0..50_u64, any::<bool>()))),
+                1..20,
+            ),
+        ) {
+            let started = |week: u64, calls: u64, tells: bool| {
+                let tokens = PartialSum { traces: u64::from(tells), sum: calls };
+                let effort = Effort { output_tokens: tokens, ..run(calls) };
+                (Timestamp(week * WEEK), EffortBuckets::from(&effort))
+            };
+            let mut runs: Vec<Option<StartedRun>> =
+                held.iter().map(|(week, calls)| Some(started(*week, *calls, true))).collect();
+            let (mut one, mut sums) = <(Spread, EffortSums)>::default();
+            for run in &runs {
+                one.replace(None, *run);
+                sums.replace(None, run.map(|(_, effort)| effort));
+            }
+            let (mut other, mut others) = (one.clone(), sums);
+            for (at, to) in moves {
+                let after = to.map(|(week, calls, tells)| started(week, calls, tells));
+                let at = at % runs.len();
+                let before = std::mem::replace(&mut runs[at], after);
+                one.replace(before, after);
+                before.into_iter().for_each(|(start, effort)| other.remove(start, effort));
+                after.into_iter().for_each(|(start, effort)| other.add(start, effort));
+                sums.replace(before.map(|(_, effort)| effort), after.map(|(_, effort)| effort));
+                others.replace(before.map(|(_, effort)| effort), None);
+                others.replace(None, after.map(|(_, effort)| effort));
+            }
+            prop_assert_eq!((one, sums), (other, others));
         }
     }
 }

@@ -58,35 +58,50 @@ impl Session {
 
     /// What its done traces took.
     pub(super) fn took(&self) -> Effort {
-        let done = || self.traces.iter().rev().filter(|record| !record.panes.is_empty());
         Effort {
-            answer_words: done().find_map(TraceRecord::answer_words),
-            last_tool: done().find_map(TraceRecord::last_tool),
+            answer_words: self.done_from_last().find_map(TraceRecord::answer_words),
+            last_tool: self.done_from_last().find_map(TraceRecord::last_tool),
             ..self.took.effort()
         }
+    }
+
+    fn done_from_last(&self) -> impl Iterator<Item = &TraceRecord> {
+        self.traces.iter().rev().filter(|record| !record.panes.is_empty())
     }
 
     /// Whose effort is how much; `None` before a trace is done.
     fn spending(&self) -> Option<Spending> {
         let first = self.first().filter(|_| self.done > 0)?;
-        let agent = first.agent().clone();
-        let mark = self.marks.get(&agent).copied().unwrap_or_default();
-        Some(Spending { agent, start: first.start, mark, effort: (&self.took()).into() })
+        let answer_words = self.done_from_last().find_map(TraceRecord::answer_words);
+        let effort = (&Effort { answer_words, ..self.took.effort() }).into();
+        Some(Spending { agent: first.agent().clone(), start: first.start, effort })
     }
 
     /// Tells its agent what it took, if that has changed.
     fn spend(&mut self, shared: &mut Shared) {
-        let spending = self.spending();
-        if spending == self.spent {
+        let first = self.first().map(|first| (first.agent(), first.start));
+        let told = self.spent.as_ref().map(|spent| (&spent.agent, spent.start));
+        if !self.took_changed && (told.is_none() || told == first) {
             return;
         }
-        if let Some(Spending { agent, start, mark, effort }) = self.spent.take() {
-            shared.fleet.summary(&agent).unspend(start, mark, effort);
+        self.took_changed = false;
+        let after = self.spending();
+        let before = std::mem::replace(&mut self.spent, after.clone());
+        let mut tell = |agent: &Agent, before: Option<&Spending>, after: Option<&Spending>| {
+            let [before, after] = [before, after].map(|of| of.map(|of| (of.start, of.effort)));
+            let mark = self.marks.get(agent).copied();
+            shared.fleet.summary(agent).spend(mark, before, after);
+        };
+        match (&before, &after) {
+            (Some(old), Some(new)) if old == new => {}
+            (Some(old), Some(new)) if old.agent == new.agent => {
+                tell(&new.agent, Some(old), Some(new));
+            }
+            (old, new) => {
+                old.iter().for_each(|old| tell(&old.agent, Some(old), None));
+                new.iter().for_each(|new| tell(&new.agent, None, Some(new)));
+            }
         }
-        if let Some(Spending { agent, start, mark, effort }) = &spending {
-            shared.fleet.summary(agent).spend(*start, *mark, *effort);
-        }
-        self.spent = spending;
     }
 
     /// What loops have grown within `loop_hold`, in traces that are open or done: however short a loop was, it is seen for that long.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::scoring::Scored;
 use crate::few::Few;
 use crate::math::Quanta;
-use crate::predict::EffortSums;
+use crate::predict::{EffortBuckets, EffortSums};
 use crate::score::agent_consistency::AgentConsistency;
 use crate::span::Timestamp;
 use crate::update::{Level, PaneSum, SignalSum};
@@ -64,13 +64,20 @@ impl PaneSet {
 
     /// Of an end the place of each column, and the pane in it.
     fn keys(self, widths: &[u64], end: Timestamp) -> impl Iterator<Item = (usize, PaneKey)> {
-        let windows = (1..).zip(numbered(widths)).filter(move |(_, (bit, _))| self.bits & bit > 0);
-        let windows = windows.map(move |(column, (_, width))| {
-            (column, PaneKey { index: end.0 / width, era: self.era })
-        });
-        (self.bits & 1 > 0).then_some((0, EVERYTHING)).into_iter().chain(windows)
+        let columns = [0].into_iter().chain(widths.iter().copied()).enumerate();
+        columns.filter_map(move |column| Some((column.0, self.key(column, end)?)))
+    }
+
+    /// Of an end the pane in a column of this number and width.
+    fn key(self, (column, width): (usize, u64), end: Timestamp) -> Option<PaneKey> {
+        let bits = u32::try_from(column).ok().and_then(|column| self.bits.checked_shr(column))?;
+        let of_window = |index| PaneKey { index, era: self.era };
+        (bits & 1 > 0).then(|| end.0.checked_div(width).map_or(EVERYTHING, of_window))
     }
 }
+
+/// Where a session counts: the end of its newest trace, and the panes of that.
+pub(super) type Mark = (Timestamp, PaneSet);
 
 /// Widths and the bit of each.
 fn numbered(widths: &[u64]) -> impl Iterator<Item = (u32, u64)> {
@@ -122,6 +129,14 @@ impl Column {
             }
         }
         self.panes[..newest].binary_search_by_key(&key, |(held, _)| *held)
+    }
+
+    /// A pane, if it is held, which then counts as changed.
+    fn pane(&mut self, key: PaneKey) -> Option<&mut Pane> {
+        let at = self.place(key).ok()?;
+        let (_, pane) = self.panes.get_mut(at)?;
+        pane.changed = true;
+        Some(pane)
     }
 }
 
@@ -181,24 +196,42 @@ impl Panes {
         self.change(panes, end, |pane| pane.forget(trace));
     }
 
-    /// Adds a session whose newest trace ended then.
-    pub(super) fn mark(&mut self, panes: PaneSet, end: Timestamp) {
-        self.change(panes, end, |pane| pane.sessions += 1);
+    /// Has a session, and what it took, count where its newest trace ended, and no longer where it did before; panes that stay are left
+    /// alone.
+    pub(super) fn mark(
+        &mut self,
+        before: Option<Mark>,
+        after: Option<Mark>,
+        took: Option<EffortBuckets>,
+    ) {
+        for (number, column) in self.columns.iter_mut().enumerate() {
+            let place = (number, column.width);
+            let [before, after] =
+                [before, after].map(|mark| mark.and_then(|(end, panes)| panes.key(place, end)));
+            if before == after {
+                continue;
+            }
+            if let Some(pane) = before.and_then(|key| column.pane(key)) {
+                pane.sessions = pane.sessions.saturating_sub(1);
+                pane.efforts.replace(took, None);
+            }
+            if let Some(pane) = after.and_then(|key| column.pane(key)) {
+                pane.sessions += 1;
+                pane.efforts.replace(None, took);
+            }
+        }
     }
 
-    /// Takes a session back.
-    pub(super) fn unmark(&mut self, panes: PaneSet, end: Timestamp) {
-        self.change(panes, end, |pane| pane.sessions = pane.sessions.saturating_sub(1));
-    }
-
-    /// Adds what a session took that counts in these panes.
-    pub(super) fn spend(&mut self, (end, panes): (Timestamp, PaneSet), took: &EffortSums) {
-        self.change(panes, end, |pane| pane.efforts.merge(took));
-    }
-
-    /// Takes it back.
-    pub(super) fn unspend(&mut self, (end, panes): (Timestamp, PaneSet), took: &EffortSums) {
-        self.change(panes, end, |pane| pane.efforts.unmerge(took));
+    /// Replaces what a session took that counts by this mark.
+    pub(super) fn spend(
+        &mut self,
+        mark: Option<Mark>,
+        before: Option<EffortBuckets>,
+        after: Option<EffortBuckets>,
+    ) {
+        if let Some((end, panes)) = mark.filter(|_| before != after) {
+            self.change(panes, end, |pane| pane.efforts.replace(before, after));
+        }
     }
 
     /// Forgets panes that are in no window any more, or, after the wall clock was set back, not yet; the receiver does so by
@@ -240,12 +273,8 @@ impl Panes {
 
     fn change(&mut self, panes: PaneSet, end: Timestamp, mut change: impl FnMut(&mut Pane)) {
         for (column, key) in panes.keys(&self.widths, end) {
-            let Some(column) = self.columns.get_mut(column) else { continue };
-            let Ok(at) = column.place(key) else { continue };
-            if let Some((_, pane)) = column.panes.get_mut(at) {
-                change(pane);
-                pane.changed = true;
-            }
+            let column = self.columns.get_mut(column);
+            column.and_then(|column| column.pane(key)).into_iter().for_each(&mut change);
         }
     }
 
@@ -406,6 +435,7 @@ mod tests {
     use super::*;
     use crate::score::risk::TraceRisk;
     use crate::span::Source;
+    use crate::update::Effort;
 
     #[test]
     fn a_level_is_rounded_half_away_from_zero() {
@@ -490,13 +520,17 @@ mod tests {
             unasked: Some(Unasked { confidence: Some(Quanta(6)), ..Unasked::default() }),
         };
         panes.observe(set, end, &trace);
-        panes.mark(set, end);
-        assert_eq!(panes.drain().len(), 2);
+        let took = Some(EffortBuckets::from(&Effort { model_calls: 3, ..Effort::default() }));
+        panes.mark(None, Some((end, set)), None);
+        panes.spend(Some((end, set)), None, took);
+        let sums = panes.drain();
+        assert!(sums.len() == 2 && sums.iter().all(|sum| sum.efforts != EffortSums::default()));
         panes.forget(set, end, &trace);
-        panes.unmark(set, end);
+        panes.mark(Some((end, set)), None, took);
         let sums = panes.drain();
         assert!(sums.iter().all(|sum| sum.traces == 0 && sum.judged_levels.is_empty()));
         assert!(sums.iter().all(|sum| sum.signals.is_empty() && sum.uncertainty_count == 0));
+        assert!(sums.iter().all(|sum| sum.sessions == 0 && sum.efforts == EffortSums::default()));
         assert!(panes.drain().is_empty() && panes.is_empty());
     }
 }

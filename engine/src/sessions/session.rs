@@ -11,7 +11,7 @@ use super::common::Common;
 use super::fleet::Fleet;
 use super::key::{Agent, SessionId};
 use super::outcomes::SessionRuns;
-use super::pane::PaneSet;
+use super::pane::{Mark, PaneSet};
 use super::record::{Contribution, Past, TraceRecord};
 use super::rules::Rules;
 use super::run;
@@ -116,8 +116,8 @@ pub(super) struct Session {
     pub(super) judged: Option<Box<AgentReliability>>,
     /// How many traces give something.
     pub(super) done: usize,
-    // In which panes the session counts for the newest done trace of each agent.
-    pub(super) marks: Few<Agent, (Timestamp, PaneSet)>,
+    // Where the session counts for the newest done trace of each agent, with what that was told that it took.
+    pub(super) marks: Few<Agent, Mark>,
     gates: Few<SignalName, TrajectoryGate>,
     unsettled: Vec<TraceId>,
     pub(super) placed: Option<(Agent, SessionScores)>,
@@ -127,6 +127,9 @@ pub(super) struct Session {
     pub(super) deadline: Option<Timestamp>,
     /// What its done traces took, but for the answer.
     pub(super) took: Took,
+    /// Something that it took, or its answer, may have changed since its agent was told.
+    #[serde(skip)]
+    pub(super) took_changed: bool,
     /// What its agent was told that it took.
     pub(super) spent: Option<Spending>,
     /// What all of its traces have used, as far as these are sums.
@@ -143,8 +146,6 @@ pub(super) struct Session {
 pub(super) struct Spending {
     pub(super) agent: Agent,
     pub(super) start: Timestamp,
-    /// The end of the agent's newest trace in it, and the panes that it counts in by that.
-    pub(super) mark: (Timestamp, PaneSet),
     pub(super) effort: EffortBuckets,
 }
 
@@ -173,6 +174,7 @@ impl Session {
             restless: None,
             deadline: None,
             took: Took::default(),
+            took_changed: false,
             spent: None,
             used: Usage::default(),
             over: LimitSet::default(),
@@ -189,9 +191,6 @@ impl Session {
             record.panes = record.panes.translated(&self.widths, &widths);
         }
         for (_, (_, panes)) in self.marks.iter_mut() {
-            *panes = panes.translated(&self.widths, &widths);
-        }
-        if let Some(Spending { mark: (_, panes), .. }) = &mut self.spent {
             *panes = panes.translated(&self.widths, &widths);
         }
         self.widths = widths;
@@ -469,16 +468,20 @@ impl Session {
         let earlier = self.traces.earlier(number);
         let Scoring { scored, output_repeat, malformed } =
             Scoring::new(record, &earlier, outcome, rules, has_sums);
-        let given = former.or_else(|| record.given());
-        let same = match &given {
-            Some(given) => record.gives(given, &scored),
+        let has_given = !record.panes.is_empty();
+        let same = match &former {
+            Some(former) => record.gives(former, &scored),
+            // It is the same record.
+            None if has_given => record.is_done() && record.scored.adds_like(&scored),
             None => !record.is_done(),
         };
+        let panes = former.as_ref().map_or(record.panes, |former| former.panes);
+        let given = if same { None } else { former.or_else(|| record.given()) };
         let record = &mut self.traces[number];
         record.scored = shared.common.scored(scored);
         record.repeat(output_repeat);
         self.listed.mark(record);
-        record.panes = given.as_ref().filter(|_| same).map(|given| given.panes).unwrap_or_default();
+        record.panes = if same { panes } else { PaneSet::default() };
         if !same {
             let is_done = record.is_done();
             if let Some(given) = given {
@@ -533,7 +536,7 @@ impl Session {
             self.judged.get_or_insert_default().observe(risk);
         }
         self.took = Took::from(self.took.effort().plus(effort));
-        self.done += 1;
+        (self.done, self.took_changed) = (self.done + 1, true);
         if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
             self.mark(&agent, Some(end), shared);
         }
@@ -556,7 +559,7 @@ impl Session {
             let longest = others.map(TraceRecord::longest_call_nanos).max();
             self.took.longest_call_nanos = longest.unwrap_or(0);
         }
-        self.done -= 1;
+        (self.done, self.took_changed) = (self.done - 1, true);
         if self.marks.get(agent).is_some_and(|(newest, _)| *newest == *end) {
             let others = self.traces.iter().filter(|other| !other.panes.is_empty());
             let others = others.filter(|other| other.agent() == agent);
@@ -567,15 +570,14 @@ impl Session {
         }
     }
 
-    /// Lets the session count in the panes of an agent's newest trace, which ended then.
+    /// Lets the session count in the panes of an agent's newest trace, which ended then, with what that was told that it took.
     fn mark(&mut self, agent: &Agent, newest: Option<Timestamp>, shared: &mut Shared) {
         let wall = shared.wall();
-        let summary = shared.fleet.summary(agent);
-        if let Some((end, panes)) = self.marks.remove(agent) {
-            summary.unmark(panes, end);
-        }
-        if let Some(end) = newest {
-            self.marks.insert(agent.clone(), (end, summary.mark(end, wall)));
+        let took = self.spent.as_ref().filter(|spent| spent.agent == *agent);
+        let took = took.map(|spent| spent.effort);
+        let before = self.marks.remove(agent);
+        if let Some(mark) = shared.fleet.summary(agent).mark(before, (newest, wall), took) {
+            self.marks.insert(agent.clone(), mark);
         }
     }
 

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
 use super::key::OVERFLOW;
-use super::pane::{PaneSet, Panes};
+use super::pane::{Mark, PaneSet, Panes};
 use super::scoring::Scored;
 use super::verdict::Verdict;
 use crate::counters::{Counters, Labels};
@@ -39,7 +39,7 @@ use crate::few::Few;
 use crate::limits::Cause;
 use crate::math::Quanta;
 use crate::options::AgentOptions;
-use crate::predict::{EffortBuckets, EffortSums, Spread};
+use crate::predict::{EffortBuckets, Spread, StartedRun};
 use crate::score::trajectory_gate::Verdict as Turn;
 use crate::span::{Timestamp, TraceId};
 use crate::update::{
@@ -292,38 +292,28 @@ impl Summary {
         self.last.remove(&(start, id));
     }
 
-    /// Adds a session whose newest trace ended at `end`; returns the panes it counts in.
-    pub(super) fn mark(&mut self, end: Timestamp, wall: Timestamp) -> PaneSet {
-        let panes = self.panes.of(end, wall);
-        self.panes.mark(panes, end);
-        panes
+    /// Has a session, whose newest trace ended at `end`, count in other panes than before, with what it took; returns where it counts.
+    pub(super) fn mark(
+        &mut self,
+        before: Option<Mark>,
+        (end, wall): (Option<Timestamp>, Timestamp),
+        took: Option<EffortBuckets>,
+    ) -> Option<Mark> {
+        let after = end.map(|end| (end, self.panes.of(end, wall)));
+        self.panes.mark(before, after, took);
+        after
     }
 
-    /// Takes back a session from the panes it counted in.
-    pub(super) fn unmark(&mut self, panes: PaneSet, end: Timestamp) {
-        self.panes.unmark(panes, end);
-    }
-
-    /// Adds what a session took, to all and to the panes that it counts in.
+    /// Replaces what a session took that counts by this mark.
     pub(super) fn spend(
         &mut self,
-        start: Timestamp,
-        mark: (Timestamp, PaneSet),
-        effort: EffortBuckets,
+        mark: Option<Mark>,
+        before: Option<StartedRun>,
+        after: Option<StartedRun>,
     ) {
-        Arc::make_mut(&mut self.spread).add(start, effort);
-        self.panes.spend(mark, &EffortSums::of(effort));
-    }
-
-    /// Takes it back.
-    pub(super) fn unspend(
-        &mut self,
-        start: Timestamp,
-        mark: (Timestamp, PaneSet),
-        effort: EffortBuckets,
-    ) {
-        Arc::make_mut(&mut self.spread).remove(start, effort);
-        self.panes.unspend(mark, &EffortSums::of(effort));
+        Arc::make_mut(&mut self.spread).replace(before, after);
+        let effort = |run: Option<StartedRun>| run.map(|(_, effort)| effort);
+        self.panes.spend(mark, effort(before), effort(after));
     }
 
     /// Forgets panes that are in no window any more.

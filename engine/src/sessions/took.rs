@@ -87,6 +87,6 @@ mod tests {
         assert_eq!(Effort { answer_words: Some(13), last_tool: Some(14), ..kept }, effort);
         // Of each session there is one, with what was told of it to its agent.
         assert_eq!(size_of::<Took>(), 64);
-        assert_eq!(size_of::<Option<super::super::session::Spending>>(), 48);
+        assert_eq!(size_of::<Option<super::super::session::Spending>>(), 32);
     }
 }
