@@ -27,6 +27,10 @@
 //! `y` is 1 for a success, `f` a number that every run has, `n` runs are told and `N` are not. Source: Angelopoulos, Duchi and
 //! Zrnic, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453, for means. `f` need not be a chance: `w` gives it
 //! scale and sign. Where it says nothing of `y`, `w` is near 0, and labels alone are left.
+//!
+//! We depart from it in two things. `w` is one number more than the share that is tuned on the same `n` labels, so the variance that is left
+//! counts `(n - 1) / (n - 2)` times, as it does in regression; otherwise ten labels always seem to gain. And the interval of a share is the wider
+//! the nearer the share is to one half, so an estimate with less variance may have the wider interval: then labels alone are left, too.
 
 use crate::view::SuccessView;
 
@@ -93,6 +97,13 @@ fn powered_mean(told: &[LabelledRun], others: Others, weight: Option<f64>) -> Op
     })
 }
 
+/// A share of successes, and over how many runs it is worth: as many as would have its variance if each was told alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Share {
+    estimate: f64,
+    worth: f64,
+}
+
 /// The share of successes with Wilson's interval. What predictions are worth counts as so many more runs that are told, so that the
 /// interval is one where all or none succeed; they are left out where they would make it wider. `None` below [`LEAST_TOLD`].
 pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Option<SuccessView> {
@@ -102,11 +113,17 @@ pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Opt
     let chances = || told.iter().map(|run| run.probability.unwrap_or(1.0));
     let least = chances().fold(1.0, f64::min);
     let alike = chances().all(|chance| chance <= least);
-    let (estimate, worth) = if alike { unweighted(told, others) } else { weighted(told, others) };
-    let (lower, upper) = wilson(estimate, worth);
-    let (always_lower, always_upper) = always(estimate, worth);
+    let (alone, powered) =
+        if alike { unweighted(told, others) } else { weighted(told, others) };
+    let width = |share: Share| {
+        let (lower, upper) = wilson(share);
+        upper - lower
+    };
+    let share = powered.filter(|powered| width(*powered) < width(alone)).unwrap_or(alone);
+    let (lower, upper) = wilson(share);
+    let (always_lower, always_upper) = always(share);
     Some(SuccessView {
-        estimate,
+        estimate: share.estimate,
         lower,
         upper,
         always_lower,
@@ -117,20 +134,27 @@ pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Opt
     })
 }
 
-/// The share of successes where each run was as likely to be told as any other, and over how many it is worth.
-fn unweighted(told: &[LabelledRun], others: Option<Others>) -> (f64, f64) {
+/// Labels alone, and with predictions where less variance is left, where each run was as likely to be told as any other.
+fn unweighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Share>) {
     let runs = told.len() as f64;
     let share = mean(told.iter().map(|run| run.label));
     let alone = share * (1.0 - share) / runs;
-    let powered = others
-        .and_then(|others| powered_mean(told, others, None))
-        .filter(|powered| powered.variance > 0.0 && powered.variance < alone);
-    powered
-        .map_or((share, runs), |mean| (mean.estimate.clamp(0.0, 1.0), runs * alone / mean.variance))
+    let powered = others.and_then(|others| powered_mean(told, others, None));
+    let powered = powered.and_then(|mean| {
+        let worth = runs * spared(alone, (mean.variance, runs))?;
+        Some(Share { estimate: mean.estimate.clamp(0.0, 1.0), worth })
+    });
+    (Share { estimate: share, worth: runs }, powered)
+}
+
+/// How many times the variance of labels alone is that with predictions, whose weight was tuned on as many runs; `None` where it is none less.
+fn spared(alone: f64, (powered, runs): (f64, f64)) -> Option<f64> {
+    let powered = powered * (runs - 1.0) / (runs - 2.0);
+    (powered > 0.0 && powered < alone).then(|| alone / powered)
 }
 
 /// The same of runs that were more or less likely to be told.
-fn weighted(told: &[LabelledRun], others: Option<Others>) -> (f64, f64) {
+fn weighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Share>) {
     let weight = |run: &LabelledRun| 1.0 / run.probability.unwrap_or(1.0);
     let total: f64 = told.iter().map(weight).sum();
     let share_of = |run: &LabelledRun| weight(run) / total;
@@ -145,28 +169,21 @@ fn weighted(told: &[LabelledRun], others: Option<Others>) -> (f64, f64) {
         (runs + many, Some((all, others.variance / (runs + many))))
     });
     let (variance, middle) = stratified(told, (total, label), many);
-    let worth = middle * (1.0 - middle) / variance;
+    let share = Share { estimate: label, worth: middle * (1.0 - middle) / variance };
     let squares = |of: &dyn Fn(&LabelledRun) -> f64| -> f64 {
         told.iter().map(|run| share_of(run).powi(2) * of(run)).sum()
     };
     let alone = squares(&|run| (run.label - label).powi(2));
     let products = squares(&|run| (run.label - label) * (run.predictor - predictor));
     let tuned = products / squares(&|run| (run.predictor - predictor).powi(2));
-    let Some((all, spread)) = of_all.filter(|_| tuned.is_finite()) else { return (label, worth) };
+    let Some((all, spread)) = of_all.filter(|_| tuned.is_finite()) else { return (share, None) };
     let rest = squares(&|run| (run.label - label - tuned * (run.predictor - predictor)).powi(2));
-    // Two numbers were tuned on as many runs as these are worth.
+    // As many runs as these are worth; few of great weight say nothing.
     let kish = 1.0 / squares(&|_| 1.0);
-    let powered = rest * kish / (kish - 2.0).max(1.0) + tuned * tuned * spread;
-    if powered > 0.0 && powered < MATERIAL * alone {
-        ((label + tuned * (all - predictor)).clamp(0.0, 1.0), worth * alone / powered)
-    } else {
-        (label, worth)
-    }
+    let spared = spared(alone, (rest + tuned * tuned * spread, kish)).filter(|_| kish > 2.0);
+    let estimate = (label + tuned * (all - predictor)).clamp(0.0, 1.0);
+    (share, spared.map(|spared| Share { estimate, worth: share.worth * spared }))
 }
-
-/// Part of the variance of labels alone that is left where predictions help: less is gained by chance alone, as they are tuned on the
-/// same runs.
-const MATERIAL: f64 = 0.9;
 
 /// The variance of the weighted share by what runs of each probability have, and the share that it goes by.
 fn stratified(told: &[LabelledRun], (total, label): (f64, f64), many: f64) -> (f64, f64) {
@@ -187,7 +204,7 @@ fn stratified(told: &[LabelledRun], (total, label): (f64, f64), many: f64) -> (f
 }
 
 /// The interval of a share over so many runs that holds at all times at once.
-fn always(share: f64, runs: f64) -> (f64, f64) {
+fn always(Share { estimate: share, worth: runs }: Share) -> (f64, f64) {
     let smoothed = (share * runs + 2.0) / (runs + 4.0);
     let times = runs * ALWAYS + 1.0;
     let half = (smoothed * (1.0 - smoothed) * 2.0 * times / (runs * runs * ALWAYS)
@@ -196,8 +213,8 @@ fn always(share: f64, runs: f64) -> (f64, f64) {
     ((share - half).max(0.0), (share + half).min(1.0))
 }
 
-/// Wilson's score interval of a share over so many runs.
-fn wilson(share: f64, runs: f64) -> (f64, f64) {
+/// Wilson's score interval of a share over as many runs as it is worth.
+fn wilson(Share { estimate: share, worth: runs }: Share) -> (f64, f64) {
     let square = Z * Z / runs;
     let middle = share + square / 2.0;
     let half = Z * (share * (1.0 - share) / runs + square / (4.0 * runs)).sqrt();
@@ -317,6 +334,7 @@ mod tests {
             let covers = |found: SuccessView| found.lower <= 0.7 && 0.7 <= found.upper;
             covered += u32::from(covers(powered));
             covered_alone += u32::from(covers(alone));
+            assert!(powered.upper - powered.lower <= alone.upper - alone.lower);
             width += powered.upper - powered.lower;
             width_alone += alone.upper - alone.lower;
         }
@@ -355,7 +373,9 @@ mod tests {
             let (silent, rest) =
                 (|run: &mut LabelledRun| run.predictor = 0.0, vec![0.0; rest.len()]);
             told.iter_mut().for_each(silent);
-            alone += u32::from(covers(success_ratio(&told, Some(others(&rest))).unwrap()));
+            let labels = success_ratio(&told, Some(others(&rest))).unwrap();
+            assert!(found.upper - found.lower <= labels.upper - labels.lower);
+            alone += u32::from(covers(labels));
             sum += found.estimate;
             unweighted += mean(told.iter().map(|run| run.label));
             assert_eq!(found.selected, 0);
@@ -377,7 +397,7 @@ mod tests {
                 (0..500).any(|_| {
                     runs += 1.0;
                     successes += if draws.next().unwrap() < truth { 1.0 } else { 0.0 };
-                    let (lower, upper) = always(successes / runs, runs);
+                    let (lower, upper) = always(Share { estimate: successes / runs, worth: runs });
                     runs >= 5.0 && !(lower..=upper).contains(&truth)
                 })
             });
