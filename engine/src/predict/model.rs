@@ -25,8 +25,8 @@ const STEPS: usize = 30;
 /// A task's record counts as if so many more runs had gone as the agent's others,
 const TASK_WEIGHT: f64 = 2.0;
 
-/// and so does that of a tool.
-const TOOL_WEIGHT: f64 = 4.0;
+/// and so do those of a tool and of models.
+const CALLED_WEIGHT: f64 = 4.0;
 
 /// A number that a run is judged by.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ pub struct Feature {
 }
 
 /// The features; the first is the intercept.
-pub const FEATURES: [Feature; 14] = [
+pub const FEATURES: [Feature; 15] = [
     // A quarter of the runs fails, as far as is known: anything from 6 to 64 % within two standard deviations.
     feature("base", "How often this agent's runs fail", (-1.1, 1.5), |_| 1.0),
     feature("effort", "More effort than the agent's other runs", (3.0, 2.0), |run| {
@@ -89,6 +89,10 @@ pub const FEATURES: [Feature; 14] = [
     feature("last_tool", "How other runs went that called the same tool last", (1.0, 0.5), |run| {
         run.of_tool
     }),
+    // Models differ in what they take and in how often they fail: without it, what they take would stand for which of them it was.
+    feature("model", "How other runs went that called the same models", (1.0, 0.5), |run| {
+        run.of_models
+    }),
     feature("task", "How other runs of the same task went", (1.0, 0.5), |run| run.of_task),
 ];
 
@@ -118,6 +122,7 @@ struct Inputs {
     failed_models: f64,
     stopped: bool,
     of_tool: f64,
+    of_models: f64,
     of_task: f64,
 }
 
@@ -128,6 +133,8 @@ pub(super) struct Alike {
     task: f64,
     /// That called the same tool last, or none.
     tool: f64,
+    /// That called the same models, or none.
+    models: f64,
     /// The effort among the runs of the task, where there are enough.
     among_task: Option<f64>,
 }
@@ -209,6 +216,8 @@ pub struct Model {
     tasks: BTreeMap<Arc<str>, Record>,
     // By the tool that was called last.
     tools: BTreeMap<Option<u64>, Record>,
+    // By the models that were.
+    models: BTreeMap<Option<u64>, Record>,
     all: Record,
     sessions: BTreeMap<Arc<ScopedId>, KnownSession>,
 }
@@ -218,6 +227,7 @@ pub struct Model {
 struct KnownSession {
     task: Option<Arc<str>>,
     tool: Option<u64>,
+    models: Option<u64>,
     failed: bool,
 }
 
@@ -233,10 +243,11 @@ impl Model {
     pub fn new(rankings: Rankings, known: &[KnownRun]) -> Self {
         let mut all = Record::default();
         let mut tasks: BTreeMap<Arc<str>, Record> = BTreeMap::new();
-        let mut tools: BTreeMap<Option<u64>, Record> = BTreeMap::new();
+        let (mut tools, mut models) = <(BTreeMap<_, Record>, BTreeMap<_, Record>)>::default();
         for run in known {
             all.add(run.failed);
             tools.entry(run.effort.last_tool).or_default().add(run.failed);
+            models.entry(run.effort.last_models).or_default().add(run.failed);
             if let Some(task) = &run.task {
                 tasks.entry(Arc::clone(task)).or_default().add(run.failed);
             }
@@ -244,6 +255,7 @@ impl Model {
         let session_of = |run: &KnownRun| KnownSession {
             task: run.task.clone(),
             tool: run.effort.last_tool,
+            models: run.effort.last_models,
             failed: run.failed,
         };
         let mut model = Self {
@@ -252,6 +264,7 @@ impl Model {
             curve: [[0.0; N]; N],
             tasks,
             tools,
+            models,
             all,
             sessions: known.iter().map(|run| (Arc::clone(&run.session), session_of(run))).collect(),
         };
@@ -330,16 +343,21 @@ impl Model {
         let ranked = ranked_among(self.ranking(whole))?;
         let own = self.sessions.get(session);
         let others = self.all.without(own);
-        let of_task = |task: &str| {
-            let own = own.filter(|own| own.task.as_deref() == Some(task));
-            let alike = self.tasks.get(task).copied().unwrap_or_default().without(own);
-            alike.above(others, TASK_WEIGHT)
+        let above = |alike: Option<&Record>, has_own: bool, weight: f64| {
+            let alike = alike.copied().unwrap_or_default();
+            alike.without(own.filter(|_| has_own)).above(others, weight)
         };
-        let own_tool = own.filter(|own| own.tool == effort.last_tool);
-        let of_tool = self.tools.get(&effort.last_tool).copied().unwrap_or_default();
+        let has_own = |is_alike: &dyn Fn(&KnownSession) -> bool| own.is_some_and(is_alike);
+        let (tool, models) = (effort.last_tool, effort.last_models);
+        let (of_tool, of_models) = (self.tools.get(&tool), self.models.get(&models));
+        let of_task = |task: &str| {
+            let own = has_own(&|own| own.task.as_deref() == Some(task));
+            above(self.tasks.get(task), own, TASK_WEIGHT)
+        };
         let alike = Alike {
             task: task.map_or(0.0, of_task),
-            tool: of_tool.without(own_tool).above(others, TOOL_WEIGHT),
+            tool: above(of_tool, has_own(&|own| own.tool == tool), CALLED_WEIGHT),
+            models: above(of_models, has_own(&|own| own.models == models), CALLED_WEIGHT),
             // A trace may be a part of a run.
             among_task: task
                 .filter(|_| whole == Whole::Session)
@@ -369,9 +387,9 @@ impl Record {
         (self.failed as f64 + 1.0) / (self.runs as f64 + 2.0)
     }
 
-    /// How far the log-odds of failure of these are above those of all, of which so many count with them.
+    /// How far the log-odds of failure of these are above those of all, of which so many count with them; 0 where these are none, or all.
     fn above(self, all: Self, weight: f64) -> f64 {
-        if self.runs == 0 {
+        if self.runs == 0 || self.runs == all.runs {
             return 0.0;
         }
         let usual = all.usual();
@@ -403,6 +421,7 @@ pub(super) fn row(ranked: &Ranked, effort: &Effort, alike: Alike) -> Row {
         failed_models: share(effort.failed_model_calls, effort.model_calls),
         stopped: effort.stopped_calls > 0,
         of_tool: alike.tool,
+        of_models: alike.models,
         of_task: alike.task,
     };
     FEATURES.map(|feature| (feature.value)(&inputs))
@@ -578,6 +597,34 @@ mod tests {
         let effort = Effort { last_tool: Some(1), ..effort(50) };
         let said = untold.predict(Whole::Session, (&session("s"), None), &effort).unwrap();
         assert!(said.carried_by[at].abs() < 1e-12);
+    }
+
+    /// Two models serve one agent: the one that takes more fails less often, and of each those runs fail that take more.
+    #[test]
+    fn what_models_differ_in_does_not_stand_for_what_their_runs_differ_in() {
+        let of = |models: u64, run: KnownRun| KnownRun {
+            effort: Effort { last_models: Some(models), ..run.effort },
+            ..run
+        };
+        let short = (1..=40).map(|i| of(1, run(i, None, i > 10 && i % 8 > 0)));
+        let long = (61..=100).map(|i| of(2, run(i, None, i > 92)));
+        let known: Vec<KnownRun> = short.chain(long).collect();
+        let model = Model::new(rankings(), &known);
+        let failure = |model: &Model, last_models, calls| {
+            let effort = Effort { last_models, ..effort(calls) };
+            model.predict(Whole::Session, (&session("another"), None), &effort).unwrap().failure
+        };
+        for models in [Some(1), Some(2)] {
+            let (least, most) = if models == Some(1) { (2, 39) } else { (62, 99) };
+            assert!(failure(&model, models, most) > failure(&model, models, least), "{models:?}");
+        }
+        assert!(failure(&model, Some(1), 50) > failure(&model, Some(2), 50) + 0.2);
+        // Where all runs called the same, that says nothing.
+        let one: Vec<KnownRun> = known.iter().cloned().map(|run| of(1, run)).collect();
+        let model = Model::new(rankings(), &one);
+        assert!(failure(&model, Some(1), 50).to_bits() == failure(&model, Some(7), 50).to_bits());
+        // It cannot tell runs of the two apart, and takes what the models differ in for what their runs do.
+        assert!(failure(&model, Some(1), 99) < failure(&model, Some(1), 2));
     }
 
     #[test]

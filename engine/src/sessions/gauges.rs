@@ -61,6 +61,7 @@ impl Session {
         Effort {
             answer_words: self.done_from_last().find_map(TraceRecord::answer_words),
             last_tool: self.done_from_last().find_map(TraceRecord::last_tool),
+            last_models: self.done_from_last().find_map(TraceRecord::last_models),
             ..self.took.effort()
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::card::Marks;
 use super::chain::Link;
@@ -455,6 +455,7 @@ impl TraceRecord {
             longest_call_nanos: self.longest_call_nanos(),
             answer_words: self.answer_words(),
             last_tool: self.last_tool(),
+            last_models: self.last_models(),
         }
     }
 
@@ -467,6 +468,13 @@ impl TraceRecord {
     pub(super) fn last_tool(&self) -> Option<u64> {
         let name = &self.course.calls.last()?.name;
         (!name.is_empty()).then(|| xxh3_64(name.as_bytes()))
+    }
+
+    /// Hash of the names of the models that it called.
+    pub(super) fn last_models(&self) -> Option<u64> {
+        let models = &self.course.models;
+        let hash = |hash, name: &String| xxh3_64_with_seed(name.as_bytes(), hash);
+        (!models.is_empty()).then(|| models.iter().fold(0, hash))
     }
 
     /// Whether it is judged whatever the rate, where what is flagged is: as `JudgeRules` has it.

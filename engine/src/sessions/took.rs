@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::update::{Effort, PartialSum};
 
-/// An [`Effort`] without the answer and the last tool. Counts are below 2^32: a session has few traces, and a trace few spans.
+/// An [`Effort`] without the answer and what was called last. Counts are below 2^32: a session has few traces, and a trace few spans.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Took {
     model_calls: u32,
@@ -43,7 +43,7 @@ impl From<Effort> for Took {
 }
 
 impl Took {
-    /// As an effort whose answer and last tool are not known.
+    /// As an effort of which the answer is not known, and not what was called last.
     pub(super) fn effort(self) -> Effort {
         let told = |traces: u32, sum| PartialSum { traces: traces.into(), sum };
         Effort {
@@ -59,6 +59,7 @@ impl Took {
             longest_call_nanos: self.longest_call_nanos,
             answer_words: None,
             last_tool: None,
+            last_models: None,
         }
     }
 }
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_the_answer_and_the_last_tool_is_lost() {
+    fn nothing_but_the_answer_and_what_was_called_last_is_lost() {
         let effort = Effort {
             model_calls: 1,
             tool_calls: 2,
@@ -82,9 +83,11 @@ mod tests {
             longest_call_nanos: 12 << 33,
             answer_words: Some(13),
             last_tool: Some(14),
+            last_models: Some(15),
         };
         let kept = Took::from(effort).effort();
-        assert_eq!(Effort { answer_words: Some(13), last_tool: Some(14), ..kept }, effort);
+        let Effort { answer_words, last_tool, last_models, .. } = effort;
+        assert_eq!(Effort { answer_words, last_tool, last_models, ..kept }, effort);
         // Of each session there is one, with what was told of it to its agent.
         assert_eq!(size_of::<Took>(), 64);
         assert_eq!(size_of::<Option<super::super::session::Spending>>(), 32);

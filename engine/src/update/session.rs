@@ -50,6 +50,8 @@ facts! {
         pub answer_words: Option<u64>,
         /// Hash of the name of the tool that was called last; absent: none was, or its name is not told.
         pub last_tool: Option<u64>,
+        /// Hash of the names of the models that the last trace called that called any; absent: none did, or no name is told.
+        pub last_models: Option<u64>,
     }
 
     /// What a done trace adds to a run of its agent. Key: trace_id. Full replacement.
@@ -261,19 +263,20 @@ facts! {
 }
 
 impl Effort {
-    /// Both together; the answer and the last tool are those of `other`, which came later, if it has any.
+    /// Both together; the answer, the last tool and the last models are those of `other`, which came later, if it has any.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let longest = self.longest_call_nanos.max(other.longest_call_nanos);
         Self {
             answer_words: other.answer_words.or(self.answer_words),
             last_tool: other.last_tool.or(self.last_tool),
+            last_models: other.last_models.or(self.last_models),
             longest_call_nanos: longest,
             ..self.combined(other, u64::saturating_add)
         }
     }
 
-    /// What is left without `other`, which was added; the answer, the last tool and the longest call stay.
+    /// What is left without `other`, which was added; the answer, what was called last and the longest call stay.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_sub)
@@ -297,6 +300,7 @@ impl Effort {
             longest_call_nanos: self.longest_call_nanos,
             answer_words: self.answer_words,
             last_tool: self.last_tool,
+            last_models: self.last_models,
         }
     }
 }
