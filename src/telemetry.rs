@@ -57,7 +57,7 @@ pub enum TelemetryError {
     Endpoint(#[from] EndpointError),
     /// The endpoint is our own.
     #[error(
-        "`telemetry.otlp_endpoint` is this daemon's own `{key}`: what it tells of itself would come back to it; name another collector"
+        "`telemetry.otlp_endpoint` is this daemon's own `{key}`, so its telemetry would come back to it; name another collector"
     )]
     Own {
         /// The option that sets the address.

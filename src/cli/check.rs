@@ -24,7 +24,7 @@ impl Check {
         let listen = &config.listen;
         writeln!(
             process.out,
-            "the configuration is good: OTLP/gRPC on {}, OTLP/HTTP on {}, metrics and API on {}",
+            "the configuration is valid: OTLP/gRPC on {}, OTLP/HTTP on {}, metrics and API on {}",
             listen.otlp_grpc, listen.otlp_http, listen.http
         )
         .map_err(CliError::Output)

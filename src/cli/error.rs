@@ -46,7 +46,7 @@ pub enum CliError {
     #[error(transparent)]
     Start(#[from] StartError),
     /// There is nobody to make topics at.
-    #[error("name brokers in `kafka.brokers`, in a build with the feature `kafka`")]
+    #[error("no brokers: set `kafka.brokers`, in a build with the feature `kafka`")]
     NoBrokers,
     /// The topics cannot be made.
     #[cfg(feature = "kafka")]
@@ -54,7 +54,7 @@ pub enum CliError {
     Topics(#[from] crate::fleet::topics::TopicsError),
     /// A sync of the log failed while the daemon ran.
     #[error(
-        "the disk below `store.directory` failed to sync; nothing was acknowledged since: see to the disk and start again"
+        "the disk of `store.directory` failed to sync, and nothing was acknowledged after that: check the disk, then start again"
     )]
     Sync,
     /// The runtime does not start.

@@ -22,10 +22,9 @@ enum Format {
 /// Prints recording and alert rules for Prometheus.
 #[derive(Args, Debug)]
 pub(super) struct Rules {
-    /// Share of traces that should pass: reliability=0.95 for whole traces, tool_loop=0.99 for one signal (with
-    /// `metrics.detail = "full"`, as else none is exported). For one agent
-    /// alone: support:reliability=0.9, which replaces the general objective for it. With burn rates of its own:
-    /// reliability=0.7@2,1.2. Agents in `drop.objectives` need no `--slo`
+    /// Share of traces that should pass: reliability=0.95 for whole traces, tool_loop=0.99 for one signal (which is
+    /// exported only with `metrics.detail = "full"`). For a single agent: support:reliability=0.9, which replaces the
+    /// general objective for it. With its own burn rates: reliability=0.7@2,1.2. Agents in `drop.objectives` need no `--slo`
     #[arg(
         long,
         value_name = "[AGENT:]SIGNAL=SHARE[@FAST,SLOW]",
@@ -44,10 +43,10 @@ pub(super) struct Rules {
     /// Address of the page, for the links in alerts [default: `links.public_url`]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Address of docs/runbook.md, if the daemon is not to show it
+    /// Address of a runbook to link to instead of the daemon's own
     #[arg(long, value_name = "URL")]
     runbook_url: Option<String>,
-    /// What to write: all rules, for Prometheus or its operator; or the objectives, for tools that make rules of them
+    /// What to write: all rules, for Prometheus or its operator; or only the objectives, for tools that generate rules from them
     #[arg(long, value_enum, default_value_t = Format::Prometheus)]
     format: Format,
     #[command(flatten)]

@@ -101,7 +101,7 @@ fn list(names: &str) -> String {
 /// Where the page is, and what to point at the daemon.
 fn for_people(bound: &Bound) -> String {
     let otlp = |address: &Option<SocketAddr>| {
-        address.map_or_else(|| "not taken here".to_owned(), |address| format!("http://{address}"))
+        address.map_or_else(|| "off".to_owned(), |address| format!("http://{address}"))
     };
     format!(
         "The page:      http://{}/\nPoint OTLP at: {} (HTTP: OTEL_EXPORTER_OTLP_ENDPOINT), {} (gRPC)\nPrometheus at: http://{}/metrics",

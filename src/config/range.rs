@@ -175,7 +175,11 @@ fn ingest(config: &Config, check: &mut Check<'_>) {
     for (name, [min, max]) in &convention.score_ranges {
         if !(min.is_finite() && max.is_finite() && min < max) {
             let was = format!("[{min}, {max}] for `{name}`");
-            check.fail("convention.score_ranges", "[least, greatest]".to_owned(), was);
+            check.fail(
+                "convention.score_ranges",
+                "[least, greatest], in this order".to_owned(),
+                was,
+            );
         }
     }
 }
@@ -210,7 +214,7 @@ fn loops(config: &Config, check: &mut Check<'_>) {
         check.fail(
             "loops.allow",
             "names of tools, `*` for any text".to_owned(),
-            "an empty one".to_owned(),
+            "an empty name".to_owned(),
         );
     }
     for (kind, Thresholds { warning, critical }) in &loops.by_kind {

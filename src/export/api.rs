@@ -468,7 +468,7 @@ impl<Q: Query> Exporter<Q> {
             }
             Found::Several(scopes) => Err(ambiguous(scopes)),
             Found::Nothing => {
-                let message = "no session of this id is held; it may have been evicted";
+                let message = "no session with this id is known; it may have been evicted";
                 Err(missing("session_not_found", message))
             }
         }
@@ -487,7 +487,7 @@ impl<Q: Query> Exporter<Q> {
         let tenant = identity.instead_of(&params.tenant);
         let session = params.session.as_deref().map(|id| (id, params.scope.as_deref()));
         let Some(mut explanation) = self.query.explain(tenant, session, trace).await else {
-            let message = "no trace of this id is held; its session may have been evicted";
+            let message = "no trace with this id is known; its session may have been evicted";
             return Err(missing("trace_not_found", message));
         };
         look_at_explanation(&mut explanation, |agent| self.board.agent(agent));

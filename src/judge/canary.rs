@@ -40,7 +40,7 @@ pub enum CanaryError {
         source: std::io::Error,
     },
     /// It is not a list of canaries.
-    #[error("{}, which `judge.canaries_file` names, is no list of traces with known answers: {why}", path.display())]
+    #[error("{}, which `judge.canaries_file` names, is not a list of traces with known answers: {why}", path.display())]
     Form {
         /// Which.
         path: PathBuf,
@@ -127,7 +127,7 @@ mod tests {
     fn a_file_that_is_none_says_why() {
         let path = std::env::temp_dir().join(format!("canaries-{}.json", std::process::id()));
         for (text, part) in [
-            ("{", "no list of traces"),
+            ("{", "not a list of traces"),
             (r#"[{"name": "n", "trace": {}, "known": {"confidence": 2}}]"#, "not between 0 and 1"),
             (r#"[{"name": "n", "trace": {}, "known": {"mood": 1}}]"#, "mood"),
         ] {

@@ -15,13 +15,13 @@ use crate::engine::expect::judge::{self, Label, Verdict};
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
 pub enum ReplyError {
     /// It is no JSON.
-    #[error("the answer is no JSON")]
+    #[error("the answer is not JSON")]
     NotJson,
     /// A key is missing, or of the wrong kind.
-    #[error("the answer does not have the form that was asked for")]
+    #[error("the answer does not have the requested form")]
     WrongForm,
     /// A number is not in its range.
-    #[error("a number of the answer is out of range")]
+    #[error("a number in the answer is out of range")]
     OutOfRange,
 }
 

@@ -38,8 +38,8 @@ pub struct Plan {
 pub enum RulesError {
     /// More than all traces would have to fail.
     #[error(
-        "`--slo {objective}` with the burn rate {rate} (`--burn`) asks for more than {percent} % of failing traces, so it \
-         never fires; write `--slo {objective}@{proposal}`, or an objective nearer to 1 (those of agents are in `drop.objectives`)"
+        "`--slo {objective}` with the burn rate {rate} (`--burn`) would need more than {percent} % of failing traces, so it \
+         can never fire; write `--slo {objective}@{proposal}`, or an objective nearer to 1 (those of agents are in `drop.objectives`)"
     )]
     Unreachable {
         /// The objective, as it was given.
@@ -59,8 +59,8 @@ pub enum RulesError {
     },
     /// Its series are not exported.
     #[error(
-        "`--slo {objective}` is of one signal, and /metrics has those with `metrics.detail = \"full\"` alone: set that for the daemon, \
-         and name its file here by `--config`, or write an objective of whole traces, such as `--slo reliability=0.95`"
+        "`--slo {objective}` is for one signal, which is exported only with `metrics.detail = \"full\"`: set that in the daemon's configuration \
+         and pass its file with `--config`, or write an objective for whole traces, such as `--slo reliability=0.95`"
     )]
     NotExported {
         /// The objective, as it was given.

@@ -30,7 +30,7 @@ pub enum WebhookError {
     Endpoint(#[from] EndpointError),
     /// There is none.
     #[error(
-        "`webhook.url` without a secret: name it in `webhook.secret_file` or `webhook.secret_env`, so that the receiver \
+        "`webhook.url` needs a secret in `webhook.secret_file` or `webhook.secret_env`, so that the receiver \
          can tell who calls"
     )]
     NoSecret,

@@ -18,7 +18,9 @@ pub const NAME: &str = "coherence";
 /// What the embeddings said, if it is a score.
 pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| facts.coherence.filter(|score| (0..=Quanta::ONE).contains(&score.0)),
-    evidence: |_, _| vec!["how near the output is to the input, by the embedding model".to_owned()],
+    evidence: |_, _| {
+        vec!["how close the output is to the input, by the embedding model".to_owned()]
+    },
     in_documents: true,
 };
 

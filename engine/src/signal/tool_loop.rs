@@ -13,7 +13,7 @@ pub const NAME: &str = "tool_loop";
 pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| Some(score(facts.loops)),
     evidence: |_, grounds| match grounds.loops.as_slice() {
-        [] => vec!["no loop has a call in this trace".to_owned()],
+        [] => vec!["no call of this trace is in a loop".to_owned()],
         loops => loops.to_vec(),
     },
     in_documents: false,

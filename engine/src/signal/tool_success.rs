@@ -18,7 +18,7 @@ pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| score(facts.error, facts.tool_calls.0, facts.tool_calls.1),
     evidence: |facts, _| {
         let (told, failed) = facts.tool_calls;
-        vec![format!("{failed} of {told} tool calls that tell how they went failed")]
+        vec![format!("{failed} of the {told} tool calls with a known outcome failed")]
     },
     in_documents: false,
 };

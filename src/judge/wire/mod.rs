@@ -85,7 +85,7 @@ pub enum NoAnswer {
     #[error("the answer was cut off at `judge.max_output_tokens`")]
     CutOff,
     /// It is not what the format says.
-    #[error("the reply is not of the configured format")]
+    #[error("the reply does not have the configured format (`judge.format`)")]
     NotOfFormat,
 }
 
