@@ -30,7 +30,7 @@ export async function agent(view, query) {
     ranges(view),
   ]);
   const one = found.agents[0];
-  if (!one) throw Object.assign(new Error("No agent of exactly this name is held; it may have gone quiet."), { status: 404 });
+  if (!one) throw Object.assign(new Error("No agent with exactly this name is known. Agents that are silent for long are forgotten."), { status: 404 });
   view.title([one.agent_name ?? one.service_name ?? "(unnamed agent)", one.agent_version].filter(Boolean).join(" "));
   view.concerns = (changed) => isSame(changed, names);
   const row = kin.agents.find((agent) => isSame(agent, names)) ?? {};
@@ -42,8 +42,8 @@ export async function agent(view, query) {
     alertsOf(one, raised),
     drops(view, one, names),
     tiles(
-      tile("Failing traces", percent(row.failure_ratio), `of the last ${number(row.window_traces ?? 0)}; ${verdict?.against === "objective" ? `objective: at most ${percent(verdict.usual)}` : `usually ${percent(verdict?.usual)}`}`, "The same number as in the list of agents"),
-      tile("State", row.sessions_looping > 0 && verdict?.severity !== "critical" ? severity("critical", "loops") : verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && (verdict.evidence < 0.1 ? "no sign that it gets worse" : `${percent(Math.min(1, verdict.evidence))} of the evidence that raises an alert`), "From what arrived so far, whether it fails more than it usually does"),
+      tile("Failing traces", percent(row.failure_ratio), `of the last ${counted(row.window_traces ?? 0, "trace")}; ${verdict?.against === "objective" ? `objective: at most ${percent(verdict.usual)}` : `usually ${percent(verdict?.usual)}`}`, "The same number as in the list of agents"),
+      tile("State", row.sessions_looping > 0 && verdict?.severity !== "critical" ? el("span", { class: "mark bad" }, "↻ loops") : row.sessions_over_limit > 0 && verdict?.severity !== "critical" ? severity("critical", "over a limit") : verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && (verdict.evidence < 0.1 ? "no sign that it gets worse" : `${percent(Math.min(1, verdict.evidence))} of the evidence that raises an alert`), "Whether it fails more than it usually does, by all that has arrived"),
       tile("Sessions looping", row.sessions_looping > 0 ? el("span", { class: "mark bad" }, `↻ ${number(row.sessions_looping)}`) : "0", `now; ${counted(sum(Object.values(one.loops)), "loop")} found`),
       tile("Traces", number(one.traces), `in ${counted(one.sessions, "session")}`),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${short(one.tokens.input)} tokens in, ${short(one.tokens.output)} out`)),
@@ -57,7 +57,7 @@ export async function agent(view, query) {
     sessionTable(view, list),
     el("h2", {}, "More numbers"),
     fold("agent-scores", false, "Scores by window", () => [
-      el("p", { class: "note" }, "Reliability is about the worst traces: it reads 0 from some 15 % of failing traces on, also for an agent that is as it always was. Whether the agent got worse goes by the share of failing traces."),
+      el("p", { class: "note" }, "Reliability looks at the worst traces: it is 0 once some 15 % of traces fail, even if that is usual for the agent. Whether the agent got worse is decided by the share of failing traces."),
       byWindow(one, windows), means(one, windows)]),
     succeeded(one), told(one), runs(one),
   ];
@@ -71,7 +71,7 @@ function parts(one) {
   const all = dollarsKnown ? one.cost_usd : (one.tokens.input ?? 0) + (one.tokens.output ?? 0);
   const share = (part) => all > 0 ? (dollarsKnown ? part.cost_usd : tokens(part)) / all : null;
   return [el("h2", {}, "Sub-agents"),
-    el("p", { class: "note" }, `What the agents below it did, of done traces; all of it counts as its own, too. The share is that of its ${dollarsKnown ? "dollars" : "tokens"}.`),
+    el("p", { class: "note" }, `What its sub-agents did in done traces; all of it also counts as the agent's own. The share is of the ${dollarsKnown ? "dollars" : "tokens"} that the agent spent.`),
     table("Sub-agents", [["Agent"], ["Share", "number"], ["Spent", "number"], ["Tokens", "number wide"], ["Model calls", "number"], ["Tool calls", "number wide"], ["Failed", "number"], ["Loops", "number"]],
       one.sub_agents.toSorted((a, b) => (share(b) ?? 0) - (share(a) ?? 0)).map((part) => el("tr", {}, el("th", { scope: "row" }, foreign(part.name, 80)),
         el("td", { class: "number" }, percent(share(part))), el("td", { class: "number" }, dollars(part.cost_usd)), el("td", { class: "number wide" }, number(tokens(part))),
@@ -100,7 +100,7 @@ function byWidth(a, b) {
 }
 
 function over(past, deployments) {
-  if (!past || past.unix_nano.length < 2) return el("p", { class: "empty" }, "The daemon notes a point every few seconds; the lines begin with the second one.");
+  if (!past || past.unix_nano.length < 2) return el("p", { class: "empty" }, "The charts begin with the second point; the daemon records one every few seconds.");
   const columns = past.failure_ratio;
   const last = Object.keys(columns).find((name) => name.startsWith("last_"));
   const others = Object.keys(columns).filter((name) => name !== last && columns[name].some((value) => value !== null)).sort(byWidth).slice(0, 1);
@@ -117,14 +117,14 @@ function over(past, deployments) {
     chart("Sessions", times, [["open", past.sessions_active], ["looping", past.sessions_looping]], { step, marks }),
     chart("Traces an hour", times, [["traces", hourly(times, past.traces)]], { step, marks }),
     past.cost_usd.some((value) => value !== null) && chart("Dollars an hour", times, [["dollars", hourly(times, past.cost_usd)]], { step, unit: "$", marks })),
-  marks.length > 0 && el("p", { class: "note" }, "Dashed upright lines: ", newMarks.map(([at, version], place) => [place > 0 && ", ", foreign(version, 30), " since ", when(at)]), marks.length > newMarks.length && ` and ${number(marks.length - newMarks.length)} earlier ones`, "."),
+  marks.length > 0 && el("p", { class: "note" }, "Dashed vertical lines: ", newMarks.map(([at, version], place) => [place > 0 && ", ", foreign(version, 30), " since ", when(at)]), marks.length > newMarks.length && ` and ${number(marks.length - newMarks.length)} earlier ones`, "."),
   deployed(deployments)];
 }
 
-/** What was rolled out, as somebody told; the charts have a line at each. */
+/** The deployments that were reported; the charts have a line at each. */
 function deployed(deployments) {
   if (deployments.length === 0) return null;
-  const one = ({ unix_nano, agent_version, name, accepted }) => el("li", {}, when(unix_nano), " ", agent_version && ["version ", foreign(agent_version, 40), " "], name && foreign(name, 80), accepted && el("span", { class: "note" }, " its level was to be usual"));
+  const one = ({ unix_nano, agent_version, name, accepted }) => el("li", {}, when(unix_nano), " ", agent_version && ["version ", foreign(agent_version, 40), " "], name && foreign(name, 80), accepted && el("span", { class: "note" }, " accepted as the usual level"));
   return fold("deployments", true, `Deployments (${number(deployments.length)})`, () => el("ul", {}, deployments.map(one)));
 }
 
@@ -138,33 +138,34 @@ function hourly(times, values) {
   });
 }
 
-/** This version beside the others of its agent, the newest first. */
+/** This version, and beside it the others of its agent, the newest first. */
 function versions(one, kin, names) {
   const others = kin.filter((agent) => ["service_name", "agent_name", "environment", "tenant"].every((name) => (agent[name] ?? "") === names[name]));
   if (others.length < 2) return null;
   const last = (agent) => BigInt(agent.last_trace_unix_nano ?? 0);
   others.sort((a, b) => last(b) > last(a) ? 1 : last(b) < last(a) ? -1 : byVersion(b, a));
-  const shown = others.slice(0, VERSIONS);
-  if (!shown.some((agent) => isSame(agent, names))) shown[shown.length - 1] = others.find((agent) => isSame(agent, names)) ?? shown.at(-1);
+  const rank = (agent) => isSame(agent, names) ? 0 : 1;
+  const shown = others.toSorted((a, b) => rank(a) - rank(b)).slice(0, VERSIONS);
   const line = (title, of, tip = null) => el("tr", {}, el("th", { scope: "row", title: tip }, title), shown.map((agent) => el("td", { class: isSame(agent, names) ? "number this" : "number" }, of(agent))));
   const difference = (agent) => {
     const found = one.versions.find((version) => version.baseline === (agent.agent_version ?? ""));
     if (isSame(agent, names)) return "this one";
     if (!found) return "–";
-    return !found.differs ? "no difference shown" : found.estimate < 0 ? el("span", { class: "mark bad" }, "✗ this one is worse") : el("span", { class: "mark good" }, "✓ this one is better");
+    const own = [foreign(one.agent_version ?? "this one", 30), " is "];
+    return !found.differs ? "not certain yet" : found.estimate < 0 ? el("span", { class: "mark bad" }, "✗ ", own, "worse") : el("span", { class: "mark good" }, "✓ ", own, "better");
   };
   return [el("h2", {}, "Versions"),
     table("Versions side by side", [["Version"], ...shown.map((agent) => [el("a", { href: agentLink(agent) }, foreign(agent.agent_version ?? "(none sent)", 40)), "number"])], [
       line("State", (agent) => agent.drop ? severity(agent.drop, "fails more") : "as usual"),
-      line("Failing traces", (agent) => percent(agent.failure_ratio), "Of the last ones, at most 50"),
-      line("Usually", usual, "In brackets the objective, until there is a past"),
+      line("Failing traces", (agent) => percent(agent.failure_ratio), "Of the last 50 at most"),
+      line("Usually", usual, "In brackets the objective, while there is no past yet"),
       line("Failing, over time", (agent) => sparkline(agent.spark)),
-      line("Compared", difference, "At 95 % confidence whenever one looks"),
+      line("Compared", difference, "At 95 % confidence, valid whenever you look"),
       line("Dollars a trace", (agent) => agent.cost_usd === null || !agent.traces ? "–" : `$${(agent.cost_usd / agent.traces).toFixed(4)}`),
       line("Loops found", (agent) => number(agent.loops)),
       line("Traces", (agent) => number(agent.traces)),
       line("Last trace", (agent) => agent.last_trace_unix_nano ? ago(agent.last_trace_unix_nano) : "–"),
-    ]), others.length > shown.length && el("p", { class: "note" }, `The newest ${number(shown.length)} of ${number(others.length)} versions.`)];
+    ]), others.length > shown.length && el("p", { class: "note" }, `This one and the newest ${number(shown.length - 1)} of ${number(others.length - 1)} others.`)];
 }
 
 /** Signals by the share of traces that fail by them. */
@@ -175,11 +176,11 @@ function failing(one) {
   const bad = found.filter(([, counts]) => counts.fail > 0);
   if (bad.length === 0) return [el("h2", {}, "Why traces fail"), el("p", { class: "note" }, `None of its ${number(traces)} traces failed by any signal.`)];
   bad.sort((a, b) => (b[0] === "trace_risk") - (a[0] === "trace_risk") || b[2] - a[2]);
-  const rest = found.filter(([, counts]) => counts.fail === 0).map(([name]) => name.replaceAll("_", " "));
+  const rest = found.filter(([, counts]) => counts.fail === 0).map(([name]) => name);
   return [el("h2", {}, "Why traces fail"),
     el("p", { class: "note" }, "Of all done traces since the daemon started counting, the share that fails by each signal.", rest.length > 0 && ` None fails by ${rest.join(", ")}.`),
     table("Signals by share of failing traces", [["Signal"], ["Share", "bar-cell wide"], ["Failing", "number"], ["Traces", "number"]],
-      bad.map(([name, counts, share]) => el("tr", {}, el("th", { scope: "row" }, name === "trace_risk" ? "Any of them" : foreign(name.replaceAll("_", " "), 60)),
+      bad.map(([name, counts, share]) => el("tr", {}, el("th", { scope: "row" }, name === "trace_risk" ? "Any of them" : foreign(name, 60)),
         el("td", { class: "wide" }, bar(share)), el("td", { class: "number" }, percent(share)), el("td", { class: "number" }, `${number(counts.fail)} of ${number(counts.pass + counts.fail)}`))))];
 }
 
@@ -211,7 +212,7 @@ function did(sessions) {
     else if (trace.llm_calls > 0) add(trace.models.join(", ") || "(unknown)", trace.llm_calls, trace.model_seconds, trace.tokens, trace.cost_usd);
   }
   if (tools.size + models.size === 0) return null;
-  const note = el("p", { class: "note" }, `Over its newest ${number(sessions.length)} ${sessions.length === 1 ? "session" : "sessions"}.`);
+  const note = el("p", { class: "note" }, sessions.length === 1 ? "In its newest session." : `In its newest ${number(sessions.length)} sessions.`);
   return [el("h2", {}, "What it does"), note, el("div", { class: "pair" },
     tools.size > 0 && table("Tools", [["Tool"], ["Calls", "number"], ["Failed", "number"], ["Mean", "number", "Mean duration of a call"]],
       [...tools].sort(([, a], [, b]) => b.failed - a.failed || b.calls - a.calls).slice(0, 20).map(([name, counts]) => el("tr", {}, el("th", { scope: "row" }, foreign(name, 60)),
@@ -245,8 +246,8 @@ function succeeded(one) {
   const names = Object.keys(one.success).sort((a, b) => a === "all" ? 1 : b === "all" ? -1 : byWidth(a, b));
   if (names.length === 0) return null;
   return fold("agent-success", false, "Sessions that succeed", () => [
-    el("p", { class: "note" }, "From the sessions whose outcome is known, and from the effort of all. If those that were reported were chosen, so is the share."),
-    table("Sessions that succeed", [["Window"], ["Succeed", "number"], ["95 % from", "number"], ["to", "number"], ["Outcomes known", "number"], ["of them reported", "number wide", "Others than the judge chose to tell them, and nobody knows why these"], ["Sessions", "number"]],
+    el("p", { class: "note" }, "Estimated from the sessions whose outcome is known and from the effort of all sessions. If outcomes were reported only for hand-picked sessions, the estimate is biased towards these."),
+    table("Sessions that succeed", [["Window"], ["Succeed", "number"], ["95 % interval from", "number"], ["to", "number"], ["Outcomes known", "number"], ["of them reported", "number wide", "Reported by others than the judge; nobody knows how they chose these sessions"], ["Sessions", "number"]],
       names.map((name) => {
         const success = one.success[name];
         return el("tr", {}, el("th", { scope: "row" }, name),
@@ -261,7 +262,7 @@ function told(one) {
   if (found.length === 0) return null;
   const error = one.calibration;
   return fold("agent-auroc", false, "Which numbers predict failed sessions", () => [
-    el("p", { class: "note" }, "How often a failed session has the greater risk than one that succeeded: 1 is always, 0.5 is chance."
+    el("p", { class: "note" }, "How often a failed session has a greater risk than a successful one: 1 is always, 0.5 is chance."
       + (error ? ` Predicted failures are off by ${error.brier.toFixed(2)} (mean square error; always predicting the share that fails is off by ${error.brier_of_base.toFixed(2)}).` : "")),
     table("Which numbers predict failed sessions", [["Number"], ["AUROC", "number"], ["Sessions", "number"]],
       found.map(([name, { auroc, sessions }]) => el("tr", {}, el("th", { scope: "row" }, foreign(name, 60)), el("td", { class: "number" }, plain(auroc)), el("td", { class: "number" }, number(sessions)))))]);

@@ -36,7 +36,7 @@ function renderer({ parts: [name, id], query }) {
   if (name === "runbook" && id) return (view) => runbook(view, id);
   if (name === "session" && id) return (view) => session(view, { id, scope: query.get("scope"), tenant: query.get("tenant") ?? "" });
   if (name === "trace" && id) return (view) => trace(view, id, query.get("tenant") ?? "");
-  return async () => { throw new Error("There is no such view."); };
+  return async () => { throw new Error("This page has no such view."); };
 }
 
 async function show({ arrived }) {
@@ -47,7 +47,7 @@ async function show({ arrived }) {
     // Whoever still waits in a view that was left must not bring it back.
     place: location.hash,
     again: () => { if (view.place === location.hash) show({ arrived: false }); },
-    title: (text) => { document.title = `${text} · agentgauge`; crumbs.replaceChildren(el("a", { href: "#/" }, "Fleet"), text === "Fleet" ? "" : ` / ${text}`); },
+    title: (text) => { document.title = `${text} · agentgauge`; crumbs.replaceChildren(...(text === "All agents" ? [] : [el("a", { href: "#/" }, "All agents"), ` / ${text}`])); },
   };
   current = view;
   if (arrived) { main.setAttribute("aria-busy", "true"); refold(); }
@@ -123,7 +123,7 @@ function listen() {
 
 searching();
 
-const SCHEMES = { "": ["◐", "as the system has it"], light: ["☀", "light"], dark: ["☾", "dark"] };
+const SCHEMES = { "": ["◐", "as in your system"], light: ["☀", "light"], dark: ["☾", "dark"] };
 const scheme = document.getElementById("scheme");
 function schemed() {
   const chosen = document.documentElement.dataset.scheme ?? "";

@@ -39,7 +39,7 @@ export function chart(caption, nanos, shown, { step = 0, unit = null, low = null
   const times = columns[0], states = told && columns.at(-1);
   const series = shown.map(([name], at) => [name, columns[at + 1]]);
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
-  const text = (value) => value === null || value === undefined ? "–" : share ? `${(100 * value).toLocaleString("en", { maximumFractionDigits: 1 })} %` : `${unit ?? ""}${value.toLocaleString("en", { minimumFractionDigits: unit && value % 1 ? 2 : 0, maximumFractionDigits: unit && value < 0.1 ? 4 : unit || value < 10 ? 2 : 0 })}`;
+  const text = (value) => value === null || value === undefined ? "–" : share ? `${(100 * value).toLocaleString("en", { maximumFractionDigits: 1 })} %` : unit && value > 0 && value < 0.01 ? `${unit}${Number(value.toPrecision(2))}` : `${unit ?? ""}${value.toLocaleString("en", { minimumFractionDigits: unit && value % 1 ? 2 : 0, maximumFractionDigits: unit || value < 10 ? 2 : 0 })}`;
   // There is room for a few characters beside an axis.
   const brief = (value) => !share && value !== null && Math.abs(value) >= 10_000 ? `${unit ?? ""}${value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 })}` : text(value);
   const draw = () => {
@@ -48,9 +48,9 @@ export function chart(caption, nanos, shown, { step = 0, unit = null, low = null
     box.replaceChildren();
     const plot = new window.uPlot({
       width, height: 190, fmtDate: (template) => window.uPlot.fmtDate(TEMPLATES.reduce((all, [from, to]) => all.replace(from, to), template)),
-      scales: { y: { range: (_, least, most) => [low ?? Math.min(0, least ?? 0), high ?? Math.max(share ? 0.1 : unit ? 0.01 : 1, Math.min(share ? 1 : Infinity, (most ?? 0) * 1.15))] } },
+      scales: { y: { range: (_, least, most) => [low ?? Math.min(0, least ?? 0), high ?? Math.max(share ? 0.1 : unit ? 0.05 : 4, Math.min(share ? 1 : Infinity, (most ?? 0) * 1.15))] } },
       axes: [{ ...axis }, { ...axis, size: 56, values: (_, values) => values.map(brief) }],
-      series: [{ label: "Time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...series.map(([label], at) => ({
+      series: [{ label: "Time", value: "{MM}-{DD} {HH}:{mm}:{ss}" }, ...series.map(([label], at) => ({
         label, stroke: colour(COLOURS[at % 4]), width: 2, dash: DASHES[at % 4], spanGaps: false,
         value: (_, value) => text(value),
         points: { show: false },

@@ -51,7 +51,7 @@ const absent = (value) => value === null || value === undefined;
 export const number = (value) => absent(value) ? "–" : value.toLocaleString("en");
 export const dollars = (value) => absent(value) ? "–"
   : value === 0 ? "$0" : value < 0.01 ? `$${Number(value.toPrecision(2))}` : `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
-export const percent = (value) => absent(value) ? "–" : `${(100 * value).toLocaleString("en", { maximumFractionDigits: 100 * value < 10 ? 1 : 0 })} %`;
+export const percent = (value) => absent(value) ? "–" : `${(100 * value).toLocaleString("en", { maximumFractionDigits: 100 * value < 10 ? 1 : 0 })}\u00a0%`;
 export const plain = (value) => absent(value) ? "–" : value.toFixed(2);
 export const score = (value) => absent(value) ? el("span", { class: "none", title: "There is nothing to measure yet" }, "–") : value.toFixed(2);
 
@@ -73,11 +73,13 @@ export function severity(name, text = name) {
 /** How long ago something was. */
 export const ago = (nanos) => `${lasted(nanos, String(BigInt(Date.now()) * 1000000n))} ago`;
 
+/** A time; with `brief` without the day, if that is today. */
 export function when(nanos, brief = false) {
   const date = new Date(Number(BigInt(nanos) / 1000000n));
+  const isToday = date.toDateString() === new Date().toDateString();
   // Year first, as on the charts; in the reader's own time zone.
   const text = date.toLocaleString("sv-SE");
-  return el("time", { datetime: date.toISOString(), title: date.toISOString() }, brief ? text.slice(11) : text);
+  return el("time", { datetime: date.toISOString(), title: date.toISOString() }, brief && isToday ? text.slice(11) : text);
 }
 
 export const seconds = (start, end) => Number((BigInt(end) - BigInt(start)) / 1000n) / 1e6;

@@ -27,7 +27,7 @@ function card(view, drop, names) {
       fact("Against", against(drop)),
       drop.drop.signal && fact("Most fail by", foreign(drop.drop.signal, 60), drop.drop.tool && [", in the tool ", foreign(drop.drop.tool, 60)]),
       drop.drop.sessions.length > 0 && fact("Examples", drop.drop.sessions.map((one, at) => [at > 0 && ", ", el("a", { href: sessionLink(one, names.tenant), "data-row": true }, foreign(one.session_id, 60))]))),
-    drop.severity === "recovering" ? el("p", { class: "note" }, "It gets better; the page has ended. Some more good traces, and it is over.") : accept(view, drop, names, key));
+    drop.severity === "recovering" ? el("p", { class: "note" }, "The agent is recovering and the alert has ended. After some more good traces the drop is over.") : accept(view, drop, names, key));
 }
 
 const fact = (title, ...value) => el("div", {}, el("dt", {}, title), el("dd", {}, value));
@@ -52,10 +52,10 @@ function accept(view, drop, names, key) {
     }
   };
   const buttons = state.asking === key
-    ? [el("span", {}, `From here on ${percent(drop.drop.to)} is usual, and nobody is told of it?`), el("button", { type: "button", onclick: post }, "Accept"), el("button", { type: "button", onclick: () => set("") }, "Cancel")]
+    ? [el("span", {}, `Take ${percent(drop.drop.to)} as usual from now on, and raise no alert about it?`), el("button", { type: "button", onclick: post }, "Accept"), el("button", { type: "button", onclick: () => set("") }, "Cancel")]
     : el("button", { type: "button", onclick: () => set(key) }, "Accept this level as usual");
   return [el("div", { class: "bar" }, buttons),
     state.problem.key === key && state.problem.text && el("p", { role: "alert" }, state.problem.text),
-    el("details", { open: state.opened === key, ontoggle: (event) => { state.opened = event.target.open ? key : ""; } }, el("summary", {}, "The same by command"),
+    el("details", { open: state.opened === key, ontoggle: (event) => { state.opened = event.target.open ? key : ""; } }, el("summary", {}, "The same as a command"),
       el("pre", { tabindex: "0" }, el("code", {}, `curl -X POST ${location.origin}/api/v1/agents/baseline -H 'Content-Type: application/json' -d '${JSON.stringify(told).replaceAll("'", "'\\''")}'`)))];
 }

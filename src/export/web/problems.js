@@ -2,17 +2,20 @@
 import { alertOf } from "./alerts.js";
 import { ago, agentLink, agentTitle, dollars, el, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
 
+/** The words for a limit. */
+export const limitName = (limit) => ({ cost_usd: "cost", calls_without_tool: "model calls without a tool call" })[limit] ?? limit.replaceAll("_", " ");
+
 /** Cards shown before one asks for more. */
 const FIRST = 6;
 let all = false;
 
 /** What there is more of than usual, by stream. */
-const STREAMS = { verdict: "failing traces", outcome: "failed outcomes", predicted_failure: "failed outcomes, and predictions of them,", tool_failures: "traces with failing tools", loops: "traces with loops",
-  effort: "effort of traces, as a percentile of usual ones,", cost: "cost of traces, as a percentile of usual ones,", latency: "latency of traces, as a percentile of usual ones," };
+const STREAMS = { verdict: "failing traces", outcome: "failed outcomes", predicted_failure: "failed outcomes (partly predicted)", tool_failures: "traces with failing tools", loops: "traces with loops",
+  effort: "effort per trace (as a percentile of the usual)", cost: "cost per trace (as a percentile of the usual)", latency: "latency per trace (as a percentile of the usual)" };
 export const streamName = (stream) => STREAMS[stream] ?? stream.replaceAll("_", " ");
 
 const KINDS = {
-  exact_repeat: "makes the same call again and again", near_repeat: "makes nearly the same call again and again", cycle: "goes round in a circle", error_retry: "repeats a failing call",
+  exact_repeat: "makes the same call again and again", near_repeat: "makes nearly the same call again and again", cycle: "repeats a cycle of calls", error_retry: "repeats a failing call",
   output_repeat: "gives the same answer again and again", reported: "says that it is in a loop", run_limit: "is over a limit",
 };
 export const loopName = (kind) => KINDS[kind] ?? kind.replaceAll("_", " ");
@@ -33,7 +36,7 @@ function card(problem, alerts) {
     el("p", { class: "what" }, what(problem)),
     el("p", { class: "note" }, [problem.agent.service_name && foreign(problem.agent.service_name, 60), problem.agent.environment && [" · ", foreign(problem.agent.environment, 40)],
       problem.since_unix_nano && [" · since ", when(problem.since_unix_nano, true), ` (${ago(problem.since_unix_nano)})`],
-      problem.confidence !== null && [" · ", el("span", { title: "How likely it is that the agent really got worse, rather than had bad luck" }, `${sure(problem.confidence)} sure`)]]),
+      problem.confidence !== null && [" · ", el("span", { title: "How likely it is that the agent really got worse and did not just have bad luck" }, `${sure(problem.confidence)} sure`)]]),
     el("p", { class: "card-foot" }, example, el("span", { class: "none" }, alertOf(problem, alerts))));
 }
 
@@ -42,15 +45,18 @@ const sure = (confidence) => confidence >= 0.9995 ? "over 99.9 %" : `${(Math.flo
 
 function what(problem) {
   if (problem.kind === "drop") {
-    const by = problem.tool ? [", most in the tool ", el("b", {}, foreign(problem.tool, 60))] : problem.signal && problem.signal !== "error" ? [", most by ", foreign(problem.signal.replaceAll("_", " "), 40)] : "";
+    const by = problem.tool ? [", most in the tool ", el("b", {}, foreign(problem.tool, 60))] : problem.signal && problem.signal !== "error" ? [", most by ", foreign(problem.signal, 40)] : "";
     return [streamName(problem.what).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(problem.from), " to ", el("b", {}, percent(problem.to)), ` over ${number(problem.count)} traces`, by, "."];
   }
   if (problem.kind === "loop") {
-    return [`${number(problem.count)} ${problem.count === 1 ? "session" : "sessions"} now`,
-      problem.what && [": ", loopName(problem.what), problem.tool && [", ", el("b", {}, foreign(problem.tool, 60))], problem.calls !== null && `, ${number(problem.calls)} times`],
-      problem.cost_usd !== null && [" for ", el("b", {}, dollars(problem.cost_usd)), " so far"], "."];
+    return [`${number(problem.count)} ${problem.count === 1 ? "session" : "sessions"} now`, problem.count > 1 && problem.what && "; one of them",
+      problem.what && [" ", loopName(problem.what), problem.tool && [": ", el("b", {}, foreign(problem.tool, 60))], problem.calls !== null && `, ${number(problem.calls)} times`],
+      problem.cost_usd !== null && [", ", el("b", {}, dollars(problem.cost_usd)), " so far"], "."];
   }
-  if (problem.kind === "run_limit") return `${number(problem.count)} ${problem.count === 1 ? "session" : "sessions"} over the limit of ${problem.what.replaceAll("_", " ")}.`;
-  if (problem.kind === "stall") return `${number(problem.count)} open ${problem.count === 1 ? "trace" : "traces"} of which no span has come for long.`;
+  if (problem.kind === "run_limit") {
+    const [limit, run] = problem.what.split(" of a ");
+    return `${number(problem.count)} open ${problem.count === 1 ? "session is" : "sessions are"} over the limit on the ${limitName(limit)} of a ${run}.`;
+  }
+  if (problem.kind === "stall") return `${number(problem.count)} open ${problem.count === 1 ? "trace has" : "traces have"} sent no span for long.`;
   return [problem.what && foreign(problem.what.replaceAll("_", " "), 80), ` ${number(problem.count)}`];
 }

@@ -60,7 +60,7 @@ async function look() {
     ...byId.sessions.filter((session) => session.session_id !== text).map((session) => entry("session", sessionLink(session, session.agent.tenant), session.session_id, agentTitle(session.agent))),
     byTool.total > 0 && entry("tool", `#/sessions?${new URLSearchParams({ tool: text, sort: "recent" })}`, `Tools named like “${text}”`, `${byTool.total.toLocaleString("en")} sessions`),
   ].filter(Boolean);
-  list.replaceChildren(...(found.length ? found : [el("li", { class: "note" }, "Nothing has this in its name.")]));
+  list.replaceChildren(...(found.length ? found : [el("li", { class: "note" }, "No agent, session or tool has this in its name.")]));
   list.hidden = false;
 }
 

@@ -1,6 +1,6 @@
 // One session: all of its turns on one screen, then turn by turn, and why a turn has its score.
 import { about, agentDetail, agentLink, agentTitle, ask, copy, dollars, el, fold, foreign, isSame, lasted, number, outward, percent, plain, refold, score, sessionLink, severity, table, tile, tiles, traceLink, unfold, when } from "./dom.js";
-import { loopName } from "./problems.js";
+import { limitName, loopName } from "./problems.js";
 import { howToKeep, waterfall } from "./timeline.js";
 
 /** Bad turns that are open from the start; the others are a line, and so are so many good ones that follow each other. */
@@ -35,16 +35,17 @@ export async function session(view, { id, scope, tenant }) {
   return [
     el("h1", {}, "Session ", foreign(one.session_id, 120), " ", copy(one.session_id, "the session id")),
     el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " · ", foreign(agentDetail(one.agent), 120), user && [" · user ", foreign(user, 60)],
-      el("span", { title: `Named by ${one.session_source}` }, " · ", traces.length > 0 && when(traces[0].start_unix_nano)), one.scope && [" · scope ", foreign(one.scope, 60)],
+      el("span", { title: `Named by ${one.session_source}` }, traces.length > 0 && [" · began ", when(traces[0].start_unix_nano)]), one.scope && [" · scope ", foreign(one.scope, 60)],
       one.previous_session_id && [" · continues ", el("a", { href: sessionLink({ session_id: one.previous_session_id }, tenant) }, foreign(one.previous_session_id, 60))]),
     tiles(
       tile("Failing turns", one.flagged.length ? el("span", { class: "mark bad" }, `✗ ${number(one.flagged.length)}`) : "0", `of ${number(one.total_traces)}`),
       tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind.replaceAll("_", " ")))].join(", ")),
       tile("Spent", cost.length ? dollars(cost.reduce((sum, value) => sum + value, 0)) : "–", loops.some((loop) => loop.cost_usd) ? `${dollars(loops.reduce((sum, loop) => sum + (loop.cost_usd ?? 0), 0))} of it in loops` : null),
       tile("Lasted", traces.length ? lasted(traces[0].start_unix_nano, end) : "–"),
-      tile("Reliability", score(one.reliability), one.band, "1 is best: 1 less the risk of its worst turns"),
+      tile("Reliability", score(one.reliability), one.band, "1 is best: 1 minus the risk of its worst turns"),
       one.traces_judged > 0 && tile("Judged reliability", score(one.judged_reliability), `over ${number(one.traces_judged)} judged traces`),
-      one.prediction && tile("Chance that it failed", percent(one.predicted_failure), effort(one))),
+      // Effort is that of done turns: without any it says nothing.
+      one.prediction && one.reliability !== null && tile("Chance that it failed", percent(one.predicted_failure), effort(one))),
     overview(view, one, bad),
     loops.length > 0 && [el("h2", {}, "Loops"), loopTable(view, traces)],
     limits.length > 0 && [el("h2", {}, "Over a limit"), limitTable(limits)],
@@ -74,7 +75,7 @@ function stretches(one, open) {
 function whole(turns) {
   const sum = (of) => turns.reduce((all, { trace }) => all + (of(trace) ?? 0), 0);
   const first = turns[0], last = turns.at(-1);
-  return [el("h3", {}, `Turns ${number(first.at + 1)} to ${number(last.at + 1)}`), el("span", { class: "facts-line" }, `as they should be · ${number(sum((trace) => trace.llm_calls))} model, ${number(sum((trace) => trace.tools.length))} tool calls · ${dollars(sum((trace) => trace.cost_usd))} · `, when(first.trace.start_unix_nano, true), " to ", when(last.trace.end_unix_nano, true))];
+  return [el("h3", {}, `Turns ${number(first.at + 1)} to ${number(last.at + 1)}`), el("span", { class: "facts-line" }, `as they should be · ${number(sum((trace) => trace.llm_calls))} model and ${number(sum((trace) => trace.tools.length))} tool calls · ${dollars(sum((trace) => trace.cost_usd))} · `, when(first.trace.start_unix_nano, true), " to ", when(last.trace.end_unix_nano, true))];
 }
 
 const isBad = (one, trace) => one.flagged.includes(trace.trace_id) || trace.error || trace.loops.length > 0 || (trace.limits ?? []).length > 0;
@@ -88,7 +89,7 @@ function overview(view, one, bad) {
   });
   return el("div", { class: "overview" },
     el("div", { class: "blocks", role: "group", "aria-label": "Turns in order" }, blocks),
-    bad.length > 0 && one.traces.length > 1 && el("button", { type: "button", onclick: view.next }, `Next bad turn (${number(bad.length)})`, el("kbd", {}, "n")));
+    bad.length > 0 && one.traces.length > 1 && el("button", { type: "button", onclick: view.next }, `Next bad turn (${number(bad.length)}) `, el("kbd", {}, "n")));
 }
 
 function next(view, bad) {
@@ -116,7 +117,7 @@ function reach(view, at) {
 function several(view, id, scopes, tenant) {
   view.title(`Sessions ${id.slice(0, 40)}`);
   const link = (scope) => `#/session/${encodeURIComponent(id)}?${new URLSearchParams({ scope, ...(tenant && { tenant }) })}`;
-  return [el("h1", {}, "Sessions ", foreign(id, 120)), el("p", { class: "sub" }, "Several agents or services have a session of this id."),
+  return [el("h1", {}, "Sessions ", foreign(id, 120)), el("p", { class: "sub" }, "Several agents or services have a session with this id."),
     el("ul", {}, scopes.map((scope) => el("li", {}, el("a", { href: link(scope), "data-row": true }, scope ? foreign(scope, 60) : "without a scope"))))];
 }
 
@@ -152,10 +153,10 @@ function loopTable(view, traces) {
     if (loop.cost_usd !== null) group.cost = (group.cost ?? 0) + loop.cost_usd;
     group.turns.add(at);
   }));
-  return table("Loops", [["Loop"], ["Severity"], ["Tools"], ["Times", "number"], ["Spent inside", "number"], ["In turns"], ["Seen by", "wide", "What of the calls is on the wire: the more, the surer the loop"]],
+  return table("Loops", [["Loop"], ["Severity"], ["Tools"], ["Times", "number wide"], ["Spent inside", "number wide"], ["In turns"], ["Seen by", "wide", "What was sent of the calls: the more, the surer the loop"]],
     [...groups.values()].map((group) => el("tr", {}, el("th", { scope: "row" }, "↻ ", loopName(group.loop.kind)), el("td", {}, severity(group.severity)),
       el("td", { class: "tools" }, group.loop.tools.length ? group.loop.tools.map((tool, at) => [at > 0 && " → ", foreign(tool, 60)]) : "–"),
-      el("td", { class: "number" }, number(group.count)), el("td", { class: "number" }, dollars(group.cost)),
+      el("td", { class: "number wide" }, number(group.count)), el("td", { class: "number wide" }, dollars(group.cost)),
       el("td", {}, [...group.turns].slice(0, 12).map((at) => el("button", { type: "button", class: "small", onclick: () => reach(view, at) }, number(at + 1))), group.turns.size > 12 && ` and ${number(group.turns.size - 12)} more`),
       el("td", { class: "wide" }, SEEN_BY[group.loop.evidence] ?? group.loop.evidence))));
 }
@@ -163,19 +164,19 @@ function loopTable(view, traces) {
 function limitTable(limits) {
   const amount = ({ limit }, value) => limit === "cost_usd" ? dollars(value) : limit === "duration" ? `${number(Math.round(value))} s` : number(value);
   return table("Over a limit", [["Limit"], ["Of"], ["Used", "number"], ["Allowed", "number"]],
-    limits.map((found) => el("tr", {}, el("th", { scope: "row" }, `▲ ${found.limit.replaceAll("_", " ")}`),
+    limits.map((found) => el("tr", {}, el("th", { scope: "row" }, `▲ ${limitName(found.limit)}`),
       el("td", {}, found.trace ? el("a", { href: traceLink(found.trace, state.tenant) }, `trace ${found.trace.slice(0, 8)}…`) : "the session"),
       el("td", { class: "number" }, amount(found, found.used)), el("td", { class: "number" }, amount(found, found.most)))));
 }
 
-const SEEN_BY = { names: "names alone: moves no score", results: "names, results", arguments: "names, arguments", full: "names, arguments, results", text: "texts" };
+const SEEN_BY = { names: "names only: changes no score", results: "names, results", arguments: "names, arguments", full: "names, arguments, results", text: "texts" };
 
 function turn(view, one, { trace, at }, isOpen, link) {
   const flagged = one.flagged.includes(trace.trace_id);
   const kind = flagged ? "flagged" : trace.loops.length > 0 ? "looping" : "";
   const summary = [el(at === null ? "h2" : "h3", {}, at === null ? "Trace" : `Turn ${number(at + 1)}`),
-    flagged && el("span", { class: "mark bad" }, "✗ fails"), trace.error && el("span", { class: "mark bad" }, "error"), trace.loops.length > 0 && el("span", { class: "mark bad" }, "↻ loops"), (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over its limit of ${found.limit.replaceAll("_", " ")}`)), trace.waits_since_unix_nano ? el("span", { class: "mark calm", title: "The agent says that it has paused" }, "waits for somebody since ", when(trace.waits_since_unix_nano, true)) : !trace.complete && el("span", { class: "mark calm", title: "No root span came: it still runs, or was cut off" }, "no end yet"),
-    el("span", { class: "facts-line" }, when(trace.start_unix_nano, true), " · ", lasted(trace.start_unix_nano, trace.end_unix_nano), ` · ${number(trace.llm_calls)} model, ${number(trace.tools.length)} tool calls`, trace.cost_usd !== null && ` · ${dollars(trace.cost_usd)}`),
+    flagged && el("span", { class: "mark bad" }, "✗ fails"), trace.error && el("span", { class: "mark bad" }, "error"), trace.loops.length > 0 && el("span", { class: "mark bad" }, "↻ loops"), (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over the limit on ${limitName(found.limit)}`)), trace.waits_since_unix_nano ? el("span", { class: "mark calm", title: "The agent says that it has paused" }, "waiting for a person since ", when(trace.waits_since_unix_nano, true)) : !trace.complete && el("span", { class: "mark calm", title: "No root span has arrived: the turn still runs, or was cut off" }, "no end yet"),
+    el("span", { class: "facts-line" }, when(trace.start_unix_nano, true), " · ", lasted(trace.start_unix_nano, trace.end_unix_nano), ` · ${number(trace.llm_calls)} model and ${number(trace.tools.length)} tool calls`, trace.cost_usd !== null && ` · ${dollars(trace.cost_usd)}`),
     trace.input && el("span", { class: "asked" }, foreign(trace.input, 90))];
   return fold(at === null ? `turn-${trace.trace_id}` : `turn-${at}`, isOpen, summary, () => inside(view, one, trace, link), `turn ${kind}`);
 }
@@ -214,7 +215,7 @@ function remarks(trace) {
 function risks(trace) {
   const entries = Object.entries(trace.risks).sort((a, b) => b[1] - a[1]);
   if (entries.length === 0) return el("p", { class: "note" }, "No signal with a weight was measured.");
-  return el("div", { class: "risks", title: "Risk by signal: its weight times what its score lacks; over 0.5 the turn fails" }, entries.map(([name, risk]) => {
+  return el("div", { class: "risks", title: "Risk by signal: its weight times (1 minus its score); over 0.5 the turn fails" }, entries.map(([name, risk]) => {
     const fill = el("div", { class: `fill${risk > 0.5 ? " over" : ""}` });
     fill.style.width = `${Math.min(100, risk * 100)}%`;
     const signal = trace.signals[name];
@@ -236,16 +237,16 @@ function texts(trace) {
 }
 
 function explained(found) {
-  const outlook = (without) => [el("td", { class: "number" }, plain(without.trace_risk)), el("td", { class: "number" }, plain(without.session_reliability)), el("td", { class: "number wide" }, plain(without.session_consistency))];
-  const columns = [["Without it: risk", "number"], ["session reliability", "number"], ["session consistency", "number wide"]];
+  const outlook = (without) => [el("td", { class: "number wide" }, plain(without.trace_risk)), el("td", { class: "number wide" }, plain(without.session_reliability)), el("td", { class: "number wide" }, plain(without.session_consistency))];
+  const columns = [["Without it: risk", "number wide"], ["session reliability", "number wide"], ["session consistency", "number wide"]];
   return [
     el("p", { class: "reason" }, found.reason.replace(/risk is (\d+(?:\.\d+)?)/, (_, risk) => `risk is ${plain(Number(risk))}`), "."),
     el("p", { class: "note" }, `As it is: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`),
     found.prediction && el("p", { class: "note" }, carried(found)),
-    table("Signals of this trace", [["Signal"], ["Score", "number"], ["Weight", "number wide"], ["Risk", "number"], ["Source"], ["Evidence"], ...columns],
+    table("Signals of this trace", [["Signal"], ["Score", "number wide"], ["Weight", "number wide"], ["Risk", "number"], ["Source", "wide"], ["Evidence"], ...columns],
       found.signals.map((signal) => el("tr", {}, el("th", { scope: "row" }, signal.decides && "▸ ", foreign(signal.name, 60), signal.decides && el("small", {}, "decides")),
-        el("td", { class: "number" }, score(signal.score)), el("td", { class: "number wide" }, plain(signal.weight)), el("td", { class: "number" }, plain(signal.risk)),
-        el("td", {}, signal.source), el("td", { class: "evidence" }, el("ul", { class: "plain" }, signal.evidence.map((line) => el("li", {}, linked(line))))), outlook(signal.without)))),
+        el("td", { class: "number wide" }, score(signal.score)), el("td", { class: "number wide" }, plain(signal.weight)), el("td", { class: "number" }, plain(signal.risk)),
+        el("td", { class: "wide" }, signal.source), el("td", { class: "evidence" }, el("ul", { class: "plain" }, signal.evidence.map((line) => el("li", {}, linked(line))))), outlook(signal.without)))),
     found.loops.map((loop) => [
       el("p", { class: "reason" }, "↻ ", loopName(loop.kind), ", ", number(loop.count), " times ", severity(loop.severity)),
       el("p", { class: "note" }, `Without it: risk ${plain(loop.without.trace_risk)}, session reliability ${plain(loop.without.session_reliability)}, consistency ${plain(loop.without.session_consistency)}.`),
@@ -258,7 +259,7 @@ function carried({ trace, prediction }) {
   const parts = Object.entries(prediction.carried_by).filter(([name, odds]) => name !== "base" && Math.abs(odds) >= 0.05);
   const words = parts.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a)).slice(0, 3).map(([name, odds]) => `${name.replaceAll("_", " ")} ${odds > 0 ? "+" : "−"}${Math.abs(odds).toFixed(1)}`);
   const known = prediction.outcomes_known;
-  return `Judged by this turn alone, the run failed with a chance of ${percent(trace.predicted_failure)}${words.length ? ` (log-odds: ${words.join(", ")})` : ""}, learned from ${known ? counted(known, "known outcome") : "effort alone: no outcome is known"}.`;
+  return `By this turn alone, the chance that the run failed is ${percent(trace.predicted_failure)}${words.length ? ` (log-odds: ${words.join(", ")})` : ""}, learned from ${known ? counted(known, "known outcome") : "effort alone, as no outcome is known"}.`;
 }
 
 const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;

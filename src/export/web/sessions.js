@@ -26,16 +26,16 @@ export function sessionTable(view, list, withAgent = false) {
     type: "search", id: `filter-${name}`, "aria-label": label, placeholder: label, value: state[name], maxlength: 200,
     onchange: (event) => set({ [name]: event.target.value.trim() }),
   });
-  const columns = [["Session"], withAgent && ["Agent"], ["Failing", "number", "Failing traces of all traces"], ["Loops", "number", "Loops found; click: most first", sorting("loops")],
-    ["Reliability", "number wide", "1 is best: 1 less the risk of its worst traces; click: worst first", sorting("reliability")], ["Spent", "number", "Click: costliest first", sorting("cost")],
-    ["Began", "wide"], ["Last active", "", "Click: newest first", sorting("recent")], ["Lasted", "number wide"], ["State", "wide"]].filter(Boolean);
+  const columns = [["Session"], withAgent && ["Agent"], ["Failing", "number", "Failing traces of all traces"], ["Loops", "number", "Loops found; click for most first", sorting("loops")],
+    ["Reliability", "number wide", "1 is best: 1 minus the risk of its worst traces; click for worst first", sorting("reliability")], ["Spent", withAgent ? "number wide" : "number", "Click for costliest first", sorting("cost")],
+    ["Began", "wide"], ["Last active", "wide", "Click for newest first", sorting("recent")], ["Lasted", "number wide"], ["State", "wide"]].filter(Boolean);
   return [
     el("div", { class: "bar filters", role: "group", "aria-label": "Filter sessions" },
       toggle("Failing", state.failing, (failing) => set({ failing })), toggle("Looping", state.loops, (loops) => set({ loops })), toggle("Still open", state.open, (open) => set({ open })),
       TEXTS.map(text)),
-    list.total === 0 ? el("p", { class: "empty" }, "No session fits.") : table("Sessions", columns, list.sessions.map((session) => row(session, withAgent))),
+    list.total === 0 ? el("p", { class: "empty" }, "No session matches these filters.") : table("Sessions", columns, list.sessions.map((session) => row(session, withAgent))),
     pager(state.offset, PAGE, list.total, (offset) => { state.offset = offset; view.again(); }),
-    list.partial && el("p", { class: "note" }, "Not all: other instances hold more, or some left memory for the disk."),
+    list.partial && el("p", { class: "note" }, "This list is not complete: other instances hold more sessions, or some were evicted to disk."),
   ];
 }
 
@@ -45,8 +45,8 @@ function row(session, withAgent) {
     withAgent && el("td", {}, el("a", { href: agentLink(session.agent) }, foreign(agentTitle(session.agent), 60))),
     el("td", { class: "number" }, session.flagged ? el("span", { class: "mark bad" }, `✗ ${number(session.flagged)}`) : "0", ` of ${number(session.total_traces)}`),
     el("td", { class: "number" }, looping(session.loops)),
-    el("td", { class: "number wide" }, plain(session.reliability)), el("td", { class: "number" }, dollars(session.cost_usd)),
-    el("td", { class: "wide" }, when(session.start_unix_nano)), el("td", {}, when(session.end_unix_nano, true)),
+    el("td", { class: "number wide" }, plain(session.reliability)), el("td", { class: withAgent ? "number wide" : "number" }, dollars(session.cost_usd)),
+    el("td", { class: "wide" }, when(session.start_unix_nano)), el("td", { class: "wide" }, when(session.end_unix_nano, true)),
     el("td", { class: "number wide" }, lasted(session.start_unix_nano, session.end_unix_nano)),
     el("td", { class: "wide" }, session.open ? "open" : "closed"));
 }

@@ -46,10 +46,10 @@ export function waterfall(trace, key) {
   return [el("div", { class: "waterfall", role: "list", "aria-label": "Calls in order" },
     el("div", { class: "ruler", "aria-hidden": "true" }, [0, 0.25, 0.5, 0.75, 1].map((part) => el("span", {}, time(part * whole)))),
     rows, groups.length > ROWS && el("p", { class: "note", role: "listitem" }, `And ${number(groups.length - ROWS)} more.`)),
-    trace.steps.length === 0 && el("p", { class: "note" }, `${number(trace.llm_calls)} model ${trace.llm_calls === 1 ? "call" : "calls"}${trace.model_seconds > 0 ? ` of ${time(trace.model_seconds)} together` : ""}. `, howToKeep(trace))];
+    trace.steps.length === 0 && el("p", { class: "note" }, `${number(trace.llm_calls)} model ${trace.llm_calls === 1 ? "call" : "calls"}${trace.model_seconds > 0 ? ` of ${time(trace.model_seconds)}${trace.llm_calls === 1 ? "" : " together"}` : ""}. `, howToKeep(trace))];
 }
 
-export const howToKeep = (trace) => trace.content === "kept" ? null : ["Single model calls, arguments, results and texts are shown where content is kept: ", el("code", {}, "assemble.keep_content = true"), "."];
+export const howToKeep = (trace) => trace.content === "kept" ? null : ["Single model calls, arguments, results and texts are shown if content is kept: set ", el("code", {}, "assemble.keep_content = true"), "."];
 
 function bar(step, { start, whole }, kind) {
   const from = Math.max(0, seconds(start, step.start_unix_nano)) / whole, to = Math.max(from, seconds(start, step.end_unix_nano) / whole);
@@ -66,7 +66,7 @@ function line(step, scale) {
   return [
     el("span", { class: "step-name" }, el("abbr", { class: `kind ${step.kind}`, title: word }, letter), step.error && el("b", { class: "failed" }, "✗ "), foreign(step.name ?? `(unknown ${word})`, 60), step.error && el("span", { class: "hidden" }, " failed"),
       step.kind === "tool" && step.arguments !== null && el("span", { class: "args" }, " ", foreign(argumentsOf(step), 90))),
-    el("span", { class: "step-cost" }, tokens(step.tokens), step.cost_usd !== null && [tokens(step.tokens) && " · ", dollars(step.cost_usd)], step.first_chunk_seconds !== undefined && el("span", { title: "Until the first piece of the answer came" }, ` · first after ${time(step.first_chunk_seconds)}`)),
+    el("span", { class: "step-cost" }, tokens(step.tokens), step.cost_usd !== null && [tokens(step.tokens) && " · ", dollars(step.cost_usd)], step.first_chunk_seconds !== undefined && el("span", { title: "Time until the first chunk of the answer" }, ` · first chunk after ${time(step.first_chunk_seconds)}`)),
     el("span", { class: "step-time" }, time(Math.max(0, seconds(step.start_unix_nano, step.end_unix_nano)))),
     bar(step, scale, step.error ? "failed" : step.kind),
   ];

@@ -133,13 +133,13 @@ async function views(browser, http, trace, width, height, scheme, label) {
   const drop = page.getByRole("region", { name: /critical Failing traces up from .* to/ });
   await drop.waitFor();
   check(/Since.* ago.*traces.*its own past.*error, in the tool pay_back/s.test(await drop.textContent()), `${window.at}: a drop says what it is: ${await drop.textContent()}`);
-  await drop.getByText("The same by command").click();
+  await drop.getByText("The same as a command").click();
   check((await drop.locator("code").textContent()).includes('"agent_name":"refund-agent"'), `${window.at}: a command accepts the level`);
   await look(window, "drop", shot("drop"));
   await drop.getByRole("link").first().click();
   await page.getByRole("heading", { name: /Session refund \d+\/\+/ }).waitFor();
   check((await page.locator(".waterfall b.failed").count()) > 0, `${window.at}: an example is of a failing trace`);
-  check((await page.locator(".waterfall").first().textContent()).includes("first after 4 ms"), `${window.at}: a model call says when its answer began`);
+  check((await page.locator(".waterfall").first().textContent()).includes("first chunk after 4 ms"), `${window.at}: a model call says when its answer began`);
   check((await page.getByRole("link", { name: "Open in trace store" }).first().getAttribute("href")).startsWith("http://jaeger.test:16686/trace/"), `${window.at}: a turn links to where its trace is stored`);
   await page.goto(`${http}/`);
   await page.locator("tbody").getByRole("link", { name: "support-agent" }).click();
@@ -228,7 +228,7 @@ async function alive(browser) {
   await page.getByRole("heading", { name: "Session s" }).waitFor();
   await page.keyboard.press("Escape");
   await page.keyboard.press("g");
-  await page.getByRole("heading", { name: "Fleet" }).waitFor();
+  await page.getByRole("heading", { name: "All agents" }).waitFor();
   page.expected.push("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET");
   const asked = Date.now();
   const code = await stop();
@@ -342,7 +342,7 @@ async function large(browser) {
       check((await page.locator(".block").count()) === 200, `${window.at}: 200 turns are 200 blocks`);
       const overview = await page.locator(".overview").boundingBox();
       check(overview.height < height, `${window.at}: the overview is ${overview.height} high`);
-      await page.getByText("shown where content is kept").first().waitFor();
+      await page.getByText("if content is kept").first().waitFor();
       check((await page.getByText("as they should be").count()) >= 4, `${window.at}: good turns are a line`);
       await look(window, "long session", `${label}-${scheme}-large-session`);
       await page.getByRole("button", { name: /Next bad turn/ }).click();
