@@ -37,15 +37,13 @@ impl Convention for GeminiCli {
     fn also(&self) -> &'static [&'static str] {
         &[
             "Log records: `gemini_cli.user_prompt` begins a turn, of its `prompt_id` if that is not the session's; model calls are `api_response` and `api_error`, one for each attempt, tool calls `tool_call`.",
-            "Spans named `llm_call`, `tool_call` and `schedule_tool_calls`, and `gen_ai.client.inference.operation.details`, tell of the same calls and count as none.",
+            "Spans (`user_prompt`, `llm_call`, `tool_call` and others) and `gen_ai.client.inference.operation.details` tell of the same calls and count as none.",
             "`loop_detected` is a loop that the agent reports itself: it is one even where arguments were not sent.",
         ]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let operation = raw.attributes.str("gen_ai.operation.name")?;
-        let told_by_record = ["llm_call", "tool_call", "schedule_tool_calls"].contains(&operation);
-        told_by_record.then_some((5, Operation::Other))
+        raw.attributes.str("gen_ai.operation.name").map(|_| (5, Operation::Other))
     }
 
     fn dialect(&self) -> Option<Dialect> {

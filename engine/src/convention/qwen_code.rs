@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::spoken::{Dialect, Keys, Tells, Turn, by_prompt, keys};
+use super::raw::RawLog;
+use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, Turn, by_prompt, keys};
 use super::{Convention, Mark};
 
 /// The convention.
@@ -34,7 +35,7 @@ impl Convention for QwenCode {
     fn also(&self) -> &'static [&'static str] {
         &[
             "Log records: `qwen-code.user_prompt` begins the turn of its `prompt_id`; model calls are `api_response` and `api_error`, tool calls `tool_call`. An attempt that is made again leaves no record.",
-            "What a sub-agent does is part of the turn that was going on; what the client does in the background (`SESSION#managed-...`) is a trace of its own in the same session.",
+            "What a sub-agent does is part of the turn that was going on; what the client does in the background (`SESSION#managed-...`) is a trace of its own in the same session. What `/compress` asks a model is part of the turn before it.",
         ]
     }
 
@@ -72,13 +73,16 @@ impl Convention for QwenCode {
             has_spans: false,
             other_version: false,
             turn,
-            mend: |_, _| true,
+            mend,
         })
     }
 }
 
 /// Calls of agents behind the one that was asked have ids that begin with the session's: `SESSION#AGENT-RUN#ROUND`.
 fn turn(session: &str, prompt: Option<&str>) -> Turn {
+    if prompt.is_some_and(|prompt| prompt.starts_with(COMPRESSION)) {
+        return Turn::Order;
+    }
     let behind = prompt
         .and_then(|prompt| prompt.strip_prefix(session)?.strip_prefix('#'))
         .filter(|behind| !behind.starts_with('#'));
@@ -91,5 +95,17 @@ fn turn(session: &str, prompt: Option<&str>) -> Turn {
         Some(_) => Turn::Order,
     }
 }
+
+/// What makes the conversation shorter is a part of the client: its answer is not the turn's.
+fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
+    let prompt = raw.attributes.str("prompt_id").unwrap_or_default();
+    if prompt.starts_with(COMPRESSION) {
+        heard.aside = Some(Helper::Part(Cow::Borrowed("compression")));
+    }
+    true
+}
+
+/// What the ids of prompts begin with that the client makes up to have the conversation made shorter.
+const COMPRESSION: &str = "compress-";
 
 const NAME: &str = "qwen-code";
