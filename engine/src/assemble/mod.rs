@@ -62,9 +62,7 @@ use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::tenants::{Shares, TenantHash, TraceKey};
-use super::trace::{
-    Added, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored,
-};
+use super::trace::{Added, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored};
 use super::update::{OverBy, TraceUpdate};
 
 /// What the stage is fed.

@@ -102,8 +102,7 @@ impl Learned {
     /// Where a prediction comes from.
     pub fn explain(&self, predicted: &Prediction) -> PredictionView {
         let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());
-        let ranks =
-            ranks.filter_map(|of| Some((of.name(), predicted.ranked.ranks[*of as usize]?)));
+        let ranks = ranks.filter_map(|of| Some((of.name(), predicted.ranked.ranks[*of as usize]?)));
         let carried = FEATURES.iter().zip(predicted.carried_by);
         PredictionView {
             more_than: ranks.collect(),

@@ -337,9 +337,8 @@ impl Model {
         task: Option<&str>,
         (whole, effort): (Whole, &Effort),
     ) -> Option<(Ranked, Row)> {
-        let ranked_among = |ranking: &Ranking| {
-            ranked(effort, |measure, value| ranking.rank(measure, value))
-        };
+        let ranked_among =
+            |ranking: &Ranking| ranked(effort, |measure, value| ranking.rank(measure, value));
         let ranked = ranked_among(self.ranking(whole))?;
         let own = self.sessions.get(session);
         let others = self.all.without(own);
@@ -671,7 +670,8 @@ mod tests {
             let mut others = known.clone();
             let own = others.remove(at);
             let calls = own.effort.model_calls;
-            let exact = predict(&Model::new(rankings(), &others), &session(""), None, calls).unwrap();
+            let exact =
+                predict(&Model::new(rankings(), &others), &session(""), None, calls).unwrap();
             let with = predict(&model, &session(""), None, calls).unwrap();
             let error = (chance - exact.failure).abs();
             assert!(error < 0.01 && error < (with.failure - exact.failure).abs(), "{at}: {error}");

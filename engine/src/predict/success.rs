@@ -113,8 +113,7 @@ pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Opt
     let chances = || told.iter().map(|run| run.probability.unwrap_or(1.0));
     let least = chances().fold(1.0, f64::min);
     let alike = chances().all(|chance| chance <= least);
-    let (alone, powered) =
-        if alike { unweighted(told, others) } else { weighted(told, others) };
+    let (alone, powered) = if alike { unweighted(told, others) } else { weighted(told, others) };
     let width = |share: Share| {
         let (lower, upper) = wilson(share);
         upper - lower
