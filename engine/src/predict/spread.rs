@@ -73,16 +73,21 @@ impl Measure {
 
     /// What a run has of it; `None` where the wire does not tell.
     pub fn of(self, effort: &Effort) -> Option<u64> {
+        Self::all_of(effort)[self as usize]
+    }
+
+    /// Likewise of all of them, in their order.
+    fn all_of(effort: &Effort) -> [Option<u64>; Self::ALL.len()] {
         let told = |told: PartialSum| (told.traces > 0).then_some(told.sum);
-        match self {
-            Self::ModelCalls => Some(effort.model_calls),
-            Self::ToolCalls => Some(effort.tool_calls),
-            Self::OutputTokens => told(effort.output_tokens),
-            Self::Cost => told(effort.cost_quanta),
-            Self::Duration => Some(effort.nanos),
-            Self::LongestCall => Some(effort.longest_call_nanos),
-            Self::Answer => effort.answer_words,
-        }
+        [
+            Some(effort.model_calls),
+            Some(effort.tool_calls),
+            told(effort.output_tokens),
+            told(effort.cost_quanta),
+            Some(effort.nanos),
+            Some(effort.longest_call_nanos),
+            effort.answer_words,
+        ]
     }
 }
 
@@ -93,7 +98,7 @@ pub struct EffortBuckets([u16; Measure::ALL.len()]);
 
 impl From<&Effort> for EffortBuckets {
     fn from(effort: &Effort) -> Self {
-        Self(Measure::ALL.map(|measure| measure.of(effort).map_or(UNTOLD, bucket)))
+        Self(Measure::all_of(effort).map(|value| value.map_or(UNTOLD, bucket)))
     }
 }
 
@@ -287,7 +292,9 @@ pub type TaskRankings = BTreeMap<Arc<str>, Ranking>;
 pub struct EffortSums([PartialSum; Measure::ALL.len()]);
 
 impl EffortSums {
-    /// Takes back what a run took, if there is one, and adds what another did; only what differs is touched.
+    /// Takes back what a run took, if there is one, and adds what another did; only what differs is touched. A function of its own for who
+    /// counts instructions.
+    #[inline(never)]
     pub fn replace(&mut self, before: Option<EffortBuckets>, after: Option<EffortBuckets>) {
         let nothing = EffortBuckets([UNTOLD; Measure::ALL.len()]);
         let changes = before.unwrap_or(nothing).changes_to(after.unwrap_or(nothing));
@@ -319,7 +326,7 @@ impl EffortSums {
         self.0[measure as usize]
     }
 
-    fn combine(&mut self, other: &Self, of: fn(u64, u64) -> u64) {
+    fn combine(&mut self, other: &Self, of: impl Fn(u64, u64) -> u64) {
         for (held, other) in self.0.iter_mut().zip(&other.0) {
             *held =
                 PartialSum { traces: of(held.traces, other.traces), sum: of(held.sum, other.sum) };

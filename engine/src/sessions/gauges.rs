@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key::Agent;
-use super::record::TraceRecord;
+use super::record::{TraceRecord, TraceTook};
 use super::rules::Rules;
 use super::session::{Restless, Session, Shared, Spending};
 use super::summary::SessionScores;
+use super::took::Took;
 use crate::limits::{Cause, Exceeded, Run, RunLimit, Usage};
 use crate::loops::LoopLabels;
 use crate::silences::{self, Level};
@@ -66,8 +67,34 @@ impl Session {
         }
     }
 
-    fn done_from_last(&self) -> impl Iterator<Item = &TraceRecord> {
+    /// Its done traces, the last one first.
+    pub(super) fn done_from_last(&self) -> impl Iterator<Item = &TraceRecord> {
         self.traces.iter().rev().filter(|record| !record.panes.is_empty())
+    }
+
+    /// Replaces what a trace took, as it counts among its agent's traces and in this session. When its scores change, that mostly stays.
+    pub(super) fn retake(
+        &mut self,
+        before: Option<TraceTook>,
+        after: Option<TraceTook>,
+        shared: &mut Shared,
+    ) {
+        if before == after {
+            return;
+        }
+        self.took_changed = true;
+        if let Some(TraceTook { agent, start, effort }) = before {
+            shared.fleet.summary(&agent).forget_effort(start, &effort);
+            self.took = Took::from(self.took.effort().minus(effort));
+            if effort.longest_call_nanos == self.took.longest_call_nanos {
+                let done = self.done_from_last().map(TraceRecord::longest_call_nanos);
+                self.took.longest_call_nanos = done.max().unwrap_or(0);
+            }
+        }
+        if let Some(TraceTook { agent, start, effort }) = after {
+            shared.fleet.summary(&agent).observe_effort(start, &effort);
+            self.took = Took::from(self.took.effort().plus(effort));
+        }
     }
 
     /// Whose effort is how much; `None` before a trace is done.
@@ -78,7 +105,8 @@ impl Session {
         Some(Spending { agent: first.agent().clone(), start: first.start, effort })
     }
 
-    /// Tells its agent what it took, if that has changed.
+    /// Tells its agent what it took, if that has changed. A function of its own for who counts instructions.
+    #[inline(never)]
     fn spend(&mut self, shared: &mut Shared) {
         let first = self.first().map(|first| (first.agent(), first.start));
         let told = self.spent.as_ref().map(|spent| (&spent.agent, spent.start));

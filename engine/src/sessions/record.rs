@@ -180,12 +180,17 @@ pub(super) struct Past {
 /// What a trace has given, as it must be taken back.
 #[derive(Clone, Debug)]
 pub(super) struct Contribution {
-    pub(super) agent: Agent,
+    pub(super) took: TraceTook,
     pub(super) scored: Arc<Scored>,
-    pub(super) start: Timestamp,
     pub(super) end: Timestamp,
     pub(super) panes: PaneSet,
-    /// What it took.
+}
+
+/// What a trace took, and among whose.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct TraceTook {
+    pub(super) agent: Agent,
+    pub(super) start: Timestamp,
     pub(super) effort: Effort,
 }
 
@@ -524,22 +529,24 @@ impl TraceRecord {
     /// What it gives; `None` while it is not done.
     pub(super) fn given(&self) -> Option<Contribution> {
         (!self.panes.is_empty()).then(|| Contribution {
-            agent: self.agent().clone(),
+            took: self.took(),
             scored: Arc::clone(&self.scored),
-            start: self.start,
             end: self.end(),
             panes: self.panes,
-            effort: self.effort(),
         })
+    }
+
+    /// What it took, as it counts among the traces of its agent.
+    pub(super) fn took(&self) -> TraceTook {
+        TraceTook { agent: self.agent().clone(), start: self.start, effort: self.effort() }
     }
 
     /// Returns whether it would give exactly this, with these scores.
     pub(super) fn gives(&self, given: &Contribution, scored: &Scored) -> bool {
         self.is_done()
-            && given.agent == *self.agent()
-            && (given.start, given.end) == (self.start, self.end())
+            && given.end == self.end()
             && given.scored.adds_like(scored)
-            && given.effort == self.effort()
+            && given.took == self.took()
     }
 
     /// Whether its verdicts are counted.

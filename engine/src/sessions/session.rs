@@ -330,6 +330,7 @@ impl Session {
         self.listed.remove(&record);
         if let Some(given) = record.given() {
             self.retract(&given, trace, shared);
+            self.retake(Some(given.took), None, shared);
         }
         record.tell_run(None, &mut shared.fleet);
         shared.fleet.summary(record.agent()).held -= 1;
@@ -483,13 +484,14 @@ impl Session {
         self.listed.mark(record);
         record.panes = if same { panes } else { PaneSet::default() };
         if !same {
-            let is_done = record.is_done();
-            if let Some(given) = given {
-                self.retract(&given, trace, shared);
+            let took = record.is_done().then(|| record.took());
+            if let Some(given) = &given {
+                self.retract(given, trace, shared);
             }
-            if is_done {
+            if took.is_some() {
                 self.give(number, shared);
             }
+            self.retake(given.map(|given| given.took), took, shared);
         }
         self.follow_up(number, shared);
         malformed
@@ -524,8 +526,7 @@ impl Session {
         let (agent, end) = (record.agent().clone(), record.end());
         let summary = shared.fleet.summary(&agent);
         let place = (record.start, end, record.id);
-        let effort = record.effort();
-        let (panes, missed) = summary.observe(place, (&record.scored, &effort), wall);
+        let (panes, missed) = summary.observe(place, &record.scored, wall);
         record.panes = panes;
         shared.counts.add_many("panes", "outside_window", missed as u64);
         let scored = &record.scored;
@@ -535,8 +536,7 @@ impl Session {
         if let Some(risk) = scored.judged_risk() {
             self.judged.get_or_insert_default().observe(risk);
         }
-        self.took = Took::from(self.took.effort().plus(effort));
-        (self.done, self.took_changed) = (self.done + 1, true);
+        self.done += 1;
         if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
             self.mark(&agent, Some(end), shared);
         }
@@ -544,8 +544,9 @@ impl Session {
 
     /// Takes back what a trace, which does not give it any more, has given.
     fn retract(&mut self, given: &Contribution, trace: TraceId, shared: &mut Shared) {
-        let Contribution { agent, scored, start, end, panes, effort } = given;
-        shared.fleet.summary(agent).forget((*start, *end, trace), (scored, effort), *panes);
+        let Contribution { took, scored, end, panes } = given;
+        let (agent, start) = (&took.agent, took.start);
+        shared.fleet.summary(agent).forget((start, *end, trace), scored, *panes);
         scored.own_risk().into_iter().for_each(|risk| self.reliability.forget(risk));
         let uncertainty = scored.own_uncertainty().into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
@@ -553,13 +554,7 @@ impl Session {
             judged.forget(risk);
         }
         self.judged.take_if(|judged| judged.result().is_none());
-        self.took = Took::from(self.took.effort().minus(*effort));
-        if effort.longest_call_nanos == self.took.longest_call_nanos {
-            let others = self.traces.iter().filter(|other| !other.panes.is_empty());
-            let longest = others.map(TraceRecord::longest_call_nanos).max();
-            self.took.longest_call_nanos = longest.unwrap_or(0);
-        }
-        (self.done, self.took_changed) = (self.done - 1, true);
+        self.done -= 1;
         if self.marks.get(agent).is_some_and(|(newest, _)| *newest == *end) {
             let others = self.traces.iter().filter(|other| !other.panes.is_empty());
             let others = others.filter(|other| other.agent() == agent);

@@ -262,10 +262,9 @@ impl Summary {
     pub(super) fn observe(
         &mut self,
         (start, end, id): (Timestamp, Timestamp, TraceId),
-        (trace, effort): (&Scored, &Effort),
+        trace: &Scored,
         wall: Timestamp,
     ) -> (PaneSet, usize) {
-        Arc::make_mut(&mut self.trace_spread).add(start, effort);
         let panes = self.panes.of(end, wall);
         self.panes.observe(panes, end, trace);
         let worth = Worth {
@@ -284,12 +283,21 @@ impl Summary {
     pub(super) fn forget(
         &mut self,
         (start, end, id): (Timestamp, Timestamp, TraceId),
-        (trace, effort): (&Scored, &Effort),
+        trace: &Scored,
         panes: PaneSet,
     ) {
-        Arc::make_mut(&mut self.trace_spread).remove(start, effort);
         self.panes.forget(panes, end, trace);
         self.last.remove(&(start, id));
+    }
+
+    /// Adds what a done trace took.
+    pub(super) fn observe_effort(&mut self, start: Timestamp, effort: &Effort) {
+        Arc::make_mut(&mut self.trace_spread).add(start, effort);
+    }
+
+    /// Takes it back.
+    pub(super) fn forget_effort(&mut self, start: Timestamp, effort: &Effort) {
+        Arc::make_mut(&mut self.trace_spread).remove(start, effort);
     }
 
     /// Has a session, whose newest trace ended at `end`, count in other panes than before, with what it took; returns where it counts.

@@ -282,7 +282,7 @@ impl Effort {
         self.combined(other, u64::saturating_sub)
     }
 
-    fn combined(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+    fn combined(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         let told = |one: PartialSum, two: PartialSum| PartialSum {
             traces: of(one.traces, two.traces),
             sum: of(one.sum, two.sum),
