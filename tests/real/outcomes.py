@@ -1,10 +1,12 @@
 """How well the daemon's numbers tell failed runs from others, on recordings of runs whose outcome is known: the tables of docs/outcomes.md.
 
     python3 tests/real/outcomes.py target/release/agentgauge FOLDER...
+    python3 tests/real/outcomes.py --together target/release/agentgauge FOLDER...
 
 A FOLDER has NNN-traces.pb (a run each, as OTLP) and labels.json ({session id: {"failed", "order": NNN}}); beside it FOLDER-outcomes has
 NNN-logs.pb, the outcome of that run as a log record. Each is replayed with nothing told, and with a tenth and a quarter of the outcomes told (five draws);
-numbers are over the runs that were not told. Nothing here is a gate: recordings are not part of the repository.
+numbers are over the runs that were not told. `--together` has the runs of all folders as those of one agent, which differ by their models and by what they do, and
+looks how well failures are told apart within each folder (needs tests/real/requirements.txt). Nothing here is a gate: recordings are not part of the repository.
 """
 
 import json
@@ -16,6 +18,8 @@ import tempfile
 from pathlib import Path
 
 DRAWS = 5
+# Runs of all folders begin so far apart, in an order of their own.
+APART, BEGIN = 600_000_000_000, 1_790_000_000_000_000_000
 BOOTSTRAPS = 1000
 
 
@@ -102,6 +106,63 @@ def looping(document, labels):
     return f"{len(found)} runs with a loop of tool calls, {failed} of them failed; {critical} loops are critical"
 
 
+def as_one_agent(folders, target):
+    """Writes the runs of all folders as those of one agent; returns their labels, with the folder of each."""
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    def rename(attributes):
+        for attribute in attributes:
+            if attribute.key in ("service.name", "gen_ai.agent.name"):
+                attribute.value.string_value = "one"
+
+    runs = [(folder, *run) for folder in folders for run in json.loads((folder / "labels.json").read_text()).items()]
+    random.Random("together").shuffle(runs)
+    outcomes = target.with_name(target.name + "-outcomes")
+    outcomes.mkdir()
+    labels = {}
+    for order, (folder, session, label) in enumerate(runs):
+        labels[session] = {"failed": label["failed"], "order": order, "folder": folder.name}
+        traces = ExportTraceServiceRequest.FromString((folder / f"{label['order']:03d}-traces.pb").read_bytes())
+        told = folder.with_name(folder.name + "-outcomes") / f"{label['order']:03d}-logs.pb"
+        logs = ExportLogsServiceRequest.FromString(told.read_bytes())
+        spans = [span for part in traces.resource_spans for scope in part.scope_spans for span in scope.spans]
+        records = [record for part in logs.resource_logs for scope in part.scope_logs for record in scope.log_records]
+        later = BEGIN + order * APART - min(span.start_time_unix_nano for span in spans)
+        for part in [*traces.resource_spans, *logs.resource_logs]:
+            rename(part.resource.attributes)
+        for span in spans:
+            rename(span.attributes)
+            span.start_time_unix_nano += later
+            span.end_time_unix_nano += later
+        for record in records:
+            record.time_unix_nano += later
+            record.observed_time_unix_nano += later
+        (target / f"{order:03d}-traces.pb").write_bytes(traces.SerializeToString())
+        (outcomes / f"{order:03d}-logs.pb").write_bytes(logs.SerializeToString())
+    return labels
+
+
+def together(binary, folders):
+    """How well failures are told apart within each folder, where the runs of all of them are one agent's."""
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "together"
+        target.mkdir()
+        labels = as_one_agent(folders, target)
+        orders = sorted(label["order"] for label in labels.values())
+        for share in (0, 0.1, 0.25):
+            found = {}
+            for seed in range(1, DRAWS + 1 if share else 2):
+                told = random.Random(f"together {seed}").sample(orders, round(share * len(orders)))
+                document = replay(binary, target, told)
+                for name in ["all", *(folder.name for folder in folders)]:
+                    own = {session: label for session, label in labels.items() if name in ("all", label["folder"])}
+                    values, failed = measured(document, own, set(told))["predicted_failure"]
+                    found.setdefault(name, []).append(auroc(values, failed))
+            shown = (f"{name} {mean(each):.3f} (least {min(each):.3f})" for name, each in found.items())
+            print(f"{share:.0%} told: AUROC of predicted_failure {', '.join(shown)}", flush=True)
+
+
 def mean(values):
     values = list(values)
     return sum(values) / len(values)
@@ -141,4 +202,7 @@ def main(binary, *folders):
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    if sys.argv[1] == "--together":
+        together(sys.argv[2], [Path(folder) for folder in sys.argv[3:]])
+    else:
+        main(*sys.argv[1:])
