@@ -24,7 +24,11 @@ fn number(name: &str, default: usize) -> usize {
 
 fn survives_kills(durability: &str, kills: usize) {
     let (store, recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let environment = [("AGENTGAUGE__STORE__DURABILITY", durability)];
+    let environment = [
+        ("AGENTGAUGE__STORE__DURABILITY", durability),
+        // However long many kills take, no session goes because it was quiet.
+        ("AGENTGAUGE__SESSION__SESSION_IDLE", "1d"),
+    ];
     let mut daemon = Daemon::start(store.path(), &environment);
     let total = (kills + 1) * 60;
     let (load, senders) = Load::start(&daemon, recordings.path(), 6, total);
