@@ -109,15 +109,26 @@ def main():
             found = json.loads(get(url)[0])["data"]["result"]
             return float(found[0]["value"][1]) if found else 0.0
 
+        def held():
+            agents = json.loads(get(f"http://127.0.0.1:{ports[1]}/api/v1/agents")[0])["agents"]
+            return sum(agent["traces"] for agent in agents)
+
+        def counted():
+            lines = get(f"http://127.0.0.1:{ports[1]}/metrics")[0].splitlines()
+            return sum(float(line.split()[-1]) for line in lines if line.startswith("agentgauge_traces_total{"))
+
         sent, done = 0, "sum(agentgauge_traces_total)"
         daemon = start(binary, store, ports)
         for place in range(ROUNDS):
+            # What the kill cut off is done first, and counts here.
+            until("all that was sent", lambda: held() == sent)
+            before = counted()
             # So slowly that Prometheus sees them rise, and then some of which it mostly does not see the end.
             for count in range(1, TRACES + LAST + 1):
                 send(ports[0], sent)
                 sent += 1
                 if count % LAST == 0 and count <= TRACES:
-                    until(f"{count} traces of process {place}", lambda: ask(f"{done} >= {count}"))
+                    until(f"{count} traces of process {place}", lambda: ask(f"{done} >= {before + count}"))
             daemon.kill()
             daemon.wait()
             daemon = start(binary, store, ports)
