@@ -87,7 +87,7 @@ struct Read {
 }
 
 /// What answers took, in milliseconds.
-struct Asked {
+struct AnswerTimes {
     took: Spread,
     /// For how long the daemon's threads had a core, which does not depend on whatever else the machine does.
     on_core: Spread,
@@ -219,7 +219,12 @@ fn read_until(
 }
 
 /// How long all of `paths`, one after the other, take to be answered.
-fn asked(running: &Running, paths: &[&str], clock: &Clock, cpu: &mut Cpu) -> io::Result<Asked> {
+fn asked(
+    running: &Running,
+    paths: &[&str],
+    clock: &Clock,
+    cpu: &mut Cpu,
+) -> io::Result<AnswerTimes> {
     let (mut took, mut on_core) = (Vec::with_capacity(ASKED), Vec::with_capacity(ASKED));
     for _ in 0..ASKED {
         let (start, before) = (clock.now(), cpu.nanos()?);
@@ -229,7 +234,7 @@ fn asked(running: &Running, paths: &[&str], clock: &Clock, cpu: &mut Cpu) -> io:
         took.push(millis(since(start, clock.now())));
         on_core.push(millis(cpu.nanos()?.saturating_sub(before)));
     }
-    Ok(Asked { took: Spread::of(took.into_iter()), on_core: Spread::of(on_core.into_iter()) })
+    Ok(AnswerTimes { took: Spread::of(took.into_iter()), on_core: Spread::of(on_core.into_iter()) })
 }
 
 impl Fleet {
