@@ -103,6 +103,11 @@ pub struct Buckets {
 }
 
 impl AgentUpdate {
+    /// Nothing is held of an agent any more, or it has no series of its own.
+    pub fn gone(agent: AgentKey) -> Self {
+        Self { agent, gone: true, ..Self::default() }
+    }
+
     /// What is learned of the agent from its sessions and their outcomes.
     pub fn learned(&self) -> &Learned {
         self.learned.0.get_or_init(|| {

@@ -125,27 +125,47 @@ impl Shares {
 
 /// How many things of each tenant a table has.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TenantCounts(BTreeMap<TenantHash, usize>);
+pub(crate) struct TenantCounts {
+    by_tenant: BTreeMap<TenantHash, usize>,
+    all: usize,
+}
 
 impl TenantCounts {
     /// One more of a tenant.
     pub(crate) fn add(&mut self, tenant: TenantHash) {
-        *self.0.entry(tenant).or_default() += 1;
+        *self.by_tenant.entry(tenant).or_default() += 1;
+        self.all += 1;
     }
 
     /// One less of it.
     pub(crate) fn remove(&mut self, tenant: TenantHash) {
-        if let Some(count) = self.0.get_mut(&tenant) {
+        if let Some(count) = self.by_tenant.get_mut(&tenant) {
             *count -= 1;
+            self.all -= 1;
             if *count == 0 {
-                self.0.remove(&tenant);
+                self.by_tenant.remove(&tenant);
             }
         }
     }
 
+    /// Of all tenants.
+    pub(crate) fn all(&self) -> usize {
+        self.all
+    }
+
+    /// Whether a tenant has all that it gets of `bound`.
+    pub(crate) fn is_at_quota(&self, tenant: TenantHash, shares: &Shares, bound: usize) -> bool {
+        self.by_tenant.get(&tenant).is_some_and(|count| *count >= shares.quota(tenant, bound))
+    }
+
+    /// Whether any tenant has.
+    pub(crate) fn is_any_at_quota(&self, shares: &Shares, bound: usize) -> bool {
+        self.by_tenant.iter().any(|(tenant, count)| *count >= shares.quota(*tenant, bound))
+    }
+
     /// The tenant that makes room where there is none.
     pub(crate) fn greediest(&self, shares: &Shares) -> Option<TenantHash> {
-        shares.greediest(self.0.iter().map(|(tenant, count)| (*tenant, *count)))
+        shares.greediest(self.by_tenant.iter().map(|(tenant, count)| (*tenant, *count)))
     }
 }
 

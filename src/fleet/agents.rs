@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Message, Record, pack};
+use crate::engine::agent_update::AgentUpdate;
 use crate::engine::agents::{Agents, AgentsOptions, OVERFLOW, SavedAgents};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::Timestamp;
@@ -146,12 +147,7 @@ impl Part for Summed {
 
     fn give_up(&mut self) {
         for agent in std::mem::take(&mut self.shown) {
-            let gone = crate::engine::agent_update::AgentUpdate {
-                agent,
-                gone: true,
-                ..Default::default()
-            };
-            self.board.apply(gone);
+            self.board.apply(AgentUpdate::gone(agent));
         }
     }
 

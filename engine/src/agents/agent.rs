@@ -34,6 +34,11 @@ impl Agent {
             || self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
     }
 
+    /// Whether it is certain that something is its own.
+    pub(super) fn is_certain(&self) -> bool {
+        self.runs.is_some() || self.shards.values().any(|shard| !shard.rest.uncertain)
+    }
+
     /// Whether some of its open traces are silent.
     pub(super) fn is_silent(&self) -> bool {
         self.shards.values().any(|shard| !shard.rest.silences.open.is_empty())

@@ -70,6 +70,10 @@ pub struct Agents {
     agents: BTreeMap<AgentKey, Agent>,
     // Agents with series of their own, first come; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
+    // Those of them of which nothing is certain: they make way for others.
+    uncertain: BTreeSet<AgentKey>,
+    // Agents that made way since the last call of `drain`.
+    ousted: BTreeSet<AgentKey>,
     dirty: BTreeSet<AgentKey>,
     // Something changed of an agent without series of its own.
     overflowed: bool,
@@ -116,6 +120,8 @@ impl Agents {
             drift,
             agents: BTreeMap::new(),
             exported: BTreeSet::new(),
+            uncertain: BTreeSet::new(),
+            ousted: BTreeSet::new(),
             dirty: BTreeSet::new(),
             overflowed: false,
             now: Timestamp::default(),
@@ -302,20 +308,41 @@ impl Agents {
         self.dirty.insert(key);
     }
 
-    /// Gives an agent series of its own, while there is room; returns whether it has.
+    /// Gives an agent series of its own, while there is room or one of which nothing is certain can make way for it; returns whether it
+    /// has.
     fn export(&mut self, key: &AgentKey) -> bool {
-        if self.exported.contains(key) {
-            return true;
+        let is_certain = self.agents.get(key).is_some_and(Agent::is_certain);
+        if !self.exported.contains(key) {
+            let is_full = self.exported.len() >= self.options.max_agents;
+            let own = self.exported.range(first_of(&key.tenant)..);
+            let is_at_quota = self.is_at_quota(&key.tenant, own);
+            let has_room = !is_full && !is_at_quota;
+            let gets_it = has_room || is_certain && self.oust(&key.tenant, !is_at_quota);
+            if !gets_it {
+                let label = if is_full { "agent" } else { "agent_of_tenant" };
+                self.counts.add("label_values_limited", label);
+                return false;
+            }
+            self.exported.insert(key.clone());
         }
-        let is_full = self.exported.len() >= self.options.max_agents;
-        if is_full {
-            self.counts.add("label_values_limited", "agent");
-        } else if self.is_at_quota(&key.tenant, self.exported.range(first_of(&key.tenant)..)) {
-            self.counts.add("label_values_limited", "agent_of_tenant");
+        if is_certain {
+            self.uncertain.remove(key);
         } else {
-            return self.exported.insert(key.clone());
+            self.uncertain.insert(key.clone());
         }
-        false
+        true
+    }
+
+    /// Takes its series from the last agent of which nothing is certain, of this tenant or of any; returns whether there was one.
+    fn oust(&mut self, tenant: &str, of_any: bool) -> bool {
+        let of_tenant = self.uncertain.range(first_of(tenant)..);
+        let of_tenant = of_tenant.take_while(|key| key.tenant == tenant).last();
+        let last = of_tenant.or_else(|| self.uncertain.last().filter(|_| of_any)).cloned();
+        let Some(last) = last else { return false };
+        self.uncertain.remove(&last);
+        self.exported.remove(&last);
+        self.dirty.insert(last.clone());
+        self.ousted.insert(last)
     }
 
     /// Whether a tenant has all the agents that it gets, by a list that begins with its own.
@@ -404,8 +431,12 @@ impl Agents {
                 .agents
                 .get(&key)
                 .is_none_or(|agent| agent.shards.is_empty() && agent.runs.is_none());
+            let is_ousted = self.ousted.remove(&key);
             if !self.exported.contains(&key) {
                 self.overflowed = true;
+                if is_ousted {
+                    updates.push(AgentUpdate::gone(key.clone()));
+                }
             } else if !empty {
                 let mut update = self
                     .agents
@@ -423,11 +454,8 @@ impl Agents {
                 updates.push(update);
             } else {
                 self.exported.remove(&key);
-                updates.push(AgentUpdate {
-                    agent: key.clone(),
-                    gone: true,
-                    ..AgentUpdate::default()
-                });
+                self.uncertain.remove(&key);
+                updates.push(AgentUpdate::gone(key.clone()));
             }
             if empty {
                 self.agents.remove(&key);
@@ -601,6 +629,34 @@ mod tests {
             updates.iter().map(|update| update.agent.service_name.as_str()).collect();
         assert_eq!(names, ["known", OVERFLOW]);
         assert_eq!((updates[1].windows["1h"].traces, updates[1].sessions_active), (2, 2));
+    }
+
+    #[test]
+    fn an_agent_of_which_nothing_is_certain_makes_way() {
+        let mut stage = Agents::new(AgentsOptions {
+            agents: AgentOptions { max_agents: 1, ..AgentOptions::default() },
+            ..AgentsOptions::default()
+        });
+        let now = Timestamp(100 * MINUTE);
+        let uncertain = |agent: &str| SessionUpdate {
+            uncertain: true,
+            ..update(agent, 0, 1, vec![pane(100, 0, 1)])
+        };
+        let named = |updates: Vec<AgentUpdate>| -> Vec<(String, bool)> {
+            let named = |update: AgentUpdate| (update.agent.service_name, update.gone);
+            updates.into_iter().map(named).collect()
+        };
+        let [seems, is, other, shared] =
+            ["seems", "is", "other", OVERFLOW].map(|name| (name.to_owned(), false));
+        stage.handle(uncertain("seems"), now);
+        stage.handle(uncertain("other"), now);
+        assert_eq!(named(stage.drain()), [seems.clone(), shared.clone()]);
+        stage.handle(update("is", 0, 1, vec![pane(100, 0, 1)]), now);
+        assert_eq!(named(stage.drain()), [is, (seems.0, true), shared.clone()]);
+        // What is certain keeps its series.
+        stage.handle(SessionUpdate { uncertain: false, revision: 2, ..uncertain("other") }, now);
+        assert_eq!(named(stage.drain()), [shared]);
+        assert!(stage.counts().get("label_values_limited", "agent") > 0, "{other:?}");
     }
 
     #[test]

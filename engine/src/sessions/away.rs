@@ -180,7 +180,7 @@ impl GaugeShare {
 
     /// The agents are those that the others have as well.
     fn shared(&mut self, shared: &Shared) {
-        let known = |agent: &Agent| shared.fleet.resolve(agent.key()).0;
+        let known = |agent: &Agent| shared.fleet.known(agent.key());
         self.held.iter_mut().for_each(|(agent, _)| *agent = known(agent));
         self.placed.iter_mut().for_each(|(agent, _)| *agent = known(agent));
     }

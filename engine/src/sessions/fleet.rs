@@ -1,6 +1,7 @@
-//! All agents of a shard: bounded, first come.
+//! All agents of a shard: bounded, first come. An agent of which nothing is certain takes no place of one of which something is:
+//! whom a trace belongs to may turn out to be somebody else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::summary::Summary;
 use crate::hash::FixedMap;
 use crate::options::AgentOptions;
 use crate::span::Timestamp;
-use crate::tenants::{Shares, TenantHash, tenant_hash};
+use crate::tenants::{Shares, TenantCounts, TenantHash, tenant_hash};
 use crate::time::Moment;
 use crate::update::{AgentKey, SessionUpdate};
 
@@ -23,8 +24,9 @@ pub(super) struct Fleet {
     agents: Vec<(Agent, Summary)>,
     // Invariant: where each agent stands.
     places: FixedMap<Agent, usize>,
-    // Invariant: how many agents of each tenant there are, without those that share a series.
-    of_tenants: BTreeMap<TenantHash, usize>,
+    // Invariant: how many agents of each tenant there are, without those that share a series: certain ones, and others.
+    certain: TenantCounts,
+    uncertain: TenantCounts,
     shares: Shares,
     dirty: BTreeSet<Agent>,
     gone: BTreeSet<Agent>,
@@ -59,7 +61,8 @@ impl Fleet {
         Self {
             agents: Vec::new(),
             places: FixedMap::default(),
-            of_tenants: BTreeMap::new(),
+            certain: TenantCounts::default(),
+            uncertain: TenantCounts::default(),
             shares: Shares::default(),
             dirty: BTreeSet::new(),
             gone: BTreeSet::new(),
@@ -97,29 +100,66 @@ impl Fleet {
     pub(super) fn restore(&mut self, saved: Saved<Summary>) {
         self.revision = saved.revision;
         for (agent, held) in saved.agents {
+            let is_certain = !held.uncertain;
             self.summary(&agent).restore(held);
+            if is_certain {
+                self.ascertain(&agent);
+            }
         }
     }
 
     /// The agent that something with this key counts towards, and why that is `__overflow__`, if it is.
-    pub(super) fn resolve(&self, key: &AgentKey) -> (Agent, Option<&'static str>) {
-        if let Some((known, _)) = self.places.get_key_value(key) {
+    pub(super) fn resolve(
+        &self,
+        key: &AgentKey,
+        is_certain: bool,
+    ) -> (Agent, Option<&'static str>) {
+        let known = self.places.get_key_value(key);
+        let known = known.filter(|(_, place)| !is_certain || self.is_certain(**place));
+        if let Some((known, _)) = known {
             return (known.clone(), None);
         }
-        let others = self.agents.len() - usize::from(self.places.contains_key(&self.overflow));
-        if others >= self.options.max_agents {
+        let counts = self.counts(!is_certain);
+        if counts.all() >= self.options.max_agents {
             (self.overflow.clone(), Some("agent_overflow"))
-        } else if self.is_at_quota(tenant_of(key)) {
+        } else if counts.is_at_quota(tenant_of(key), &self.shares, self.options.max_agents) {
             (self.overflow.clone(), Some("tenant_overflow"))
         } else {
-            (Agent::from(key.clone()), None)
+            (self.known(key), None)
         }
     }
 
-    /// Whether a tenant has all the agents that it gets.
-    fn is_at_quota(&self, tenant: TenantHash) -> bool {
-        let held = self.of_tenants.get(&tenant).copied().unwrap_or_default();
-        held >= self.shares.quota(tenant, self.options.max_agents)
+    /// The agent of this key, as all others that know it have it.
+    pub(super) fn known(&self, key: &AgentKey) -> Agent {
+        let known = self.places.get_key_value(key).map(|(known, _)| known.clone());
+        known.unwrap_or_else(|| Agent::from(key.clone()))
+    }
+
+    fn is_certain(&self, place: usize) -> bool {
+        self.agents.get(place).is_some_and(|(_, summary)| !summary.uncertain)
+    }
+
+    fn counts(&self, uncertain: bool) -> &TenantCounts {
+        if uncertain { &self.uncertain } else { &self.certain }
+    }
+
+    /// One trace more of an agent.
+    pub(super) fn hold(&mut self, agent: &Agent, is_certain: bool) -> &mut Summary {
+        if is_certain && self.summary(agent).uncertain {
+            self.ascertain(agent);
+        }
+        let summary = self.summary(agent);
+        summary.held += 1;
+        summary
+    }
+
+    /// Notes that something is certain of an agent.
+    fn ascertain(&mut self, agent: &Agent) {
+        self.summary(agent).uncertain = false;
+        if *agent != self.overflow {
+            self.uncertain.remove(tenant_of(agent.key()));
+            self.certain.add(tenant_of(agent.key()));
+        }
     }
 
     /// An agent's summary, which then counts as changed.
@@ -136,7 +176,7 @@ impl Fleet {
             let summary = Summary::new(Arc::clone(&self.widths), &self.options);
             self.places.insert(agent.clone(), self.agents.len());
             if *agent != self.overflow {
-                *self.of_tenants.entry(tenant_of(agent.key())).or_default() += 1;
+                self.uncertain.add(tenant_of(agent.key()));
             }
             self.agents.push((agent.clone(), summary));
             self.agents.len() - 1
@@ -206,19 +246,32 @@ impl Fleet {
     /// Where there is no room for another agent, lets a few go that were quiet for longest; returns how many.
     fn make_room(&mut self, now: Timestamp) -> usize {
         let max = self.options.max_agents;
-        let is_full = self.agents.len() - self.gone.len() >= max;
-        let needed = |agent: &Agent| is_full || self.is_at_quota(tenant_of(agent.key()));
-        if !is_full && !self.of_tenants.keys().any(|tenant| self.is_at_quota(*tenant)) {
+        if [false, true].into_iter().all(|uncertain| {
+            let counts = self.counts(uncertain);
+            counts.all() < max && !counts.is_any_at_quota(&self.shares, max)
+        }) {
             return 0;
         }
+        let mut staying = [self.certain.all(), self.uncertain.all()];
+        for place in self.gone.iter().filter_map(|agent| self.places.get(agent)) {
+            if let Some((agent, summary)) = self.agents.get(*place)
+                && *agent != self.overflow
+            {
+                staying[usize::from(summary.uncertain)] -= 1;
+            }
+        }
+        let in_need = |agent: &Agent, uncertain: bool| {
+            staying[usize::from(uncertain)] >= max
+                || self.counts(uncertain).is_at_quota(tenant_of(agent.key()), &self.shares, max)
+        };
         let is_quiet = |summary: &Summary| {
             summary.held == 0 && summary.active.after(self.remember_in_need) <= now
         };
         let quiet = self.agents.iter().filter(|(agent, summary)| {
             is_quiet(summary)
                 && *agent != self.overflow
-                && needed(agent)
                 && !self.gone.contains(agent)
+                && in_need(agent, summary.uncertain)
         });
         let mut quiet: Vec<(Timestamp, &Agent)> =
             quiet.map(|(agent, summary)| (summary.active, agent)).collect();
@@ -247,18 +300,15 @@ impl Fleet {
         let (_, summary) = self.agents.get_mut(place)?;
         summary.changed = false;
         let gone = self.gone.remove(agent) || summary.is_void();
+        let uncertain = summary.uncertain;
         let announced = std::mem::replace(&mut summary.announced, true);
         let update = if gone { SessionUpdate::default() } else { summary.drain() };
         if gone {
             self.places.remove(agent);
             self.agents.swap_remove(place);
-            let tenant = tenant_of(agent.key());
-            if let Some(held) = self.of_tenants.get_mut(&tenant).filter(|_| *agent != self.overflow)
-            {
-                *held -= 1;
-                if *held == 0 {
-                    self.of_tenants.remove(&tenant);
-                }
+            if *agent != self.overflow {
+                let counts = if uncertain { &mut self.uncertain } else { &mut self.certain };
+                counts.remove(tenant_of(agent.key()));
             }
             if let Some((moved, _)) = self.agents.get(place) {
                 self.places.insert(moved.clone(), place);
@@ -273,6 +323,7 @@ impl Fleet {
             shard: self.shard,
             revision: self.revision,
             tombstone: gone,
+            uncertain,
             ..update
         })
     }

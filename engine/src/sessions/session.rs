@@ -227,11 +227,11 @@ impl Session {
     ) {
         self.touch(Timestamp(update.touched_unix_nano), shared);
         let unnamed = AgentKey::default();
-        let (agent, overflow) = shared.fleet.resolve(update.agent.as_ref().unwrap_or(&unnamed));
+        let is_certain = !update.uncertain;
+        let key = update.agent.as_ref().unwrap_or(&unnamed);
+        let (agent, overflow) = shared.fleet.resolve(key, is_certain);
         overflow.into_iter().for_each(|why| shared.counts.add("trace_updates", why));
-        let summary = shared.fleet.summary(&agent);
-        summary.held += 1;
-        summary.active = shared.now;
+        shared.fleet.hold(&agent, is_certain).active = shared.now;
         let last = self.traces.last_place();
         let record = TraceRecord::new(update, agent, &mut shared.common);
         let (trace, place) = (record.id, record.position());

@@ -56,6 +56,8 @@ pub(super) struct Summary {
     pub(super) held: u64,
     /// When something of this agent's was last handled.
     pub(super) active: Timestamp,
+    /// Whether it is not certain of any trace that it is the agent's.
+    pub(super) uncertain: bool,
     /// A message about this agent has gone out.
     #[serde(skip)]
     pub(super) announced: bool,
@@ -167,6 +169,7 @@ impl Summary {
             *options;
         Self {
             held: 0,
+            uncertain: true,
             active: Timestamp::default(),
             announced: false,
             changed: false,
@@ -239,10 +242,11 @@ impl Summary {
     /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
     /// there are no more go.
     pub(super) fn restore(&mut self, saved: Self) {
-        let Self { max_last, max_signals, max_names, changed, .. } = *self;
+        let Self { uncertain, max_last, max_signals, max_names, changed, .. } = *self;
         self.panes.restore(saved.panes);
         let panes = std::mem::replace(&mut self.panes, Panes::new(Arc::default()));
-        *self = Self { panes, max_last, max_signals, max_names, changed, announced: true, ..saved };
+        let own = Self { panes, uncertain, max_last, max_signals, max_names, changed, ..saved };
+        *self = Self { announced: true, ..own };
         while self.last.len() > self.max_last {
             self.last.pop_first();
         }

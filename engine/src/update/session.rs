@@ -221,6 +221,8 @@ facts! {
         pub revision: u64,
         /// The shard holds nothing of this agent any more.
         pub tombstone: bool,
+        /// Whether it is not certain of any trace that it is this agent's.
+        pub uncertain: bool,
         /// Changed panes only; a pane without traces is deleted.
         pub panes: Vec<PaneSum>,
         /// The greatest N by (start, trace id) on this shard.

@@ -111,6 +111,32 @@ fn an_agent_that_a_trace_only_seemed_to_be_leaves_no_trace() {
 }
 
 #[test]
+fn an_agent_that_a_trace_only_seems_to_be_takes_no_place() {
+    let agents = AgentOptions { max_agents: 1, ..AgentOptions::default() };
+    let mut stage = stage_of(SessionOptions::default(), agents);
+    let of = |id: u8, agent| trace(id, 10).session(&id.to_string()).agent(agent);
+    let seems = |id, agent| TraceUpdate { uncertain: true, ..of(id, agent) };
+    let named = |updates: Vec<SessionUpdate>| -> Vec<(String, bool)> {
+        let named = |update: SessionUpdate| (update.agent.unwrap().agent_name, update.tombstone);
+        updates.into_iter().map(named).collect()
+    };
+    stage.handle(seems(1, "seems"), at(20));
+    stage.handle(seems(2, "other"), at(20));
+    assert_eq!(stage.counts().get("trace_updates", "agent_overflow"), 1);
+    let [seemed, is, shared] = ["seems", "is", ""].map(str::to_owned);
+    let updates = stage.drain();
+    assert!(updates.iter().all(|update| update.uncertain));
+    assert_eq!(named(updates), [(shared.clone(), false), (seemed.clone(), false)]);
+    stage.handle(of(1, "is").revision(2).done(), at(21));
+    let updates = stage.drain();
+    assert!(updates.iter().all(|update| update.tombstone || !update.uncertain));
+    assert_eq!(named(updates), [(is, false), (seemed, true)]);
+    // Its place is taken by what is certain, whoever came first.
+    stage.handle(of(2, "other").revision(2).done(), at(21));
+    assert_eq!(named(stage.drain()), [(shared, false)]);
+}
+
+#[test]
 fn an_agent_is_forgotten_when_its_memory_is_over() {
     let memory = Duration::from_secs(2 * 86_400);
     let agents = AgentOptions { memory, ..AgentOptions::default() };
