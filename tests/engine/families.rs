@@ -29,11 +29,6 @@ const EXEMPT: &[(&str, &str, &str)] = &[
     ),
     ("agentgauge_trace_evaluations_total", "signal=\"trace_risk\"", "loop_detection is part of it"),
     (
-        "agentgauge_loops_detected_total",
-        "kind=\"output_repeat\"",
-        "it is loop_detection that tells it, and it counts once as the verdict does",
-    ),
-    (
         "agentgauge_trace_signal_score",
         "signal=\"loop_detection\"",
         "a score counts once, when the trace is done, beside those of its neighbours that are in by then",

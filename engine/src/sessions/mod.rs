@@ -512,7 +512,9 @@ impl Sessions {
     /// Takes note that nothing more will come of a trace.
     fn seal(&mut self, id: &SessionId, trace: TraceId, revision: u64) {
         let session = self.sessions.get_mut(id);
-        let sealed = session.and_then(|session| session.traces.get_mut(trace)?.seal(revision));
+        let fleet = &mut self.shared.fleet;
+        let sealed =
+            session.and_then(|session| session.traces.get_mut(trace)?.seal(revision, fleet));
         if let Some(agent) = sealed {
             self.shared.fleet.summary(&agent).active = self.shared.now;
         } else if !self.departed.is_evicted(id.trace(trace)) {

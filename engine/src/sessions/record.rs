@@ -301,12 +301,14 @@ impl TraceRecord {
         matches!(self.state, TraceState::Done | TraceState::Sealed)
     }
 
-    /// Takes note that nothing more will come, under this revision; returns the agent, or `None` if it is not done.
-    pub(super) fn seal(&mut self, revision: u64) -> Option<Agent> {
+    /// Takes note that nothing more will come, under this revision, and counts what waited for that; returns the agent, or `None` if it
+    /// is not done.
+    pub(super) fn seal(&mut self, revision: u64, fleet: &mut Fleet) -> Option<Agent> {
         if !self.is_done() || self.revision > revision {
             return None;
         }
         (self.revision, self.state) = (revision, TraceState::Sealed);
+        self.count(fleet);
         Some(self.agent().clone())
     }
 
@@ -596,9 +598,9 @@ impl TraceRecord {
         }
         let rare = self.rare();
         let begun = rare.link.as_ref().map_or(&rare.loops, |link| &link.begun);
-        // What an output repeats is known once all that were done with it are in.
-        let is_settled = self.counted.done;
-        let repeat = rare.output_repeat.as_deref().filter(|_| is_settled);
+        // What an output repeats depends on the traces before it, which may come after it.
+        let is_sealed = self.state == TraceState::Sealed;
+        let repeat = rare.output_repeat.as_deref().filter(|_| is_sealed);
         let mut loops = begun.iter().chain(repeat).peekable();
         let spends = self.course.complete || self.is_done();
         if loops.peek().is_none() && (!spends || self.counted.spend) {

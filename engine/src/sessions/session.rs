@@ -412,14 +412,16 @@ impl Session {
         if let Some(restless) = &mut self.restless {
             restless.stand(BTreeMap::new(), shared);
         }
-        for record in self.traces.iter() {
-            let open = record.panes.is_empty() || record.course.uncertain;
-            shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
-            shared.fleet.summary(record.agent()).held -= 1;
-        }
         let unsealed = self.traces.iter().filter(|record| record.state != TraceState::Sealed);
         let mut unsealed: Vec<TraceId> = unsealed.map(|record| record.id).collect();
         unsealed.sort_unstable();
+        for record in self.traces.iter_mut() {
+            let open = record.panes.is_empty() || record.course.uncertain;
+            shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
+            // The session takes nothing more of it.
+            record.seal(record.revision, &mut shared.fleet);
+            shared.fleet.summary(record.agent()).held -= 1;
+        }
         unsealed
     }
 

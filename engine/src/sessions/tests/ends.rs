@@ -62,11 +62,7 @@ fn a_trace_is_sealed_as_it_is() {
     stage.handle_timeout(at(111));
     stage.drain();
     assert_eq!(views(&stage), before);
-    let sealed = |id| {
-        let TraceUpdate { trace_id, session, .. } = trace(id, 10);
-        let state = TraceState::Sealed;
-        TraceUpdate { trace_id, session, state, unchanged: true, ..TraceUpdate::default() }
-    };
+    let sealed = |id| trace(id, 10).sealed();
     for word in [sealed(1).revision(2), sealed(1).revision(2)] {
         stage.handle(word, at(112));
         assert_eq!(stage.counts().get("trace_updates", "unheld"), 0);

@@ -23,10 +23,26 @@ fn a_repeated_output_is_a_loop_and_a_late_trace_rescores_those_after_it() {
     let found: Vec<Vec<Vec<String>>> = vec![vec![], vec![], vec![vec![hex(1), hex(3)]]];
     assert_eq!(loops(&stage), found);
     let update = only(stage.drain());
+    // A trace before it may still change what it repeats.
+    assert_eq!(counter(&update, "loops", &["output_repeat"]), 0);
+    stage.handle(trace(3, 30).revision(2).sealed(), at(600));
+    stage.handle(trace(3, 30).revision(3).sealed(), at(600));
+    let update = only(stage.drain());
     assert_eq!(counter(&update, "loops", &["output_repeat"]), 1);
     assert_eq!(counter(&update, "trace_evaluations", &["loop_detection", "fail"]), 1);
     assert_eq!(counter(&update, "trace_evaluations", &["loop_detection", "pass"]), 2);
     assert_eq!(counter(&update, "trace_evaluations", &["coherence", "skipped"]), 3);
+}
+
+#[test]
+fn a_repeated_output_counts_when_its_session_goes() {
+    let options = SessionOptions { max_sessions: 1, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    for id in [1, 2] {
+        stage.handle(trace(id, 10 * u64::from(id)).output(&[8]).done(), at(30));
+    }
+    stage.handle(trace(3, 30).session("other").output(&[9]).done(), at(31));
+    assert_eq!(counter(&only(stage.drain()), "loops", &["output_repeat"]), 1);
 }
 
 #[test]

@@ -55,6 +55,13 @@ impl TraceUpdate {
         Self { state: TraceState::Done, ..self }
     }
 
+    /// The word that nothing more comes of it.
+    fn sealed(self) -> Self {
+        let Self { trace_id, revision, session, .. } = self;
+        let state = TraceState::Sealed;
+        Self { trace_id, revision, session, state, unchanged: true, ..Self::default() }
+    }
+
     fn revision(self, revision: u64) -> Self {
         Self { revision, ..self }
     }
