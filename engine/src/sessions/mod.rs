@@ -24,10 +24,10 @@
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
 //! | | `tenant_overflow` | likewise because of the tenant's share of `max_agents` |
 //! | `sessions` | `evicted` | sessions let go of because of `max_sessions` |
+//! | | `trace_not_done` | traces that were not done when their session went: in no score |
 //! | `away` | `left` | sessions for which there was no room in memory: kept elsewhere |
 //! | | `returned` | those of them that came back |
 //! | | `lost` | those of them that could not be read |
-//! | | `trace_not_done` | traces that were not done when their session went: in no score |
 //! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
 //! | `agents` | `forgotten` | quiet agents that had to make room for others before `agents.memory` was over |
 //! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
