@@ -24,7 +24,7 @@ const OF: &str = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,gen_ai
 
 /// Of what there is more than usual.
 const WHAT: &str = "{{ if eq $labels.stream \"verdict\" }}failing traces{{ else if eq $labels.stream \"outcome\" }}\
-    failed outcomes{{ else if eq $labels.stream \"predicted_failure\" }}failed outcomes, and predictions of them,{{ else if eq $labels.stream \"tool_failures\" }}traces with failing tools{{ else if eq $labels.stream \"loops\" }}traces with loops{{ else }}\
+    failed outcomes{{ else if eq $labels.stream \"predicted_failure\" }}failed outcomes (partly predicted){{ else if eq $labels.stream \"tool_failures\" }}traces with failing tools{{ else if eq $labels.stream \"loops\" }}traces with loops{{ else }}\
     percentile of {{ $labels.stream }} among usual traces{{ end }}";
 
 const VERSION: &str = "{{ with $labels.gen_ai_agent_version }} {{ . }}{{ end }}";
