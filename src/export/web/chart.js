@@ -49,7 +49,7 @@ export function chart(caption, nanos, shown, { step = 0, unit = null, low = null
     const plot = new window.uPlot({
       width, height: 190, fmtDate: (template) => window.uPlot.fmtDate(TEMPLATES.reduce((all, [from, to]) => all.replace(from, to), template)),
       scales: { y: { range: (_, least, most) => [low ?? Math.min(0, least ?? 0), high ?? Math.max(share ? 0.1 : unit ? 0.05 : 4, Math.min(share ? 1 : Infinity, (most ?? 0) * 1.15))] } },
-      axes: [{ ...axis }, { ...axis, size: 56, values: (_, values) => values.map(brief) }],
+      axes: [{ ...axis, space: 80 }, { ...axis, size: 56, values: (_, values) => values.map(brief) }],
       series: [{ label: "Time", value: "{MM}-{DD} {HH}:{mm}:{ss}" }, ...series.map(([label], at) => ({
         label, stroke: colour(COLOURS[at % 4]), width: 2, dash: DASHES[at % 4], spanGaps: false,
         value: (_, value) => text(value),
