@@ -176,6 +176,30 @@ fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::loops::LoopKind;
+
+    #[test]
+    fn the_formula_of_every_computed_signal_and_found_loop_is_told() {
+        let computed = SIGNALS.iter().filter(|signal| signal.computed.is_some());
+        let found = LoopKind::ALL.iter().filter(|kind| kind.has_thresholds());
+        let names = computed.map(|signal| signal.name).chain(found.map(|kind| kind.name()));
+        for name in names {
+            assert!(SOURCES.iter().any(|source| source.title == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_kind_of_loop_has_its_words_for_people() {
+        let page = include_str!("web/problems.js");
+        let options = include_str!("../../config/agentgauge.toml");
+        let of_kinds =
+            options.lines().find(|line| line.starts_with("# Thresholds of single kinds"));
+        for kind in LoopKind::ALL {
+            assert!(page.contains(&format!(" {kind}: \"")), "{kind} in web/problems.js");
+            let is_listed = of_kinds.unwrap().contains(kind.name());
+            assert_eq!(is_listed, kind.has_thresholds(), "{kind} in config/agentgauge.toml");
+        }
+    }
 
     #[test]
     fn every_example_is_of_a_family() {

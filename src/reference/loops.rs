@@ -306,3 +306,14 @@ pub(super) fn fits(pattern: &str, name: &str) -> bool {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_that_is_found_among_calls_is_looked_for_in_the_same_order() {
+        let kinds = LoopKind::ALL.iter().copied().filter(|kind| kind.has_thresholds());
+        assert_eq!(kinds.collect::<Vec<_>>(), KINDS);
+    }
+}
