@@ -6,7 +6,7 @@
 //! | `trace_evaluations` | signal, verdict (`pass`, `fail`, `skipped`) | the same, by signal; `trace_risk` is the whole |
 //! | `expectations` | layer (`correctness`, `path`, `retrieval`, `cost`), result (`skip`, `pass`, `warn`, `fail`) | the same, for each query that a trace answers |
 //! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
-//! | `loops` | kind | loops, each once, when their trace is done; of a turn that log records tell in flight |
+//! | `loops` | kind | loops, each once, when their trace is done; of a turn that log records tell in flight; `output_repeat` when it is sealed |
 //! | `loops_detected` | kind, severity, evidence | loops that reached this severity, likewise |
 //! | `run_limits` | kind (`run_limit`), limit, run (`trace`, `session`) | limits that traces and sessions went over, each once, likewise |
 //! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, likewise |
