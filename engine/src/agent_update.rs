@@ -1,12 +1,14 @@
 //! What is known of an agent, added up over its shards: what stage 3 tells the board.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
 use std::ops::Add;
 use std::sync::{Arc, OnceLock};
 
-use super::counters::{Counters, Labels};
+use super::counters::{Counter, Counters, Labels};
+use super::distributions::Distribution;
 use super::explained::TraceExplanation;
+use super::few::Few;
 use super::judging::JudgeRules;
 use super::limits::RunLimit;
 use super::loops::LoopLabels;
@@ -39,8 +41,8 @@ pub struct AgentUpdate {
     pub sessions_active: u64,
     /// How long its traces are silent.
     pub silences: Silences,
-    /// What its traces took, by [`Distribution`](super::distributions::Distribution).
-    pub distributions: BTreeMap<String, Buckets>,
+    /// What its traces took.
+    pub distributions: Few<Distribution, Buckets>,
     /// Sessions in which a loop goes on.
     pub sessions_looping: BTreeMap<LoopLabels, u64>,
     /// Sessions that go on over a limit, or have a trace that does.
@@ -50,7 +52,7 @@ pub struct AgentUpdate {
     /// Scores of closed sessions, by score.
     pub closed_sessions: BTreeMap<&'static str, Buckets>,
     /// Scores of traces, by signal.
-    pub trace_signals: BTreeMap<String, Buckets>,
+    pub trace_signals: Few<Cow<'static, str>, Buckets>,
     /// Scores over runs, by window (`all`, `5m`, ..., `last_50`).
     pub run_scores: BTreeMap<String, RunScores>,
     /// Runs held.
@@ -140,8 +142,8 @@ impl AgentUpdate {
         self.earlier.add(&shard.earlier, |_| true);
         self.sessions_active += shard.sessions_active;
         self.silences.add(&shard.silences);
-        for (name, taken) in &shard.distributions {
-            self.distributions.entry(name.clone()).or_default().add(taken);
+        for (distribution, taken) in shard.distributions.iter() {
+            self.distributions.or_default(*distribution).add(taken);
         }
         if !shard.spread.is_empty() {
             self.spreads.push(Arc::clone(&shard.spread));
@@ -164,8 +166,8 @@ impl AgentUpdate {
                 .iter()
                 .for_each(|scores| self.closed_sessions.entry(name).or_default().add(scores));
         }
-        for (name, scores) in &shard.trace_signals {
-            self.trace_signals.entry(name.clone()).or_default().add(scores);
+        for (name, scores) in shard.trace_signals.iter() {
+            self.trace_signals.or_default(name.clone()).add(scores);
         }
     }
 
@@ -200,14 +202,14 @@ impl AgentUpdate {
     }
 
     /// Counters of a family, whatever process counted: those of this one, and then of earlier ones.
-    fn both(&self, family: &str) -> impl Iterator<Item = &(Labels, u64)> {
+    fn both(&self, family: Counter) -> impl Iterator<Item = &(Labels, u64)> {
         [&self.counters, &self.earlier]
             .into_iter()
             .flat_map(move |counters| counters.family(family))
     }
 
     /// Counts of a family with one label, whatever process counted.
-    fn total(&self, family: &str) -> BTreeMap<String, u64> {
+    fn total(&self, family: Counter) -> BTreeMap<String, u64> {
         let mut total = BTreeMap::new();
         for (labels, count) in self.both(family) {
             let Some(label) = labels.first() else { continue };
@@ -219,7 +221,7 @@ impl AgentUpdate {
     /// Verdicts as they were when they counted: a trace that comes later may change what those after it would be now.
     fn verdicts(&self) -> BTreeMap<String, VerdictsView> {
         let mut verdicts: BTreeMap<String, VerdictsView> = BTreeMap::new();
-        for (labels, count) in self.both("trace_evaluations") {
+        for (labels, count) in self.both(Counter::TraceEvaluations) {
             let [signal, verdict] = &labels[..] else { continue };
             let counts = verdicts.entry(signal.clone()).or_default();
             match verdict.as_str() {
@@ -234,7 +236,7 @@ impl AgentUpdate {
 
     /// What the API shows: the formula over all done traces, and totals in words, whatever process counted.
     pub(super) fn describe(&self, all: &WindowView) -> AgentView {
-        let counter = |family: &str, labels: &[&str]| -> Option<u64> {
+        let counter = |family: Counter, labels: &[&str]| -> Option<u64> {
             let both = [&self.counters, &self.earlier];
             both.into_iter().filter_map(|counters| counters.get(family, labels)).reduce(u64::add)
         };
@@ -247,7 +249,7 @@ impl AgentUpdate {
                 part.count(family, labels, *count);
             }
         }
-        let cost = counter("cost_usd", &[])
+        let cost = counter(Counter::CostUsd, &[])
             .and_then(|cost| i64::try_from(cost).ok())
             .map(|cost| Quanta(cost).to_f64());
         AgentView {
@@ -257,14 +259,14 @@ impl AgentUpdate {
             traces_evaluated: all.traces_evaluated,
             reliability: all.reliability,
             consistency: all.consistency,
-            loops: self.total("loops"),
+            loops: self.total(Counter::Loops),
             tokens: TokensView {
-                input: counter("tokens", &["input"]),
-                output: counter("tokens", &["output"]),
+                input: counter(Counter::Tokens, &["input"]),
+                output: counter(Counter::Tokens, &["output"]),
             },
             cost_usd: cost,
             sub_agents: parts.values().map(SubAgentView::from).collect(),
-            unpriced_models: self.total("unpriced_calls"),
+            unpriced_models: self.total(Counter::UnpricedCalls),
             traces_stalled: self.silences.stalled(),
             windows: self.windows.clone(),
             ..AgentView::default()

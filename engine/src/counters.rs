@@ -1,10 +1,77 @@
 //! Counters by family and label values, in one form from where they are raised to where they are exported.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use super::few::Few;
+
+/// The list of counters: of each what it counts, under which labels.
+macro_rules! counters {
+    ($($(#[$about:meta])* $counter:ident,)*) => {
+        /// What is counted of an agent: a family of counters.
+        #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Counter {
+            $($(#[$about])* $counter,)*
+        }
+
+        impl Counter {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$counter,)*];
+        }
+    };
+}
+
+counters! {
+    /// Traces, when they are first done.
+    Traces,
+    /// The same by signal and verdict (`pass`, `fail`, `skipped`); `trace_risk` is the whole.
+    TraceEvaluations,
+    /// Traces for each query that they answer, when they are first done, by layer (`correctness`, `path`, `retrieval`, `cost`) and
+    /// result (`skip`, `pass`, `warn`, `fail`).
+    Expectations,
+    /// What the trajectory gate says, by signal and breach (`stall`, `regression`), per session and signal.
+    GateBreaches,
+    /// Loops by kind, each once, when their trace is done; of a turn that log records tell in flight; `output_repeat` when it is sealed.
+    Loops,
+    /// Loops that reached a severity, by kind, severity and evidence, at the same time.
+    LoopsDetected,
+    /// Tokens spent inside loops that weigh, by type (`input`, `output`) and evidence, at the same time.
+    LoopWastedTokens,
+    /// 1e-12 USD spent inside loops that weigh, by evidence, at the same time.
+    LoopWastedCostUsd,
+    /// Limits that traces and sessions went over, each once, by kind (`run_limit`), limit and run (`trace`, `session`).
+    RunLimits,
+    /// Tokens of traces that are done, by type (`input`, `output`).
+    Tokens,
+    /// 1e-12 USD of traces that are done.
+    CostUsd,
+    /// Model calls of traces that are done.
+    ModelCalls,
+    /// Tool calls of traces that are done, by outcome (`ok`, `error`, `unknown`).
+    ToolCalls,
+    /// Tool calls of the same name as the one before, of traces that are done.
+    AdjacentToolRepeats,
+    /// Calls of models that no table has a price for, by model, when their trace is first done.
+    UnpricedCalls,
+    /// Changes to files that people decided on, by decision (`accepted`, `rejected`), when their trace is first done.
+    Edits,
+    /// Sessions, when they are first closed, by reason (`idle`, `evicted`, `finished`) and verdict.
+    SessionsClosed,
+    /// Model calls of an agent below the outermost one, by its name, when their trace is first done.
+    SubAgentModelCalls,
+    /// Its tool calls.
+    SubAgentToolCalls,
+    /// Those of its calls that failed.
+    SubAgentErrors,
+    /// Loops of its tool calls within a trace.
+    SubAgentLoops,
+    /// Tokens of its model calls, by its name and type (`input`, `output`).
+    SubAgentTokens,
+    /// 1e-12 USD of its model calls.
+    SubAgentCostUsd,
+}
 
 /// Label values, in the order of the family's labels. Whoever is told of a counter shares them.
 pub type Labels = Arc<[String]>;
@@ -14,7 +81,7 @@ pub type Labels = Arc<[String]>;
 #[serde(transparent)]
 pub struct Counters(
     // Invariant: the counters of each family are in the order of their labels, each once.
-    BTreeMap<Cow<'static, str>, Vec<(Labels, u64)>>,
+    Few<Counter, Vec<(Labels, u64)>>,
 );
 
 impl Counters {
@@ -24,29 +91,29 @@ impl Counters {
     }
 
     /// The counters of a family, in the order of their labels.
-    pub fn family(&self, family: &str) -> &[(Labels, u64)] {
-        self.0.get(family).map_or(&[], Vec::as_slice)
+    pub fn family(&self, family: Counter) -> &[(Labels, u64)] {
+        self.0.get(&family).map_or(&[], Vec::as_slice)
     }
 
     /// One counter, if anything was counted under these labels.
-    pub fn get<L: AsRef<str>>(&self, family: &str, labels: &[L]) -> Option<u64> {
+    pub fn get<L: AsRef<str>>(&self, family: Counter, labels: &[L]) -> Option<u64> {
         let found = self.family(family).iter().find(|(held, _)| is(held, labels));
         found.map(|(_, value)| *value)
     }
 
-    /// All families, in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &[(Labels, u64)])> {
-        self.0.iter().map(|(family, counters)| (family.as_ref(), counters.as_slice()))
+    /// All families, in the order of [`Counter::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Counter, &[(Labels, u64)])> {
+        self.0.iter().map(|(family, counters)| (*family, counters.as_slice()))
     }
 
     /// Leaves only these families.
-    pub fn retain(&mut self, mut keeps: impl FnMut(&str) -> bool) {
-        self.0.retain(|family, _| keeps(family));
+    pub fn retain(&mut self, mut keeps: impl FnMut(Counter) -> bool) {
+        self.0.retain(|family, _| keeps(*family));
     }
 
     /// Raises one counter.
-    pub fn raise(&mut self, family: &'static str, labels: &[&str], more: u64) {
-        let counters = self.0.entry(Cow::Borrowed(family)).or_default();
+    pub fn raise(&mut self, family: Counter, labels: &[&str], more: u64) {
+        let counters = self.0.or_default(family);
         // They are few, and whether two are equal is told by their lengths.
         if let Some((_, value)) = counters.iter_mut().find(|(held, _)| is(held, labels)) {
             *value = value.saturating_add(more);
@@ -57,20 +124,21 @@ impl Counters {
     }
 
     /// Begins a family, whose counters come in the order of their labels.
-    pub(super) fn insert(&mut self, family: &'static str, counters: Vec<(Labels, u64)>) {
+    pub(super) fn insert(&mut self, family: Counter, counters: Vec<(Labels, u64)>) {
         debug_assert!(counters.is_sorted_by(|(one, _), (two, _)| one < two), "{counters:?}");
         if !counters.is_empty() {
-            self.0.insert(Cow::Borrowed(family), counters);
+            self.0.insert(family, counters);
         }
     }
 
     /// Adds those of some families of others.
-    pub(super) fn add(&mut self, others: &Self, adds: impl Fn(&str) -> bool) {
-        for (family, more) in others.0.iter().filter(|(family, _)| adds(family)) {
-            let Some(counters) = self.0.get_mut(family) else {
-                self.0.insert(family.clone(), more.clone());
+    pub(super) fn add(&mut self, others: &Self, adds: impl Fn(Counter) -> bool) {
+        for (family, more) in others.0.iter().filter(|(family, _)| adds(**family)) {
+            let counters = self.0.or_default(*family);
+            if counters.is_empty() {
+                counters.clone_from(more);
                 continue;
-            };
+            }
             more.iter().for_each(|(labels, value)| add(counters, labels, *value));
         }
     }
@@ -97,17 +165,24 @@ mod tests {
     fn counters_add_up_and_stay_in_order() {
         let (mut one, mut two) = (Counters::default(), Counters::default());
         for (label, more) in [("b", 1), ("a", 2), ("b", 4)] {
-            one.raise("loops", &[label], more);
+            one.raise(Counter::Loops, &[label], more);
         }
-        one.raise("traces", &[], 1);
-        for (family, label, more) in [("loops", "c", 1), ("loops", "b", 1), ("tokens", "input", 7)]
+        one.raise(Counter::Traces, &[], 1);
+        for (family, label, more) in
+            [(Counter::Loops, "c", 1), (Counter::Loops, "b", 1), (Counter::Tokens, "input", 7)]
         {
             two.raise(family, &[label], more);
         }
-        one.add(&two, |family| family != "tokens");
-        let values: Vec<u64> = one.family("loops").iter().map(|(_, value)| *value).collect();
+        one.add(&two, |family| family != Counter::Tokens);
+        let values: Vec<u64> = one.family(Counter::Loops).iter().map(|(_, value)| *value).collect();
         assert_eq!(values, [2, 6, 1]);
-        assert_eq!((one.get("loops", &["b"]), one.get::<&str>("traces", &[])), (Some(6), Some(1)));
-        assert_eq!((one.get("tokens", &["input"]), one.get("loops", &["b", "a"])), (None, None));
+        assert_eq!(
+            (one.get(Counter::Loops, &["b"]), one.get::<&str>(Counter::Traces, &[])),
+            (Some(6), Some(1))
+        );
+        assert_eq!(
+            (one.get(Counter::Tokens, &["input"]), one.get(Counter::Loops, &["b", "a"])),
+            (None, None)
+        );
     }
 }

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::limits::Usage;
 use super::update::ScoreHistogram;
 
-/// The list of distributions: of each what it is, its name, how many of its units make one, the upper bounds of its buckets in units
+/// The list of distributions: of each what it is, how many of its units make one, the upper bounds of its buckets in units
 /// (inclusive; one more bucket follows), and what it is of.
 macro_rules! distributions {
-    ($($(#[$about:meta])* $distribution:ident, $name:literal, $per_unit:expr, $bounds:expr, $of:expr;)*) => {
+    ($($(#[$about:meta])* $distribution:ident, $per_unit:expr, $bounds:expr, $of:expr;)*) => {
         /// What is measured of a trace.
-        #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+        #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Distribution {
             $($(#[$about])* $distribution,)*
@@ -21,13 +21,6 @@ macro_rules! distributions {
         impl Distribution {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$distribution,)*];
-
-            /// Its name between stages.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$distribution => $name,)*
-                }
-            }
 
             /// How many of its units make one.
             pub const fn per_unit(self) -> u64 {
@@ -60,19 +53,19 @@ const CENT: u64 = 10_000_000_000;
 
 distributions! {
     /// Time from the first start to the last end, in nanoseconds.
-    Duration, "duration", SECOND,
+    Duration, SECOND,
         [SECOND, 5 * SECOND, 15 * SECOND, 60 * SECOND, 300 * SECOND, 900 * SECOND, 3_600 * SECOND, 14_400 * SECOND],
         |taken| Some(taken.usage.nanos);
     /// Model calls.
-    ModelCalls, "model_calls", 1, [1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.model_calls);
+    ModelCalls, 1, [1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.model_calls);
     /// Tool calls.
-    ToolCalls, "tool_calls", 1, [0, 1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.tool_calls);
+    ToolCalls, 1, [0, 1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.tool_calls);
     /// Tokens read and written.
-    Tokens, "tokens", 1,
+    Tokens, 1,
         [1_000, 5_000, 20_000, 100_000, 500_000, 2_000_000, 10_000_000, 50_000_000],
         |taken| taken.tells_tokens.then_some(taken.usage.tokens);
     /// Cost in 1e-12 USD.
-    Cost, "cost_usd", 100 * CENT,
+    Cost, 100 * CENT,
         [CENT / 10, CENT, 5 * CENT, 20 * CENT, 100 * CENT, 500 * CENT, 2_000 * CENT, 10_000 * CENT],
         |taken| taken.tells_cost.then_some(taken.usage.cost_quanta);
 }
@@ -106,10 +99,10 @@ impl Distributions {
         }
     }
 
-    /// Those that have something in them, by name.
-    pub fn message(&self) -> impl Iterator<Item = (String, ScoreHistogram)> {
+    /// Those that have something in them.
+    pub fn message(&self) -> impl Iterator<Item = (Distribution, ScoreHistogram)> {
         let all = Distribution::ALL.iter().zip(&self.0).filter(|(_, held)| held.count > 0);
-        all.map(|(distribution, held)| (distribution.name().to_owned(), held.clone()))
+        all.map(|(distribution, held)| (*distribution, held.clone()))
     }
 }
 
@@ -124,8 +117,10 @@ mod tests {
         distributions.observe(&Taken { usage, ..Taken::default() });
         distributions.observe(&Taken { usage, tells_tokens: true, ..Taken::default() });
         let told: Vec<_> = distributions.message().collect();
-        let counts: Vec<_> = told.iter().map(|(name, held)| (name.as_str(), held.count)).collect();
-        assert_eq!(counts, [("duration", 2), ("model_calls", 2), ("tool_calls", 2), ("tokens", 1)]);
+        let counts: Vec<_> = told.iter().map(|(of, held)| (*of, held.count)).collect();
+        let [duration, model_calls] = [Distribution::Duration, Distribution::ModelCalls];
+        let [tool_calls, tokens] = [Distribution::ToolCalls, Distribution::Tokens];
+        assert_eq!(counts, [(duration, 2), (model_calls, 2), (tool_calls, 2), (tokens, 1)]);
         assert_eq!(told[0].1.buckets[..3], [0, 2, 0]);
         assert_eq!(told[1].1.buckets[..3], [0, 2, 0]);
         assert_eq!(told[1].1.sum_quanta, 4);

@@ -12,7 +12,7 @@ use serde::ser::{Serialize, Serializer};
 const COMPARED: usize = 12;
 
 /// The map; it is written down as one.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Few<K, V>(
     // Invariant: in the order of the keys, each once.
     Vec<(K, V)>,
@@ -31,8 +31,13 @@ impl<K, V> Few<K, V> {
     }
 
     /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// All of them.
@@ -60,6 +65,15 @@ impl<K: Ord, V> Few<K, V> {
         self.0.get(self.find(key)?).map(|(_, value)| value)
     }
 
+    /// The value of a key, to be changed.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.find(key)?;
+        Some(&mut self.0[at].1)
+    }
+
     /// Whether there is one of this key.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
@@ -85,6 +99,11 @@ impl<K: Ord, V> Few<K, V> {
         Some(self.0.remove(at).1)
     }
 
+    /// Leaves only these.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&K, &V) -> bool) {
+        self.0.retain(|(key, value)| keeps(key, value));
+    }
+
     /// The value of a key, which is added if need be.
     pub fn or_default(&mut self, key: K) -> &mut V
     where
@@ -101,15 +120,15 @@ impl<K: Ord, V> Few<K, V> {
     }
 
     /// Likewise, of a key that is made only for that.
-    pub fn or_default_of<Q>(&mut self, key: &Q) -> &mut V
+    pub fn or_default_with<Q>(&mut self, key: &Q, made: impl FnOnce(&Q) -> K) -> &mut V
     where
         K: Borrow<Q>,
-        Q: Ord + ToOwned<Owned = K> + ?Sized,
+        Q: Ord + ?Sized,
         V: Default,
     {
         let at = self.find(key).unwrap_or_else(|| {
             let (Ok(at) | Err(at)) = self.place(key);
-            self.add(at, (key.to_owned(), V::default()));
+            self.add(at, (made(key), V::default()));
             at
         });
         &mut self.0[at].1

@@ -260,7 +260,8 @@ pub struct AgentOptions {
     /// Also score the last this many traces, whatever their age.
     pub last_traces: usize,
     /// Agents with series of their own; over it the rest share `__overflow__`, until those that were quiet for longest, and for longer
-    /// than the longest window, have made room.
+    /// than the longest window, have made room. As many again are held that only unfinished traces seem to belong to; they get series
+    /// while there is room.
     pub max_agents: usize,
     /// How long an agent of which nothing comes is remembered, with its last traces, totals and counters.
     #[serde(with = "human")]

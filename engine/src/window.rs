@@ -4,9 +4,11 @@
 //! added and taken back without drift, and the sum over shards has the same bits in any order. The scores are within
 //! 5e-5 of the formula over unrounded risks.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::few::Few;
 use super::math::{Quanta, ratio};
 use super::predict::{EffortSums, Population};
 use super::score::agent_consistency::AgentConsistency;
@@ -34,7 +36,7 @@ pub struct Window {
     levels: BTreeMap<i32, u64>,
     judged_levels: BTreeMap<i32, u64>,
     consistency: AgentConsistency,
-    signals: BTreeMap<String, (u64, i128)>,
+    signals: Few<Cow<'static, str>, (u64, i128)>,
     efforts: EffortSums,
 }
 
@@ -57,8 +59,8 @@ impl Window {
             *self.judged_levels.entry(level.level).or_default() += level.count;
         }
         self.consistency.merge(consistency(pane));
-        for (name, sum) in &pane.signals {
-            self.add_signal(name, sum.count, sum.sum_quanta);
+        for (name, sum) in pane.signals.iter() {
+            self.add_signal(name.clone(), sum.count, sum.sum_quanta);
         }
     }
 
@@ -79,7 +81,7 @@ impl Window {
             held.retain(|_, count| *count > 0);
         }
         self.consistency.unmerge(consistency(pane));
-        for (name, sum) in &pane.signals {
+        for (name, sum) in pane.signals.iter() {
             if let Some(held) = self.signals.get_mut(name) {
                 held.0 -= sum.count;
                 held.1 -= sum.sum_quanta;
@@ -101,18 +103,14 @@ impl Window {
             *self.judged_levels.entry(*level).or_default() += count;
         }
         self.consistency.merge(other.consistency);
-        for (name, (count, sum)) in &other.signals {
-            self.add_signal(name, *count, *sum);
+        for (name, (count, sum)) in other.signals.iter() {
+            self.add_signal(name.clone(), *count, *sum);
         }
     }
 
-    fn add_signal(&mut self, name: &str, count: u64, sum: i128) {
-        if let Some(held) = self.signals.get_mut(name) {
-            held.0 += count;
-            held.1 += sum;
-        } else {
-            self.signals.insert(name.to_owned(), (count, sum));
-        }
+    fn add_signal(&mut self, name: Cow<'static, str>, count: u64, sum: i128) {
+        let held = self.signals.or_default(name);
+        *held = (held.0 + count, held.1 + sum);
     }
 
     /// The scores; each is `None` over nothing.
@@ -125,8 +123,8 @@ impl Window {
         let judged = self.judged_levels.values().sum::<u64>();
         let (reliability, with_judge) =
             (over(&self.levels, self.risks), over(&self.judged_levels, judged));
-        let mean = |(name, (count, sum)): (&String, &(u64, i128))| {
-            (name.clone(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
+        let mean = |(name, (count, sum)): (&Cow<'static, str>, &(u64, i128))| {
+            (name.clone().into_owned(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
         };
         let failing = self.levels.range(FAILING..).map(|(_, count)| count).sum::<u64>();
         let whole = i128::from(self.risks);

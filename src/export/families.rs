@@ -1,5 +1,6 @@
 //! The families of metrics: one line each.
 
+use crate::engine::counters::Counter;
 use crate::engine::distributions::Distribution;
 
 /// What kind of family it is.
@@ -379,10 +380,10 @@ pub(super) enum InCore {
     Sum,
 }
 
-/// A counter of the engine: the engine's name for it, its family, and how many of its units make one.
+/// A counter of the engine, its family, and how many of its units make one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterFamily {
-    pub(super) engine: &'static str,
+    pub(super) engine: Counter,
     pub(super) family: Family,
     pub(super) per_unit: u64,
     /// What is exported of it without `metrics.detail = "full"`, if anything is.
@@ -392,7 +393,7 @@ pub(super) struct CounterFamily {
 }
 
 const fn counter(
-    engine: &'static str,
+    engine: Counter,
     labels: &'static [&'static str],
     name: &'static str,
     help: &'static str,
@@ -407,7 +408,7 @@ const fn counter(
 }
 
 const fn dollars(
-    engine: &'static str,
+    engine: Counter,
     labels: &'static [&'static str],
     name: &'static str,
     help: &'static str,
@@ -439,14 +440,15 @@ const fn in_core(in_core: InCore, counter: CounterFamily) -> CounterFamily {
 /// The label of what a sub-agent did.
 const PART: &[&str] = &["gen_ai_sub_agent_name"];
 
-/// All counters of the engine. Counters belong to the process: they start at 0 and never fall.
+/// All counters of the engine but [`Counter::Loops`], which the API alone shows. Counters belong to the process: they start at 0 and
+/// never fall.
 pub(super) const COUNTERS: &[CounterFamily] = &[
-    counter("traces", &[], "agentgauge_traces", "Done traces, each once."),
+    counter(Counter::Traces, &[], "agentgauge_traces", "Done traces, each once."),
     in_core(
         InCore::Of("trace_risk"),
         from_zero(
             counter(
-                "trace_evaluations",
+                Counter::TraceEvaluations,
                 &["signal", "verdict"],
                 "agentgauge_trace_evaluations",
                 "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
@@ -455,19 +457,19 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         ),
     ),
     full(counter(
-        "expectations",
+        Counter::Expectations,
         &["layer", "result"],
         "agentgauge_expectations",
         "Traces against each query of `expect.files` that they answer, once, by layer (correctness, path, retrieval, cost): skip, pass, warn or fail.",
     )),
     counter(
-        "loops_detected",
+        Counter::LoopsDetected,
         &["kind", "severity", "evidence"],
         "agentgauge_loops_detected",
         "Loops that reached this severity, counted while they run, by what is on the wire of them.",
     ),
     full(counter(
-        "loop_wasted_tokens",
+        Counter::LoopWastedTokens,
         &["type", "evidence"],
         "agentgauge_loop_wasted_tokens",
         "Tokens spent inside loops that are known by more than names.",
@@ -476,7 +478,7 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         InCore::Sum,
         from_zero(
             dollars(
-                "loop_wasted_cost_usd",
+                Counter::LoopWastedCostUsd,
                 &["evidence"],
                 "agentgauge_loop_wasted_cost_usd",
                 "US dollars spent inside loops that are known by more than names.",
@@ -485,89 +487,113 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         ),
     ),
     full(counter(
-        "run_limits",
+        Counter::RunLimits,
         &["kind", "limit", "run"],
         "agentgauge_run_limits_exceeded",
         "Limits (`[limits]`) that traces and sessions went over, each once, counted while they run.",
     )),
-    counter("tokens", &["type"], "agentgauge_tokens", "Tokens of model calls, every call once."),
+    counter(
+        Counter::Tokens,
+        &["type"],
+        "agentgauge_tokens",
+        "Tokens of model calls, every call once.",
+    ),
     dollars(
-        "cost_usd",
+        Counter::CostUsd,
         &[],
         "agentgauge_cost_usd",
         "US dollars of model calls, where the spans tell.",
     ),
-    full(counter("model_calls", &[], "agentgauge_model_calls", "Model calls, every call once.")),
     full(counter(
-        "unpriced_calls",
+        Counter::ModelCalls,
+        &[],
+        "agentgauge_model_calls",
+        "Model calls, every call once.",
+    )),
+    full(counter(
+        Counter::UnpricedCalls,
         &["model"],
         "agentgauge_unpriced_model_calls",
         "Model calls that tell tokens and no cost, of models that neither `cost.prices` nor the table that ships has, by model; each trace once, when it is first done.",
     )),
     counter(
-        "tool_calls",
+        Counter::ToolCalls,
         &["outcome"],
         "agentgauge_tool_calls",
         "Tool calls by outcome: ok, error, or unknown where the spans do not tell.",
     ),
     full(counter(
-        "adjacent_tool_repeats",
+        Counter::AdjacentToolRepeats,
         &[],
         "agentgauge_adjacent_tool_repeats",
         "Tool calls of the same name as the one before.",
     )),
     full(counter(
-        "edits",
+        Counter::Edits,
         &["decision"],
         "agentgauge_edits",
         "Changes to files that a coding agent was to make, by what people decided: accepted or rejected; of a trace when it is first done.",
     )),
     full(counter(
-        "sessions_closed",
+        Counter::SessionsClosed,
         &["reason", "verdict"],
         "agentgauge_sessions_closed",
         "Closed sessions, each once, and whether their reliability was at least 0.5.",
     )),
     full(counter(
-        "sub_agent_model_calls",
+        Counter::SubAgentModelCalls,
         PART,
         "agentgauge_sub_agent_model_calls",
         "Model calls by the agent below the outermost one that made them, which has them too; of a trace when it is first done.",
     )),
     full(counter(
-        "sub_agent_tool_calls",
+        Counter::SubAgentToolCalls,
         PART,
         "agentgauge_sub_agent_tool_calls",
         "Tool calls, likewise.",
     )),
     full(counter(
-        "sub_agent_errors",
+        Counter::SubAgentErrors,
         PART,
         "agentgauge_sub_agent_errors",
         "Model and tool calls that failed, likewise.",
     )),
     full(counter(
-        "sub_agent_loops",
+        Counter::SubAgentLoops,
         PART,
         "agentgauge_sub_agent_loops",
         "Loops of tool calls within a trace, likewise.",
     )),
     full(counter(
-        "sub_agent_tokens",
+        Counter::SubAgentTokens,
         &["gen_ai_sub_agent_name", "type"],
         "agentgauge_sub_agent_tokens",
         "Tokens of model calls, likewise.",
     )),
     full(dollars(
-        "sub_agent_cost_usd",
+        Counter::SubAgentCostUsd,
         PART,
         "agentgauge_sub_agent_cost_usd",
         "US dollars of model calls, likewise.",
     )),
     full(counter(
-        "gate_breaches",
+        Counter::GateBreaches,
         &["signal", "breach"],
         "agentgauge_trajectory_gate_breaches",
         "Stalls and regressions of a signal along a session.",
     )),
 ];
+
+/// Each counter of the engine is exported once: one that is not does not compile.
+const _: () = {
+    let mut found = 0_u64;
+    let mut at = 0;
+    while at < COUNTERS.len() {
+        found += 1 << COUNTERS[at].engine as u32;
+        at += 1;
+    }
+    let all = (1 << Counter::ALL.len()) - 1;
+    assert!(
+        found + (1 << Counter::Loops as u32) == all && COUNTERS.len() + 1 == Counter::ALL.len()
+    );
+};

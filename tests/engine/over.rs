@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::assemble::{Assemble, Input};
+use agentgauge::engine::counters::Counter;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
 use agentgauge::engine::sessions::Nowhere;
@@ -61,7 +62,7 @@ impl Daemon {
     }
 
     /// All counters of a family, added up over agents of this name.
-    fn count(&self, agent: &str, family: &str, labels: &[&str]) -> u64 {
+    fn count(&self, agent: &str, family: Counter, labels: &[&str]) -> u64 {
         let board = self.pipeline.board().iter();
         let of_name = board.filter(|(key, _)| key.agent_name == agent);
         of_name.filter_map(|(_, update)| update.counters.get(family, labels)).sum()
@@ -69,7 +70,7 @@ impl Daemon {
 
     /// Verdicts of whole traces: passed and failed.
     fn verdicts(&self, agent: &str) -> (u64, u64) {
-        let of = |verdict| self.count(agent, "trace_evaluations", &["trace_risk", verdict]);
+        let of = |verdict| self.count(agent, Counter::TraceEvaluations, &["trace_risk", verdict]);
         (of("pass"), of("fail"))
     }
 
@@ -163,8 +164,8 @@ fn a_run_with_a_long_step_is_its_agent_s_and_counts_once() {
         assert_eq!(document.agents.len(), 1);
         daemon.run_to(now, now + 2 * HOUR);
         assert_eq!(daemon.verdicts("support"), (0, 5), "{step:?}");
-        assert_eq!(daemon.count("support", "tool_calls", &["ok"]), 5);
-        assert_eq!(daemon.count("support", "traces", &[]), 5);
+        assert_eq!(daemon.count("support", Counter::ToolCalls, &["ok"]), 5);
+        assert_eq!(daemon.count("support", Counter::Traces, &[]), 5);
         let names: Vec<&str> = daemon.shown.iter().map(String::as_str).collect();
         assert_eq!(names, ["", "support"], "no name but what a span said");
     }
@@ -205,20 +206,23 @@ fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_when_it
     let mut daemon = Daemon::new(1);
     daemon.send(calls(0, SECOND), SECOND);
     assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (1, 0));
-    assert_eq!(daemon.count("", "loops", &["exact_repeat"]), 0);
+    assert_eq!(daemon.count("", Counter::Loops, &["exact_repeat"]), 0);
     // The root is in: it is not done, but whose it is is known, of this trace and of others.
     daemon.send(vec![root(0, (Duration::ZERO, 2 * SECOND))], 2 * SECOND);
     assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (0, 1));
-    assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 0);
+    assert_eq!(daemon.count("support", Counter::Loops, &["exact_repeat"]), 0);
     daemon.send(calls(1, 3 * SECOND), 3 * SECOND);
     assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (0, 2));
     daemon.run_to(3 * SECOND, 90 * SECOND);
-    assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 1);
-    assert_eq!(daemon.count("support", "loops_detected", &["exact_repeat", "warning", "full"]), 1);
+    assert_eq!(daemon.count("support", Counter::Loops, &["exact_repeat"]), 1);
+    assert_eq!(
+        daemon.count("support", Counter::LoopsDetected, &["exact_repeat", "warning", "full"]),
+        1
+    );
     daemon.send(vec![root(1, (3 * SECOND, 90 * SECOND))], 90 * SECOND);
-    assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 1);
+    assert_eq!(daemon.count("support", Counter::Loops, &["exact_repeat"]), 1);
     daemon.run_to(90 * SECOND, 101 * SECOND);
-    assert_eq!(daemon.count("support", "loops", &["exact_repeat"]), 2);
+    assert_eq!(daemon.count("support", Counter::Loops, &["exact_repeat"]), 2);
     // A second agent of the same service: which of them it is nobody can say before the root.
     let named =
         Span { agent_name: Some(Arc::from("billing")), ..root(2, (101 * SECOND, 102 * SECOND)) };
@@ -421,8 +425,11 @@ fn a_crash_changes_no_verdict_of_traces_without_a_root() {
         let board = pipeline.board().iter();
         let counted: BTreeMap<_, _> = board
             .map(|(agent, update)| {
-                let of = |family: &str| update.counters.family(family).to_vec();
-                (agent.clone(), (of("traces"), of("trace_evaluations"), of("tool_calls")))
+                let of = |family: Counter| update.counters.family(family).to_vec();
+                (
+                    agent.clone(),
+                    (of(Counter::Traces), of(Counter::TraceEvaluations), of(Counter::ToolCalls)),
+                )
             })
             .collect();
         format!("{counted:?}")

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agentgauge::engine::counters::Counter;
 use agentgauge::engine::math::text::digest;
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
@@ -140,7 +141,7 @@ fn what_a_trace_spent_counts_once_though_its_root_comes_late_and_names_another_s
         pipeline.apply(second, Vec::new(), Vec::new(), late);
         pipeline.advance(late.after(Duration::from_secs(30)));
         let counters =
-            pipeline.board().values().flat_map(|agent| agent.counters.family("tool_calls"));
+            pipeline.board().values().flat_map(|agent| agent.counters.family(Counter::ToolCalls));
         let calls: u64 = counters.map(|(_, calls)| calls).sum();
         assert_eq!(calls, 40, "{shards} shards");
     }

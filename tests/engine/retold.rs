@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::assemble::{Assemble, Input};
+use agentgauge::engine::counters::Counter;
 use agentgauge::engine::options::SessionScope;
 use agentgauge::engine::pipeline::EngineOptions;
 use agentgauge::engine::route::Route;
@@ -20,16 +21,16 @@ use proptest::prelude::*;
 const START: Timestamp = Timestamp(1_800_000_000_000_000_000);
 
 /// What follows from the records whatever was told meanwhile.
-const LASTING: [&str; 9] = [
-    "traces",
-    "loops",
-    "loops_detected",
-    "loop_wasted_tokens",
-    "tokens",
-    "cost_usd",
-    "model_calls",
-    "tool_calls",
-    "adjacent_tool_repeats",
+const LASTING: [Counter; 9] = [
+    Counter::Traces,
+    Counter::Loops,
+    Counter::LoopsDetected,
+    Counter::LoopWastedTokens,
+    Counter::Tokens,
+    Counter::CostUsd,
+    Counter::ModelCalls,
+    Counter::ToolCalls,
+    Counter::AdjacentToolRepeats,
 ];
 
 /// Spans of one trace that come together.
@@ -201,7 +202,7 @@ fn told(
             update.counters.iter().filter(|(family, _)| LASTING.contains(family))
         {
             for (labels, value) in counters {
-                *counted.entry(format!("{agent} {family} {labels:?}")).or_default() += value;
+                *counted.entry(format!("{agent} {family:?} {labels:?}")).or_default() += value;
             }
         }
     }

@@ -111,7 +111,7 @@ fn board(pipeline: &Pipeline) -> BTreeMap<AgentKey, AgentUpdate> {
         let mut update = update.clone();
         update.counters.retain(|_| false);
         update.closed_sessions.clear();
-        update.trace_signals.clear();
+        update.trace_signals.retain(|_, _| false);
         (update.view.loops, update.view.tokens, update.view.cost_usd) = Default::default();
         (key.clone(), update)
     });

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use agentgauge::engine::counters::Counter;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
     Operation, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
@@ -24,7 +25,7 @@ const RUN: Duration = Duration::from_secs(600);
 const REST: Duration = Duration::from_secs(4_000);
 
 /// Counters by agent, family and labels.
-type Counted = BTreeMap<(AgentKey, String, Vec<String>), u64>;
+type Counted = BTreeMap<(AgentKey, Counter, Vec<String>), u64>;
 
 fn options() -> EngineOptions {
     let mut options = EngineOptions::default();
@@ -145,7 +146,7 @@ fn counted(pipeline: &Pipeline) -> Counted {
     for (agent, update) in pipeline.board() {
         for (family, values) in update.counters.iter() {
             for (labels, value) in values {
-                counted.insert((agent.clone(), family.to_owned(), labels.to_vec()), *value);
+                counted.insert((agent.clone(), family, labels.to_vec()), *value);
             }
         }
     }
@@ -231,7 +232,7 @@ fn wrong(capture: &str) -> Vec<String> {
     for key in keys {
         let (one, other) = (counters.get(key), slow_counters.get(key));
         if one != other {
-            wrong.push(format!("{} {} {:?}: {one:?}, {other:?}", key.0.agent_name, key.1, key.2));
+            wrong.push(format!("{} {:?} {:?}: {one:?}, {other:?}", key.0.agent_name, key.1, key.2));
         }
     }
     wrong

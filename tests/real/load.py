@@ -28,7 +28,8 @@ STEADY, TWICE, CUTS = (
     for name, default in (("STEADY", "10"), ("TWICE", "5"), ("CUTS", "8"))
 )
 MIB = 1 << 20
-TRACES, PARTS = 8, 8
+# Large enough that the senders are not what is saturated.
+TRACES, PARTS = 64, 8
 MARK = "c" * 16
 SENDERS = 32
 # Of what a request of this size takes besides the cap: code, state, and what the allocator keeps.
@@ -195,9 +196,18 @@ def p99(tally):
     return 1000 * sorted(tally.seconds)[int(0.99 * len(tally.seconds))]
 
 
-def saturated(bound):
-    """The requests a second that it takes of as many senders as there are."""
+def cpu_seconds(process):
+    """What a process has taken of processors so far."""
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def saturated(process, bound):
+    """The requests a second that it takes of as many senders as there are, who cost a third of what it does at most."""
+    daemon_began, senders_began = cpu_seconds(process), time.process_time()
     tally, rate = load(bound["otlp_http"], 4)
+    took, senders = cpu_seconds(process) - daemon_began, time.process_time() - senders_began
+    assert senders < took / 3, f"{senders:.1f} s of processors by the senders, {took:.1f} s by the daemon"
     return tally, rate
 
 
@@ -213,7 +223,7 @@ def say(name, seconds, tally, rate, process):
 def steady(binary):
     """At 80 % of saturation nothing is refused for want of speed, and memory does not grow once sessions close as they come."""
     with daemon(binary) as (process, bound):
-        first, rate = saturated(bound)
+        first, rate = saturated(process, bound)
         tallies, resident, parts = [first], [], 6
         for _ in range(parts):
             tally, took = load(bound["otlp_http"], STEADY / parts, 0.8 * rate)
@@ -229,7 +239,7 @@ def twice(binary):
     """At 200 % it takes what it can, refuses the rest, keeps to its memory, and answers at once when that is over."""
     cap = 64 * MIB
     with daemon(binary, AGENTGAUGE__INGEST__MAX_DECODED_BYTES=str(cap)) as (process, bound):
-        first, rate = saturated(bound)
+        first, rate = saturated(process, bound)
         tally, took = load(bound["otlp_http"], TWICE, 2 * rate, 4 * SENDERS)
         say("200 %", TWICE, tally, took, process)
         assert took > 0.3 * rate, f"{took:.0f} requests/s of {rate:.0f}"

@@ -10,6 +10,7 @@ use super::rules::Rules;
 use super::session::{Restless, Session, Shared, Spending};
 use super::summary::SessionScores;
 use super::took::Took;
+use crate::counters::Counter;
 use crate::limits::{Cause, Exceeded, Run, RunLimit, Usage};
 use crate::loops::LoopLabels;
 use crate::silences::{self, Level};
@@ -177,7 +178,7 @@ impl Session {
             let agent = first.agent().clone();
             for Exceeded { limit, .. } in &of_session {
                 if self.over.insert(*limit) {
-                    fleet.summary(&agent).count("run_limits", &limit.values(), 1);
+                    fleet.summary(&agent).count(Counter::RunLimits, &limit.values(), 1);
                 }
             }
         }

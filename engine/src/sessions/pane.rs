@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::scoring::Scored;
+use super::scoring::{self, Scored, SignalName};
 use crate::few::Few;
 use crate::math::Quanta;
 use crate::predict::{EffortBuckets, EffortSums};
@@ -112,7 +112,7 @@ struct Pane {
     levels: BTreeMap<i32, u64>,
     judged_levels: BTreeMap<i32, u64>,
     uncertainty: AgentConsistency,
-    signals: Few<String, (u64, i128)>,
+    signals: Few<SignalName, (u64, i128)>,
     sessions: u64,
     efforts: EffortSums,
 }
@@ -299,7 +299,7 @@ impl Pane {
         }
         for (name, score) in trace.sums() {
             let score = i128::from(score.0);
-            let (count, sum) = self.signals.or_default_of(name);
+            let (count, sum) = self.signals.or_default_with(name, scoring::named);
             *count += 1;
             *sum += score;
         }
@@ -318,10 +318,7 @@ impl Pane {
             self.uncertainty.forget(uncertainty);
         }
         for (name, score) in trace.sums() {
-            if !self.signals.contains_key(name) {
-                continue;
-            }
-            let (count, sum) = self.signals.or_default_of(name);
+            let Some((count, sum)) = self.signals.get_mut(name) else { continue };
             *count -= 1;
             *sum -= i128::from(score.0);
             if *count == 0 {
@@ -352,7 +349,7 @@ impl Pane {
         }
         self.uncertainty.merge(other.uncertainty);
         for (name, (count, sum)) in other.signals.iter() {
-            let held = self.signals.or_default_of(name.as_str());
+            let held = self.signals.or_default(name.clone());
             *held = (held.0 + count, held.1 + sum);
         }
         self.sessions += other.sessions;

@@ -16,6 +16,7 @@ use super::key::Agent;
 use super::pane::PaneSet;
 use super::scoring::Scored;
 use super::tally::{Growths, Tally, growth};
+use crate::counters::Counter;
 use crate::distributions::Taken;
 use crate::limits::{LimitSet, RunLimit, Usage};
 use crate::loops::{Severity, worst};
@@ -623,11 +624,11 @@ impl TraceRecord {
             over += u64::from(more > 0 && !summary.count_named(family, labels, more));
         };
         for (model, calls) in &self.course.unpriced {
-            count("unpriced_calls", &[model], *calls);
+            count(Counter::UnpricedCalls, &[model], *calls);
         }
         if let Some(remarks) = &self.rare().remarks {
-            count("edits", &["accepted"], remarks.accepted_edits);
-            count("edits", &["rejected"], remarks.rejected_edits);
+            count(Counter::Edits, &["accepted"], remarks.accepted_edits);
+            count(Counter::Edits, &["rejected"], remarks.rejected_edits);
         }
         for part in &self.rare().sub_agents {
             for (family, labels, more) in part.counts() {
@@ -648,7 +649,7 @@ impl TraceRecord {
         }
         for limit in exceeded {
             if self.counted.limits.insert(limit) {
-                fleet.summary(&self.course.agent).count("run_limits", &limit.values(), 1);
+                fleet.summary(&self.course.agent).count(Counter::RunLimits, &limit.values(), 1);
             }
         }
     }

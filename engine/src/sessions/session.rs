@@ -23,6 +23,7 @@ use super::took::Took;
 use super::traces::Traces;
 use super::verdict::{self, PASS, evaluate, verdict};
 use crate::count::Counts;
+use crate::counters::Counter;
 use crate::few::Few;
 use crate::limits::{Cause, LimitSet, RunLimit, Usage};
 use crate::predict::EffortBuckets;
@@ -395,7 +396,7 @@ impl Session {
         let (scores, worst) = (self.scores(&shared.rules), self.worst());
         let verdict = verdict(scores.reliability, PASS);
         let summary = shared.fleet.summary(&agent);
-        summary.count("sessions_closed", &[reason, verdict.name()], 1);
+        summary.count(Counter::SessionsClosed, &[reason, verdict.name()], 1);
         summary.close(scores, worst);
     }
 

@@ -1,25 +1,4 @@
 //! What a shard knows of one agent: panes, counters, histograms, gauges.
-//!
-//! | Family of counters | Labels | Counts |
-//! |---|---|---|
-//! | `traces` | | traces, at their first done |
-//! | `trace_evaluations` | signal, verdict (`pass`, `fail`, `skipped`) | the same, by signal; `trace_risk` is the whole |
-//! | `expectations` | layer (`correctness`, `path`, `retrieval`, `cost`), result (`skip`, `pass`, `warn`, `fail`) | the same, for each query that a trace answers |
-//! | `gate_breaches` | signal, breach (`stall`, `regression`) | the trajectory gate, per session and signal |
-//! | `loops` | kind | loops, each once, when their trace is done; of a turn that log records tell in flight; `output_repeat` when it is sealed |
-//! | `loops_detected` | kind, severity, evidence | loops that reached this severity, likewise |
-//! | `run_limits` | kind (`run_limit`), limit, run (`trace`, `session`) | limits that traces and sessions went over, each once, likewise |
-//! | `loop_wasted_tokens` | type (`input`, `output`), evidence | tokens spent inside loops that weigh, likewise |
-//! | `loop_wasted_cost_usd` | evidence | 1e-12 USD spent inside loops that weigh, likewise |
-//! | `edits` | decision (`accepted`, `rejected`) | changes to files that people decided on, at the first done of their trace |
-//! | `sub_agent_*` | sub-agent, or sub-agent and type | what agents below the outermost one did, at the first done of their trace |
-//! | `tokens` | type (`input`, `output`) | tokens, once the trace is done |
-//! | `cost_usd` | | 1e-12 USD, likewise |
-//! | `tool_calls` | outcome (`ok`, `error`, `unknown`) | tool calls, likewise |
-//! | `model_calls` | | model calls, likewise |
-//! | `adjacent_tool_repeats` | | adjacent tool calls of equal name, likewise |
-//! | `unpriced_calls` | model | calls of models that no table has a price for, at the first done of their trace |
-//! | `sessions_closed` | reason (`idle`, `evicted`, `finished`), verdict | sessions, at their first close |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::histogram::Histogram;
 use super::key::OVERFLOW;
 use super::pane::{Mark, PaneSet, Panes};
-use super::scoring::Scored;
+use super::scoring::{self, Scored, SignalName};
 use super::verdict::Verdict;
-use crate::counters::{Counters, Labels};
+use crate::counters::{Counter, Counters, Labels};
 use crate::distributions::{Distributions, Taken};
 use crate::few::Few;
 use crate::limits::Cause;
@@ -86,7 +65,7 @@ pub(super) struct Summary {
     open: Scores,
     #[serde(default)]
     closed: Closed,
-    signals: Few<String, Judged>,
+    signals: Few<SignalName, Judged>,
     other_signals: BTreeSet<String>,
     #[serde(skip)]
     max_signals: usize,
@@ -220,7 +199,7 @@ impl Summary {
     }
 
     /// Raises a counter; `labels` are the values in the order of the family's labels.
-    pub(super) fn count(&mut self, family: &'static str, labels: &[&str], more: u64) {
+    pub(super) fn count(&mut self, family: Counter, labels: &[&str], more: u64) {
         if more > 0 {
             self.counters.raise(family, labels, more);
         }
@@ -228,7 +207,7 @@ impl Summary {
 
     /// Raises a counter of which the first label is a name that spans give: over so many names of an agent, the rest share
     /// `__overflow__`. Returns whether there was room.
-    pub(super) fn count_named(&mut self, family: &'static str, labels: &[&str], more: u64) -> bool {
+    pub(super) fn count_named(&mut self, family: Counter, labels: &[&str], more: u64) -> bool {
         let Some((name, rest)) = labels.split_first() else { return true };
         let has_room = self.names.contains(*name) || self.names.len() < self.max_names;
         if has_room && !self.names.contains(*name) {
@@ -383,7 +362,7 @@ impl Summary {
 
     /// What is counted of a signal.
     pub(super) fn judged(&mut self, signal: &str) -> &mut Judged {
-        self.signals.or_default_of(signal)
+        self.signals.or_default_with(signal, scoring::named)
     }
 
     /// Notes a trace that is done for the first time, or an outcome that was told later.
@@ -407,8 +386,8 @@ impl Summary {
             let of_gate = judged.breaches.iter_mut().zip(BREACHES);
             breaches.extend(of_gate.filter_map(|(of, breach)| of.tell(signal, breach)));
         }
-        counters.insert("gate_breaches", breaches);
-        counters.insert("trace_evaluations", evaluations);
+        counters.insert(Counter::GateBreaches, breaches);
+        counters.insert(Counter::TraceEvaluations, evaluations);
         counters
     }
 
@@ -484,17 +463,17 @@ impl Scores {
 }
 
 /// Families whose totals the API shows, whatever process counted.
-const TOTALS: [&str; 10] = [
-    "cost_usd",
-    "loops",
-    "sub_agent_cost_usd",
-    "sub_agent_errors",
-    "sub_agent_loops",
-    "sub_agent_model_calls",
-    "sub_agent_tokens",
-    "sub_agent_tool_calls",
-    "tokens",
-    "unpriced_calls",
+const TOTALS: [Counter; 10] = [
+    Counter::CostUsd,
+    Counter::Loops,
+    Counter::SubAgentCostUsd,
+    Counter::SubAgentErrors,
+    Counter::SubAgentLoops,
+    Counter::SubAgentModelCalls,
+    Counter::SubAgentTokens,
+    Counter::SubAgentToolCalls,
+    Counter::Tokens,
+    Counter::UnpricedCalls,
 ];
 
 fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
@@ -507,6 +486,6 @@ fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrac
     }
 }
 
-fn signal((name, judged): (&String, &Judged)) -> Option<(String, ScoreHistogram)> {
+fn signal((name, judged): (&SignalName, &Judged)) -> Option<(SignalName, ScoreHistogram)> {
     Some((name.clone(), judged.scores.message()?))
 }

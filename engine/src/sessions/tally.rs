@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::Agent;
 use super::summary::Summary;
+use crate::counters::Counter;
 use crate::limits::LimitSet;
 use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::runs::told_outcome;
@@ -110,15 +111,15 @@ impl Tally {
         let mut count = |family, labels: &[&str], counted: &mut u64, value| {
             summary.count(family, labels, excess(counted, value));
         };
-        count("tokens", &["input"], &mut spend.input_tokens, all.input_tokens);
-        count("tokens", &["output"], &mut spend.output_tokens, all.output_tokens);
-        count("cost_usd", &[], &mut spend.cost_quanta, all.cost_quanta);
-        count("model_calls", &[], &mut spend.model_calls, all.model_calls);
+        count(Counter::Tokens, &["input"], &mut spend.input_tokens, all.input_tokens);
+        count(Counter::Tokens, &["output"], &mut spend.output_tokens, all.output_tokens);
+        count(Counter::CostUsd, &[], &mut spend.cost_quanta, all.cost_quanta);
+        count(Counter::ModelCalls, &[], &mut spend.model_calls, all.model_calls);
         let repeats = &mut spend.adjacent_tool_repeats;
-        count("adjacent_tool_repeats", &[], repeats, all.adjacent_tool_repeats);
-        count("tool_calls", &["ok"], &mut spend.tools_ok, all.tools_ok);
-        count("tool_calls", &["error"], &mut spend.tools_failed, all.tools_failed);
-        count("tool_calls", &["unknown"], &mut spend.tools_unknown, all.tools_unknown);
+        count(Counter::AdjacentToolRepeats, &[], repeats, all.adjacent_tool_repeats);
+        count(Counter::ToolCalls, &["ok"], &mut spend.tools_ok, all.tools_ok);
+        count(Counter::ToolCalls, &["error"], &mut spend.tools_failed, all.tools_failed);
+        count(Counter::ToolCalls, &["unknown"], &mut spend.tools_unknown, all.tools_unknown);
     }
 }
 
@@ -147,11 +148,11 @@ impl Loops {
     fn raise(&mut self, fresh: &Self, summary: &mut Summary) {
         for (kind, value) in &fresh.entries {
             let counted = self.entries.entry(*kind).or_default();
-            summary.count("loops", &[kind.name()], excess(counted, *value));
+            summary.count(Counter::Loops, &[kind.name()], excess(counted, *value));
         }
         let of = |labels: LoopLabels| (labels.kind, labels.severity, labels.evidence.weighs());
         raise(&mut self.reached, &fresh.reached, of, |labels, more| {
-            summary.count("loops_detected", &labels.values(), more);
+            summary.count(Counter::LoopsDetected, &labels.values(), more);
         });
         for (kind, counted, fresh) in [
             ("input", &mut self.wasted_input, &fresh.wasted_input),
@@ -162,7 +163,7 @@ impl Loops {
                 fresh,
                 |_| (),
                 |evidence, more| {
-                    summary.count("loop_wasted_tokens", &[kind, evidence.name()], more);
+                    summary.count(Counter::LoopWastedTokens, &[kind, evidence.name()], more);
                 },
             );
         }
@@ -171,7 +172,7 @@ impl Loops {
             &fresh.wasted_cost,
             |_| (),
             |evidence, more| {
-                summary.count("loop_wasted_cost_usd", &[evidence.name()], more);
+                summary.count(Counter::LoopWastedCostUsd, &[evidence.name()], more);
             },
         );
     }

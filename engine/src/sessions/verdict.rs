@@ -6,6 +6,7 @@ use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring::{self, Earlier, SignalName};
+use crate::counters::Counter;
 use crate::few::Few;
 use crate::math::Quanta;
 use crate::runs::told_outcome;
@@ -25,12 +26,12 @@ pub(super) fn evaluate(
 ) {
     let scored = &*trace.scored;
     let summary = fleet.summary(trace.agent());
-    summary.count("traces", &[], 1);
+    summary.count(Counter::Traces, &[], 1);
     summary.take(&trace.taken());
     summary.tell_done(done);
     for (layer, expected) in trace.rare().expectations.iter().flat_map(Expectation::layers) {
         let result = expected.map_or(ExpectedStatus::Skip, |layer| layer.status);
-        summary.count("expectations", &[layer, result.name()], 1);
+        summary.count(Counter::Expectations, &[layer, result.name()], 1);
     }
     for (name, score) in scored.sums() {
         let judged = summary.judged(name);

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentKey, Attempt, ReportedScore, ScopedId, facts, is_default};
 use crate::counters::Counters;
+use crate::distributions::Distribution;
+use crate::few::Few;
 use crate::limits::RunLimit;
 use crate::loops::LoopLabels;
 use crate::predict::{EffortSums, Spread};
@@ -125,7 +127,7 @@ facts! {
         /// Sum of their squares, in quanta squared.
         pub uncertainty_squares: i128,
         /// Sums of signals, by name.
-        pub signals: BTreeMap<String, SignalSum>,
+        pub signals: Few<Cow<'static, str>, SignalSum>,
         /// Sessions whose newest trace of this agent lies in this pane.
         pub sessions: u64,
         /// What they took.
@@ -246,7 +248,7 @@ facts! {
         /// Closed sessions, likewise.
         pub closed_consistency: Option<ScoreHistogram>,
         /// Scores of single traces by signal, each trace once, at done.
-        pub trace_signals: BTreeMap<String, ScoreHistogram>,
+        pub trace_signals: Few<Cow<'static, str>, ScoreHistogram>,
         /// Traces that are part of a run, as far as they changed.
         pub run_traces: Vec<RunTrace>,
         /// Traces that were done for the first time since the last message.
@@ -255,8 +257,8 @@ facts! {
         pub panes_only: bool,
         /// How long its traces are silent.
         pub silences: Silences,
-        /// What its traces took, by [`Distribution`](crate::distributions::Distribution), each trace once.
-        pub distributions: BTreeMap<String, ScoreHistogram>,
+        /// What its traces took, each trace once.
+        pub distributions: Few<Distribution, ScoreHistogram>,
         /// How much effort its sessions took.
         pub spread: Arc<Spread>,
         /// How much its done traces took, each alone.

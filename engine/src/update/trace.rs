@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AgentKey, SessionKey, facts, is_default};
+use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::span::{SpanId, Status, TraceId};
 
@@ -515,38 +516,38 @@ impl Spent {
 
 impl SubAgent {
     /// The families of what is counted of it.
-    pub const FAMILIES: [&str; 6] = [
-        "sub_agent_cost_usd",
-        "sub_agent_errors",
-        "sub_agent_loops",
-        "sub_agent_model_calls",
-        "sub_agent_tokens",
-        "sub_agent_tool_calls",
+    pub const FAMILIES: [Counter; 6] = [
+        Counter::SubAgentCostUsd,
+        Counter::SubAgentErrors,
+        Counter::SubAgentLoops,
+        Counter::SubAgentModelCalls,
+        Counter::SubAgentTokens,
+        Counter::SubAgentToolCalls,
     ];
 
     /// What is counted of it: the family, the labels after its name, how much.
-    pub fn counts(&self) -> [(&'static str, &'static [&'static str], u64); 7] {
+    pub fn counts(&self) -> [(Counter, &'static [&'static str], u64); 7] {
         [
-            ("sub_agent_cost_usd", &[], self.cost_quanta),
-            ("sub_agent_errors", &[], self.errors),
-            ("sub_agent_loops", &[], self.loops),
-            ("sub_agent_model_calls", &[], self.model_calls),
-            ("sub_agent_tokens", &["input"], self.input_tokens),
-            ("sub_agent_tokens", &["output"], self.output_tokens),
-            ("sub_agent_tool_calls", &[], self.tool_calls),
+            (Counter::SubAgentCostUsd, &[], self.cost_quanta),
+            (Counter::SubAgentErrors, &[], self.errors),
+            (Counter::SubAgentLoops, &[], self.loops),
+            (Counter::SubAgentModelCalls, &[], self.model_calls),
+            (Counter::SubAgentTokens, &["input"], self.input_tokens),
+            (Counter::SubAgentTokens, &["output"], self.output_tokens),
+            (Counter::SubAgentToolCalls, &[], self.tool_calls),
         ]
     }
 
     /// Adds what was counted of it under these labels after its name.
-    pub fn count(&mut self, family: &str, labels: &[String], more: u64) {
+    pub fn count(&mut self, family: Counter, labels: &[String], more: u64) {
         let sum = match (family, labels) {
-            ("sub_agent_cost_usd", []) => &mut self.cost_quanta,
-            ("sub_agent_errors", []) => &mut self.errors,
-            ("sub_agent_loops", []) => &mut self.loops,
-            ("sub_agent_model_calls", []) => &mut self.model_calls,
-            ("sub_agent_tokens", [kind]) if kind == "input" => &mut self.input_tokens,
-            ("sub_agent_tokens", [kind]) if kind == "output" => &mut self.output_tokens,
-            ("sub_agent_tool_calls", []) => &mut self.tool_calls,
+            (Counter::SubAgentCostUsd, []) => &mut self.cost_quanta,
+            (Counter::SubAgentErrors, []) => &mut self.errors,
+            (Counter::SubAgentLoops, []) => &mut self.loops,
+            (Counter::SubAgentModelCalls, []) => &mut self.model_calls,
+            (Counter::SubAgentTokens, [kind]) if kind == "input" => &mut self.input_tokens,
+            (Counter::SubAgentTokens, [kind]) if kind == "output" => &mut self.output_tokens,
+            (Counter::SubAgentToolCalls, []) => &mut self.tool_calls,
             _ => return,
         };
         *sum = sum.saturating_add(more);

@@ -121,7 +121,7 @@ impl Page {
             }
             Section::OpenSessions => self.open_sessions(agent),
             Section::TraceSignal => {
-                for (signal, buckets) in &update.trace_signals {
+                for (signal, buckets) in update.trace_signals.iter() {
                     self.histogram((&TRACE_SIGNAL, scores()), labels, &[signal], buckets);
                 }
             }
@@ -133,7 +133,7 @@ impl Page {
             Section::Taken(taken) => {
                 let distribution = taken.distribution;
                 let scale = (&TAKEN[distribution as usize], i128::from(distribution.per_unit()));
-                if let Some(buckets) = update.distributions.get(distribution.name()) {
+                if let Some(buckets) = update.distributions.get(&distribution) {
                     self.histogram((&taken.family, scale), labels, &NONE, buckets);
                 }
             }

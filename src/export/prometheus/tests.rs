@@ -4,7 +4,7 @@ use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
 use super::*;
 use crate::engine::agent_update::Buckets;
-use crate::engine::counters::Counters;
+use crate::engine::counters::{Counter, Counters};
 use crate::engine::drops::STREAMS;
 use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::math::Quanta;
@@ -49,9 +49,9 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
     let looping =
         LoopLabels { kind: LoopKind::Cycle, severity: Severity::Warning, evidence: Evidence::Full };
     let mut counters = Counters::default();
-    counters.raise("traces", &[], 3);
-    counters.raise("cost_usd", &[], 1_500_000_000_000);
-    counters.raise("trace_evaluations", &["error", "pass"], 3);
+    counters.raise(Counter::Traces, &[], 3);
+    counters.raise(Counter::CostUsd, &[], 1_500_000_000_000);
+    counters.raise(Counter::TraceEvaluations, &["error", "pass"], 3);
     Arc::new(AgentUpdate {
         agent: key,
         windows: [("1h".to_owned(), window), ("5m".to_owned(), WindowView::default())].into(),
@@ -59,7 +59,7 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
         sessions_looping: [(looping, 1)].into(),
         open_sessions: [("reliability", buckets.clone())].into(),
         closed_sessions: [("reliability", buckets.clone())].into(),
-        trace_signals: [("error".to_owned(), buckets)].into(),
+        trace_signals: [("error".into(), buckets)].into_iter().collect(),
         ..AgentUpdate::default()
     })
 }
@@ -121,16 +121,18 @@ fn full(name: &str) -> Arc<AgentUpdate> {
         ..VersionView::default()
     }];
     let mut counters = plain.counters.clone();
-    counters.retain(|family| family != "trace_evaluations" && family != "loop_wasted_cost_usd");
+    counters.retain(|family| {
+        family != Counter::TraceEvaluations && family != Counter::LoopWastedCostUsd
+    });
     for (labels, value) in [
         (["a", "pass"], 1),
         (["trace_risk", "fail"], 2),
         (["trace_risk", "maybe"], u64::MAX),
         (["z\u{7f}", "\u{85}"], 12_345_678_901),
     ] {
-        counters.raise("trace_evaluations", &labels, value);
+        counters.raise(Counter::TraceEvaluations, &labels, value);
     }
-    counters.raise("loop_wasted_cost_usd", &["full"], 1_250_000_007);
+    counters.raise(Counter::LoopWastedCostUsd, &["full"], 1_250_000_007);
     Arc::new(AgentUpdate {
         agent: AgentKey { tenant: "t \"1\"".to_owned(), ..plain.agent.clone() },
         counters,
@@ -173,23 +175,23 @@ fn told(number: usize) -> Arc<AgentUpdate> {
     };
     let windows = [("5m", 12), ("1h", 144), ("24h", 3456), ("last_50", 50)];
     let windows = windows.map(|(name, traces)| (name.to_owned(), window(traces)));
-    let counted: [(&str, &[&[&str]]); 13] = [
-        ("traces", &[&[]]),
+    let counted: [(Counter, &[&[&str]]); 13] = [
+        (Counter::Traces, &[&[]]),
         (
-            "trace_evaluations",
+            Counter::TraceEvaluations,
             &[&["error", "pass"], &["trace_risk", "fail"], &["trace_risk", "pass"]],
         ),
-        ("expectations", &[&["cost", "pass"]]),
-        ("loops_detected", &[&["cycle", "warning", "full"]]),
-        ("loop_wasted_tokens", &[&["input", "full"], &["output", "full"]]),
-        ("loop_wasted_cost_usd", &[&["full"]]),
-        ("run_limits", &[&["run_limit", "steps", "trace"]]),
-        ("tokens", &[&["input"], &["output"]]),
-        ("cost_usd", &[&[]]),
-        ("model_calls", &[&[]]),
-        ("tool_calls", &[&["error"], &["ok"]]),
-        ("sessions_closed", &[&["idle", "fail"], &["idle", "pass"]]),
-        ("gate_breaches", &[&["error", "stall"]]),
+        (Counter::Expectations, &[&["cost", "pass"]]),
+        (Counter::LoopsDetected, &[&["cycle", "warning", "full"]]),
+        (Counter::LoopWastedTokens, &[&["input", "full"], &["output", "full"]]),
+        (Counter::LoopWastedCostUsd, &[&["full"]]),
+        (Counter::RunLimits, &[&["run_limit", "steps", "trace"]]),
+        (Counter::Tokens, &[&["input"], &["output"]]),
+        (Counter::CostUsd, &[&[]]),
+        (Counter::ModelCalls, &[&[]]),
+        (Counter::ToolCalls, &[&["error"], &["ok"]]),
+        (Counter::SessionsClosed, &[&["idle", "fail"], &["idle", "pass"]]),
+        (Counter::GateBreaches, &[&["error", "stall"]]),
     ];
     let mut counters = Counters::default();
     for (family, labels) in counted {

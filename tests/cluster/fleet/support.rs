@@ -10,6 +10,7 @@ use agentgauge::clock::Clock;
 use agentgauge::config::Config;
 use agentgauge::daemon::Daemon;
 use agentgauge::engine::agent_update::AgentUpdate;
+use agentgauge::engine::counters::Counter;
 use agentgauge::engine::pipeline::Pipeline;
 use agentgauge::engine::predict::Spread;
 use agentgauge::engine::route::Route;
@@ -420,8 +421,10 @@ impl Fleet {
 /// What is promised bit for bit: not what looks at each trace once, at the moment at which it is done, and so at those of
 /// its neighbours that had come by then.
 fn lasting(mut update: AgentUpdate) -> AgentUpdate {
-    update.counters.retain(|family| family != "trace_evaluations" && family != "gate_breaches");
-    update.trace_signals.clear();
+    update
+        .counters
+        .retain(|family| family != Counter::TraceEvaluations && family != Counter::GateBreaches);
+    update.trace_signals.retain(|_, _| false);
     // Said by shard, and as good as one.
     for spreads in [&mut update.spreads, &mut update.trace_spreads] {
         *spreads = vec![Arc::new(Spread::of_all(spreads))];

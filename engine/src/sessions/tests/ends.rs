@@ -10,7 +10,7 @@ fn a_quiet_session_closes_counts_once_and_goes_later() {
     stage.handle_timeout(at(20 + 1800));
     assert_eq!(stage.open_sessions(), 0);
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "sessions_closed", &["idle", "fail"]), 1);
+    assert_eq!(counter(&update, Counter::SessionsClosed, &["idle", "fail"]), 1);
     assert_eq!(update.closed_reliability.as_ref().unwrap().count, 1);
     assert_eq!((update.open_reliability, update.sessions_active), (None, 0));
     stage.handle(trace(2, 1900).done(), at(1900));
@@ -36,7 +36,7 @@ fn over_the_cap_the_quietest_session_goes_and_its_traces_are_final() {
         (1, 1)
     );
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "sessions_closed", &["evicted", "pass"]), 1);
+    assert_eq!(counter(&update, Counter::SessionsClosed, &["evicted", "pass"]), 1);
     assert_eq!((everything(&update).traces, everything(&update).sessions), (2, 2));
     assert_eq!(update.sessions_active, 1);
 }
@@ -47,7 +47,7 @@ fn the_end_of_input_closes_sessions_and_keeps_them() {
     stage.handle(trace(1, 10).done(), at(20));
     stage.finish(at(20));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "sessions_closed", &["finished", "pass"]), 1);
+    assert_eq!(counter(&update, Counter::SessionsClosed, &["finished", "pass"]), 1);
     assert_eq!((stage.sessions().count(), stage.open_sessions()), (1, 0));
 }
 
@@ -186,8 +186,8 @@ fn what_a_weekly_agent_has_shown_outlives_a_restart() {
     let update = only(next.drain());
     assert!(!update.tombstone && update.counters.is_empty());
     assert_eq!((update.last.len(), everything(&update).traces), (1, 1));
-    let earlier: Vec<&str> = update.earlier.iter().map(|(family, _)| family).collect();
-    assert_eq!(earlier, ["loops", "tokens"]);
+    let earlier: Vec<Counter> = update.earlier.iter().map(|(family, _)| family).collect();
+    assert_eq!(earlier, [Counter::Loops, Counter::Tokens]);
     next.handle(trace(2, 7 * 86_400).session("t").tokens(1, 1).done(), at(7 * 86_400 + 1));
     let mut agents = crate::agents::Agents::new(Default::default());
     agents.handle(only(next.drain()), at(7 * 86_400 + 1));
@@ -195,5 +195,5 @@ fn what_a_weekly_agent_has_shown_outlives_a_restart() {
     assert_eq!(shown.view.tokens.input, Some(8));
     assert_eq!(shown.view.loops["exact_repeat"], 1);
     assert_eq!(shown.windows["last_50"].traces, 2);
-    assert_eq!(shown.counters.get("tokens", &["input"]), Some(1));
+    assert_eq!(shown.counters.get(Counter::Tokens, &["input"]), Some(1));
 }

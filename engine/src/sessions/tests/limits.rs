@@ -24,7 +24,7 @@ fn over(update: &SessionUpdate) -> Vec<[&'static str; 2]> {
 }
 
 fn counted(update: &SessionUpdate, limit: RunLimit) -> u64 {
-    counter(update, "run_limits", &limit.values())
+    counter(update, Counter::RunLimits, &limit.values())
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_trace_over_a_limit_is_told_while_it_runs_and_counts_once() {
     let update = only(stage.drain());
     assert_eq!(over(&update), [["trace", "model_calls"]]);
     assert_eq!(counted(&update, RunLimit::TraceModelCalls), 1);
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 0);
+    assert_eq!(counter(&update, Counter::LoopsDetected, &["exact_repeat", "critical", "full"]), 0);
     stage.handle_timeout(at(360));
     assert_eq!(over(&only(stage.drain())), [] as [[&str; 2]; 0]);
     assert_eq!(stage.runaways(), []);

@@ -24,14 +24,14 @@ fn a_repeated_output_is_a_loop_and_a_late_trace_rescores_those_after_it() {
     assert_eq!(loops(&stage), found);
     let update = only(stage.drain());
     // A trace before it may still change what it repeats.
-    assert_eq!(counter(&update, "loops", &["output_repeat"]), 0);
+    assert_eq!(counter(&update, Counter::Loops, &["output_repeat"]), 0);
     stage.handle(trace(3, 30).revision(2).sealed(), at(600));
     stage.handle(trace(3, 30).revision(3).sealed(), at(600));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops", &["output_repeat"]), 1);
-    assert_eq!(counter(&update, "trace_evaluations", &["loop_detection", "fail"]), 1);
-    assert_eq!(counter(&update, "trace_evaluations", &["loop_detection", "pass"]), 2);
-    assert_eq!(counter(&update, "trace_evaluations", &["coherence", "skipped"]), 3);
+    assert_eq!(counter(&update, Counter::Loops, &["output_repeat"]), 1);
+    assert_eq!(counter(&update, Counter::TraceEvaluations, &["loop_detection", "fail"]), 1);
+    assert_eq!(counter(&update, Counter::TraceEvaluations, &["loop_detection", "pass"]), 2);
+    assert_eq!(counter(&update, Counter::TraceEvaluations, &["coherence", "skipped"]), 3);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_repeated_output_counts_when_its_session_goes() {
         stage.handle(trace(id, 10 * u64::from(id)).output(&[8]).done(), at(30));
     }
     stage.handle(trace(3, 30).session("other").output(&[9]).done(), at(31));
-    assert_eq!(counter(&only(stage.drain()), "loops", &["output_repeat"]), 1);
+    assert_eq!(counter(&only(stage.drain()), Counter::Loops, &["output_repeat"]), 1);
 }
 
 #[test]
@@ -50,14 +50,14 @@ fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
     let mut stage = stage();
     stage.handle(trace(1, 10).looping(3, Severity::Warning), at(20));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
-    assert_eq!(counter(&update, "tokens", &["input"]), 0);
+    assert_eq!(counter(&update, Counter::LoopsDetected, &["exact_repeat", "warning", "full"]), 1);
+    assert_eq!(counter(&update, Counter::Tokens, &["input"]), 0);
     assert_eq!(looping(&update), [("warning", 1)]);
     stage.handle(trace(1, 10).revision(2).looping(10, Severity::Critical), at(40));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 1);
-    assert_eq!(counter(&update, "loops", &["exact_repeat"]), 1);
+    assert_eq!(counter(&update, Counter::LoopsDetected, &["exact_repeat", "warning", "full"]), 1);
+    assert_eq!(counter(&update, Counter::LoopsDetected, &["exact_repeat", "critical", "full"]), 1);
+    assert_eq!(counter(&update, Counter::Loops, &["exact_repeat"]), 1);
     assert_eq!(looping(&update), [("critical", 1)]);
     // Not grown: the hold runs from 40 s.
     stage.handle(trace(1, 10).revision(3).looping(10, Severity::Critical), at(60));
@@ -72,9 +72,9 @@ fn a_critical_loop_counts_the_same_seen_at_once_or_step_by_step() {
     let mut stage = stage();
     stage.handle(trace(1, 10).looping(10, Severity::Critical).done(), at(20));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "warning", "full"]), 1);
-    assert_eq!(counter(&update, "loops_detected", &["exact_repeat", "critical", "full"]), 1);
-    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "full"]), 5);
+    assert_eq!(counter(&update, Counter::LoopsDetected, &["exact_repeat", "warning", "full"]), 1);
+    assert_eq!(counter(&update, Counter::LoopsDetected, &["exact_repeat", "critical", "full"]), 1);
+    assert_eq!(counter(&update, Counter::LoopWastedTokens, &["input", "full"]), 5);
     assert_eq!(looping(&update), [("critical", 1)]);
 }
 
@@ -132,10 +132,10 @@ fn a_loop_of_names_alone_moves_nothing() {
     assert_eq!(stage.runaways(), []);
     let update = only(stage.drain());
     let detected = |update: &SessionUpdate, evidence| {
-        counter(update, "loops_detected", &["exact_repeat", "warning", evidence])
+        counter(update, Counter::LoopsDetected, &["exact_repeat", "warning", evidence])
     };
     assert_eq!((detected(&update, "names"), detected(&update, "full")), (1, 0));
-    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "names"]), 0);
+    assert_eq!(counter(&update, Counter::LoopWastedTokens, &["input", "names"]), 0);
     assert_eq!(looping(&update), [("warning", 1)], "it is shown, apart");
     assert!(update.sessions_looping.keys().all(|labels| labels.evidence == Evidence::Names));
     assert_eq!(update.done_traces[0].looped, Some(false));
@@ -150,7 +150,7 @@ fn a_loop_of_names_alone_moves_nothing() {
     stage.handle(known, at(30));
     let update = only(stage.drain());
     assert_eq!((detected(&update, "names"), detected(&update, "arguments")), (1, 1));
-    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "arguments"]), 5);
+    assert_eq!(counter(&update, Counter::LoopWastedTokens, &["input", "arguments"]), 5);
     assert_eq!(stage.runaways().len(), 1);
 }
 
@@ -168,10 +168,10 @@ fn a_loop_counts_once_though_its_results_are_told_later() {
     }
     let update = only(stage.drain());
     let detected =
-        |evidence| counter(&update, "loops_detected", &["exact_repeat", "warning", evidence]);
+        |evidence| counter(&update, Counter::LoopsDetected, &["exact_repeat", "warning", evidence]);
     assert_eq!((detected("arguments"), detected("full")), (1, 0));
-    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "arguments"]), 5);
-    assert_eq!(counter(&update, "loop_wasted_tokens", &["input", "full"]), 0);
+    assert_eq!(counter(&update, Counter::LoopWastedTokens, &["input", "arguments"]), 5);
+    assert_eq!(counter(&update, Counter::LoopWastedTokens, &["input", "full"]), 0);
 }
 
 #[test]

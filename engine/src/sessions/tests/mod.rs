@@ -14,6 +14,7 @@ mod traces;
 use std::time::Duration;
 
 use super::*;
+use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::update::{
     AgentKey, Attempt, Loop, OutputDigest, PaneSum, Remarks, ReportedScore, SessionKey, Tokens,
@@ -161,7 +162,7 @@ fn everything(update: &SessionUpdate) -> PaneSum {
     update.panes.iter().find(|pane| pane.width_nanos == 0).cloned().unwrap()
 }
 
-fn counter(update: &SessionUpdate, family: &str, labels: &[&str]) -> u64 {
+fn counter(update: &SessionUpdate, family: Counter, labels: &[&str]) -> u64 {
     update.counters.get(family, labels).unwrap_or(0)
 }
 

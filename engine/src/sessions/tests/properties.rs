@@ -97,14 +97,14 @@ proptest! {
     #[test]
     fn counters_never_fall_and_gauges_come_back_to_nothing(updates in updates(), order in any::<u64>()) {
         let mut stage = stage();
-        let mut counters: BTreeMap<(String, String, Vec<String>), u64> = BTreeMap::new();
+        let mut counters: BTreeMap<(String, Counter, Vec<String>), u64> = BTreeMap::new();
         for step in script(&updates, Some(order)) {
             stage.handle(step.update, at(100));
             for update in stage.drain() {
                 let agent = update.agent.clone().unwrap().agent_name;
                 for (family, values) in update.counters.iter() {
                     for (labels, value) in values {
-                        let key = (agent.clone(), family.to_owned(), labels.to_vec());
+                        let key = (agent.clone(), family, labels.to_vec());
                         let before = counters.insert(key, *value).unwrap_or(0);
                         prop_assert!(before <= *value);
                     }

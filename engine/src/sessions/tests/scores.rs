@@ -96,7 +96,7 @@ fn a_low_flat_session_stalls_at_its_sixth_trace() {
         let score = Quanta::ONE / 5;
         stage.handle(trace(id, u64::from(id)).reported("coherence", score).done(), at(20));
     }
-    assert_eq!(counter(&only(stage.drain()), "gate_breaches", &["coherence", "stall"]), 1);
+    assert_eq!(counter(&only(stage.drain()), Counter::GateBreaches, &["coherence", "stall"]), 1);
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn drops_hear_of_an_outcome_apart_from_the_verdict() {
     let done: Vec<_> =
         update.done_traces.iter().map(|done| (done.failed, done.outcome_failed)).collect();
     assert_eq!(done, [(Some(false), Some(true))]);
-    assert_eq!(counter(&update, "trace_evaluations", &["outcome", "fail"]), 1);
-    assert_eq!(counter(&update, "trace_evaluations", &["trace_risk", "fail"]), 1);
+    assert_eq!(counter(&update, Counter::TraceEvaluations, &["outcome", "fail"]), 1);
+    assert_eq!(counter(&update, Counter::TraceEvaluations, &["trace_risk", "fail"]), 1);
 }
 
 #[test]
@@ -207,6 +207,6 @@ fn scores_of_agents_and_sessions_do_not_change_with_how_many_traces_are_judged()
         assert!((window.1.signals["confidence"] - 0.75).abs() < 1e-9);
         let expected = (traces > 0).then_some(0.25);
         assert_eq!(window.1.signals.get("judged_confidence").copied(), expected);
-        assert_eq!(window.3.get("trace_evaluations", &["trace_risk", "pass"]), Some(20));
+        assert_eq!(window.3.get(Counter::TraceEvaluations, &["trace_risk", "pass"]), Some(20));
     }
 }

@@ -148,7 +148,10 @@ fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_
     stage.handle(heard(1, 10, Some(10)), at(10));
     stage.handle_timeout(at(1_700));
     let update = only(stage.drain());
-    assert_eq!((update.silences.stalled(), counter(&update, "edits", &["accepted"])), (0, 0));
+    assert_eq!(
+        (update.silences.stalled(), counter(&update, Counter::Edits, &["accepted"])),
+        (0, 0)
+    );
     let view = stage.session("", "s").unwrap();
     assert_eq!(view.previous_session_id.as_deref(), Some("before"));
     assert_eq!(view.traces[0].waits_since_unix_nano.as_deref(), Some("10000000000"));
@@ -160,7 +163,7 @@ fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_
     assert_eq!(only(stage.drain()).silences.stalled(), 1);
     stage.handle(heard(3, 2_701, None).done(), at(2_701));
     let update = only(stage.drain());
-    let edits = |decision| counter(&update, "edits", &[decision]);
+    let edits = |decision| counter(&update, Counter::Edits, &[decision]);
     assert_eq!((update.silences.ended.len(), edits("accepted"), edits("rejected")), (1, 2, 1));
 }
 

@@ -14,7 +14,7 @@ fn an_older_revision_is_stale_and_a_newer_one_replaces() {
     assert_eq!(stage.session("", "s").unwrap().reliability, Some(0.75));
     let update = only(stage.drain());
     assert_eq!(everything(&update).traces, 1);
-    assert_eq!(counter(&update, "traces", &[]), 1);
+    assert_eq!(counter(&update, Counter::Traces, &[]), 1);
 }
 
 #[test]
@@ -30,8 +30,8 @@ fn a_trace_that_left_stays_away_and_counts_once_where_it_went() {
     stage.handle(update().revision(2).session("other"), at(23));
     assert_eq!(ids(&stage.session("", "other").unwrap()), [hex(1)]);
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "traces", &[]), 1);
-    assert_eq!(counter(&update, "tokens", &["input"]), 7);
+    assert_eq!(counter(&update, Counter::Traces, &[]), 1);
+    assert_eq!(counter(&update, Counter::Tokens, &["input"]), 7);
     assert_eq!((everything(&update).traces, everything(&update).sessions), (1, 1));
 }
 
@@ -52,12 +52,12 @@ fn a_trace_that_was_done_where_it_was_is_not_done_again_where_it_goes() {
     let mut before = stage();
     before.handle(trace(1, 10).done(), at(20));
     before.handle(TraceUpdate { tombstone: true, ..trace(1, 10).revision(2) }, at(21));
-    assert_eq!(counter(&only(before.drain()), "traces", &[]), 1);
+    assert_eq!(counter(&only(before.drain()), Counter::Traces, &[]), 1);
     let told = ToldLoops { spent: Some(Spent::default()), ..ToldLoops::default() };
     let mut after = stage();
     let there = trace(1, 10).revision(2).session("other").done();
     after.handle(TraceUpdate { told: vec![told], ..there }, at(22));
-    assert_eq!(counter(&only(after.drain()), "traces", &[]), 0);
+    assert_eq!(counter(&only(after.drain()), Counter::Traces, &[]), 0);
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn verdicts_count_a_trace_once_however_often_it_reopens() {
     assert_eq!(everything(&only(stage.drain())).traces, 0);
     stage.handle(trace(1, 10).revision(3).error().done(), at(22));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "trace_evaluations", &["error", "pass"]), 1);
-    assert_eq!(counter(&update, "trace_evaluations", &["error", "fail"]), 0);
+    assert_eq!(counter(&update, Counter::TraceEvaluations, &["error", "pass"]), 1);
+    assert_eq!(counter(&update, Counter::TraceEvaluations, &["error", "fail"]), 0);
     assert_eq!(everything(&update).traces, 1);
 }
 
@@ -101,8 +101,9 @@ fn expectations_count_a_trace_once_and_are_shown() {
     stage.drain();
     stage.handle(trace(3, ExpectedStatus::Fail), at(22));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "expectations", &["correctness", "skip"]), 1);
-    let path = ["warn", "fail"].map(|result| counter(&update, "expectations", &["path", result]));
+    assert_eq!(counter(&update, Counter::Expectations, &["correctness", "skip"]), 1);
+    let path =
+        ["warn", "fail"].map(|result| counter(&update, Counter::Expectations, &["path", result]));
     assert_eq!(path.iter().sum::<u64>(), 1);
     let view = stage.session("", "s").unwrap();
     let [held] = view.traces[0].expectations.as_slice() else { panic!("{view:?}") };
@@ -121,10 +122,10 @@ fn spend_counts_by_the_excess_and_never_falls() {
     stage.handle(update, at(20));
     stage.handle(trace(1, 10).revision(2).tokens(5, 4).done(), at(21));
     let update = only(stage.drain());
-    assert_eq!(counter(&update, "tokens", &["input"]), 9);
-    assert_eq!(counter(&update, "tokens", &["output"]), 4);
-    assert_eq!(counter(&update, "model_calls", &[]), 4);
-    assert_eq!(counter(&update, "tool_calls", &["unknown"]), 1);
+    assert_eq!(counter(&update, Counter::Tokens, &["input"]), 9);
+    assert_eq!(counter(&update, Counter::Tokens, &["output"]), 4);
+    assert_eq!(counter(&update, Counter::ModelCalls, &[]), 4);
+    assert_eq!(counter(&update, Counter::ToolCalls, &["unknown"]), 1);
 }
 
 #[test]
