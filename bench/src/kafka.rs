@@ -124,7 +124,7 @@ impl Bench<'_> {
         ];
         let running = Server::Daemon.start_with(&self.cores, &environment).map_err(failed)?;
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
-        self.settle(&running, &mut cpu, pass.spans(), pass.traces)?;
+        self.settle(&running, &mut cpu, (pass.spans(), pass.traces), false)?;
         cpu.nanos().map_err(failed)
     }
 }

@@ -1,8 +1,8 @@
 //! From a span that is sent to the gauge that it moves, at a tenth and at eight tenths of what the daemon can go on taking.
 //!
 //! How much that is is found first, in the same repeat: spans of a pass over the processor time until all of its traces are
-//! scored. Then so much of the same workload is offered for a while, and beside it come probes at a steady pace: traces of an
-//! agent of their own each, in which one tool is called again and again. The API is asked for such an agent until its loop is
+//! scored and sealed, as in a pass that goes on for long. Then so much of the same workload is offered for a while, and beside it come probes at a steady pace: traces of an
+//! agent of their own each, in which one tool is called again and again with the same arguments. The API is asked for such an agent until its loop is
 //! there, which is told while the trace is open, and until its trace is scored, which takes `assemble.trace_idle` more; that
 //! is not counted, and neither is a probe that was refused. Between two looks at one agent a quarter of the time passes that
 //! it took so far, so figures are high by up to that.
@@ -19,7 +19,7 @@ use crate::child::{Asker, Running};
 use crate::pass::{Material, Pass, message};
 use crate::report::{Report, Spread};
 use crate::workload::Small;
-use crate::{Bench, BenchError, Case, Server, client, since};
+use crate::{Bench, BenchError, Case, LATE_HORIZON, Server, client, since};
 use agentgauge::clock::Clock;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::ingest::Compression;
@@ -39,7 +39,7 @@ const AFTER: f64 = 3.0;
 /// Seconds before the first probe.
 const AHEAD: f64 = 1.0;
 
-/// Calls of a probe: more than enough for a loop of which only names are known.
+/// Calls of a probe: more than enough for a loop.
 const CALLS: usize = 8;
 
 /// The quiet time after which a trace is done, here.
@@ -79,7 +79,10 @@ impl Bench<'_> {
         let mut material = Material::new(&case);
         let mut turns = Vec::new();
         for repeat in 1..=self.plan.repeats {
-            let sample = self.unhurried(case, &mut material, self.plan.spans)?;
+            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            let seals = [(LATE_HORIZON, "1s".to_owned())];
+            let daemon = (Server::Daemon, &seals[..]);
+            let sample = self.measure(daemon, self.sending(case), (&warm, &pass))?;
             let cores = self.cores.server.len().max(1) as f64;
             let saturation = cores * 1e6 / sample.micros_per_span();
             let mut shares = Vec::new();
@@ -124,7 +127,7 @@ impl Bench<'_> {
         let (outcomes, seen) = thread::scope(|scope| {
             let (running, last) = (&running, probes.messages.len());
             let later = Timestamp(begun.0 + nanos(TRACE_IDLE.as_secs_f64()));
-            let lookers = [("loops", begun), ("window_traces", later)].map(|what| {
+            let lookers = [("sessions_looping", begun), ("window_traces", later)].map(|what| {
                 let look = |first| scope.spawn(move || look(running, (first, last), what, clock));
                 (0..LOOKERS).map(look).collect::<Vec<_>>()
             });
@@ -209,7 +212,7 @@ fn probes(count: u64, now: Timestamp) -> io::Result<Arc<Pass>> {
     let small = Small::default();
     let mut pass = Pass::default();
     for number in 0..count {
-        let request = small.request(number, now.0, CALLS);
+        let request = small.looping(number, now.0, CALLS);
         pass.messages.push(message(&request.encode_to_vec(), Compression::None)?);
         pass.message_spans.push((CALLS + 2) as u64);
         pass.traces += 1;

@@ -175,6 +175,9 @@ const MIN_NANOS: u64 = 1_000_000_000;
 /// Spans sent before anything is measured: one block.
 const WARM_SPANS: u64 = 1;
 
+/// How long the daemon waits for late spans of a trace that is done, before it seals it.
+const LATE_HORIZON: &str = "AGENTGAUGE__ASSEMBLE__LATE_HORIZON";
+
 /// Between two looks at what the daemon has scored, and how long it may take with it. Traces are done when they were
 /// quiet for `assemble.trace_idle`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -295,8 +298,9 @@ impl Bench<'_> {
         }
         let busy_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
         if server == Server::Daemon {
-            let spans = warm.spans() + pass.spans();
-            self.settle(&running, &mut cpu, spans, warm.traces + pass.traces)?;
+            let sent = (warm.spans() + pass.spans(), warm.traces + pass.traces);
+            let seals = environment.iter().any(|(name, _)| *name == LATE_HORIZON);
+            self.settle(&running, &mut cpu, sent, seals)?;
         }
         let cpu_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
         let peak_bytes = peak_resident_bytes(running.id()).map_err(failed)?;
@@ -338,13 +342,13 @@ impl Bench<'_> {
         }
     }
 
-    /// Waits until the daemon has scored all that it was sent.
+    /// Waits until the daemon has scored so many spans and traces, and, if it `seals` them soon, has done so.
     fn settle(
         &self,
         running: &Running,
         cpu: &mut Cpu,
-        spans: u64,
-        traces: u64,
+        (spans, traces): (u64, u64),
+        seals: bool,
     ) -> Result<(), BenchError> {
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let mut account = Account::default();
@@ -353,18 +357,19 @@ impl Bench<'_> {
             if !account.faults.is_empty() || account.scored > traces || account.received > spans {
                 break;
             }
-            if account.scored == traces && account.received == spans {
+            let is_over = !seals || account.held == 0;
+            if account.scored == traces && account.received == spans && is_over {
                 return Ok(());
             }
             // Threads may end while they have nothing to do.
             cpu.nanos().map_err(failed)?;
             std::thread::sleep(LOOK_EVERY);
         }
-        let Account { received, scored, faults, .. } = account;
+        let Account { received, scored, held, faults, .. } = account;
         let faults: Vec<_> =
             faults.iter().map(|(series, count)| format!("; {series} is {count}")).collect();
         Err(BenchError::Amiss(format!(
-            "{received} of {spans} spans received, {scored} of {traces} traces scored{}",
+            "{received} of {spans} spans received, {scored} of {traces} traces scored, {held} not sealed{}",
             faults.concat()
         )))
     }

@@ -114,7 +114,7 @@ impl Bench<'_> {
             self.send((Server::Daemon, &running), self.sending(case), &pass, None)?;
         }
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
-        self.settle(&running, &mut cpu, filling.spans, filling.next)?;
+        self.settle(&running, &mut cpu, (filling.spans, filling.next), false)?;
         come_to_rest(&mut cpu).map_err(failed)?;
         let peak = peak_resident_bytes(running.id()).map_err(failed)?;
         // Nobody has to watch.
@@ -291,7 +291,7 @@ impl Filling {
     }
 
     fn request(&self, sessions: Range<u64>, now: Timestamp) -> ExportTraceServiceRequest {
-        let trace = |session| self.small.trace((self.fleet.agent(session), session), now.0, 1);
+        let trace = |session| self.small.trace((self.fleet.agent(session), session), now.0);
         ExportTraceServiceRequest { resource_spans: sessions.map(trace).collect() }
     }
 }

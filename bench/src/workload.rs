@@ -257,18 +257,31 @@ impl Small {
     /// Spans of a trace with one tool call.
     pub(super) const SPANS: usize = 3;
 
-    /// A request of one trace of so many calls of one tool, of an agent and a session of this number.
-    pub(super) fn request(&self, number: u64, end: u64, calls: usize) -> ExportTraceServiceRequest {
-        let trace = self.trace((number, number), end, calls);
+    /// A request of one trace in which a tool is called so many times with the same arguments and the same result, of an agent and a
+    /// session of this number; `calls` are fewer than 250.
+    pub(super) fn looping(&self, number: u64, end: u64, calls: usize) -> ExportTraceServiceRequest {
+        let tool = &self.looks.tool;
+        let told = tool.attributes.iter().chain(&tool.content);
+        let told = Look {
+            attributes: told.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            name: tool.name.clone(),
+            kind: tool.kind,
+            ..Look::default()
+        };
+        let trace = self.spans((number, number), end, (calls, &told));
         ExportTraceServiceRequest { resource_spans: vec![trace] }
     }
 
-    /// The trace of a session, which ended at `end`, Unix nanoseconds; `calls` are fewer than 250.
-    pub(super) fn trace(
+    /// The trace of a session, which ended at `end`, Unix nanoseconds, with one tool call.
+    pub(super) fn trace(&self, agent_and_session: (u64, u64), end: u64) -> ResourceSpans {
+        self.spans(agent_and_session, end, (1, &self.looks.tool))
+    }
+
+    fn spans(
         &self,
         (agent, session): (u64, u64),
         end: u64,
-        calls: usize,
+        (calls, tool): (usize, &Look),
     ) -> ResourceSpans {
         let fill = |number: u64| Fill {
             names: [
@@ -280,8 +293,8 @@ impl Small {
             texts: [
                 ("{tool}", "search_docs".to_owned()),
                 ("{model}", "gpt-5.1".to_owned()),
-                Default::default(),
-                Default::default(),
+                ("{arguments}", "opening hours".to_owned()),
+                ("{result}", "nothing".to_owned()),
             ],
         };
         let start = end.saturating_sub(1_000_000_000);
@@ -306,7 +319,7 @@ impl Small {
         };
         let looks = &self.looks;
         let mut spans = vec![span(2, &looks.chat)];
-        spans.extend((3..).take(calls).map(|number| span(number, &looks.tool)));
+        spans.extend((3..).take(calls).map(|number| span(number, tool)));
         spans.push(span(1, &looks.agent));
         ResourceSpans {
             resource: Some(Resource {

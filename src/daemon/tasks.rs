@@ -1,8 +1,9 @@
 //! The stages as tasks: one owner of each state, bounded channels in between.
 //!
 //! A task takes what has piled up, lets its stage work, then hands on what came of it: traces at once, what is known of
-//! agents at its [`Pace`], as many words about one agent are then said as one. Forward sends wait for room, and there is no
-//! channel backwards, so nothing can deadlock.
+//! agents at its [`Pace`], as many words about one agent are then said as one. An agent of which a session begins to run away is
+//! told at a pace of its own, so that nobody who is to be paged waits for what is told of all others. Forward sends wait for room,
+//! and there is no channel backwards, so nothing can deadlock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use super::durable;
 use super::pace::Pace;
 use crate::clock::Clock;
 use crate::embed;
+use crate::engine::agent_update::AgentUpdate;
 use crate::engine::agents::Agents;
 use crate::engine::assemble::texts::SpanBatch;
 use crate::engine::assemble::{Assemble, FullSession, Input};
@@ -218,7 +220,9 @@ struct SessionTask {
     agents: mpsc::Sender<ToAgents>,
     alignment: Alignment,
     waiting: Waiting<ToSessions>,
+    // Of all that changed, and of what is urgent.
     pace: Pace,
+    urgent: Pace,
     common: Common,
 }
 
@@ -371,13 +375,23 @@ pub(super) async fn sessions(
     common: Common,
 ) {
     let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
-    let pace = Pace::default();
-    let mut task =
-        SessionTask { shard, stage, session_store, agents, alignment, waiting, pace, common };
+    let (pace, urgent) = (Pace::default(), Pace::default());
+    let mut task = SessionTask {
+        shard,
+        stage,
+        session_store,
+        agents,
+        alignment,
+        waiting,
+        pace,
+        urgent,
+        common,
+    };
     let mut burst = Vec::with_capacity(BURST);
     let mut shift = task.common.clock.shift();
     loop {
-        let due = task.stage.poll_timeout().into_iter().chain(task.pace.due()).min();
+        let paces = [task.pace.due(), task.urgent.due()];
+        let due = paces.into_iter().chain([task.stage.poll_timeout()]).flatten().min();
         let wait = sleep_until(due, &task.common.clock);
         tokio::select! {
             taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
@@ -413,7 +427,17 @@ pub(super) async fn sessions(
         task.stage.run_timers(now, task.session_store.as_mut());
         tell(&mut task.stage, &*task.session_store, shift.wall(now), task.common.webhook.as_ref());
         task.pace.note();
-        if task.pace.is_due(now) && task.hand_on(now).await.is_err() {
+        if task.stage.is_urgent() {
+            task.urgent.note();
+        }
+        let handed_on = if task.pace.is_due(now) {
+            task.hand_on(now).await
+        } else if task.urgent.is_due(now) {
+            task.hand_on_urgent(now).await
+        } else {
+            Ok(())
+        };
+        if handed_on.is_err() {
             return;
         }
     }
@@ -512,18 +536,7 @@ impl SessionTask {
 
     /// Says all that changed, and what it counted.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
-        let mut took = Duration::ZERO;
-        loop {
-            let began = self.common.clock.now();
-            let updates = self.stage.drain_some(SLICE);
-            took += self.common.clock.now().since(began);
-            if updates.is_empty() {
-                break;
-            }
-            let message = ToAgents::Updates(self.shard, updates, now);
-            self.agents.send(message).await.map_err(|_| Gone)?;
-            tokio::task::yield_now().await;
-        }
+        let took = self.send(Sessions::drain_some, now).await?;
         self.stage.fit(self.session_store.as_mut());
         let Self { shard, stage, common, .. } = &*self;
         let source = format!("sessions/{shard}");
@@ -533,7 +546,33 @@ impl SessionTask {
         self.pace.told(took, self.common.clock.now());
         Ok(())
     }
+
+    /// Says what cannot wait for the pace of the rest.
+    async fn hand_on_urgent(&mut self, now: Timestamp) -> Result<(), Gone> {
+        let took = self.send(Sessions::drain_urgent, now).await?;
+        self.urgent.told(took, self.common.clock.now());
+        Ok(())
+    }
+
+    /// Sends what is drained, slice by slice; returns the time that draining it took.
+    async fn send(&mut self, drain: Drain, now: Timestamp) -> Result<Duration, Gone> {
+        let mut took = Duration::ZERO;
+        loop {
+            let began = self.common.clock.now();
+            let updates = drain(&mut self.stage, SLICE);
+            took += self.common.clock.now().since(began);
+            if updates.is_empty() {
+                return Ok(took);
+            }
+            let message = ToAgents::Updates(self.shard, updates, now);
+            self.agents.send(message).await.map_err(|_| Gone)?;
+            tokio::task::yield_now().await;
+        }
+    }
 }
+
+/// What a session stage drains, of so many agents at most.
+type Drain = fn(&mut Sessions, usize) -> Vec<SessionUpdate>;
 
 /// The stage that would take it has gone.
 struct Gone;
@@ -547,10 +586,12 @@ pub(super) async fn agents(
     common: Common,
 ) {
     let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
-    let (mut burst, mut pace) = (Vec::with_capacity(BURST), Pace::default());
+    let mut burst = Vec::with_capacity(BURST);
+    let (mut pace, mut urgent) = (Pace::default(), Pace::default());
     let mut shift = common.clock.shift();
     loop {
-        let due = stage.poll_timeout().into_iter().chain(pace.due()).min();
+        let paces = [pace.due(), urgent.due()];
+        let due = paces.into_iter().chain([stage.poll_timeout()]).flatten().min();
         let wait = sleep_until(due, &common.clock);
         tokio::select! {
             taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
@@ -585,9 +626,17 @@ pub(super) async fn agents(
         }
         stage.handle_timeout(now);
         pace.note();
+        if stage.is_urgent() {
+            urgent.note();
+        }
         if pace.is_due(now) || epoch.is_some() {
-            let took = post(&mut stage, &board, &common).await;
+            let took = post(&mut stage, Agents::drain_some, &board, &common).await;
+            common.health.counts("agents", stage.counts().iter());
+            common.health.held("agents", "", board.len());
             pace.told(took, common.clock.now());
+        } else if urgent.is_due(now) {
+            let took = post(&mut stage, Agents::drain_urgent, &board, &common).await;
+            urgent.told(took, common.clock.now());
         }
         if let Some(epoch) = epoch {
             flushed.send_replace(epoch);
@@ -595,22 +644,24 @@ pub(super) async fn agents(
     }
 }
 
-/// Puts all that changed on the board, and what the stage counted; returns the time that it spent on that.
-async fn post(stage: &mut Agents, board: &Board, common: &Common) -> Duration {
+/// Puts what is drained on the board, slice by slice; returns the time that it spent on that.
+async fn post(
+    stage: &mut Agents,
+    drain: fn(&mut Agents, usize) -> Vec<AgentUpdate>,
+    board: &Board,
+    common: &Common,
+) -> Duration {
     let mut took = Duration::ZERO;
     loop {
         let began = common.clock.now();
-        let updates = stage.drain_some(SLICE);
+        let updates = drain(stage, SLICE);
         if updates.is_empty() {
-            break;
+            return took;
         }
         updates.into_iter().for_each(|update| board.apply(update));
         took += common.clock.now().since(began);
         tokio::task::yield_now().await;
     }
-    common.health.counts("agents", stage.counts().iter());
-    common.health.held("agents", "", board.len());
-    took
 }
 
 /// Waits until the moment comes; for ever if there is none.

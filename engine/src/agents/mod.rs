@@ -75,6 +75,8 @@ pub struct Agents {
     // Agents that made way since the last call of `drain`.
     ousted: BTreeSet<AgentKey>,
     dirty: BTreeSet<AgentKey>,
+    // Those of them of which more sessions run away since they were taken.
+    urgent: BTreeSet<AgentKey>,
     // Something changed of an agent without series of its own.
     overflowed: bool,
     now: Timestamp,
@@ -123,6 +125,7 @@ impl Agents {
             uncertain: BTreeSet::new(),
             ousted: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            urgent: BTreeSet::new(),
             overflowed: false,
             now: Timestamp::default(),
             shift: WallShift::default(),
@@ -151,7 +154,7 @@ impl Agents {
             }
         }
         let done = std::mem::take(&mut update.done_traces);
-        let mut has_learned = false;
+        let (mut has_learned, mut is_urgent) = (false, false);
         let shard = agent.shards.entry(update.shard).or_default();
         if update.tombstone {
             agent.forget(update.shard);
@@ -161,6 +164,7 @@ impl Agents {
             let (number, revision) = (update.shard, update.revision);
             if !update.panes_only {
                 has_learned = !shard.rest.silences.show_as(&update.silences);
+                is_urgent = update.runs_further_away_than(&shard.rest);
                 shard.rest = update;
             }
             panes.into_iter().for_each(|pane| agent.replace((number, revision), pane, wall));
@@ -175,6 +179,9 @@ impl Agents {
             let learners = self.others(&key).filter(|(_, agent)| agent.is_silent());
             let learners: Vec<AgentKey> = learners.map(|(key, _)| key.clone()).collect();
             self.dirty.extend(learners);
+        }
+        if is_urgent {
+            self.urgent.insert(key.clone());
         }
         self.dirty.insert(key);
     }
@@ -427,39 +434,8 @@ impl Agents {
         while updates.len() < most
             && let Some(key) = self.dirty.pop_first()
         {
-            let empty = self
-                .agents
-                .get(&key)
-                .is_none_or(|agent| agent.shards.is_empty() && agent.runs.is_none());
-            let is_ousted = self.ousted.remove(&key);
-            if !self.exported.contains(&key) {
-                self.overflowed = true;
-                if is_ousted {
-                    updates.push(AgentUpdate::gone(key.clone()));
-                }
-            } else if !empty {
-                let mut update = self
-                    .agents
-                    .get(&key)
-                    .map(|agent| self.update(key.clone(), &[agent]))
-                    .unwrap_or_default();
-                self.watched(&key, &mut update.view);
-                self.lend_silences(&key, &mut update);
-                let has_runs = self.agents.get(&key).is_some_and(|agent| agent.runs.is_some());
-                let begins = if has_runs { self.window_begins() } else { BTreeMap::new() };
-                if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut())
-                {
-                    update.add_runs(runs, &begins, self.judging.as_ref());
-                }
-                updates.push(update);
-            } else {
-                self.exported.remove(&key);
-                self.uncertain.remove(&key);
-                updates.push(AgentUpdate::gone(key.clone()));
-            }
-            if empty {
-                self.agents.remove(&key);
-            }
+            self.urgent.remove(&key);
+            updates.extend(self.take(key));
         }
         if self.dirty.is_empty() && std::mem::take(&mut self.overflowed) {
             let shared = overflow_key();
@@ -471,6 +447,52 @@ impl Agents {
             updates.push(self.update(shared, &others));
         }
         updates
+    }
+
+    /// Whether something changed that people are paged for: more sessions of an agent run away.
+    pub fn is_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
+    /// As [`Agents::drain_some`], of the agents of which something is urgent.
+    pub fn drain_urgent(&mut self, most: usize) -> Vec<AgentUpdate> {
+        self.settle();
+        let mut updates = Vec::new();
+        while updates.len() < most
+            && let Some(key) = self.urgent.pop_first()
+        {
+            self.dirty.remove(&key);
+            updates.extend(self.take(key));
+        }
+        updates
+    }
+
+    /// What has changed of an agent that has series of its own, or had.
+    fn take(&mut self, key: AgentKey) -> Option<AgentUpdate> {
+        let held = self.agents.get(&key);
+        let empty = held.is_none_or(|agent| agent.shards.is_empty() && agent.runs.is_none());
+        let is_ousted = self.ousted.remove(&key);
+        if empty {
+            self.agents.remove(&key);
+        }
+        if !self.exported.contains(&key) {
+            self.overflowed = true;
+            return is_ousted.then(|| AgentUpdate::gone(key));
+        }
+        let Some(agent) = self.agents.get(&key) else {
+            self.exported.remove(&key);
+            self.uncertain.remove(&key);
+            return Some(AgentUpdate::gone(key));
+        };
+        let mut update = self.update(key.clone(), &[agent]);
+        self.watched(&key, &mut update.view);
+        self.lend_silences(&key, &mut update);
+        let has_runs = agent.runs.is_some();
+        let begins = if has_runs { self.window_begins() } else { BTreeMap::new() };
+        if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut()) {
+            update.add_runs(runs, &begins, self.judging.as_ref());
+        }
+        Some(update)
     }
 
     /// A new version is as silent as the other versions of its agent are, until enough of its own traces are known.
@@ -566,6 +588,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limits::RunLimit;
     use crate::update::{Level, PaneSum, Silences};
     use crate::view::WindowView;
 
@@ -657,6 +680,31 @@ mod tests {
         stage.handle(SessionUpdate { uncertain: false, revision: 2, ..uncertain("other") }, now);
         assert_eq!(named(stage.drain()), [shared]);
         assert!(stage.counts().get("label_values_limited", "agent") > 0, "{other:?}");
+    }
+
+    #[test]
+    fn an_agent_of_which_more_sessions_run_away_is_taken_before_others() {
+        let over = |revision: u64, sessions: u64| SessionUpdate {
+            sessions_over_limit: BTreeMap::from([(RunLimit::TraceCost, sessions)]),
+            ..update("z", 0, revision, vec![])
+        };
+        let named = |updates: Vec<AgentUpdate>| -> Vec<String> {
+            updates.into_iter().map(|update| update.agent.service_name).collect()
+        };
+        let now = Timestamp(100 * MINUTE);
+        let mut stage = Agents::new(AgentsOptions::default());
+        stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), now);
+        stage.handle(over(1, 1), now);
+        assert!(stage.is_urgent());
+        assert_eq!(named(stage.drain_urgent(10)), ["z"]);
+        assert!(!stage.is_urgent());
+        assert_eq!(named(stage.drain()), ["a"]);
+        for (revision, sessions, is_urgent) in [(2, 1, false), (3, 2, true), (4, 0, true)] {
+            stage.handle(over(revision, sessions), now);
+            assert_eq!(stage.is_urgent(), is_urgent, "{sessions}");
+        }
+        assert_eq!(named(stage.drain()), ["z"]);
+        assert!(!stage.is_urgent());
     }
 
     #[test]

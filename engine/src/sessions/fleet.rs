@@ -11,6 +11,7 @@ use super::key::Agent;
 use super::pane;
 use super::summary::Summary;
 use crate::hash::FixedMap;
+use crate::limits::Cause;
 use crate::options::AgentOptions;
 use crate::span::Timestamp;
 use crate::tenants::{Shares, TenantCounts, TenantHash, tenant_hash};
@@ -29,6 +30,8 @@ pub(super) struct Fleet {
     uncertain: TenantCounts,
     shares: Shares,
     dirty: BTreeSet<Agent>,
+    // Those of them of which a session began to run away since they were told.
+    urgent: BTreeSet<Agent>,
     gone: BTreeSet<Agent>,
     // The agent that was asked for last and its place, if it is still among the dirty and not among the gone.
     current: Option<(Agent, usize)>,
@@ -65,6 +68,7 @@ impl Fleet {
             uncertain: TenantCounts::default(),
             shares: Shares::default(),
             dirty: BTreeSet::new(),
+            urgent: BTreeSet::new(),
             gone: BTreeSet::new(),
             current: None,
             overflow: Agent::overflow(),
@@ -290,9 +294,34 @@ impl Fleet {
         while updates.len() < most
             && let Some(agent) = self.dirty.pop_first()
         {
+            self.urgent.remove(&agent);
             updates.extend(self.message(&agent));
         }
         updates
+    }
+
+    /// Likewise, of the agents of which a session began to run away.
+    pub(super) fn drain_urgent(&mut self, most: usize) -> Vec<SessionUpdate> {
+        self.current = None;
+        let mut updates = Vec::new();
+        while updates.len() < most
+            && let Some(agent) = self.urgent.pop_first()
+        {
+            self.dirty.remove(&agent);
+            updates.extend(self.message(&agent));
+        }
+        updates
+    }
+
+    /// Whether a session began to run away of an agent that was not told since.
+    pub(super) fn is_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
+    /// Adds a session of this agent that runs away.
+    pub(super) fn run_away(&mut self, agent: &Agent, cause: Cause) {
+        self.summary(agent).run_away(cause);
+        self.urgent.insert(agent.clone());
     }
 
     fn message(&mut self, agent: &Agent) -> Option<SessionUpdate> {

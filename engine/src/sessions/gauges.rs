@@ -39,7 +39,7 @@ impl Session {
             shared.fleet.summary(agent).calm_down(*cause);
         }
         for (agent, cause) in runaways.difference(&restless.runaways) {
-            shared.fleet.summary(agent).run_away(*cause);
+            shared.fleet.run_away(agent, *cause);
             if cause.weighs() {
                 let runaway = shared.runaways.entry((Arc::clone(&self.id), cause.kind()));
                 let worst = runaway.or_insert(*cause);

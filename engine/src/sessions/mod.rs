@@ -307,6 +307,16 @@ impl Sessions {
         self.shared.fleet.drain(most)
     }
 
+    /// Whether something changed that people are paged for: a session began to run away.
+    pub fn is_urgent(&self) -> bool {
+        self.shared.fleet.is_urgent()
+    }
+
+    /// As [`Sessions::drain_some`], of the agents of which something is urgent. Verdicts of traces that are done wait for that one.
+    pub fn drain_urgent(&mut self, most: usize) -> Vec<SessionUpdate> {
+        self.shared.fleet.drain_urgent(most)
+    }
+
     /// The session in memory that has this id, explained; `None` if there is none, or several. The tenant is empty without
     /// tenants.
     pub fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {

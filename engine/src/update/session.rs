@@ -266,6 +266,18 @@ facts! {
     }
 }
 
+impl SessionUpdate {
+    /// Whether more sessions loop or are over a limit in some way than an earlier update of this shard and agent said.
+    pub fn runs_further_away_than(&self, earlier: &Self) -> bool {
+        grows(&self.sessions_looping, &earlier.sessions_looping)
+            || grows(&self.sessions_over_limit, &earlier.sessions_over_limit)
+    }
+}
+
+fn grows<L: Ord>(counts: &BTreeMap<L, u64>, earlier: &BTreeMap<L, u64>) -> bool {
+    counts.iter().any(|(label, count)| *count > earlier.get(label).copied().unwrap_or(0))
+}
+
 impl Effort {
     /// Both together; the answer, the last tool and the last models are those of `other`, which came later, if it has any.
     #[must_use]

@@ -68,6 +68,30 @@ fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
 }
 
 #[test]
+fn an_agent_of_which_a_session_begins_to_run_away_is_told_before_others() {
+    let mut stage = stage();
+    let of_other = |update: TraceUpdate| TraceUpdate {
+        agent: Some(AgentKey { service_name: "other".to_owned(), ..AgentKey::default() }),
+        ..update
+    };
+    stage.handle(of_other(trace(1, 10).session("t").done()), at(20));
+    assert!(!stage.is_urgent());
+    stage.handle(trace(2, 10).looping(3, Severity::Warning), at(20));
+    assert!(stage.is_urgent());
+    assert_eq!(looping(&only(stage.drain_urgent(10))), [("warning", 1)]);
+    assert!(!stage.is_urgent() && stage.drain_urgent(10).is_empty());
+    // What goes on is told with the rest.
+    stage.handle(trace(2, 10).revision(2).looping(4, Severity::Warning), at(21));
+    assert!(!stage.is_urgent());
+    assert_eq!(stage.drain().len(), 2);
+    // So is what became worse, if that comes first.
+    stage.handle(trace(2, 10).revision(3).looping(10, Severity::Critical), at(22));
+    assert!(stage.is_urgent());
+    assert_eq!(looping(&only(stage.drain())), [("critical", 1)]);
+    assert!(!stage.is_urgent());
+}
+
+#[test]
 fn a_critical_loop_counts_the_same_seen_at_once_or_step_by_step() {
     let mut stage = stage();
     stage.handle(trace(1, 10).looping(10, Severity::Critical).done(), at(20));
