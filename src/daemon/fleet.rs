@@ -7,9 +7,11 @@ use tokio::sync::watch;
 
 use super::askers::Askers;
 use super::doors::Doors;
+use super::tasks::assemble::offer;
+use super::tasks::sessions::tell;
 use super::{
     Bound, Check, Daemon, Listeners, SessionQuery, StartError, Work, counted, opener, receiver,
-    source, stopped, tasks, upkeep, webhook,
+    source, stopped, upkeep, webhook,
 };
 use crate::access::Listener;
 use crate::clock::Clock;
@@ -67,9 +69,9 @@ pub(super) fn start(
         health: health.clone(),
         board: board.clone(),
         ask: Arc::new(move |stage, now| {
-            tasks::offer(stage, embedder.as_ref(), judge.as_ref(), now);
+            offer(stage, embedder.as_ref(), judge.as_ref(), now);
         }),
-        runaways: Arc::new(move |stage, now| tasks::tell(stage, &Nowhere, now, telling.as_ref())),
+        runaways: Arc::new(move |stage, now| tell(stage, &Nowhere, now, telling.as_ref())),
         questions: Some(questions),
         stopping: halting,
     };

@@ -426,8 +426,13 @@ fn spawn(
     let (agents_sender, agents_inbox) = mpsc::channel(capacity);
     let inputs = assemble.len();
     let outputs = (board.clone(), flushed_sender);
-    let mut tasks =
-        vec![tokio::spawn(tasks::agents(agents, agents_inbox, outputs, inputs, common.clone()))];
+    let mut tasks = vec![tokio::spawn(tasks::agents::run(
+        agents,
+        agents_inbox,
+        outputs,
+        inputs,
+        common.clone(),
+    ))];
 
     let (mut session_senders, mut full) = (Vec::new(), Vec::new());
     for (shard, stage) in sessions.into_iter().zip(session_stores).enumerate() {
@@ -435,7 +440,13 @@ fn spawn(
         let channels = (inbox, agents_sender.clone());
         let (full_sender, full_sessions) = watch::channel(tasks::FullSessions::new());
         let inputs = (inputs, full_sender);
-        tasks.push(tokio::spawn(tasks::sessions(shard, stage, channels, inputs, common.clone())));
+        tasks.push(tokio::spawn(tasks::sessions::run(
+            shard,
+            stage,
+            channels,
+            inputs,
+            common.clone(),
+        )));
         session_senders.push(sender);
         full.push(full_sessions);
     }
@@ -444,7 +455,7 @@ fn spawn(
         let (sender, inbox) = mpsc::channel(capacity);
         let channels = (inbox, session_senders.clone());
         let (route, common) = ((route, full.clone()), common.clone());
-        tasks.push(tokio::spawn(tasks::assemble(shard, stage, channels, route, common)));
+        tasks.push(tokio::spawn(tasks::assemble::run(shard, stage, channels, route, common)));
         assemble_senders.push(sender);
     }
     let router = Router {

@@ -12,9 +12,9 @@ use tokio::time::sleep;
 
 use super::Check;
 use super::router::Router;
-#[cfg(feature = "kafka")]
-use super::tasks;
 use super::tasks::ToSessions;
+#[cfg(feature = "kafka")]
+use super::tasks::sessions;
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
 use crate::engine::sessions::{Found, Place, SessionId};
@@ -100,7 +100,7 @@ impl SessionQuery {
             #[cfg(feature = "kafka")]
             Way::Worker(worker) => {
                 let question =
-                    Box::new(move |stage: &Sessions| tasks::answer(stage, &Nowhere, message));
+                    Box::new(move |stage: &Sessions| sessions::answer(stage, &Nowhere, message));
                 worker.as_ref()?.try_send((u32::try_from(shard).ok()?, question)).ok()?;
             }
         }

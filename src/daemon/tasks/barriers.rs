@@ -1,0 +1,89 @@
+//! What waits while a barrier has come in on some inputs of a stage and not on others.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{ToAgents, ToSessions};
+use crate::engine::update::Barrier;
+
+/// Counts barriers until one has come in on every input.
+pub(super) struct Alignment {
+    inputs: usize,
+    seen: BTreeMap<u64, usize>,
+}
+
+impl Alignment {
+    pub(super) fn new(inputs: usize) -> Self {
+        Self { inputs, seen: BTreeMap::new() }
+    }
+
+    /// Returns whether this was the last input that the epoch was missing.
+    pub(super) fn complete(&mut self, barrier: Barrier) -> bool {
+        let seen = self.seen.entry(barrier.epoch).or_default();
+        *seen += 1;
+        let complete = *seen == self.inputs;
+        if complete {
+            self.seen.remove(&barrier.epoch);
+        }
+        complete
+    }
+}
+
+/// Inputs that are past a barrier of a snapshot which others have not reached: what they send waits, so that a stage that
+/// has seen the barrier on all inputs holds exactly what came before it. There is one snapshot at a time.
+pub(super) struct Waiting<M> {
+    /// Inputs that are past it.
+    pub(super) past: BTreeSet<usize>,
+    messages: VecDeque<M>,
+}
+
+/// A message that may come from one of the inputs.
+pub(super) trait StageMessage {
+    /// Which one.
+    fn input(&self) -> Option<usize>;
+}
+
+impl StageMessage for ToSessions {
+    fn input(&self) -> Option<usize> {
+        match self {
+            Self::Traces(from, ..) | Self::Barrier(from, _) => Some(*from),
+            Self::Report(..)
+            | Self::One { .. }
+            | Self::Places { .. }
+            | Self::Rows { .. }
+            | Self::Find { .. }
+            | Self::Away { .. }
+            | Self::Explain { .. } => None,
+        }
+    }
+}
+
+impl StageMessage for ToAgents {
+    fn input(&self) -> Option<usize> {
+        match self {
+            Self::Updates(from, ..) | Self::Barrier(from, _) => Some(*from),
+            Self::Report(..) => None,
+        }
+    }
+}
+
+impl<M: StageMessage> Waiting<M> {
+    pub(super) fn new() -> Self {
+        Self { past: BTreeSet::new(), messages: VecDeque::new() }
+    }
+
+    /// Returns the message, unless it has to wait.
+    pub(super) fn admit(&mut self, message: M) -> Option<M> {
+        if message.input().is_some_and(|from| self.past.contains(&from)) {
+            self.messages.push_back(message);
+            return None;
+        }
+        Some(message)
+    }
+
+    /// All inputs have come: what waited goes on, in front of what is left.
+    pub(super) fn release(&mut self, rest: &mut VecDeque<M>) {
+        self.past.clear();
+        self.messages.append(rest);
+        std::mem::swap(&mut self.messages, rest);
+    }
+}

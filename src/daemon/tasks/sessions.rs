@@ -1,0 +1,247 @@
+//! The task of a session shard.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+
+use super::barriers::{Alignment, Waiting};
+use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, save, sleep_until};
+use crate::daemon::pace::Pace;
+use crate::engine::assemble::FullSession;
+use crate::engine::sessions::{Nowhere, SessionId, SessionStore, Sessions, Wanted};
+use crate::engine::span::Timestamp;
+use crate::engine::update::{Barrier, SessionUpdate};
+use crate::webhook::{self, Runaway};
+
+/// The channels of a session task, and who it is.
+struct SessionTask {
+    shard: usize,
+    stage: Sessions,
+    session_store: Box<dyn SessionStore + Send>,
+    agents: mpsc::Sender<ToAgents>,
+    alignment: Alignment,
+    waiting: Waiting<ToSessions>,
+    // Of all that changed, and of what is urgent.
+    pace: Pace,
+    urgent: Pace,
+    common: Common,
+}
+
+/// Runs one session shard until its channel closes.
+pub(in crate::daemon) async fn run(
+    shard: usize,
+    (stage, session_store): (Sessions, Box<dyn SessionStore + Send>),
+    (mut inbox, agents): (mpsc::Receiver<ToSessions>, mpsc::Sender<ToAgents>),
+    (inputs, full): (usize, watch::Sender<FullSessions>),
+    common: Common,
+) {
+    let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
+    let (pace, urgent) = (Pace::default(), Pace::default());
+    let mut task = SessionTask {
+        shard,
+        stage,
+        session_store,
+        agents,
+        alignment,
+        waiting,
+        pace,
+        urgent,
+        common,
+    };
+    let mut burst = Vec::with_capacity(BURST);
+    let mut shift = task.common.clock.shift();
+    loop {
+        let paces = [task.pace.due(), task.urgent.due()];
+        let due = paces.into_iter().chain([task.stage.poll_timeout()]).flatten().min();
+        let wait = sleep_until(due, &task.common.clock);
+        tokio::select! {
+            taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
+            () = wait => {}
+            () = task.common.clock.stepped_from(shift) => {}
+        }
+        let now = task.common.clock.now();
+        shift = task.common.clock.shift();
+        task.stage.shift_to(shift);
+        let mut left: VecDeque<ToSessions> = burst.drain(..).collect();
+        while let Some(message) = left.pop_front() {
+            let Some(message) = task.waiting.admit(message) else { continue };
+            if let ToSessions::Barrier(from, barrier) = message {
+                let saves = barrier.log_sequence.is_some();
+                if !task.alignment.complete(barrier) {
+                    task.waiting.past.extend(saves.then_some(from));
+                    continue;
+                }
+                if task.pass(barrier, now).await.is_err() {
+                    return;
+                }
+                if saves {
+                    task.waiting.release(&mut left);
+                }
+            } else {
+                task.take(message);
+                // Before anybody can see that it is full.
+                if let Some(named) = task.stage.full_sessions() {
+                    full.send_replace(named.iter().map(|id| full_session(id)).collect());
+                }
+            }
+        }
+        task.stage.run_timers(now, task.session_store.as_mut());
+        tell(&mut task.stage, &*task.session_store, shift.wall(now), task.common.webhook.as_ref());
+        task.pace.note();
+        if task.stage.is_urgent() {
+            task.urgent.note();
+        }
+        let handed_on = if task.pace.is_due(now) {
+            task.hand_on(now).await
+        } else if task.urgent.is_due(now) {
+            task.hand_on_urgent(now).await
+        } else {
+            Ok(())
+        };
+        if handed_on.is_err() {
+            return;
+        }
+    }
+}
+
+/// Tells the webhook, if there is one, of sessions that run away.
+pub(in crate::daemon) fn tell(
+    stage: &mut Sessions,
+    session_store: &dyn SessionStore,
+    at: Timestamp,
+    webhook: Option<&webhook::Handle>,
+) {
+    for (id, cause) in stage.runaways() {
+        let wanted = webhook.filter(|webhook| webhook.wants(cause.severity()));
+        let view = || stage.session_in(&id, session_store);
+        let held = wanted.and_then(|webhook| Some((webhook, view()?)));
+        if let Some((webhook, session)) = held {
+            let tenant = id.tenant.clone();
+            webhook.tell(Runaway { tenant, cause, at, session: Box::new(session) });
+        }
+    }
+}
+
+/// Answers a question; whoever asked may have gone.
+pub(in crate::daemon) fn answer(
+    stage: &Sessions,
+    session_store: &dyn SessionStore,
+    question: ToSessions,
+) {
+    match question {
+        ToSessions::One { tenant, id, scope, reply } => {
+            drop(reply.send(stage.found((&tenant, &id, scope.as_deref()), session_store)));
+        }
+        ToSessions::Places { after, request, budget, reply } => {
+            let most = request.limit.saturating_add(request.offset);
+            let wanted = Wanted { filter: &request.filter, sort: request.sort, most };
+            drop(reply.send(stage.places(after, &wanted, budget)));
+        }
+        ToSessions::Rows { ids, budget, reply } => drop(reply.send(stage.rows(&ids, budget))),
+        ToSessions::Find { tenant, trace, reply } => drop(reply.send(stage.find(&tenant, trace))),
+        ToSessions::Explain { tenant, id, scope, trace, reply } => {
+            let explained = stage.explain((&tenant, &id, scope.as_deref()), trace, session_store);
+            drop(reply.send(explained.map(Box::new)));
+        }
+        ToSessions::Away { reply } => drop(reply.send(stage.away())),
+        // Not questions.
+        ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(..) => {}
+    }
+}
+
+impl SessionTask {
+    fn take(&mut self, message: ToSessions) {
+        let Self { stage, session_store, .. } = self;
+        match message {
+            ToSessions::Traces(_, updates, now) => {
+                for update in updates {
+                    stage.bring_for(&update, session_store.as_mut());
+                    stage.handle(update, now);
+                }
+            }
+            ToSessions::Report(report, now) => {
+                stage.bring_for_report(&report, session_store.as_mut());
+                stage.report(*report, now);
+            }
+            question @ (ToSessions::One { .. }
+            | ToSessions::Places { .. }
+            | ToSessions::Rows { .. }
+            | ToSessions::Find { .. }
+            | ToSessions::Away { .. }
+            | ToSessions::Explain { .. }) => answer(stage, session_store.as_ref(), question),
+            // The loop above looks at these.
+            ToSessions::Barrier(..) => {}
+        }
+    }
+
+    /// A barrier has come in on all inputs: what came before it goes before it, and only that is saved.
+    async fn pass(&mut self, barrier: Barrier, now: Timestamp) -> Result<(), Gone> {
+        self.hand_on(now).await?;
+        let safe = barrier.log_sequence.is_none() || self.keep().await;
+        let Self { shard, stage, common, .. } = &*self;
+        save(common, barrier, || safe.then(|| (format!("sessions/{shard}"), stage.save())));
+        self.agents.send(ToAgents::Barrier(*shard, barrier)).await.map_err(|_| Gone)
+    }
+
+    /// Makes what is away as safe as what is about to be saved; returns whether it is.
+    async fn keep(&mut self) -> bool {
+        let mut session_store = std::mem::replace(&mut self.session_store, Box::new(Nowhere));
+        let kept = spawn_blocking(move || {
+            let safe = session_store.keep();
+            (session_store, safe)
+        });
+        match kept.await {
+            Ok((session_store, safe)) => {
+                self.session_store = session_store;
+                safe
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Says all that changed, and what it counted.
+    async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
+        let took = self.send(Sessions::drain_some, now).await?;
+        self.stage.fit(self.session_store.as_mut());
+        let Self { shard, stage, common, .. } = &*self;
+        let source = format!("sessions/{shard}");
+        common.health.counts(&source, stage.counts().iter());
+        common.health.held("sessions", &source, stage.open_sessions());
+        common.health.held("sessions_away", &source, stage.away());
+        self.pace.told(took, self.common.clock.now());
+        Ok(())
+    }
+
+    /// Says what cannot wait for the pace of the rest.
+    async fn hand_on_urgent(&mut self, now: Timestamp) -> Result<(), Gone> {
+        let took = self.send(Sessions::drain_urgent, now).await?;
+        self.urgent.told(took, self.common.clock.now());
+        Ok(())
+    }
+
+    /// Sends what is drained, slice by slice; returns the time that draining it took.
+    async fn send(&mut self, drain: Drain, now: Timestamp) -> Result<Duration, Gone> {
+        let mut took = Duration::ZERO;
+        loop {
+            let began = self.common.clock.now();
+            let updates = drain(&mut self.stage, SLICE);
+            took += self.common.clock.now().since(began);
+            if updates.is_empty() {
+                return Ok(took);
+            }
+            let message = ToAgents::Updates(self.shard, updates, now);
+            self.agents.send(message).await.map_err(|_| Gone)?;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// What a session stage drains, of so many agents at most.
+type Drain = fn(&mut Sessions, usize) -> Vec<SessionUpdate>;
+
+fn full_session(id: &SessionId) -> FullSession {
+    let SessionId { tenant, id, scope } = id.clone();
+    FullSession { tenant, id, scope }
+}
