@@ -2,6 +2,10 @@
 
 use std::process::Command;
 
+use agentgauge::engine::options::AgentOptions;
+use agentgauge::engine::signal::SIGNALS;
+use agentgauge::engine::window::window_name;
+
 use crate::support::daemon::Daemon;
 
 #[test]
@@ -77,6 +81,47 @@ fn blocks<'d>(document: &'d str, language: &str) -> impl Iterator<Item = &'d str
     let fence = format!("\n```{language}\n");
     let blocks: Vec<&str> = document.split(&fence).skip(1).collect();
     blocks.into_iter().filter_map(|rest| rest.split("\n```").next())
+}
+
+#[test]
+fn the_signals_of_the_readme_are_those_that_there_are() {
+    let (_, table) = README.split_once("| Signal | Measured from |\n|---|---|\n").unwrap();
+    let rows = table.lines().take_while(|row| row.starts_with('|'));
+    let named = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+    let named: Vec<&str> = named.collect();
+    for signal in SIGNALS.iter().filter(|signal| signal.computed.is_some()) {
+        let rows = named.iter().filter(|name| **name == signal.name).count();
+        assert_eq!(rows, 1, "`{}` has one row in README.md", signal.name);
+    }
+    for name in named {
+        assert!(SIGNALS.iter().any(|signal| signal.name == name), "`{name}` is no signal");
+    }
+}
+
+#[test]
+fn the_windows_that_the_readme_and_the_dashboards_offer_are_the_default_ones() {
+    let AgentOptions { windows, last_traces, .. } = AgentOptions::default();
+    let windows: Vec<String> = windows.into_iter().map(window_name).collect();
+    let told = windows.iter().map(|window| format!("`{window}`")).collect::<Vec<_>>().join(", ");
+    let told =
+        format!("Windows are {told} and the last {last_traces} traces (`last_{last_traces}`).");
+    assert!(README.contains(&told), "README.md does not say: {told}");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/grafana");
+    let mut choices = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let dashboard = std::fs::read_to_string(&path).unwrap();
+        let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+        let variables = dashboard["templating"]["list"].as_array().unwrap();
+        for choice in variables.iter().filter(|variable| variable["name"] == "window") {
+            assert_eq!(choice["query"], windows.join(","), "{}", path.display());
+            let offered = choice["options"].as_array().unwrap().iter();
+            let offered: Vec<_> = offered.map(|option| option["value"].as_str().unwrap()).collect();
+            assert_eq!(offered, windows, "{}", path.display());
+            choices += 1;
+        }
+    }
+    assert!(choices > 0, "no dashboard lets one choose a window");
 }
 
 #[test]
