@@ -30,7 +30,8 @@ pub(super) fn read<'a>(sent: &'a [u8], outline: &mut Outline<'a>) -> Option<Fram
             (1, Wire::Bytes(id)) => frame.trace_id = id,
             (2, Wire::Bytes(id)) => frame.span_id = id,
             (4, Wire::Bytes(id)) => frame.parent = id,
-            (5, Wire::Bytes(name)) => outline.name = name,
+            // Of two the last is read, but what is wrong with the first is counted, too.
+            (5, Wire::Bytes(name)) if outline.name.is_empty() => outline.name = name,
             (7, Wire::Fixed64(time)) => frame.start = time,
             (8, Wire::Fixed64(time)) => frame.end = time,
             (10, Wire::Varint(_)) => {}
