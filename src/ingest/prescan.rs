@@ -59,14 +59,15 @@ pub fn scan(signal: Signal, body: &[u8], bounds: Bounds) -> Result<Scan, Refusal
 }
 
 /// Walks a request, but not into short records of one that is too short for as many items as there may be: what is wrong in
-/// these is found when they are decoded. Counts records alone.
+/// these is found when they are decoded, which metrics never are. Counts records alone.
 ///
 /// # Errors
 ///
 /// As [`scan`], as far as it looks.
 pub(super) fn records(signal: Signal, body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
     // No item is shorter than its tag and its length.
-    let whole = body.len() / 2 > bounds.max_items || signal == Signal::Reports;
+    let many = body.len() / 2 > bounds.max_items;
+    let whole = many || !matches!(signal, Signal::Traces | Signal::Logs);
     let skipped = if whole { 0 } else { SHORT_RECORD };
     let mut walk = Walk { bounds, scan: Scan::default(), skipped };
     walk.message(root(signal), body, 0)?;

@@ -233,6 +233,11 @@ pub(super) fn meant(text: &str) -> Option<&str> {
     (!text.is_empty() && !PLACEHOLDERS.contains(&text)).then_some(text)
 }
 
+/// Whether a text that begins so may stand for nothing.
+pub(super) fn begins_placeholder(first: u8) -> bool {
+    PLACEHOLDERS.iter().any(|placeholder| placeholder.as_bytes().first() == Some(&first))
+}
+
 /// The name of a tool, from that of its span.
 pub(super) fn tool_named(span: &str) -> Option<&str> {
     meant(span.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim())

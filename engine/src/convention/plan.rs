@@ -513,9 +513,9 @@ impl<'a> Reader<'_, 'a> {
     fn name(&mut self, at: usize) -> Option<Option<Cow<'a, [u8]>>> {
         match self.pair(at)?.value? {
             // It begins and ends with what can be seen, and neither is it quoted nor does it stand for nothing.
-            Plain::Text(
-                text @ [b'!' | b'#'..=b';' | b'='..=b'M' | b'O'..=b'~', .., b'!'..=b'~'],
-            ) => {
+            Plain::Text(text @ [first @ b'!'..=b'~', .., b'!'..=b'~'])
+                if *first != b'"' && !draft::begins_placeholder(*first) =>
+            {
                 self.checked |= 1 << at;
                 Some(Some(text.into()))
             }
