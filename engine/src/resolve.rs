@@ -1,7 +1,8 @@
 //! Which trace a response id belongs to: for scores that know nothing else of their target.
 //!
-//! Bounded: over the bound the oldest id, or the report that has waited longest, goes.
+//! Bounded: over the bound the id that was seen first, or the report that has waited longest, goes.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +17,30 @@ use super::span::{Report, Target, Timestamp, TraceId};
 /// The tenant and the hash of the id: who makes ids whose hashes are equal confuses no trace but its own.
 type Key = (Option<Arc<str>>, u64);
 
-/// The index from response ids to traces.
+/// What an id says of its trace: the least that has it, and how many of what was seen say so.
+#[derive(Debug)]
+struct Indexed {
+    trace_id: TraceId,
+    times: u32,
+}
+
+/// The traces of response ids, and the reports that wait for one.
+///
+/// Few senders report by response id, and every model call has one: ids are noted as they come, and only
+/// put into an index when a report asks for one.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Resolve {
     #[serde(skip)]
     max: usize,
     #[serde(skip)]
     wait: Duration,
-    traces: FixedMap<Key, TraceId>,
-    oldest_first: VecDeque<Key>,
+    // Oldest first.
+    seen: VecDeque<(Key, TraceId)>,
+    // The first `indexed` of them, by id.
+    #[serde(skip)]
+    index: FixedMap<Key, Indexed>,
+    #[serde(skip)]
+    indexed: usize,
     waiting: FixedMap<Key, Vec<Report>>,
     // When each waiting report gives up, in order of arrival.
     deadlines: BTreeMap<(Timestamp, u64), Key>,
@@ -34,13 +50,14 @@ pub struct Resolve {
 }
 
 impl Resolve {
-    /// An empty index of at most `max` ids and as many waiting reports.
+    /// Remembers the last `max` model calls that have an id, and lets as many reports wait.
     pub fn new(max: usize, wait: Duration) -> Self {
         Self {
             max,
             wait,
-            traces: FixedMap::default(),
-            oldest_first: VecDeque::new(),
+            seen: VecDeque::new(),
+            index: FixedMap::default(),
+            indexed: 0,
             waiting: FixedMap::default(),
             deadlines: BTreeMap::new(),
             next: 0,
@@ -62,39 +79,27 @@ impl Resolve {
         now: Timestamp,
     ) -> Vec<Report> {
         self.handle_timeout(now);
-        let key = key(tenant, id);
-        let held = self.traces.entry(key.clone()).or_insert_with_key(|key| {
-            self.oldest_first.push_back(key.clone());
-            trace_id
-        });
-        // Should two traces claim one id, the lesser is its trace, whichever came first.
-        *held = trace_id.min(*held);
-        let target = *held;
-        if self.traces.len() > self.max
-            && let Some(oldest) = self.oldest_first.pop_front()
-        {
-            self.traces.remove(&oldest);
-            self.counts.add("response_ids", "forgotten");
+        self.seen.push_back((key(tenant, id), trace_id));
+        while self.seen.len() > self.max {
+            self.forget_oldest();
         }
         if self.waiting.is_empty() {
             return Vec::new();
         }
-        let reports = self.waiting.remove(&key).unwrap_or_default();
-        if !reports.is_empty() {
-            self.deadlines.retain(|_, other| *other != key);
-        }
-        reports
-            .into_iter()
-            .map(|report| Report { target: Target::Trace(target), ..report })
-            .collect()
+        let key = key(tenant, id);
+        let Some(reports) = self.waiting.remove(&key) else { return Vec::new() };
+        self.deadlines.retain(|_, other| *other != key);
+        let target = self.trace(&key).unwrap_or(trace_id);
+        let resolved = |report| Report { target: Target::Trace(target), ..report };
+        reports.into_iter().map(resolved).collect()
     }
 
     /// Returns the report with its target resolved, or keeps it until that is known.
     pub fn report(&mut self, report: Report, now: Timestamp) -> Option<Report> {
         let Target::Response { tenant, id } = &report.target else { return Some(report) };
         let key = key(tenant.as_ref(), id);
-        if let Some(trace_id) = self.traces.get(&key) {
-            return Some(Report { target: Target::Trace(*trace_id), ..report });
+        if let Some(trace_id) = self.trace(&key) {
+            return Some(Report { target: Target::Trace(trace_id), ..report });
         }
         if self.deadlines.len() >= self.max {
             self.give_up("waiting_full");
@@ -125,6 +130,32 @@ impl Resolve {
     /// Counts from zero again.
     pub fn restart_counts(&mut self) {
         self.counts = Counts::default();
+    }
+
+    /// The trace of an id. Should several claim it, it is the least, whichever came first.
+    fn trace(&mut self, key: &Key) -> Option<TraceId> {
+        for (key, trace_id) in self.seen.range(self.indexed..) {
+            let new = || Indexed { trace_id: *trace_id, times: 0 };
+            let held = self.index.entry(key.clone()).or_insert_with(new);
+            held.trace_id = held.trace_id.min(*trace_id);
+            held.times += 1;
+        }
+        self.indexed = self.seen.len();
+        self.index.get(key).map(|held| held.trace_id)
+    }
+
+    /// Forgets the id that was seen first, unless it was seen again.
+    fn forget_oldest(&mut self) {
+        let Some((key, _)) = self.seen.pop_front() else { return };
+        self.counts.add("response_ids", "forgotten");
+        let Some(indexed) = self.indexed.checked_sub(1) else { return };
+        self.indexed = indexed;
+        if let Entry::Occupied(mut held) = self.index.entry(key) {
+            held.get_mut().times -= 1;
+            if held.get().times == 0 {
+                held.remove();
+            }
+        }
     }
 
     /// Drops the report that has waited longest.
@@ -185,5 +216,28 @@ mod tests {
         resolve.handle_timeout(Timestamp(2_000_000_000));
         assert_eq!(resolve.counts().get("reports", "unmatched"), 1);
         assert_eq!(resolve.seen(None, &Arc::from("b"), TraceId([1; 16]), Timestamp(3)), []);
+    }
+
+    #[test]
+    fn the_ids_seen_last_are_remembered_whenever_they_are_asked_for() {
+        let trace = |number| TraceId([number; 16]);
+        let target = |resolve: &mut Resolve, id: &str| {
+            resolve.report(report(id), Timestamp(0)).map(|report| report.target)
+        };
+        for asks_at_once in [false, true] {
+            let mut resolve = Resolve::new(3, Duration::from_secs(1));
+            let seen = [("a", 1, 1), ("b", 4, 4), ("b", 3, 3), ("b", 5, 3), ("c", 6, 6)];
+            for (id, number, least) in seen {
+                assert_eq!(resolve.seen(None, &Arc::from(id), trace(number), Timestamp(0)), []);
+                if asks_at_once {
+                    assert_eq!(target(&mut resolve, id), Some(Target::Trace(trace(least))));
+                }
+            }
+            assert_eq!(resolve.counts().get("response_ids", "forgotten"), 2);
+            assert_eq!(target(&mut resolve, "b"), Some(Target::Trace(trace(3))));
+            assert_eq!(target(&mut resolve, "c"), Some(Target::Trace(trace(6))));
+            assert_eq!(target(&mut resolve, "a"), None);
+            assert_eq!(resolve.index.len(), 2);
+        }
     }
 }
