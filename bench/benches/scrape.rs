@@ -1,4 +1,5 @@
-//! What a scrape costs: a thousand agents, rendered from the board; divide by the series, which the item counter shows.
+//! What a scrape costs: a thousand agents, rendered from the board, with the default families and with all; the item counter
+//! shows series.
 
 mod support;
 
@@ -8,7 +9,7 @@ use agentgauge::engine::options::ConventionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::Timestamp;
 use agentgauge::export::board::Board;
-use agentgauge::export::prometheus::{Detail, Format, render};
+use agentgauge::export::prometheus::{Detail, Exposition, Format, render};
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
 use divan::Bencher;
@@ -46,12 +47,14 @@ fn board() -> Arc<Board> {
     board
 }
 
-#[divan::bench]
-fn a_thousand_agents(bencher: Bencher<'_, '_>) {
+/// A scrape takes the page in pieces, as the daemon sends it.
+#[divan::bench(args = [Detail::Core, Detail::Full])]
+fn a_thousand_agents(bencher: Bencher<'_, '_>, detail: Detail) {
     let board = board();
-    let page = render(&board.sorted(), Format::Text, Detail::Core);
+    let page = render(&board.sorted(), Format::Text, detail);
     let series = page.lines().filter(|line| !line.starts_with('#')).count();
-    bencher
-        .counter(ItemsCount::new(series))
-        .bench_local(|| render(&board.sorted(), Format::Text, Detail::Core));
+    bencher.counter(ItemsCount::new(series)).bench_local(|| {
+        let pieces = Exposition::new(board.sorted(), Format::Text, detail);
+        pieces.map(|piece| piece.len()).sum::<usize>()
+    });
 }
