@@ -26,6 +26,7 @@ import threading
 import time
 
 from load import MIB, NUMBERS, PARTS, TRACES, body, get, status_bytes, until
+from ports import free_port
 
 ROUND = int(os.environ.get("AGENTGAUGE_ROUND_SECONDS", "3"))
 SENDERS = 8
@@ -33,11 +34,6 @@ MARK = "c" * 16
 BODY = body()
 CAP_MIB = 64
 BOMB_BYTES = 1 << 30
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 class Daemon:

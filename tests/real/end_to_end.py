@@ -8,7 +8,6 @@ import json
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.parse
@@ -134,12 +133,6 @@ def check_scrape(http, work):
             continue
         lint = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
         assert lint.returncode == 0, f"promtool check metrics: {lint.stdout}{lint.stderr}"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def main():

@@ -13,7 +13,8 @@ import time
 import urllib.parse
 import urllib.request
 
-from end_to_end import free_port, get, listening, until
+from end_to_end import get, listening, until
+from ports import free_port
 
 # Traces of each process; the last of them are hardly sent when it is killed.
 ROUNDS, TRACES, LAST = 4, 40, 5

@@ -22,7 +22,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 HERE = pathlib.Path(__file__).parent
 sys.path.append(str(HERE))
-from end_to_end import free_port, get, running, turn, until  # noqa: E402
+from end_to_end import get, running, turn, until  # noqa: E402
+from ports import free_port  # noqa: E402
 
 METRICS = ["confidence", "tool_correctness"]
 TURNS = 5

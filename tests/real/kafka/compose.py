@@ -20,8 +20,9 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 
 HERE = pathlib.Path(__file__).parent
 sys.path.append(str(HERE.parent))
-from end_to_end import free_port, get, running, send, until  # noqa: E402
+from end_to_end import get, running, send, until  # noqa: E402
 from pipeline import Broker  # noqa: E402
+from ports import free_port  # noqa: E402
 
 ROOT = HERE.parent.parent.parent
 DEPLOY = ROOT / "deploy"

@@ -15,7 +15,8 @@ from confluent_kafka.admin import NewPartitions
 
 from fleet import FIRST, PARTITIONS, Fleet, make, request, value
 from pipeline import Daemon, run, trace
-from end_to_end import free_port, get, running, until
+from end_to_end import get, running, until
+from ports import free_port
 
 # What the fake S3 asks for and does not check.
 CREDENTIALS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request"}

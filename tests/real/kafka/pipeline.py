@@ -20,7 +20,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 
 HERE = pathlib.Path(__file__).parent
 sys.path.append(str(HERE.parent))
-from end_to_end import free_port, get, running, send, until  # noqa: E402
+from end_to_end import get, running, send, until  # noqa: E402
+from ports import free_port  # noqa: E402
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 # The three turns that the SDK sends: 4, 4 and 12.
