@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::math::Quanta;
+use super::math::text::Embedding;
 use super::signal::coherence;
 use super::tenants::TraceKey;
 use super::trace::whole_words;
@@ -44,7 +45,7 @@ pub struct Embedded {
     /// How near the answer is to the question; `None` where one is missing.
     pub coherence: Option<Quanta>,
     /// The answer's embedding, of length one, in steps of 1e-6; empty: there is none.
-    pub output: Vec<i32>,
+    pub output: Embedding,
 }
 
 impl EmbedRequest {
@@ -86,7 +87,7 @@ impl Embedded {
     pub fn fill(&self, update: &mut TraceUpdate) {
         update.coherence_quanta = self.coherence.map(|score| score.0);
         if let Some(digest) = &mut update.output_digest
-            && !self.output.is_empty()
+            && self.output.dimensions() > 0
         {
             digest.model_embedding.clone_from(&self.output);
             digest.embedder = self.embedder;
@@ -95,11 +96,11 @@ impl Embedded {
 }
 
 /// A vector of length one, in steps; empty if it has no length.
-fn steps(vector: &[f32]) -> Vec<i32> {
+fn steps(vector: &[f32]) -> Embedding {
     let squares: f64 = vector.iter().map(|part| f64::from(*part) * f64::from(*part)).sum();
     let norm = squares.sqrt();
     if !norm.is_normal() {
-        return Vec::new();
+        return Embedding::default();
     }
     #[expect(
         clippy::cast_possible_truncation,
@@ -112,7 +113,6 @@ fn steps(vector: &[f32]) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::math::text::cosine;
     use crate::update::OutputDigest;
 
     #[test]
@@ -146,10 +146,10 @@ mod tests {
         embedded.fill(&mut update);
         assert_eq!(update.coherence_quanta, Quanta::from_f64(0.96).map(|score| score.0));
         let digest = update.output_digest.unwrap();
-        assert_eq!(digest.model_embedding, [800_000, 600_000]);
+        assert_eq!(digest.model_embedding, vec![800_000, 600_000].into());
         let other = Embedded::new(&request, "m", None, Some(&a));
         assert_eq!((other.coherence, other.embedder), (None, digest.embedder));
-        assert!((cosine(&digest.model_embedding, &other.output) - 0.96).abs() < 1e-6);
-        assert!(Embedded::new(&request, "m", None, Some(&[0.0, 0.0])).output.is_empty());
+        assert!((digest.model_embedding.cosine(&other.output) - 0.96).abs() < 1e-6);
+        assert!(Embedded::new(&request, "m", None, Some(&[0.0, 0.0])).output.dimensions() == 0);
     }
 }

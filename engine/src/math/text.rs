@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::iter;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use unicode_general_category::{GeneralCategory, get_general_category};
 use xxhash_rust::xxh3::xxh3_64;
@@ -59,18 +60,67 @@ enum Kind {
     Other,
 }
 
+/// Where a text stands among others: whole numbers, so that a cosine has the same bits everywhere.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(from = "Vec<i32>", into = "Vec<i32>")]
+pub struct Embedding {
+    cells: Box<[i32]>,
+    /// The sum of the squares of the cells. 64 bits hold it for texts of up to 2^26 features, which is more than a span may have.
+    square: i64,
+}
+
+impl Embedding {
+    /// How many dimensions it has; 0: there is none.
+    pub fn dimensions(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Cosine similarity to another one, clamped to `[0,1]`; 0 where one of them is zero.
+    pub fn cosine(&self, other: &Self) -> f64 {
+        let norms = self.square as f64 * other.square as f64;
+        if norms > 0.0 {
+            (dot(&self.cells, &other.cells) as f64 / norms.sqrt()).clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
+    }
+}
+
+impl From<Vec<i32>> for Embedding {
+    fn from(cells: Vec<i32>) -> Self {
+        Self { square: dot(&cells, &cells), cells: cells.into() }
+    }
+}
+
+impl From<Embedding> for Vec<i32> {
+    fn from(embedding: Embedding) -> Self {
+        embedding.cells.into()
+    }
+}
+
+impl FromIterator<i32> for Embedding {
+    fn from_iter<T: IntoIterator<Item = i32>>(cells: T) -> Self {
+        Vec::from_iter(cells).into()
+    }
+}
+
+fn dot(a: &[i32], b: &[i32]) -> i64 {
+    let products = a.iter().zip(b).map(|(a, b)| i64::from(*a) * i64::from(*b));
+    products.fold(0, i64::wrapping_add)
+}
+
 /// Returns what a text is compared by; `None` for an empty one.
 pub fn digest(text: &str) -> Option<OutputDigest> {
     if text.is_empty() {
         return None;
     }
     let lower = text.to_lowercase();
-    let mut embedding = Embedding::default();
+    let mut features = Features::default();
     let mut tokens = Vec::new();
     for word in words(&lower) {
         let hash = xxh3_64(word.as_bytes());
-        embedding.count(hash);
-        embedding.add_pieces(word);
+        features.count(hash);
+        features.add_pieces(word);
         if is_token(word) {
             tokens.push(hash);
         }
@@ -78,7 +128,7 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     tokens.sort_unstable();
     tokens.dedup();
     tokens.shrink_to_fit();
-    Some(OutputDigest { tokens, embedding: embedding.cells(), ..OutputDigest::default() })
+    Some(OutputDigest { tokens, embedding: features.cells(), ..OutputDigest::default() })
 }
 
 /// Returns the set of tokens of a text: its lower-case words without stop words and single characters.
@@ -97,19 +147,6 @@ pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     }
     let union = a.len() + b.len() - common;
     if union == 0 { 0.0 } else { common as f64 / union as f64 }
-}
-
-/// Cosine similarity of two embeddings, clamped to `[0,1]`; 0 where one of them is zero.
-///
-/// Dot product and norms are integers, so the bits are the same everywhere.
-pub fn cosine(a: &[i32], b: &[i32]) -> f64 {
-    // 64 bits hold the sum for texts of up to 2^26 features, which is more than a span may have.
-    let dot = |x: &[i32], y: &[i32]| -> f64 {
-        let products = x.iter().zip(y).map(|(x, y)| i64::from(*x) * i64::from(*y));
-        products.fold(0_i64, i64::wrapping_add) as f64
-    };
-    let norms = dot(a, a) * dot(b, b);
-    if norms > 0.0 { (dot(a, b) / norms.sqrt()).clamp(0.0, 1.0) } else { 0.0 }
 }
 
 /// Writes a value as the reference does: null as nothing, a string as it is, anything else as Python's
@@ -139,19 +176,20 @@ fn words(lower: &str) -> impl Iterator<Item = &str> {
 /// Where the characters of one kind end that begin at a place.
 #[inline]
 fn after(text: &str, mut at: usize, kind: Kind) -> usize {
-    loop {
-        let rest = &text.as_bytes()[at..];
-        let Some(run) = rest.iter().position(|byte| KINDS[usize::from(*byte)] != kind) else {
-            return text.len();
-        };
-        at += run;
+    while let Some(byte) = text.as_bytes().get(at) {
+        let found = KINDS[usize::from(*byte)];
+        if found == kind {
+            at += 1;
+            continue;
+        }
         // Whether what is not ASCII is of the kind takes longer to say.
-        let next = if rest[run].is_ascii() { None } else { text[at..].chars().next() };
+        let next = if found == Kind::Other { text[at..].chars().next() } else { None };
         match next.filter(|c| is_word(*c) == (kind == Kind::Word)) {
             Some(c) => at += c.len_utf8(),
-            None => return at,
+            None => break,
         }
     }
+    at
 }
 
 fn is_word(c: char) -> bool {
@@ -206,20 +244,20 @@ const fn place(number: u64) -> u8 {
 
 /// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts
 /// come out near zero.
-struct Embedding {
+struct Features {
     // Of each dimension how often with the sign plus and minus.
     counts: [i32; 512],
     // A word between its marks.
     padded: String,
 }
 
-impl Default for Embedding {
+impl Default for Features {
     fn default() -> Self {
         Self { counts: [0; 512], padded: String::new() }
     }
 }
 
-impl Embedding {
+impl Features {
     /// Counts the pieces of a word between its marks.
     fn add_pieces(&mut self, word: &str) {
         if !word.is_ascii() {
@@ -259,7 +297,7 @@ impl Embedding {
         }
     }
 
-    fn cells(&self) -> Vec<i32> {
+    fn cells(&self) -> Embedding {
         let (signs, _) = self.counts.as_chunks();
         signs.iter().map(|[plus, minus]| plus - minus).collect()
     }
@@ -343,7 +381,7 @@ mod tests {
     fn slow(text: &str) -> OutputDigest {
         let lower = text.to_lowercase();
         let words = lower.split(|c| !is_word(c)).filter(|word| !word.is_empty());
-        let (mut tokens, mut embedding) = (BTreeSet::new(), vec![0; 256]);
+        let (mut tokens, mut cells) = (BTreeSet::new(), vec![0; 256]);
         for word in words {
             if word.chars().count() > 1 && !STOP_WORDS.contains(&word) {
                 tokens.insert(xxh3_64(word.as_bytes()));
@@ -352,12 +390,11 @@ mod tests {
             let pieces = padded.windows(3).map(|piece| piece.iter().collect());
             for feature in pieces.chain([word.to_owned()]) {
                 let hash = xxh3_64(feature.as_bytes());
-                embedding[usize::try_from(hash % 256).unwrap()] +=
-                    if hash >> 63 == 0 { 1 } else { -1 };
+                cells[usize::try_from(hash % 256).unwrap()] += if hash >> 63 == 0 { 1 } else { -1 };
             }
         }
         let tokens = tokens.into_iter().collect();
-        OutputDigest { tokens, embedding, ..OutputDigest::default() }
+        OutputDigest { tokens, embedding: cells.into(), ..OutputDigest::default() }
     }
 
     proptest! {
@@ -386,8 +423,8 @@ mod tests {
     fn a_text_is_like_itself_and_unlike_another() {
         let a = digest("Find cheap flights to Paris").unwrap();
         let b = digest("Quarterly tax filing deadlines").unwrap();
-        assert!((cosine(&a.embedding, &a.embedding) - 1.0).abs() < 1e-12);
-        assert!(cosine(&a.embedding, &b.embedding) < 0.4);
+        assert!((a.embedding.cosine(&a.embedding) - 1.0).abs() < 1e-12);
+        assert!(a.embedding.cosine(&b.embedding) < 0.4);
         assert!((jaccard(&a.tokens, &a.tokens) - 1.0).abs() < 1e-12);
         assert!(jaccard(&a.tokens, &b.tokens) < 1e-12);
         assert!(jaccard(&[], &[]) < 1e-12);

@@ -11,7 +11,7 @@
 
 use super::Computation;
 use crate::math::Quanta;
-use crate::math::text::{cosine, jaccard};
+use crate::math::text::jaccard;
 use crate::update::OutputDigest;
 
 /// The signal's name.
@@ -50,16 +50,16 @@ pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) 
 pub fn of_one_model(a: &OutputDigest, b: &OutputDigest) -> bool {
     a.embedder != 0
         && a.embedder == b.embedder
-        && a.model_embedding.len() == b.model_embedding.len()
+        && a.model_embedding.dimensions() == b.model_embedding.dimensions()
 }
 
 /// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so where the cosine is
 /// not above it, nothing is.
 fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
     let cosine = if of_one_model(a, b) {
-        cosine(&a.model_embedding, &b.model_embedding)
+        a.model_embedding.cosine(&b.model_embedding)
     } else {
-        cosine(&a.embedding, &b.embedding)
+        a.embedding.cosine(&b.embedding)
     };
     if cosine <= floor { 0.0 } else { cosine * jaccard(&a.tokens, &b.tokens) }
 }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn where_a_model_embedded_both_its_word_counts() {
         let digest = |embedder, model_embedding: &[i32]| OutputDigest {
-            model_embedding: model_embedding.to_vec(),
+            model_embedding: model_embedding.iter().copied().collect(),
             embedder,
             ..digest("search flight price").unwrap()
         };

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{AgentKey, SessionKey, facts, is_default};
 use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
+use crate::math::text::Embedding;
 use crate::span::{SpanId, Status, TraceId};
 
 /// Whether more may come of a trace.
@@ -251,10 +252,10 @@ facts! {
     pub struct OutputDigest {
         /// Sorted hashes of the distinct tokens.
         pub tokens: Vec<u64>,
-        /// The hashed embedding: integer counts, so that a cosine has the same bits everywhere.
-        pub embedding: Vec<i32>,
+        /// The hashed embedding, of counts.
+        pub embedding: Embedding,
         /// What an embedding model made of the text, of length one, in steps of 1e-6; only if one was asked.
-        pub model_embedding: Vec<i32>,
+        pub model_embedding: Embedding,
         /// Hash of that model's name.
         pub embedder: u64,
     }
