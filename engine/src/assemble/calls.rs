@@ -8,7 +8,7 @@ use crate::options::LoopOptions;
 use crate::span::{Log, Span, ToolFacts};
 use crate::trace::TraceContents;
 
-/// Calls by the hash of the tool's name.
+/// Calls by the hash of the tool's name; what models call without one has the empty name, and may be any tool's.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Few<u64, Called>);
 
@@ -46,12 +46,12 @@ impl Calls {
             self.of_span(name, tool.arguments.is_some(), options);
         }
         let said = span.model.iter().flat_map(|model| &model.tool_calls);
-        said.filter_map(name).for_each(|tool| self.said(tool, options));
+        said.map(name).for_each(|tool| self.said(tool, options));
     }
 
     /// Likewise what a log record says.
     pub(super) fn note_log(&mut self, log: &Log, options: &LoopOptions) {
-        log.tool_calls.iter().filter_map(name).for_each(|tool| self.said(tool, options));
+        log.tool_calls.iter().map(name).for_each(|tool| self.said(tool, options));
     }
 
     /// Whether some tool that may not be called again and again was called often enough for a loop, by so many spans of tools
@@ -93,8 +93,8 @@ impl Calls {
     }
 }
 
-fn name(tool: &ToolFacts) -> Option<&str> {
-    tool.name.as_deref()
+fn name(tool: &ToolFacts) -> &str {
+    tool.name.as_deref().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -148,6 +148,12 @@ mod tests {
     fn a_span_whose_name_no_model_said_may_be_of_a_tool_that_one_called() {
         let spans = [vec![ran("poll_job"); 3], vec![asked("search")]].concat();
         assert!(may_loop(&spans));
+        // One that a model called without a name has the arguments that the model said.
+        let asked_unnamed = asked("");
+        let bare = ToolFacts { arguments: None, ..facts("search") };
+        let bare = Span { tool: Some(bare), ..Span::default() };
+        assert!(!may_loop(&vec![bare.clone(); 3]));
+        assert!(may_loop(&[vec![bare; 3], vec![asked_unnamed]].concat()));
         // A tool without a name, too.
         let unnamed = Span { tool: Some(ToolFacts::default()), ..Span::default() };
         assert!(may_loop(&[vec![unnamed; 3], vec![asked("search")]].concat()));

@@ -327,7 +327,7 @@ impl Assemble {
         let due = look == Pending::Tell || held.state != State::Open || held.is_linked();
         let passed_over = mem::take(&mut held.passed_over);
         let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
-        if mem::take(&mut held.root_is_new) && !due && !may_loop {
+        if mem::take(&mut held.root_is_new) && !due {
             self.learn_name_of(id);
         }
         let held = self.traces.get_mut(id)?;

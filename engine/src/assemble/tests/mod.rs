@@ -150,6 +150,52 @@ fn a_turn_whose_agent_waits_for_somebody_is_not_over_until_it_went_on_or_is_of_a
 }
 
 #[test]
+fn a_loop_of_calls_that_models_made_without_a_name_is_told_while_it_runs() {
+    let asked = |id: u8| {
+        let call = ToolFacts {
+            name: None,
+            call_id: Some(Arc::from(id.to_string())),
+            ..tool(id).tool.unwrap()
+        };
+        let model = ModelFacts { tool_calls: vec![call], ..ModelFacts::default() };
+        Span { model: Some(model), ..span(id + 10, 1, Operation::Chat) }
+    };
+    let ran = |id: u8| {
+        let call = ToolFacts {
+            arguments: None,
+            call_id: Some(Arc::from(id.to_string())),
+            ..tool(id).tool.unwrap()
+        };
+        Span { tool: Some(call), ..tool(id) }
+    };
+    let mut stage = stage();
+    let updates = feed(&mut stage, (2..5).flat_map(|id| [asked(id), ran(id)]).collect(), at(0));
+    assert_eq!((updates[0].state, updates[0].loops.len()), (TraceState::Open, 1));
+}
+
+#[test]
+fn a_root_names_the_agent_of_other_traces_however_often_its_tools_were_called() {
+    let service =
+        Arc::new(Resource { service_name: Some(Arc::from("shop")), ..Resource::default() });
+    let of_shop = |span: Span| Span { resource: Arc::clone(&service), ..span };
+    let ran = |id: u8| {
+        let mut span = of_shop(tool(id));
+        let arguments = Arguments::from_canonical(format!("{{\"n\":{id}}}"), vec![]);
+        span.tool.as_mut().unwrap().arguments = Some(arguments);
+        span
+    };
+    let named = Span { agent_name: Some(Arc::from("support")), ..of_shop(root()) };
+    let other = Span { trace_id: TraceId([8; 16]), ..of_shop(tool(2)) };
+    let mut stage = stage();
+    assert_eq!(feed(&mut stage, vec![other], at(0)), []);
+    assert_eq!(feed(&mut stage, (2..6).map(ran).chain([named]).collect(), at(5)), []);
+    // The trace with the root is not over before 15.
+    stage.handle_timeout(at(10));
+    let told = stage.drain().into_iter().find(|update| update.trace_id == TraceId([8; 16]));
+    assert_eq!(told.unwrap().agent.unwrap().agent_name, "support");
+}
+
+#[test]
 fn what_can_wait_of_an_open_trace_is_told_now_and_then() {
     let mut stage = stage();
     assert_eq!(feed(&mut stage, vec![tool(2)], at(0)), []);

@@ -229,10 +229,10 @@ impl Spans {
         })
     }
 
-    /// The tools that models called by name.
+    /// The tools that models called; empty: without a name.
     pub fn said_tools(&self) -> impl Iterator<Item = &str> {
         let models = self.rare().iter().filter_map(|rare| rare.model.as_ref());
-        models.flat_map(|model| &model.calls).filter_map(|tool| tool.name.as_deref())
+        models.flat_map(|model| &model.calls).map(|tool| tool.name.as_deref().unwrap_or_default())
     }
 
     /// Calls in the output of models.
