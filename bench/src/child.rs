@@ -1,13 +1,15 @@
 //! A server under test, in a process of its own.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::cores::{self, Cores};
 
@@ -21,6 +23,8 @@ pub(crate) enum Server {
     Stock,
     /// The same under the daemon's allocator
     StockMimalloc,
+    /// The OpenTelemetry Collector with the spanmetrics connector; `bench/collector/build` builds it
+    Collector,
     /// Agentgauge itself, with full scoring
     Daemon,
 }
@@ -44,6 +48,13 @@ struct Bound {
 /// How long a page of metrics may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The Collector's file, beside this program.
+const COLLECTOR: &str = "agentgauge-bench-collector";
+
+/// How often it is looked whether a server listens, and how many times: for half a minute.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOKS: usize = 600;
+
 impl Server {
     /// Its name, as on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -51,6 +62,7 @@ impl Server {
             Self::Floor => "floor",
             Self::Stock => "stock",
             Self::StockMimalloc => "stock-mimalloc",
+            Self::Collector => "collector",
             Self::Daemon => "daemon",
         }
     }
@@ -60,6 +72,7 @@ impl Server {
         match self {
             Self::Floor | Self::StockMimalloc | Self::Daemon => "mimalloc",
             Self::Stock => "system",
+            Self::Collector => "go",
         }
     }
 
@@ -77,17 +90,17 @@ impl Server {
         let own = std::env::current_exe()?;
         let (name, build) = match self {
             Self::Floor | Self::StockMimalloc => return Ok(own),
-            Self::Stock => ("agentgauge-bench-system-allocator", "-p agentgauge-bench"),
-            Self::Daemon => ("agentgauge", "-p agentgauge"),
+            Self::Stock => {
+                ("agentgauge-bench-system-allocator", "cargo build --release -p agentgauge-bench")
+            }
+            Self::Collector => (COLLECTOR, "bench/collector/build"),
+            Self::Daemon => ("agentgauge", "cargo build --release -p agentgauge"),
         };
         let beside = own.with_file_name(name);
         if beside.exists() {
             return Ok(beside);
         }
-        let missing = format!(
-            "{} is not there; build it with `cargo build --release {build}`",
-            beside.display()
-        );
+        let missing = format!("{} is not there; build it with `{build}`", beside.display());
         Err(io::Error::new(io::ErrorKind::NotFound, missing))
     }
 
@@ -103,6 +116,7 @@ impl Server {
         environment: &[(&'static str, String)],
     ) -> io::Result<Running> {
         let mut command = Command::new(self.program()?);
+        let port = (self == Self::Collector).then(free_port).transpose()?;
         match self {
             Self::Floor => command.args(["server", "floor"]),
             Self::Stock | Self::StockMimalloc => command.args(["server", "stock"]),
@@ -112,13 +126,40 @@ impl Server {
                 .args(["--otlp-http", "127.0.0.1:0"])
                 .args(["--http", "127.0.0.1:0"])
                 .env("AGENTGAUGE__LOG__LEVEL", "warn"),
+            Self::Collector => {
+                command.arg(format!("--config=yaml:{}", spanmetrics(port))).stderr(Stdio::null())
+            }
         };
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         cores::pin(&cores.server)?;
         let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         cores::pin(&cores.generator)?;
-        Running::new(process?)
+        match port {
+            Some(grpc) => Running::listening(process?, grpc),
+            None => Running::new(process?),
+        }
     }
+}
+
+/// An address of the loopback on which nothing listens.
+fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+/// The Collector's configuration, as JSON, which is YAML too: metrics of spans with the connector's defaults, for Prometheus.
+fn spanmetrics(grpc: Option<SocketAddr>) -> serde_json::Value {
+    json!({
+        "receivers": { "otlp": { "protocols": { "grpc": { "endpoint": grpc } } } },
+        "connectors": { "spanmetrics": {} },
+        "exporters": { "prometheus": { "endpoint": "127.0.0.1:0" } },
+        "service": {
+            "telemetry": { "metrics": { "level": "none" } },
+            "pipelines": {
+                "traces": { "receivers": ["otlp"], "exporters": ["spanmetrics"] },
+                "metrics": { "receivers": ["spanmetrics"], "exporters": ["prometheus"] },
+            },
+        },
+    })
 }
 
 impl Running {
@@ -135,6 +176,21 @@ impl Running {
                 Err(io::Error::other(format!("it did not say where it listens: {error}")))
             }
         }
+    }
+
+    /// One that does not say when it listens on this address.
+    fn listening(process: Child, grpc: SocketAddr) -> io::Result<Self> {
+        let mut running = Self { process, grpc, http: None };
+        for _ in 0..LOOKS {
+            if TcpStream::connect(grpc).is_ok() {
+                return Ok(running);
+            }
+            if let Some(status) = running.process.try_wait()? {
+                return Err(io::Error::other(format!("it ended with {status}")));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Err(io::Error::other(format!("it does not listen on {grpc}")))
     }
 
     /// Its process id.

@@ -111,7 +111,7 @@ struct Bench {
     /// Bytes of a data frame: Go's client sends 16384, others up to 262144
     #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1_024..=262_144))]
     frame: u32,
-    /// Servers to measure; without this all of them
+    /// Servers to measure; without this all but the Collector
     #[arg(long, value_enum, value_delimiter = ',')]
     servers: Vec<Server>,
     /// How often each server is measured

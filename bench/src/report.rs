@@ -81,6 +81,8 @@ struct OfServer {
     times_floor: Option<Spread>,
     /// Over the stock server's of the same repeat: the one under the system's allocator if it was measured.
     times_stock: Option<Spread>,
+    /// Over the Collector's of the same repeat.
+    times_collector: Option<Spread>,
     /// Bytes on the wire over processor seconds, in millions.
     wire_megabytes_per_cpu_second: Spread,
     /// While requests were sent; the daemon goes on scoring afterwards.
@@ -133,6 +135,7 @@ impl Report {
         };
         let floor = micros(&Server::Floor);
         let stock = micros(&Server::Stock).or_else(|| micros(&Server::StockMimalloc));
+        let collector = micros(&Server::Collector);
         let servers = samples.iter().map(|(server, samples)| {
             let each = |figure: fn(&Sample) -> f64| Spread::of(samples.iter().map(figure));
             let over = |base: &Option<Vec<f64>>| {
@@ -145,6 +148,7 @@ impl Report {
                 cpu_micros_per_span: each(Sample::micros_per_span),
                 times_floor: over(&floor),
                 times_stock: over(&stock),
+                times_collector: over(&collector),
                 wire_megabytes_per_cpu_second: each(|sample| {
                     sample.wire_bytes as f64 * 1e3 / sample.cpu_nanos as f64
                 }),
@@ -210,7 +214,7 @@ impl Report {
         format!(
             "agentgauge {} on {}; {pinned}; {} connections of {} streams; medians [least-most] of {} repeats.\n\
              floor and stock are tonic's server in one thread, with the daemon's frame and window sizes; stock is under the \
-             system's allocator,\nall others under mimalloc. CPU is of all threads, by schedstat; the daemon's ends when all \
+             system's allocator,\nthe Collector under Go's, all others under mimalloc. CPU is of all threads, by schedstat; the daemon's ends when all \
              traces are scored.",
             self.version,
             self.processor.as_deref().unwrap_or("an unknown processor"),
@@ -269,6 +273,7 @@ impl OfCase {
                 of.cpu_micros_per_span.show(3),
                 ratio(&of.times_floor),
                 ratio(&of.times_stock),
+                ratio(&of.times_collector),
                 format!("{:.0}", of.wire_megabytes_per_cpu_second.median),
                 format!("{:.0}", of.spans_per_second.median),
                 format!("{:.2}", of.cores_busy.median),
@@ -280,6 +285,7 @@ impl OfCase {
             "CPU us/span",
             "x floor",
             "x stock",
+            "x collector",
             "MB/CPU-s",
             "spans/s",
             "busy",
