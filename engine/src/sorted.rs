@@ -3,6 +3,7 @@
 //! What things are sorted by need not be in the list: whoever looks for one says how each compares with it.
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 
 /// Things of a block, at most.
 const BLOCK: usize = 256;
@@ -10,8 +11,8 @@ const BLOCK: usize = 256;
 /// Things in an order, each once.
 #[derive(Clone, Debug)]
 pub(crate) struct Sorted<T> {
-    // Invariant: none is empty.
-    blocks: Vec<Vec<T>>,
+    // Invariant: none is empty. What is due goes from the front.
+    blocks: Vec<VecDeque<T>>,
 }
 
 impl<T> Default for Sorted<T> {
@@ -37,9 +38,8 @@ impl<T: Copy> Sorted<T> {
         place: &dyn Fn(T) -> Ordering,
     ) -> impl Iterator<Item = T> + use<'a, T> {
         let (block, at) = self.seek(place);
-        let first = self.blocks.get(block).and_then(|block| block.get(at..)).unwrap_or_default();
-        let others = self.blocks.get(block.saturating_add(1)..).unwrap_or_default();
-        first.iter().chain(others.iter().flatten()).copied()
+        let blocks = self.blocks.get(block..).unwrap_or_default();
+        blocks.iter().flatten().skip(at).copied()
     }
 
     /// Adds one where it belongs; returns whether there was none like it.
@@ -54,7 +54,7 @@ impl<T: Copy> Sorted<T> {
             (block, at) = (block - 1, before.len());
         }
         match self.blocks.get_mut(block) {
-            None => self.blocks.push(vec![item]),
+            None => self.blocks.push(VecDeque::from([item])),
             Some(items) => {
                 items.insert(at, item);
                 if items.len() > BLOCK {
@@ -73,7 +73,7 @@ impl<T: Copy> Sorted<T> {
         if self.at(block, at).is_none_or(|found| place(found) != Ordering::Equal) {
             return false;
         }
-        let length = |at: usize| self.blocks.get(at).map_or(BLOCK, Vec::len);
+        let length = |at: usize| self.blocks.get(at).map_or(BLOCK, VecDeque::len);
         let (here, next) = (length(block) - 1, length(block + 1));
         if let Some(items) = self.blocks.get_mut(block) {
             items.remove(at);
@@ -96,7 +96,7 @@ impl<T: Copy> Sorted<T> {
     /// The first that is not before what is looked for: its block, and where it is in there.
     fn seek(&self, place: impl Fn(T) -> Ordering) -> (usize, usize) {
         let before = |item: &T| place(*item) == Ordering::Less;
-        let block = self.blocks.partition_point(|block| block.last().is_some_and(before));
+        let block = self.blocks.partition_point(|block| block.back().is_some_and(before));
         let at = self.blocks.get(block).map_or(0, |block| block.partition_point(before));
         (block, at)
     }

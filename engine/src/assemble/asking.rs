@@ -65,7 +65,11 @@ impl Assemble {
 
     /// Reads a trace as it stands, and asks what its reading leaves to ask. If it is undecided whether its texts are kept, a loop
     /// decides that.
-    pub(super) fn read_and_ask(&mut self, id: TraceKey, undecided: bool) -> Option<TraceUpdate> {
+    pub(super) fn read_and_ask(
+        &mut self,
+        id: TraceKey,
+        undecided: bool,
+    ) -> Option<Box<TraceUpdate>> {
         let held = self.traces.get(id)?;
         let trace = held.parts.view();
         let Reading { update, rubrics, texts } = self.read(id, held, &trace)?;

@@ -62,7 +62,9 @@ use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
 use super::tenants::{Shares, TenantHash, TraceKey};
-use super::trace::{Added, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored};
+use super::trace::{
+    Added, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored, may_repeat,
+};
 use super::update::{OverBy, TraceUpdate};
 
 /// What the stage is fed.
@@ -136,7 +138,7 @@ pub struct Refused {
 
 /// A trace as it stands.
 struct Reading {
-    update: TraceUpdate,
+    update: Box<TraceUpdate>,
     /// Rules for its answer that nobody has judged.
     rubrics: Vec<RubricRequest>,
     /// Its texts, if they are to be embedded.
@@ -338,7 +340,7 @@ impl Assemble {
         let update = self.read_and_ask(id, undecided);
         let held = self.traces.get_mut(id)?;
         held.bare = false;
-        if !due && !held.has_news(update.as_ref()) {
+        if !due && !held.has_news(update.as_deref()) {
             return None;
         }
         held.tells();
@@ -349,7 +351,10 @@ impl Assemble {
         let session = update.as_ref().and_then(|update| update.session.as_ref());
         let tombstone = held.leave(session);
         match update {
-            Some(update) => updates.push(held.stamp(update)),
+            Some(mut update) => {
+                held.stamp(&mut update);
+                updates.push(*update);
+            }
             None if held.state != State::Open && !held.counted_ignored => {
                 held.counted_ignored = true;
                 self.counts.add("traces_ignored", ignored(&held.parts));
@@ -365,11 +370,11 @@ impl Assemble {
     /// Whether a trace that is open has a loop, or had one when it was told.
     fn may_have_news(&self, id: TraceKey) -> bool {
         let Some(held) = self.traces.get(id) else { return false };
-        let trace = held.parts.view();
-        let loops = has_loop(&trace, &self.rules);
+        let trace = || held.parts.view();
+        let loops = may_repeat(&held.parts, &self.rules.loops) && has_loop(&trace(), &self.rules);
         debug_assert_eq!(
             loops,
-            evaluate(id.id, &trace, &self.rules, false).is_some_and(|all| !all.loops.is_empty())
+            evaluate(id.id, &trace(), &self.rules, false).is_some_and(|all| !all.loops.is_empty())
         );
         loops || held.has_told()
     }

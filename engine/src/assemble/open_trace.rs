@@ -460,7 +460,7 @@ impl OpenTrace {
     }
 
     /// Fills in what the stage knows.
-    pub(super) fn stamp(&mut self, update: TraceUpdate) -> TraceUpdate {
+    pub(super) fn stamp(&mut self, update: &mut TraceUpdate) {
         self.uncertain = update.uncertain;
         if !update.loops.is_empty() {
             let told = self.told.get_or_insert_default();
@@ -473,22 +473,17 @@ impl OpenTrace {
         }
         let named = update.session.as_ref().is_some_and(SessionKey::is_named);
         if self.state == State::Done && !update.uncertain && !named {
-            self.told.get_or_insert_default().spending = Some(Spent::of(&update));
+            self.told.get_or_insert_default().spending = Some(Spent::of(update));
         }
-        let state = match self.state {
+        update.state = match self.state {
             State::Open => TraceState::Open,
             State::Done => TraceState::Done,
             State::Sealed => TraceState::Sealed,
         };
-        TraceUpdate {
-            revision: self.revision,
-            state,
-            touched_unix_nano: self.touched.0,
-            partial: self.partial,
-            evidence: self.evidence,
-            told: self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default(),
-            ..update
-        }
+        update.revision = self.revision;
+        update.touched_unix_nano = self.touched.0;
+        (update.partial, update.evidence) = (self.partial, self.evidence);
+        update.told = self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default();
     }
 }
 

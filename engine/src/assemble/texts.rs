@@ -56,6 +56,9 @@ impl SpanBatch {
 impl Assemble {
     /// Applies spans that came together at `now`.
     pub fn spans(&mut self, mut together: SpanBatch, now: Timestamp) {
+        if !together.spans().any(Span::is_of_turn) {
+            return self.together(together, now);
+        }
         let of_turn = |place: &usize| together.all.get(*place).is_some_and(Span::is_of_turn);
         let (turns, others): (Vec<_>, _) = together.places.iter().copied().partition(of_turn);
         together.places = others;

@@ -13,18 +13,20 @@ mod cycle;
 mod error_retry;
 mod exact_repeat;
 mod near_repeat;
+mod repeats;
 mod reported;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::repeats::Repeats;
 pub use self::reported::reported;
 
+use super::few::Few;
 use super::math::Quanta;
 use super::options::{LoopOptions, Thresholds};
 use super::span::{Timestamp, Tokens};
@@ -212,10 +214,12 @@ pub fn find_between(
 /// Tokens and dollars of a loop are those of the model calls that start after its first call has started and end
 /// before its last one has.
 pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
+    if may_be(calls, options) { search(calls, spends, options) } else { Vec::new() }
+}
+
+/// Likewise, whether or not there can be any.
+fn search(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
     let mut found = Vec::new();
-    if !may_be(calls, options) {
-        return found;
-    }
     let mut free = vec![Range { start: 0, end: calls.len() }];
     for kind in LoopKind::ALL {
         let Some(find) = kind.finder() else { continue };
@@ -240,22 +244,35 @@ pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<
     found
 }
 
-/// Whether some tool is called often enough for a loop: mostly none is.
+/// Whether enough calls have something in common, and some tool is called often enough for a loop: mostly none is.
 fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     let least = least(options);
+    let fewest = least.known.min(least.names);
     // A single call may be a run of any kind.
-    if least.known.min(least.names) < 2 {
+    if fewest < 2 {
         return true;
     }
-    let mut tools: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    if calls.len() >= least.known.min(least.names) {
-        for call in calls.iter().filter(|call| !options.allows(&call.name)) {
-            let (known, all) = tools.entry(&call.name).or_default();
-            *known += usize::from(call.arguments_hash.is_some());
-            *all += 1;
-        }
+    if calls.len() < fewest {
+        return false;
     }
-    tools.values().any(|(known, all)| *known >= least.known || *all >= least.names)
+    let mut repeats = Repeats::new(options);
+    for call in calls {
+        repeats.add(call.arguments_hash.map(|_| &call.argument_values[..]));
+        (call.error == Some(true)).then(|| repeats.fail());
+    }
+    repeats.reach(least) && is_often(calls, least, options)
+}
+
+/// Whether some tool that is not allowed to is called so often.
+fn is_often(calls: &[ToolCall], least: Least, options: &LoopOptions) -> bool {
+    let mut tools: Few<&str, (usize, usize)> = Few::default();
+    for call in calls {
+        let (known, all) = tools.or_default(&call.name);
+        *known += usize::from(call.arguments_hash.is_some());
+        *all += 1;
+    }
+    let often = |(known, all): &(usize, usize)| *known >= least.known || *all >= least.names;
+    tools.iter().any(|(tool, count)| often(count) && !options.allows(tool))
 }
 
 /// The worst severity among loops that weigh.

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn call(at: u64, name: &str, arguments: Option<u64>, result: Option<u64>) -> ToolCall {
@@ -240,4 +242,34 @@ fn a_loop_costs_what_its_model_calls_cost() {
     let entry = &find(&list, &spends, &LoopOptions::default())[0].entry;
     let tokens = entry.tokens.unwrap();
     assert_eq!((tokens.input, tokens.output, entry.cost_quanta), (Some(20), None, Some(14)));
+}
+
+/// Calls whose arguments have few values or many, of which all but one are the same; some differ in their order alone.
+fn alike() -> impl Strategy<Value = Vec<ToolCall>> {
+    let arguments =
+        prop::option::weighted(0.8, (0_u64..3, prop_oneof![Just(0_u64), 1_u64..4, 8_u64..11]));
+    let sent = (prop_oneof![Just("f"), Just("f"), Just("g"), Just("")], arguments, any::<bool>());
+    prop::collection::vec(sent, 0..9).prop_map(|sent| {
+        let calls = sent.into_iter().enumerate().map(|(at, (name, arguments, failed))| ToolCall {
+            arguments_hash: arguments.map(|(hash, values)| 100 * values + hash),
+            argument_values: arguments.map_or_else(Vec::new, |(hash, values)| {
+                (1..values).chain((values > 0).then_some(100 + hash / 2)).collect()
+            }),
+            error: Some(failed && at % 2 == 0),
+            ..call(at as u64, name, None, None)
+        });
+        calls.collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn where_calls_have_too_little_in_common_there_is_no_loop(
+        calls in alike(),
+        names_only in 2_u64..6,
+        near_repeat_similarity in 0.5..1.0,
+    ) {
+        let options = LoopOptions { names_only, near_repeat_similarity, ..LoopOptions::default() };
+        prop_assert_eq!(find(&calls, &[], &options), search(&calls, &[], &options));
+    }
 }

@@ -36,7 +36,7 @@ pub(super) struct ModelRow {
     pub(super) tokens: Tokens,
     cost: Option<Quanta>,
     pub(super) calls: Vec<ToolRow>,
-    results: Vec<ResultView>,
+    pub(super) results: Vec<ResultView>,
     pub(super) asked_by_user: Option<bool>,
     #[serde(default)]
     compacted: bool,

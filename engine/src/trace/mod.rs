@@ -29,6 +29,7 @@ use self::shape::{Call, Shape};
 use self::span_view::{Model, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::Symbols;
+pub use self::tools::may_repeat;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use self::turn::Turn;
 pub use self::whose::scope_by_agent;
@@ -122,14 +123,14 @@ pub fn evaluate(
     TraceView { parts, shape, logs }: &TraceView<'_>,
     rules: &Rules,
     done: bool,
-) -> Option<TraceUpdate> {
+) -> Option<Box<TraceUpdate>> {
     if !behaves(shape) {
         return None;
     }
     let models = model_calls(shape, logs);
     let calls = tools::of(shape, &models, logs, done);
     let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
-    let mut update = TraceUpdate {
+    let mut update = Box::new(TraceUpdate {
         trace_id,
         session: Some(session(trace_id, shape, &outermost, rules)),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
@@ -139,7 +140,7 @@ pub fn evaluate(
         remarks: remarks::of(shape, parts, &models).map(Box::new),
         reported: reported(parts),
         ..TraceUpdate::default()
-    };
+    });
     update.agent = Some(agent(&outermost));
     outcome(&mut update, shape, &models);
     let turn = Turn { shape, outermost: &outermost, models: &models, logs };

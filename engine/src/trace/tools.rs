@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Logs;
 use super::shape::{Call, Shape};
 use super::span_view::{ResultView, Tool};
+use super::{Logs, TraceContents};
+use crate::loops::{self, Repeats};
+use crate::options::LoopOptions;
+use crate::span::Operation;
 use crate::update::{CallResult, ToolCall};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
@@ -56,6 +59,38 @@ pub(super) fn of(
         tool_call(&tool, span, span.failed)
     };
     spans.iter().map(call).collect()
+}
+
+/// Whether a trace may have a loop, by what its calls have in common: often that tells without laying the trace out.
+pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
+    let (mut ran, mut said) = (Repeats::new(options), Repeats::new(options));
+    let (mut says, mut reports) = (false, false);
+    for span in parts.spans.iter() {
+        reports |= span.reports_loop();
+        if span.operation == Operation::ExecuteTool {
+            ran.add(span.tool().and_then(|tool| tool.arguments).map(|arguments| arguments.values));
+            span.failed.then(|| ran.fail());
+        }
+        // A function that ran may be what a model called.
+        (span.failed && span.operation == Operation::Other).then(|| said.fail());
+        let Some(model) = span.said() else { continue };
+        for call in &model.calls {
+            said.add(call.seen().arguments.map(|arguments| arguments.values));
+        }
+        model.results.iter().filter(|result| result.failed).for_each(|_| said.fail());
+        says |= !model.calls.is_empty();
+    }
+    for log in parts.logs() {
+        let arguments = log.tool_calls.iter().map(|call| call.arguments.as_ref());
+        arguments.for_each(|own| said.add(own.map(|own| &own.values()[..])));
+        log.tool_results.iter().filter(|result| result.failed).for_each(|_| said.fail());
+        says |= !log.tool_calls.is_empty();
+    }
+    if says {
+        ran.guess();
+    }
+    let least = loops::least(options);
+    reports || least.known.min(least.names) < 2 || ran.reach(least) || said.reach(least)
 }
 
 /// The tool that a span is of whose name no model called, but whose arguments one called another tool with: some

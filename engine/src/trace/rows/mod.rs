@@ -300,7 +300,8 @@ impl Spans {
             let own = row.name.as_deref().filter(|_| named && !row.has(TOOL | MODEL));
             let name = own.unwrap_or_default();
             let flags = row.flags & (PARENT_KNOWN | PARENT_REMOTE);
-            let like = (row.origin, row.operation, flags, name);
+            // Names are shared: where one stands tells it from others.
+            let like = (row.origin, row.operation, flags, name.as_ptr());
             if near.contains(&Some(like)) {
                 return None;
             }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    CALL_ID, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who,
+    CALL_ID, INPUT_TOKENS, MODEL, ModelRow, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow,
+    Who,
 };
 use crate::span::{Attempt, Remarks, Resource, Tokens};
 use crate::trace::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
@@ -95,6 +96,11 @@ impl<'a> SpanView<'a> {
             asked_by_user: row.asked_by_user(),
             ..Model::default()
         })
+    }
+
+    /// What it says of a model call that has no room in a row.
+    pub(in crate::trace) fn said(&self) -> Option<&'a ModelRow> {
+        self.rest.rare?.model.as_deref()
     }
 
     /// Whether it says anything of a model call.
