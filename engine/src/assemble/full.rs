@@ -56,7 +56,7 @@ impl Assemble {
         let mut trace = OpenTrace::new(id, tenant, now, now);
         for span in spans {
             let resource = self.resources.shared(&span.resource);
-            trace.parts.spans.add(span, &resource, &mut self.symbols, false);
+            trace.parts.spans.add(span, resource, &mut self.symbols, false);
         }
         let reading = self.read(id, &trace, &trace.parts.view());
         reading.is_some_and(|reading| {

@@ -426,11 +426,13 @@ impl Assemble {
             let resource = resources.shared(&span.resource);
             let before = held.parts.spans.text_bytes();
             match held.take(span, (options.max_spans_per_trace, &rules.loops), |spans, span| {
-                spans.add(span, &resource, symbols, texts)
+                spans.add(span, resource, symbols, texts)
             }) {
                 Ok(added) => {
                     // Of two that have one id one is left out, whichever came first.
-                    counts.add_many("spans", "duplicate", u64::from(added != Added::New));
+                    if added != Added::New {
+                        counts.add("spans", "duplicate");
+                    }
                     if added == Added::Known {
                         continue;
                     }

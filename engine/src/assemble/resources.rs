@@ -18,19 +18,25 @@ pub(super) struct Resources {
 
 impl Resources {
     /// The same resource as it was met before.
-    pub(super) fn shared(&mut self, resource: &Arc<Resource>) -> Arc<Resource> {
-        if let Some((_, same)) = self.last.as_ref().filter(|(last, _)| Arc::ptr_eq(last, resource))
-        {
-            return Arc::clone(same);
+    pub(super) fn shared(&mut self, resource: &Arc<Resource>) -> &Arc<Resource> {
+        let known = &mut self.known;
+        let (last, same) =
+            self.last.get_or_insert_with(|| (Arc::clone(resource), met(known, resource)));
+        if !Arc::ptr_eq(last, resource) {
+            (*last, *same) = (Arc::clone(resource), met(known, resource));
         }
-        let same = self.known.get(resource).cloned().unwrap_or_else(|| {
-            if self.known.len() >= MOST {
-                self.known.clear();
-            }
-            self.known.insert(Arc::clone(resource));
-            Arc::clone(resource)
-        });
-        self.last = Some((Arc::clone(resource), Arc::clone(&same)));
         same
     }
+}
+
+/// The one among these that is the same; where there is none it is added.
+fn met(known: &mut BTreeSet<Arc<Resource>>, resource: &Arc<Resource>) -> Arc<Resource> {
+    if let Some(same) = known.get(resource) {
+        return Arc::clone(same);
+    }
+    if known.len() >= MOST {
+        known.clear();
+    }
+    known.insert(Arc::clone(resource));
+    Arc::clone(resource)
 }

@@ -129,7 +129,7 @@ impl Assemble {
                 for span in spans {
                     if held.has_room(span, self.options.max_spans_per_trace) {
                         let resource = self.resources.shared(&span.resource);
-                        held.parts.spans.add(span, &resource, &mut self.symbols, true);
+                        held.parts.spans.add(span, resource, &mut self.symbols, true);
                     }
                 }
                 self.text_bytes.change(id, 0, held.parts.spans.text_bytes());

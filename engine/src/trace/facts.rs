@@ -70,8 +70,8 @@ impl ToolRow {
     }
 
     /// Whether there is room for it in a row.
-    pub(super) fn fits(&self) -> bool {
-        self.arguments.is_none() && self.result.is_none() && !self.phantom
+    pub(super) fn fits(facts: &ToolFacts) -> bool {
+        facts.arguments.is_none() && facts.result_hash.is_none() && !facts.phantom
     }
 
     pub(super) fn seen(&self) -> Tool<'_> {
@@ -117,18 +117,18 @@ impl ModelRow {
     }
 
     /// Whether there is room for it in a row.
-    pub(super) fn fits(&self) -> bool {
-        let Tokens { input, cached, cache_written, output } = self.tokens;
+    pub(super) fn fits(facts: &ModelFacts, texts: bool) -> bool {
+        let Tokens { input, cached, cache_written, output } = facts.tokens;
         let short = |count: Option<u64>| count.is_none_or(|count| u32::try_from(count).is_ok());
         short(input)
             && short(output)
             && cached.is_none()
             && cache_written.is_none()
-            && self.cost.is_none()
-            && !self.compacted
-            && self.first_chunk_nanos.is_none()
-            && self.calls.is_empty()
-            && self.results.is_empty()
+            && facts.cost.is_none()
+            && !facts.compacted
+            && (facts.first_chunk_nanos.is_none() || !texts)
+            && facts.tool_calls.is_empty()
+            && facts.tool_results.is_empty()
     }
 
     pub(super) fn seen(&self) -> Model<'_> {

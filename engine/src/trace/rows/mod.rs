@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::seen::Rest;
 use super::facts::{ModelRow, TextRow, ToolRow};
-use super::span_view::SpanView;
+use super::span_view::{SpanView, hash};
 use super::symbol::{Symbol, Symbols};
 use crate::span::{
-    Attempt, Operation, Pause, Remarks, Resource, SessionName, Span, SpanId, Status, Timestamp,
-    Tokens,
+    Attempt, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Span, SpanId, Status,
+    Timestamp, Tokens, ToolFacts,
 };
 
 /// Spans by id, each once.
@@ -188,20 +188,24 @@ impl Spans {
         texts: bool,
     ) -> Added {
         let held = self.place_of(span.span_id);
-        let whole = Whole::of(span, resource, symbols, texts && !self.forgone);
+        let texts = texts && !self.forgone;
         let Some(at) = held else {
-            self.push(whole);
+            self.put(span, resource, symbols, texts);
             return Added::New;
         };
-        if self.at(at).is_some_and(|held| held.whole().holds_against(&whole.seen().whole())) {
+        let mut own = Self::default();
+        own.put(span, resource, symbols, texts);
+        let holds =
+            |held: SpanView<'_>| own.iter().any(|other| held.whole().holds_against(&other.whole()));
+        if self.at(at).is_some_and(holds) {
             return Added::Known;
         }
         let others = mem::take(self);
         self.forgone = others.forgone;
-        let mut instead = Some(whole);
+        let mut instead = own.into_wholes().next();
         for (place, whole) in others.into_wholes().enumerate() {
             let whole = if place == at { instead.take() } else { Some(whole) };
-            whole.into_iter().for_each(|whole| self.push(whole));
+            whole.into_iter().for_each(|whole| self.put_back(whole));
         }
         Added::Instead
     }
@@ -406,11 +410,76 @@ impl Spans {
         Some(row.seen(self.origins.get(place(row.origin))?, response_id, rare))
     }
 
-    fn push(&mut self, whole: Whole) {
-        let Whole { mut row, origin, response_id, rare } = whole;
+    /// Adds a span that is not there.
+    fn put(&mut self, span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols, texts: bool) {
+        let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
+            || (texts && span.operation == Operation::Chat);
+        let name = Some(&*span.name).filter(|name| named && !name.is_empty());
+        let name = name.map(|name| symbols.of(name));
+        let mut row = SpanRow::of(span);
+        row.origin = self.origin_of(span, resource, symbols);
+        let mut response_id = None;
+        match (&span.tool, &span.model) {
+            (Some(tool), None) if ToolRow::fits(tool) => row.call(tool, symbols),
+            (None, Some(model)) if ModelRow::fits(model, texts) => {
+                response_id = row.model(model, symbols);
+            }
+            (None, None) => {}
+            (tool, model) => {
+                let rare = self.rare_of_next();
+                rare.tool = tool.as_ref().map(|facts| ToolRow::of(facts, symbols, texts).into());
+                rare.model = model.as_ref().map(|facts| ModelRow::of(facts, symbols, texts).into());
+            }
+        }
+        if !row.has(TOOL | MODEL) {
+            row.name = name;
+        } else if name.is_some() {
+            self.rare_of_next().name = name;
+        }
+        self.put_rare(span, texts);
+        self.push(row, response_id);
+    }
+
+    /// Adds what few spans say in common, other than of calls.
+    fn put_rare(&mut self, span: &Span, texts: bool) {
+        if span.attempt.is_some() || span.remarks.is_some() {
+            let rare = self.rare_of_next();
+            (rare.attempt, rare.remarks) = (span.attempt.clone(), span.remarks.clone());
+        }
+        let read = span.operation != Operation::ExecuteTool;
+        let output = span.output.as_ref().filter(|_| texts || read);
+        if span.input.is_some() || output.is_some() {
+            let rare = self.rare_of_next();
+            rare.input = span.input.as_ref().map(|text| TextRow::of(text, texts, true));
+            rare.output = output.map(|text| TextRow::of(text, true, !read));
+        }
+    }
+
+    /// What stands beside the row that comes next.
+    fn rare_of_next(&mut self) -> &mut Rare {
+        let row = self.next();
+        let rare = &mut self.beside.get_or_insert_default().rare;
+        if rare.last().is_none_or(|last| last.row != row) {
+            rare.push(Rare { row, ..Rare::default() });
+        }
+        let last = rare.len() - 1;
+        &mut rare[last]
+    }
+
+    /// The number of the row that comes next.
+    fn next(&self) -> u32 {
         // Invariant: traces are bounded far below four billion spans.
-        let at = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
-        row.origin = self.origin(origin);
+        u32::try_from(self.rows.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Adds a row; what is rare of it is there.
+    fn push(&mut self, row: SpanRow, response_id: Option<u64>) {
+        let at = self.next();
+        if let Some(id) = response_id {
+            self.beside.get_or_insert_default().response_ids.push((at, id));
+        }
+        let rare = self.rare().last().filter(|last| last.row == at);
+        self.text_bytes += rare.map_or(0, Rare::text_bytes);
         if !self.places.is_empty() {
             self.places.insert(row.span_id, at);
         }
@@ -418,28 +487,35 @@ impl Spans {
         if self.rows.len() == LONG {
             self.index();
         }
-        if response_id.is_none() && rare.is_none() {
-            return;
-        }
-        let beside = self.beside.get_or_insert_default();
-        beside.response_ids.extend(response_id.map(|id| (at, id)));
-        if let Some(rare) = rare {
-            self.text_bytes += rare.text_bytes();
-            beside.rare.push(Rare { row: at, ..rare });
-        }
     }
 
-    /// The place of an origin.
-    fn origin(&mut self, origin: Origin) -> u32 {
-        let found = self.origins.iter().rev().take(LAST).position(|other| *other == origin);
-        let at = match found {
-            Some(back) => self.origins.len() - 1 - back,
-            None => {
-                self.origins.push(origin);
-                self.origins.len() - 1
-            }
-        };
-        u32::try_from(at).unwrap_or(u32::MAX)
+    /// Adds what was taken out.
+    fn put_back(&mut self, whole: Whole) {
+        let Whole { mut row, origin, response_id, rare } = whole;
+        let known = self.known_origin(|other| *other == origin);
+        row.origin = known.unwrap_or_else(|| self.add_origin(origin));
+        if let Some(rare) = rare {
+            let row = self.next();
+            *self.rare_of_next() = Rare { row, ..rare };
+        }
+        self.push(row, response_id);
+    }
+
+    /// The place of a span's origin.
+    fn origin_of(&mut self, span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols) -> u32 {
+        let known = self.known_origin(|origin| origin.is_of(span, resource));
+        known.unwrap_or_else(|| self.add_origin(Origin::of(span, resource, symbols)))
+    }
+
+    /// The place of one of the last origins.
+    fn known_origin(&self, is_meant: impl Fn(&Origin) -> bool) -> Option<u32> {
+        let back = self.origins.iter().rev().take(LAST).position(is_meant)?;
+        u32::try_from(self.origins.len() - 1 - back).ok()
+    }
+
+    fn add_origin(&mut self, origin: Origin) -> u32 {
+        self.origins.push(origin);
+        u32::try_from(self.origins.len() - 1).unwrap_or(u32::MAX)
     }
 
     /// All that is said of each.
@@ -457,12 +533,28 @@ impl Spans {
     }
 }
 
-impl Whole {
-    fn of(span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols, texts: bool) -> Self {
-        let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
-            || (texts && span.operation == Operation::Chat);
-        let name = Some(&*span.name).filter(|name| named && !name.is_empty());
-        let mut row = SpanRow {
+impl Origin {
+    fn of(span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols) -> Self {
+        let who = Who::says(span).then(|| Box::new(Who::of(span, symbols)));
+        Self { scope: span.scope, parent: span.parent, resource: Arc::clone(resource), who }
+    }
+
+    /// Whether it is that of a span which comes from this resource.
+    fn is_of(&self, span: &Span, resource: &Arc<Resource>) -> bool {
+        self.parent == span.parent
+            && self.scope == span.scope
+            && self.resource == *resource
+            && match &self.who {
+                None => !Who::says(span),
+                Some(who) => who.is_of(span),
+            }
+    }
+}
+
+impl SpanRow {
+    /// What all spans say.
+    fn of(span: &Span) -> Self {
+        let mut row = Self {
             span_id: span.span_id,
             start: span.start,
             end: span.end,
@@ -477,48 +569,9 @@ impl Whole {
         row.set(STOPPED, span.stopped);
         row.set(PARENT_KNOWN, span.remote_parent.is_some());
         row.set(PARENT_REMOTE, span.remote_parent == Some(true));
-        let (tool, model) = (span.tool.as_ref(), span.model.as_ref());
-        let tool = tool.map(|facts| ToolRow::of(facts, symbols, texts));
-        let model = model.map(|facts| ModelRow::of(facts, symbols, texts));
-        let read = span.operation != Operation::ExecuteTool;
-        let mut rare = Rare {
-            attempt: span.attempt.clone(),
-            remarks: span.remarks.clone(),
-            input: span.input.as_ref().map(|text| TextRow::of(text, texts, true)),
-            output: span
-                .output
-                .as_ref()
-                .filter(|_| texts || read)
-                .map(|text| TextRow::of(text, true, !read)),
-            ..Rare::default()
-        };
-        let mut response_id = None;
-        match (tool, model) {
-            (Some(tool), None) if tool.fits() => row.call(tool),
-            (None, Some(model)) if model.fits() => response_id = row.model(model),
-            (tool, model) => (rare.tool, rare.model) = (tool.map(Box::new), model.map(Box::new)),
-        }
-        let name = name.map(|name| symbols.of(name));
-        if row.has(TOOL | MODEL) {
-            rare.name = name;
-        } else {
-            row.name = name;
-        }
-        let origin = Origin {
-            scope: span.scope,
-            parent: span.parent,
-            resource: Arc::clone(resource),
-            who: Who::of(span, symbols),
-        };
-        Self { row, origin, response_id, rare: rare.says().then_some(rare) }
+        row
     }
 
-    fn seen(&self) -> SpanView<'_> {
-        self.row.seen(&self.origin, self.response_id, self.rare.as_ref())
-    }
-}
-
-impl SpanRow {
     fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
@@ -528,22 +581,24 @@ impl SpanRow {
     }
 
     /// Takes a tool call that fits.
-    fn call(&mut self, tool: ToolRow) {
+    fn call(&mut self, tool: &ToolFacts, symbols: &mut Symbols) {
         self.flags |= TOOL;
         self.set(CALL_ID, tool.call_id.is_some());
-        (self.name, self.number) = (tool.name, tool.call_id.unwrap_or(0));
+        self.name = tool.name.as_ref().map(|name| symbols.of(name));
+        self.number = tool.call_id.as_deref().map_or(0, hash);
     }
 
     /// Takes a model call that fits; the id of its answer is left.
-    fn model(&mut self, model: ModelRow) -> Option<u64> {
+    fn model(&mut self, model: &ModelFacts, symbols: &mut Symbols) -> Option<u64> {
         let Tokens { input, output, .. } = model.tokens;
         self.flags |= MODEL;
         self.set(INPUT_TOKENS, input.is_some());
         self.set(OUTPUT_TOKENS, output.is_some());
         self.set(ENDS, model.asked_by_user.is_some());
         self.set(ENDS_WITH_USER, model.asked_by_user == Some(true));
-        (self.name, self.number) = (model.name, input.unwrap_or(0) | output.unwrap_or(0) << 32);
-        model.response_id
+        self.name = model.model.as_ref().map(|name| symbols.of(name));
+        self.number = input.unwrap_or(0) | output.unwrap_or(0) << 32;
+        model.response_id.as_deref().map(hash)
     }
 
     fn remote_parent(&self) -> Option<bool> {
@@ -577,24 +632,18 @@ impl SpanRow {
 }
 
 impl Who {
-    fn of(span: &Span, symbols: &mut Symbols) -> Option<Box<Self>> {
-        let names = [
-            &span.agent_name,
-            &span.workflow,
-            &span.agent_id,
-            &span.agent_version,
-            &span.environment,
-        ];
-        let says = names.iter().any(|name| name.is_some())
+    /// Whether a span speaks for anybody.
+    fn says(span: &Span) -> bool {
+        Self::names(span).iter().any(|name| name.is_some())
             || span.session.is_some()
             || span.session_in_json.is_some()
-            || span.user.is_some();
-        if !says {
-            return None;
-        }
+            || span.user.is_some()
+    }
+
+    fn of(span: &Span, symbols: &mut Symbols) -> Self {
         let [agent_name, workflow, agent_id, agent_version, environment] =
-            names.map(|name| name.as_ref().map(|name| symbols.of(name)));
-        Some(Box::new(Self {
+            Self::names(span).map(|name| name.as_ref().map(|name| symbols.of(name)));
+        Self {
             agent_name,
             workflow,
             agent_id,
@@ -603,20 +652,28 @@ impl Who {
             session: span.session.clone(),
             session_in_json: span.session_in_json.clone(),
             user: span.user.clone(),
-        }))
+        }
     }
-}
 
-impl Rare {
-    /// Whether there is anything.
-    fn says(&self) -> bool {
-        self.name.is_some()
-            || self.tool.is_some()
-            || self.model.is_some()
-            || self.attempt.is_some()
-            || self.remarks.is_some()
-            || self.input.is_some()
-            || self.output.is_some()
+    /// Whether a span speaks for the same.
+    fn is_of(&self, span: &Span) -> bool {
+        let own = [
+            &self.agent_name,
+            &self.workflow,
+            &self.agent_id,
+            &self.agent_version,
+            &self.environment,
+        ];
+        let mut names = own.iter().zip(Self::names(span));
+        names.all(|(own, name)| own.as_deref() == name.as_deref())
+            && self.session == span.session
+            && self.session_in_json == span.session_in_json
+            && self.user == span.user
+    }
+
+    fn names(span: &Span) -> [&Option<Arc<str>>; 5] {
+        let Span { agent_name, workflow, agent_id, agent_version, environment, .. } = span;
+        [agent_name, workflow, agent_id, agent_version, environment]
     }
 }
 
