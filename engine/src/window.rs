@@ -15,7 +15,7 @@ use super::score::agent_consistency::AgentConsistency;
 use super::score::agent_reliability::reliability;
 use super::score::risk::FLAG_OVER;
 use super::span::Timestamp;
-use super::update::{LastTrace, PaneSum};
+use super::update::{LastTrace, Level, PaneSum};
 use super::view::WindowView;
 
 /// Panes before the open one that make a window.
@@ -48,46 +48,35 @@ impl Window {
 
     /// Adds a pane.
     pub fn add(&mut self, pane: &PaneSum) {
-        self.traces += pane.traces;
-        self.sessions += pane.sessions;
-        self.efforts.merge(&pane.efforts);
-        self.risks += pane.risk_count;
-        for level in &pane.levels {
-            *self.levels.entry(level.level).or_default() += level.count;
-        }
-        for level in &pane.judged_levels {
-            *self.judged_levels.entry(level.level).or_default() += level.count;
-        }
-        self.consistency.merge(consistency(pane));
-        for (name, sum) in pane.signals.iter() {
-            self.add_signal(name.clone(), sum.count, sum.sum_quanta);
-        }
+        self.replace(&PaneSum::default(), pane);
     }
 
     /// Takes back a pane that was added.
     pub fn remove(&mut self, pane: &PaneSum) {
-        self.traces -= pane.traces;
-        self.sessions -= pane.sessions;
-        self.efforts.unmerge(&pane.efforts);
-        self.risks -= pane.risk_count;
-        for (held, levels) in
-            [(&mut self.levels, &pane.levels), (&mut self.judged_levels, &pane.judged_levels)]
-        {
-            for level in levels {
-                if let Some(count) = held.get_mut(&level.level) {
-                    *count -= level.count;
-                }
-            }
-            held.retain(|_, count| *count > 0);
+        self.replace(pane, &PaneSum::default());
+    }
+
+    /// Adds a pane in the place of another that was added; only what differs is touched.
+    pub fn replace(&mut self, before: &PaneSum, after: &PaneSum) {
+        self.traces = self.traces - before.traces + after.traces;
+        self.sessions = self.sessions - before.sessions + after.sessions;
+        self.efforts.unmerge(&before.efforts);
+        self.efforts.merge(&after.efforts);
+        self.risks = self.risks - before.risk_count + after.risk_count;
+        replace_levels(&mut self.levels, &before.levels, &after.levels);
+        replace_levels(&mut self.judged_levels, &before.judged_levels, &after.judged_levels);
+        self.consistency.unmerge(consistency(before));
+        self.consistency.merge(consistency(after));
+        for (name, sum) in after.signals.iter() {
+            self.add_signal(name, sum.count, sum.sum_quanta);
         }
-        self.consistency.unmerge(consistency(pane));
-        for (name, sum) in pane.signals.iter() {
-            if let Some(held) = self.signals.get_mut(name) {
-                held.0 -= sum.count;
-                held.1 -= sum.sum_quanta;
+        for (name, sum) in before.signals.iter() {
+            let Some(held) = self.signals.get_mut(name) else { continue };
+            *held = (held.0 - sum.count, held.1 - sum.sum_quanta);
+            if held.0 == 0 {
+                self.signals.remove(name);
             }
         }
-        self.signals.retain(|_, (count, _)| *count > 0);
     }
 
     /// Adds all that another window holds.
@@ -104,12 +93,12 @@ impl Window {
         }
         self.consistency.merge(other.consistency);
         for (name, (count, sum)) in other.signals.iter() {
-            self.add_signal(name.clone(), *count, *sum);
+            self.add_signal(name, *count, *sum);
         }
     }
 
-    fn add_signal(&mut self, name: Cow<'static, str>, count: u64, sum: i128) {
-        let held = self.signals.or_default(name);
+    fn add_signal(&mut self, name: &Cow<'static, str>, count: u64, sum: i128) {
+        let held = self.signals.or_default_with(name, Cow::clone);
         *held = (held.0 + count, held.1 + sum);
     }
 
@@ -178,6 +167,38 @@ pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) 
     }
 }
 
+/// Takes levels back, and adds others; both are in order.
+fn replace_levels(held: &mut BTreeMap<i32, u64>, mut before: &[Level], mut after: &[Level]) {
+    loop {
+        let level = match (before, after) {
+            ([one, less @ ..], [other, more @ ..]) if one == other => {
+                (before, after) = (less, more);
+                continue;
+            }
+            ([one, ..], [other, ..]) => one.level.min(other.level),
+            ([one, ..], []) | ([], [one, ..]) => one.level,
+            ([], []) => return,
+        };
+        let (less, more) = (take(&mut before, level), take(&mut after, level));
+        let count = held.entry(level).or_default();
+        *count = *count - less + more;
+        if *count == 0 {
+            held.remove(&level);
+        }
+    }
+}
+
+/// The count of this level, if it is the first.
+fn take(levels: &mut &[Level], level: i32) -> u64 {
+    match levels {
+        [first, rest @ ..] if first.level == level => {
+            *levels = rest;
+            first.count
+        }
+        _ => 0,
+    }
+}
+
 fn consistency(pane: &PaneSum) -> AgentConsistency {
     AgentConsistency { count: pane.uncertainty_count, squares: pane.uncertainty_squares }
 }
@@ -209,7 +230,6 @@ mod tests {
 
     use super::*;
     use crate::score::agent_reliability::AgentReliability;
-    use crate::update::Level;
 
     #[test]
     fn windows_are_named_as_queries_write_them() {
@@ -246,9 +266,13 @@ mod tests {
         fn taking_a_pane_back_undoes_adding_it(left in prop::collection::vec(0.0..1.0_f64, 0..20), right in prop::collection::vec(0.0..1.0_f64, 0..20)) {
             let mut window = Window::default();
             window.add(&pane(&left));
-            let before = window.clone();
+            let mut before = window.clone();
             window.add(&pane(&right));
             window.remove(&pane(&right));
+            prop_assert_eq!(&window, &before);
+            window.add(&pane(&right));
+            window.replace(&pane(&right), &pane(&left));
+            before.add(&pane(&left));
             prop_assert_eq!(window, before);
         }
     }

@@ -54,12 +54,12 @@ impl Agent {
         let key = (pane.width_nanos, pane.index);
         let shard = self.shards.entry(number).or_default();
         let window = self.windows.entry(pane.width_nanos).or_default();
-        if let Some((_, old)) = shard.panes.remove(&key) {
-            window.remove(&old);
-        }
         if (pane.traces > 0 || pane.sessions > 0) && !is_out(key, wall) {
-            window.add(&pane);
-            shard.panes.insert(key, (revision, pane));
+            let (told, held) = shard.panes.entry(key).or_default();
+            window.replace(held, &pane);
+            (*told, *held) = (revision, pane);
+        } else if let Some((_, old)) = shard.panes.remove(&key) {
+            window.remove(&old);
         }
     }
 
