@@ -27,6 +27,9 @@ const STOP_WORDS: [&str; 70] = [
 /// Bytes of the longest stop word.
 const LONGEST: usize = 7;
 
+/// Cells of an embedding that are multiplied side by side.
+const LANES: usize = 4;
+
 /// The stop words as numbers, each at the place that it hashes to or the next that is free.
 const STOPS: [u64; 256] = {
     let (mut stops, mut at) = ([0; 256], 0);
@@ -65,8 +68,8 @@ enum Kind {
 #[serde(from = "Vec<i32>", into = "Vec<i32>")]
 pub struct Embedding {
     cells: Box<[i32]>,
-    /// The sum of the squares of the cells. 64 bits hold it for texts of up to 2^26 features, which is more than a span may have.
-    square: i64,
+    /// The sum of the squares of the cells, as the bits of a float.
+    square: u64,
 }
 
 impl Embedding {
@@ -77,9 +80,9 @@ impl Embedding {
 
     /// Cosine similarity to another one, clamped to `[0,1]`; 0 where one of them is zero.
     pub fn cosine(&self, other: &Self) -> f64 {
-        let norms = self.square as f64 * other.square as f64;
+        let norms = f64::from_bits(self.square) * f64::from_bits(other.square);
         if norms > 0.0 {
-            (dot(&self.cells, &other.cells) as f64 / norms.sqrt()).clamp(0.0, 1.0)
+            (dot(&self.cells, &other.cells) / norms.sqrt()).clamp(0.0, 1.0)
         } else {
             0.0
         }
@@ -88,7 +91,7 @@ impl Embedding {
 
 impl From<Vec<i32>> for Embedding {
     fn from(cells: Vec<i32>) -> Self {
-        Self { square: dot(&cells, &cells), cells: cells.into() }
+        Self { square: dot(&cells, &cells).to_bits(), cells: cells.into() }
     }
 }
 
@@ -104,9 +107,16 @@ impl FromIterator<i32> for Embedding {
     }
 }
 
-fn dot(a: &[i32], b: &[i32]) -> i64 {
-    let products = a.iter().zip(b).map(|(a, b)| i64::from(*a) * i64::from(*b));
-    products.fold(0, i64::wrapping_add)
+/// Products and their sum are whole numbers that floats hold exactly for texts of up to 2^26 features, which is more than a span may
+/// have, so the order of the sum is of no matter.
+fn dot(a: &[i32], b: &[i32]) -> f64 {
+    let product = |(a, b): (&i32, &i32)| f64::from(*a) * f64::from(*b);
+    let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0.0; LANES];
+    for (a, b) in a.iter().zip(b) {
+        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, pair)| *sum += product(pair));
+    }
+    sums.into_iter().chain(last_a.iter().zip(last_b).map(product)).sum()
 }
 
 /// Returns what a text is compared by; `None` for an empty one.
@@ -139,12 +149,14 @@ pub fn tokens(text: &str) -> BTreeSet<String> {
 
 /// Jaccard similarity of two sorted sets, in `[0,1]`; 0 for two empty ones.
 pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
-    let (mut at_a, mut at_b, mut common) = (0, 0, 0_usize);
+    // A step goes past the lesser of two, or past both of equals.
+    let (mut at_a, mut at_b, mut steps) = (0, 0, 0_usize);
     while let (Some(x), Some(y)) = (a.get(at_a), b.get(at_b)) {
         at_a += usize::from(x <= y);
         at_b += usize::from(y <= x);
-        common += usize::from(x == y);
+        steps += 1;
     }
+    let common = at_a + at_b - steps;
     let union = a.len() + b.len() - common;
     if union == 0 { 0.0 } else { common as f64 / union as f64 }
 }
