@@ -103,6 +103,9 @@ impl From<&Effort> for EffortBuckets {
 }
 
 impl EffortBuckets {
+    /// Of a run of which the wire tells nothing.
+    const NOTHING: Self = Self([UNTOLD; Measure::ALL.len()]);
+
     /// Of each measure; `None` where the wire does not tell.
     fn each(self) -> [Option<u16>; Measure::ALL.len()] {
         self.0.map(told)
@@ -296,17 +299,12 @@ impl EffortSums {
     /// counts instructions.
     #[inline(never)]
     pub fn replace(&mut self, before: Option<EffortBuckets>, after: Option<EffortBuckets>) {
-        let nothing = EffortBuckets([UNTOLD; Measure::ALL.len()]);
-        let changes = before.unwrap_or(nothing).changes_to(after.unwrap_or(nothing));
-        for (held, change) in self.0.iter_mut().zip(changes) {
-            let (before, after) = change.unwrap_or_default();
-            if let Some(bucket) = before {
-                held.traces = held.traces.saturating_sub(1);
-                held.sum = held.sum.saturating_sub(bucket.into());
-            }
-            if let Some(bucket) = after {
-                held.traces = held.traces.saturating_add(1);
-                held.sum = held.sum.saturating_add(bucket.into());
+        let [before, after] = [before, after].map(|of| of.unwrap_or(EffortBuckets::NOTHING).0);
+        for ((held, before), after) in self.0.iter_mut().zip(before).zip(after) {
+            if before != after {
+                let (one, other) = (told_sum(before), told_sum(after));
+                held.traces = held.traces.saturating_sub(one.traces).saturating_add(other.traces);
+                held.sum = held.sum.saturating_sub(one.sum).saturating_add(other.sum);
             }
         }
     }
@@ -336,6 +334,12 @@ impl EffortSums {
 
 fn told(bucket: u16) -> Option<u16> {
     (bucket != UNTOLD).then_some(bucket)
+}
+
+/// What the bucket of one run adds to sums.
+fn told_sum(bucket: u16) -> PartialSum {
+    let sum = if bucket == UNTOLD { 0 } else { bucket.into() };
+    PartialSum { traces: u64::from(bucket != UNTOLD), sum }
 }
 
 /// The share of runs that took less, those alike counted half.
