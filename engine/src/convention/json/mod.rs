@@ -380,16 +380,33 @@ impl<'a> Lexer<'a> {
 
 /// Bytes before the first that ends a string, begins an escape or may not stand in one.
 fn plain(bytes: &[u8]) -> usize {
-    let is_special = |byte: &u8| *byte < b' ' || *byte == b'"' || *byte == b'\\';
-    // The same, of many bytes together.
-    let has_special = |chunk: &&[u8; 16]| {
-        chunk.iter().fold(false, |any, byte| {
-            any | ((byte ^ b'"').min(byte ^ b'\\').min(byte & !(b' ' - 1)) == 0)
-        })
-    };
-    let (chunks, _) = bytes.as_chunks();
-    let start = 16 * chunks.iter().take_while(|chunk| !has_special(chunk)).count();
-    start + bytes[start..].iter().take_while(|byte| !is_special(byte)).count()
+    // Most strings are keys, and end in the first words.
+    let (short, long) = bytes.split_at(bytes.len().min(16));
+    let (words, rest) = short.as_chunks();
+    for (at, word) in words.iter().enumerate() {
+        let special = specials(u64::from_le_bytes(*word));
+        if special > 0 {
+            return 8 * at + usize::try_from(special.trailing_zeros() / 8).unwrap_or(0);
+        }
+    }
+    if let Some(at) = rest.iter().position(is_special) {
+        return short.len() - rest.len() + at;
+    }
+    let end = memchr::memchr2(b'"', b'\\', long).unwrap_or(long.len());
+    let least = long[..end].iter().fold(u8::MAX, |least, byte| least.min(*byte));
+    let plain = if least < b' ' { long.iter().position(is_special) } else { None };
+    short.len() + plain.unwrap_or(end)
+}
+
+fn is_special(byte: &u8) -> bool {
+    *byte < b' ' || *byte == b'"' || *byte == b'\\'
+}
+
+/// The first bit that is set is in the first special byte of a word, if there is one.
+fn specials(word: u64) -> u64 {
+    let all = |byte: u8| u64::from_ne_bytes([byte; 8]);
+    let zeros = |word: u64| word.wrapping_sub(all(1)) & !word & all(0x80);
+    zeros(word ^ all(b'"')) | zeros(word ^ all(b'\\')) | zeros(word & all(!(b' ' - 1)))
 }
 
 fn write_string(string: &str, text: &mut String) {
