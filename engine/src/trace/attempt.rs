@@ -15,13 +15,12 @@ pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents) -> Option<Attempt> {
     let own = shape.all_outermost_first().filter_map(SpanView::attempt);
     let resources =
         shape.all_outermost_first().filter_map(|span| span.resource().attempt.as_deref());
-    let mut said = own.chain(resources).peekable();
     let mut logged = parts.logs().flat_map(|log| &log.violations).peekable();
     // Most traces are none.
-    if said.peek().is_none() && logged.peek().is_none() {
+    if !parts.spans.say_attempt() && logged.peek().is_none() {
         return None;
     }
-    let said: Vec<&Said> = said.collect();
+    let said: Vec<&Said> = own.chain(resources).collect();
     let violations: BTreeSet<&Violation> =
         said.iter().flat_map(|said| &said.violations).chain(logged).collect();
     let attempt = Attempt {

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
-use self::shape::{Call, Shape};
+use self::shape::{ModelCall, Shape};
 use self::span_view::{Model, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::Symbols;
@@ -35,7 +35,6 @@ use self::turn::Turn;
 pub use self::whose::scope_by_agent;
 use self::whose::{agent, session};
 use super::loops::{self, Spend};
-use super::math::sequence::adjacent_repeats;
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::{Prices, Rate};
 use super::signal::CONSTRAINT_VIOLATION;
@@ -66,7 +65,7 @@ pub struct TraceView<'a> {
 impl TraceContents {
     /// Lays the trace out.
     pub fn view(&self) -> TraceView<'_> {
-        TraceView { parts: self, shape: Shape::new(self.spans.iter()), logs: Logs::of(self) }
+        TraceView { parts: self, shape: Shape::new(&self.spans), logs: Logs::of(self) }
     }
 
     /// Log records in order of their ids.
@@ -129,21 +128,21 @@ pub fn evaluate(
     }
     let models = model_calls(shape, logs);
     let calls = tools::of(shape, &models, logs, done);
-    let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
+    let last = shape.last_model(&models);
     let mut update = Box::new(TraceUpdate {
         trace_id,
-        session: Some(session(trace_id, shape, &outermost, rules)),
+        session: Some(session(trace_id, shape, rules)),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
-        user: outermost.iter().find_map(|span| span.user()).map(str::to_owned),
+        user: shape.outermost_first().find_map(SpanView::user).map(str::to_owned),
         attempt: attempt::of(shape, parts).map(Box::new),
         remarks: remarks::of(shape, parts, &models).map(Box::new),
         reported: reported(parts),
         ..TraceUpdate::default()
     });
-    update.agent = Some(agent(&outermost));
-    outcome(&mut update, shape, &models);
-    let turn = Turn { shape, outermost: &outermost, models: &models, logs };
+    update.agent = Some(agent(shape));
+    outcome(&mut update, shape, last);
+    let turn = Turn { shape, models: &models, last, logs };
     turn.texts(&mut update, rules.keep_content, done);
     turn.link(&mut update, &calls);
     let spends = spent(&mut update, shape, &models, &rules.prices);
@@ -162,11 +161,8 @@ pub fn evaluate(
         update.loops.push(Loop { trace_ids: vec![trace_id], ..told });
     }
     // Unknown tools are not equal to each other.
-    let names = calls.iter().enumerate();
-    let names =
-        names.map(|(at, call)| Some(call.name.as_str()).filter(|name| !name.is_empty()).ok_or(at));
-    let names: Vec<Result<&str, usize>> = names.collect();
-    update.adjacent_tool_repeats = adjacent_repeats(&names) as u64;
+    let again = |pair: &&[ToolCall]| !pair[0].name.is_empty() && pair[0].name == pair[1].name;
+    update.adjacent_tool_repeats = calls.windows(2).filter(again).count() as u64;
     update.calls_without_tool = calls_without_tool(&models, &calls);
     update.steps = (models.len() + calls.len()) as u64;
     update.wasted_steps = wasted(&models, &calls);
@@ -195,7 +191,7 @@ fn behaves(shape: &Shape<'_>) -> bool {
 }
 
 /// The model calls of a trace, with what its log records tell of them.
-fn model_calls<'a>(shape: &Shape<'a>, logs: &Logs<'a>) -> Vec<Call<'a>> {
+fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'_>) -> Vec<ModelCall<'s>> {
     let mut models = shape.model_calls();
     for model in &mut models {
         if !model.failed && logs.of_span(model).any(|log| log.failed) {
@@ -208,8 +204,7 @@ fn model_calls<'a>(shape: &Shape<'a>, logs: &Logs<'a>) -> Vec<Call<'a>> {
 
 /// The agent that the spans of a trace name, if they do.
 pub fn named_agent(TraceView { shape, .. }: &TraceView<'_>) -> Option<AgentKey> {
-    let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
-    Some(agent(&outermost)).filter(|agent| !agent.agent_name.is_empty())
+    Some(agent(shape)).filter(|agent| !agent.agent_name.is_empty())
 }
 
 /// Whether a log record told its root: that comes first, and all that is in it is its agent's.
@@ -223,9 +218,8 @@ pub fn source<'a>(TraceView { shape, .. }: &TraceView<'a>) -> Option<(&'a Arc<Re
 }
 
 /// How it ended.
-fn outcome<'a>(update: &mut TraceUpdate, shape: &Shape<'a>, models: &[Call<'a>]) {
+fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, last: Option<&ModelCall<'_>>) {
     let root = shape.root();
-    let last = shape.last_model(models);
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
     update.error = root.is_some_and(|root| root.failed) || last.is_some_and(|model| model.failed);
@@ -235,7 +229,7 @@ fn outcome<'a>(update: &mut TraceUpdate, shape: &Shape<'a>, models: &[Call<'a>])
 fn spent(
     update: &mut TraceUpdate,
     shape: &Shape<'_>,
-    models: &[Call<'_>],
+    models: &[ModelCall<'_>],
     prices: &Prices,
 ) -> Vec<Spend> {
     let totals = shape.totals(models);
@@ -278,11 +272,12 @@ fn spent(
         };
         spend.cost.is_none() && !span.failed && !covered()
     });
-    let unpriced: Vec<&Call<'_>> = unpriced.map(|(call, _)| call).collect();
+    let unpriced: Vec<&ModelCall<'_>> = unpriced.map(|(call, _)| call).collect();
     update.calls_without_cost = unpriced.len() as u64;
     update.unpriced = unknown_models(&unpriced, prices);
     let named = models.iter().filter_map(|span| span.model.as_ref()?.name);
     let mut names: Vec<&str> = named.map(|name| name.text).collect();
+    names.dedup();
     names.sort_unstable();
     names.dedup();
     update.models = names.into_iter().map(str::to_owned).collect();
@@ -290,7 +285,7 @@ fn spent(
 }
 
 /// The models of these calls that no table has a price for, of calls of which it would be known what they cost; how many each.
-fn unknown_models(unpriced: &[&Call<'_>], prices: &Prices) -> Vec<(String, u64)> {
+fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(String, u64)> {
     let mut models: BTreeMap<&str, u64> = BTreeMap::new();
     let tells = |model: &&Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
     for model in unpriced.iter().filter_map(|span| span.model.as_ref()).filter(tells) {
@@ -315,7 +310,7 @@ fn of_trace(trace_id: TraceId, found: loops::Found) -> Loop {
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
 /// model's error there alone.
-fn blame_last(models: &mut [Call<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
+fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
     let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
     let Some(last) = last.filter(|_| shape.root().is_some_and(|root| root.failed)) else { return };
     let answered = |model: &Model<'_>| {
@@ -361,12 +356,12 @@ impl<'a> Logs<'a> {
 /// The sum of what model calls know, and how many do not know: a failed call that says nothing used nothing, and one that a total
 /// covers is in there. `None` if none knows.
 fn sum_known(
-    models: &[Call<'_>],
-    totals: &[(Call<'_>, BTreeSet<usize>)],
+    models: &[ModelCall<'_>],
+    totals: &[(ModelCall<'_>, BTreeSet<usize>)],
     of: fn(&Tokens) -> Option<u64>,
 ) -> (Option<u64>, u64) {
-    let known = |call: &Call<'_>| call.model.as_ref().and_then(|model| of(&model.tokens));
-    let covered = |span: &Call<'_>| {
+    let known = |call: &ModelCall<'_>| call.model.as_ref().and_then(|model| of(&model.tokens));
+    let covered = |span: &ModelCall<'_>| {
         totals.iter().any(|(total, below)| below.contains(&span.at) && known(total).is_some())
     };
     let silent = models.iter().filter(|span| known(span).is_none());
@@ -378,7 +373,7 @@ fn sum_known(
 }
 
 /// The most model calls, in the order of their starts, between which no tool call starts.
-fn calls_without_tool(models: &[Call<'_>], calls: &[ToolCall]) -> u64 {
+fn calls_without_tool(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let mut starts: Vec<u64> = models.iter().map(|model| model.start.0).collect();
     starts.sort_unstable();
     // Invariant: calls are in the order of their starts.
@@ -388,7 +383,7 @@ fn calls_without_tool(models: &[Call<'_>], calls: &[ToolCall]) -> u64 {
 }
 
 /// Failed model and tool calls, and tool calls that repeat an earlier one and its result.
-fn wasted(models: &[Call<'_>], calls: &[ToolCall]) -> u64 {
+fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let mut seen = BTreeSet::new();
     let failed_models = models.iter().filter(|span| span.failed).count();
     let wasted_calls = calls.iter().filter(|call| {

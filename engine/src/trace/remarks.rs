@@ -1,7 +1,7 @@
 //! What a trace says beside its calls: of its session, of guardrails, of people.
 
 use super::TraceContents;
-use super::shape::{Call, Shape};
+use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
 use crate::span;
 use crate::update::{Guardrail, Remarks};
@@ -11,7 +11,16 @@ const MAX: usize = 100;
 
 /// The first word about an earlier session from the outermost span inwards; guardrails in the order of their spans; whether it waits
 /// for somebody; when the conversation was cut down to a summary.
-pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents, models: &[Call<'_>]) -> Option<Remarks> {
+pub(super) fn of(
+    shape: &Shape<'_>,
+    parts: &TraceContents,
+    models: &[ModelCall<'_>],
+) -> Option<Remarks> {
+    let compacted_unix_nano = compactions(models);
+    // Of most traces nothing is said.
+    if compacted_unix_nano.is_empty() && parts.logs.is_none() && !parts.spans.say_remarks() {
+        return None;
+    }
     let said = || shape.behaviour().filter_map(SpanView::remarks);
     let edits = |accepted| said().filter(|said| said.accepted_edit == Some(accepted)).count();
     let remarks = Remarks {
@@ -23,7 +32,7 @@ pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents, models: &[Call<'_>]) 
         waits_since_unix_nano: waits_since(parts),
         accepted_edits: edits(true) as u64,
         rejected_edits: edits(false) as u64,
-        compacted_unix_nano: compactions(models),
+        compacted_unix_nano,
     };
     (remarks != Remarks::default()).then_some(remarks)
 }
@@ -43,8 +52,9 @@ fn waits_since(parts: &TraceContents) -> Option<u64> {
 }
 
 /// When the conversation was cut down to a summary, in order: what is called again after that is called anew.
-pub(super) fn compactions(models: &[Call<'_>]) -> Vec<u64> {
-    let compacted = |model: &&Call<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
+pub(super) fn compactions(models: &[ModelCall<'_>]) -> Vec<u64> {
+    let compacted =
+        |model: &&ModelCall<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
     let mut starts: Vec<u64> = models.iter().filter(compacted).map(|model| model.start.0).collect();
     starts.sort_unstable();
     starts

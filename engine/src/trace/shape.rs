@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Deref;
 
+use super::rows::Spans;
 use super::span_view::{Model, Said, SpanView, Tool};
 use super::whose::agent_name;
 use crate::span::{Operation, SpanId, Status, Timestamp};
@@ -12,49 +13,67 @@ use crate::span::{Operation, SpanId, Status, Timestamp};
 pub(super) struct Shape<'a> {
     /// All spans.
     pub(super) spans: Vec<SpanView<'a>>,
-    // By place: the span above, if it is known.
-    above: Vec<Option<usize>>,
-    // How many known spans are above; those of a cycle each once.
-    depths: Vec<usize>,
-    // Evaluators and all below them: not the agent's behaviour.
-    evaluators: Vec<bool>,
-    // What model calls are told by.
-    model: Operation,
-    // Of model calls that have none below themselves, how many are below.
-    models_below: Vec<usize>,
-    // Some model call has one below it.
-    nested: bool,
+    // By place.
+    hanging: Vec<Hanging>,
     // Places from the outermost inwards.
     inwards: Vec<usize>,
+    // What model calls are told by.
+    model: Operation,
+    // Some model call has one below it.
+    nested: bool,
 }
 
-/// A model or tool call: what a span says of it, or what several say together.
-#[derive(Clone, Debug)]
-pub(super) struct Call<'a> {
-    span: SpanView<'a>,
+/// How a span hangs together with others.
+#[derive(Clone, Copy, Debug)]
+struct Hanging {
+    /// The span above, if it is known.
+    above: Option<usize>,
+    /// How many known spans are above; those of a cycle each once.
+    depth: usize,
+    /// It or one above it evaluates: not the agent's behaviour.
+    evaluates: bool,
+    /// Some model call is below.
+    has_models: bool,
+    /// Of model calls that have none below themselves, how many are below.
+    models_below: usize,
+}
+
+/// A model call: what a span says of it, or what several say together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ModelCall<'s> {
+    pub(super) span: &'s SpanView<'s>,
     pub(super) end: Timestamp,
-    pub(super) status: Status,
     pub(super) failed: bool,
     pub(super) stopped: bool,
-    pub(super) tool: Option<Tool<'a>>,
-    pub(super) model: Option<Model<'a>>,
-    pub(super) input: Option<Said<'a>>,
-    pub(super) output: Option<Said<'a>>,
+    pub(super) model: Option<Model<'s>>,
+    pub(super) input: Option<Said<'s>>,
+    pub(super) output: Option<Said<'s>>,
     pub(super) at: usize,
     // A log record says something of it.
     recorded: bool,
 }
 
-impl<'a> Call<'a> {
+/// A tool call; likewise.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToolSpan<'s> {
+    pub(super) span: &'s SpanView<'s>,
+    pub(super) end: Timestamp,
+    status: Status,
+    pub(super) failed: bool,
+    pub(super) tool: Option<Tool<'s>>,
+    pub(super) output: Option<Said<'s>>,
+    // A log record says something of it.
+    recorded: bool,
+}
+
+impl<'s> ModelCall<'s> {
     /// What a span says.
-    pub(super) fn of(span: &SpanView<'a>) -> Self {
+    fn of(span: &'s SpanView<'s>) -> Self {
         Self {
-            span: *span,
+            span,
             end: span.end,
-            status: span.status,
             failed: span.failed,
             stopped: span.stopped,
-            tool: span.tool(),
             model: span.model(),
             input: span.input(),
             output: span.output(),
@@ -62,62 +81,90 @@ impl<'a> Call<'a> {
             recorded: span.is_record(),
         }
     }
+}
+
+impl<'s> ToolSpan<'s> {
+    /// What a span says.
+    fn of(span: &'s SpanView<'s>) -> Self {
+        Self {
+            span,
+            end: span.end,
+            status: span.status,
+            failed: span.failed,
+            tool: span.tool(),
+            output: span.output(),
+            recorded: span.is_record(),
+        }
+    }
 
     /// Whether a log record tells it, and no more than that it began.
     pub(super) fn is_begun(&self) -> bool {
-        SpanView { status: self.status, failed: self.failed, ..self.span }.is_begun()
+        self.is_record() && self.status == Status::Unset && !self.failed
     }
 }
 
-impl<'a> Deref for Call<'a> {
-    type Target = SpanView<'a>;
+impl<'s> Deref for ModelCall<'s> {
+    type Target = SpanView<'s>;
 
-    fn deref(&self) -> &SpanView<'a> {
-        &self.span
+    fn deref(&self) -> &SpanView<'s> {
+        self.span
+    }
+}
+
+impl<'s> Deref for ToolSpan<'s> {
+    type Target = SpanView<'s>;
+
+    fn deref(&self) -> &SpanView<'s> {
+        self.span
     }
 }
 
 impl<'a> Shape<'a> {
-    pub(super) fn new(spans: impl Iterator<Item = SpanView<'a>>) -> Self {
-        let mut spans: Vec<SpanView<'_>> = spans.collect();
+    pub(super) fn new(rows: &'a Spans) -> Self {
+        let mut spans: Vec<SpanView<'_>> = Vec::with_capacity(rows.len());
+        spans.extend(rows.iter());
         // They are large, and often in order.
         if !spans.is_sorted_by_key(place_in_time) {
             spans.sort_by_cached_key(place_in_time);
         }
-        let mut places: Vec<(SpanId, usize)> = Vec::with_capacity(spans.len());
-        for (at, span) in spans.iter_mut().enumerate() {
-            span.at = at;
-            places.push((span.span_id, at));
-        }
+        spans.iter_mut().enumerate().for_each(|(at, span)| span.at = at);
+        let mut places: Vec<(SpanId, usize)> =
+            spans.iter().map(|span| (span.span_id, span.at)).collect();
         places.sort_unstable();
         let place = |id: SpanId| {
             let found = places.binary_search_by_key(&id, |(id, _)| *id).ok()?;
             places.get(found).map(|(_, at)| *at)
         };
-        let above: Vec<_> = spans.iter().map(|span| span.parent.and_then(place)).collect();
-        let evaluates = |at: usize| spans[at].operation == Operation::Evaluation;
-        let (depths, evaluators) = descend(&above, evaluates);
+        // Those that hang on one span mostly stand together.
+        let mut last = (None, None);
+        let above = spans.iter().map(|span| {
+            if span.parent != last.0 {
+                last = (span.parent, span.parent.and_then(place));
+            }
+            Hanging::on(last.1)
+        });
+        let mut hanging: Vec<Hanging> = above.collect();
+        descend(&mut hanging, |at| spans[at].operation == Operation::Evaluation);
         let mut inwards: Vec<usize> = (0..spans.len()).collect();
-        inwards.sort_unstable_by_key(|at| (depths[*at], spans[*at].start, spans[*at].span_id));
-        let (models_below, nested, model) = (Vec::new(), false, Operation::Chat);
-        let mut shape =
-            Self { spans, above, depths, evaluators, model, models_below, nested, inwards };
+        inwards
+            .sort_unstable_by_key(|at| (hanging[*at].depth, spans[*at].start, spans[*at].span_id));
+        let mut shape = Self { spans, hanging, inwards, model: Operation::Chat, nested: false };
         // Where no model call has a span, agent spans that say what all of theirs used stand for them.
         if !shape.behaviour().any(|span| span.operation == Operation::Chat) {
             shape.model = Operation::InvokeAgent;
         }
-        (shape.models_below, shape.nested) = shape.count_models();
+        shape.count_models();
         shape
     }
 
     /// The agent's own behaviour, in order.
     pub(super) fn behaviour(&self) -> impl Iterator<Item = &SpanView<'a>> {
-        self.spans.iter().filter(|span| !self.evaluators[span.at])
+        self.spans.iter().filter(|span| !self.hanging[span.at].evaluates)
     }
 
     /// The agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
     pub(super) fn outermost_first(&self) -> impl Iterator<Item = &SpanView<'a>> {
-        self.all_outermost_first().filter(|span| !self.evaluators[span.at])
+        self.all_outermost_first().filter(|span| !self.hanging[span.at].evaluates)
     }
 
     /// All spans, evaluators included, from the outermost inwards.
@@ -134,12 +181,12 @@ impl<'a> Shape<'a> {
     ///
     /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
     /// What one of them does not say the other one does.
-    pub(super) fn model_calls(&self) -> Vec<Call<'a>> {
+    pub(super) fn model_calls(&self) -> Vec<ModelCall<'_>> {
         let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
         let models = || self.behaviour().filter(|span| self.is_model(span));
-        let mut calls: Vec<Call<'a>> = Vec::with_capacity(models().count());
+        let mut calls: Vec<ModelCall<'_>> = Vec::with_capacity(models().count());
         for span in models() {
-            if self.models_below[span.at] > 0 {
+            if self.hanging[span.at].models_below > 0 {
                 continue;
             }
             let mut call = self.completed(span);
@@ -169,23 +216,23 @@ impl<'a> Shape<'a> {
 
     /// Model spans around several calls that say what all of them used, where the calls themselves do not; by the
     /// places of those calls.
-    pub(super) fn totals(&self, calls: &[Call<'_>]) -> Vec<(Call<'a>, BTreeSet<usize>)> {
-        let counted = |call: &Call<'_>| {
+    pub(super) fn totals(&self, calls: &[ModelCall<'_>]) -> Vec<(ModelCall<'_>, BTreeSet<usize>)> {
+        let counted = |call: &ModelCall<'_>| {
             call.model
                 .as_ref()
                 .is_some_and(|model| model.tokens.input.is_some() || model.tokens.output.is_some())
         };
-        let mut totals: Vec<(Call<'a>, BTreeSet<usize>)> = Vec::new();
+        let mut totals: Vec<(ModelCall<'_>, BTreeSet<usize>)> = Vec::new();
         if !self.nested {
             return totals;
         }
-        let outer = self.outermost_first().filter(|span| self.is_model(span)).map(Call::of);
+        let outer = self.outermost_first().filter(|span| self.is_model(span)).map(ModelCall::of);
         for outer in outer.filter(counted) {
             let above = |at: usize| totals.iter().any(|(_, below)| below.contains(&at));
             let below = calls.iter().filter(|call| {
                 call.at != outer.at && self.ancestors(call.at).any(|above| above.at == outer.at)
             });
-            let below: Vec<&Call<'_>> = below.collect();
+            let below: Vec<&ModelCall<'_>> = below.collect();
             if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.at)) {
                 let below = below.iter().map(|call| call.at).collect();
                 totals.push((outer, below));
@@ -204,17 +251,20 @@ impl<'a> Shape<'a> {
     }
 
     /// Tool calls of tool spans, in order; a span inside another of the same call counts once, and so do the records of a call.
-    pub(super) fn tool_spans(&self) -> Vec<Call<'a>> {
-        // Ids of calls, and the places of those that have them.
-        let mut by_id: BTreeSet<(u64, usize)> = BTreeSet::new();
+    pub(super) fn tool_spans(&self) -> Vec<ToolSpan<'_>> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
-        let mut calls: Vec<Call<'a>> = Vec::with_capacity(tools().count());
+        let mut ids: Vec<u64> = tools().filter_map(|span| span.tool()?.call_id).collect();
+        ids.sort_unstable();
+        let again = ids.windows(2).any(|pair| pair[0] == pair[1]);
+        // Ids of calls, and the places of those that have them; only where one comes again.
+        let mut by_id: BTreeSet<(u64, usize)> = BTreeSet::new();
+        let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
         for span in tools() {
-            let own = Call::of(span);
+            let own = ToolSpan::of(span);
             let tool = own.tool.unwrap_or_default();
             if tool.phantom {
                 // Where a call and its execution have spans, it is the latter that fails.
-                let above = self.above[span.at];
+                let above = self.hanging[span.at].above;
                 let call = calls.iter_mut().find(|call| Some(call.at) == above);
                 call.filter(|_| span.failed).into_iter().for_each(|call| call.failed = true);
                 continue;
@@ -223,17 +273,18 @@ impl<'a> Shape<'a> {
             {
                 continue;
             }
-            let known = tool.call_id.map(|id| by_id.range((id, 0)..=(id, usize::MAX)));
-            let again = known.into_iter().flatten().map(|(_, at)| *at).find(|at| {
+            let id = tool.call_id.filter(|_| again);
+            let known = id.map(|id| by_id.range((id, 0)..=(id, usize::MAX)));
+            let same = known.into_iter().flatten().map(|(_, at)| *at).find(|at| {
                 let other = &calls[*at];
                 other.recorded
                     || own.recorded
                     || other.tool.is_some_and(|other| other.name == tool.name)
             });
-            match again {
+            match same {
                 Some(at) => complete_tool(&mut calls[at], &own),
                 None => {
-                    by_id.extend(tool.call_id.map(|id| (id, calls.len())));
+                    by_id.extend(id.map(|id| (id, calls.len())));
                     calls.push(own);
                 }
             }
@@ -242,8 +293,11 @@ impl<'a> Shape<'a> {
     }
 
     /// The last model call; of a turn that records tell, the last that the agent itself made.
-    pub(super) fn last_model<'m>(&self, models: &'m [Call<'a>]) -> Option<&'m Call<'a>> {
-        let last = |call: &&Call<'_>| (call.end, call.span_id);
+    pub(super) fn last_model<'m, 's>(
+        &self,
+        models: &'m [ModelCall<'s>],
+    ) -> Option<&'m ModelCall<'s>> {
+        let last = |call: &&ModelCall<'_>| (call.end, call.span_id);
         let own = models.iter().filter(|call| !self.is_aside(call.at)).max_by_key(last);
         own.or_else(|| models.iter().max_by_key(last))
     }
@@ -270,32 +324,44 @@ impl<'a> Shape<'a> {
     }
 
     /// A model call with what the model spans around it say, as far as they are around this one alone.
-    fn completed(&self, span: &SpanView<'a>) -> Call<'a> {
-        let mut call = Call::of(span);
+    fn completed<'s>(&'s self, span: &'s SpanView<'a>) -> ModelCall<'s> {
+        let mut call = ModelCall::of(span);
         let around = self.ancestors(span.at).filter(|above| self.is_model(above));
-        for outer in around.filter(|above| self.models_below[above.at] == 1) {
-            complete(&mut call, &Call::of(outer));
+        for outer in around.filter(|above| self.hanging[above.at].models_below == 1) {
+            complete(&mut call, &ModelCall::of(outer));
         }
         call
     }
 
-    fn count_models(&self) -> (Vec<usize>, bool) {
-        let mut below = vec![0; self.spans.len()];
-        let models = || self.spans.iter().filter(|span| self.is_model(span));
-        let mut outer = vec![false; self.spans.len()];
-        models()
-            .flat_map(|model| self.ancestors(model.at))
-            .for_each(|above| outer[above.at] = true);
-        for model in models().filter(|model| !outer[model.at]) {
-            self.ancestors(model.at).for_each(|above| below[above.at] += 1);
+    fn count_models(&mut self) {
+        for at in 0..self.spans.len() {
+            if self.is_model(&self.spans[at]) {
+                self.climb(at, |above| above.has_models = true);
+            }
         }
-        (below, models().any(|model| outer[model.at]))
+        for at in 0..self.spans.len() {
+            if self.is_model(&self.spans[at]) && !self.hanging[at].has_models {
+                self.climb(at, |above| above.models_below += 1);
+            }
+        }
+        let nested = |span: &SpanView<'_>| self.hanging[span.at].has_models && self.is_model(span);
+        self.nested = self.spans.iter().any(nested);
+    }
+
+    /// Changes what is known of the spans above the one at a place.
+    fn climb(&mut self, at: usize, change: impl Fn(&mut Hanging)) {
+        let Hanging { mut above, depth, .. } = self.hanging[at];
+        for _ in 0..depth {
+            let Some(at) = above else { return };
+            change(&mut self.hanging[at]);
+            above = self.hanging[at].above;
+        }
     }
 
     /// The known spans above the one at a place, the nearest first; ends at a cycle.
     fn ancestors(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
-        let next = |at: &usize| self.above[*at];
-        let above = iter::successors(self.above[at], next).take(self.depths[at]);
+        let Hanging { above, depth, .. } = self.hanging[at];
+        let above = iter::successors(above, |at| self.hanging[*at].above).take(depth);
         above.map(|at| &self.spans[at])
     }
 }
@@ -304,48 +370,54 @@ fn place_in_time(span: &SpanView<'_>) -> (Timestamp, Timestamp, SpanId) {
     (span.start, span.end, span.span_id)
 }
 
-/// How many spans are above each, and whether it or one above it evaluates. Who is its own ancestor is above everything
+impl Hanging {
+    fn on(above: Option<usize>) -> Self {
+        Self { above, depth: UNKNOWN, evaluates: false, has_models: false, models_below: 0 }
+    }
+}
+
+/// Depths of what was not met yet, and of what is on the path that is being followed.
+const UNKNOWN: usize = usize::MAX;
+const ON_PATH: usize = usize::MAX - 1;
+
+/// Fills in how many spans are above each, and whether it or one above it evaluates. Who is its own ancestor is above everything
 /// else in its cycle, as is everything else in it.
-fn descend(above: &[Option<usize>], evaluates: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<bool>) {
-    const UNKNOWN: usize = usize::MAX;
-    let (mut depths, mut evaluators) = (vec![UNKNOWN; above.len()], vec![false; above.len()]);
+fn descend(hanging: &mut [Hanging], evaluates: impl Fn(usize) -> bool) {
     let mut path = Vec::new();
-    // By place: on the path, at which step of it.
-    let mut steps = vec![UNKNOWN; above.len()];
-    for first in 0..above.len() {
+    for first in 0..hanging.len() {
         let mut next = Some(first);
-        while let Some(at) = next.filter(|at| depths[*at] == UNKNOWN && steps[*at] == UNKNOWN) {
-            steps[at] = path.len();
+        while let Some(at) = next.filter(|at| hanging[*at].depth == UNKNOWN) {
+            hanging[at].depth = ON_PATH;
             path.push(at);
-            next = above[at];
+            next = hanging[at].above;
         }
         // A path ends at a root, at what is known, or in a cycle: at a step of its own.
         let (mut depth, mut inside) = match next {
             None => (0, false),
-            Some(at) if depths[at] != UNKNOWN => (depths[at] + 1, evaluators[at]),
-            Some(at) => {
-                let cycle = path.split_off(steps[at]);
+            Some(at) if hanging[at].depth == ON_PATH => {
+                let step = path.iter().position(|step| *step == at).unwrap_or(path.len());
+                let cycle = path.split_off(step);
                 let inside = cycle.iter().any(|at| evaluates(*at));
                 for at in &cycle {
-                    (depths[*at], evaluators[*at]) = (cycle.len() - 1, inside);
+                    (hanging[*at].depth, hanging[*at].evaluates) = (cycle.len() - 1, inside);
                 }
                 (cycle.len(), inside)
             }
+            Some(at) => (hanging[at].depth + 1, hanging[at].evaluates),
         };
         while let Some(at) = path.pop() {
             inside |= evaluates(at);
-            (depths[at], evaluators[at]) = (depth, inside);
+            (hanging[at].depth, hanging[at].evaluates) = (depth, inside);
             depth += 1;
         }
     }
-    (depths, evaluators)
 }
 
 /// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
 /// longer, to a millisecond, and they do not contradict each other.
-fn beside(one: &Call<'_>, other: &Call<'_>) -> bool {
+fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
     const MILLISECOND: u64 = 1_000_000;
-    let within = |inner: &Call<'_>, outer: &Call<'_>| {
+    let within = |inner: &ModelCall<'_>, outer: &ModelCall<'_>| {
         inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
             && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
     };
@@ -362,15 +434,15 @@ fn beside(one: &Call<'_>, other: &Call<'_>) -> bool {
 
 /// The call that a record tells of too, or whose record this is: of those that have no other record, that were going on at the same
 /// time and do not contradict it, the one that ended at most nearly the same time.
-fn told_of(calls: &[Call<'_>], call: &Call<'_>) -> Option<usize> {
+fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
     // What a client takes from the end of a call until it writes that down.
     const LATE: u64 = 1_000_000_000;
-    let overlap = |one: &Call<'_>, other: &Call<'_>| {
+    let overlap = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
         one.start.0 <= other.end.0.saturating_add(LATE)
             && other.start.0 <= one.end.0.saturating_add(LATE)
     };
     let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
-    let same = |other: &Call<'_>| {
+    let same = |other: &ModelCall<'_>| {
         let (Some(a), Some(b)) = (&other.model, &call.model) else { return false };
         other.is_record() != call.is_record()
             && !(other.recorded && call.recorded)
@@ -390,7 +462,7 @@ fn is_tool(span: &SpanView<'_>, name: Option<&str>) -> bool {
 }
 
 /// Fills in what a record says of a tool call. A record has all of the arguments, and a span the name that the model used.
-fn complete_tool<'a>(call: &mut Call<'a>, other: &Call<'a>) {
+fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     let recorded = other.recorded;
     if !call.recorded && !recorded {
         return;
@@ -411,7 +483,7 @@ fn complete_tool<'a>(call: &mut Call<'a>, other: &Call<'a>) {
 }
 
 /// Fills in what one span does not say of a call from another span of it.
-fn complete<'a>(call: &mut Call<'a>, other: &Call<'a>) {
+fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     call.input = call.input.or(other.input);
     call.output = call.output.or(other.output);
     call.failed |= other.failed;
@@ -428,20 +500,20 @@ fn complete<'a>(call: &mut Call<'a>, other: &Call<'a>) {
     model.cost = model.cost.or(more.cost);
     model.asked_by_user = model.asked_by_user.or(more.asked_by_user);
     if model.calls.is_empty() {
-        model.calls.clone_from(&more.calls);
+        model.calls = more.calls;
     }
     if model.results.is_empty() {
-        model.results.clone_from(&more.results);
+        model.results = more.results;
     }
 }
 
 /// How good a witness a model span is: a span is better than a record, and then whichever knows more.
-fn worth(call: &Call<'_>) -> (bool, usize) {
+fn worth(call: &ModelCall<'_>) -> (bool, usize) {
     (!call.is_record(), known(call))
 }
 
 /// How much a model span knows of its call: of two spans for one call, the better counts.
-fn known(call: &Call<'_>) -> usize {
+fn known(call: &ModelCall<'_>) -> usize {
     let count = |model: &Model<'_>| {
         usize::from(model.tokens.input.is_some())
             + usize::from(model.tokens.output.is_some())
@@ -474,11 +546,12 @@ mod tests {
         ) {
             let above: Vec<Option<usize>> =
                 sent.iter().map(|(above, _)| above.filter(|at| *at < sent.len())).collect();
-            let (depths, evaluators) = descend(&above, |at| sent[at].1);
+            let mut hanging: Vec<Hanging> = above.iter().copied().map(Hanging::on).collect();
+            descend(&mut hanging, |at| sent[at].1);
             for at in 0..sent.len() {
                 let ancestors = slowly(&above, at);
-                prop_assert_eq!(depths[at], ancestors.len());
-                prop_assert_eq!(evaluators[at], sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
+                prop_assert_eq!(hanging[at].depth, ancestors.len());
+                prop_assert_eq!(hanging[at].evaluates, sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
             }
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::facts::ToolRow;
 use super::rows::Rest;
 use super::symbol::Symbol;
 use crate::math::Quanta;
@@ -58,7 +59,7 @@ pub(super) struct WholeView<'a> {
     pub(super) session_in_json: Option<Session<'a>>,
     pub(super) user: Option<&'a str>,
     pub(super) tool: Option<Tool<'a>>,
-    pub(super) model: Option<Model<'a>>,
+    pub(super) model: Option<Model<'a, Vec<Tool<'a>>, Vec<ResultView>>>,
     pub(super) attempt: Option<&'a Attempt>,
     pub(super) remarks: Option<&'a Remarks>,
     pub(super) input: Option<Said<'a>>,
@@ -93,15 +94,15 @@ pub(super) struct ArgumentsView<'a> {
     pub(super) text: Option<&'a str>,
 }
 
-/// A model call.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Model<'a> {
+/// A model call: what it called and was told is borrowed, or laid out to be compared.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ResultView]> {
     pub(super) name: Option<Named<'a>>,
     pub(super) response_id: Option<u64>,
     pub(super) tokens: Tokens,
     pub(super) cost: Option<Quanta>,
-    pub(super) calls: Vec<Tool<'a>>,
-    pub(super) results: Vec<ResultView>,
+    pub(super) calls: C,
+    pub(super) results: R,
     pub(super) asked_by_user: Option<bool>,
     pub(super) compacted: bool,
     /// Only where texts are kept.
@@ -170,6 +171,23 @@ impl WholeView<'_> {
         }
         seen.input.iter_mut().for_each(|said| said.text = None);
         seen
+    }
+}
+
+impl<'a> Model<'a> {
+    /// Laid out to be compared.
+    pub(super) fn whole(self) -> Model<'a, Vec<Tool<'a>>, Vec<ResultView>> {
+        Model {
+            name: self.name,
+            response_id: self.response_id,
+            tokens: self.tokens,
+            cost: self.cost,
+            calls: self.calls.iter().map(ToolRow::seen).collect(),
+            results: self.results.to_vec(),
+            asked_by_user: self.asked_by_user,
+            compacted: self.compacted,
+            first_chunk_nanos: self.first_chunk_nanos,
+        }
     }
 }
 

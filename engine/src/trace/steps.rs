@@ -1,9 +1,9 @@
 //! What a trace did, step by step, as the page draws it; only where texts are kept.
 
 use super::loops::Spend;
-use super::shape::{Call, Shape};
+use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
-use crate::span::{Operation, SpanId};
+use crate::span::{Operation, SpanId, Timestamp};
 use crate::update::{Step, StepKind, ToolCall};
 
 /// Steps of one trace, at most.
@@ -15,7 +15,7 @@ const MAX_RESULT_BYTES: usize = 4_096;
 /// Model calls with what they spent, tool calls, and agents that were called, in order of start.
 pub(super) fn of(
     shape: &Shape<'_>,
-    models: &[Call<'_>],
+    models: &[ModelCall<'_>],
     spends: &[Spend],
     calls: &[ToolCall],
 ) -> Vec<Step> {
@@ -25,7 +25,7 @@ pub(super) fn of(
     };
     let agents = shape.behaviour().filter(is_inner).map(|span| Step {
         name: span.agent_name().unwrap_or_else(|| span.name()).to_owned(),
-        ..step(StepKind::Agent, &Call::of(span))
+        ..step(StepKind::Agent, (span, span.end), span.failed)
     });
     let models = models.iter().zip(spends).map(|(span, spend)| Step {
         name: span
@@ -40,7 +40,7 @@ pub(super) fn of(
         }),
         cost_quanta: spend.cost.map(|cost| cost.0),
         first_chunk_nanos: span.model.as_ref().and_then(|model| model.first_chunk_nanos),
-        ..step(StepKind::Model, span)
+        ..step(StepKind::Model, (span.span, span.end), span.failed)
     });
     let spans = shape.tool_spans();
     let result = |id: SpanId| {
@@ -69,13 +69,13 @@ pub(super) fn of(
     steps
 }
 
-fn step(kind: StepKind, span: &Call<'_>) -> Step {
+fn step(kind: StepKind, (span, end): (&SpanView<'_>, Timestamp), failed: bool) -> Step {
     Step {
         kind,
         span_id: span.span_id,
         start_unix_nano: span.start.0,
-        end_unix_nano: span.end.0,
-        error: Some(span.failed),
+        end_unix_nano: end.0,
+        error: Some(failed),
         ..Step::default()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::shape::{Call, Shape};
+use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
 use super::whose::agent_name;
 use crate::loops::Spend;
@@ -15,7 +15,7 @@ use crate::update::{Loop, SubAgent, ToolCall};
 /// What a trace has done that its agents share.
 pub(super) struct Work<'w> {
     /// The model calls.
-    pub(super) models: &'w [Call<'w>],
+    pub(super) models: &'w [ModelCall<'w>],
     /// What each of them took.
     pub(super) spends: &'w [Spend],
     /// The tool calls.

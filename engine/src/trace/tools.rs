@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::shape::{Call, Shape};
-use super::span_view::{ResultView, Tool};
+use super::facts::ToolRow;
+use super::shape::{ModelCall, Shape, ToolSpan};
+use super::span_view::{Model, ResultView, SpanView, Tool};
 use super::{Logs, TraceContents};
 use crate::loops::{self, Repeats};
 use crate::options::LoopOptions;
-use crate::span::Operation;
+use crate::span::{Operation, Timestamp};
 use crate::update::{CallResult, ToolCall};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
@@ -15,7 +16,7 @@ use crate::update::{CallResult, ToolCall};
 /// trace goes on: what becomes of it is counted once.
 pub(super) fn of(
     shape: &Shape<'_>,
-    models: &[Call<'_>],
+    models: &[ModelCall<'_>],
     logs: &Logs<'_>,
     done: bool,
 ) -> Vec<ToolCall> {
@@ -23,12 +24,12 @@ pub(super) fn of(
     spans.retain(|call| done || !call.is_begun());
     let called = models
         .iter()
-        .flat_map(|model| called(model, logs).into_iter().map(move |call| (model, call)));
+        .flat_map(|model| model.called(logs).into_iter().map(move |call| (model, call)));
     let results = results(models, logs);
     let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
     if spans.is_empty() {
         let mut functions = shape.functions();
-        let tool = |(model, mut tool): (&Call<'_>, Tool<'_>)| {
+        let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
             let ran = tool.name.and_then(|name| functions.get_mut(name));
             let ran = ran.and_then(|ran| {
                 let at = ran.iter().position(|span| span.start >= model.start)?;
@@ -39,8 +40,14 @@ pub(super) fn of(
                 ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
             tool.result = tool.result.or_else(|| result?.hash);
             match ran {
-                Some(ran) => tool_call(&tool, &Call::of(ran), failed),
-                None => ToolCall { timed: false, ..tool_call(&tool, model, failed) },
+                Some(ran) => {
+                    tool_call(&tool, (ran, ran.end), (failed || !ran.is_begun()).then_some(failed))
+                }
+                None => {
+                    let begun = model.span.is_begun() && !model.failed;
+                    let error = (failed || !begun).then_some(failed);
+                    ToolCall { timed: false, ..tool_call(&tool, (model.span, model.end), error) }
+                }
             }
         };
         return called.map(tool).collect();
@@ -48,7 +55,7 @@ pub(super) fn of(
     let called: Vec<Tool<'_>> = called.map(|(_, tool)| tool).collect();
     let by_id: BTreeMap<u64, &Tool<'_>> =
         called.iter().filter_map(|tool| Some((tool.call_id?, tool))).collect();
-    let call = |span: &Call<'_>| {
+    let call = |span: &ToolSpan<'_>| {
         let mut tool = span.tool.unwrap_or_default();
         let asked = tool.call_id.and_then(|id| by_id.get(&id));
         if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span.at)) {
@@ -56,7 +63,8 @@ pub(super) fn of(
         }
         tool.arguments = tool.arguments.or_else(|| asked?.arguments);
         tool.result = tool.result.or_else(|| result(&tool)?.hash);
-        tool_call(&tool, span, span.failed)
+        let error = (!span.is_begun()).then_some(span.failed);
+        tool_call(&tool, (span.span, span.end), error)
     };
     spans.iter().map(call).collect()
 }
@@ -73,8 +81,8 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
         }
         // A function that ran may be what a model called.
         (span.failed && span.operation == Operation::Other).then(|| said.fail());
-        let Some(model) = span.said() else { continue };
-        for call in &model.calls {
+        let Some(model) = span.model() else { continue };
+        for call in model.calls {
             said.add(call.seen().arguments.map(|arguments| arguments.values));
         }
         model.results.iter().filter(|result| result.failed).for_each(|_| said.fail());
@@ -107,19 +115,33 @@ fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
 }
 
 /// What models were told of calls, by the id of the call.
-fn results(models: &[Call<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultView> {
+fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultView> {
     let own = models.iter().filter_map(|model| model.model.as_ref());
     let own = own.flat_map(|model| model.results.iter().copied());
     let logged = logs.all.iter().flat_map(|log| &log.tool_results).map(ResultView::of);
     own.chain(logged).filter_map(|told| Some((told.call_id?, told))).collect()
 }
 
-/// The tool calls in a model's output, each once, on its span or in the log records of it.
-pub(super) fn called<'a>(model: &Call<'a>, logs: &Logs<'a>) -> Vec<Tool<'a>> {
-    let own = model.model.as_ref().map(|model| model.calls.as_slice()).unwrap_or_default();
-    let mut calls: Vec<Tool<'a>> = own.to_vec();
+impl<'s> ModelCall<'s> {
+    /// The tool calls in its output, each once, on its span or in the log records of it.
+    pub(super) fn called(&self, logs: &Logs<'s>) -> Vec<Tool<'s>> {
+        called(self.span, self.model.as_ref(), logs)
+    }
+}
+
+/// The tool calls in the output of a model call that a span tells.
+pub(super) fn called<'s>(
+    span: &SpanView<'_>,
+    model: Option<&Model<'s>>,
+    logs: &Logs<'s>,
+) -> Vec<Tool<'s>> {
+    let own = model.map(|model| model.calls).unwrap_or_default();
+    if own.is_empty() && logs.all.is_empty() {
+        return Vec::new();
+    }
+    let mut calls: Vec<Tool<'s>> = own.iter().map(ToolRow::seen).collect();
     if calls.is_empty() {
-        let logged = logs.of_span(model).flat_map(|log| &log.tool_calls);
+        let logged = logs.of_span(span).flat_map(|log| &log.tool_calls);
         calls = logged.map(Tool::of).collect();
     }
     let mut seen = BTreeSet::new();
@@ -127,15 +149,19 @@ pub(super) fn called<'a>(model: &Call<'a>, logs: &Logs<'a>) -> Vec<Tool<'a>> {
     calls
 }
 
-fn tool_call(tool: &Tool<'_>, span: &Call<'_>, failed: bool) -> ToolCall {
+fn tool_call(
+    tool: &Tool<'_>,
+    (span, end): (&SpanView<'_>, Timestamp),
+    error: Option<bool>,
+) -> ToolCall {
     let arguments = tool.arguments;
     ToolCall {
         name: tool.name.unwrap_or_default().to_owned(),
         arguments: arguments.and_then(|arguments| arguments.text).map(str::to_owned),
         result_hash: tool.result,
-        error: (failed || !span.is_begun()).then_some(failed),
+        error,
         start_unix_nano: span.start.0,
-        end_unix_nano: span.end.0,
+        end_unix_nano: end.0,
         arguments_hash: arguments.map(|arguments| arguments.hash),
         argument_values: arguments.map(|arguments| arguments.values.to_vec()).unwrap_or_default(),
         call_id: tool.call_id,
@@ -157,7 +183,7 @@ pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool)
 }
 
 /// What models were told of calls that may be those of an earlier trace.
-pub(super) fn results_told(models: &[Call<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
+pub(super) fn results_told(models: &[ModelCall<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
     let results = results(models, logs).into_iter();
     results
         .map(|(call_id, told)| CallResult { call_id, failed: told.failed, hash: told.hash })

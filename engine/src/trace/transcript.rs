@@ -12,12 +12,12 @@ use std::cell::Cell;
 
 use serde::Serialize;
 
-use super::shape::{Call, Shape};
-use super::span_view::{Said, SpanView, Tool};
+use super::shape::{ModelCall, Shape};
+use super::span_view::{Model, Said, SpanView, Tool};
 use super::tools;
 use super::turn::Turn;
 use super::{Logs, TraceView};
-use crate::span::{Log, Operation, SpanId, Text};
+use crate::span::{Log, Operation, SpanId, Text, Timestamp};
 
 /// A trace as texts.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -90,8 +90,7 @@ impl Step {
 pub fn transcript(trace: &TraceView<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
     let TraceView { shape, logs, .. } = trace;
     let models = shape.model_calls();
-    let outermost: Vec<&SpanView<'_>> = shape.outermost_first().collect();
-    let turn = Turn { shape, outermost: &outermost, models: &models, logs };
+    let turn = Turn { shape, models: &models, last: shape.last_model(&models), logs };
     let truncated = Cell::new(false);
     let ends = Room { max_bytes: max_bytes / 4, truncated: &truncated };
     let text = |said: Option<Said<'_>>| said?.text.map(|text| ends.cut(text));
@@ -104,22 +103,43 @@ pub fn transcript(trace: &TraceView<'_>, max_bytes: usize) -> (Transcript, Optio
     let ended_in_error = root.is_some_and(|root| root.failed);
     let truncated = truncated.get() || steps_left_out > 0;
     let transcript = Transcript { input, output, ended_in_error, steps, steps_left_out, truncated };
-    let judged = root.map(|root| root.span_id).or_else(|| Some(outermost.first()?.span_id));
+    let judged =
+        root.map(|root| root.span_id).or_else(|| Some(shape.outermost_first().next()?.span_id));
     (transcript, judged)
 }
 
-fn steps(shape: &Shape<'_>, models: &[Call<'_>], logs: &Logs<'_>, room: Room<'_>) -> Vec<Step> {
+fn steps(
+    shape: &Shape<'_>,
+    models: &[ModelCall<'_>],
+    logs: &Logs<'_>,
+    room: Room<'_>,
+) -> Vec<Step> {
     let tools = shape.tool_spans();
     let root = shape.root().map(|root| root.span_id);
     let below = |span: &&SpanView<'_>| {
         span.operation == Operation::InvokeAgent && Some(span.span_id) != root
     };
-    let agents: Vec<Call<'_>> = shape.behaviour().filter(below).map(Call::of).collect();
-    let mut spans: Vec<&Call<'_>> = models.iter().chain(&tools).chain(&agents).collect();
-    spans.sort_by_key(|span| (span.start, span.end, span.span_id));
+    let agents = shape.behaviour().filter(below).map(Done::of);
+    let models = models.iter().map(|call| Done {
+        end: call.end,
+        failed: call.failed,
+        model: call.model,
+        input: call.input,
+        output: call.output,
+        ..Done::of(call.span)
+    });
+    let tools = tools.iter().map(|call| Done {
+        end: call.end,
+        failed: call.failed,
+        tool: call.tool,
+        output: call.output,
+        ..Done::of(call.span)
+    });
+    let mut all: Vec<Done<'_>> = models.chain(tools).chain(agents).collect();
+    all.sort_by_key(|done| (done.span.start, done.end, done.span.span_id));
     let mut asked = None;
-    let step = |span: &Call<'_>| {
-        let mut step = step(span, logs, room);
+    let step = |done: &Done<'_>| {
+        let mut step = step(done, logs, room);
         // Every call of a turn has the user's message before it; once is enough.
         if step.kind == "model" {
             if step.input == asked {
@@ -130,37 +150,57 @@ fn steps(shape: &Shape<'_>, models: &[Call<'_>], logs: &Logs<'_>, room: Room<'_>
         }
         step
     };
-    spans.into_iter().map(step).collect()
+    all.iter().map(step).collect()
 }
 
-fn step(span: &Call<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
+/// What a span says that something was done, or several say together.
+struct Done<'s> {
+    span: &'s SpanView<'s>,
+    end: Timestamp,
+    failed: bool,
+    tool: Option<Tool<'s>>,
+    model: Option<Model<'s>>,
+    input: Option<Said<'s>>,
+    output: Option<Said<'s>>,
+}
+
+impl<'s> Done<'s> {
+    fn of(span: &'s SpanView<'s>) -> Self {
+        Self {
+            span,
+            end: span.end,
+            failed: span.failed,
+            tool: span.tool(),
+            model: span.model(),
+            input: span.input(),
+            output: span.output(),
+        }
+    }
+}
+
+fn step(done: &Done<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
     let cut = |text: &str| room.cut(text);
     let text = |said: Option<Said<'_>>| said?.text.map(cut);
-    let own = Step { failed: span.failed, ..Step::default() };
-    if let Some(tool) = &span.tool {
+    let own = Step { failed: done.failed, ..Step::default() };
+    if let Some(tool) = &done.tool {
         return Step {
             kind: "tool",
             name: tool.name.map(str::to_owned),
             input: tool.arguments.and_then(|arguments| arguments.text).map(cut),
-            output: text(span.output),
+            output: text(done.output),
             ..own
         };
     }
-    let Some(model) = &span.model else {
-        return Step {
-            kind: "agent",
-            name: span.agent_name().map(str::to_owned),
-            input: text(span.input),
-            output: text(span.output),
-            ..own
-        };
+    let (input, output) = (text(done.input), text(done.output));
+    let Some(model) = &done.model else {
+        let name = done.span.agent_name().map(str::to_owned);
+        return Step { kind: "agent", name, input, output, ..own };
     };
     let logged = |of: fn(&Log) -> Option<&Text>| {
-        let logged = logs.of_span(span).rev().find_map(of);
+        let logged = logs.of_span(done.span).rev().find_map(of);
         logged.map(|text| cut(&text.text))
     };
-    let calls = tools::called(span, logs);
-    let (input, output) = (text(span.input), text(span.output));
+    let calls = tools::called(done.span, Some(model), logs);
     Step {
         kind: "model",
         name: model.name.map(|name| name.text.to_owned()),

@@ -1,6 +1,6 @@
 //! The texts of a turn, and how it hangs together with the one before it and the one after it.
 
-use super::shape::{Call, Shape};
+use super::shape::{ModelCall, Shape};
 use super::span_view::{Said, SpanView};
 use super::{Logs, tools};
 use crate::math::text::digest;
@@ -10,8 +10,9 @@ use crate::update::{Content, ToolCall, TraceUpdate, TurnStart};
 /// Where the texts of the turn are.
 pub(super) struct Turn<'s> {
     pub(super) shape: &'s Shape<'s>,
-    pub(super) outermost: &'s [&'s SpanView<'s>],
-    pub(super) models: &'s [Call<'s>],
+    pub(super) models: &'s [ModelCall<'s>],
+    /// The last of them.
+    pub(super) last: Option<&'s ModelCall<'s>>,
     pub(super) logs: &'s Logs<'s>,
 }
 
@@ -40,10 +41,10 @@ impl<'s> Turn<'s> {
             None if invoked || self.input().is_some() => TurnStart::Asked,
             None => TurnStart::Unknown,
         };
-        let last = self.shape.last_model(self.models);
+        let last = self.last;
         let after_last =
             last.is_none_or(|last| calls.iter().any(|call| call.start_unix_nano >= last.end.0));
-        let called = last.is_some_and(|last| !tools::called(last, self.logs).is_empty());
+        let called = last.is_some_and(|last| !last.called(self.logs).is_empty());
         update.unfinished = !invoked && !calls.is_empty() && (after_last || called);
         if update.turn_start != TurnStart::Asked {
             update.results = tools::results_told(self.models, self.logs);
@@ -51,7 +52,7 @@ impl<'s> Turn<'s> {
     }
 
     /// Whether a user's message ends a model call's input, on its span or in the last record of it.
-    fn asked_by_user(&self, model: &Call<'_>) -> Option<bool> {
+    fn asked_by_user(&self, model: &ModelCall<'_>) -> Option<bool> {
         let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
         own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
     }
@@ -59,7 +60,7 @@ impl<'s> Turn<'s> {
     /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
     pub(super) fn input(&self) -> Option<Said<'s>> {
         let said = |text: &'s Text| Said::of(text);
-        let of_model = |span: &'s Call<'s>| {
+        let of_model = |span: &'s ModelCall<'s>| {
             let logged =
                 || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
             span.input.or_else(logged)
@@ -72,9 +73,8 @@ impl<'s> Turn<'s> {
 
     /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
     pub(super) fn output(&self) -> Option<Said<'s>> {
-        let last_model = self.shape.last_model(self.models);
         let own = self.owners().filter_map(SpanView::output);
-        let of_model = last_model.filter(|span| !span.failed).and_then(|span| {
+        let of_model = self.last.filter(|span| !span.failed).and_then(|span| {
             let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
             span.output.or_else(|| logged().map(Said::of))
         });
@@ -84,7 +84,7 @@ impl<'s> Turn<'s> {
     /// The spans that speak for the whole turn.
     fn owners(&self) -> impl Iterator<Item = &'s SpanView<'s>> + '_ {
         let agent =
-            self.outermost.iter().copied().find(|span| span.operation == Operation::InvokeAgent);
+            self.shape.outermost_first().find(|span| span.operation == Operation::InvokeAgent);
         let speaks = |span: &&SpanView<'_>| {
             !matches!(span.operation, Operation::Chat | Operation::ExecuteTool)
         };

@@ -12,13 +12,9 @@ use crate::update::{AgentKey, SessionKey, TraceUpdate};
 
 /// The session: on the outermost span that names one, the best key; then resources, then JSON values. Without a namespace its
 /// scope is the agent, which [`scope_by_agent`] fills in.
-pub(super) fn session(
-    trace_id: TraceId,
-    shape: &Shape<'_>,
-    outermost: &[&SpanView<'_>],
-    rules: &Rules,
-) -> SessionKey {
-    let namespace = outermost.iter().find_map(|span| span.resource().service_namespace.as_deref());
+pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> SessionKey {
+    let outermost = || shape.outermost_first();
+    let namespace = outermost().find_map(|span| span.resource().service_namespace.as_deref());
     let namespace = namespace.filter(|_| rules.scope == SessionScope::Service);
     let tenant =
         shape.spans.iter().find_map(|span| span.resource().tenant.as_deref()).unwrap_or_default();
@@ -28,17 +24,17 @@ pub(super) fn session(
         scope: namespace.unwrap_or_default().to_owned(),
         source: source.to_owned(),
     };
-    let of_resource = |span: &&SpanView<'_>| {
+    let of_resource = |span: &SpanView<'_>| {
         span.resource().session.as_ref().map(|name| key(&name.attribute, &name.id))
     };
     let of_span = |session: span_view::Session<'_>| key(session.attribute, session.id);
-    let named = outermost.iter().find_map(|span| span.session()).map(of_span);
-    let named = named.or_else(|| outermost.iter().find_map(of_resource));
-    let in_json = || outermost.iter().find_map(|span| span.session_in_json()).map(of_span);
+    let named = outermost().find_map(SpanView::session).map(of_span);
+    let named = named.or_else(|| outermost().find_map(of_resource));
+    let in_json = || outermost().find_map(SpanView::session_in_json).map(of_span);
     if let Some(named) = named.or_else(in_json) {
         return named;
     }
-    let instance = outermost.iter().find_map(|span| span.resource().instance_id.as_deref());
+    let instance = outermost().find_map(|span| span.resource().instance_id.as_deref());
     match (rules.fallback, instance) {
         (SessionFallback::Instance, Some(instance)) => key("instance", instance),
         (SessionFallback::Instance, None) | (SessionFallback::Trace, _) => {
@@ -61,26 +57,26 @@ pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
 /// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that names
 /// an agent; version, environment and service from that span, else its resource. Where no span names one, the resource, the
 /// outermost workflow and the agent's id do; empty if nobody says one.
-pub(super) fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
-    let agents = || outermost.iter().filter(|span| span.operation == Operation::InvokeAgent);
+pub(super) fn agent(shape: &Shape<'_>) -> AgentKey {
+    let outermost = || shape.outermost_first();
+    let agents = || outermost().filter(|span| span.operation == Operation::InvokeAgent);
     // What a record tells of an agent that another one began names a part of it, also before the spans above have come.
-    let begun = |span: &&&SpanView<'_>| span.is_record() && span.parent.is_some();
-    let mut naming = agents().chain(outermost).filter(|span| !begun(span));
+    let begun = |span: &&SpanView<'_>| span.is_record() && span.parent.is_some();
+    let mut naming = agents().chain(outermost()).filter(|span| !begun(span));
     let named = naming.find_map(|span| Some((span, agent_name(span)?)));
     let chosen = named
         .as_ref()
         .map(|(span, _)| *span)
         .or_else(|| agents().next())
-        .or_else(|| outermost.first());
+        .or_else(|| outermost().next());
     let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
         let own = chosen.and_then(|span| of(span.resource()));
-        own.or_else(|| outermost.iter().find_map(|span| of(span.resource())))
+        own.or_else(|| outermost().find_map(|span| of(span.resource())))
             .map(|name| String::from(&**name))
     };
     let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
     // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.
-    let outer =
-        |of: fn(&SpanView<'_>) -> Option<String>| outermost.iter().find_map(|span| of(span));
+    let outer = |of: fn(&SpanView<'_>) -> Option<String>| outermost().find_map(|span| of(span));
     let workflow = || outer(|span| span.workflow().map(str::to_owned));
     let id = || outer(|span| span.agent_id().map(str::to_owned));
     let is_own = |name: &String| !is_generic(name) && !is_random(name);
@@ -90,8 +86,8 @@ pub(super) fn agent(outermost: &[&SpanView<'_>]) -> AgentKey {
         .or_else(|| workflow().filter(is_own))
         .or_else(|| id().filter(is_own))
         .unwrap_or_default();
-    let version = chosen.and_then(|span| span.agent_version()).map(str::to_owned);
-    let environment = chosen.and_then(|span| span.environment()).map(str::to_owned);
+    let version = chosen.and_then(SpanView::agent_version).map(str::to_owned);
+    let environment = chosen.and_then(SpanView::environment).map(str::to_owned);
     AgentKey {
         tenant: resource(|resource| resource.tenant.as_ref()).unwrap_or_default(),
         agent_version: version

@@ -285,6 +285,17 @@ impl Spans {
         self.rows.iter().filter(is_root).map(|row| row.end).max()
     }
 
+    /// Whether anything is said of an attempt at a task.
+    pub fn say_attempt(&self) -> bool {
+        self.rare().iter().any(|rare| rare.attempt.is_some())
+            || self.origins.iter().any(|origin| origin.resource.attempt.is_some())
+    }
+
+    /// Whether anything is said beside what was called.
+    pub fn say_remarks(&self) -> bool {
+        self.rare().iter().any(|rare| rare.remarks.is_some())
+    }
+
     /// Whether the agent says that it is in a loop.
     pub fn reports_loop(&self) -> bool {
         self.iter().any(|span| span.reports_loop())

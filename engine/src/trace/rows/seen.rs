@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    CALL_ID, INPUT_TOKENS, MODEL, ModelRow, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow,
-    Who,
+    CALL_ID, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who,
 };
 use crate::span::{Attempt, Remarks, Resource, Tokens};
 use crate::trace::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
@@ -98,11 +97,6 @@ impl<'a> SpanView<'a> {
         })
     }
 
-    /// What it says of a model call that has no room in a row.
-    pub(in crate::trace) fn said(&self) -> Option<&'a ModelRow> {
-        self.rest.rare?.model.as_deref()
-    }
-
     /// Whether it says anything of a model call.
     pub(in crate::trace) fn has_model(&self) -> bool {
         let Rest { row, rare, .. } = self.rest;
@@ -159,7 +153,7 @@ impl<'a> SpanView<'a> {
             session_in_json: self.session_in_json(),
             user: self.user(),
             tool: self.tool(),
-            model: self.model(),
+            model: self.model().map(Model::whole),
             attempt: self.attempt(),
             remarks: self.remarks(),
             input: self.input(),
