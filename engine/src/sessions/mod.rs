@@ -112,8 +112,8 @@ use super::view::SessionView;
 pub struct Sessions {
     sessions: SessionTable,
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
-    // In no order; some may be gone, or be there twice.
-    unsettled: Vec<Arc<SessionId>>,
+    // By number, in no order; some may be gone, or be there twice.
+    unsettled: Vec<u32>,
     away: EvictedSessions,
     departed: Departed,
     waiting: Waiting,
@@ -195,7 +195,8 @@ impl Sessions {
         if update.unchanged {
             return self.seal(&id, trace, update.revision);
         }
-        let held = self.sessions.get(&id);
+        let number = self.sessions.number(&id);
+        let held = number.and_then(|number| self.sessions.at(number));
         if held.and_then(|session| session.revision(trace)) > Some(update.revision) {
             self.shared.counts.add("trace_updates", "stale");
         } else if update.tombstone {
@@ -213,7 +214,7 @@ impl Sessions {
             let waits = self.waiting.has_any(&id).then(|| id.clone());
             let run = self.run_of(&id, &update);
             let (mut homeless, mut full) = (Vec::new(), None);
-            self.change(id, |session, shared| {
+            self.change((id, number), |session, shared| {
                 session.upsert(update, tally, shared);
                 if let Some((run, outcome)) = &run {
                     session.report_run(run, outcome, shared);
@@ -249,11 +250,11 @@ impl Sessions {
                 let Some(session) = self.sessions.at(number) else { break };
                 let id = Arc::clone(&session.id);
                 match standing {
-                    _ if self.sessions.refile(&id) => {}
+                    _ if self.sessions.refile(number) => {}
                     EvictionOrder::Open => {
                         self.change_known(&id, |session, shared| session.close(IDLE, shared));
                     }
-                    EvictionOrder::Closed if self.stays(&id) => {}
+                    EvictionOrder::Closed if self.stays(number) => {}
                     EvictionOrder::Empty | EvictionOrder::Closed => self.evict(&id),
                 }
             }
@@ -298,9 +299,13 @@ impl Sessions {
     /// Likewise, of so many agents at most; none once all that changed was told.
     pub fn drain_some(&mut self, most: usize) -> Vec<SessionUpdate> {
         let mut unsettled = std::mem::take(&mut self.unsettled);
-        unsettled.sort_unstable();
-        for id in unsettled {
-            if let Some(session) = self.sessions.get_mut(&id) {
+        let begun = |number: u32| self.sessions.at(number)?.first().map(|first| first.start);
+        let name = |number: u32| self.sessions.name(number);
+        unsettled.sort_unstable_by(|one, other| {
+            begun(*one).cmp(&begun(*other)).then_with(|| name(*one).cmp(&name(*other)))
+        });
+        for number in unsettled {
+            if let Some(session) = self.sessions.at_mut(number) {
                 session.settle(&mut self.shared);
             }
         }
@@ -453,7 +458,7 @@ impl Sessions {
     fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) {
         let mut tally = None;
         let (mut homeless, mut outcomes) = (Vec::new(), Vec::new());
-        self.change(id.clone(), |session, shared| {
+        self.change((id.clone(), self.sessions.number(id)), |session, shared| {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
             homeless = session.take_unscoped_reports();
@@ -472,10 +477,14 @@ impl Sessions {
         }
     }
 
-    /// Changes a session, making it if need be, and files it where it belongs then.
-    fn change(&mut self, id: SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
-        if self.sessions.contains(&id) {
-            return self.change_known(&id, change);
+    /// Changes a session that has this number, or is not held and is made, and files it where it belongs then.
+    fn change(
+        &mut self,
+        (id, number): (SessionId, Option<u32>),
+        change: impl FnOnce(&mut Session, &mut Shared),
+    ) {
+        if let Some(number) = number {
+            return self.change_at(number, change);
         }
         if !self.away.keeps && self.sessions.len() >= self.max_sessions {
             self.make_room(tenant_hash(Some(&id.tenant)));
@@ -488,7 +497,13 @@ impl Sessions {
 
     /// Changes a session, if it is held, and files it where it belongs then.
     fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
-        let Some(number) = self.sessions.number(id) else { return };
+        if let Some(number) = self.sessions.number(id) {
+            self.change_at(number, change);
+        }
+    }
+
+    /// Likewise, of a number.
+    fn change_at(&mut self, number: u32, change: impl FnOnce(&mut Session, &mut Shared)) {
         let Some(session) = self.sessions.at_mut(number) else { return };
         let (before, deadline, waits) = (session.place(), session.deadline, session.is_unsettled());
         change(session, &mut self.shared);
@@ -504,7 +519,7 @@ impl Sessions {
             }
         }
         if !waits && session.is_unsettled() {
-            self.unsettled.push(Arc::clone(&session.id));
+            self.unsettled.push(number);
         }
         // Within a standing it may wait until its turn comes.
         let moves = after.0 != session.filed.0 || after < session.filed;
@@ -515,7 +530,7 @@ impl Sessions {
             self.sessions.moved(trace, number);
         }
         if moves {
-            self.sessions.refile(id);
+            self.sessions.refile(number);
         }
     }
 
@@ -546,11 +561,12 @@ impl Sessions {
         if let Some(deadline) = session.deadline {
             self.loops.insert((deadline, Arc::clone(&session.id)));
         }
-        if session.is_unsettled() {
-            self.unsettled.push(Arc::clone(&session.id));
+        let (card, waits) =
+            (session.card(session.scores(&self.shared.rules)), session.is_unsettled());
+        let number = self.sessions.insert(session, card);
+        if waits {
+            self.unsettled.push(number);
         }
-        let card = session.card(session.scores(&self.shared.rules));
-        self.sessions.insert(session, card);
     }
 
     /// Evicts one session for one of this tenant.
@@ -567,7 +583,8 @@ impl Sessions {
     ) -> Option<(EvictionOrder, Arc<SessionId>)> {
         loop {
             let first = self.sessions.first_to_go(&self.shares, newcomer)?;
-            if !self.sessions.refile(&first.1) {
+            let number = self.sessions.number(&first.1);
+            if !number.is_some_and(|number| self.sessions.refile(number)) {
                 return Some(first);
             }
         }
@@ -587,14 +604,14 @@ impl Sessions {
     }
 
     /// Keeps a session for longer that has a trace of which nothing is counted yet; returns whether it has.
-    fn stays(&mut self, id: &Arc<SessionId>) -> bool {
+    fn stays(&mut self, number: u32) -> bool {
         let idle = self.shared.rules.session_idle;
-        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_uncertain())
+        let Some(session) = self.sessions.at_mut(number).filter(|session| session.is_uncertain())
         else {
             return false;
         };
         session.touched = session.touched.after(idle);
-        self.sessions.refile(id);
+        self.sessions.refile(number);
         true
     }
 

@@ -89,8 +89,8 @@ impl SessionTable {
         self.cards.from(first)
     }
 
-    /// Keeps a session with its card, and files it; there is none of its id.
-    pub(super) fn insert(&mut self, mut session: Box<Session>, card: Option<Card>) {
+    /// Keeps a session with its card, and files it; there is none of its id. Returns its number.
+    pub(super) fn insert(&mut self, mut session: Box<Session>, card: Option<Card>) -> u32 {
         session.filed = session.place();
         let (standing, quiet) = session.filed;
         let id = Arc::clone(&session.id);
@@ -111,6 +111,7 @@ impl SessionTable {
         by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
         in_order.insert(number, |other| name(other).cmp(&named(&id)));
         self.filed.insert(tenant_of(&id), (standing, quiet, number));
+        number
     }
 
     /// Takes a session out.
@@ -140,17 +141,17 @@ impl SessionTable {
     }
 
     /// Files a session where it belongs in the order in which sessions go; returns whether it was not there.
-    pub(super) fn refile(&mut self, id: &SessionId) -> bool {
-        let Some(number) = self.number(id) else { return false };
+    pub(super) fn refile(&mut self, number: u32) -> bool {
         let Some(Some(session)) = self.slots.get_mut(index(number)) else { return false };
         let (before, after) = (session.filed, session.place());
         if before == after {
             return false;
         }
         session.filed = after;
+        let tenant = tenant_of(&session.id);
         let (before, after) = ((before.0, before.1, number), (after.0, after.1, number));
-        self.filed.remove(tenant_of(id), before);
-        self.filed.insert(tenant_of(id), after)
+        self.filed.remove(tenant, before);
+        self.filed.insert(tenant, after)
     }
 
     /// Since when the one of this standing is quiet that is filed first, and its number for `at`.
