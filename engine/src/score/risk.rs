@@ -35,15 +35,9 @@ pub struct TraceRisk {
     pub uncertainty: Option<Quanta>,
 }
 
-/// The weighted risk of each signal that has a weight; others have no part in scores.
-pub fn risks<'a>(
-    signals: impl IntoIterator<Item = (&'a str, Quanta)>,
-    weights: &Weights,
-) -> impl Iterator<Item = (&'a str, Quanta)> {
-    signals.into_iter().filter_map(|(name, score)| {
-        let risk = Quanta::from_f64(weights.get(name)? * (1.0 - score.to_f64()))?;
-        Some((name, risk))
-    })
+/// The risk that a signal of this weight makes; one without a weight has no part in scores.
+pub fn risk(score: Quanta, weight: f64) -> Option<Quanta> {
+    Quanta::from_f64(weight * (1.0 - score.to_f64()))
 }
 
 impl TraceRisk {
@@ -52,11 +46,18 @@ impl TraceRisk {
         signals: impl IntoIterator<Item = (&'a str, Quanta)>,
         weights: &Weights,
     ) -> Self {
+        Self::of(signals.into_iter().filter_map(|(name, score)| {
+            Some((name == CONFIDENCE, risk(score, *weights.get(name)?)?))
+        }))
+    }
+
+    /// Likewise, of risks, each with whether it is that of confidence.
+    pub fn of(risks: impl IntoIterator<Item = (bool, Quanta)>) -> Self {
         let (mut risk, mut own, mut sum) = (None, None, 0);
-        for (name, one) in risks(signals, weights) {
+        for (is_confidence, one) in risks {
             risk = risk.max(Some(one));
             sum += one.0;
-            if name == CONFIDENCE {
+            if is_confidence {
                 own = Some(one);
             }
         }

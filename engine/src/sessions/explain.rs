@@ -20,8 +20,8 @@ use super::view;
 use crate::explained::{CallView, LoopExplanation, Outlook, SignalExplanation, TraceExplanation};
 use crate::loops::{self, Evidence, worst};
 use crate::math::Quanta;
-use crate::score::risk::{TraceRisk, risks};
-use crate::signal::{self, Grounds, loop_detection, tool_loop};
+use crate::score::risk::TraceRisk;
+use crate::signal::{self, Grounds, SignalName, loop_detection, tool_loop};
 use crate::span::{Source, TraceId};
 use crate::update::{Loop, OutputDigest, ToolCall};
 
@@ -41,7 +41,7 @@ pub(super) fn explain(
         .scored
         .signals
         .iter()
-        .map(|(name, scored)| signal((session, held), (name.as_ref(), scored), &found, rules))
+        .map(|(name, scored)| signal((session, held), (name, scored), &found, rules))
         .collect();
     signals.sort_by(|a, b| b.risk.unwrap_or(-1.0).total_cmp(&a.risk.unwrap_or(-1.0)));
     let now = outlook(session, trace, &BTreeMap::new(), rules);
@@ -81,25 +81,25 @@ fn passes(entry: &Loop, trace: TraceId) -> bool {
 
 fn signal(
     (session, held): (&Session, &TraceRecord),
-    (name, scored): (&str, &Signal),
+    (name, scored): (&SignalName, &Signal),
     found: &[&Loop],
     rules: &Rules,
 ) -> SignalExplanation {
     let Signal { score, source, .. } = *scored;
-    let risk = risks([(name, score)], &rules.weights).next().map(|(_, risk)| risk);
+    let risk = rules.risks([(name, score)]).next().map(|(_, risk)| risk);
     // Where our judge stands in the place of a computed one, that stays what it is.
     let rest = Changed::of(held, rules, |other, own| {
         let is_it = other == name && own.source == source;
         (!is_it).then_some(own.score)
     });
     SignalExplanation {
-        name: name.to_owned(),
+        name: name.to_string(),
         signal: view::explained(held, name, scored, rules),
         threshold: rules.threshold(name),
-        weight: rules.weights.get(name).copied(),
+        weight: rules.weight(name),
         risk: risk.map(Quanta::to_f64),
         decides: risk.is_some_and(|risk| risk.0 > 0) && risk == held.scored.risk.risk,
-        evidence: evidence((session, held), (name, source), found, rules),
+        evidence: evidence((session, held), (name.as_str(), source), found, rules),
         without: outlook(session, held.id, &BTreeMap::from([(held.id, rest)]), rules),
     }
 }
@@ -228,13 +228,10 @@ impl Changed {
     fn of(
         held: &TraceRecord,
         rules: &Rules,
-        score: impl Fn(&str, &Signal) -> Option<Quanta>,
+        score: impl Fn(&SignalName, &Signal) -> Option<Quanta>,
     ) -> Self {
         let risk = |signals: &Signals| {
-            let changed = signals
-                .iter()
-                .filter_map(|(name, own)| Some((name.as_ref(), score(name.as_ref(), own)?)));
-            TraceRisk::new(changed, &rules.weights)
+            rules.risk(signals.iter().filter_map(|(name, own)| Some((name, score(name, own)?))))
         };
         Self { all: risk(&held.scored.signals), own: risk(&held.scored.own_signals()) }
     }
@@ -257,7 +254,7 @@ fn without(
     };
     Some(Changed::of(held, rules, |signal, own| {
         // What somebody else said of it stands.
-        let ours = signal == name && own.source == Source::Computed;
+        let ours = signal.as_str() == name && own.source == Source::Computed;
         Some(if ours { score } else { own.score })
     }))
 }

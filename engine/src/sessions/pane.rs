@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::scoring::{self, Scored, SignalName};
+use super::scoring::Scored;
 use crate::few::Few;
 use crate::math::Quanta;
 use crate::predict::{EffortBuckets, EffortSums};
 use crate::score::agent_consistency::AgentConsistency;
+use crate::signal::SignalName;
 use crate::span::Timestamp;
 use crate::update::{Level, PaneSum, SignalSum};
 use crate::window::PANES;
@@ -299,7 +300,7 @@ impl Pane {
         }
         for (name, score) in trace.sums() {
             let score = i128::from(score.0);
-            let (count, sum) = self.signals.or_default_with(name, scoring::named);
+            let (count, sum) = self.signals.or_default_with(name, SignalName::clone);
             *count += 1;
             *sum += score;
         }
@@ -349,7 +350,7 @@ impl Pane {
         }
         self.uncertainty.merge(other.uncertainty);
         for (name, (count, sum)) in other.signals.iter() {
-            let held = self.signals.or_default(name.clone());
+            let held = self.signals.or_default_with(name, SignalName::clone);
             *held = (held.0 + count, held.1 + sum);
         }
         self.sessions += other.sessions;
@@ -362,7 +363,7 @@ impl Pane {
         };
         let sums = self.signals.iter();
         let sums = sums.map(|(name, (count, sum_quanta))| {
-            (name.clone(), SignalSum { count: *count, sum_quanta: *sum_quanta })
+            (name.into(), SignalSum { count: *count, sum_quanta: *sum_quanta })
         });
         PaneSum {
             width_nanos,

@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::verdict::PASS;
+use crate::few::Few;
 use crate::limits::Limits;
 use crate::math::Quanta;
 use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
 use crate::score::agent_reliability::AgentReliability;
-use crate::score::risk::Weights;
+use crate::score::risk::{TraceRisk, risk};
 use crate::score::trajectory_gate::GateRule;
-use crate::signal::{self, loop_detection, thresholds};
+use crate::signal::name::CONFIDENCE;
+use crate::signal::{self, SIGNALS, SignalName, loop_detection, thresholds};
 
 /// What decides about signals and scores.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// Weights in force.
-    pub(super) weights: Weights,
+    pub(super) weights: Few<SignalName, f64>,
     /// Only the documents' signals, rounded as they do.
     pub(super) pandaprobe: bool,
     /// A score over nothing is 1.
@@ -41,6 +43,8 @@ pub(super) struct Rules {
     pub(super) limits: Limits,
     /// Scores from which signals pass, as far as configured.
     thresholds: BTreeMap<String, f64>,
+    // Of each of our signals the weight, if it has one, and the score from which it passes.
+    ours: [(Option<f64>, f64); SIGNALS.len()],
 }
 
 impl Rules {
@@ -50,13 +54,11 @@ impl Rules {
         // Overrides go key by key over the defaults, as the documents have it.
         let mut weights = SessionOptions::default().signal_weights;
         weights.extend(options.signal_weights);
-        Self {
-            weights: weights
-                .into_iter()
-                .filter(|(name, _)| {
-                    !pandaprobe || signal::of(name).is_some_and(|of| of.in_documents)
-                })
-                .collect(),
+        let weights = weights
+            .into_iter()
+            .filter(|(name, _)| !pandaprobe || signal::of(name).is_some_and(|of| of.in_documents));
+        let mut rules = Self {
+            weights: weights.map(|(name, weight)| (SignalName::from(name), weight)).collect(),
             pandaprobe,
             empty_is_one: options.empty_score == EmptyScore::One,
             loop_threshold: options.loop_detection_threshold,
@@ -74,11 +76,50 @@ impl Rules {
             loops,
             limits: options.limits.limits(),
             thresholds: options.signal_thresholds,
+            ours: [(None, PASS); SIGNALS.len()],
+        };
+        rules.ours = std::array::from_fn(|at| {
+            let weight = rules.weights.get(&SignalName::Ours(at)).copied();
+            (weight, SIGNALS.get(at).map_or(PASS, |signal| rules.threshold_of(signal.name)))
+        });
+        rules
+    }
+
+    /// The weight of a signal, if it has one.
+    pub(super) fn weight(&self, signal: &SignalName) -> Option<f64> {
+        match signal {
+            SignalName::Ours(at) => self.ours.get(*at)?.0,
+            SignalName::Other(_) => self.weights.get(signal).copied(),
         }
     }
 
-    /// The score from which a signal passes: as configured, else as its source has it, else one half.
-    pub(super) fn threshold(&self, signal: &str) -> f64 {
+    /// The weighted risk of each signal that has a weight.
+    pub(super) fn risks<'a>(
+        &self,
+        signals: impl IntoIterator<Item = (&'a SignalName, Quanta)>,
+    ) -> impl Iterator<Item = (&'a SignalName, Quanta)> {
+        let risk = |(name, score)| Some((name, risk(score, self.weight(name)?)?));
+        signals.into_iter().filter_map(risk)
+    }
+
+    /// What signals, each of another name, contribute.
+    pub(super) fn risk<'a>(
+        &self,
+        signals: impl IntoIterator<Item = (&'a SignalName, Quanta)>,
+    ) -> TraceRisk {
+        TraceRisk::of(self.risks(signals).map(|(name, risk)| (*name == CONFIDENCE, risk)))
+    }
+
+    /// The score from which a signal passes.
+    pub(super) fn threshold(&self, signal: &SignalName) -> f64 {
+        match signal {
+            SignalName::Ours(at) => self.ours.get(*at).map_or(PASS, |(_, threshold)| *threshold),
+            SignalName::Other(name) => self.threshold_of(name),
+        }
+    }
+
+    /// As configured, else as its source has it, else one half.
+    fn threshold_of(&self, signal: &str) -> f64 {
         if signal == loop_detection::NAME {
             return self.loop_threshold;
         }
@@ -123,7 +164,10 @@ mod tests {
             LoopOptions::default(),
         );
         assert_eq!(rules.weights.len(), SessionOptions::default().signal_weights.len());
-        assert_eq!(rules.weights["tool_correctness"].to_bits(), 1.0_f64.to_bits());
+        assert_eq!(
+            rules.weights[&SignalName::from("tool_correctness")].to_bits(),
+            1.0_f64.to_bits()
+        );
     }
 
     #[test]
@@ -131,7 +175,7 @@ mod tests {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
         let rules = Rules::new(options, LoopOptions::default());
         let documents = ["coherence", "confidence", "loop_detection", "tool_correctness"];
-        assert!(rules.weights.iter().map(|(name, _)| name).eq(documents));
+        assert!(rules.weights.iter().map(|(name, _)| name.as_str()).eq(documents));
         assert_eq!(rules.shown(0.123_45).to_bits(), 0.1235_f64.to_bits());
         assert_eq!(four_decimals(0.000_25).to_bits(), 0.0003_f64.to_bits());
     }

@@ -8,8 +8,7 @@ use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring::scores;
 use crate::runs::is_about_runs;
-use crate::score::risk::TraceRisk;
-use crate::signal::outcome;
+use crate::signal::name::OUTCOME;
 use crate::span::Report;
 use crate::update::{ReportedScore, RunTrace};
 
@@ -62,13 +61,13 @@ pub(super) fn trace(
         flagged: trace.is_always_judged(),
         risk_quanta: risk(trace, rules),
         reported,
-        signals: signals.map(|(name, signal)| (name.clone(), signal.score.0)).collect(),
+        signals: signals.map(|(name, signal)| (name.into(), signal.score.0)).collect(),
     })
 }
 
 /// Its risk without what was told of the outcome, so that it can be held against that.
 fn risk(trace: &TraceRecord, rules: &Rules) -> Option<i64> {
     let own = trace.scored.own_signals();
-    let others = scores(&own).filter(|(name, _)| *name != outcome::NAME);
-    TraceRisk::new(others, &rules.weights).risk.map(|risk| risk.0)
+    let others = scores(&own).filter(|(name, _)| **name != OUTCOME);
+    rules.risk(others).risk.map(|risk| risk.0)
 }

@@ -11,8 +11,9 @@ use crate::few::Few;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::Quanta;
 use crate::runs::{judged_outcome, told_outcome};
-use crate::score::risk::{CONFIDENCE, TraceRisk};
-use crate::signal::{self, Facts, loop_detection};
+use crate::score::risk::TraceRisk;
+use crate::signal::name::{CONFIDENCE, LOOP_DETECTION, OUTCOME};
+use crate::signal::{self, Facts, SignalName, loop_detection};
 use crate::span::{Source, TraceId};
 use crate::update::{Loop, OutputDigest, ReportedScore};
 
@@ -24,9 +25,6 @@ pub(super) struct Earlier<'a> {
     /// Its output.
     pub(super) output: Option<&'a OutputDigest>,
 }
-
-/// A signal's name; those that are computed are not copied.
-pub(super) type SignalName = Cow<'static, str>;
 
 /// Signals by name.
 pub(super) type Signals = Few<SignalName, Signal>;
@@ -58,7 +56,7 @@ pub(super) struct Unasked {
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Scored {
     /// Signals by name.
-    pub(super) signals: Few<SignalName, Signal>,
+    pub(super) signals: Signals,
     /// The risks that they make.
     pub(super) risk: TraceRisk,
     /// Present if the trace is done and the judge said something that has a weight.
@@ -87,15 +85,15 @@ impl Scoring {
         mut has_sums: impl FnMut(&str) -> bool,
     ) -> Self {
         let mut signals = computed(trace, earlier, rules);
-        let likeness = signals.get(loop_detection::NAME).map(|signal| signal.score);
+        let likeness = signals.get(&LOOP_DETECTION).map(|signal| signal.score);
         let (reported, malformed) = reported(&trace.rare().reported);
         signals.extend(reported);
         signals.extend(outcome(trace, of_session, rules));
-        let risk = TraceRisk::new(scores(&signals), &rules.weights);
+        let risk = rules.risk(scores(&signals));
         let (mut unasked, mut output_repeat) = (None, None);
         if trace.is_done() {
             for (name, signal) in signals.iter_mut() {
-                signal.is_summed = rules.weights.contains_key(name.as_ref()) || has_sums(name);
+                signal.is_summed = rules.weight(name).is_some() || has_sums(name.as_str());
             }
             unasked = self::unasked(trace, &signals, rules);
             let repeats = likeness.is_some_and(|score| score.to_f64() < rules.loop_threshold);
@@ -127,18 +125,18 @@ impl Scored {
         let own = self.signals.iter().filter(|(_, signal)| signal.source != Source::Judge);
         let own = own.map(|(name, signal)| (name.clone(), *signal));
         let confidence = unasked.confidence.map(|score| signal(score, Source::Computed));
-        own.chain(confidence.map(|signal| (Cow::Borrowed(CONFIDENCE), signal))).collect()
+        own.chain(confidence.map(|signal| (CONFIDENCE.clone(), signal))).collect()
     }
 
     /// The signals that have sums: confidence that is computed and confidence that is judged are two.
-    pub(super) fn sums(&self) -> impl Iterator<Item = (&str, Quanta)> {
+    pub(super) fn sums(&self) -> impl Iterator<Item = (&SignalName, Quanta)> {
         let computed = self.unasked.and_then(|unasked| unasked.confidence);
         let summed = self.signals.iter().filter(|(_, signal)| signal.is_summed);
         let named = summed.map(move |(name, signal)| match computed {
-            Some(_) if name.as_ref() == CONFIDENCE => (JUDGED_CONFIDENCE, signal.score),
-            Some(_) | None => (name.as_ref(), signal.score),
+            Some(_) if *name == CONFIDENCE => (&JUDGED_CONFIDENCE, signal.score),
+            Some(_) | None => (name, signal.score),
         });
-        computed.map(|score| (CONFIDENCE, score)).into_iter().chain(named)
+        computed.map(|score| (&CONFIDENCE, score)).into_iter().chain(named)
     }
 
     /// Whether both add the same to panes.
@@ -153,17 +151,17 @@ impl Scored {
         trace: &TraceRecord,
         earlier: &[Earlier<'_>],
         rules: &Rules,
-    ) -> Signals {
+    ) -> Cow<'_, Signals> {
         if self.signals.values().all(|signal| signal.source == Source::Computed) {
-            return self.signals.clone();
+            return Cow::Borrowed(&self.signals);
         }
-        computed(trace, earlier, rules)
+        Cow::Owned(computed(trace, earlier, rules))
     }
 }
 
 /// The scores of signals by name.
-pub(super) fn scores(signals: &Signals) -> impl Iterator<Item = (&str, Quanta)> {
-    signals.iter().map(|(name, signal)| (name.as_ref(), signal.score))
+pub(super) fn scores(signals: &Signals) -> impl Iterator<Item = (&SignalName, Quanta)> {
+    signals.iter().map(|(name, signal)| (name, signal.score))
 }
 
 /// A signal that nobody has sums of yet.
@@ -176,11 +174,11 @@ fn computed(trace: &TraceRecord, earlier: &[Earlier<'_>], rules: &Rules) -> Sign
     let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
     let facts = facts(trace, &outputs, rules);
     let mut signals = Few::with_capacity(COMPUTED);
-    signals.extend(signal::SIGNALS.iter().filter_map(|known| {
+    signals.extend(signal::SIGNALS.iter().enumerate().filter_map(|(at, known)| {
         let by = known.computed.filter(|by| by.in_documents || !rules.pandaprobe)?;
         let score = (by.score)(&facts)?;
         let score = if rules.pandaprobe { four_decimal_quanta(score) } else { score };
-        Some((Cow::Borrowed(known.name), signal(score, Source::Computed)))
+        Some((SignalName::Ours(at), signal(score, Source::Computed)))
     }));
     signals
 }
@@ -208,19 +206,20 @@ pub(super) fn facts<'a>(
 /// What a trace would be worth had our judge not been asked; `None` if it said nothing that has a weight, or if the documents' profile
 /// adds up whatever there is.
 fn unasked(trace: &TraceRecord, signals: &Signals, rules: &Rules) -> Option<Unasked> {
-    let is_judged =
-        |name: &str, source: Source| source == Source::Judge && rules.weights.contains_key(name);
-    if rules.pandaprobe || !signals.iter().any(|(name, signal)| is_judged(name, signal.source)) {
+    let is_judged = |(name, signal): (&SignalName, &Signal)| {
+        signal.source == Source::Judge && rules.weight(name).is_some()
+    };
+    if rules.pandaprobe || !signals.iter().any(is_judged) {
         return None;
     }
-    let judged = signals.get(CONFIDENCE).is_some_and(|signal| signal.source == Source::Judge);
+    let judged = signals.get(&CONFIDENCE).is_some_and(|signal| signal.source == Source::Judge);
     let Course { steps, wasted_steps, .. } = &*trace.course;
     let confidence = || signal::confidence::score(*steps, *wasted_steps);
     let confidence = if judged { confidence() } else { None };
     let rest = signals.iter().filter(|(_, signal)| signal.source != Source::Judge);
-    let rest = rest.map(|(name, signal)| (name.as_ref(), signal.score));
-    let rest = rest.chain(confidence.map(|score| (CONFIDENCE, score)));
-    let TraceRisk { risk, uncertainty, .. } = TraceRisk::new(rest, &rules.weights);
+    let rest = rest.map(|(name, signal)| (name, signal.score));
+    let rest = rest.chain(confidence.map(|score| (&CONFIDENCE, score)));
+    let TraceRisk { risk, uncertainty, .. } = rules.risk(rest);
     Some(Unasked { risk, uncertainty, confidence })
 }
 
@@ -237,12 +236,7 @@ fn outcome(
     let of_trace = told_outcome(&rare.reported, rare.attempt.as_deref());
     let judged = judged_outcome(&rare.reported);
     let (score, source) = signal::outcome::score(of_trace, of_session, judged)?;
-    Some((Cow::Borrowed(signal::outcome::NAME), signal(score, source)))
-}
-
-/// A name, not copied if it is that of a signal that is computed.
-pub(super) fn named(name: &str) -> SignalName {
-    signal::of(name).map_or_else(|| Cow::Owned(name.to_owned()), |known| Cow::Borrowed(known.name))
+    Some((OUTCOME.clone(), signal(score, source)))
 }
 
 /// The score to believe of each name, and how many are no score: of two of one source the later
@@ -269,7 +263,7 @@ fn reported(scores: &[ReportedScore]) -> (Signals, u64) {
     }
     let best = best.into_iter();
     let best =
-        best.map(|(name, (source, _, _, score))| (named(name), signal(Quanta(score), source)));
+        best.map(|(name, (source, _, _, score))| (name.into(), signal(Quanta(score), source)));
     (best.collect(), malformed)
 }
 
@@ -295,7 +289,7 @@ fn output_repeat(trace: &TraceRecord, earlier: &[Earlier<'_>]) -> Loop {
 const COMPUTED: usize = 7;
 
 /// What the judge's confidence is called where one is computed as well.
-const JUDGED_CONFIDENCE: &str = "judged_confidence";
+static JUDGED_CONFIDENCE: SignalName = SignalName::known("judged_confidence");
 
 fn four_decimal_quanta(score: Quanta) -> Quanta {
     Quanta::from_f64(four_decimals(score.to_f64())).unwrap_or(score)
@@ -346,9 +340,12 @@ mod tests {
         let update = TraceUpdate { reported: scores.into(), steps: 2, ..TraceUpdate::default() };
         let rules = Rules::new(SessionOptions::default(), LoopOptions::default());
         let Scoring { scored, malformed, .. } = scoring(update, &[], None, &rules);
-        assert_eq!(scored.signals["confidence"], signal(Quanta(4), Source::Reported));
-        assert_eq!(scored.signals["error"], signal(Quanta(3), Source::Judge));
-        assert_eq!(scored.signals["tool_loop"], signal(Quanta(Quanta::ONE), Source::Computed));
+        assert_eq!(scored.signals[&CONFIDENCE], signal(Quanta(4), Source::Reported));
+        assert_eq!(scored.signals[&"error".into()], signal(Quanta(3), Source::Judge));
+        assert_eq!(
+            scored.signals[&"tool_loop".into()],
+            signal(Quanta(Quanta::ONE), Source::Computed)
+        );
         assert_eq!(malformed, 3);
     }
 
@@ -362,14 +359,14 @@ mod tests {
             scoring(update, &[], of_session, &rules).scored
         };
         let own = scored(Vec::new(), None);
-        assert_eq!(own.signals["outcome"], signal(Quanta(Quanta::ONE), Source::Reported));
+        assert_eq!(own.signals[&OUTCOME], signal(Quanta(Quanta::ONE), Source::Reported));
         assert!(!own.risk.is_flagged());
         let failed = scored(vec![score("outcome", "reported", Quanta::ONE / 2, 1)], None);
-        assert_eq!(failed.signals["outcome"], signal(Quanta(0), Source::Reported));
+        assert_eq!(failed.signals[&OUTCOME], signal(Quanta(0), Source::Reported));
         assert!(failed.risk.is_flagged());
         assert!(scored(Vec::new(), Some(false)).risk.is_flagged());
         let none = scoring(TraceUpdate::default(), &[], None, &rules).scored;
-        assert!(!none.signals.contains_key("outcome"));
+        assert!(!none.signals.contains_key(&OUTCOME));
     }
 
     #[test]
@@ -378,7 +375,7 @@ mod tests {
         let update = TraceUpdate { steps: 2, error: true, ..TraceUpdate::default() };
         let rules = Rules::new(options, LoopOptions::default());
         let scored = scoring(update, &[], None, &rules).scored;
-        assert!(scored.signals.iter().map(|(name, _)| name).eq([loop_detection::NAME]));
+        assert!(scored.signals.iter().map(|(name, _)| name).eq([&LOOP_DETECTION]));
     }
 
     #[test]
@@ -387,10 +384,10 @@ mod tests {
         let mut options = SessionOptions::default();
         let rules = Rules::new(options.clone(), LoopOptions::default());
         let scored = scoring(TraceUpdate::default(), &earlier, None, &rules).scored;
-        assert!(!scored.signals.contains_key(loop_detection::NAME));
+        assert!(!scored.signals.contains_key(&LOOP_DETECTION));
         options.empty_score = EmptyScore::One;
         let rules = Rules::new(options.clone(), LoopOptions::default());
         let scored = scoring(TraceUpdate::default(), &earlier, None, &rules).scored;
-        assert_eq!(scored.signals[loop_detection::NAME].score, Quanta(Quanta::ONE));
+        assert_eq!(scored.signals[&LOOP_DETECTION].score, Quanta(Quanta::ONE));
     }
 }

@@ -1,5 +1,6 @@
 //! What a shard knows of one agent: panes, counters, histograms, gauges.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::histogram::Histogram;
 use super::key::OVERFLOW;
 use super::pane::{Mark, PaneSet, Panes};
-use super::scoring::{self, Scored, SignalName};
+use super::scoring::Scored;
 use super::verdict::Verdict;
 use crate::counters::{Counter, Counters, Labels};
 use crate::distributions::{Distributions, Taken};
@@ -20,6 +21,7 @@ use crate::math::Quanta;
 use crate::options::AgentOptions;
 use crate::predict::{EffortBuckets, Spread, StartedRun};
 use crate::score::trajectory_gate::Verdict as Turn;
+use crate::signal::SignalName;
 use crate::span::{Timestamp, TraceId};
 use crate::update::{
     DoneTrace, Effort, LastTrace, RunTrace, ScoreHistogram, SessionUpdate, Silences,
@@ -361,8 +363,8 @@ impl Summary {
     }
 
     /// What is counted of a signal.
-    pub(super) fn judged(&mut self, signal: &str) -> &mut Judged {
-        self.signals.or_default_with(signal, scoring::named)
+    pub(super) fn judged(&mut self, signal: &SignalName) -> &mut Judged {
+        self.signals.or_default_with(signal, SignalName::clone)
     }
 
     /// Notes a trace that is done for the first time, or an outcome that was told later.
@@ -444,8 +446,8 @@ impl Judged {
 
 impl Counted {
     /// The counter under its labels, once there is something.
-    fn tell(&mut self, signal: &str, label: &str) -> Option<(Labels, u64)> {
-        let labels = || [signal.to_owned(), label.to_owned()].into();
+    fn tell(&mut self, signal: &SignalName, label: &str) -> Option<(Labels, u64)> {
+        let labels = || [signal.to_string(), label.to_owned()].into();
         (self.value > 0).then(|| (Arc::clone(self.labels.get_or_insert_with(labels)), self.value))
     }
 }
@@ -486,6 +488,6 @@ fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrac
     }
 }
 
-fn signal((name, judged): (&SignalName, &Judged)) -> Option<(SignalName, ScoreHistogram)> {
-    Some((name.clone(), judged.scores.message()?))
+fn signal((name, judged): (&SignalName, &Judged)) -> Option<(Cow<'static, str>, ScoreHistogram)> {
+    Some((name.into(), judged.scores.message()?))
 }

@@ -5,14 +5,14 @@ use super::fleet::Fleet;
 use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
-use super::scoring::{self, Earlier, SignalName};
+use super::scoring::{self, Earlier};
 use crate::counters::Counter;
 use crate::few::Few;
 use crate::math::Quanta;
 use crate::runs::told_outcome;
-use crate::score::risk::{CONFIDENCE, risks};
 use crate::score::trajectory_gate::TrajectoryGate;
-use crate::signal::tool_loop;
+use crate::signal::name::CONFIDENCE;
+use crate::signal::{SignalName, tool_loop};
 use crate::span::Timestamp;
 use crate::update::{DoneTrace, Expectation, ExpectedStatus};
 
@@ -37,17 +37,19 @@ pub(super) fn evaluate(
         let judged = summary.judged(name);
         judged.count(verdict(Some(score), rules.threshold(name)));
         judged.observe(score, (trace.end(), trace.id));
-        if rules.weights.contains_key(name) {
-            let gate = gates.or_default(scoring::named(name));
+        if rules.weight(name).is_some() {
+            let gate = gates.or_default_with(name, SignalName::clone);
             judged.turn(gate.observe(score.to_f64(), &rules.gate));
         }
     }
-    let weighed = rules.weights.iter().map(|(name, _)| name.as_str());
-    let absent = weighed.filter(|name| !scored.signals.contains_key(*name));
-    absent.for_each(|name| summary.judged(name).count(Verdict::Skipped));
+    for (name, _) in rules.weights.iter() {
+        if !scored.signals.contains_key(name) {
+            summary.judged(name).count(Verdict::Skipped);
+        }
+    }
     // By what all traces have, so that it does not change with how much is judged.
     let safety = scored.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
-    summary.judged("trace_risk").count(verdict(safety, PASS));
+    summary.judged(&TRACE_RISK).count(verdict(safety, PASS));
 }
 
 /// What drops are found by of a trace that is done for the first time. A stream of verdicts must not change with how much is
@@ -60,12 +62,13 @@ pub(super) fn done(
 ) -> DoneTrace {
     let own = trace.scored.own(trace, earlier, rules);
     // What failed lowers confidence as well, and says more.
-    let greatest = risks(scoring::scores(&own), &rules.weights)
-        .max_by_key(|(name, risk)| (*risk, *name != CONFIDENCE, *name));
+    let greatest = rules
+        .risks(scoring::scores(&own))
+        .max_by_key(|(name, risk)| (*risk, **name != CONFIDENCE, *name));
     let passes = |risk: Quanta| {
         verdict(Some(Quanta(Quanta::ONE.saturating_sub(risk.0))), PASS) == Verdict::Pass
     };
-    let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name);
+    let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name.as_str());
     let tells = trace.course.calls.iter().any(|call| call.error.is_some());
     let weighing = trace.loops().iter().filter(|found| found.evidence.weighs());
     let looping = weighing.map(|found| found.tool.as_str());
@@ -113,6 +116,9 @@ fn named(trace: &TraceRecord, session: &SessionId) -> DoneTrace {
         ..DoneTrace::default()
     }
 }
+
+/// The risk of a trace, where it is counted as signals are.
+static TRACE_RISK: SignalName = SignalName::known("trace_risk");
 
 /// Whether a trace or a session passes; in the order of the names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -9,8 +9,7 @@ use super::session::Session;
 use crate::limits::Run;
 use crate::math::{Quanta, ratio};
 use crate::score::agent_reliability::band;
-use crate::score::risk::risks;
-use crate::signal::{CONSTRAINT_VIOLATION, thresholds};
+use crate::signal::{CONSTRAINT_VIOLATION, SignalName, thresholds};
 use crate::span::{Source, SpanId, Status, TraceId};
 use crate::update::{
     Expectation, ExpectedLayer, Loop, Remarks, ReportedScore, Step, Tokens, ToolCall, Violation,
@@ -55,7 +54,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
         previous_session_id: previous,
         signals: reports
             .map(|(name, report)| {
-                (name.to_string(), signal(name, report.score, report.source, rules))
+                (name.to_string(), signal(&(&**name).into(), report.score, report.source, rules))
             })
             .collect(),
         total_traces: traces.len() as u64,
@@ -74,7 +73,11 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
             .map(|held| held.id.to_string())
             .collect(),
         band: shown.map(band),
-        signal_weights: rules.weights.clone().into_iter().collect(),
+        signal_weights: rules
+            .weights
+            .iter()
+            .map(|(name, weight)| (name.to_string(), *weight))
+            .collect(),
         took: session.took(),
         traces: traces.into_iter().map(|held| trace(held, rules)).collect(),
         limits: session.exceeded(rules).into_iter().map(LimitView::from).collect(),
@@ -89,7 +92,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
     let signals = held.scored.signals.iter();
     let usage = held.usage();
     let exceeded = rules.limits.exceeded(held.named(), Run::Trace, &usage);
-    let weighed = risks(scores(&held.scored.signals), &rules.weights);
+    let weighed = rules.risks(scores(&held.scored.signals));
     TraceView {
         trace_id: held.id.to_string(),
         start_unix_nano: held.start.0.to_string(),
@@ -123,7 +126,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         signals: signals
             .map(|(name, scored)| (name.to_string(), explained(held, name, scored, rules)))
             .collect(),
-        risks: weighed.map(|(name, risk)| (name.to_owned(), risk.to_f64())).collect(),
+        risks: weighed.map(|(name, risk)| (name.to_string(), risk.to_f64())).collect(),
         risk: risk.risk.map(Quanta::to_f64),
         weighted_uncertainty: risk.uncertainty.map(Quanta::to_f64),
         situational_penalty: risk.penalty.map(Quanta::to_f64),
@@ -178,13 +181,13 @@ pub(super) fn agent(held: &TraceRecord) -> AgentName {
 /// A trace's score with what whoever made it said of it.
 pub(super) fn explained(
     held: &TraceRecord,
-    name: &str,
+    name: &SignalName,
     scored: &Signal,
     rules: &Rules,
 ) -> SignalView {
     let Signal { score, source, .. } = *scored;
     let made = |made: &&ReportedScore| {
-        made.name == name && made.score_quanta == score.0 && made.source == source.name()
+        made.name == name.as_str() && made.score_quanta == score.0 && made.source == source.name()
     };
     let made = held.rare().reported.iter().find(made);
     SignalView {
@@ -196,14 +199,14 @@ pub(super) fn explained(
     }
 }
 
-fn signal(name: &str, score: Quanta, source: Source, rules: &Rules) -> SignalView {
+fn signal(name: &SignalName, score: Quanta, source: Source, rules: &Rules) -> SignalView {
     SignalView {
         score: score.to_f64(),
         source: source.name().to_owned(),
         evaluator: None,
         explanation: None,
         passed: score.to_f64() >= rules.threshold(name),
-        band: thresholds::of(name).and_then(|metric| metric.band(score)),
+        band: thresholds::of(name.as_str()).and_then(|metric| metric.band(score)),
     }
 }
 

@@ -7,11 +7,13 @@ pub mod coherence;
 pub mod confidence;
 pub mod error;
 pub mod loop_detection;
+pub(crate) mod name;
 pub mod outcome;
 pub mod thresholds;
 pub mod tool_loop;
 pub mod tool_success;
 
+pub(crate) use self::name::SignalName;
 use crate::loops::Severity;
 use crate::math::Quanta;
 use crate::update::OutputDigest;
