@@ -265,7 +265,7 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
 
 /// Whether some tool that is not allowed to is called so often.
 fn is_often(calls: &[ToolCall], least: Least, options: &LoopOptions) -> bool {
-    let mut tools: Few<&str, (usize, usize)> = Few::default();
+    let mut tools: Few<&str, (usize, usize)> = Few::with_capacity(4);
     for call in calls {
         let (known, all) = tools.or_default(&call.name);
         *known += usize::from(call.arguments_hash.is_some());

@@ -66,7 +66,7 @@ fn handoffs(shape: &Shape<'_>) -> Option<Handoffs> {
     let mut targets = Vec::new();
     for agent in agents {
         if agent != at_work {
-            targets.push(Some(agent.clone()));
+            targets.push(Some(agent.to_owned()));
             at_work = agent;
         }
     }
@@ -89,7 +89,7 @@ fn spans(shape: &Shape<'_>, logs: &Logs<'_>) -> Vec<ObservedSpan> {
         .filter(|span| matches!(span.operation, Operation::InvokeAgent | Operation::Other));
     let nodes = nodes.map(|span: &SpanView<'_>| {
         let agent = Some(span).filter(|span| span.operation == Operation::InvokeAgent);
-        let name = agent.and_then(agent_name).unwrap_or_else(|| span.name().to_owned());
+        let name = agent.and_then(agent_name).unwrap_or_else(|| span.name()).to_owned();
         observed_span(SpanKind::Node, name, said(span.input()), said(span.output()))
     });
     models.chain(nodes).collect()

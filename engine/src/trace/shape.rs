@@ -303,10 +303,10 @@ impl<'a> Shape<'a> {
     }
 
     /// The name of the agent that did something: the one that the span itself names, else the nearest above its place.
-    pub(super) fn doer(&self, span: &SpanView<'_>, at: usize) -> Option<String> {
+    pub(super) fn doer<'s>(&'s self, span: &SpanView<'s>, at: usize) -> Option<&'s str> {
         let above = self.ancestors(at);
         let mut agents = above.filter(|above| above.operation == Operation::InvokeAgent);
-        agent_name(span).or_else(|| agents.find_map(agent_name))
+        agent_name(span).or_else(|| agents.find_map(|agent| agent_name(agent)))
     }
 
     /// Whether a record says that somebody else than the turn's agent did what is at this place.

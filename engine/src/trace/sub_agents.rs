@@ -27,17 +27,17 @@ pub(super) struct Work<'w> {
 /// The agents below the one of this name, in the order of their names.
 pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<SubAgent> {
     let agents = shape.behaviour().filter(|span| span.operation == Operation::InvokeAgent);
-    let named = agents.filter_map(agent_name).filter(|name| name != outermost);
+    let named = agents.filter_map(agent_name).filter(|name| *name != outermost);
     let mut named = named.peekable();
     // Most agents have none.
     if named.peek().is_none() {
         return Vec::new();
     }
-    let mut parts: BTreeMap<String, SubAgent> =
-        named.map(|name| (name.clone(), SubAgent { name, ..SubAgent::default() })).collect();
+    let part = |name: &str| SubAgent { name: name.to_owned(), ..SubAgent::default() };
+    let mut parts: BTreeMap<&str, SubAgent> = named.map(|name| (name, part(name))).collect();
     for (model, spend) in work.models.iter().zip(work.spends) {
         let doer = shape.doer(model, model.at);
-        let Some(part) = doer.and_then(|name| parts.get_mut(&name)) else { continue };
+        let Some(part) = doer.and_then(|name| parts.get_mut(name)) else { continue };
         part.model_calls += 1;
         part.errors += u64::from(model.failed);
         let add = |sum: &mut u64, more: Option<u64>| *sum = sum.saturating_add(more.unwrap_or(0));
@@ -50,13 +50,13 @@ pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<Sub
     let doer =
         |call: &ToolCall| spans.get(&call.span_id).and_then(|span| shape.doer(span, span.at));
     for call in work.calls {
-        let Some(part) = doer(call).and_then(|name| parts.get_mut(&name)) else { continue };
+        let Some(part) = doer(call).and_then(|name| parts.get_mut(name)) else { continue };
         part.tool_calls += 1;
         part.errors += u64::from(call.error == Some(true));
     }
     let first = |found: &Loop| work.calls.get(usize::try_from(found.calls?.0).ok()?);
     for call in work.loops.iter().filter_map(first) {
-        let Some(part) = doer(call).and_then(|name| parts.get_mut(&name)) else { continue };
+        let Some(part) = doer(call).and_then(|name| parts.get_mut(name)) else { continue };
         part.loops += 1;
     }
     parts.into_values().collect()

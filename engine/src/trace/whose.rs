@@ -69,45 +69,40 @@ pub(super) fn agent(shape: &Shape<'_>) -> AgentKey {
         .map(|(span, _)| *span)
         .or_else(|| agents().next())
         .or_else(|| outermost().next());
-    let resource = |of: fn(&Resource) -> Option<&Arc<str>>| -> Option<String> {
+    let resource = |of: fn(&Resource) -> Option<&Arc<str>>| {
         let own = chosen.and_then(|span| of(span.resource()));
-        own.or_else(|| outermost().find_map(|span| of(span.resource())))
-            .map(|name| String::from(&**name))
+        own.or_else(|| outermost().find_map(|span| of(span.resource()))).map(|name| &**name)
     };
-    let service_name = resource(|resource| resource.service_name.as_ref()).unwrap_or_default();
+    let is_own = |name: &&str| !is_generic(name) && !is_random(name);
     // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.
-    let outer = |of: fn(&SpanView<'_>) -> Option<String>| outermost().find_map(|span| of(span));
-    let workflow = || outer(|span| span.workflow().map(str::to_owned));
-    let id = || outer(|span| span.agent_id().map(str::to_owned));
-    let is_own = |name: &String| !is_generic(name) && !is_random(name);
     let name = named
         .map(|(_, name)| name)
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
-        .or_else(|| workflow().filter(is_own))
-        .or_else(|| id().filter(is_own))
-        .unwrap_or_default();
-    let version = chosen.and_then(SpanView::agent_version).map(str::to_owned);
-    let environment = chosen.and_then(SpanView::environment).map(str::to_owned);
+        .or_else(|| outermost().find_map(SpanView::workflow).filter(is_own))
+        .or_else(|| outermost().find_map(SpanView::agent_id).filter(is_own));
+    let version = chosen.and_then(SpanView::agent_version);
+    let environment = chosen.and_then(SpanView::environment);
+    let owned = |name: Option<&str>| name.unwrap_or_default().to_owned();
     AgentKey {
-        tenant: resource(|resource| resource.tenant.as_ref()).unwrap_or_default(),
-        agent_version: version
-            .or_else(|| resource(|resource| resource.service_version.as_ref()))
-            .unwrap_or_default(),
-        environment: environment
-            .or_else(|| resource(|resource| resource.environment.as_ref()))
-            .unwrap_or_default(),
-        agent_name: name,
-        service_name,
+        tenant: owned(resource(|resource| resource.tenant.as_ref())),
+        service_name: owned(resource(|resource| resource.service_name.as_ref())),
+        agent_name: owned(name),
+        agent_version: owned(
+            version.or_else(|| resource(|resource| resource.service_version.as_ref())),
+        ),
+        environment: owned(
+            environment.or_else(|| resource(|resource| resource.environment.as_ref())),
+        ),
     }
 }
 
 /// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the model.
-pub(super) fn agent_name(span: &SpanView<'_>) -> Option<String> {
+pub(super) fn agent_name<'a>(span: &SpanView<'a>) -> Option<&'a str> {
     let agent = span.operation == Operation::InvokeAgent;
     let from_span = || {
         let name = span.name().trim_start_matches("invoke_agent").trim();
         let is_model = span.model_name().is_some_and(|model| model.starts_with(name));
         Some(name).filter(|name| agent && !name.is_empty() && !is_model && !is_random(name))
     };
-    span.agent_name().or_else(from_span).filter(|name| !is_generic(name)).map(str::to_owned)
+    span.agent_name().or_else(from_span).filter(|name| !is_generic(name))
 }
