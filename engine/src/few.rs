@@ -119,18 +119,20 @@ impl<K: Ord, V> Few<K, V> {
         &mut self.0[at].1
     }
 
-    /// Likewise, of a key that is made only for that.
-    pub fn or_default_with<Q>(&mut self, key: &Q, made: impl FnOnce(&Q) -> K) -> &mut V
+    /// Likewise, where one key comes after the other, mostly in order: it is looked for from `next` on, which is then after it.
+    pub fn or_default_next(&mut self, next: &mut usize, key: &K) -> &mut V
     where
-        K: Borrow<Q>,
-        Q: Ord + ?Sized,
+        K: Clone,
         V: Default,
     {
-        let at = self.find(key).unwrap_or_else(|| {
+        let mut following = self.0.iter().skip(*next).take(COMPARED);
+        let found = following.position(|(held, _)| held == key).map(|at| *next + at);
+        let at = found.or_else(|| self.find(key)).unwrap_or_else(|| {
             let (Ok(at) | Err(at)) = self.place(key);
-            self.add(at, (made(key), V::default()));
+            self.add(at, (key.clone(), V::default()));
             at
         });
+        *next = at + 1;
         &mut self.0[at].1
     }
 
@@ -238,19 +240,21 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map_and_written_as_one(
-            steps in prop::collection::vec((0_u8..4, 0_u8..12, any::<u32>()), 0..60),
+            steps in prop::collection::vec((0_u8..5, 0_u8..40, any::<u32>()), 0..90),
         ) {
             let (mut few, mut map): (Few<String, u32>, BTreeMap<String, u32>) = Default::default();
+            let mut next = 0;
             for (step, key, value) in steps {
                 let key = format!("key {key}");
                 match step {
                     0 => prop_assert_eq!(few.remove(key.as_str()), map.remove(&key)),
                     1 => *few.or_default(key.clone()) ^= value,
+                    2 => *few.or_default_next(&mut next, &key) ^= value,
                     _ => few.insert(key.clone(), value),
                 }
                 match step {
                     0 => {}
-                    1 => *map.entry(key.clone()).or_default() ^= value,
+                    1 | 2 => *map.entry(key.clone()).or_default() ^= value,
                     _ => drop(map.insert(key.clone(), value)),
                 }
                 prop_assert_eq!(few.get(key.as_str()), map.get(&key));

@@ -67,16 +67,13 @@ impl Window {
         replace_levels(&mut self.judged_levels, &before.judged_levels, &after.judged_levels);
         self.consistency.unmerge(consistency(before));
         self.consistency.merge(consistency(after));
-        for (name, sum) in after.signals.iter() {
-            self.add_signal(name, sum.count, sum.sum_quanta);
-        }
+        self.add_signals(after.signals.iter().map(|(name, sum)| (name, sum.count, sum.sum_quanta)));
+        let mut next = 0;
         for (name, sum) in before.signals.iter() {
-            let Some(held) = self.signals.get_mut(name) else { continue };
+            let held = self.signals.or_default_next(&mut next, name);
             *held = (held.0 - sum.count, held.1 - sum.sum_quanta);
-            if held.0 == 0 {
-                self.signals.remove(name);
-            }
         }
+        self.signals.retain(|_, (count, _)| *count > 0);
     }
 
     /// Adds all that another window holds.
@@ -92,14 +89,18 @@ impl Window {
             *self.judged_levels.entry(*level).or_default() += count;
         }
         self.consistency.merge(other.consistency);
-        for (name, (count, sum)) in other.signals.iter() {
-            self.add_signal(name, *count, *sum);
-        }
+        self.add_signals(other.signals.iter().map(|(name, (count, sum))| (name, *count, *sum)));
     }
 
-    fn add_signal(&mut self, name: &Cow<'static, str>, count: u64, sum: i128) {
-        let held = self.signals.or_default_with(name, Cow::clone);
-        *held = (held.0 + count, held.1 + sum);
+    fn add_signals<'a>(
+        &mut self,
+        signals: impl Iterator<Item = (&'a Cow<'static, str>, u64, i128)>,
+    ) {
+        let mut next = 0;
+        for (name, count, sum) in signals {
+            let held = self.signals.or_default_next(&mut next, name);
+            *held = (held.0 + count, held.1 + sum);
+        }
     }
 
     /// The scores; each is `None` over nothing.

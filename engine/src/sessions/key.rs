@@ -43,8 +43,7 @@ impl From<(&str, &str, &str)> for SessionId {
 
 impl From<&SessionKey> for SessionId {
     fn from(key: &SessionKey) -> Self {
-        let SessionKey { tenant, id, scope, .. } = key.clone();
-        Self { tenant, id, scope }
+        Self::from((&*key.tenant, &*key.id, &*key.scope))
     }
 }
 

@@ -298,9 +298,10 @@ impl Pane {
         if let Some(uncertainty) = trace.own_uncertainty() {
             self.uncertainty.observe(uncertainty);
         }
+        let mut next = 0;
         for (name, score) in trace.sums() {
             let score = i128::from(score.0);
-            let (count, sum) = self.signals.or_default_with(name, SignalName::clone);
+            let (count, sum) = self.signals.or_default_next(&mut next, name);
             *count += 1;
             *sum += score;
         }
@@ -349,8 +350,9 @@ impl Pane {
             *self.judged_levels.entry(*level).or_default() += count;
         }
         self.uncertainty.merge(other.uncertainty);
+        let mut next = 0;
         for (name, (count, sum)) in other.signals.iter() {
-            let held = self.signals.or_default_with(name, SignalName::clone);
+            let held = self.signals.or_default_next(&mut next, name);
             *held = (held.0 + count, held.1 + sum);
         }
         self.sessions += other.sessions;

@@ -362,9 +362,9 @@ impl Summary {
         self.distributions.observe(taken);
     }
 
-    /// What is counted of a signal.
-    pub(super) fn judged(&mut self, signal: &SignalName) -> &mut Judged {
-        self.signals.or_default_with(signal, SignalName::clone)
+    /// What is counted of a signal, of several one after the other: see [`Few::or_default_next`].
+    pub(super) fn judged(&mut self, next: &mut usize, signal: &SignalName) -> &mut Judged {
+        self.signals.or_default_next(next, signal)
     }
 
     /// Notes a trace that is done for the first time, or an outcome that was told later.

@@ -33,23 +33,27 @@ pub(super) fn evaluate(
         let result = expected.map_or(ExpectedStatus::Skip, |layer| layer.status);
         summary.count(Counter::Expectations, &[layer, result.name()], 1);
     }
+    let (mut next, mut next_gate) = (0, 0);
     for (name, score) in scored.sums() {
-        let judged = summary.judged(name);
+        let judged = summary.judged(&mut next, name);
         judged.count(verdict(Some(score), rules.threshold(name)));
         judged.observe(score, (trace.end(), trace.id));
         if rules.weight(name).is_some() {
-            let gate = gates.or_default_with(name, SignalName::clone);
+            let gate = gates.or_default_next(&mut next_gate, name);
             judged.turn(gate.observe(score.to_f64(), &rules.gate));
         }
     }
+    next = 0;
+    let mut present = scored.signals.iter().map(|(name, _)| name).peekable();
     for (name, _) in rules.weights.iter() {
-        if !scored.signals.contains_key(name) {
-            summary.judged(name).count(Verdict::Skipped);
+        while present.next_if(|other| *other < name).is_some() {}
+        if present.peek() != Some(&name) {
+            summary.judged(&mut next, name).count(Verdict::Skipped);
         }
     }
     // By what all traces have, so that it does not change with how much is judged.
     let safety = scored.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
-    summary.judged(&TRACE_RISK).count(verdict(safety, PASS));
+    summary.judged(&mut next, &TRACE_RISK).count(verdict(safety, PASS));
 }
 
 /// What drops are found by of a trace that is done for the first time. A stream of verdicts must not change with how much is
