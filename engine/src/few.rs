@@ -119,15 +119,15 @@ impl<K: Ord, V> Few<K, V> {
         &mut self.0[at].1
     }
 
-    /// Likewise, where one key comes after the other, mostly in order: it is looked for from `next` on, which is then after it.
+    /// Likewise, where one key comes after the other, mostly in order: it is looked for at `next` first, which is then after it.
     pub fn or_default_next(&mut self, next: &mut usize, key: &K) -> &mut V
     where
         K: Clone,
         V: Default,
     {
-        let mut following = self.0.iter().skip(*next).take(COMPARED);
-        let found = following.position(|(held, _)| held == key).map(|at| *next + at);
-        let at = found.or_else(|| self.find(key)).unwrap_or_else(|| {
+        let is_next = self.0.get(*next).is_some_and(|(held, _)| held == key);
+        let found = if is_next { Some(*next) } else { self.find(key) };
+        let at = found.unwrap_or_else(|| {
             let (Ok(at) | Err(at)) = self.place(key);
             self.add(at, (key.clone(), V::default()));
             at
