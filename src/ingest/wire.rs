@@ -19,8 +19,7 @@ pub(super) struct Fields<'a> {
 }
 
 /// An attribute as nearly all are, key and value in this order, each once, and its value's bytes and what they say; `None` for any
-/// other attribute, be it right or wrong. Of each attribute it is asked twice, so it must not depend on how the crate is cut up whether that
-/// is a call.
+/// other attribute, be it right or wrong. It must not depend on how the crate is cut up whether it and its parts are calls.
 #[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
 #[inline(always)]
 pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
@@ -29,7 +28,8 @@ pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
 }
 
 /// The bytes of an attribute's key and value, if they come in this order, each once.
-#[inline]
+#[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
+#[inline(always)]
 pub(super) fn key_and_value(message: &[u8]) -> Option<(&[u8], &[u8])> {
     let [0x0a, rest @ ..] = message else { return None };
     let (key, rest) = prefixed(rest)?;
@@ -39,7 +39,8 @@ pub(super) fn key_and_value(message: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// What a value's bytes say, if it is a single string or number, and nothing else.
-#[inline]
+#[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
+#[inline(always)]
 pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
     match value {
         [0x0a, rest @ ..] => {
@@ -63,12 +64,7 @@ pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
 /// What has its length before it, and what comes after it.
 #[inline]
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    if let [_, ..0x80, ..] | [..0x80, ..] = bytes {
-        return short(bytes);
-    }
-    let mut fields = Fields::of(bytes);
-    let length = fields.long_varint().ok()?;
-    fields.rest.split_at_checked(usize::try_from(length).ok()?)
+    short(bytes).or_else(|| long(bytes))
 }
 
 /// The same of a length of one byte or two; `None` if it is longer, or than the bytes.
@@ -79,6 +75,14 @@ fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
         [low, high @ ..0x80, rest @ ..] => rest.split_at_checked(two(*low, *high).into()),
         _ => None,
     }
+}
+
+/// The same of a length of any size.
+#[inline(never)]
+fn long(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut fields = Fields::of(bytes);
+    let length = fields.varint().ok()?;
+    fields.rest.split_at_checked(usize::try_from(length).ok()?)
 }
 
 /// A number of two bytes.
