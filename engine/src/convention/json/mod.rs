@@ -38,6 +38,9 @@ const NEARLY: Rules = Rules { max_depth: usize::MAX, numbers: Numbers::Absent, c
 /// Lists and objects inside each other, as many as `serde_json` reads.
 const MAX_DEPTH: usize = 127;
 
+/// Items and entries that most lists and objects are not above.
+const USUAL: usize = 2;
+
 /// Entries up to which each is compared with each other.
 const FEW: usize = 16;
 
@@ -290,7 +293,7 @@ impl<'a> Lexer<'a> {
         if self.take(b']') {
             return Some(Vec::new());
         }
-        let mut items = Vec::with_capacity(if KEPT { 4 } else { 0 });
+        let mut items = Vec::with_capacity(if KEPT { USUAL } else { 0 });
         loop {
             let item = self.value::<KEPT>(depth)?;
             if KEPT {
@@ -307,7 +310,7 @@ impl<'a> Lexer<'a> {
         if self.take(b'}') {
             return Some(Object::default());
         }
-        let mut entries = Vec::with_capacity(if KEPT { 4 } else { 0 });
+        let mut entries = Vec::with_capacity(if KEPT { USUAL } else { 0 });
         loop {
             let key = if self.next()? == b'"' { self.string()? } else { return None };
             let value = if self.take(b':') { self.value::<KEPT>(depth)? } else { return None };

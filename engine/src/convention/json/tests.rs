@@ -176,6 +176,25 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
+#[test]
+fn what_ends_the_plain_part_of_a_string_is_found_wherever_it_stands() {
+    for other in [b'a', b' ', b'!', b'#', b'[', b']', 0x7f, 0x80, 0xff] {
+        for length in 0..120 {
+            let mut bytes = vec![other; length];
+            assert_eq!(plain(&bytes), length);
+            for at in 0..length {
+                for special in [0, b'\n', 0x1f, b'"', b'\\'] {
+                    bytes[at] = special;
+                    assert_eq!(plain(&bytes), at, "{special} after {other}");
+                }
+                bytes[length - 1] = b'"';
+                assert_eq!(plain(&bytes), at);
+                bytes.fill(other);
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn what_is_changed_somewhere_is_read_alike(
