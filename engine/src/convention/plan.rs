@@ -8,8 +8,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::iter;
 use std::str;
 use std::sync::Arc;
+
+use simdutf8::basic::from_utf8;
 
 use super::draft::{self, Draft};
 use super::index::{Hits, KeyHasher};
@@ -210,7 +213,8 @@ impl Conventions {
         let mut reader = Reader { outline, shared, max_bytes, checked: same };
         let name = reader.share(outline.name)?;
         let at = spans.len();
-        spans.push(plan.span(outline, name, scope, resource));
+        // Made where it stays.
+        spans.extend(iter::once_with(|| plan.span(outline, name, scope, resource)));
         if self.fill((kind, plan), &mut reader, spans.get_mut(at)?).is_none() {
             spans.truncate(at);
         }
@@ -335,6 +339,7 @@ impl Plan {
     }
 
     /// A span of which no attribute was read.
+    #[inline]
     fn span(
         &self,
         outline: &Outline<'_>,
@@ -570,7 +575,7 @@ impl<'a> Reader<'_, 'a> {
                 && let Plain::Text(text) = pair.value?
                 && !text.is_ascii()
             {
-                str::from_utf8(text).ok()?;
+                from_utf8(text).ok()?;
             }
         }
         Some(())
@@ -581,7 +586,7 @@ impl<'a> Plain<'a> {
     /// The value, if there is nothing to mend.
     fn checked(self) -> Option<RawValue<'a>> {
         Some(match self {
-            Self::Text(text) => RawValue::Str(str::from_utf8(text).ok()?.into()),
+            Self::Text(text) => RawValue::Str(from_utf8(text).ok()?.into()),
             Self::Bool(flag) => RawValue::Bool(flag),
             Self::Int(number) => RawValue::Int(number),
             Self::Double(number) => RawValue::Double(number),
