@@ -25,7 +25,7 @@ mod tests;
 mod together;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +58,8 @@ pub struct Drops {
     deployments: Deployments,
     // Told, and not counted yet.
     waiting: Vec<(Timestamp, Arc<AgentKey>, DoneTrace)>,
+    // Of whom.
+    told: Vec<Arc<AgentKey>>,
     shares: Shares,
 }
 
@@ -93,6 +95,7 @@ impl Drops {
             watches: BTreeMap::new(),
             deployments: Deployments::default(),
             waiting: Vec::new(),
+            told: Vec::new(),
             shares: Shares::default(),
         }
     }
@@ -130,20 +133,20 @@ impl Drops {
                 (shift.time(Timestamp(trace.at_unix_nano)), Arc::clone(&agent), trace)
             }),
         );
+        self.told.push(agent);
     }
 
     /// Counts what was told, in its order; returns the agents that are held against one that was told of.
     pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
         let mut waiting = mem::take(&mut self.waiting);
-        waiting.sort_by(|(_, one, a), (_, other, b)| (a.turn(), one).cmp(&(b.turn(), other)));
-        for (at, agent, trace) in &waiting {
+        let mut in_turn: Vec<_> = waiting.iter().collect();
+        in_turn.sort_by(|(_, one, a), (_, other, b)| (a.turn(), one).cmp(&(b.turn(), other)));
+        for (at, agent, trace) in in_turn {
             self.pass(*at, counts);
-            self.begin(agent, counts);
-            self.count((*at, agent), trace, drift);
+            self.count((*at, agent), trace, drift, counts);
         }
-        let told: BTreeSet<&AgentKey> = waiting.iter().map(|(_, agent, _)| &**agent).collect();
-        let after =
-            told.into_iter().flat_map(|agent| self.versions_after(agent)).cloned().collect();
+        let told = mem::take(&mut self.told);
+        let after = told.iter().flat_map(|agent| self.versions_after(agent)).cloned().collect();
         // The room for a burst is not kept.
         waiting.clear();
         waiting.shrink_to(ROOM);
@@ -156,8 +159,8 @@ impl Drops {
     pub(super) fn accept(&mut self, agent: &AgentKey, stream: Option<&str>, at: Timestamp) -> bool {
         let Some(watch) = self.watches.get_mut(agent) else { return false };
         let mut any = false;
-        for (name, watched) in &mut watch.streams {
-            any |= stream.is_none_or(|wanted| wanted == *name) && watched.accept(at);
+        for (of, watched) in watch.streams.iter_mut() {
+            any |= stream.is_none_or(|wanted| wanted == of.name) && watched.accept(at);
         }
         any
     }
@@ -198,9 +201,7 @@ impl Drops {
     /// What the streams of an agent have come to, in the order of the list.
     pub(super) fn view(&self, agent: &AgentKey, shift: WallShift) -> Vec<DropView> {
         let Some(watch) = self.watches.get(agent) else { return Vec::new() };
-        let streams = STREAMS.iter();
-        let watched = streams.filter_map(|stream| Some((stream, watch.streams.get(stream.name)?)));
-        watched.map(|(stream, held)| self.describe(agent, watch, (stream, held), shift)).collect()
+        watch.streams.iter().map(|stream| self.describe(agent, watch, stream, shift)).collect()
     }
 
     /// When something of an agent last came that became a done trace, by wall time, and for how many seconds it is usually
@@ -241,19 +242,16 @@ impl Drops {
         self.watches.retain(|_, watch| watch.told.after(keep) >= newest);
         counts.add_many("drops", "expired", (held - self.watches.len()) as u64);
         let goes_on = |watched: &Watched| watched.last.after(GOES_ON) >= newest;
-        let streams = self.watches.values().flat_map(|watch| &watch.streams);
+        let streams = self.watches.values().flat_map(|watch| watch.streams.iter());
         let mut shares = Shares { counted: newest, newest, ..Shares::default() };
-        for (name, _) in streams.filter(|(_, watched)| goes_on(watched)) {
-            shares.add(Stream::named(name).is_some_and(|stream| stream.pages));
+        for (stream, _) in streams.filter(|(_, watched)| goes_on(watched)) {
+            shares.add(stream.pages);
         }
         self.shares = shares;
     }
 
-    /// Begins to watch an agent, if it is a new one.
-    fn begin(&mut self, agent: &AgentKey, counts: &mut Counts) {
-        if self.watches.contains_key(agent) {
-            return;
-        }
+    /// Makes room for a new agent; returns what its watch begins with.
+    fn begin(&mut self, agent: &AgentKey, counts: &mut Counts) -> Watch {
         let before = self.latest_before(agent).map(|key| key.agent_version.clone());
         if self.watches.len() >= self.max {
             let oldest = self.watches.iter().min_by_key(|(key, watch)| (watch.told, *key));
@@ -268,7 +266,7 @@ impl Drops {
         if let Some(left) = left {
             (watch.usual, watch.learner) = (left.usual.clone(), left.learner.clone());
         }
-        self.watches.insert(agent.clone(), watch);
+        watch
     }
 
     /// The other version of this agent that was heard of last.
@@ -301,22 +299,32 @@ impl Drops {
         versions.filter(move |(other, _)| other.environment == agent.environment && *other != agent)
     }
 
-    /// Counts what was told of a trace of an agent that is watched.
+    /// Counts what was told of a trace.
     fn count(
         &mut self,
         (at, agent): (Timestamp, &AgentKey),
         trace: &DoneTrace,
         drift: &DriftOptions,
+        counts: &mut Counts,
     ) {
-        // It is away while its streams look at the versions before.
-        let Some(mut watch) = self.watches.get_mut(agent).map(mem::take) else { return };
-        for stream in STREAMS {
-            let Some(value) = stream.value(trace, &watch) else { continue };
-            if !watch.streams.contains_key(stream.name) {
-                self.begin_stream(agent, &mut watch, stream);
+        let mut watch = match self.watches.get_mut(agent) {
+            Some(watch) => watch,
+            None => {
+                let begun = self.begin(agent, counts);
+                self.watches.entry(agent.clone()).or_insert(begun)
             }
-            let limits = self.limits(agent, stream);
-            if let Some(watched) = watch.streams.get_mut(stream.name) {
+        };
+        for (place, stream) in STREAMS.iter().enumerate() {
+            let Some(value) = stream.value(trace, watch) else { continue };
+            if watch.streams.0[place].is_none() {
+                let left = watch.left_by(agent);
+                let begun = self.begin_stream(left, (agent, stream));
+                let Some(own) = self.watches.get_mut(agent) else { return };
+                watch = own;
+                watch.streams.0[place] = Some(begun);
+            }
+            let limits = self.shares.limits(&self.options, (agent, stream));
+            if let Some(watched) = &mut watch.streams.0[place] {
                 watched.observe((at, value), (stream, trace), &limits);
             }
         }
@@ -325,14 +333,17 @@ impl Drops {
         if let Some(safe) = safe {
             watch.level.observe(Quanta(safe), drift);
         }
-        self.watches.get_mut(agent).into_iter().for_each(|held| *held = mem::take(&mut watch));
     }
 
     /// Begins a stream, with what the version before has left for it.
-    fn begin_stream(&mut self, agent: &AgentKey, watch: &mut Watch, stream: &'static Stream) {
+    fn begin_stream(
+        &mut self,
+        before: Option<AgentKey>,
+        (agent, stream): (&AgentKey, &Stream),
+    ) -> Watched {
         self.shares.add(stream.pages);
-        let limits = self.limits(agent, stream);
-        let before = watch.left_by(agent).and_then(|key| self.watches.get_mut(&key));
+        let limits = self.shares.limits(&self.options, (agent, stream));
+        let before = before.and_then(|key| self.watches.get_mut(&key));
         let left = before.and_then(|watch| watch.streams.get_mut(stream.name));
         let left = left.map(|watched| watched.detector.bequeath());
         let mut watched = Watched::default();
@@ -340,16 +351,7 @@ impl Drops {
             watched.detector.inherit(&left, &limits);
             watched.inherited = true;
         }
-        watch.streams.insert(stream.name, watched);
-    }
-
-    fn limits(&self, agent: &AgentKey, stream: &Stream) -> Limits {
-        if stream.pages {
-            let objective = self.options.objective_of(&agent.agent_name);
-            self.options.limits_against(objective, self.shares.paging)
-        } else {
-            self.options.limits_against(NO_OBJECTIVE, self.shares.warning)
-        }
+        watched
     }
 
     fn describe(
@@ -359,7 +361,7 @@ impl Drops {
         (stream, watched): (&'static Stream, &Watched),
         shift: WallShift,
     ) -> DropView {
-        let limits = self.limits(agent, stream);
+        let limits = self.shares.limits(&self.options, (agent, stream));
         let state = watched.state(stream, &limits);
         let before =
             before(agent, watch).filter(|_| watched.is_held_against_the_version_before(&limits));
@@ -406,6 +408,15 @@ impl Shares {
     fn add(&mut self, pages: bool) {
         let share = if pages { &mut self.paging } else { &mut self.warning };
         *share += 1;
+    }
+
+    /// What a stream of an agent is held against.
+    fn limits(&self, options: &DropOptions, (agent, stream): (&AgentKey, &Stream)) -> Limits {
+        if stream.pages {
+            options.limits_against(options.objective_of(&agent.agent_name), self.paging)
+        } else {
+            options.limits_against(NO_OBJECTIVE, self.warning)
+        }
     }
 }
 

@@ -84,7 +84,8 @@ impl Agent {
     fn severity(&self, stream: &str) -> Option<Severity> {
         let agent = AgentKey::default();
         let watched = self.drops.watches.get(&agent)?.streams.get(stream)?;
-        let limits = self.drops.limits(&agent, Stream::named(stream)?);
+        let of = (&agent, Stream::named(stream)?);
+        let limits = self.drops.shares.limits(&self.drops.options, of);
         Some(watched.detector.state(&limits).severity)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::gaps::Gaps;
 use super::stream::{PREDICTED, STREAMS, Stream, Value};
@@ -11,16 +11,14 @@ use crate::detect::{Against, Detector, DropState, Limits, Severity};
 use crate::drift::sequential::MeanSequence;
 use crate::predict::learner::Learner;
 use crate::predict::spread::Spread;
-use crate::saved::{self, Name};
+use crate::saved;
 use crate::span::Timestamp;
 use crate::update::{AgentKey, DoneTrace, Effort, ScopedId};
 
 /// One agent version.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Watch {
-    /// By the names of streams, as far as there was a value.
-    #[serde(deserialize_with = "saved::by_name")]
-    pub(super) streams: BTreeMap<Name, Watched>,
+    pub(super) streams: Streams,
     /// The version that was the latest when this one began.
     pub(super) before: Option<String>,
     /// It began with nothing of the version before, or forgot it: whatever level it brings is usual.
@@ -36,6 +34,10 @@ pub(super) struct Watch {
     /// When something was last told of it.
     pub(super) told: Timestamp,
 }
+
+/// Its streams as far as there was a value, in the order of the list; they are written down by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Streams(pub(super) Box<[Option<Watched>; STREAMS.len()]>);
 
 /// One stream of it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -83,10 +85,8 @@ impl Watch {
             self.gaps.observe(Timestamp(trace.touched_unix_nano), memory);
         }
         let Some(effort) = &trace.effort else { return };
-        let rises = |stream: &Stream| {
-            stream.ranks() && self.streams.get(stream.name).is_some_and(Watched::drops)
-        };
-        if trace.is_first() && !STREAMS.iter().any(rises) {
+        let rises = |(stream, watched): (&Stream, &Watched)| stream.ranks() && watched.drops();
+        if trace.is_first() && !self.streams.iter().any(rises) {
             self.usual.add(Timestamp(trace.start_unix_nano), effort);
         }
         if let Some(failed) = trace.outcome_failed {
@@ -114,14 +114,54 @@ impl Watch {
 
     /// Takes whatever level there is from here on for the usual one: in a drop that since it began.
     pub(super) fn renew(&mut self, at: Timestamp) {
-        for (name, watched) in &mut self.streams {
+        for (stream, watched) in self.streams.iter_mut() {
             // A level among what was usual says nothing of what will be.
-            let ranks = Stream::named(name).is_some_and(Stream::ranks);
-            if ranks || !watched.accept(at) {
+            if stream.ranks() || !watched.accept(at) {
                 watched.renew();
             }
         }
         (self.anew, self.usual) = (true, Spread::default());
+    }
+}
+
+impl Streams {
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Stream, &Watched)> {
+        STREAMS.iter().zip(&*self.0).filter_map(|(stream, held)| Some((stream, held.as_ref()?)))
+    }
+
+    /// All of them, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&'static Stream, &mut Watched)> {
+        let all = STREAMS.iter().zip(&mut *self.0);
+        all.filter_map(|(stream, held)| Some((stream, held.as_mut()?)))
+    }
+
+    /// The stream of this name.
+    pub(super) fn get(&self, name: &str) -> Option<&Watched> {
+        self.iter().find(|(stream, _)| stream.name == name).map(|(_, watched)| watched)
+    }
+
+    /// The stream of this name, to be changed.
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Watched> {
+        self.iter_mut().find(|(stream, _)| stream.name == name).map(|(_, watched)| watched)
+    }
+}
+
+impl Serialize for Streams {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let named: BTreeMap<_, _> = self.iter().map(|(stream, held)| (stream.name, held)).collect();
+        named.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Streams {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut named = saved::by_name(from)?;
+        let mut streams = Self::default();
+        for (stream, held) in STREAMS.iter().zip(&mut *streams.0) {
+            *held = named.remove(stream.name);
+        }
+        Ok(streams)
     }
 }
 
