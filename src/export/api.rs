@@ -506,8 +506,7 @@ fn paged(
     let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } = params;
     let tenant = identity.scope(tenant);
     let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
-    let mut updates = board.sorted();
-    updates.retain(|update| filter.admits(&update.view.agent));
+    let updates = board.wanted(|update| filter.admits(&update.view.agent));
     let total = updates.len() as u64;
     updates.iter().for_each(look);
     let totals = totals(&updates);

@@ -1,11 +1,9 @@
-//! The board: the agents as they stand, for everybody who reads. The one concurrent map.
+//! The board: the agents as they stand, for everybody who reads. The one map that threads share.
 
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-
-use dashmap::DashMap;
+use std::{fmt, mem};
 
 use super::history::{ApiOptions, HistoryView, NewVersionView, Range, Ring, Row};
 use super::kept_history::{KeptHistory, NotKept};
@@ -17,9 +15,8 @@ use crate::engine::view::{AgentName, WindowView};
 /// The newest word on each agent, and a little of its past.
 #[derive(Debug, Default)]
 pub struct Board {
-    agents: DashMap<AgentKey, Posted>,
-    // Rises with everything that is written.
-    revision: AtomicU64,
+    // Nobody waits, and nothing is read from a disk, while it is locked.
+    posts: RwLock<Posts>,
     options: ApiOptions,
     shown: OnceLock<Shown>,
     kept: OnceLock<KeptHistory>,
@@ -28,8 +25,16 @@ pub struct Board {
 /// Whether agents are shown at all.
 struct Shown(Box<dyn Fn() -> bool + Send + Sync>);
 
+/// What is on the board.
+#[derive(Debug, Default)]
+struct Posts {
+    agents: BTreeMap<AgentKey, Posted>,
+    // Rises with everything that is written.
+    revision: u64,
+}
+
 /// An agent on the board.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Posted {
     update: Arc<AgentUpdate>,
     revision: u64,
@@ -52,31 +57,35 @@ impl Board {
 
     /// Writes an agent down, or wipes it off if it is gone.
     pub fn apply(&self, update: AgentUpdate) {
-        let revision = self.revision.fetch_add(1, Ordering::Relaxed) + 1;
+        let update = Arc::new(update);
+        let mut posts = self.write();
+        posts.revision += 1;
+        let revision = posts.revision;
+        // What was there may be much to free, which nobody is to wait for.
         if update.gone {
-            self.agents.remove(&update.agent);
-            return;
+            let gone = posts.agents.remove(&update.agent);
+            drop(posts);
+            return drop(gone);
+        }
+        if let Some(posted) = posts.agents.get_mut(&update.agent) {
+            posted.revision = revision;
+            let old = mem::replace(&mut posted.update, update);
+            drop(posts);
+            return drop(old);
         }
         let key = update.agent.clone();
-        let update = Arc::new(update);
-        let mut posted = self.agents.entry(key).or_insert_with(|| Posted {
-            update: Arc::clone(&update),
-            revision,
-            past: Ring::default(),
-            began: None,
-        });
-        posted.update = update;
-        posted.revision = revision;
+        let posted = Posted { update, revision, past: Ring::default(), began: None };
+        posts.agents.insert(key, posted);
     }
 
     /// Adds a point to every agent's past.
     pub fn sample(&self, now: Timestamp) {
-        for update in self.sorted() {
-            if let Some(mut posted) = self.agents.get_mut(&update.agent) {
-                let Posted { update, past, began, .. } = &mut *posted;
-                began.get_or_insert(now);
-                past.note(update, now, self.options.history_points);
-            }
+        if !self.is_shown() {
+            return;
+        }
+        for Posted { update, past, began, .. } in self.write().agents.values_mut() {
+            began.get_or_insert(now);
+            past.note(update, now, self.options.history_points);
         }
     }
 
@@ -110,37 +119,40 @@ impl Board {
 
     /// All agents, in the order of their names.
     pub fn sorted(&self) -> Vec<Arc<AgentUpdate>> {
-        self.changed(0).0
+        self.wanted(|_| true)
     }
 
-    /// The agents that were written down since a revision, in the order of their names, and the revision now.
-    #[expect(clippy::disallowed_methods, reason = "sorted before anybody sees it")]
-    pub fn changed(&self, since: u64) -> (Vec<Arc<AgentUpdate>>, u64) {
-        // Read first: what is written meanwhile may be told twice, but is not missed.
-        let revision = self.revision.load(Ordering::Relaxed);
-        if self.shown.get().is_some_and(|shown| !(shown.0)()) {
-            return (Vec::new(), revision);
-        }
-        let posted =
-            self.agents.iter().filter(|entry| since == 0 || entry.value().revision > since);
-        let mut agents: Vec<_> = posted.map(|entry| Arc::clone(&entry.value().update)).collect();
-        agents.sort_by(|a, b| a.agent.cmp(&b.agent));
-        (agents, revision)
+    /// The agents that are wanted, in the order of their names.
+    pub fn wanted(&self, wanted: impl Fn(&AgentUpdate) -> bool) -> Vec<Arc<AgentUpdate>> {
+        self.changed(0, wanted).0
+    }
+
+    /// Those of them that were written down since a revision, and the revision now.
+    pub fn changed(
+        &self,
+        since: u64,
+        wanted: impl Fn(&AgentUpdate) -> bool,
+    ) -> (Vec<Arc<AgentUpdate>>, u64) {
+        let is_shown = self.is_shown();
+        let posts = self.read();
+        let posted = posts.agents.values().filter(|posted| is_shown && posted.revision > since);
+        let updates = posted.map(|posted| &posted.update).filter(|update| wanted(update));
+        (updates.cloned().collect(), posts.revision)
     }
 
     /// The revision now.
     pub fn revision(&self) -> u64 {
-        self.revision.load(Ordering::Relaxed)
+        self.read().revision
     }
 
     /// One agent as it stands.
     pub fn agent(&self, key: &AgentKey) -> Option<Arc<AgentUpdate>> {
-        self.agents.get(key).map(|posted| Arc::clone(&posted.update))
+        self.read().agents.get(key).map(|posted| Arc::clone(&posted.update))
     }
 
     /// Whether an agent is on the board.
     pub fn holds(&self, key: &AgentKey) -> bool {
-        self.agents.contains_key(key)
+        self.read().agents.contains_key(key)
     }
 
     /// An agent's past; `None` if it is not on the board. Reads the disk where the past is kept.
@@ -153,16 +165,15 @@ impl Board {
         let update = self.agent(key)?;
         let window = headline(&update).map_or("", |(name, _)| name);
         let rows = self.rows(key, range, now);
-        let posted = self.agents.get(key)?;
+        let new_versions = self.new_versions(key);
         let step = if range == Range::Hour {
             self.options.history_step
         } else {
             Duration::from_secs(range.archive().step().into())
         };
-        let mut view = posted.past.view(agent, step, (window, &rows));
-        drop(posted);
-        view.new_versions = self.new_versions(key);
-        Some(view)
+        let posts = self.read();
+        let past = &posts.agents.get(key)?.past;
+        Some(HistoryView { new_versions, ..past.view(agent, step, (window, &rows)) })
     }
 
     /// The last points of an agent's share of failing traces in one window. Reads the disk for more than the last hour.
@@ -172,8 +183,8 @@ impl Board {
         (window, points): (&str, usize),
         (range, now): (Range, Timestamp),
     ) -> Vec<Option<f64>> {
-        let posted = self.agents.get(key);
-        let held = posted.map_or_else(Vec::new, |posted| posted.past.failing(window, points));
+        let held = |posts: &Posts| Some(posts.agents.get(key)?.past.failing(window, points));
+        let held = held(&self.read()).unwrap_or_default();
         if range == Range::Hour {
             return held;
         }
@@ -194,22 +205,25 @@ impl Board {
     }
 
     /// When versions of an agent came, but for the first that is known.
-    #[expect(clippy::disallowed_methods, reason = "sorted before anybody sees it")]
     fn new_versions(&self, key: &AgentKey) -> Vec<NewVersionView> {
-        let alike = |other: &AgentKey| {
-            let names = |key: &AgentKey| {
-                let AgentKey { tenant, service_name, agent_name, environment, .. } = key.clone();
-                (tenant, service_name, agent_name, environment)
-            };
-            names(other) == names(key)
+        let AgentKey { tenant, service_name, agent_name, environment, .. } = key;
+        let is_of_name = |other: &AgentKey| {
+            (&other.tenant, &other.service_name, &other.agent_name)
+                == (tenant, service_name, agent_name)
         };
-        let entries = self.agents.iter().filter(|entry| alike(entry.key()));
-        let mut versions: Vec<(Timestamp, String)> = entries
-            .filter_map(|entry| {
-                let kept = self.kept.get().and_then(|kept| kept.began(entry.key()));
-                Some((kept.or(entry.began)?, entry.key().agent_version.clone()))
-            })
-            .collect();
+        // All versions of a name stand together.
+        let first =
+            AgentKey { agent_version: String::new(), environment: String::new(), ..key.clone() };
+        let mut versions: Vec<(Timestamp, String)> = {
+            let posts = self.read();
+            let named = posts.agents.range(first..).take_while(|(other, _)| is_of_name(other));
+            let alike = named.filter(|(other, _)| other.environment == *environment);
+            let began = alike.filter_map(|(other, posted)| {
+                let kept = self.kept.get().and_then(|kept| kept.began(other));
+                Some((kept.or(posted.began)?, other.agent_version.clone()))
+            });
+            began.collect()
+        };
         versions.sort();
         let first = versions.first().map(|(began, _)| *began);
         versions.retain(|(began, _)| Some(*began) > first);
@@ -227,12 +241,24 @@ impl Board {
 
     /// How many agents there are.
     pub fn len(&self) -> usize {
-        self.agents.len()
+        self.read().agents.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.agents.is_empty()
+        self.read().agents.is_empty()
+    }
+
+    fn is_shown(&self) -> bool {
+        self.shown.get().is_none_or(|shown| (shown.0)())
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Posts> {
+        self.posts.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Posts> {
+        self.posts.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -254,6 +280,8 @@ impl fmt::Debug for Shown {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     fn agent(name: &str) -> AgentUpdate {
@@ -266,14 +294,14 @@ mod tests {
         let board = Board::default();
         board.apply(agent("b"));
         board.apply(agent("a"));
-        let (all, revision) = board.changed(0);
+        let (all, revision) = board.changed(0, |_| true);
         assert_eq!(
             all.iter().map(|update| &update.agent.agent_name).collect::<Vec<_>>(),
             ["a", "b"]
         );
-        assert!(board.changed(revision).0.is_empty());
+        assert!(board.changed(revision, |_| true).0.is_empty());
         board.apply(agent("b"));
-        assert_eq!(board.changed(revision).0.len(), 1);
+        assert_eq!(board.changed(revision, |_| true).0.len(), 1);
         board.apply(AgentUpdate { gone: true, ..agent("b") });
         assert!(!board.holds(&agent("b").agent));
     }

@@ -163,8 +163,7 @@ async fn metrics<Q: Query>(
     if format == Format::OpenMetrics {
         last.push_str("# EOF\n");
     }
-    let mut agents = exporter.board.sorted();
-    agents.retain(|update| identity.sees(&update.agent.tenant));
+    let agents = exporter.board.wanted(|update| identity.sees(&update.agent.tenant));
     let page = Exposition::new(agents, format, exporter.detail);
     let step = telemetry::step("scrape");
     tokio::spawn(async move {

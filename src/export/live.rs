@@ -25,6 +25,7 @@ use super::history::Range;
 use super::http::{Count, Exporter, Refused};
 use super::query::Query;
 use crate::access::Identity;
+use crate::engine::agent_update::AgentUpdate;
 use crate::engine::explained::AgentFilter;
 use crate::engine::span::Timestamp;
 use crate::engine::update::AgentKey;
@@ -162,9 +163,10 @@ impl Stream {
 
     /// What changed since the last look; `None` if nothing did.
     fn changes(&mut self) -> Option<Changes> {
-        let (updates, revision) = self.board.changed(self.since);
+        let wanted = |update: &AgentUpdate| self.filter.admits(&update.view.agent);
+        let (updates, revision) = self.board.changed(self.since, wanted);
         let mut agents = Vec::new();
-        for update in updates.iter().filter(|update| self.filter.admits(&update.view.agent)) {
+        for update in &updates {
             self.told.insert(update.agent.clone());
             agents.push(fleet_row(&self.board, update, (Range::Hour, Timestamp(0))));
         }

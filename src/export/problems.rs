@@ -77,8 +77,7 @@ impl<Q: Query> Exporter<Q> {
             params;
         let tenant = identity.scope(tenant);
         let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
-        let mut updates = self.board.sorted();
-        updates.retain(|update| filter.admits(&update.view.agent));
+        let updates = self.board.wanted(|update| filter.admits(&update.view.agent));
         let mut problems: Vec<Problem> = updates.iter().flat_map(|update| drops(update)).collect();
         problems.extend(updates.iter().flat_map(|update| over_limits(update)));
         problems.extend(updates.iter().filter_map(|update| stall(update)));
