@@ -31,8 +31,6 @@ pub struct AgentUpdate {
     pub agent: AgentKey,
     /// It has no numbers any more.
     pub gone: bool,
-    /// Scores by window (`5m`, `1h`, ..., `last_50`).
-    pub windows: BTreeMap<String, WindowView>,
     /// Its counters.
     pub counters: Counters,
     /// What earlier processes counted, of the families whose totals are shown.
@@ -235,7 +233,11 @@ impl AgentUpdate {
     }
 
     /// What the API shows: the formula over all done traces, and totals in words, whatever process counted.
-    pub(super) fn describe(&self, all: &WindowView) -> AgentView {
+    pub(super) fn describe(
+        &self,
+        all: &WindowView,
+        windows: BTreeMap<String, WindowView>,
+    ) -> AgentView {
         let counter = |family: Counter, labels: &[&str]| -> Option<u64> {
             let both = [&self.counters, &self.earlier];
             both.into_iter().filter_map(|counters| counters.get(family, labels)).reduce(u64::add)
@@ -268,7 +270,7 @@ impl AgentUpdate {
             sub_agents: parts.values().map(SubAgentView::from).collect(),
             unpriced_models: self.total(Counter::UnpricedCalls),
             traces_stalled: self.silences.stalled(),
-            windows: self.windows.clone(),
+            windows,
             ..AgentView::default()
         }
     }

@@ -133,6 +133,10 @@ impl Counters {
 
     /// Adds those of some families of others.
     pub(super) fn add(&mut self, others: &Self, adds: impl Fn(Counter) -> bool) {
+        if self.0.is_empty() && others.0.iter().all(|(family, _)| adds(*family)) {
+            self.clone_from(others);
+            return;
+        }
         for (family, more) in others.0.iter().filter(|(family, _)| adds(**family)) {
             let counters = self.0.or_default(*family);
             if counters.is_empty() {

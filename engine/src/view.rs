@@ -2,6 +2,7 @@
 //! the JSON API. Absent is null; ids are hex, times are strings, numbers are not rounded.
 //! Fields may be added; these keep their names and meaning.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -780,5 +781,5 @@ pub struct WindowView {
     /// The greatest risk.
     pub max_risk: Option<f64>,
     /// Means of the signals.
-    pub signals: BTreeMap<String, f64>,
+    pub signals: BTreeMap<Cow<'static, str>, f64>,
 }

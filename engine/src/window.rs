@@ -114,7 +114,7 @@ impl Window {
         let (reliability, with_judge) =
             (over(&self.levels, self.risks), over(&self.judged_levels, judged));
         let mean = |(name, (count, sum)): (&Cow<'static, str>, &(u64, i128))| {
-            (name.clone().into_owned(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
+            (name.clone(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
         };
         let failing = self.levels.range(FAILING..).map(|(_, count)| count).sum::<u64>();
         let whole = i128::from(self.risks);

@@ -264,8 +264,8 @@ impl Board {
 
 /// The window whose numbers are an agent's headline: `last_50` where there is one; windows of time come and go.
 pub(super) fn headline(update: &AgentUpdate) -> Option<(&String, &WindowView)> {
-    let last = update.windows.iter().find(|(name, _)| name.starts_with("last_"));
-    last.or_else(|| update.windows.iter().next())
+    let last = update.view.windows.iter().find(|(name, _)| name.starts_with("last_"));
+    last.or_else(|| update.view.windows.iter().next())
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -174,8 +174,8 @@ impl Ring {
         while self.points.len() >= max_points.max(1) {
             self.points.pop_front();
         }
-        let mut scores = Vec::with_capacity(update.windows.len());
-        for (name, window) in &update.windows {
+        let mut scores = Vec::with_capacity(update.view.windows.len());
+        for (name, window) in &update.view.windows {
             let Some(position) = self.position(name) else { continue };
             scores.push(Scores::of(position, window));
         }
@@ -439,12 +439,14 @@ fn unpacked(score: u16) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::view::WindowView;
+    use crate::engine::view::{AgentView, WindowView};
 
     fn update(reliability: Option<f64>) -> AgentUpdate {
         let window =
             WindowView { reliability, failure_ratio: reliability, ..WindowView::default() };
-        AgentUpdate { windows: [("5m".to_owned(), window)].into(), ..AgentUpdate::default() }
+        let view =
+            AgentView { windows: [("5m".to_owned(), window)].into(), ..AgentView::default() };
+        AgentUpdate { view, ..AgentUpdate::default() }
     }
 
     #[test]
@@ -469,7 +471,7 @@ mod tests {
         let now = Timestamp(120_000_000_000);
         ring.note(&update(Some(0.5)), now, 9);
         let whole = update(Some(0.25));
-        let window = whole.windows.get("5m");
+        let window = whole.view.windows.get("5m");
         let kept = [60_000_000_000, 120_000_000_000]
             .map(|at| Row::of(&whole, window, Timestamp(at)))
             .map(|row| Row::read(&row.bytes()).unwrap());

@@ -109,7 +109,7 @@ pub(super) const WATCHED: &[Watched] = &[
         &["window"],
         "Share of the window's evaluated traces that fail: their risk is over one half.",
         |update, sample| {
-            for (name, window) in &update.windows {
+            for (name, window) in &update.view.windows {
                 window.failure_ratio.into_iter().for_each(|share| sample(&[name], share));
             }
         },
@@ -119,7 +119,7 @@ pub(super) const WATCHED: &[Watched] = &[
         &["window"],
         "Evaluated traces in the window: what the share of failing ones is of.",
         |update, sample| {
-            for (name, window) in &update.windows {
+            for (name, window) in &update.view.windows {
                 sample(&[name], count(window.traces_evaluated));
             }
         },

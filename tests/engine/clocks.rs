@@ -48,7 +48,7 @@ fn ending(capture: &str, at: u64) -> Vec<Item> {
 fn shown(pipeline: &mut Pipeline) -> (usize, u64) {
     let open = pipeline.lasting().2.iter().map(Sessions::open_sessions).sum();
     let agents = pipeline.board().values();
-    let windows = agents.filter_map(|agent| agent.windows.get("5m"));
+    let windows = agents.filter_map(|agent| agent.view.windows.get("5m"));
     (open, windows.map(|window| window.traces).sum())
 }
 

@@ -28,6 +28,11 @@ pub(super) struct Shard {
 }
 
 impl Agent {
+    /// Whether nothing is held of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shards.is_empty() && self.runs.is_none()
+    }
+
     /// Whether time can change it.
     pub(super) fn has_panes_or_runs(&self) -> bool {
         self.runs.is_some()

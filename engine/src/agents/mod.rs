@@ -9,6 +9,7 @@ mod agent;
 use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,8 @@ pub struct AgentsOptions {
 #[derive(Debug)]
 pub struct Agents {
     options: AgentOptions,
+    // By name.
+    windows: Vec<(String, Duration)>,
     tasks: TaskOptions,
     ars: ArsOptions,
     drift: DriftOptions,
@@ -112,7 +115,9 @@ impl Agents {
     /// An empty stage.
     pub fn new(options: AgentsOptions) -> Self {
         let AgentsOptions { agents: options, tasks, ars, drift, drops, shares, judging } = options;
+        let named = |window: &Duration| (window_name(*window), *window);
         Self {
+            windows: options.windows.iter().map(named).collect(),
             drops: Drops::new(drops, options.max_agents),
             shares,
             judging,
@@ -374,8 +379,8 @@ impl Agents {
     /// The least end of a trace that is in each window, by name.
     fn window_begins(&self) -> BTreeMap<String, Timestamp> {
         let wall = self.wall();
-        let windows = self.options.windows.iter();
-        windows.map(|window| (window_name(*window), window_begin(*window, wall))).collect()
+        let windows = self.windows.iter();
+        windows.map(|(name, window)| (name.clone(), window_begin(*window, wall))).collect()
     }
 
     fn wall(&self) -> Timestamp {
@@ -469,28 +474,27 @@ impl Agents {
 
     /// What has changed of an agent that has series of its own, or had.
     fn take(&mut self, key: AgentKey) -> Option<AgentUpdate> {
-        let held = self.agents.get(&key);
-        let empty = held.is_none_or(|agent| agent.shards.is_empty() && agent.runs.is_none());
         let is_ousted = self.ousted.remove(&key);
-        if empty {
-            self.agents.remove(&key);
-        }
-        if !self.exported.contains(&key) {
-            self.overflowed = true;
-            return is_ousted.then(|| AgentUpdate::gone(key));
-        }
-        let Some(agent) = self.agents.get(&key) else {
-            self.exported.remove(&key);
-            self.uncertain.remove(&key);
-            return Some(AgentUpdate::gone(key));
+        let is_exported = self.exported.contains(&key);
+        let held = self.agents.get(&key).filter(|agent| !agent.is_empty());
+        let Some(agent) = held.filter(|_| is_exported) else {
+            if held.is_none() {
+                self.agents.remove(&key);
+                self.exported.remove(&key);
+                self.uncertain.remove(&key);
+            }
+            self.overflowed |= !is_exported;
+            return (is_exported || is_ousted).then(|| AgentUpdate::gone(key));
         };
         let mut update = self.update(key.clone(), &[agent]);
         self.watched(&key, &mut update.view);
         self.lend_silences(&key, &mut update);
-        let has_runs = agent.runs.is_some();
-        let begins = if has_runs { self.window_begins() } else { BTreeMap::new() };
-        if let Some(runs) = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut()) {
-            update.add_runs(runs, &begins, self.judging.as_ref());
+        if agent.runs.is_some() {
+            let begins = self.window_begins();
+            let runs = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut());
+            if let Some(runs) = runs {
+                update.add_runs(runs, &begins, self.judging.as_ref());
+            }
         }
         Some(update)
     }
@@ -553,10 +557,11 @@ impl Agents {
         let mut update = AgentUpdate { agent: key, ..AgentUpdate::default() };
         update.populations.insert(run_scores::ALL.to_owned(), all.population());
         let (all, none) = (all.view(), Cow::default());
-        for window in &self.options.windows {
+        let mut views = BTreeMap::new();
+        for (name, window) in &self.windows {
             let merged = windows.get(&pane_width(*window)).unwrap_or(&none);
-            update.populations.insert(window_name(*window), merged.population());
-            update.windows.insert(window_name(*window), merged.view());
+            update.populations.insert(name.clone(), merged.population());
+            views.insert(name.clone(), merged.view());
         }
         let shards: Vec<&SessionUpdate> = agents
             .iter()
@@ -566,10 +571,10 @@ impl Agents {
         if self.options.last_traces > 0 {
             let last = shards.iter().flat_map(|shard| &shard.last);
             let name = format!("last_{}", self.options.last_traces);
-            update.windows.insert(name, last_traces(last, self.options.last_traces));
+            views.insert(name, last_traces(last, self.options.last_traces));
         }
         shards.into_iter().for_each(|shard| update.add(shard));
-        update.view = update.describe(&all);
+        update.view = update.describe(&all, views);
         update
     }
 }
@@ -617,7 +622,7 @@ mod tests {
     }
 
     fn hour(updates: &[AgentUpdate]) -> &WindowView {
-        &updates.last().unwrap().windows["1h"]
+        &updates.last().unwrap().view.windows["1h"]
     }
 
     #[test]
@@ -651,7 +656,7 @@ mod tests {
         let names: Vec<&str> =
             updates.iter().map(|update| update.agent.service_name.as_str()).collect();
         assert_eq!(names, ["known", OVERFLOW]);
-        assert_eq!((updates[1].windows["1h"].traces, updates[1].sessions_active), (2, 2));
+        assert_eq!((updates[1].view.windows["1h"].traces, updates[1].sessions_active), (2, 2));
     }
 
     #[test]
@@ -767,7 +772,7 @@ mod tests {
                     sums.into_iter().map(|(shard, panes)| update("a", shard, 1, panes.into_values().collect())).collect();
                 if reversed { updates.reverse() }
                 updates.into_iter().for_each(|update| stage.handle(update, Timestamp(100 * MINUTE)));
-                stage.drain().remove(0).windows
+                stage.drain().remove(0).view.windows
             };
             let one = run(&|_| 0, false);
             prop_assert_eq!(run(&|at| shards[at], order % 2 == 0), one);

@@ -79,9 +79,9 @@ impl Page {
             Section::Window(family, of) => self.window(family, of, agent),
             Section::Evaluated => self.evaluated(agent),
             Section::Signal => {
-                for (name, window) in &update.windows {
+                for (name, window) in &update.view.windows {
                     for (signal, mean) in &window.signals {
-                        self.sample(&SIGNAL, "", labels, &[signal, name], *mean);
+                        self.sample(&SIGNAL, "", labels, &[&**signal, name], *mean);
                     }
                 }
             }
@@ -163,7 +163,7 @@ impl Page {
     }
 
     fn window(&mut self, family: &Family, of: Reading, agent: &Exported) {
-        for (name, window) in &agent.update.windows {
+        for (name, window) in &agent.update.view.windows {
             // Which sessions the last traces are of is not known.
             let known = family.name != WINDOW_SESSIONS.name || !name.starts_with("last_");
             if let Some(value) = of(window).filter(|_| known) {
@@ -173,7 +173,7 @@ impl Page {
     }
 
     fn evaluated(&mut self, agent: &Exported) {
-        for (name, window) in &agent.update.windows {
+        for (name, window) in &agent.update.view.windows {
             let counts = [
                 ("consistency", Some(window.traces_with_confidence)),
                 ("judged_reliability", Some(window.traces_judged).filter(|traces| *traces > 0)),

@@ -32,7 +32,7 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
         failure_ratio: Some(1.0 / 3.0),
         consistency: Some(0.725),
         max_risk: Some(0.6),
-        signals: [("error".to_owned(), 1.0)].into(),
+        signals: [("error".into(), 1.0)].into(),
     };
     let exemplar = Exemplar {
         bucket: 1,
@@ -54,12 +54,15 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
     counters.raise(Counter::TraceEvaluations, &["error", "pass"], 3);
     Arc::new(AgentUpdate {
         agent: key,
-        windows: [("1h".to_owned(), window), ("5m".to_owned(), WindowView::default())].into(),
         counters,
         sessions_looping: [(looping, 1)].into(),
         open_sessions: [("reliability", buckets.clone())].into(),
         closed_sessions: [("reliability", buckets.clone())].into(),
         trace_signals: [("error".into(), buckets)].into_iter().collect(),
+        view: AgentView {
+            windows: [("1h".to_owned(), window), ("5m".to_owned(), WindowView::default())].into(),
+            ..AgentView::default()
+        },
         ..AgentUpdate::default()
     })
 }
@@ -151,7 +154,7 @@ fn full(name: &str) -> Arc<AgentUpdate> {
             drops: drops(),
             last_trace_unix_nano: Some("1790000000123456789".to_owned()),
             usual_gap_seconds: Some(64.0),
-            ..AgentView::default()
+            ..plain.view.clone()
         },
         ..(*plain).clone()
     })
@@ -171,7 +174,7 @@ fn told(number: usize) -> Arc<AgentUpdate> {
         judged_reliability: score(0.25),
         failure_ratio: score(0.031_415_926_535),
         consistency: score(0.987_654_321_098),
-        ..plain.windows["1h"].clone()
+        ..plain.view.windows["1h"].clone()
     };
     let windows = [("5m", 12), ("1h", 144), ("24h", 3456), ("last_50", 50)];
     let windows = windows.map(|(name, traces)| (name.to_owned(), window(traces)));
@@ -215,10 +218,10 @@ fn told(number: usize) -> Arc<AgentUpdate> {
             agent_name: format!("planner-{number:04}"),
             ..AgentKey::default()
         },
-        windows: windows.into(),
         counters,
         sessions_looping: looping.map(|(labels, sessions)| (*labels, *sessions)).collect(),
         view: AgentView {
+            windows: windows.into(),
             drops: dropping.chain(of_streams.skip(usize::from(in_trouble))).collect(),
             ..plain.view.clone()
         },

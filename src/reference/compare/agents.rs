@@ -85,7 +85,7 @@ fn window(view: &WindowView, model: &Window, part: &mut Part<'_>) {
     part.number("max_risk", view.max_risk, scores.max_risk);
     let share = model.failing as f64 / scores.evaluated as f64;
     part.number("failure_ratio", view.failure_ratio, (scores.evaluated > 0).then_some(share));
-    let ours = view.signals.iter().map(|(name, mean)| (name.as_str(), *mean));
+    let ours = view.signals.iter().map(|(name, mean)| (&**name, *mean));
     let means = model.signals.iter().map(|(name, mean)| (name.as_str(), *mean));
     part.numbers("mean of", ours, means);
 }

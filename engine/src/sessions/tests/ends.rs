@@ -194,6 +194,6 @@ fn what_a_weekly_agent_has_shown_outlives_a_restart() {
     let shown = agents.drain().remove(0);
     assert_eq!(shown.view.tokens.input, Some(8));
     assert_eq!(shown.view.loops["exact_repeat"], 1);
-    assert_eq!(shown.windows["last_50"].traces, 2);
+    assert_eq!(shown.view.windows["last_50"].traces, 2);
     assert_eq!(shown.counters.get(Counter::Tokens, &["input"]), Some(1));
 }

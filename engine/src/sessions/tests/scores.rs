@@ -180,7 +180,7 @@ fn scores_of_agents_and_sessions_do_not_change_with_how_many_traces_are_judged()
         agents.handle(only(stage.drain()), at(60));
         let update = agents.drain().remove(0);
         let all = (update.view.reliability, update.view.consistency);
-        let windows = (update.windows["5m"].clone(), update.windows["last_50"].clone());
+        let windows = (update.view.windows["5m"].clone(), update.view.windows["last_50"].clone());
         (all, windows.0, windows.1, update.counters, session)
     };
     let (none, one, all) = (window(0), window(1), window(20));
