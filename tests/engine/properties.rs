@@ -79,7 +79,9 @@ proptest! {
         let digests: Vec<_> = earlier.iter().map(|text| digest(text)).collect();
         let held: Vec<_> = digests.iter().map(Option::as_ref).collect();
         let score = loop_detection::score(&held, digest(current).as_ref());
-        let embed = |text: &str| Some(digest(text)?.embedding.into_iter().map(f64::from).collect());
+        let embed = |text: &str| {
+            Some(digest(text)?.embedding.cells().iter().copied().map(f64::from).collect())
+        };
         let slow = pandaprobe::loop_detection(earlier, current, &embed).unwrap();
         match slow.note {
             // Where nothing was compared the slow model says 1, and the engine nothing, but for a first trace.

@@ -73,9 +73,9 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// How many dimensions it has; 0: there is none.
-    pub fn dimensions(&self) -> usize {
-        self.cells.len()
+    /// A number for each dimension; empty: there is no embedding.
+    pub fn cells(&self) -> &[i32] {
+        &self.cells
     }
 
     /// Cosine similarity to another one, clamped to `[0,1]`; 0 where one of them is zero.
