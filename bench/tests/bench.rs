@@ -131,3 +131,15 @@ fn wrong_usage_exits_with_64() {
         assert_eq!(bench(wrong).status.code(), Some(64), "{wrong:?}");
     }
 }
+
+#[test]
+fn without_a_collector_it_says_how_to_build_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("agentgauge-bench");
+    std::fs::copy(env!("CARGO_BIN_EXE_agentgauge-bench"), &alone).unwrap();
+    let arguments = ["--servers", "collector", "--spans", "2000", "--repeats", "1"];
+    let output = Command::new(alone).args(arguments).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("`bench/collector/build`"), "{error}");
+}
