@@ -12,17 +12,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::few::Few;
 use crate::math::Quanta;
-
-/// The signal that consistency builds on.
-pub const CONFIDENCE: &str = "confidence";
 
 /// A trace is flagged when its risk is over this.
 pub const FLAG_OVER: Quanta = Quanta(Quanta::ONE / 2);
-
-/// What signals weigh, by name.
-pub type Weights = Few<String, f64>;
 
 /// What one trace contributes to the scores.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
@@ -41,17 +34,7 @@ pub fn risk(score: Quanta, weight: f64) -> Option<Quanta> {
 }
 
 impl TraceRisk {
-    /// Computes what these signals, each of another name, contribute.
-    pub fn new<'a>(
-        signals: impl IntoIterator<Item = (&'a str, Quanta)>,
-        weights: &Weights,
-    ) -> Self {
-        Self::of(signals.into_iter().filter_map(|(name, score)| {
-            Some((name == CONFIDENCE, risk(score, *weights.get(name)?)?))
-        }))
-    }
-
-    /// Likewise, of risks, each with whether it is that of confidence.
+    /// What the risks of a trace's signals come to, each with whether it is that of confidence, which consistency builds on.
     pub fn of(risks: impl IntoIterator<Item = (bool, Quanta)>) -> Self {
         let (mut risk, mut own, mut sum) = (None, None, 0);
         for (is_confidence, one) in risks {
@@ -84,16 +67,9 @@ mod tests {
 
     #[test]
     fn the_worst_weighted_risk_is_the_risk() {
-        let weights = [("confidence", 1.0), ("tool_correctness", 0.8)];
-        let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into_iter().collect();
-        let risk = TraceRisk::new(
-            [
-                ("confidence", quanta(0.9)),
-                ("tool_correctness", quanta(0.5)),
-                ("other", quanta(0.0)),
-            ],
-            &weights,
-        );
+        let confidence = risk(quanta(0.9), 1.0).unwrap();
+        let correctness = risk(quanta(0.5), 0.8).unwrap();
+        let risk = TraceRisk::of([(true, confidence), (false, correctness)]);
         assert_eq!(risk.risk, Some(quanta(0.4)));
         assert_eq!(risk.penalty, Some(quanta(0.4)));
         assert_eq!(risk.uncertainty, Some(quanta(0.14)));
@@ -102,8 +78,7 @@ mod tests {
 
     #[test]
     fn without_confidence_there_is_no_uncertainty() {
-        let weights = [("error".to_owned(), 1.0)].into_iter().collect();
-        let risk = TraceRisk::new([("error", quanta(0.0))], &weights);
+        let risk = TraceRisk::of([(false, risk(quanta(0.0), 1.0).unwrap())]);
         assert_eq!((risk.risk, risk.uncertainty), (Some(quanta(1.0)), None));
         assert!(risk.is_flagged());
     }

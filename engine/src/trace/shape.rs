@@ -14,7 +14,7 @@ pub(super) struct Shape<'a> {
     /// All spans.
     pub(super) spans: Vec<SpanView<'a>>,
     // By place.
-    hanging: Vec<Hanging>,
+    positions: Vec<Position>,
     // Places from the outermost inwards.
     inwards: Vec<usize>,
     // What model calls are told by.
@@ -23,9 +23,9 @@ pub(super) struct Shape<'a> {
     nested: bool,
 }
 
-/// How a span hangs together with others.
+/// Where a span stands among the others.
 #[derive(Clone, Copy, Debug)]
-struct Hanging {
+struct Position {
     /// The span above, if it is known.
     above: Option<usize>,
     /// How many known spans are above; those of a cycle each once.
@@ -141,14 +141,15 @@ impl<'a> Shape<'a> {
             if span.parent != last.0 {
                 last = (span.parent, span.parent.and_then(place));
             }
-            Hanging::on(last.1)
+            Position::on(last.1)
         });
-        let mut hanging: Vec<Hanging> = above.collect();
-        descend(&mut hanging, |at| spans[at].operation == Operation::Evaluation);
+        let mut positions: Vec<Position> = above.collect();
+        descend(&mut positions, |at| spans[at].operation == Operation::Evaluation);
         let mut inwards: Vec<usize> = (0..spans.len()).collect();
-        inwards
-            .sort_unstable_by_key(|at| (hanging[*at].depth, spans[*at].start, spans[*at].span_id));
-        let mut shape = Self { spans, hanging, inwards, model: Operation::Chat, nested: false };
+        inwards.sort_unstable_by_key(|at| {
+            (positions[*at].depth, spans[*at].start, spans[*at].span_id)
+        });
+        let mut shape = Self { spans, positions, inwards, model: Operation::Chat, nested: false };
         // Where no model call has a span, agent spans that say what all of theirs used stand for them.
         if !shape.behaviour().any(|span| span.operation == Operation::Chat) {
             shape.model = Operation::InvokeAgent;
@@ -159,12 +160,12 @@ impl<'a> Shape<'a> {
 
     /// The agent's own behaviour, in order.
     pub(super) fn behaviour(&self) -> impl Iterator<Item = &SpanView<'a>> {
-        self.spans.iter().filter(|span| !self.hanging[span.at].evaluates)
+        self.spans.iter().filter(|span| !self.positions[span.at].evaluates)
     }
 
     /// The agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
     pub(super) fn outermost_first(&self) -> impl Iterator<Item = &SpanView<'a>> {
-        self.all_outermost_first().filter(|span| !self.hanging[span.at].evaluates)
+        self.all_outermost_first().filter(|span| !self.positions[span.at].evaluates)
     }
 
     /// All spans, evaluators included, from the outermost inwards.
@@ -186,7 +187,7 @@ impl<'a> Shape<'a> {
         let models = || self.behaviour().filter(|span| self.is_model(span));
         let mut calls: Vec<ModelCall<'_>> = Vec::with_capacity(models().count());
         for span in models() {
-            if self.hanging[span.at].models_below > 0 {
+            if self.positions[span.at].models_below > 0 {
                 continue;
             }
             let mut call = self.completed(span);
@@ -264,7 +265,7 @@ impl<'a> Shape<'a> {
             let tool = own.tool.unwrap_or_default();
             if tool.phantom {
                 // Where a call and its execution have spans, it is the latter that fails.
-                let above = self.hanging[span.at].above;
+                let above = self.positions[span.at].above;
                 let call = calls.iter_mut().find(|call| Some(call.at) == above);
                 call.filter(|_| span.failed).into_iter().for_each(|call| call.failed = true);
                 continue;
@@ -327,7 +328,7 @@ impl<'a> Shape<'a> {
     fn completed<'s>(&'s self, span: &'s SpanView<'a>) -> ModelCall<'s> {
         let mut call = ModelCall::of(span);
         let around = self.ancestors(span.at).filter(|above| self.is_model(above));
-        for outer in around.filter(|above| self.hanging[above.at].models_below == 1) {
+        for outer in around.filter(|above| self.positions[above.at].models_below == 1) {
             complete(&mut call, &ModelCall::of(outer));
         }
         call
@@ -340,28 +341,29 @@ impl<'a> Shape<'a> {
             }
         }
         for at in 0..self.spans.len() {
-            if self.is_model(&self.spans[at]) && !self.hanging[at].has_models {
+            if self.is_model(&self.spans[at]) && !self.positions[at].has_models {
                 self.climb(at, |above| above.models_below += 1);
             }
         }
-        let nested = |span: &SpanView<'_>| self.hanging[span.at].has_models && self.is_model(span);
+        let nested =
+            |span: &SpanView<'_>| self.positions[span.at].has_models && self.is_model(span);
         self.nested = self.spans.iter().any(nested);
     }
 
     /// Changes what is known of the spans above the one at a place.
-    fn climb(&mut self, at: usize, change: impl Fn(&mut Hanging)) {
-        let Hanging { mut above, depth, .. } = self.hanging[at];
+    fn climb(&mut self, at: usize, change: impl Fn(&mut Position)) {
+        let Position { mut above, depth, .. } = self.positions[at];
         for _ in 0..depth {
             let Some(at) = above else { return };
-            change(&mut self.hanging[at]);
-            above = self.hanging[at].above;
+            change(&mut self.positions[at]);
+            above = self.positions[at].above;
         }
     }
 
     /// The known spans above the one at a place, the nearest first; ends at a cycle.
     fn ancestors(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
-        let Hanging { above, depth, .. } = self.hanging[at];
-        let above = iter::successors(above, |at| self.hanging[*at].above).take(depth);
+        let Position { above, depth, .. } = self.positions[at];
+        let above = iter::successors(above, |at| self.positions[*at].above).take(depth);
         above.map(|at| &self.spans[at])
     }
 }
@@ -370,7 +372,7 @@ fn place_in_time(span: &SpanView<'_>) -> (Timestamp, Timestamp, SpanId) {
     (span.start, span.end, span.span_id)
 }
 
-impl Hanging {
+impl Position {
     fn on(above: Option<usize>) -> Self {
         Self { above, depth: UNKNOWN, evaluates: false, has_models: false, models_below: 0 }
     }
@@ -382,32 +384,32 @@ const ON_PATH: usize = usize::MAX - 1;
 
 /// Fills in how many spans are above each, and whether it or one above it evaluates. Who is its own ancestor is above everything
 /// else in its cycle, as is everything else in it.
-fn descend(hanging: &mut [Hanging], evaluates: impl Fn(usize) -> bool) {
+fn descend(positions: &mut [Position], evaluates: impl Fn(usize) -> bool) {
     let mut path = Vec::new();
-    for first in 0..hanging.len() {
+    for first in 0..positions.len() {
         let mut next = Some(first);
-        while let Some(at) = next.filter(|at| hanging[*at].depth == UNKNOWN) {
-            hanging[at].depth = ON_PATH;
+        while let Some(at) = next.filter(|at| positions[*at].depth == UNKNOWN) {
+            positions[at].depth = ON_PATH;
             path.push(at);
-            next = hanging[at].above;
+            next = positions[at].above;
         }
         // A path ends at a root, at what is known, or in a cycle: at a step of its own.
         let (mut depth, mut inside) = match next {
             None => (0, false),
-            Some(at) if hanging[at].depth == ON_PATH => {
+            Some(at) if positions[at].depth == ON_PATH => {
                 let step = path.iter().position(|step| *step == at).unwrap_or(path.len());
                 let cycle = path.split_off(step);
                 let inside = cycle.iter().any(|at| evaluates(*at));
                 for at in &cycle {
-                    (hanging[*at].depth, hanging[*at].evaluates) = (cycle.len() - 1, inside);
+                    (positions[*at].depth, positions[*at].evaluates) = (cycle.len() - 1, inside);
                 }
                 (cycle.len(), inside)
             }
-            Some(at) => (hanging[at].depth + 1, hanging[at].evaluates),
+            Some(at) => (positions[at].depth + 1, positions[at].evaluates),
         };
         while let Some(at) = path.pop() {
             inside |= evaluates(at);
-            (hanging[at].depth, hanging[at].evaluates) = (depth, inside);
+            (positions[at].depth, positions[at].evaluates) = (depth, inside);
             depth += 1;
         }
     }
@@ -546,12 +548,12 @@ mod tests {
         ) {
             let above: Vec<Option<usize>> =
                 sent.iter().map(|(above, _)| above.filter(|at| *at < sent.len())).collect();
-            let mut hanging: Vec<Hanging> = above.iter().copied().map(Hanging::on).collect();
-            descend(&mut hanging, |at| sent[at].1);
+            let mut positions: Vec<Position> = above.iter().copied().map(Position::on).collect();
+            descend(&mut positions, |at| sent[at].1);
             for at in 0..sent.len() {
                 let ancestors = slowly(&above, at);
-                prop_assert_eq!(hanging[at].depth, ancestors.len());
-                prop_assert_eq!(hanging[at].evaluates, sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
+                prop_assert_eq!(positions[at].depth, ancestors.len());
+                prop_assert_eq!(positions[at].evaluates, sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
             }
         }
     }

@@ -7,9 +7,9 @@ use agentgauge::engine::math::Quanta;
 use agentgauge::engine::math::text::{digest, jaccard, to_text, tokens};
 use agentgauge::engine::score::agent_consistency::AgentConsistency;
 use agentgauge::engine::score::agent_reliability::AgentReliability;
-use agentgauge::engine::score::risk::{TraceRisk, Weights};
+use agentgauge::engine::score::risk::{TraceRisk, risk};
 use agentgauge::engine::score::trajectory_gate::{GateRule, TrajectoryGate};
-use agentgauge::engine::signal::{self, thresholds};
+use agentgauge::engine::signal::{self, confidence, thresholds};
 use agentgauge::reference;
 use agentgauge::reference::pandaprobe::{self, Report, SIGNALS, Trace, round4};
 use serde_json::{Value, json};
@@ -90,15 +90,15 @@ fn incremental(traces: &[Trace], weights: &BTreeMap<String, f64>) -> Result<(), 
         .iter()
         .filter_map(|(name, ..)| Some(((*name).to_owned(), *weights.get(*name)?)))
         .collect();
-    let weighed: Weights = known.clone().into_iter().collect();
     let mut reliability = AgentReliability::default();
     let mut consistency = AgentConsistency::default();
     let mut exact = Vec::new();
     for (at, (_, signals)) in traces.iter().enumerate() {
         let Some(signals) = signals else { continue };
-        let quanta =
-            signals.iter().map(|(name, score)| (name.as_str(), Quanta::from_f64(*score).unwrap()));
-        let risk = TraceRisk::new(quanta, &weighed);
+        let risk = TraceRisk::of(signals.iter().filter_map(|(name, score)| {
+            let risk = risk(Quanta::from_f64(*score).unwrap(), *known.get(name)?)?;
+            Some((name == confidence::NAME, risk))
+        }));
         exact.push(reference::score::trace(signals, &known));
         // Something else comes and goes in between.
         let other = Quanta(Quanta::ONE / 7 * i64::try_from(at % 9).unwrap());
