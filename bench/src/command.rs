@@ -13,6 +13,7 @@ use crate::child::Server;
 use crate::cores::Cores;
 use crate::readers::Fleet;
 use crate::servers::{self, Sink};
+use crate::sustained::Load;
 use crate::workload::Workload;
 use crate::{BenchError, Case, Plan, Question};
 
@@ -151,6 +152,12 @@ struct Bench {
     /// Measures instead what memory a burst of so many spans leaves behind
     #[arg(long, conflicts_with_all = ["servers", "overload", "scaling", "readers", "latency"])]
     burst: bool,
+    /// Measures instead what the daemon holds under its default limits while spans come in for so many seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["servers", "overload", "scaling", "readers", "latency", "burst", "spans"])]
+    sustained: Option<u32>,
+    /// Spans of each of these seconds
+    #[arg(long, value_name = "SPANS", requires = "sustained", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    rate: u32,
     /// Agents that the daemon holds meanwhile
     #[arg(long, requires = "readers", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     agents: u32,
@@ -219,6 +226,9 @@ impl Bench {
         }
         if let Some(store) = &self.durability {
             return Question::Durable(store.clone());
+        }
+        if let Some(seconds) = self.sustained {
+            return Question::Sustained(Load { rate: self.rate.into(), seconds: seconds.into() });
         }
         let questions = [
             (self.overload, Question::Overload),

@@ -1,7 +1,7 @@
 //! From a span that is sent to the gauge that it moves, at a tenth and at eight tenths of what the daemon can go on taking.
 //!
-//! How much that is is found first, in the same repeat: spans of a pass over the processor time until all of its traces are
-//! scored and sealed, as in a pass that goes on for long. Then so much of the same workload is offered for a while, and beside it come probes at a steady pace: traces of an
+//! How much that is is found first, in the same repeat, by a pass that goes on for long: its spans over the processor time until all of
+//! its traces are scored and sealed, as what much is held of costs more. Then so much of the same workload is offered for a while, and beside it come probes at a steady pace: traces of an
 //! agent of their own each, in which one tool is called again and again with the same arguments. The API is asked for such an agent until its loop is
 //! there, which is told while the trace is open, and until its trace is scored, which takes `assemble.trace_idle` more; that
 //! is not counted, and neither is a probe that was refused. Between two looks at one agent a quarter of the time passes that
@@ -26,6 +26,9 @@ use agentgauge::ingest::Compression;
 
 /// Shares of what it can go on taking.
 const SHARES: [f64; 2] = [0.1, 0.8];
+
+/// How much longer the pass is that shows what it can go on taking.
+const LONGER: u64 = 20;
 
 /// Probes of one share, at most and at least, and so many spans of a pass for each; probes of a second.
 const PROBES: u64 = 200;
@@ -79,7 +82,7 @@ impl Bench<'_> {
         let mut material = Material::new(&case);
         let mut turns = Vec::new();
         for repeat in 1..=self.plan.repeats {
-            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            let (warm, pass) = self.passes(&mut material, self.plan.spans * LONGER)?;
             let seals = [(LATE_HORIZON, "1s".to_owned())];
             let daemon = (Server::Daemon, &seals[..]);
             let sample = self.measure(daemon, self.sending(case), (&warm, &pass))?;

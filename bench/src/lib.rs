@@ -23,6 +23,7 @@ mod scaling;
 mod servers;
 mod stamp;
 mod steady;
+mod sustained;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ use self::pass::{Material, Pass};
 use self::readers::Fleet;
 use self::report::Report;
 use self::steady::{Middle, Steady};
+use self::sustained::Load;
 use self::workload::Workload;
 
 /// What is sent, and how.
@@ -80,6 +82,8 @@ pub(crate) enum Question {
     Latency,
     /// What is left of a burst.
     Burst,
+    /// What is held while so much comes in for so long.
+    Sustained(Load),
 }
 
 /// What to measure.
@@ -178,6 +182,9 @@ const WARM_SPANS: u64 = 1;
 /// How long the daemon waits for late spans of a trace that is done, before it seals it.
 const LATE_HORIZON: &str = "AGENTGAUGE__ASSEMBLE__LATE_HORIZON";
 
+/// Connections of a generator that waits for no answers: so many that none has as many requests in flight as the daemon allows.
+const CONNECTIONS: usize = 32;
+
 /// Between two looks at what the daemon has scored, and how long it may take with it. Traces are done when they were
 /// quiet for `assemble.trace_idle`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -201,6 +208,9 @@ pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, Bench
             Question::Kafka(brokers) => bench.kafka((*case, brokers), &mut report, progress)?,
             Question::Latency => bench.latency(*case, &mut report, progress)?,
             Question::Burst => bench.burst(*case, &mut report, progress)?,
+            Question::Sustained(load) => {
+                bench.sustained((*case, *load), &mut report, progress)?;
+            }
         }
     }
     Ok(report)
@@ -331,6 +341,22 @@ impl Bench<'_> {
             return Ok(());
         }
         Err(BenchError::Refused { server, refused, why: why.unwrap_or_default() })
+    }
+
+    /// Offers the daemon a pass at a rate of spans a second, whether answers come or not; if it is `watched`, answers tell without the
+    /// time for which it waited for a core, too.
+    fn offer(
+        &self,
+        case: Case,
+        running: &Running,
+        pass: &Arc<Pass>,
+        (rate, watched): (f64, bool),
+    ) -> Result<Outcome, BenchError> {
+        let sending = Sending { connections: CONNECTIONS, ..self.sending(case) };
+        let watched = watched.then(|| running.id());
+        let pace = client::Pace { rate, clock: &self.clock, watched };
+        let offered = self.runtime.block_on(client::offer(running.grpc, pass, sending, pace));
+        offered.map_err(|source| BenchError::Send { server: Server::Daemon.name(), source })
     }
 
     fn sending(&self, case: Case) -> Sending {

@@ -8,7 +8,7 @@ use std::io::Write;
 use crate::measure::{Account, Cpu, peak_resident_bytes, resident_bytes};
 use crate::pass::Material;
 use crate::report::{Report, Spread};
-use crate::{Bench, BenchError, Case, Sample, Server, client, since};
+use crate::{Bench, BenchError, Case, Sample, Server, since};
 
 /// What is offered, over what was taken.
 const TIMES: u64 = 2;
@@ -16,9 +16,6 @@ const TIMES: u64 = 2;
 /// How many more spans than elsewhere: long enough to fill every queue, and for traces to be scored meanwhile. Both ways of
 /// sending get as many, as what is held makes spans dearer.
 const PASSES: u64 = 4;
-
-/// Connections, so many that none has as many requests in flight as the daemon allows.
-const CONNECTIONS: usize = 32;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
@@ -82,21 +79,16 @@ impl Bench<'_> {
         material: &mut Material,
         unhurried: &Sample,
     ) -> Result<Overload, BenchError> {
-        let server = Server::Daemon.name();
-        let failed = |source| BenchError::Server { server, source };
+        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let (_, pass) = self.passes(material, self.plan.spans * PASSES)?;
         let running = Server::Daemon.start(&self.cores).map_err(failed)?;
-        let sending = client::Sending { connections: CONNECTIONS, ..self.sending(case) };
         let saturation = unhurried.spans_per_second();
         let rate = saturation * TIMES as f64;
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         let before = cpu.nanos().map_err(failed)?;
         let start_bytes = resident_bytes(running.id()).map_err(failed)?;
         let start = self.clock.now();
-        let pace = client::Pace { rate, clock: &self.clock, watched: None };
-        let offer = client::offer(running.grpc, &pass, sending, pace);
-        let outcome =
-            self.runtime.block_on(offer).map_err(|source| BenchError::Send { server, source })?;
+        let outcome = self.offer(case, &running, &pass, (rate, false))?;
         let seconds = since(start, self.clock.now()) as f64 / 1e9;
         let busy_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
         let account = Account::read(&running.metrics().map_err(failed)?);

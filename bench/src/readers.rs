@@ -18,6 +18,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message;
 
 use crate::child::Running;
+use crate::client::Outcome;
 use crate::measure::{Cpu, peak_resident_bytes};
 use crate::pass::{Pass, message};
 use crate::report::{Report, Spread};
@@ -33,10 +34,8 @@ const OF_FIRST: u64 = 10_000;
 const BLOCK: u64 = 400;
 const PACE: f64 = 200.0;
 
-/// Connections, so many that none has as many requests in flight as the daemon allows, however slow it is.
-const CONNECTIONS: usize = 32;
-
-/// Traces of a request while the daemon is filled, and of what is made ahead.
+/// Traces a second while the daemon is filled, of a request, and of what is made ahead.
+const FILLED: f64 = 20_000.0;
 const TRACES: u64 = 100;
 const AHEAD: u64 = 50_000;
 
@@ -111,7 +110,8 @@ impl Bench<'_> {
         while filling.next < fleet.sessions {
             let count = AHEAD.min(fleet.sessions - filling.next);
             let pass = filling.pass(count, TRACES, self.clock.now()).map_err(failed)?;
-            self.send((Server::Daemon, &running), self.sending(case), &pass, None)?;
+            let rate = FILLED * Small::SPANS as f64;
+            all(self.offer(case, &running, &pass, (rate, false))?)?;
         }
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         self.settle(&running, &mut cpu, (filling.spans, filling.next), false)?;
@@ -154,26 +154,18 @@ impl Bench<'_> {
         filling: &mut Filling,
         paths: &[&str],
     ) -> Result<Block, BenchError> {
-        let server = Server::Daemon.name();
-        let failed = |source| BenchError::Server { server, source };
+        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let pass = filling.pass(BLOCK, 1, self.clock.now()).map_err(failed)?;
         let rate = PACE * pass.spans() as f64 / BLOCK as f64;
         let enough = AtomicBool::new(paths.is_empty());
-        let sending = client::Sending { connections: CONNECTIONS, ..self.sending(case) };
         let (sent, reads) = thread::scope(|scope| {
             let reader = scope.spawn(|| read_until(&enough, running, paths, &self.clock));
-            let pace = client::Pace { rate, clock: &self.clock, watched: Some(running.id()) };
-            let offer = client::offer(running.grpc, &pass, sending, pace);
-            let sent = self.runtime.block_on(offer);
+            let sent = self.offer(case, running, &pass, (rate, true));
             enough.store(true, Ordering::Relaxed);
             let gone = |_| Err(io::Error::other("the reader panicked"));
             (sent, reader.join().unwrap_or_else(gone))
         });
-        let outcome = sent.map_err(|source| BenchError::Send { server, source })?;
-        if outcome.refused > 0 {
-            let (refused, why) = (outcome.refused, outcome.why.unwrap_or_default());
-            return Err(BenchError::Refused { server, refused, why });
-        }
+        let outcome = all(sent?)?;
         let sorted = |of: fn(&client::Took) -> u64| {
             let mut nanos: Vec<u64> = outcome.took.iter().map(of).collect();
             nanos.sort_unstable();
@@ -182,6 +174,16 @@ impl Bench<'_> {
         let (nanos, own_nanos) = (sorted(|took| took.nanos), sorted(|took| took.own_nanos));
         Ok(Block { nanos, own_nanos, reads: reads.map_err(failed)? })
     }
+}
+
+/// What came of a pass of which all has to be accepted.
+fn all(outcome: Outcome) -> Result<Outcome, BenchError> {
+    let Outcome { refused, why, .. } = &outcome;
+    if *refused == 0 {
+        return Ok(outcome);
+    }
+    let (refused, why) = (*refused, why.clone().unwrap_or_default());
+    Err(BenchError::Refused { server: Server::Daemon.name(), refused, why })
 }
 
 /// Waits until what filling the daemon has left behind is done.

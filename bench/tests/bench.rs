@@ -101,6 +101,25 @@ fn readers_are_measured_beside_requests_without_any() {
 }
 
 #[test]
+fn what_is_held_is_measured_while_spans_come_in_for_so_long() {
+    let output = Command::new(env!("CARGO_BIN_EXE_agentgauge-bench"))
+        .args(["--workload", "lean", "--sustained", "2", "--rate", "2000", "--repeats", "1"])
+        .args(["--output", "json"])
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures = report["cases"][0]["figures"].as_array().unwrap();
+    let figure = |name: &str| figures.iter().find(|figure| figure["name"] == name);
+    let seconds = figure("seconds").unwrap()["median"].as_f64().unwrap();
+    // Whole blocks of 512 spans each second.
+    let spans = figure("spans/s").unwrap()["median"].as_f64().unwrap() * seconds;
+    assert!((spans - 4_096.0).abs() < 0.5, "{spans}");
+    assert!(figure("peak resident, MB").unwrap()["median"].as_f64() > Some(1.0));
+}
+
+#[test]
 fn durability_is_measured_and_a_start_over_what_was_logged() {
     let store = tempfile::tempdir().unwrap();
     let place = store.path().to_str().unwrap();
