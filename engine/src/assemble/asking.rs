@@ -33,9 +33,8 @@ impl Assemble {
     pub fn unanswered(&self) -> Vec<TraceKey> {
         let embedding = self.embedding.is_some();
         let waits = |held: &OpenTrace| {
-            let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
             let open = held.judgement.as_ref().is_some_and(|judgement| judgement.is_open());
-            open || (embedding && held.texts_asked != embedded)
+            open || (embedding && held.embedding.as_ref().is_some_and(|held| held.is_open()))
         };
         self.deadlines.traces().filter(|id| self.traces.get(*id).is_some_and(&waits)).collect()
     }
@@ -54,7 +53,7 @@ impl Assemble {
             let rules = (rules, !self.attention.reads(id.tenant));
             self.requests.push(held.request((id.id, &trace), &update, asked, rules));
         }
-        let embedded = held.embedded.as_ref().map(|embedded| embedded.texts);
+        let embedded = held.embedded().map(|embedded| embedded.texts);
         self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
     }
 
@@ -97,7 +96,8 @@ impl Assemble {
     fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
         let Some(texts) = texts else { return };
         let Some(held) = self.traces.get_mut(texts.trace) else { return };
-        if held.texts_asked.replace(texts.texts) != Some(texts.texts) {
+        let pending = held.embedding.get_or_insert_default();
+        if pending.asked.replace(texts.texts) != Some(texts.texts) {
             self.counts.add_many("truncated", "embedded_text", u64::from(texts.truncated));
             self.embed_requests.push(texts);
         }
@@ -109,7 +109,7 @@ impl Assemble {
             self.counts.add("late", "embedding_dropped");
             return;
         };
-        held.embedded = Some(Box::new(embedded));
+        held.embedding.get_or_insert_default().embedded = Some(embedded);
         self.reported(id, now);
     }
 

@@ -538,7 +538,7 @@ impl Assemble {
             .embedding
             .zip(content)
             .and_then(|(max, content)| EmbedRequest::new(id, content, max));
-        let embedded = held.embedded.as_ref().zip(texts.as_ref());
+        let embedded = held.embedded().zip(texts.as_ref());
         if let Some((embedded, _)) =
             embedded.filter(|(embedded, asked)| embedded.texts == asked.texts)
         {

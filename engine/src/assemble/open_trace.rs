@@ -86,9 +86,17 @@ pub(super) struct OpenTrace {
     pub(super) decided: bool,
     /// Present only where a judge was asked.
     pub(super) judgement: Option<Box<PendingJudgement>>,
-    /// The texts that an embedding model was asked about, and what it made of them.
-    pub(super) texts_asked: Option<u64>,
-    pub(super) embedded: Option<Box<Embedded>>,
+    /// Present only where an embedding model was asked.
+    pub(super) embedding: Option<Box<PendingEmbedding>>,
+}
+
+/// What an embedding model was asked, and what it has answered.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(super) struct PendingEmbedding {
+    /// The texts that it was asked about last.
+    pub(super) asked: Option<u64>,
+    /// What it made of these or earlier ones.
+    pub(super) embedded: Option<Embedded>,
 }
 
 /// Where a trace stands.
@@ -127,6 +135,13 @@ struct Signs {
     /// Tool spans, and calls in the output of models.
     tools: u32,
     called: u32,
+}
+
+impl PendingEmbedding {
+    /// Whether what was asked last has not come.
+    pub(super) fn is_open(&self) -> bool {
+        self.asked != self.embedded.as_ref().map(|embedded| embedded.texts)
+    }
 }
 
 /// What sessions were told that may have to be taken back.
@@ -184,8 +199,7 @@ impl OpenTrace {
             calls: None,
             decided: false,
             judgement: None,
-            texts_asked: None,
-            embedded: None,
+            embedding: None,
         }
     }
 
@@ -218,6 +232,11 @@ impl OpenTrace {
     pub(super) fn judgement(&mut self) -> &mut PendingJudgement {
         let decided = self.decided;
         self.judgement.get_or_insert_with(|| Box::new(PendingJudgement::new(decided)))
+    }
+
+    /// What an embedding model has made of its texts.
+    pub(super) fn embedded(&self) -> Option<&Embedded> {
+        self.embedding.as_ref()?.embedded.as_ref()
     }
 
     /// What the judge is given.

@@ -84,7 +84,7 @@ struct Who {
     agent_version: Option<Symbol>,
     environment: Option<Symbol>,
     session: Option<SessionName>,
-    session_in_json: Option<SessionName>,
+    session_in_json: Option<Box<SessionName>>,
     user: Option<Arc<str>>,
 }
 
@@ -661,7 +661,7 @@ impl Who {
             agent_version,
             environment,
             session: span.session.clone(),
-            session_in_json: span.session_in_json.clone(),
+            session_in_json: span.session_in_json.clone().map(Box::new),
             user: span.user.clone(),
         }
     }
@@ -678,7 +678,7 @@ impl Who {
         let mut names = own.iter().zip(Self::names(span));
         names.all(|(own, name)| own.as_deref() == name.as_deref())
             && self.session == span.session
-            && self.session_in_json == span.session_in_json
+            && self.session_in_json.as_deref() == span.session_in_json.as_ref()
             && self.user == span.user
     }
 

@@ -62,7 +62,7 @@ impl<'a> SpanView<'a> {
     }
 
     pub(in crate::trace) fn session_in_json(&self) -> Option<Session<'a>> {
-        self.who()?.session_in_json.as_ref().map(Session::of)
+        self.who()?.session_in_json.as_deref().map(Session::of)
     }
 
     pub(in crate::trace) fn user(&self) -> Option<&'a str> {
