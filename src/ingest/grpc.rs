@@ -5,6 +5,7 @@
 //! whether the message is compressed, four bytes of length, and the message; an answer is the same and a trailer.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
@@ -67,7 +68,8 @@ async fn answer<S: Sink>(
         }
         return (failure.status(), failure.grpc().message().to_owned()).into_response();
     }
-    let exported = export(&receiver, signal, &head, &mut body);
+    // Held once, however it is waited for.
+    let exported = pin!(export(&receiver, signal, &head, &mut body));
     let result = match deadline(&head.headers) {
         Some(wait) => timeout(wait, exported).await.unwrap_or(Err(Failure::Deadline)),
         None => exported.await,
