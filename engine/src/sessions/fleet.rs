@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashTable;
 use serde::{Deserialize, Serialize};
 
-use super::key::Agent;
+use super::key::{self, Agent};
 use super::pane;
 use super::summary::Summary;
-use crate::hash::FixedMap;
 use crate::limits::Cause;
 use crate::options::AgentOptions;
 use crate::span::Timestamp;
@@ -24,7 +24,7 @@ pub(super) struct Fleet {
     // In no order.
     agents: Vec<(Agent, Summary)>,
     // Invariant: where each agent stands.
-    places: FixedMap<Agent, usize>,
+    places: HashTable<usize>,
     // Invariant: how many agents of each tenant there are, without those that share a series: certain ones, and others.
     certain: TenantCounts,
     uncertain: TenantCounts,
@@ -63,7 +63,7 @@ impl Fleet {
         let longest = options.windows.iter().max().copied().unwrap_or_default();
         Self {
             agents: Vec::new(),
-            places: FixedMap::default(),
+            places: HashTable::new(),
             certain: TenantCounts::default(),
             uncertain: TenantCounts::default(),
             shares: Shares::default(),
@@ -118,8 +118,7 @@ impl Fleet {
         key: &AgentKey,
         is_certain: bool,
     ) -> (Agent, Option<&'static str>) {
-        let known = self.places.get_key_value(key);
-        let known = known.filter(|(_, place)| !is_certain || self.is_certain(**place));
+        let known = self.held(key).filter(|(_, summary)| !is_certain || !summary.uncertain);
         if let Some((known, _)) = known {
             return (known.clone(), None);
         }
@@ -135,12 +134,32 @@ impl Fleet {
 
     /// The agent of this key, as all others that know it have it.
     pub(super) fn known(&self, key: &AgentKey) -> Agent {
-        let known = self.places.get_key_value(key).map(|(known, _)| known.clone());
+        let known = self.held(key).map(|(known, _)| known.clone());
         known.unwrap_or_else(|| Agent::from(key.clone()))
     }
 
-    fn is_certain(&self, place: usize) -> bool {
-        self.agents.get(place).is_some_and(|(_, summary)| !summary.uncertain)
+    fn held(&self, key: &AgentKey) -> Option<&(Agent, Summary)> {
+        let is_it = |place: &usize| self.agents[*place].0.key() == key;
+        self.places.find(key::hash(key), is_it).map(|place| &self.agents[*place])
+    }
+
+    fn place(&self, agent: &Agent) -> Option<usize> {
+        self.places.find(agent.hash(), |place| self.agents[*place].0 == *agent).copied()
+    }
+
+    /// Has an agent found at this place, where it is.
+    fn stands_at(&mut self, place: usize) {
+        let Self { places, agents, .. } = self;
+        let hash = |place: &usize| agents[*place].0.hash();
+        places.insert_unique(hash(&place), place, hash);
+    }
+
+    /// Has nobody found at this place.
+    fn leaves(&mut self, place: usize) {
+        let hash = self.agents[place].0.hash();
+        if let Ok(found) = self.places.find_entry(hash, |other| *other == place) {
+            found.remove();
+        }
     }
 
     fn counts(&self, uncertain: bool) -> &TenantCounts {
@@ -176,13 +195,13 @@ impl Fleet {
     }
 
     fn turn_to(&mut self, agent: &Agent) -> usize {
-        let place = self.places.get(agent).copied().unwrap_or_else(|| {
+        let place = self.place(agent).unwrap_or_else(|| {
             let summary = Summary::new(Arc::clone(&self.widths), &self.options);
-            self.places.insert(agent.clone(), self.agents.len());
             if *agent != self.overflow {
                 self.uncertain.add(tenant_of(agent.key()));
             }
             self.agents.push((agent.clone(), summary));
+            self.stands_at(self.agents.len() - 1);
             self.agents.len() - 1
         });
         if !std::mem::replace(&mut self.agents[place].1.changed, true) {
@@ -257,8 +276,8 @@ impl Fleet {
             return 0;
         }
         let mut staying = [self.certain.all(), self.uncertain.all()];
-        for place in self.gone.iter().filter_map(|agent| self.places.get(agent)) {
-            if let Some((agent, summary)) = self.agents.get(*place)
+        for place in self.gone.iter().filter_map(|agent| self.place(agent)) {
+            if let Some((agent, summary)) = self.agents.get(place)
                 && *agent != self.overflow
             {
                 staying[usize::from(summary.uncertain)] -= 1;
@@ -325,7 +344,7 @@ impl Fleet {
     }
 
     fn message(&mut self, agent: &Agent) -> Option<SessionUpdate> {
-        let place = *self.places.get(agent)?;
+        let place = self.place(agent)?;
         let (_, summary) = self.agents.get_mut(place)?;
         summary.changed = false;
         let gone = self.gone.remove(agent) || summary.is_void();
@@ -333,14 +352,18 @@ impl Fleet {
         let announced = std::mem::replace(&mut summary.announced, true);
         let update = if gone { SessionUpdate::default() } else { summary.drain() };
         if gone {
-            self.places.remove(agent);
+            let last = self.agents.len() - 1;
+            self.leaves(place);
+            if last > place {
+                self.leaves(last);
+            }
             self.agents.swap_remove(place);
             if *agent != self.overflow {
                 let counts = if uncertain { &mut self.uncertain } else { &mut self.certain };
                 counts.remove(tenant_of(agent.key()));
             }
-            if let Some((moved, _)) = self.agents.get(place) {
-                self.places.insert(moved.clone(), place);
+            if last > place {
+                self.stands_at(place);
             }
         }
         if gone && !announced {

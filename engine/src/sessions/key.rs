@@ -1,12 +1,12 @@
 //! What things are filed under: sessions and agents, in an order.
 
-use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::hash::FixedHasher;
 use crate::span::TraceId;
 use crate::tenants::TraceKey;
 use crate::update::{AgentKey, ScopedId, SessionKey};
@@ -57,6 +57,7 @@ struct Named {
     key: AgentKey,
     /// All parts in the order that counts: one comparison instead of five.
     joined: String,
+    hash: u64,
 }
 
 impl Agent {
@@ -74,14 +75,19 @@ impl Agent {
     pub(super) fn key(&self) -> &AgentKey {
         &self.0.key
     }
+
+    /// What [`hash`] has of its key.
+    pub(super) fn hash(&self) -> u64 {
+        self.0.hash
+    }
 }
 
 impl From<AgentKey> for Agent {
     fn from(key: AgentKey) -> Self {
         let parts =
             [&key.tenant, &key.service_name, &key.agent_name, &key.agent_version, &key.environment];
-        let joined = parts.map(String::as_str).join("\0");
-        Self(Arc::new(Named { key, joined }))
+        let (joined, hash) = (parts.map(String::as_str).join("\0"), hash(&key));
+        Self(Arc::new(Named { key, joined, hash }))
     }
 }
 
@@ -107,16 +113,9 @@ impl PartialEq for Agent {
     }
 }
 
-/// As its key has it, so that it is found by its key.
 impl Hash for Agent {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
-    }
-}
-
-impl Borrow<AgentKey> for Agent {
-    fn borrow(&self) -> &AgentKey {
-        self.key()
+        state.write_u64(self.0.hash);
     }
 }
 
@@ -126,6 +125,11 @@ impl PartialOrd for Agent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
+}
+
+/// What an agent of this key is found by.
+pub(super) fn hash(key: &AgentKey) -> u64 {
+    BuildHasherDefault::<FixedHasher>::default().hash_one(key)
 }
 
 fn parts(agent: &Agent) -> [&str; 5] {
