@@ -332,8 +332,8 @@ impl Pipeline {
             drop((stage.requests(), stage.embed_requests()));
         }
         for update in updates {
-            let session = update.session.clone().unwrap_or_default();
-            let shard = self.route.session(&session.tenant, &session.id);
+            let session = update.session.as_ref();
+            let shard = session.map_or(0, |to| self.route.session(&to.tenant, &to.id));
             self.sessions[shard].bring_for(&update, self.session_stores[shard].as_mut());
             self.sessions[shard].handle(update, now);
         }

@@ -20,7 +20,7 @@ use super::key::{Agent, SessionId};
 use super::reports::target;
 use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
-use super::{Sessions, address};
+use super::{Sessions, is_usable};
 use crate::limits::Cause;
 use crate::runs::RunName;
 use crate::saved;
@@ -225,7 +225,8 @@ impl Sessions {
         if self.away.stubs.is_empty() {
             return;
         }
-        let Some((id, _)) = address(update) else { return };
+        let session = update.session.as_ref().filter(|_| is_usable(update));
+        let Some(id) = session.map(SessionId::from) else { return };
         if update.tombstone {
             // What was reported of the session may be another one's of its id.
             self.bring_all_of(&id.tenant, &id.id, session_store);

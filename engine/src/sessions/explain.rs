@@ -130,7 +130,8 @@ fn compared(session: &Session, held: &TraceRecord) -> String {
     let current = held.output.as_deref();
     let number = session.traces.number(held.id);
     let earlier = number.map(|number| session.traces.earlier(number)).unwrap_or_default();
-    let outputs = earlier.iter().filter_map(|earlier| earlier.output).zip(current.iter().cycle());
+    let outputs =
+        earlier.iter().filter_map(|earlier| earlier.output.as_deref()).zip(current.iter().cycle());
     let by_model = |(earlier, current): (&OutputDigest, &&OutputDigest)| {
         loop_detection::of_one_model(earlier, current)
     };

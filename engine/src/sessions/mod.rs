@@ -104,7 +104,7 @@ use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Timestamp, TraceId};
 use super::tenants::{Shares, TenantHash, tenant_hash};
 use super::time::WallShift;
-use super::update::{SessionUpdate, TraceUpdate};
+use super::update::{SessionKey, SessionUpdate, TraceUpdate};
 use super::view::SessionView;
 
 /// The sessions of one shard.
@@ -186,12 +186,14 @@ impl Sessions {
     }
 
     /// Applies an update of a trace, if it is not older than what is held.
-    pub fn handle(&mut self, update: TraceUpdate, now: Timestamp) {
+    pub fn handle(&mut self, mut update: TraceUpdate, now: Timestamp) {
         self.advance(now);
-        let Some((id, trace)) = address(&update) else {
+        if !is_usable(&update) {
             self.shared.counts.add("trace_updates", "malformed");
             return;
-        };
+        }
+        let SessionKey { tenant, id, scope, source } = update.session.take().unwrap_or_default();
+        let (id, trace) = (SessionId { tenant, id, scope }, update.trace_id);
         if update.unchanged {
             return self.seal(&id, trace, update.revision);
         }
@@ -215,7 +217,7 @@ impl Sessions {
             let run = self.run_of(&id, &update);
             let (mut homeless, mut full) = (Vec::new(), None);
             self.change((id, number), |session, shared| {
-                session.upsert(update, tally, shared);
+                session.upsert(update, (source, tally), shared);
                 if let Some((run, outcome)) = &run {
                     session.report_run(run, outcome, shared);
                 }
@@ -638,13 +640,11 @@ impl Sessions {
     }
 }
 
-/// The session and the trace that an update is about, if it is fit for use.
-fn address(update: &TraceUpdate) -> Option<(SessionId, TraceId)> {
-    let trace = update.trace_id;
-    let session = update.session.as_ref().filter(|session| !session.id.is_empty())?;
-    let complete = update.agent.is_some();
-    let usable = !trace.is_zero() && (update.tombstone || update.unchanged || complete);
-    usable.then(|| (SessionId::from(session), trace))
+/// Whether an update is fit for use: it says which trace of which session it is about.
+fn is_usable(update: &TraceUpdate) -> bool {
+    let is_complete = update.tombstone || update.unchanged || update.agent.is_some();
+    let is_of_session = update.session.as_ref().is_some_and(|session| !session.id.is_empty());
+    !update.trace_id.is_zero() && is_complete && is_of_session
 }
 
 /// All standings; a session that closes may be due to be let go of right away.

@@ -202,8 +202,12 @@ impl From<Tally> for Past {
 }
 
 impl TraceRecord {
-    /// A trace in this form, not scored yet.
-    pub(super) fn new(update: TraceUpdate, agent: Agent, common: &mut Common) -> Self {
+    /// A trace of this agent in this form, not scored yet; `session_source` is what named its session.
+    pub(super) fn new(
+        update: TraceUpdate,
+        (agent, session_source): (Agent, String),
+        common: &mut Common,
+    ) -> Self {
         let mut rare = Rare {
             user: update.user,
             attempt: update.attempt,
@@ -221,7 +225,7 @@ impl TraceRecord {
         let course = Course {
             named: update.agent.filter(|named| named != agent.key()).map(Box::new),
             agent,
-            session_source: update.session.unwrap_or_default().source,
+            session_source,
             complete: update.complete,
             status: update.status,
             error: update.error,

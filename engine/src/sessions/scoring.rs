@@ -1,5 +1,6 @@
 //! One trace's signals, from whoever is believed most, and the risk they make.
 
+use std::array;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -12,19 +13,11 @@ use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::Quanta;
 use crate::runs::{judged_outcome, told_outcome};
 use crate::score::risk::TraceRisk;
+use crate::signal::loop_detection::{self, WINDOW};
 use crate::signal::name::{CONFIDENCE, LOOP_DETECTION, OUTCOME};
-use crate::signal::{self, Facts, SignalName, loop_detection};
-use crate::span::{Source, TraceId};
+use crate::signal::{self, Facts, SignalName};
+use crate::span::Source;
 use crate::update::{Loop, OutputDigest, ReportedScore};
-
-/// An earlier trace of the session and its output, if any arrived.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Earlier<'a> {
-    /// The trace.
-    pub(super) id: TraceId,
-    /// Its output.
-    pub(super) output: Option<&'a OutputDigest>,
-}
 
 /// Signals by name.
 pub(super) type Signals = Few<SignalName, Signal>;
@@ -79,7 +72,7 @@ impl Scoring {
     /// session or run if this is the last trace of that, and `has_sums` says of which signals its agent has sums.
     pub(super) fn new(
         trace: &TraceRecord,
-        earlier: &[Earlier<'_>],
+        earlier: &[TraceRecord],
         of_session: Option<bool>,
         rules: &Rules,
         mut has_sums: impl FnMut(&str) -> bool,
@@ -149,7 +142,7 @@ impl Scored {
     pub(super) fn own(
         &self,
         trace: &TraceRecord,
-        earlier: &[Earlier<'_>],
+        earlier: &[TraceRecord],
         rules: &Rules,
     ) -> Cow<'_, Signals> {
         if self.signals.values().all(|signal| signal.source == Source::Computed) {
@@ -170,9 +163,9 @@ fn signal(score: Quanta, source: Source) -> Signal {
 }
 
 /// The signals that are computed.
-fn computed(trace: &TraceRecord, earlier: &[Earlier<'_>], rules: &Rules) -> Signals {
-    let outputs: Vec<_> = earlier.iter().map(|trace| trace.output).collect();
-    let facts = facts(trace, &outputs, rules);
+fn computed(trace: &TraceRecord, earlier: &[TraceRecord], rules: &Rules) -> Signals {
+    let outputs = array::from_fn::<_, WINDOW, _>(|at| earlier.get(at)?.output.as_deref());
+    let facts = facts(trace, &outputs[..earlier.len()], rules);
     let mut signals = Few::with_capacity(COMPUTED);
     signals.extend(signal::SIGNALS.iter().enumerate().filter_map(|(at, known)| {
         let by = known.computed.filter(|by| by.in_documents || !rules.pandaprobe)?;
@@ -268,10 +261,10 @@ fn reported(scores: &[ReportedScore]) -> (Signals, u64) {
 }
 
 /// The loop entry of a trace whose output repeats: which earlier one, the newest if several.
-fn output_repeat(trace: &TraceRecord, earlier: &[Earlier<'_>]) -> Loop {
+fn output_repeat(trace: &TraceRecord, earlier: &[TraceRecord]) -> Loop {
     let output = trace.output.as_deref();
-    let likeness = |before: &&Earlier<'_>| {
-        loop_detection::score(&[before.output], output).unwrap_or(Quanta(Quanta::ONE))
+    let likeness = |before: &&TraceRecord| {
+        loop_detection::score(&[before.output.as_deref()], output).unwrap_or(Quanta(Quanta::ONE))
     };
     let repeated = earlier.iter().rev().min_by_key(likeness);
     let ids = repeated.map(|before| before.id).into_iter();
@@ -318,11 +311,12 @@ mod tests {
 
     fn scoring(
         update: TraceUpdate,
-        earlier: &[Earlier<'_>],
+        earlier: &[TraceRecord],
         of_session: Option<bool>,
         rules: &Rules,
     ) -> Scoring {
-        let trace = TraceRecord::new(update, Agent::overflow(), &mut Common::default());
+        let trace =
+            TraceRecord::new(update, (Agent::overflow(), String::new()), &mut Common::default());
         Scoring::new(&trace, earlier, of_session, rules, |_| true)
     }
 
@@ -380,7 +374,11 @@ mod tests {
 
     #[test]
     fn an_output_that_did_not_arrive_is_absent_unless_the_empty_score_is_one() {
-        let earlier = [Earlier { id: TraceId([1; 16]), output: None }];
+        let earlier = [TraceRecord::new(
+            TraceUpdate::default(),
+            (Agent::overflow(), String::new()),
+            &mut Common::default(),
+        )];
         let mut options = SessionOptions::default();
         let rules = Rules::new(options.clone(), LoopOptions::default());
         let scored = scoring(TraceUpdate::default(), &earlier, None, &rules).scored;

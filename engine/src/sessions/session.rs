@@ -220,11 +220,11 @@ impl Session {
         !self.unsettled.is_empty()
     }
 
-    /// Holds a trace in this form; `tally` is what it has counted elsewhere.
+    /// Holds a trace in this form; `source` is what named the session, `tally` what the trace has counted elsewhere.
     pub(super) fn upsert(
         &mut self,
         update: TraceUpdate,
-        tally: Option<Tally>,
+        (source, tally): (String, Option<Tally>),
         shared: &mut Shared,
     ) {
         self.touch(Timestamp(update.touched_unix_nano), shared);
@@ -235,7 +235,7 @@ impl Session {
         overflow.into_iter().for_each(|why| shared.counts.add("trace_updates", why));
         shared.fleet.hold(&agent, is_certain).active = shared.now;
         let last = self.traces.last_place();
-        let record = TraceRecord::new(update, agent, &mut shared.common);
+        let record = TraceRecord::new(update, (agent, source), &mut shared.common);
         let (trace, place) = (record.id, record.position());
         self.left.remove(&trace);
         let (mut stale, mut places) = (vec![trace], vec![place]);
@@ -357,20 +357,18 @@ impl Session {
 
     /// Counts the verdicts of traces that are done for the first time, in their order.
     pub(super) fn settle(&mut self, shared: &mut Shared) {
-        let unsettled = std::mem::take(&mut self.unsettled).into_iter();
-        let mut done: Vec<usize> = unsettled
-            .filter_map(|trace| self.traces.number(trace))
-            .filter(|number| {
-                let record = &self.traces[*number];
-                !record.panes.is_empty() && !record.course.uncertain
-            })
-            .collect();
-        done.sort_unstable();
-        for number in done {
+        let mut unsettled = std::mem::take(&mut self.unsettled);
+        unsettled.sort_unstable_by_key(|trace| self.traces.number(*trace));
+        for trace in unsettled {
+            let Some(number) = self.traces.number(trace) else { continue };
+            let record = &self.traces[number];
+            if record.panes.is_empty() || record.course.uncertain {
+                continue;
+            }
             let has_outcome = verdict::outcome(&self.traces[number]).is_some();
             self.traces[number].settle(has_outcome);
             let (record, earlier) = (&self.traces[number], self.traces.earlier(number));
-            let done = verdict::done(record, &self.id, &earlier, &shared.rules);
+            let done = verdict::done(record, &self.id, earlier, &shared.rules);
             evaluate(record, done, &mut self.gates, &shared.rules, &mut shared.fleet);
             let over = record.count_names(&mut shared.fleet);
             shared.counts.add_many("label_values_limited", "agent_names", over);
@@ -472,7 +470,7 @@ impl Session {
         let has_sums = |name: &str| fleet.summary(record.agent()).admits(name);
         let earlier = self.traces.earlier(number);
         let Scoring { scored, output_repeat, malformed } =
-            Scoring::new(record, &earlier, outcome, rules, has_sums);
+            Scoring::new(record, earlier, outcome, rules, has_sums);
         let has_given = !record.panes.is_empty();
         let same = match &former {
             Some(former) => record.gives(former, &scored),

@@ -5,7 +5,6 @@ use std::ops::{Index, IndexMut, Range};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::record::TraceRecord;
-use super::scoring::Earlier;
 use crate::hash::FixedMap;
 use crate::signal::loop_detection::WINDOW;
 use crate::span::{Timestamp, TraceId};
@@ -113,9 +112,8 @@ impl Traces {
     }
 
     /// The last few before the one of this number, oldest first.
-    pub(super) fn earlier(&self, number: usize) -> Vec<Earlier<'_>> {
-        let earlier = self.some(number.saturating_sub(WINDOW)..number).iter();
-        earlier.map(|record| Earlier { id: record.id, output: record.output.as_deref() }).collect()
+    pub(super) fn earlier(&self, number: usize) -> &[TraceRecord] {
+        self.some(number.saturating_sub(WINDOW)..number)
     }
 
     /// The first few traces after a place.
@@ -168,7 +166,7 @@ mod tests {
     fn record(id: u8, start: u64) -> TraceRecord {
         let trace_id = TraceId([id; 16]);
         let update = TraceUpdate { trace_id, start_unix_nano: start, ..TraceUpdate::default() };
-        TraceRecord::new(update, Agent::overflow(), &mut Common::default())
+        TraceRecord::new(update, (Agent::overflow(), String::new()), &mut Common::default())
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use super::fleet::Fleet;
 use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
-use super::scoring::{self, Earlier};
+use super::scoring;
 use crate::counters::Counter;
 use crate::few::Few;
 use crate::math::Quanta;
@@ -61,7 +61,7 @@ pub(super) fn evaluate(
 pub(super) fn done(
     trace: &TraceRecord,
     session: &SessionId,
-    earlier: &[Earlier<'_>],
+    earlier: &[TraceRecord],
     rules: &Rules,
 ) -> DoneTrace {
     let own = trace.scored.own(trace, earlier, rules);
