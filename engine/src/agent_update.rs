@@ -46,9 +46,9 @@ pub struct AgentUpdate {
     /// Sessions that go on over a limit, or have a trace that does.
     pub sessions_over_limit: BTreeMap<RunLimit, u64>,
     /// Scores of open and closed sessions, by score.
-    pub open_sessions: BTreeMap<&'static str, Buckets>,
+    pub open_sessions: Few<&'static str, Buckets>,
     /// Scores of closed sessions, by score.
-    pub closed_sessions: BTreeMap<&'static str, Buckets>,
+    pub closed_sessions: Few<&'static str, Buckets>,
     /// Scores of traces, by signal.
     pub trace_signals: Few<Cow<'static, str>, Buckets>,
     /// Scores over runs, by window (`all`, `5m`, ..., `last_50`).
@@ -64,7 +64,7 @@ pub struct AgentUpdate {
     /// Runs of which the outcome is known.
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
-    pub populations: BTreeMap<String, Population>,
+    pub populations: Few<Arc<str>, Population>,
     /// What the API shows, without what is learned.
     pub view: AgentView,
     /// What is learned from all of it, once somebody asks.
@@ -99,7 +99,7 @@ pub struct Buckets {
     /// Sum of the scores, in quanta.
     pub sum: i128,
     /// By bucket, the trace in it that ended last.
-    pub exemplars: BTreeMap<u32, Exemplar>,
+    pub exemplars: Few<u32, Exemplar>,
 }
 
 impl AgentUpdate {
@@ -140,6 +140,7 @@ impl AgentUpdate {
         self.earlier.add(&shard.earlier, |_| true);
         self.sessions_active += shard.sessions_active;
         self.silences.add(&shard.silences);
+        self.distributions.reserve(shard.distributions.len());
         for (distribution, taken) in shard.distributions.iter() {
             self.distributions.or_default(*distribution).add(taken);
         }
@@ -159,11 +160,10 @@ impl AgentUpdate {
             ("reliability", &shard.open_reliability, &shard.closed_reliability),
             ("consistency", &shard.open_consistency, &shard.closed_consistency),
         ] {
-            open.iter().for_each(|scores| self.open_sessions.entry(name).or_default().add(scores));
-            closed
-                .iter()
-                .for_each(|scores| self.closed_sessions.entry(name).or_default().add(scores));
+            open.iter().for_each(|scores| self.open_sessions.or_default(name).add(scores));
+            closed.iter().for_each(|scores| self.closed_sessions.or_default(name).add(scores));
         }
+        self.trace_signals.reserve(shard.trace_signals.len());
         for (name, scores) in shard.trace_signals.iter() {
             self.trace_signals.or_default(name.clone()).add(scores);
         }
@@ -173,14 +173,14 @@ impl AgentUpdate {
     pub(super) fn add_runs(
         &mut self,
         runs: &mut AgentRuns,
-        windows: &BTreeMap<String, Timestamp>,
+        windows: &BTreeMap<Arc<str>, Timestamp>,
         judging: Option<&JudgeRules>,
     ) {
         self.runs = runs.len() as u64;
         let agent = &self.agent.agent_name;
         self.known_runs = runs.known(|flagged| judging?.probability(agent, flagged));
         self.task_rankings = runs.took();
-        for (window, population) in &mut self.populations {
+        for (window, population) in self.populations.iter_mut() {
             let begin = windows.get(window).copied().unwrap_or_default();
             let ends = self.known_runs.iter().map(|run| run.end);
             population.told_since = ends.filter(|end| *end >= begin).min();
@@ -236,7 +236,7 @@ impl AgentUpdate {
     pub(super) fn describe(
         &self,
         all: &WindowView,
-        windows: BTreeMap<String, WindowView>,
+        windows: Few<Arc<str>, WindowView>,
     ) -> AgentView {
         let counter = |family: Counter, labels: &[&str]| -> Option<u64> {
             let both = [&self.counters, &self.earlier];
@@ -316,10 +316,11 @@ impl Buckets {
         }
         self.count += scores.count;
         self.sum += scores.sum_quanta;
+        self.exemplars.reserve(scores.exemplars.len());
         for exemplar in &scores.exemplars {
-            let newest = self.exemplars.entry(exemplar.bucket).or_insert_with(|| exemplar.clone());
-            if place(exemplar) > place(newest) {
-                newest.clone_from(exemplar);
+            let newest = self.exemplars.get(&exemplar.bucket);
+            if newest.is_none_or(|newest| place(exemplar) > place(newest)) {
+                self.exemplars.insert(exemplar.bucket, exemplar.clone());
             }
         }
     }

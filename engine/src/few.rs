@@ -2,9 +2,11 @@
 //!
 //! To add one that is not the last moves those after it, so it is for what stays small.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
+use std::collections::BTreeMap;
 use std::ops::Index;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
@@ -28,6 +30,11 @@ impl<K, V> Few<K, V> {
     /// With room for so many.
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity))
+    }
+
+    /// Makes room for so many in all.
+    pub fn reserve(&mut self, all: usize) {
+        self.0.reserve_exact(all.saturating_sub(self.0.len()));
     }
 
     /// How many there are.
@@ -119,19 +126,21 @@ impl<K: Ord, V> Few<K, V> {
         &mut self.0[at].1
     }
 
-    /// Likewise, where one key comes after the other, mostly in order: it is looked for at `next` first, which is then after it.
+    /// Likewise, where one key comes after the other, mostly in order: it is looked for from `next` on first, which is then after it.
     pub fn or_default_next(&mut self, next: &mut usize, key: &K) -> &mut V
     where
         K: Clone,
         V: Default,
     {
-        let is_next = self.0.get(*next).is_some_and(|(held, _)| held == key);
-        let found = if is_next { Some(*next) } else { self.find(key) };
-        let at = found.unwrap_or_else(|| {
-            let (Ok(at) | Err(at)) = self.place(key);
-            self.add(at, (key.clone(), V::default()));
-            at
-        });
+        let mut ahead = self.0.get(*next..).unwrap_or_default().iter();
+        let at = match ahead.position(|(held, _)| held == key) {
+            Some(skipped) => *next + skipped,
+            None => self.find(key).unwrap_or_else(|| {
+                let (Ok(at) | Err(at)) = self.place(key);
+                self.add(at, (key.clone(), V::default()));
+                at
+            }),
+        };
         *next = at + 1;
         &mut self.0[at].1
     }
@@ -166,6 +175,12 @@ impl<K: Ord, V> Few<K, V> {
     }
 }
 
+impl<K: Ord, V, const N: usize> From<[(K, V); N]> for Few<K, V> {
+    fn from(entries: [(K, V); N]) -> Self {
+        entries.into_iter().collect()
+    }
+}
+
 impl<K: Ord, V> Extend<(K, V)> for Few<K, V> {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, items: I) {
         items.into_iter().for_each(|(key, value)| self.insert(key, value));
@@ -187,6 +202,30 @@ impl<K, V> IntoIterator for Few<K, V> {
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
+    }
+}
+
+impl<'a, K, V> IntoIterator for &'a Few<K, V> {
+    type Item = (&'a K, &'a V);
+    type IntoIter = std::iter::Map<std::slice::Iter<'a, (K, V)>, fn(&(K, V)) -> (&K, &V)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+}
+
+/// As a map has it.
+impl<K: JsonSchema, V: JsonSchema> JsonSchema for Few<K, V> {
+    fn inline_schema() -> bool {
+        BTreeMap::<K, V>::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        BTreeMap::<K, V>::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        BTreeMap::<K, V>::json_schema(generator)
     }
 }
 
@@ -231,8 +270,6 @@ impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for F
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
 
     use super::*;

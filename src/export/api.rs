@@ -562,7 +562,7 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate, past: (Range, Times
     let verdict = view.drops.iter().find(|drop| drop.stream == "verdict");
     FleetRow {
         agent: view.agent.clone(),
-        window: window.cloned(),
+        window: window.map(ToString::to_string),
         reliability: scores.and_then(|scores| scores.reliability),
         consistency: scores.and_then(|scores| scores.consistency),
         failure_ratio: scores.and_then(|scores| scores.failure_ratio),

@@ -263,7 +263,7 @@ impl Board {
 }
 
 /// The window whose numbers are an agent's headline: `last_50` where there is one; windows of time come and go.
-pub(super) fn headline(update: &AgentUpdate) -> Option<(&String, &WindowView)> {
+pub(super) fn headline(update: &AgentUpdate) -> Option<(&Arc<str>, &WindowView)> {
     let last = update.view.windows.iter().find(|(name, _)| name.starts_with("last_"));
     last.or_else(|| update.view.windows.iter().next())
 }

@@ -444,8 +444,7 @@ mod tests {
     fn update(reliability: Option<f64>) -> AgentUpdate {
         let window =
             WindowView { reliability, failure_ratio: reliability, ..WindowView::default() };
-        let view =
-            AgentView { windows: [("5m".to_owned(), window)].into(), ..AgentView::default() };
+        let view = AgentView { windows: [("5m".into(), window)].into(), ..AgentView::default() };
         AgentUpdate { view, ..AgentUpdate::default() }
     }
 

@@ -110,7 +110,7 @@ fn board(pipeline: &Pipeline) -> BTreeMap<AgentKey, AgentUpdate> {
     let updates = updates.map(|(key, update)| {
         let mut update = update.clone();
         update.counters.retain(|_| false);
-        update.closed_sessions.clear();
+        update.closed_sessions.retain(|_, _| false);
         update.trace_signals.retain(|_, _| false);
         (update.view.loops, update.view.tokens, update.view.cost_usd) = Default::default();
         (key.clone(), update)

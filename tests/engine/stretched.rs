@@ -161,7 +161,7 @@ fn left(pipeline: &mut Pipeline, now: Timestamp) -> (Value, Counted) {
     for agent in &mut document.agents {
         agent.drops.clear();
         (agent.last_trace_unix_nano, agent.usual_gap_seconds) = (None, None);
-        agent.windows.clear();
+        agent.windows.retain(|_, _| false);
     }
     (json!({"sessions": document.sessions, "agents": document.agents}), counted)
 }

@@ -7,8 +7,8 @@
 mod agent;
 
 use std::borrow::Cow;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,7 @@ use crate::count::Counts;
 use crate::detect::DropOptions;
 use crate::drift::DriftOptions;
 use crate::drops::{DEPLOYMENT, Drops, SavedDrops, Stream};
+use crate::few::Few;
 use crate::judging::JudgeRules;
 use crate::math::Quanta;
 use crate::options::AgentOptions;
@@ -30,7 +31,6 @@ use crate::span::{Report, RunTarget, Target, Timestamp};
 use crate::tenants::{Shares, tenant_hash};
 use crate::time::WallShift;
 use crate::update::{AgentKey, DoneTrace, SessionUpdate};
-use crate::view::AgentView;
 use crate::window::{Window, last_traces, pane_width, window_begin, window_name};
 
 /// The service name of the series that agents over `max_agents` share.
@@ -63,7 +63,10 @@ pub struct AgentsOptions {
 pub struct Agents {
     options: AgentOptions,
     // By name.
-    windows: Vec<(String, Duration)>,
+    windows: Vec<(Arc<str>, Duration)>,
+    // What the window of everything is called, and that of the last traces.
+    all: Arc<str>,
+    last: Arc<str>,
     tasks: TaskOptions,
     ars: ArsOptions,
     drift: DriftOptions,
@@ -115,9 +118,11 @@ impl Agents {
     /// An empty stage.
     pub fn new(options: AgentsOptions) -> Self {
         let AgentsOptions { agents: options, tasks, ars, drift, drops, shares, judging } = options;
-        let named = |window: &Duration| (window_name(*window), *window);
+        let named = |window: &Duration| (window_name(*window).into(), *window);
         Self {
             windows: options.windows.iter().map(named).collect(),
+            all: run_scores::ALL.into(),
+            last: format!("last_{}", options.last_traces).into(),
             drops: Drops::new(drops, options.max_agents),
             shares,
             judging,
@@ -143,8 +148,11 @@ impl Agents {
     pub fn handle(&mut self, mut update: SessionUpdate, now: Timestamp) {
         self.now = self.now.max(now);
         let wall = self.wall();
-        let key = update.agent.clone().unwrap_or_default();
-        let agent = self.agents.entry(key.clone()).or_default();
+        let key = update.agent.take().unwrap_or_default();
+        let agent = match self.agents.get_mut(&key) {
+            Some(agent) => agent,
+            None => self.agents.entry(key.clone()).or_default(),
+        };
         let shard = agent.shards.entry(update.shard).or_default();
         if update.revision < shard.revision {
             self.counts.add("session_updates", "stale");
@@ -160,10 +168,10 @@ impl Agents {
         }
         let done = std::mem::take(&mut update.done_traces);
         let (mut has_learned, mut is_urgent) = (false, false);
-        let shard = agent.shards.entry(update.shard).or_default();
         if update.tombstone {
             agent.forget(update.shard);
         } else {
+            let shard = agent.shards.entry(update.shard).or_default();
             shard.revision = update.revision;
             let panes = std::mem::take(&mut update.panes);
             let (number, revision) = (update.shard, update.revision);
@@ -174,7 +182,8 @@ impl Agents {
             }
             panes.into_iter().for_each(|pane| agent.replace((number, revision), pane, wall));
         }
-        if self.export(&key) {
+        let is_certain = agent.is_certain();
+        if self.export(&key, is_certain) {
             self.drops.tell(&key, done, self.shift);
         } else {
             // What shares its series with others has no usual level of its own.
@@ -312,7 +321,7 @@ impl Agents {
             ..DoneTrace::default()
         });
         runs.report(target, report, self.shift.moment(now), &mut self.counts);
-        if self.export(&key)
+        if self.export(&key, true)
             && let Some(outcome) = outcome
         {
             self.drops.tell(&key, [outcome], self.shift);
@@ -320,10 +329,9 @@ impl Agents {
         self.dirty.insert(key);
     }
 
-    /// Gives an agent series of its own, while there is room or one of which nothing is certain can make way for it; returns whether it
-    /// has.
-    fn export(&mut self, key: &AgentKey) -> bool {
-        let is_certain = self.agents.get(key).is_some_and(Agent::is_certain);
+    /// Gives an agent, of which something is certain or nothing is, series of its own, while there is room or one of which nothing is
+    /// certain can make way for it; returns whether it has.
+    fn export(&mut self, key: &AgentKey, is_certain: bool) -> bool {
         if !self.exported.contains(key) {
             let is_full = self.exported.len() >= self.options.max_agents;
             let own = self.exported.range(first_of(&key.tenant)..);
@@ -377,10 +385,10 @@ impl Agents {
     }
 
     /// The least end of a trace that is in each window, by name.
-    fn window_begins(&self) -> BTreeMap<String, Timestamp> {
+    fn window_begins(&self) -> BTreeMap<Arc<str>, Timestamp> {
         let wall = self.wall();
         let windows = self.windows.iter();
-        windows.map(|(name, window)| (name.clone(), window_begin(*window, wall))).collect()
+        windows.map(|(name, window)| (Arc::clone(name), window_begin(*window, wall))).collect()
     }
 
     fn wall(&self) -> Timestamp {
@@ -487,7 +495,7 @@ impl Agents {
             return (is_exported || is_ousted).then(|| AgentUpdate::gone(key));
         };
         let mut update = self.update(key.clone(), &[agent]);
-        self.watched(&key, &mut update.view);
+        self.drops.look_at((&key, &mut update.view), &self.drift, self.shift);
         self.lend_silences(&key, &mut update);
         if agent.runs.is_some() {
             let begins = self.window_begins();
@@ -511,24 +519,9 @@ impl Agents {
 
     /// The other versions of an agent.
     fn others<'a>(&'a self, key: &'a AgentKey) -> impl Iterator<Item = (&'a AgentKey, &'a Agent)> {
-        let first =
-            AgentKey { agent_version: String::new(), environment: String::new(), ..key.clone() };
-        let named = move |other: &AgentKey| {
-            (&other.tenant, &other.service_name, &other.agent_name)
-                == (&key.tenant, &key.service_name, &key.agent_name)
-        };
-        let named = self.agents.range(first..).take_while(move |(other, _)| named(other));
+        let named = self.agents.range(key.before_versions()..);
+        let named = named.take_while(|(other, _)| other.is_called_as(key));
         named.filter(move |(other, _)| *other != key && other.environment == key.environment)
-    }
-
-    /// What is known of an agent by watching it.
-    fn watched(&self, key: &AgentKey, view: &mut AgentView) {
-        view.versions = self.drops.version(key, &self.drift).into_iter().collect();
-        view.drops = self.drops.view(key, self.shift);
-        view.deployments = self.drops.deployments(key);
-        let (last, gap) = self.drops.heard(key, self.shift);
-        view.last_trace_unix_nano = last.map(|last| last.0.to_string());
-        view.usual_gap_seconds = gap;
     }
 
     /// What could not be used, and how often a bound bit.
@@ -544,24 +537,25 @@ impl Agents {
     /// The numbers of one agent, or of several that share their series.
     fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentUpdate {
         // Mostly there is one, and its windows are what is shown.
-        let mut windows: BTreeMap<u64, Cow<'_, Window>> = BTreeMap::new();
+        let mut windows: Few<u64, Cow<'_, Window>> = Few::with_capacity(self.windows.len() + 1);
         for (width, window) in agents.iter().flat_map(|agent| &agent.windows) {
-            match windows.entry(*width) {
-                Entry::Vacant(room) => {
-                    room.insert(Cow::Borrowed(window));
-                }
-                Entry::Occupied(mut held) => held.get_mut().to_mut().merge(window),
+            match windows.get_mut(width) {
+                None => windows.insert(*width, Cow::Borrowed(window)),
+                Some(held) => held.to_mut().merge(window),
             }
         }
-        let all = windows.remove(&0).unwrap_or_default();
+        let none = Cow::default();
+        let all = windows.get(&0).unwrap_or(&none);
         let mut update = AgentUpdate { agent: key, ..AgentUpdate::default() };
-        update.populations.insert(run_scores::ALL.to_owned(), all.population());
-        let (all, none) = (all.view(), Cow::default());
-        let mut views = BTreeMap::new();
+        let most = self.windows.len() + 1;
+        update.populations = Few::with_capacity(most);
+        update.populations.insert(Arc::clone(&self.all), all.population());
+        let all = all.view();
+        let mut views = Few::with_capacity(most);
         for (name, window) in &self.windows {
             let merged = windows.get(&pane_width(*window)).unwrap_or(&none);
-            update.populations.insert(name.clone(), merged.population());
-            views.insert(name.clone(), merged.view());
+            update.populations.insert(Arc::clone(name), merged.population());
+            views.insert(Arc::clone(name), merged.view());
         }
         let shards: Vec<&SessionUpdate> = agents
             .iter()
@@ -570,8 +564,7 @@ impl Agents {
             .collect();
         if self.options.last_traces > 0 {
             let last = shards.iter().flat_map(|shard| &shard.last);
-            let name = format!("last_{}", self.options.last_traces);
-            views.insert(name, last_traces(last, self.options.last_traces));
+            views.insert(Arc::clone(&self.last), last_traces(last, self.options.last_traces));
         }
         shards.into_iter().for_each(|shard| update.add(shard));
         update.view = update.describe(&all, views);

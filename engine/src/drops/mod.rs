@@ -47,7 +47,7 @@ use super::span::{Report, Timestamp};
 use super::tenants;
 use super::time::WallShift;
 use super::update::{AgentKey, DoneTrace};
-use super::view::{DeploymentView, DropFoundView, DropView, SessionName, VersionView};
+use super::view::{AgentView, DeploymentView, DropFoundView, DropView, SessionName, VersionView};
 
 /// All agents under watch.
 #[derive(Debug)]
@@ -198,27 +198,26 @@ impl Drops {
         .collect()
     }
 
-    /// What the streams of an agent have come to, in the order of the list.
-    pub(super) fn view(&self, agent: &AgentKey, shift: WallShift) -> Vec<DropView> {
-        let Some(watch) = self.watches.get(agent) else { return Vec::new() };
-        watch.streams.iter().map(|stream| self.describe(agent, watch, stream, shift)).collect()
-    }
-
-    /// When something of an agent last came that became a done trace, by wall time, and for how many seconds it is usually
-    /// silent at most.
-    pub(super) fn heard(
+    /// Says of an agent what is known by watching it: how its version differs from the one before it, what its streams have come to, in
+    /// the order of the list, when something of it last came that became a done trace, by wall time, and for how many seconds it is
+    /// usually silent at most.
+    pub(super) fn look_at(
         &self,
-        agent: &AgentKey,
+        (agent, view): (&AgentKey, &mut AgentView),
+        drift: &DriftOptions,
         shift: WallShift,
-    ) -> (Option<Timestamp>, Option<f64>) {
-        let Some(watch) = self.watches.get(agent) else { return (None, None) };
+    ) {
+        view.deployments = self.deployments(agent);
+        let Some(watch) = self.watches.get(agent) else { return };
+        view.versions = self.version(agent, watch, drift).into_iter().collect();
+        let streams = watch.streams.iter();
+        view.drops = streams.map(|stream| self.describe(agent, watch, stream, shift)).collect();
         let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
-        (last.map(|last| shift.wall(last)), watch.gaps.usual())
+        view.last_trace_unix_nano = last.map(|last| shift.wall(last).0.to_string());
+        view.usual_gap_seconds = watch.gaps.usual();
     }
 
-    /// How an agent's version differs from the one before it.
-    pub(super) fn version(&self, agent: &AgentKey, drift: &DriftOptions) -> Option<VersionView> {
-        let own = self.watches.get(agent)?;
+    fn version(&self, agent: &AgentKey, own: &Watch, drift: &DriftOptions) -> Option<VersionView> {
         let before = self.watches.get(&before(agent, own)?)?;
         let found = difference(&before.level, &own.level, drift)?;
         Some(VersionView {
@@ -287,15 +286,8 @@ impl Drops {
         &'d self,
         agent: &'d AgentKey,
     ) -> impl Iterator<Item = (&'d AgentKey, &'d Watch)> {
-        // The version comes after the name in the order of keys, so all versions stand together.
-        let first =
-            AgentKey { agent_version: String::new(), environment: String::new(), ..agent.clone() };
-        let same_name = move |other: &AgentKey| {
-            let AgentKey { tenant, service_name, agent_name, .. } = other;
-            (tenant, service_name, agent_name)
-                == (&agent.tenant, &agent.service_name, &agent.agent_name)
-        };
-        let versions = self.watches.range(first..).take_while(move |(other, _)| same_name(other));
+        let named = self.watches.range(agent.before_versions()..);
+        let versions = named.take_while(|(other, _)| other.is_called_as(agent));
         versions.filter(move |(other, _)| other.environment == agent.environment && *other != agent)
     }
 

@@ -63,7 +63,10 @@ impl Fixture {
     }
 
     fn view(&self, version: &str) -> Vec<DropView> {
-        self.drops.view(&key(version), WallShift::default())
+        let mut view = AgentView::default();
+        let of = (&key(version), &mut view);
+        self.drops.look_at(of, &DriftOptions::default(), WallShift::default());
+        view.drops
     }
 
     fn saved(&self) -> Vec<u8> {

@@ -11,6 +11,7 @@ pub(crate) mod spread;
 mod success;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked, Whole};
 pub use quality::Quality;
@@ -20,6 +21,7 @@ pub use spread::{
 };
 
 use self::success::{LabelledRun, Others, success_ratio};
+use super::few::Few;
 use super::span::Timestamp;
 use super::update::ScopedId;
 use super::view::{AgentView, PredictionView, SessionView, SuccessView, TraceView};
@@ -48,12 +50,12 @@ impl Learned {
     pub fn new(
         rankings: Rankings,
         known: &[KnownRun],
-        populations: &BTreeMap<String, Population>,
+        populations: &Few<Arc<str>, Population>,
     ) -> Self {
         let model = Model::new(rankings, known);
         let success = populations.iter().filter_map(|(window, population)| {
             let ranking = model.ranking(Whole::Session);
-            Some((window.clone(), success(ranking, known, population)?))
+            Some((window.to_string(), success(ranking, known, population)?))
         });
         Self { quality: quality::quality(&model, known), success: success.collect(), model }
     }

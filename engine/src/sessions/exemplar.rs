@@ -2,11 +2,10 @@
 //!
 //! Which one that is does not depend on the order of arrival. Scores in it are never taken back.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::histogram::{Histogram, bucket};
+use crate::few::Few;
 use crate::math::Quanta;
 use crate::span::{Timestamp, TraceId};
 use crate::update::{Exemplar, ScoreHistogram};
@@ -15,7 +14,7 @@ use crate::update::{Exemplar, ScoreHistogram};
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Exemplified {
     histogram: Histogram,
-    newest: BTreeMap<usize, ((Timestamp, TraceId), Quanta)>,
+    newest: Few<usize, ((Timestamp, TraceId), Quanta)>,
 }
 
 impl Exemplified {
@@ -23,9 +22,10 @@ impl Exemplified {
     pub(super) fn observe(&mut self, score: Quanta, trace: Option<(Timestamp, TraceId)>) {
         self.histogram.observe(score);
         let Some(trace) = trace else { return };
-        let example = (trace, score);
-        let newest = self.newest.entry(bucket(score)).or_insert(example);
-        *newest = example.max(*newest);
+        let (bucket, example) = (bucket(score), (trace, score));
+        if self.newest.get(&bucket).is_none_or(|newest| *newest < example) {
+            self.newest.insert(bucket, example);
+        }
     }
 
     /// The histogram as it is sent; `None` if it is empty.

@@ -14,7 +14,7 @@ use super::pane::{Mark, PaneSet, Panes};
 use super::scoring::Scored;
 use super::verdict::Verdict;
 use crate::counters::{Counter, Counters, Labels};
-use crate::distributions::{Distributions, Taken};
+use crate::distributions::{Distribution, Distributions, Taken};
 use crate::few::Few;
 use crate::limits::Cause;
 use crate::math::Quanta;
@@ -380,7 +380,8 @@ impl Summary {
     /// All counters.
     fn counters(&mut self) -> Counters {
         let mut counters = self.counters.clone();
-        let (mut breaches, mut evaluations) = (Vec::new(), Vec::new());
+        let [mut breaches, mut evaluations] = [BREACHES.len(), Verdict::ALL.len()]
+            .map(|labels| Vec::with_capacity(labels * self.signals.len()));
         for (signal, judged) in self.signals.iter_mut() {
             let verdicts = judged.evaluations.iter_mut().zip(Verdict::ALL);
             evaluations
@@ -401,6 +402,10 @@ impl Summary {
 
     /// The message; who and when is for the caller to say. Panes are those that changed.
     pub(super) fn drain(&mut self) -> SessionUpdate {
+        let mut distributions = Few::with_capacity(Distribution::ALL.len());
+        distributions.extend(self.distributions.message());
+        let mut trace_signals = Few::with_capacity(self.signals.len());
+        trace_signals.extend(self.signals.iter().filter_map(signal));
         SessionUpdate {
             panes: self.panes.drain(),
             last: self.last.iter().map(last_trace).collect(),
@@ -408,14 +413,14 @@ impl Summary {
             earlier: self.earlier.clone(),
             sessions_active: self.sessions_active,
             silences: self.silences.clone(),
-            distributions: self.distributions.message().collect(),
+            distributions,
             sessions_looping: self.running_away(Cause::as_loop),
             sessions_over_limit: self.running_away(Cause::as_limit),
             open_reliability: self.open.reliability.message(),
             open_consistency: self.open.consistency.message(),
             closed_reliability: self.closed.reliability.message(),
             closed_consistency: self.closed.consistency.message(),
-            trace_signals: self.signals.iter().filter_map(signal).collect(),
+            trace_signals,
             run_traces: std::mem::take(&mut self.run_traces).into_values().collect(),
             done_traces: std::mem::take(&mut self.done_traces),
             spread: Arc::clone(&self.spread),

@@ -107,6 +107,24 @@ facts! {
     }
 }
 
+impl AgentKey {
+    /// Stands before all versions of an agent of this name, in whatever environment.
+    pub(crate) fn before_versions(&self) -> Self {
+        Self {
+            tenant: self.tenant.clone(),
+            service_name: self.service_name.clone(),
+            agent_name: self.agent_name.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether both are called the same: versions and environments of one agent, which stand next to each other.
+    pub(crate) fn is_called_as(&self, other: &Self) -> bool {
+        (&self.tenant, &self.service_name, &self.agent_name)
+            == (&other.tenant, &other.service_name, &other.agent_name)
+    }
+}
+
 impl SessionKey {
     /// Whether it is that of one trace alone, which named none.
     pub fn is_own(&self) -> bool {

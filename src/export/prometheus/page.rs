@@ -182,7 +182,7 @@ impl Page {
             for (score, count) in
                 counts.into_iter().filter_map(|(score, count)| Some((score, count?)))
             {
-                let labels = [score, name.as_str()];
+                let labels = [score, &**name];
                 self.sample(&WINDOW_EVALUATED, "", &agent.labels, &labels, number(count));
             }
         }

@@ -60,7 +60,7 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
         closed_sessions: [("reliability", buckets.clone())].into(),
         trace_signals: [("error".into(), buckets)].into_iter().collect(),
         view: AgentView {
-            windows: [("1h".to_owned(), window), ("5m".to_owned(), WindowView::default())].into(),
+            windows: [("1h".into(), window), ("5m".into(), WindowView::default())].into(),
             ..AgentView::default()
         },
         ..AgentUpdate::default()
@@ -177,7 +177,7 @@ fn told(number: usize) -> Arc<AgentUpdate> {
         ..plain.view.windows["1h"].clone()
     };
     let windows = [("5m", 12), ("1h", 144), ("24h", 3456), ("last_50", 50)];
-    let windows = windows.map(|(name, traces)| (name.to_owned(), window(traces)));
+    let windows = windows.map(|(name, traces)| (name.into(), window(traces)));
     let counted: [(Counter, &[&[&str]]); 13] = [
         (Counter::Traces, &[&[]]),
         (

@@ -31,7 +31,7 @@ pub(super) fn agent(
     part.tolerance = ROUNDED;
     for (name, model) in windows(own, &options.agents, wall) {
         part.at = format!("{of_agent}, window {name}");
-        let shown = view.windows.get(&name).cloned().unwrap_or_default();
+        let shown = view.windows.get(name.as_str()).cloned().unwrap_or_default();
         window(&shown, &model, part);
     }
     part.at.clone_from(&of_agent);
