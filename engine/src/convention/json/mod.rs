@@ -56,14 +56,14 @@ pub(super) fn read(text: &str) -> Option<Json<'_>> {
 
 /// Reads a text that is JSON; `None` for any other.
 pub(super) fn parse(text: &str) -> Option<Json<'_>> {
-    let mut lexer = Lexer { text, at: 0 };
+    let mut lexer = Lexer::of(text);
     let value = lexer.value::<true>(MAX_DEPTH)?;
-    lexer.next().is_none().then_some(value)
+    lexer.is_over().then_some(value)
 }
 
 /// The items of a text that is a JSON list, each a text that is JSON; `None` for any other, and where there are none.
 pub(super) fn items(text: &str) -> Option<Vec<&str>> {
-    let mut lexer = Lexer { text, at: 0 };
+    let mut lexer = Lexer::of(text);
     let mut items = Vec::new();
     let mut goes_on = lexer.take(b'[');
     while goes_on {
@@ -73,7 +73,7 @@ pub(super) fn items(text: &str) -> Option<Vec<&str>> {
         items.push(&text[start..lexer.at]);
         goes_on = lexer.take(b',');
     }
-    let is_list = !items.is_empty() && lexer.take(b']') && lexer.next().is_none();
+    let is_list = !items.is_empty() && lexer.take(b']') && lexer.is_over();
     is_list.then_some(items)
 }
 
@@ -268,13 +268,17 @@ impl<'a> FromIterator<(Cow<'a, str>, Json<'a>)> for Object<'a> {
 }
 
 /// Reads a text from its beginning.
-struct Lexer<'a> {
+pub(super) struct Lexer<'a> {
     text: &'a str,
     // Invariant: between two characters.
     at: usize,
 }
 
 impl<'a> Lexer<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
     /// Reads a value of lists and objects that are at most so deep inside each other; what is in it only if that is kept.
     fn value<const KEPT: bool>(&mut self, depth: usize) -> Option<Json<'a>> {
         match self.next()? {
@@ -312,7 +316,7 @@ impl<'a> Lexer<'a> {
         }
         let mut entries = Vec::with_capacity(if KEPT { USUAL } else { 0 });
         loop {
-            let key = if self.next()? == b'"' { self.string()? } else { return None };
+            let key = self.text()?;
             let value = if self.take(b':') { self.value::<KEPT>(depth)? } else { return None };
             if KEPT {
                 entries.push((key, value));
@@ -321,6 +325,20 @@ impl<'a> Lexer<'a> {
                 return self.take(b'}').then(|| Object::of(entries));
             }
         }
+    }
+
+    /// Takes a key and what comes after it, if it is the next, without escapes.
+    pub(super) fn key(&mut self, key: &str) -> Option<()> {
+        self.next()?;
+        let rest = self.text.get(self.at..)?;
+        let rest = rest.strip_prefix('"')?.strip_prefix(key)?.strip_prefix('"')?;
+        self.at = self.text.len() - rest.len();
+        self.take(b':').then_some(())
+    }
+
+    /// Takes a string, if it is the next.
+    pub(super) fn text(&mut self) -> Option<Cow<'a, str>> {
+        if self.next()? == b'"' { self.string() } else { None }
     }
 
     /// A string, borrowed if it has no escapes.
@@ -363,8 +381,13 @@ impl<'a> Lexer<'a> {
         rest.starts_with(word.as_bytes()).then_some(value)
     }
 
+    /// Whether nothing but white space is left.
+    pub(super) fn is_over(&mut self) -> bool {
+        self.next().is_none()
+    }
+
     /// Takes a character, if it is the next.
-    fn take(&mut self, byte: u8) -> bool {
+    pub(super) fn take(&mut self, byte: u8) -> bool {
         let is_next = self.next() == Some(byte);
         self.at += usize::from(is_next);
         is_next

@@ -7,6 +7,7 @@
 
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use std::borrow::Cow;
 use std::iter;
@@ -17,6 +18,7 @@ use super::json::{self, Json, Object};
 use super::raw::RawValue;
 use super::{arguments, python};
 use crate::span::{ToolFacts, ToolResult};
+use texts::texts;
 
 /// Bytes from which on a list of messages is read from its end.
 const LONG_BYTES: usize = 4_096;
@@ -62,6 +64,21 @@ enum Role {
     Assistant,
     Tool,
     Other,
+}
+
+impl Role {
+    /// The role of a message that gives it this name; `None` if what does so is no message.
+    fn named(name: &str) -> Option<Self> {
+        Some(match &*lower(name) {
+            "user" | "human" | "humanmessage" => Self::User,
+            "assistant" | "ai" | "model" | "aimessage" | "aimessagechunk" => Self::Assistant,
+            "tool" | "toolmessage" | "function" | "tool-response" => Self::Tool,
+            "text" | "tool_call" | "tool_call_response" | "tool_result" | "tool-result"
+            | "tool-call" | "image_url" | "tool_use" | "reasoning" | "thinking" | "uri"
+            | "blob" | "file" => return None,
+            _ => Self::Other,
+        })
+    }
 }
 
 /// What an input says.
@@ -126,6 +143,10 @@ fn asked_last(text: &str) -> Option<InputFacts<'_>> {
 }
 
 fn asked_in_all<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
+    if let Some((text, last)) = value.as_str().and_then(|list| texts(list, Role::User)) {
+        let by_user = Some(last == Role::User);
+        return InputFacts { text, by_user, ..InputFacts::default() };
+    }
     let parsed = parsed(value);
     let messages =
         parsed.as_ref().map(|parsed| messages_in(parsed, Role::User)).unwrap_or_default();
@@ -154,6 +175,9 @@ fn asked_in_all<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
 
 /// Reads an attribute that holds what a model or an agent answered: messages or plain text.
 pub(super) fn said<'v>(value: &'v RawValue<'_>) -> Said<'v> {
+    if let Some((text, _)) = value.as_str().and_then(|list| texts(list, Role::Assistant)) {
+        return Said { text, ..Said::default() };
+    }
     let parsed = parsed(value);
     let messages =
         parsed.as_ref().map(|parsed| messages_in(parsed, Role::Assistant)).unwrap_or_default();
@@ -394,15 +418,7 @@ fn role(value: &Json<'_>) -> Option<Role> {
         }
         (None, _) => return None,
     };
-    Some(match &*lower(name) {
-        "user" | "human" | "humanmessage" => Role::User,
-        "assistant" | "ai" | "model" | "aimessage" | "aimessagechunk" => Role::Assistant,
-        "tool" | "toolmessage" | "function" | "tool-response" => Role::Tool,
-        "text" | "tool_call" | "tool_call_response" | "tool_result" | "tool-result"
-        | "tool-call" | "image_url" | "tool_use" | "reasoning" | "thinking" | "uri" | "blob"
-        | "file" => return None,
-        _ => Role::Other,
-    })
+    Role::named(name)
 }
 
 /// Where a message keeps its fields.

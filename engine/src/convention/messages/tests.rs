@@ -114,6 +114,71 @@ proptest! {
     }
 }
 
+/// What may be in a message of texts, and what else may stand there.
+const SAID: [&str; 14] = [
+    r#"[{"type":"text","content":"a"}]"#,
+    r#"[ {"type" : "text", "text" : "a\u0062"} , {"type":"text","content":""},{"type":"text","content":"c"} ]"#,
+    r#""Hi""#,
+    r#""""#,
+    r#""\ud83d""#,
+    r#"[{"type":"text","content":"a"},{"type":"tool_call","id":"1","name":"f"}]"#,
+    r#"[{"type":"text","content":null}]"#,
+    r#"[{"type":"text","content":"a","text":"b"}]"#,
+    r#"[{"type":"tool_call_response","content":"a"}]"#,
+    r#"["a"]"#,
+    "[]",
+    "null",
+    "1",
+    r#"{"parts":[{"type":"text","content":"a"}]}"#,
+];
+
+proptest! {
+    #[test]
+    fn texts_are_what_the_tree_says(
+        parts in prop::collection::vec((
+            prop::sample::select(&["user", "assistant", "system", "tool", "text", "HUMAN", "us\\u0065r"][..]),
+            prop::sample::select(&["parts", "content", "text", "p\\u0061rts"][..]),
+            prop_oneof![3 => prop::sample::select(&SAID[..4]), 1 => prop::sample::select(&SAID[4..])],
+            prop::sample::select(&["", "", r#","finish_reason":"stop""#, r#","tool_calls":[{"name":"f"}]"#, r#","role":"user""#][..]),
+        ), 0..4),
+        at in any::<prop::sample::Index>(),
+        other in prop::sample::select(&["", " ", "\"", "\\", ",", "]", "}", "NaN"][..]),
+    ) {
+        let parts = parts.iter().map(|(role, key, said, more)| format!(r#"{{"role":"{role}","{key}":{said}{more}}}"#));
+        let whole = format!("[{}]", parts.collect::<Vec<_>>().join(" ,\n"));
+        let (before, after) = whole.split_at(at.index(whole.len()));
+        for text in [format!("{before}{other}{after}"), before.to_owned(), whole.clone()] {
+            for role in [Role::User, Role::Assistant] {
+                let Some((said, last)) = texts(&text, role) else { continue };
+                let tree = json::parse(&text).unwrap();
+                let messages = messages_in(&tree, role);
+                let (asked, by_user) = (asked_by(&messages).0, Some(last == Role::User));
+                prop_assert_eq!((asked.by_user, asked.results), (by_user, vec![]), "{}", text);
+                let by_tree = if role == Role::User { asked.text } else { said_in(&messages).text };
+                prop_assert_eq!((said, said_in(&messages).calls), (by_tree, vec![]), "{}", text);
+            }
+        }
+    }
+}
+
+#[test]
+fn most_messages_are_texts() {
+    for (list, said) in [
+        (r#"[{"role":"user","parts":[{"type":"text","content":"Hi"}]}]"#, Some("Hi")),
+        (
+            r#" [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "x"}] "#,
+            Some("Hi"),
+        ),
+        (
+            r#"[{"role":"assistant","parts":[{"type":"text","content":"x"}],"finish_reason":"stop"}]"#,
+            None,
+        ),
+    ] {
+        let (text, _) = texts(list, Role::User).unwrap();
+        assert_eq!(text.as_deref(), said, "{list}");
+    }
+}
+
 #[test]
 fn of_a_long_history_the_end_is_enough() {
     for (last, by_user) in [(ITEMS[0], true), (ITEMS[4], false), (ITEMS[6], false)] {

@@ -1,0 +1,61 @@
+//! Messages as most are: a role and texts, and nothing else. They are read as they come, without a tree of what is in them.
+
+use std::borrow::Cow;
+
+use super::Role;
+use crate::convention::json::Lexer;
+
+/// The last text in a list of messages that is of this role, and who said the last message. It is what the tree of the list says,
+/// or `None`: for any other text, and where there is more to messages than texts.
+pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Role)> {
+    let mut lexer = Lexer::of(list);
+    let mut said = None;
+    lexer.take(b'[').then_some(())?;
+    loop {
+        let (role, text) = message(&mut lexer)?;
+        if role == whose && !text.is_empty() {
+            said = Some(text);
+        }
+        if !lexer.take(b',') {
+            return (lexer.take(b']') && lexer.is_over()).then_some((said, role));
+        }
+    }
+}
+
+fn message<'v>(lexer: &mut Lexer<'v>) -> Option<(Role, Cow<'v, str>)> {
+    lexer.take(b'{').then_some(())?;
+    lexer.key("role")?;
+    // A tool's message is a result.
+    let role = Role::named(&lexer.text()?).filter(|role| *role != Role::Tool)?;
+    lexer.take(b',').then_some(())?;
+    lexer.key("parts").or_else(|| lexer.key("content"))?;
+    let text = lexer.text().or_else(|| parts(lexer))?;
+    if lexer.take(b',') {
+        lexer.key("finish_reason")?;
+        lexer.text()?;
+    }
+    lexer.take(b'}').then_some((role, text))
+}
+
+/// The texts of parts, each on lines of its own.
+fn parts<'v>(lexer: &mut Lexer<'v>) -> Option<Cow<'v, str>> {
+    lexer.take(b'[').then_some(())?;
+    let mut joined = part(lexer)?;
+    while lexer.take(b',') {
+        let text = part(lexer)?;
+        let joined = joined.to_mut();
+        joined.push('\n');
+        joined.push_str(&text);
+    }
+    lexer.take(b']').then_some(joined)
+}
+
+fn part<'v>(lexer: &mut Lexer<'v>) -> Option<Cow<'v, str>> {
+    lexer.take(b'{').then_some(())?;
+    lexer.key("type")?;
+    lexer.text().filter(|kind| kind == "text")?;
+    lexer.take(b',').then_some(())?;
+    lexer.key("content").or_else(|| lexer.key("text"))?;
+    let text = lexer.text()?;
+    lexer.take(b'}').then_some(text)
+}
