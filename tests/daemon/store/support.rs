@@ -130,10 +130,16 @@ impl Drop for Daemon {
 
 /// Starts a daemon that should not start.
 pub(crate) fn fails(directory: &Path, environment: &[(&str, &str)]) -> String {
-    let Output { status, stderr, .. } =
-        command(directory, environment).stderr(Stdio::piped()).output().unwrap();
+    let mut process = command(directory, environment).stderr(Stdio::piped()).spawn().unwrap();
+    let mut bound = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut bound).unwrap();
+    if !bound.is_empty() {
+        // It has started, and would go on for ever.
+        process.kill().unwrap();
+    }
+    let Output { status, stderr, .. } = process.wait_with_output().unwrap();
     let text = String::from_utf8(stderr).unwrap();
-    assert!(!status.success(), "{text}");
+    assert!(bound.is_empty() && !status.success(), "{bound}{text}");
     text
 }
 
