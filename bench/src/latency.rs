@@ -1,11 +1,11 @@
 //! From a span that is sent to the gauge that it moves, at a tenth and at eight tenths of what the daemon can go on taking.
 //!
-//! How much that is is found first, in the same repeat, by a pass that goes on for long: its spans over the processor time until all of
-//! its traces are scored and sealed, as what much is held of costs more. Then so much of the same workload is offered for a while, and beside it come probes at a steady pace: traces of an
-//! agent of their own each, in which one tool is called again and again with the same arguments. The API is asked for such an agent until its loop is
-//! there, which is told while the trace is open, and until its trace is scored, which takes `assemble.trace_idle` more; that
-//! is not counted, and neither is a probe that was refused. Between two looks at one agent a quarter of the time passes that
-//! it took so far, so figures are high by up to that.
+//! How much that is is found first, in the same repeat, by a pass that goes on for long, as a span costs more while many traces are
+//! held: its spans over the processor time until all of its traces are scored and sealed. Then so much of the same workload is offered
+//! for a while, and beside it come probes at a steady pace: traces of an agent of their own each, in which one tool is called again and
+//! again with the same arguments. The API is asked for such an agent until its loop is there, which is told while the trace is open, and
+//! until its trace is scored, which takes `assemble.trace_idle` more; that is not counted, and neither is a probe that was refused.
+//! Between two looks at one agent a quarter of the time passes that it took so far, so figures are high by up to that.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -216,6 +216,15 @@ pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, Bench
     Ok(report)
 }
 
+/// What came of a pass of which all has to be accepted.
+fn whole(server: Server, outcome: Outcome, pass: &Pass) -> Result<Outcome, BenchError> {
+    if outcome.refused == 0 && outcome.accepted_spans == pass.spans() {
+        return Ok(outcome);
+    }
+    let Outcome { refused, why, .. } = outcome;
+    Err(BenchError::Refused { server: server.name(), refused, why: why.unwrap_or_default() })
+}
+
 /// The generator's threads, on its cores; this one goes there too.
 fn generator(cores: &Cores) -> Result<Runtime, BenchError> {
     let runtime = cores::pin(&cores.generator)
@@ -333,14 +342,9 @@ impl Bench<'_> {
         pass: &Arc<Pass>,
         middle: Option<Arc<Middle>>,
     ) -> Result<(), BenchError> {
-        let server = server.name();
         let sent = self.runtime.block_on(client::send(running.grpc, pass, sending, middle));
-        let Outcome { accepted_spans, refused, why, .. } =
-            sent.map_err(|source| BenchError::Send { server, source })?;
-        if refused == 0 && accepted_spans == pass.spans() {
-            return Ok(());
-        }
-        Err(BenchError::Refused { server, refused, why: why.unwrap_or_default() })
+        let sent = sent.map_err(|source| BenchError::Send { server: server.name(), source })?;
+        whole(server, sent, pass).map(drop)
     }
 
     /// Offers the daemon a pass at a rate of spans a second, whether answers come or not; if it is `watched`, answers tell without the

@@ -18,12 +18,11 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message;
 
 use crate::child::Running;
-use crate::client::Outcome;
 use crate::measure::{Cpu, peak_resident_bytes};
 use crate::pass::{Pass, message};
 use crate::report::{Report, Spread};
 use crate::workload::Small;
-use crate::{Bench, BenchError, Case, Server, client, since};
+use crate::{Bench, BenchError, Case, Server, client, since, whole};
 use agentgauge::clock::Clock;
 use agentgauge::engine::span::Timestamp;
 
@@ -111,7 +110,8 @@ impl Bench<'_> {
             let count = AHEAD.min(fleet.sessions - filling.next);
             let pass = filling.pass(count, TRACES, self.clock.now()).map_err(failed)?;
             let rate = FILLED * Small::SPANS as f64;
-            all(self.offer(case, &running, &pass, (rate, false))?)?;
+            let offered = self.offer(case, &running, &pass, (rate, false))?;
+            whole(Server::Daemon, offered, &pass)?;
         }
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         self.settle(&running, &mut cpu, (filling.spans, filling.next), false)?;
@@ -165,7 +165,7 @@ impl Bench<'_> {
             let gone = |_| Err(io::Error::other("the reader panicked"));
             (sent, reader.join().unwrap_or_else(gone))
         });
-        let outcome = all(sent?)?;
+        let outcome = whole(Server::Daemon, sent?, &pass)?;
         let sorted = |of: fn(&client::Took) -> u64| {
             let mut nanos: Vec<u64> = outcome.took.iter().map(of).collect();
             nanos.sort_unstable();
@@ -174,16 +174,6 @@ impl Bench<'_> {
         let (nanos, own_nanos) = (sorted(|took| took.nanos), sorted(|took| took.own_nanos));
         Ok(Block { nanos, own_nanos, reads: reads.map_err(failed)? })
     }
-}
-
-/// What came of a pass of which all has to be accepted.
-fn all(outcome: Outcome) -> Result<Outcome, BenchError> {
-    let Outcome { refused, why, .. } = &outcome;
-    if *refused == 0 {
-        return Ok(outcome);
-    }
-    let (refused, why) = (*refused, why.clone().unwrap_or_default());
-    Err(BenchError::Refused { server: Server::Daemon.name(), refused, why })
 }
 
 /// Waits until what filling the daemon has left behind is done.

@@ -1,7 +1,7 @@
-//! What the daemon holds under its default limits while so many spans a second come in for minutes: done traces wait for late spans, so
-//! memory grows until as many are sealed as come.
+//! What the daemon holds under its default limits while so many spans a second come in for minutes: traces that wait for late spans,
+//! and what sessions keep of those that do not.
 //!
-//! Spans come second by second, a little faster than that, so that there is time to make those of the next second.
+//! The spans of a second come within two thirds of it, and in the rest those of the next second are made.
 
 use std::io::Write;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::pass::Material;
 use crate::report::{Report, Spread};
 use crate::{Bench, BenchError, Case, Server, since};
 
-/// How much faster the spans of a second come than they would be spread over all of it.
+/// How much faster the spans of a second come than if they were spread over all of it.
 const HASTE: f64 = 1.5;
 
 /// Seconds between two lines of progress.

@@ -21,6 +21,17 @@ fn bench_with(arguments: &[&str], (name, value): (&str, &str)) -> Output {
         .unwrap()
 }
 
+/// The median of a figure in a report as JSON.
+fn figure(output: &Output, name: &str) -> f64 {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures = report["cases"][0]["figures"].as_array().unwrap();
+    let found = figures.iter().find(|figure| figure["name"] == name);
+    assert!(found.is_some(), "no {name}");
+    found.unwrap()["median"].as_f64().unwrap()
+}
+
 #[test]
 fn every_server_gets_a_figure_and_the_daemon_scores_every_trace() {
     let arguments = ["--workload", "content", "--compression", "gzip", "--output", "json"];
@@ -87,14 +98,7 @@ fn readers_are_measured_beside_requests_without_any() {
         .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "2s")
         .output()
         .unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{error}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let figures = report["cases"][0]["figures"].as_array().unwrap();
-    let figure = |name: &str| {
-        let found = figures.iter().find(|figure| figure["name"] == name);
-        found.unwrap_or_else(|| panic!("no {name}"))["median"].as_f64().unwrap()
-    };
+    let figure = |name: &str| figure(&output, name);
     assert!((figure("sessions") - 400.0).abs() < 0.5);
     assert!(figure("a scrape, MB") > 0.0 && figure("a page of an agent, ms") > 0.0);
     assert!(figure("a request, p99, ms") > 0.0);
@@ -107,16 +111,10 @@ fn what_is_held_is_measured_while_spans_come_in_for_so_long() {
         .args(["--output", "json"])
         .output()
         .unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{error}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let figures = report["cases"][0]["figures"].as_array().unwrap();
-    let figure = |name: &str| figures.iter().find(|figure| figure["name"] == name);
-    let seconds = figure("seconds").unwrap()["median"].as_f64().unwrap();
     // Whole blocks of 512 spans each second.
-    let spans = figure("spans/s").unwrap()["median"].as_f64().unwrap() * seconds;
+    let spans = figure(&output, "spans/s") * figure(&output, "seconds");
     assert!((spans - 4_096.0).abs() < 0.5, "{spans}");
-    assert!(figure("peak resident, MB").unwrap()["median"].as_f64() > Some(1.0));
+    assert!(figure(&output, "peak resident, MB") > 1.0);
 }
 
 #[test]
