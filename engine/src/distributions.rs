@@ -57,17 +57,17 @@ distributions! {
         [SECOND, 5 * SECOND, 15 * SECOND, 60 * SECOND, 300 * SECOND, 900 * SECOND, 3_600 * SECOND, 14_400 * SECOND],
         |taken| Some(taken.usage.nanos);
     /// Model calls.
-    ModelCalls, 1, [1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.model_calls);
+    ModelCalls, 1, [1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.sums.model_calls);
     /// Tool calls.
-    ToolCalls, 1, [0, 1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.tool_calls);
+    ToolCalls, 1, [0, 1, 2, 5, 10, 20, 50, 100, 500], |taken| Some(taken.usage.sums.tool_calls);
     /// Tokens read and written.
     Tokens, 1,
         [1_000, 5_000, 20_000, 100_000, 500_000, 2_000_000, 10_000_000, 50_000_000],
-        |taken| taken.tells_tokens.then_some(taken.usage.tokens);
+        |taken| taken.tells_tokens.then_some(taken.usage.sums.tokens);
     /// Cost in 1e-12 USD.
     Cost, 100 * CENT,
         [CENT / 10, CENT, 5 * CENT, 20 * CENT, 100 * CENT, 500 * CENT, 2_000 * CENT, 10_000 * CENT],
-        |taken| taken.tells_cost.then_some(taken.usage.cost_quanta);
+        |taken| taken.tells_cost.then_some(taken.usage.sums.cost_quanta);
 }
 
 /// What a trace took, and whether it tells.
@@ -108,12 +108,14 @@ impl Distributions {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::UsageSums;
     use super::*;
 
     #[test]
     fn a_bound_is_inclusive_and_what_is_not_told_is_not_counted() {
         let mut distributions = Distributions::default();
-        let usage = Usage { model_calls: 2, nanos: SECOND + 1, tokens: 7, ..Usage::default() };
+        let sums = UsageSums { model_calls: 2, tokens: 7, ..UsageSums::default() };
+        let usage = Usage { sums, nanos: SECOND + 1, ..Usage::default() };
         distributions.observe(&Taken { usage, ..Taken::default() });
         distributions.observe(&Taken { usage, tells_tokens: true, ..Taken::default() });
         let told: Vec<_> = distributions.message().collect();

@@ -14,8 +14,19 @@ use super::options::human;
 use super::update::AgentKey;
 
 /// What one run has used.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage {
+    /// What adds up over the traces of a session.
+    pub sums: UsageSums,
+    /// From the first start to the last end, in nanoseconds.
+    pub nanos: u64,
+    /// The most model calls in a row without a tool call.
+    pub calls_without_tool: u64,
+}
+
+/// What one run has used of what adds up over runs.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct UsageSums {
     /// Model calls.
     pub model_calls: u64,
     /// Tool calls.
@@ -24,10 +35,6 @@ pub struct Usage {
     pub tokens: u64,
     /// Likewise dollars, in 1e-12 USD.
     pub cost_quanta: u64,
-    /// From the first start to the last end, in nanoseconds.
-    pub nanos: u64,
-    /// The most model calls in a row without a tool call.
-    pub calls_without_tool: u64,
 }
 
 /// What a limit is of.
@@ -144,25 +151,25 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 limits! {
     /// Model calls of a trace.
-    TraceModelCalls, trace_model_calls: u64 = 1_000, "model_calls" of Trace, |used| used.model_calls;
+    TraceModelCalls, trace_model_calls: u64 = 1_000, "model_calls" of Trace, |used| used.sums.model_calls;
     /// Tool calls of a trace.
-    TraceToolCalls, trace_tool_calls: u64 = 2_000, "tool_calls" of Trace, |used| used.tool_calls;
+    TraceToolCalls, trace_tool_calls: u64 = 2_000, "tool_calls" of Trace, |used| used.sums.tool_calls;
     /// Tokens of a trace, read and written.
-    TraceTokens, trace_tokens: u64 = 100_000_000, "tokens" of Trace, |used| used.tokens;
+    TraceTokens, trace_tokens: u64 = 100_000_000, "tokens" of Trace, |used| used.sums.tokens;
     /// US dollars of a trace.
-    TraceCost, trace_cost_usd: f64 = 100.0, "cost_usd" of Trace, |used| used.cost_quanta;
+    TraceCost, trace_cost_usd: f64 = 100.0, "cost_usd" of Trace, |used| used.sums.cost_quanta;
     /// From the first start of a trace to its last end.
     TraceDuration, trace_duration: Lasting = Lasting(HOUR.saturating_mul(12)), "duration" of Trace, |used| used.nanos;
     /// Model calls of a trace in a row without a tool call.
     TraceCallsWithoutTool, trace_calls_without_tool: u64 = 500, "calls_without_tool" of Trace, |used| used.calls_without_tool;
     /// Model calls of a session.
-    SessionModelCalls, session_model_calls: u64 = 20_000, "model_calls" of Session, |used| used.model_calls;
+    SessionModelCalls, session_model_calls: u64 = 20_000, "model_calls" of Session, |used| used.sums.model_calls;
     /// Tool calls of a session.
-    SessionToolCalls, session_tool_calls: u64 = 40_000, "tool_calls" of Session, |used| used.tool_calls;
+    SessionToolCalls, session_tool_calls: u64 = 40_000, "tool_calls" of Session, |used| used.sums.tool_calls;
     /// Tokens of a session, read and written.
-    SessionTokens, session_tokens: u64 = 2_000_000_000, "tokens" of Session, |used| used.tokens;
+    SessionTokens, session_tokens: u64 = 2_000_000_000, "tokens" of Session, |used| used.sums.tokens;
     /// US dollars of a session.
-    SessionCost, session_cost_usd: f64 = 1_000.0, "cost_usd" of Session, |used| used.cost_quanta;
+    SessionCost, session_cost_usd: f64 = 1_000.0, "cost_usd" of Session, |used| used.sums.cost_quanta;
     /// From the first start of a session to its last end.
     SessionDuration, session_duration: Lasting = Lasting(Duration::ZERO), "duration" of Session, |used| used.nanos;
     /// Model calls of a session in its last traces, since one had a tool call.
@@ -259,7 +266,7 @@ impl LimitSet {
     }
 }
 
-impl Usage {
+impl UsageSums {
     /// Of two parts of a session.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -272,15 +279,12 @@ impl Usage {
         self.combined(other, u64::saturating_sub)
     }
 
-    /// Sums; what is not a sum is left to whoever asks.
     fn combined(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
             model_calls: of(self.model_calls, other.model_calls),
             tool_calls: of(self.tool_calls, other.tool_calls),
             tokens: of(self.tokens, other.tokens),
             cost_quanta: of(self.cost_quanta, other.cost_quanta),
-            nanos: 0,
-            calls_without_tool: 0,
         }
     }
 }
@@ -397,12 +401,13 @@ mod tests {
                 })
                 .collect()
         };
-        let calls = |model_calls| Usage { model_calls, ..Usage::default() };
+        let sums = |sums| Usage { sums, ..Usage::default() };
+        let calls = |model_calls| sums(UsageSums { model_calls, ..UsageSums::default() });
         assert_eq!(over("any", calls(9)), []);
         assert_eq!(over("any", calls(10)), [("model_calls", 10.0, 10.0)]);
         assert_eq!(over("small", calls(6)), [("model_calls", 6.0, 5.0)]);
         assert_eq!(over("free", calls(10_000)), []);
-        let dear = Usage { cost_quanta: 600_000_000_000, ..Usage::default() };
+        let dear = sums(UsageSums { cost_quanta: 600_000_000_000, ..UsageSums::default() });
         assert_eq!(over("small", dear), [("cost_usd", 0.6, 0.5)]);
         let long = Usage { nanos: 90_000_000_000, ..Usage::default() };
         assert_eq!(over("any", long), [("duration", 90.0, 60.0)]);

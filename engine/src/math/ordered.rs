@@ -49,6 +49,10 @@ impl Ordered {
     pub fn insert(&mut self, number: i64) {
         match self {
             Self::Few(numbers) => {
+                // Most have few, and there are many of them.
+                if numbers.len() == numbers.capacity() {
+                    numbers.reserve_exact(1 + numbers.len() / 2);
+                }
                 numbers.insert(numbers.partition_point(|other| *other < number), number);
                 if numbers.len() > SPARSE {
                     *self = Self::Many(Box::new(Blocks::of(std::mem::take(numbers))));

@@ -36,6 +36,11 @@ pub struct Reliability {
 }
 
 impl AgentReliability {
+    /// Over nothing.
+    pub const fn new() -> Self {
+        Self { risks: Ordered::Few(Vec::new()) }
+    }
+
     /// Adds a trace's risk.
     pub fn observe(&mut self, risk: Quanta) {
         self.risks.insert(risk.0);

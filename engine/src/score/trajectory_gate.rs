@@ -27,10 +27,11 @@ pub struct GateRule {
 }
 
 /// The state of one series.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct TrajectoryGate {
-    peak: Option<f64>,
-    turns_since_gain: u64,
+    // Below all values before the first.
+    peak: f64,
+    turns_since_gain: u32,
 }
 
 /// What one value did.
@@ -39,7 +40,7 @@ pub struct Verdict {
     /// The greatest value so far.
     pub peak: f64,
     /// Values since the last gain, after this one.
-    pub turns_since_gain: u64,
+    pub turns_since_gain: u32,
     /// No gain for too long, below target.
     pub stalled: bool,
     /// Well below the peak.
@@ -47,34 +48,29 @@ pub struct Verdict {
 }
 
 impl TrajectoryGate {
-    /// The peak so far, and the values since the last gain.
-    pub fn parts(&self) -> (Option<f64>, u64) {
-        (self.peak, self.turns_since_gain)
-    }
-
-    /// The state with these parts.
-    pub fn of_parts(peak: Option<f64>, turns_since_gain: u64) -> Self {
-        Self { peak, turns_since_gain }
-    }
-
     /// Folds in the next value of the series.
     pub fn observe(&mut self, value: f64, rule: &GateRule) -> Verdict {
-        let (peak, stalled, regressed) = match self.peak {
-            Some(peak) if value < peak + rule.gain => {
-                self.turns_since_gain += 1;
-                let stalled = self.turns_since_gain >= rule.window && peak < rule.target;
-                (peak, stalled, value < peak - rule.drop)
-            }
-            earlier => {
-                self.turns_since_gain = 0;
-                (earlier.map_or(value, |peak| peak.max(value)), false, false)
-            }
-        };
-        self.peak = Some(peak);
+        let (mut stalled, mut regressed) = (false, false);
+        if value < self.peak + rule.gain {
+            self.turns_since_gain = self.turns_since_gain.saturating_add(1);
+            stalled = u64::from(self.turns_since_gain) >= rule.window && self.peak < rule.target;
+            regressed = value < self.peak - rule.drop;
+        } else {
+            self.turns_since_gain = 0;
+            self.peak = self.peak.max(value);
+        }
         if stalled || regressed {
             self.turns_since_gain = 0;
         }
-        Verdict { peak, turns_since_gain: self.turns_since_gain, stalled, regressed }
+        let Self { peak, turns_since_gain } = *self;
+        Verdict { peak, turns_since_gain, stalled, regressed }
+    }
+}
+
+/// Before the first value.
+impl Default for TrajectoryGate {
+    fn default() -> Self {
+        Self { peak: f64::NEG_INFINITY, turns_since_gain: 0 }
     }
 }
 

@@ -337,7 +337,7 @@ impl Sessions {
         };
         self.shared.counts.add("away", "left");
         let (standing, quiet) = session.place();
-        let (closed, deadline) = (standing == EvictionOrder::Closed, session.deadline);
+        let (closed, deadline) = (standing == EvictionOrder::Closed, session.deadline());
         let (gives, due) = (Box::new(GaugeShare::of(&session)), quiet);
         let stub = Stub { place, quiet, closed, deadline, gives, due };
         self.away.insert(Arc::clone(&session.id), stub, self.shared.rules.session_idle);

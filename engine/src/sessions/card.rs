@@ -15,14 +15,13 @@ use crate::tenants::{TenantHash, tenant_hash};
 pub(super) struct Listed {
     // No trace ends later; unless `left`, one ends then.
     end: Timestamp,
+    loops: u32,
+    // Traces that fail.
+    flagged: u32,
+    // Traces with a cost.
+    priced: u32,
     // The trace that ended last went.
     left: bool,
-    loops: u64,
-    // Traces that fail.
-    flagged: u64,
-    // Traces with a cost, and what they cost.
-    priced: u64,
-    cost: i128,
 }
 
 /// What a trace adds to that with its scores.
@@ -64,18 +63,16 @@ impl Listed {
         if record.sent_end >= self.end {
             (self.end, self.left) = (record.sent_end, false);
         }
-        self.priced += u64::from(record.cost.is_some());
-        self.cost += i128::from(record.cost.unwrap_or(0));
+        self.priced += u32::from(record.cost().is_some());
     }
 
     /// A trace goes, with the marks that it added.
     pub(super) fn remove(&mut self, record: &TraceRecord) {
         self.left |= record.sent_end == self.end;
-        self.priced -= u64::from(record.cost.is_some());
-        self.cost -= i128::from(record.cost.unwrap_or(0));
+        self.priced -= u32::from(record.cost().is_some());
         let Marks { loops, flagged } = record.marks();
-        self.loops -= u64::from(loops);
-        self.flagged -= u64::from(flagged);
+        self.loops -= loops;
+        self.flagged -= u32::from(flagged);
     }
 
     /// A trace was scored: what it adds is counted anew.
@@ -85,8 +82,8 @@ impl Listed {
         let after = Marks { loops, flagged: is_flagged(record) };
         if before != after {
             record.set_marks(after);
-            self.loops = self.loops + u64::from(after.loops) - u64::from(before.loops);
-            self.flagged = self.flagged + u64::from(after.flagged) - u64::from(before.flagged);
+            self.loops = self.loops + after.loops - before.loops;
+            self.flagged = self.flagged + u32::from(after.flagged) - u32::from(before.flagged);
         }
     }
 }
@@ -99,15 +96,18 @@ impl Session {
             (self.listed.end, self.listed.left) = (last.unwrap_or_default(), false);
         }
         let first = self.first()?;
-        let Listed { end, loops, flagged, priced, cost, .. } = self.listed;
-        let number = |number: i64| u64::try_from(number).unwrap_or(0);
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let Listed { end, loops, flagged, priced, .. } = self.listed;
+        let reliability = scores.reliability.map(|score| u64::try_from(score.0).unwrap_or(0));
         Some(Card {
             start: first.start.0,
             end: end.0,
-            reliability: scores.reliability.map_or(u64::MAX, |score| number(score.0)),
-            cost: if priced > 0 { u64::MAX - 1 - number(cost) } else { u64::MAX },
-            loops,
+            reliability: reliability.unwrap_or(u64::MAX),
+            cost: if priced > 0 {
+                (u64::MAX - 1).saturating_sub(self.used.cost_quanta)
+            } else {
+                u64::MAX
+            },
+            loops: loops.into(),
             tenant: tenant_hash(Some(&self.id.tenant)),
             agent: first.agent().clone(),
             open: !self.closed,

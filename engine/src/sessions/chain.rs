@@ -80,11 +80,11 @@ pub(super) fn compactions(chain: &[&TraceRecord]) -> Vec<u64> {
 
 /// What a trace of a chain cost: its model calls as one, as such traces mostly have one.
 fn spend(trace: &TraceRecord) -> Spend {
-    let update::Tokens { input, output } = trace.tokens;
+    let update::Tokens { input, output } = trace.tokens();
     Spend {
         start: trace.start,
         end: trace.sent_end,
         tokens: Tokens { input, output, ..Tokens::default() },
-        cost: trace.cost.map(Quanta),
+        cost: trace.cost().map(Quanta),
     }
 }

@@ -127,11 +127,10 @@ fn evidence(
 
 /// What an output was compared with, and by which embeddings: where there is no model, or it could not be asked, by hashed ones.
 fn compared(session: &Session, held: &TraceRecord) -> String {
-    let current = held.output.as_deref();
+    let current = held.output();
     let number = session.traces.number(held.id);
     let earlier = number.map(|number| session.traces.earlier(number)).unwrap_or_default();
-    let outputs =
-        earlier.iter().filter_map(|earlier| earlier.output.as_deref()).zip(current.iter().cycle());
+    let outputs = earlier.iter().filter_map(|earlier| earlier.output()).zip(current.iter().cycle());
     let by_model = |(earlier, current): (&OutputDigest, &&OutputDigest)| {
         loop_detection::of_one_model(earlier, current)
     };

@@ -14,7 +14,7 @@ use crate::counters::Counter;
 use crate::limits::{Cause, Exceeded, Run, RunLimit, Usage};
 use crate::loops::LoopLabels;
 use crate::silences::{self, Level};
-use crate::span::{Timestamp, TraceId};
+use crate::span::TraceId;
 use crate::update::Effort;
 
 impl Session {
@@ -31,10 +31,10 @@ impl Session {
             self.placed = placed;
         }
         self.spend(shared);
-        self.deadline = None;
         let Some(mut restless) = self.restless.take() else { return };
-        let mut runaways = self.loops_going_on(&mut restless.growing, shared);
-        runaways.extend(self.limits_gone_over(&mut restless.over, shared));
+        restless.deadline = None;
+        let mut runaways = self.loops_going_on(&mut restless, shared);
+        runaways.extend(self.limits_gone_over(&mut restless, shared));
         for (agent, cause) in restless.runaways.difference(&runaways) {
             shared.fleet.summary(agent).calm_down(*cause);
         }
@@ -47,7 +47,7 @@ impl Session {
             }
         }
         restless.runaways = runaways;
-        let silent = self.silent(&restless.open, shared);
+        let silent = self.silent(&mut restless, shared);
         restless.stand(silent, shared);
         self.restless = Some(restless).filter(|restless| !restless.is_empty());
     }
@@ -136,8 +136,8 @@ impl Session {
 
     /// What loops have grown within `loop_hold`, in traces that are open or done: however short a loop was, it is seen for that long.
     fn loops_going_on(
-        &mut self,
-        growing: &mut BTreeSet<TraceId>,
+        &self,
+        Restless { growing, deadline, .. }: &mut Restless,
         shared: &Shared,
     ) -> BTreeSet<(Agent, Cause)> {
         let mut looping = BTreeSet::new();
@@ -145,9 +145,8 @@ impl Session {
             growing.clear();
             return looping;
         }
-        let Self { traces, deadline, .. } = self;
         growing.retain(|trace| {
-            let Some(record) = traces.get(*trace) else { return false };
+            let Some(record) = self.traces.get(*trace) else { return false };
             let mut goes_on = false;
             for (&(kind, evidence), growth) in &record.rare().growth {
                 let until = growth.at.after(shared.rules.loop_hold);
@@ -198,7 +197,8 @@ impl Session {
             return Vec::new();
         };
         let end = self.traces.get(last).map(TraceRecord::end).unwrap_or_default();
-        let mut usage = Usage { nanos: end.0.saturating_sub(first.start.0), ..self.used };
+        let nanos = end.0.saturating_sub(first.start.0);
+        let mut usage = Usage { sums: self.used, nanos, calls_without_tool: 0 };
         if rules.limits.has(first.named(), RunLimit::SessionCallsWithoutTool) {
             let last = self.traces.iter().rev();
             let without = last.take_while(|record| record.course.calls.is_empty());
@@ -209,12 +209,12 @@ impl Session {
 
     /// What has grown over a limit within `loop_hold`.
     fn limits_gone_over(
-        &mut self,
-        over: &mut BTreeMap<(Option<TraceId>, RunLimit), (u64, Timestamp)>,
+        &self,
+        Restless { over, deadline, .. }: &mut Restless,
         shared: &Shared,
     ) -> BTreeSet<(Agent, Cause)> {
         let mut runaways = BTreeSet::new();
-        let Self { traces, deadline, closed, .. } = self;
+        let Self { traces, closed, .. } = self;
         over.retain(|(run, limit), (_, at)| {
             let until = at.after(shared.rules.loop_hold);
             let record = match run {
@@ -233,8 +233,8 @@ impl Session {
 
     /// How many of its open traces nothing has come of for how long, by agent; the next level has a deadline.
     fn silent(
-        &mut self,
-        open: &BTreeSet<TraceId>,
+        &self,
+        Restless { open, deadline, .. }: &mut Restless,
         shared: &Shared,
     ) -> BTreeMap<(Agent, Level), u64> {
         let stall_after = shared.rules.stall_after;
@@ -249,15 +249,17 @@ impl Session {
             }
             let Some(next) = silences::next_edge(level, stall_after) else { continue };
             let due = heard.after(Duration::from_nanos(next));
-            self.deadline = Some(self.deadline.map_or(due, |other| other.min(due)));
+            *deadline = Some(deadline.map_or(due, |other| other.min(due)));
         }
         silent
     }
 }
 
 impl Restless {
+    /// Whether there is nothing of it.
     fn is_empty(&self) -> bool {
-        let Self { growing, over, runaways, open, silent } = self;
+        // A deadline is that of one of these.
+        let Self { deadline: _, growing, over, runaways, open, silent } = self;
         growing.is_empty()
             && over.is_empty()
             && runaways.is_empty()

@@ -170,8 +170,8 @@ fn row(session: &Session, first: &TraceRecord, rules: &Rules) -> SessionRow {
     let loops = || traces().flat_map(TraceRecord::weighing_loops);
     let sum =
         |of: fn(&TraceRecord) -> Option<u64>| traces().filter_map(of).reduce(u64::saturating_add);
-    let (input, output) = (sum(|trace| trace.tokens.input), sum(|trace| trace.tokens.output));
-    let cost = traces().filter_map(|trace| trace.cost).reduce(i64::saturating_add);
+    let (input, output) = (sum(|trace| trace.tokens().input), sum(|trace| trace.tokens().output));
+    let cost = traces().filter_map(TraceRecord::cost).reduce(i64::saturating_add);
     let end = traces().map(|trace| trace.sent_end.0).max().unwrap_or_default();
     SessionRow {
         session_id: session.id.id.clone(),

@@ -48,6 +48,7 @@ mod explain;
 mod fleet;
 mod full;
 mod gauges;
+mod halves;
 mod histogram;
 mod key;
 mod linked;
@@ -507,16 +508,17 @@ impl Sessions {
     /// Likewise, of a number.
     fn change_at(&mut self, number: u32, change: impl FnOnce(&mut Session, &mut Shared)) {
         let Some(session) = self.sessions.at_mut(number) else { return };
-        let (before, deadline, waits) = (session.place(), session.deadline, session.is_unsettled());
+        let (before, deadline, waits) =
+            (session.place(), session.deadline(), session.is_unsettled());
         change(session, &mut self.shared);
         let after = session.place();
         self.open -= usize::from(before.0 == EvictionOrder::Open);
         self.open += usize::from(after.0 == EvictionOrder::Open);
-        if deadline != session.deadline {
+        if deadline != session.deadline() {
             if let Some(at) = deadline {
                 self.loops.remove(&(at, Arc::clone(&session.id)));
             }
-            if let Some(at) = session.deadline {
+            if let Some(at) = session.deadline() {
                 self.loops.insert((at, Arc::clone(&session.id)));
             }
         }
@@ -552,7 +554,7 @@ impl Sessions {
     /// Takes a session out of the indexes.
     fn unfile(&mut self, session: &Session) {
         self.open -= usize::from(session.place().0 == EvictionOrder::Open);
-        if let Some(deadline) = session.deadline {
+        if let Some(deadline) = session.deadline() {
             self.loops.remove(&(deadline, Arc::clone(&session.id)));
         }
     }
@@ -560,7 +562,7 @@ impl Sessions {
     /// Puts a session where it belongs.
     fn file(&mut self, mut session: Box<Session>) {
         self.open += usize::from(session.place().0 == EvictionOrder::Open);
-        if let Some(deadline) = session.deadline {
+        if let Some(deadline) = session.deadline() {
             self.loops.insert((deadline, Arc::clone(&session.id)));
         }
         let (card, waits) =

@@ -39,15 +39,18 @@ impl Session {
         let rank = |report: &Report| {
             (report.source, report.time, Arc::clone(&report.identifier), report.score)
         };
-        let held = self.reports.get(&report.name);
-        if held.is_none() && self.reports.len() >= shared.rules.max_reports {
+        let reports = &self.rare().reports;
+        let held = reports.get(&report.name);
+        if held.is_none() && reports.len() >= shared.rules.max_reports {
             shared.counts.add("reports", "session_full");
         } else if held.is_none_or(|held| rank(held) < rank(&report)) {
             let (about_runs, is_outcome) = (is_about_runs(&report.name), is_outcome(&report.name));
             self.tell_outcome(&report, shared);
-            self.reports.insert(Arc::clone(&report.name), report);
-            for record in self.traces.iter_mut().filter(|_| about_runs) {
-                let run = run::trace(record, &self.id, &self.reports, &shared.rules);
+            let Self { id, traces, rare, .. } = self;
+            let reports = &mut rare.get_or_insert_default().reports;
+            reports.insert(Arc::clone(&report.name), report);
+            for record in traces.iter_mut().filter(|_| about_runs) {
+                let run = run::trace(record, id, reports, &shared.rules);
                 record.tell_run(run, &mut shared.fleet);
             }
             if let Some((_, last)) = self.traces.last_place().filter(|_| is_outcome) {
@@ -146,7 +149,7 @@ impl Session {
 
     /// What came of the session, if somebody reported it: the last report holds.
     fn outcome(&self) -> Option<bool> {
-        let told = self.reports.values().filter(|report| tells_outcome(report));
+        let told = self.rare().reports.values().filter(|report| tells_outcome(report));
         let last = told.max_by_key(|report| (report.time, &report.identifier, report.score));
         last.map(|report| report.score.0 >= Quanta::ONE)
     }
@@ -170,7 +173,7 @@ impl Session {
     /// Tells the agent of the session's first trace what came of it, the first time that somebody else than our judge says so.
     fn tell_outcome(&self, report: &Report, shared: &mut Shared) {
         let Some(first) = self.first().filter(|_| tells_outcome(report)) else { return };
-        if self.reports.values().any(tells_outcome) {
+        if self.rare().reports.values().any(tells_outcome) {
             return;
         }
         let mut done = self.traces.iter().filter(|record| !record.panes.is_empty());

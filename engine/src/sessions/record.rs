@@ -18,7 +18,7 @@ use super::scoring::Scored;
 use super::tally::{Growths, Tally, growth};
 use crate::counters::Counter;
 use crate::distributions::Taken;
-use crate::limits::{LimitSet, RunLimit, Usage};
+use crate::limits::{LimitSet, RunLimit, Usage, UsageSums};
 use crate::loops::{Severity, worst};
 use crate::math::Quanta;
 use crate::runs::RunName;
@@ -40,9 +40,9 @@ pub(super) struct TraceRecord {
     /// Arrival of the newest thing of it; zero: unknown.
     pub(super) arrived: Timestamp,
     pub(super) revision: u64,
-    pub(super) tokens: Tokens,
-    /// In 1e-12 USD.
-    pub(super) cost: Option<i64>,
+    input_tokens: Told,
+    output_tokens: Told,
+    cost_quanta: Told,
     /// Time in model calls, in nanoseconds.
     pub(super) model_nanos: u64,
     /// The longest of them.
@@ -53,7 +53,7 @@ pub(super) struct TraceRecord {
     pub(super) panes: PaneSet,
     // As many as the course has.
     times: Box<[(Timestamp, Timestamp)]>,
-    pub(super) output: Option<Box<OutputDigest>>,
+    output: Option<Box<OutputDigest>>,
     rare: Option<Box<Rare>>,
     pub(super) state: TraceState,
     counted: Counted,
@@ -157,6 +157,11 @@ struct CallTexts {
     call_id: Option<u64>,
 }
 
+/// A number, or none, in the room of a number: the number whose bits are those of `i64::MIN` is held as the next.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(from = "Option<u64>", into = "Option<u64>")]
+struct Told(u64);
+
 /// What a trace has counted, as mostly.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Counted {
@@ -195,6 +200,26 @@ pub(super) struct TraceTook {
     pub(super) effort: Effort,
 }
 
+impl Told {
+    const NOTHING: u64 = i64::MIN.cast_unsigned();
+}
+
+impl From<Option<u64>> for Told {
+    fn from(number: Option<u64>) -> Self {
+        Self(match number {
+            None => Self::NOTHING,
+            Some(Self::NOTHING) => Self::NOTHING + 1,
+            Some(number) => number,
+        })
+    }
+}
+
+impl From<Told> for Option<u64> {
+    fn from(Told(number): Told) -> Self {
+        (number != Told::NOTHING).then_some(number)
+    }
+}
+
 impl From<Tally> for Past {
     fn from(tally: Tally) -> Self {
         Self { tally, ..Self::default() }
@@ -222,6 +247,7 @@ impl TraceRecord {
             ..Rare::default()
         };
         let (calls, times) = rare.take_calls(update.tools);
+        let tokens = update.tokens.unwrap_or_default();
         let course = Course {
             named: update.agent.filter(|named| named != agent.key()).map(Box::new),
             agent,
@@ -252,8 +278,9 @@ impl TraceRecord {
             sent_end: Timestamp(update.end_unix_nano),
             arrived: Timestamp(update.touched_unix_nano),
             revision: update.revision,
-            tokens: update.tokens.unwrap_or_default(),
-            cost: update.cost_quanta,
+            input_tokens: Told::from(tokens.input),
+            output_tokens: Told::from(tokens.output),
+            cost_quanta: Told::from(update.cost_quanta.map(i64::cast_unsigned)),
             model_nanos: update.model_nanos,
             longest_model_nanos: update.longest_model_nanos,
             course: common.course(course),
@@ -292,6 +319,21 @@ impl TraceRecord {
     /// What few traces have.
     pub(super) fn rare(&self) -> &Rare {
         self.rare.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// What it answered.
+    pub(super) fn output(&self) -> Option<&OutputDigest> {
+        self.output.as_deref()
+    }
+
+    /// Tokens that it read and wrote.
+    pub(super) fn tokens(&self) -> Tokens {
+        Tokens { input: self.input_tokens.into(), output: self.output_tokens.into() }
+    }
+
+    /// What it cost, in 1e-12 USD.
+    pub(super) fn cost(&self) -> Option<i64> {
+        Option::<u64>::from(self.cost_quanta).map(u64::cast_signed)
     }
 
     /// Keeps something that few traces have, if there is anything to keep or was.
@@ -461,8 +503,8 @@ impl TraceRecord {
             failed_calls,
             failed_model_calls: course.failed_model_calls,
             stopped_calls: course.stopped_calls,
-            output_tokens: told(self.tokens.output),
-            cost_quanta: told(self.cost.and_then(|cost| u64::try_from(cost).ok())),
+            output_tokens: told(self.tokens().output),
+            cost_quanta: told(self.cost().and_then(|cost| u64::try_from(cost).ok())),
             nanos: self.sent_end.0.saturating_sub(self.start.0),
             longest_call_nanos: self.longest_call_nanos(),
             answer_words: self.answer_words(),
@@ -473,7 +515,7 @@ impl TraceRecord {
 
     /// Distinct words of its answer.
     pub(super) fn answer_words(&self) -> Option<u64> {
-        self.output.as_ref().map(|output| output.tokens.len() as u64)
+        self.output().map(|output| output.tokens.len() as u64)
     }
 
     /// Hash of the name of the tool that it called last.
@@ -505,12 +547,15 @@ impl TraceRecord {
 
     /// What it has used, as limits are held against it.
     pub(super) fn usage(&self) -> Usage {
-        let Tokens { input, output } = self.tokens;
+        let Tokens { input, output } = self.tokens();
+        let cost_quanta = self.cost().and_then(|cost| u64::try_from(cost).ok()).unwrap_or(0);
         Usage {
-            model_calls: self.course.llm_calls,
-            tool_calls: self.course.calls.len() as u64,
-            tokens: input.unwrap_or(0).saturating_add(output.unwrap_or(0)),
-            cost_quanta: self.cost.and_then(|cost| u64::try_from(cost).ok()).unwrap_or(0),
+            sums: UsageSums {
+                model_calls: self.course.llm_calls,
+                tool_calls: self.course.calls.len() as u64,
+                tokens: input.unwrap_or(0).saturating_add(output.unwrap_or(0)),
+                cost_quanta,
+            },
             nanos: self.sent_end.0.saturating_sub(self.start.0),
             calls_without_tool: self.course.calls_without_tool,
         }
@@ -518,11 +563,11 @@ impl TraceRecord {
 
     /// What it took, for the distributions of its agent.
     pub(super) fn taken(&self) -> Taken {
-        let Tokens { input, output } = self.tokens;
+        let Tokens { input, output } = self.tokens();
         Taken {
             usage: self.usage(),
             tells_tokens: input.or(output).is_some(),
-            tells_cost: self.cost.is_some(),
+            tells_cost: self.cost().is_some(),
         }
     }
 
@@ -530,7 +575,7 @@ impl TraceRecord {
     fn spent(&self) -> Spent {
         let Course { calls, llm_calls, adjacent_tool_repeats, .. } = &*self.course;
         let tools = calls.iter().map(|call| call.error);
-        Spent::new((self.tokens, self.cost), tools, *llm_calls, *adjacent_tool_repeats)
+        Spent::new((self.tokens(), self.cost()), tools, *llm_calls, *adjacent_tool_repeats)
     }
 
     /// What it gives; `None` while it is not done.

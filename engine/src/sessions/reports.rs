@@ -75,14 +75,14 @@ impl Sessions {
 impl Session {
     /// Lets go of the reports that named its id alone, if its traces have left: another session of the id may have them now.
     pub(super) fn take_unscoped_reports(&mut self) -> Vec<Report> {
-        if !self.traces.is_empty() {
+        if !self.traces.is_empty() || self.rare().reports.is_empty() {
             return Vec::new();
         }
-        let (unscoped, own): (BTreeMap<_, _>, _) = std::mem::take(&mut self.reports)
+        let reports = &mut self.rare_mut().reports;
+        let (unscoped, own): (BTreeMap<_, _>, _) = std::mem::take(reports)
             .into_iter()
             .partition(|(_, report)| target(report).is_some_and(|(.., scope)| scope.is_none()));
-        self.reports = own;
-
+        *reports = own;
         unscoped.into_values().collect()
     }
 }

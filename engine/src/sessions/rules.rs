@@ -79,8 +79,8 @@ impl Rules {
             ours: [(None, PASS); SIGNALS.len()],
         };
         rules.ours = std::array::from_fn(|at| {
-            let weight = rules.weights.get(&SignalName::Ours(at)).copied();
-            (weight, SIGNALS.get(at).map_or(PASS, |signal| rules.threshold_of(signal.name)))
+            let signal = SIGNALS[at].name;
+            (rules.weights.get(&SignalName::from(signal)).copied(), rules.threshold_of(signal))
         });
         rules
     }
@@ -88,7 +88,7 @@ impl Rules {
     /// The weight of a signal, if it has one.
     pub(super) fn weight(&self, signal: &SignalName) -> Option<f64> {
         match signal {
-            SignalName::Ours(at) => self.ours.get(*at)?.0,
+            SignalName::Ours(at) => self.ours.get(usize::from(*at))?.0,
             SignalName::Other(_) => self.weights.get(signal).copied(),
         }
     }
@@ -113,7 +113,9 @@ impl Rules {
     /// The score from which a signal passes.
     pub(super) fn threshold(&self, signal: &SignalName) -> f64 {
         match signal {
-            SignalName::Ours(at) => self.ours.get(*at).map_or(PASS, |(_, threshold)| *threshold),
+            SignalName::Ours(at) => {
+                self.ours.get(usize::from(*at)).map_or(PASS, |(_, threshold)| *threshold)
+            }
             SignalName::Other(name) => self.threshold_of(name),
         }
     }

@@ -57,7 +57,7 @@ pub(super) fn trace(
         effort: trace.effort(),
         model_nanos: trace.model_nanos,
         errors: failed.saturating_add(trace.course.failed_model_calls),
-        cost_quanta: trace.cost,
+        cost_quanta: trace.cost(),
         flagged: trace.is_always_judged(),
         risk_quanta: risk(trace, rules),
         reported,

@@ -3,6 +3,7 @@
 use std::array;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -126,7 +127,7 @@ impl Scored {
         let computed = self.unasked.and_then(|unasked| unasked.confidence);
         let summed = self.signals.iter().filter(|(_, signal)| signal.is_summed);
         let named = summed.map(move |(name, signal)| match computed {
-            Some(_) if *name == CONFIDENCE => (&JUDGED_CONFIDENCE, signal.score),
+            Some(_) if *name == CONFIDENCE => (&*JUDGED_CONFIDENCE, signal.score),
             Some(_) | None => (name, signal.score),
         });
         computed.map(|score| (&CONFIDENCE, score)).into_iter().chain(named)
@@ -164,10 +165,10 @@ fn signal(score: Quanta, source: Source) -> Signal {
 
 /// The signals that are computed.
 fn computed(trace: &TraceRecord, earlier: &[TraceRecord], rules: &Rules) -> Signals {
-    let outputs = array::from_fn::<_, WINDOW, _>(|at| earlier.get(at)?.output.as_deref());
+    let outputs = array::from_fn::<_, WINDOW, _>(|at| earlier.get(at)?.output());
     let facts = facts(trace, &outputs[..earlier.len()], rules);
     let mut signals = Few::with_capacity(COMPUTED);
-    signals.extend(signal::SIGNALS.iter().enumerate().filter_map(|(at, known)| {
+    signals.extend((0..).zip(signal::SIGNALS).filter_map(|(at, known)| {
         let by = known.computed.filter(|by| by.in_documents || !rules.pandaprobe)?;
         let score = (by.score)(&facts)?;
         let score = if rules.pandaprobe { four_decimal_quanta(score) } else { score };
@@ -189,7 +190,7 @@ pub(super) fn facts<'a>(
         wasted_steps,
         tool_calls: trace.course.told_calls(),
         loops: trace.loop_severity(),
-        output: trace.output.as_deref(),
+        output: trace.output(),
         earlier,
         coherence: trace.rare().coherence,
         empty: rules.empty_is_one.then_some(Quanta(Quanta::ONE)),
@@ -262,9 +263,9 @@ fn reported(scores: &[ReportedScore]) -> (Signals, u64) {
 
 /// The loop entry of a trace whose output repeats: which earlier one, the newest if several.
 fn output_repeat(trace: &TraceRecord, earlier: &[TraceRecord]) -> Loop {
-    let output = trace.output.as_deref();
+    let output = trace.output();
     let likeness = |before: &&TraceRecord| {
-        loop_detection::score(&[before.output.as_deref()], output).unwrap_or(Quanta(Quanta::ONE))
+        loop_detection::score(&[before.output()], output).unwrap_or(Quanta(Quanta::ONE))
     };
     let repeated = earlier.iter().rev().min_by_key(likeness);
     let ids = repeated.map(|before| before.id).into_iter();
@@ -282,7 +283,8 @@ fn output_repeat(trace: &TraceRecord, earlier: &[TraceRecord]) -> Loop {
 const COMPUTED: usize = 7;
 
 /// What the judge's confidence is called where one is computed as well.
-static JUDGED_CONFIDENCE: SignalName = SignalName::known("judged_confidence");
+static JUDGED_CONFIDENCE: LazyLock<SignalName> =
+    LazyLock::new(|| SignalName::from("judged_confidence"));
 
 fn four_decimal_quanta(score: Quanta) -> Quanta {
     Quanta::from_f64(four_decimals(score.to_f64())).unwrap_or(score)

@@ -25,7 +25,7 @@ use super::verdict::{self, PASS, evaluate, verdict};
 use crate::count::Counts;
 use crate::counters::Counter;
 use crate::few::Few;
-use crate::limits::{Cause, LimitSet, RunLimit, Usage};
+use crate::limits::{Cause, LimitSet, RunLimit, UsageSums};
 use crate::predict::EffortBuckets;
 use crate::score::agent_consistency::AgentConsistency;
 use crate::score::agent_reliability::AgentReliability;
@@ -78,6 +78,8 @@ impl Shared {
 /// What of a session changes with time alone: what loops in it and what stalls.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Restless {
+    /// When one of its loops, or of its open traces, will have been quiet for long enough.
+    pub(super) deadline: Option<Timestamp>,
     /// Traces whose loops have grown.
     pub(super) growing: BTreeSet<TraceId>,
     /// What has gone over a limit, a trace or (`None`) the session: what it had used of that when it last grew, and when that was.
@@ -90,6 +92,16 @@ pub(super) struct Restless {
     pub(super) silent: BTreeMap<(Agent, Level), u64>,
 }
 
+/// What few sessions have.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Rare {
+    // Revisions at which traces left: an older update must not bring them back.
+    left: BTreeMap<TraceId, u64>,
+    pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// Over the traces that our judge was asked about, with what it said; nothing where there are none.
+    pub(super) judged: AgentReliability,
+}
+
 /// One session. Everything derived is a function of the traces held, not of their arrival.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Session {
@@ -97,9 +109,7 @@ pub(super) struct Session {
     // What its panes are told by.
     widths: Arc<[u64]>,
     pub(super) traces: Traces,
-    // Revisions at which traces left: an older update must not bring them back.
-    left: BTreeMap<TraceId, u64>,
-    pub(super) reports: BTreeMap<Arc<str>, Report>,
+    pub(super) rare: Option<Box<Rare>>,
     /// Present exactly while any of its traces is of a run at a task.
     pub(super) runs: Option<Box<SessionRuns>>,
     /// Where it stands in the order in which sessions go, at the latest.
@@ -113,20 +123,16 @@ pub(super) struct Session {
     pub(super) reliability: AgentReliability,
     /// Likewise.
     pub(super) consistency: AgentConsistency,
-    /// Over the traces that our judge was asked about, with what it said; present only where there are any.
-    #[serde(default)]
-    pub(super) judged: Option<Box<AgentReliability>>,
     /// How many traces give something.
     pub(super) done: usize,
     // Where the session counts for the newest done trace of each agent, with what that was told that it took.
     pub(super) marks: Few<Agent, Mark>,
     gates: Few<SignalName, TrajectoryGate>,
+    // Traces that are done whose verdicts are not counted.
     unsettled: Vec<TraceId>,
     pub(super) placed: Option<(Agent, SessionScores)>,
     /// Present exactly while there is anything of it.
     pub(super) restless: Option<Box<Restless>>,
-    /// When one of its loops, or of its open traces, will have been quiet for long enough.
-    pub(super) deadline: Option<Timestamp>,
     /// What its done traces took, but for the answer.
     pub(super) took: Took,
     /// Something that it took, or its answer, may have changed since its agent was told.
@@ -135,7 +141,7 @@ pub(super) struct Session {
     /// What its agent was told that it took.
     pub(super) spent: Option<Spending>,
     /// What all of its traces have used, as far as these are sums.
-    pub(super) used: Usage,
+    pub(super) used: UsageSums,
     /// Limits of the session that are counted.
     pub(super) over: LimitSet,
     /// What its traces add to its card.
@@ -158,8 +164,7 @@ impl Session {
             id,
             widths,
             traces: Traces::default(),
-            left: BTreeMap::new(),
-            reports: BTreeMap::new(),
+            rare: None,
             runs: None,
             filed: <(EvictionOrder, Timestamp)>::default(),
             touched: Timestamp::default(),
@@ -167,18 +172,16 @@ impl Session {
             close_counted: false,
             reliability: AgentReliability::default(),
             consistency: AgentConsistency::default(),
-            judged: None,
             done: 0,
             marks: Few::default(),
             gates: Few::default(),
             unsettled: Vec::new(),
             placed: None,
             restless: None,
-            deadline: None,
             took: Took::default(),
             took_changed: false,
             spent: None,
-            used: Usage::default(),
+            used: UsageSums::default(),
             over: LimitSet::default(),
             listed: Listed::default(),
         }
@@ -212,7 +215,22 @@ impl Session {
     /// The revision at which a trace is held or at which it left.
     pub(super) fn revision(&self, trace: TraceId) -> Option<u64> {
         let held = self.traces.get(trace).map(|record| record.revision);
-        held.max(self.left.get(&trace).copied())
+        held.max(self.rare().left.get(&trace).copied())
+    }
+
+    /// What few sessions have.
+    pub(super) fn rare(&self) -> &Rare {
+        self.rare.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// Likewise, to be added to.
+    pub(super) fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// When one of its loops, or of its open traces, will have been quiet for long enough.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.restless.as_ref()?.deadline
     }
 
     /// Returns whether traces are done whose verdicts are not counted.
@@ -237,7 +255,9 @@ impl Session {
         let last = self.traces.last_place();
         let record = TraceRecord::new(update, (agent, source), &mut shared.common);
         let (trace, place) = (record.id, record.position());
-        self.left.remove(&trace);
+        if let Some(rare) = &mut self.rare {
+            rare.left.remove(&trace);
+        }
         let (mut stale, mut places) = (vec![trace], vec![place]);
         let runs = self.change_run(trace, Some(&record), shared);
         let former = self.hold(record, tally, (&mut stale, &mut places), shared);
@@ -273,7 +293,7 @@ impl Session {
         shared: &mut Shared,
     ) -> Option<Contribution> {
         let place = record.position();
-        self.used = self.used.plus(record.usage());
+        self.used = self.used.plus(record.usage().sums);
         let number = self.traces.number(record.id);
         if let Some(number) = number {
             self.listed.remove(&self.traces[number]);
@@ -290,10 +310,10 @@ impl Session {
         if let Some(level) = old.silence_before(&record, shared.rules.stall_after) {
             shared.fleet.summary(record.agent()).silences.end(level);
         }
-        self.used = self.used.minus(old.usage());
+        self.used = self.used.minus(old.usage().sums);
         shared.fleet.summary(old.agent()).held -= 1;
         let given = old.given();
-        if old.start == record.start && old.output == record.output {
+        if old.start == record.start && old.output() == record.output() {
             let old = std::mem::replace(old, record);
             self.traces[number].go_on_from(old.into_past());
             return given;
@@ -315,8 +335,9 @@ impl Session {
         revision: u64,
         shared: &mut Shared,
     ) -> Option<Tally> {
-        if self.left.len() < shared.rules.max_traces || self.left.contains_key(&trace) {
-            self.left.insert(trace, revision);
+        let left = &mut self.rare_mut().left;
+        if left.len() < shared.rules.max_traces || left.contains_key(&trace) {
+            left.insert(trace, revision);
         } else {
             shared.counts.add("departed_traces", "forgotten");
         }
@@ -328,7 +349,7 @@ impl Session {
         let runs = self.change_run(trace, None, shared);
         let mut record = self.traces.remove(trace)?;
         shared.moved = Some(trace);
-        self.used = self.used.minus(record.usage());
+        self.used = self.used.minus(record.usage().sums);
         self.listed.remove(&record);
         if let Some(given) = record.given() {
             self.retract(&given, trace, shared);
@@ -517,7 +538,8 @@ impl Session {
             record.tell_outcome();
         }
         record.count(&mut shared.fleet);
-        let run = run::trace(record, &self.id, &self.reports, &shared.rules);
+        let reports = &self.rare.as_deref().unwrap_or(&NOTHING).reports;
+        let run = run::trace(record, &self.id, reports, &shared.rules);
         record.tell_run(run, &mut shared.fleet);
     }
 
@@ -536,7 +558,7 @@ impl Session {
         let uncertainty = scored.own_uncertainty().into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
         if let Some(risk) = scored.judged_risk() {
-            self.judged.get_or_insert_default().observe(risk);
+            self.rare_mut().judged.observe(risk);
         }
         self.done += 1;
         if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
@@ -552,10 +574,9 @@ impl Session {
         scored.own_risk().into_iter().for_each(|risk| self.reliability.forget(risk));
         let uncertainty = scored.own_uncertainty().into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
-        if let Some((judged, risk)) = self.judged.as_mut().zip(scored.judged_risk()) {
-            judged.forget(risk);
+        if let Some((rare, risk)) = self.rare.as_mut().zip(scored.judged_risk()) {
+            rare.judged.forget(risk);
         }
-        self.judged.take_if(|judged| judged.result().is_none());
         self.done -= 1;
         if self.marks.get(agent).is_some_and(|(newest, _)| *newest == *end) {
             let others = self.traces.iter().filter(|other| !other.panes.is_empty());
@@ -602,3 +623,13 @@ impl Session {
         }
     }
 }
+
+impl Rare {
+    /// Nothing of it.
+    const fn none() -> Self {
+        Self { left: BTreeMap::new(), reports: BTreeMap::new(), judged: AgentReliability::new() }
+    }
+}
+
+/// What most sessions have of what few have.
+static NOTHING: Rare = Rare::none();

@@ -10,6 +10,7 @@ use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::card::{Card, Cards};
+use super::halves::{halves, whole};
 use super::key::SessionId;
 use super::session::{EvictionOrder, Session};
 use super::trace_index::TraceIndex;
@@ -278,7 +279,7 @@ impl OfTenant {
     fn iter(&self, standing: EvictionOrder) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
         self.standings[standing as usize]
             .iter()
-            .map(|(high, low, number)| (Timestamp(u64::from(high) << 32 | u64::from(low)), number))
+            .map(|(high, low, number)| (Timestamp(whole(high, low)), number))
     }
 }
 
@@ -287,8 +288,8 @@ fn tenant_of(id: &SessionId) -> TenantHash {
 }
 
 fn entry(Timestamp(quiet): Timestamp, number: u32) -> Entry {
-    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-    (half(quiet >> 32), half(quiet), number)
+    let (high, low) = halves(quiet);
+    (high, low, number)
 }
 
 fn name_of(slots: &[Option<Box<Session>>], number: u32) -> Name<'_> {

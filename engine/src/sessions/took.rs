@@ -91,5 +91,6 @@ mod tests {
         // Of each session there is one, with what was told of it to its agent.
         assert_eq!(size_of::<Took>(), 64);
         assert_eq!(size_of::<Option<super::super::session::Spending>>(), 32);
+        assert_eq!(size_of::<super::super::session::Session>(), 448);
     }
 }

@@ -2,10 +2,12 @@
 
 use std::ops::{Index, IndexMut, Range};
 
+use hashbrown::HashTable;
 use serde::{Deserialize, Deserializer, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
+use super::halves::{halves, whole};
 use super::record::TraceRecord;
-use crate::hash::FixedMap;
 use crate::signal::loop_detection::WINDOW;
 use crate::span::{Timestamp, TraceId};
 
@@ -17,9 +19,14 @@ const FEW: usize = 32;
 pub(super) struct Traces {
     // Invariant: by start, then id.
     records: Vec<TraceRecord>,
-    // Invariant: none, or the start of each.
-    starts: Option<Box<FixedMap<TraceId, Timestamp>>>,
+    // Present exactly while there are more than a few.
+    starts: Option<Box<Starts>>,
 }
+
+/// When traces started, found by their ids. An entry is the hash of an id and the start in two halves, so that it has no gaps; whether
+/// there is such a record is for the list to say: two ids may have one hash.
+#[derive(Clone, Debug, Default)]
+struct Starts(HashTable<(u32, u32, u32)>);
 
 impl Traces {
     /// How many there are.
@@ -50,10 +57,9 @@ impl Traces {
     /// The number of a trace.
     pub(super) fn number(&self, id: TraceId) -> Option<usize> {
         match &self.starts {
-            Some(starts) => {
-                let place = (*starts.get(&id)?, id);
-                self.records.binary_search_by_key(&place, TraceRecord::position).ok()
-            }
+            Some(starts) => starts.of(id).find_map(|start| {
+                self.records.binary_search_by_key(&(start, id), TraceRecord::position).ok()
+            }),
             // What is spoken of is mostly new.
             None => self.records.iter().rposition(|record| record.id == id),
         }
@@ -89,7 +95,7 @@ impl Traces {
     pub(super) fn insert(&mut self, record: TraceRecord) {
         let at = self.before(record.position());
         if let Some(starts) = &mut self.starts {
-            starts.insert(record.id, record.start);
+            starts.insert(record.position());
         }
         // Most sessions have few, and there are many of them.
         if self.records.len() == self.records.capacity() {
@@ -97,18 +103,20 @@ impl Traces {
         }
         self.records.insert(at, record);
         if self.starts.is_none() && self.records.len() > FEW {
-            let starts = self.records.iter().map(|record| (record.id, record.start));
-            self.starts = Some(Box::new(starts.collect()));
+            let starts = self.starts.get_or_insert_default();
+            self.records.iter().for_each(|record| starts.insert(record.position()));
         }
     }
 
     /// Takes one out.
     pub(super) fn remove(&mut self, id: TraceId) -> Option<TraceRecord> {
         let at = self.number(id)?;
+        let record = self.records.remove(at);
         if let Some(starts) = &mut self.starts {
-            starts.remove(&id);
+            starts.remove(record.position());
         }
-        Some(self.records.remove(at))
+        self.starts.take_if(|_| self.records.len() <= FEW);
+        Some(record)
     }
 
     /// The last few before the one of this number, oldest first.
@@ -122,6 +130,38 @@ impl Traces {
         let later = later.filter(move |record| record.position() != place);
         later.take(WINDOW).map(|record| record.id)
     }
+}
+
+impl Starts {
+    /// Those that may be that of this trace.
+    fn of(&self, id: TraceId) -> impl Iterator<Item = Timestamp> {
+        let hash = hash(id);
+        let same = self.0.iter_hash(whole(hash, hash)).filter(move |entry| entry.0 == hash);
+        same.map(|(_, high, low)| Timestamp(whole(*high, *low)))
+    }
+
+    fn insert(&mut self, place: (Timestamp, TraceId)) {
+        let entry = entry(place);
+        // A table looks at both ends of a hash.
+        let hash_of = |hash| whole(hash, hash);
+        self.0.insert_unique(hash_of(entry.0), entry, |(hash, ..)| hash_of(*hash));
+    }
+
+    fn remove(&mut self, place: (Timestamp, TraceId)) {
+        let entry = entry(place);
+        if let Ok(found) = self.0.find_entry(whole(entry.0, entry.0), |other| *other == entry) {
+            found.remove();
+        }
+    }
+}
+
+fn entry((Timestamp(start), id): (Timestamp, TraceId)) -> (u32, u32, u32) {
+    let (high, low) = halves(start);
+    (hash(id), high, low)
+}
+
+fn hash(id: TraceId) -> u32 {
+    halves(xxh3_64(&id.0)).1
 }
 
 impl Index<usize> for Traces {

@@ -1,6 +1,8 @@
 //! Verdicts: whether a trace passes, signal by signal, and whether its session climbs, stalls or
 //! falls. They count a trace once, when it is done for the first time.
 
+use std::sync::LazyLock;
+
 use super::fleet::Fleet;
 use super::key::SessionId;
 use super::record::TraceRecord;
@@ -122,7 +124,7 @@ fn named(trace: &TraceRecord, session: &SessionId) -> DoneTrace {
 }
 
 /// The risk of a trace, where it is counted as signals are.
-static TRACE_RISK: SignalName = SignalName::known("trace_risk");
+static TRACE_RISK: LazyLock<SignalName> = LazyLock::new(|| SignalName::from("trace_risk"));
 
 /// Whether a trace or a session passes; in the order of the names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

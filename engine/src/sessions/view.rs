@@ -42,10 +42,10 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     let empty = (rules.empty_is_one && !traces.is_empty()).then_some(1.0);
     let score = |score: Option<f64>| score.or(empty).map(|score| rules.shown(score));
     let shown = score(reliability.map(|result| result.score));
-    let judged = session.judged.as_ref().and_then(|judged| judged.result());
+    let judged = session.rare().judged.result();
     let previous =
         traces.iter().find_map(|held| held.rare().remarks.as_ref()?.previous_session.clone());
-    let reports = session.reports.iter();
+    let reports = session.rare().reports.iter();
     SessionView {
         session_id: session.id.id.clone(),
         scope: session.id.scope.clone(),
@@ -108,8 +108,8 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         steps: content.into_iter().flat_map(|content| &content.steps).map(step).collect(),
         llm_calls: course.llm_calls,
         model_seconds: ratio(held.model_nanos.into(), NANOS),
-        tokens: tokens(Some(held.tokens)),
-        cost_usd: dollars(held.cost),
+        tokens: tokens(Some(held.tokens())),
+        cost_usd: dollars(held.cost()),
         calls_without_tokens: course.calls_without_tokens,
         calls_without_cost: course.calls_without_cost,
         models: course.models.clone(),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -13,37 +14,34 @@ use super::{SIGNALS, confidence, loop_detection, outcome};
 #[serde(from = "String")]
 pub(crate) enum SignalName {
     /// The place of one of ours in [`SIGNALS`].
-    Ours(usize),
+    Ours(u8),
     /// None of these.
-    Other(Cow<'static, str>),
+    Other(Arc<str>),
 }
 
 /// [`confidence::NAME`].
-pub(crate) static CONFIDENCE: SignalName = SignalName::known(confidence::NAME);
+pub(crate) static CONFIDENCE: SignalName = SignalName::ours(confidence::NAME);
 
 /// [`loop_detection::NAME`].
-pub(crate) static LOOP_DETECTION: SignalName = SignalName::known(loop_detection::NAME);
+pub(crate) static LOOP_DETECTION: SignalName = SignalName::ours(loop_detection::NAME);
 
 /// [`outcome::NAME`].
-pub(crate) static OUTCOME: SignalName = SignalName::known(outcome::NAME);
+pub(crate) static OUTCOME: SignalName = SignalName::ours(outcome::NAME);
 
 impl SignalName {
-    /// A name that is known beforehand.
-    pub(crate) const fn known(name: &'static str) -> Self {
+    /// One of ours; a name that is none does not compile.
+    const fn ours(name: &str) -> Self {
         let mut at = 0;
-        while at < SIGNALS.len() {
-            if is_equal(SIGNALS[at].name.as_bytes(), name.as_bytes()) {
-                return Self::Ours(at);
-            }
+        while !is_equal(SIGNALS[at as usize].name.as_bytes(), name.as_bytes()) {
             at += 1;
         }
-        Self::Other(Cow::Borrowed(name))
+        Self::Ours(at)
     }
 
     /// The text.
     pub(crate) fn as_str(&self) -> &str {
         match self {
-            Self::Ours(at) => SIGNALS.get(*at).map_or("", |signal| signal.name),
+            Self::Ours(at) => ours(*at),
             Self::Other(name) => name,
         }
     }
@@ -51,22 +49,22 @@ impl SignalName {
 
 impl From<&str> for SignalName {
     fn from(name: &str) -> Self {
-        Self::from(name.to_owned())
+        let mut ours = (0..).zip(SIGNALS).filter(|(_, signal)| signal.name == name);
+        ours.next().map_or_else(|| Self::Other(name.into()), |(at, _)| Self::Ours(at))
     }
 }
 
 impl From<String> for SignalName {
     fn from(name: String) -> Self {
-        let ours = SIGNALS.iter().position(|signal| signal.name == name);
-        ours.map_or(Self::Other(Cow::Owned(name)), Self::Ours)
+        Self::from(name.as_str())
     }
 }
 
 impl From<&SignalName> for Cow<'static, str> {
     fn from(name: &SignalName) -> Self {
         match name {
-            SignalName::Ours(at) => SIGNALS.get(*at).map_or("", |signal| signal.name).into(),
-            SignalName::Other(name) => name.clone(),
+            SignalName::Ours(at) => ours(*at).into(),
+            SignalName::Other(name) => name.to_string().into(),
         }
     }
 }
@@ -98,6 +96,10 @@ impl Serialize for SignalName {
     }
 }
 
+fn ours(at: u8) -> &'static str {
+    SIGNALS.get(usize::from(at)).map_or("", |signal| signal.name)
+}
+
 const fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let mut at = 0;
     while at < one.len() && at < other.len() && one[at] == other[at] {
@@ -115,7 +117,7 @@ mod tests {
         let texts = ["a", "coherence", "confidence", "confidences", "judged", "outcome", "zeal"];
         for one in texts {
             let name = SignalName::from(one);
-            assert_eq!((&name, name.as_str()), (&SignalName::known(one), one));
+            assert_eq!((&name, name.as_str()), (&SignalName::from(one.to_owned()), one));
             for other in texts {
                 assert_eq!(name.cmp(&SignalName::from(other)), one.cmp(other));
             }
@@ -124,5 +126,6 @@ mod tests {
             assert_eq!(rmp_serde::from_slice::<SignalName>(&written).unwrap(), name);
         }
         assert_eq!(CONFIDENCE.as_str(), confidence::NAME);
+        assert_eq!(size_of::<SignalName>(), 16);
     }
 }
