@@ -21,7 +21,7 @@ use super::resolve::Resolve;
 use super::route::{Route, Takers};
 use super::score::ars::ArsOptions;
 use super::score::princeton::TaskOptions;
-use super::sessions::{Nowhere, SessionStore, Sessions};
+use super::sessions::{NoSessionStore, SessionStore, Sessions};
 use super::span::{Log, Report, Span, Timestamp};
 use super::tenants::{Shares, TraceKey};
 use super::time::WallShift;
@@ -124,7 +124,7 @@ impl Pipeline {
                         .shared_by(options.shares.clone())
                 })
                 .collect(),
-            session_stores: (0..route.shards()).map(|_| Box::new(Nowhere) as _).collect(),
+            session_stores: (0..route.shards()).map(|_| Box::new(NoSessionStore) as _).collect(),
             agents: Agents::new(AgentsOptions {
                 agents: options.agents.clone(),
                 tasks: options.tasks.clone(),
@@ -140,9 +140,9 @@ impl Pipeline {
     }
 
     /// Sessions over `max_sessions` leave for these, one for each shard.
-    pub fn keep_away(&mut self, session_stores: Vec<Box<dyn SessionStore + Send>>) {
+    pub fn use_session_store(&mut self, session_stores: Vec<Box<dyn SessionStore + Send>>) {
         self.session_stores = session_stores;
-        self.sessions.iter_mut().for_each(Sessions::keep_away);
+        self.sessions.iter_mut().for_each(Sessions::use_session_store);
     }
 
     /// From here on wall time is ahead of the time by `shift`: the wall clock was set.
@@ -231,7 +231,7 @@ impl Pipeline {
         self.assemble.iter_mut().for_each(|stage| stage.finish(now));
         self.flow(now);
         for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
-            stage.bring_all(session_store.as_mut());
+            stage.restore_all(session_store.as_mut());
             stage.finish(now);
         }
         self.flow(now);
@@ -313,7 +313,7 @@ impl Pipeline {
     fn deliver(&mut self, report: Report, now: Timestamp) {
         let Takers { assemble, sessions, agents } = self.route.report(&report);
         for shard in sessions {
-            self.sessions[shard].bring_for_report(&report, self.session_stores[shard].as_mut());
+            self.sessions[shard].restore_for_report(&report, self.session_stores[shard].as_mut());
             self.sessions[shard].report(report.clone(), now);
         }
         if agents {
@@ -334,7 +334,7 @@ impl Pipeline {
         for update in updates {
             let session = update.session.as_ref();
             let shard = session.map_or(0, |to| self.route.session(&to.tenant, &to.id));
-            self.sessions[shard].bring_for(&update, self.session_stores[shard].as_mut());
+            self.sessions[shard].restore_for(&update, self.session_stores[shard].as_mut());
             self.sessions[shard].handle(update, now);
         }
         for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {

@@ -442,7 +442,7 @@ pub(super) fn recover(
     };
     let restored = clock.elapsed().saturating_sub(begun);
     let session_stores = session_stores(config, &opened, &mut pipeline)?;
-    pipeline.keep_away(session_stores);
+    pipeline.use_session_store(session_stores);
     pipeline.leave_board();
     let (replayed, items) = replay(config, &mut last, &opened, &mut pipeline)?;
     clock.resume(last.now, last.shift);

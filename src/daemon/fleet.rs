@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::expect::Suite;
 use crate::engine::pipeline::EngineOptions;
-use crate::engine::sessions::Nowhere;
+use crate::engine::sessions::NoSessionStore;
 use crate::export::board::Board;
 use crate::export::http::Exporter;
 use crate::fleet::{FleetError, Gateway, InstanceParts, Role, WAITING};
@@ -71,7 +71,7 @@ pub(super) fn start(
         ask: Arc::new(move |stage, now| {
             offer(stage, embedder.as_ref(), judge.as_ref(), now);
         }),
-        runaways: Arc::new(move |stage, now| tell(stage, &Nowhere, now, telling.as_ref())),
+        runaways: Arc::new(move |stage, now| tell(stage, &NoSessionStore, now, telling.as_ref())),
         questions: Some(questions),
         stopping: halting,
     };

@@ -19,7 +19,7 @@ use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
 use crate::engine::sessions::{Found, Place, SessionId};
 #[cfg(feature = "kafka")]
-use crate::engine::sessions::{Nowhere, Sessions};
+use crate::engine::sessions::{NoSessionStore, Sessions};
 use crate::engine::span::TraceId;
 use crate::export::query::{ListRequest, Listing, Query};
 #[cfg(feature = "kafka")]
@@ -99,8 +99,9 @@ impl SessionQuery {
             Way::Tasks(tasks) => tasks.get(shard)?.send(message).await.ok()?,
             #[cfg(feature = "kafka")]
             Way::Worker(worker) => {
-                let question =
-                    Box::new(move |stage: &Sessions| sessions::answer(stage, &Nowhere, message));
+                let question = Box::new(move |stage: &Sessions| {
+                    sessions::answer(stage, &NoSessionStore, message);
+                });
                 worker.as_ref()?.try_send((u32::try_from(shard).ok()?, question)).ok()?;
             }
         }

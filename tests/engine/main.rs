@@ -2,7 +2,6 @@
 #![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod architecture;
-mod away;
 mod captures;
 mod clocks;
 mod conformance;
@@ -11,6 +10,7 @@ mod credal;
 mod decode;
 mod drift;
 mod drops;
+mod evicted;
 mod families;
 mod lenient;
 mod limits;

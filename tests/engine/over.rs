@@ -8,7 +8,7 @@ use agentgauge::engine::assemble::{Assemble, Input};
 use agentgauge::engine::counters::Counter;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
-use agentgauge::engine::sessions::Nowhere;
+use agentgauge::engine::sessions::NoSessionStore;
 use agentgauge::engine::span::{
     Arguments, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, ToolFacts,
     TraceId,
@@ -78,7 +78,7 @@ impl Daemon {
         let (_, _, sessions, _) = self.pipeline.lasting();
         let explained = sessions
             .iter()
-            .find_map(|stage| stage.explain(("", session, None), trace_id(trace), &Nowhere))
+            .find_map(|stage| stage.explain(("", session, None), trace_id(trace), &NoSessionStore))
             .unwrap();
         (explained.decided_on, explained.counted)
     }

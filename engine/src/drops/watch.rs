@@ -27,7 +27,6 @@ pub(super) struct Watch {
     /// What its usual traces take: values of a stream that drops are not among them.
     pub(super) usual: Spread,
     /// What outcomes have taught of its traces.
-    #[serde(default)]
     pub(super) learner: Learner,
     /// Of 1 - risk, for comparison with other versions.
     pub(super) level: MeanSequence,

@@ -1,5 +1,5 @@
-//! What lists of sessions go by: of each session in memory a card, kept up to date with it. A list reads cards one after the other, and
-//! looks into a session only for what its card does not say.
+//! Cards: what lists of sessions are sorted and filtered by, of each session in memory. A list reads cards one after the other, and a
+//! session only for what its card does not have.
 
 use super::key::{Agent, OVERFLOW};
 use super::record::TraceRecord;
@@ -10,72 +10,72 @@ use crate::explained::{SessionFilter, Sort};
 use crate::span::Timestamp;
 use crate::tenants::{TenantHash, tenant_hash};
 
-/// What the traces of a session add to its card.
+/// Sums over the traces of a session, for its card.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Listed {
-    // No trace ends later; unless `left`, one ends then.
+    // The last end of a trace; too late if `is_stale`.
     end: Timestamp,
     loops: u32,
-    // Traces that fail.
+    // How many traces fail.
     flagged: u32,
-    // Traces with a cost.
+    // How many traces have a cost.
     priced: u32,
-    // The trace that ended last went.
-    left: bool,
+    // Whether the trace that ended last was removed.
+    is_stale: bool,
 }
 
-/// What a trace adds to that with its scores.
+/// What a trace adds to these sums once it is scored.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Marks {
-    /// Loops that weigh.
+    /// How many of its loops weigh.
     pub(super) loops: u32,
     /// Whether it fails.
     pub(super) flagged: bool,
 }
 
-/// A session, as far as lists go by it.
+/// What lists of sessions are sorted and filtered by.
 #[derive(Clone, Debug)]
 pub(super) struct Card {
     /// Start of its first trace, in nanoseconds.
     pub(super) start: u64,
     end: u64,
-    // As orders have them: smaller comes first.
+    // Sort keys: the smaller comes first.
     reliability: u64,
     cost: u64,
     loops: u64,
     tenant: TenantHash,
-    /// Of its first trace.
+    /// The agent of its first trace.
     agent: Agent,
     open: bool,
     flagged: bool,
 }
 
-/// Cards by the numbers of their sessions, in blocks, so that none is moved when more come.
+/// Cards by the numbers of their sessions, in blocks: no card moves when more come.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cards(Vec<Vec<Option<Card>>>);
 
-/// Cards of a block.
+/// How many cards a block has.
 const BLOCK: usize = 1_024;
 
 impl Listed {
-    /// A trace is held, which adds no marks yet.
+    /// Adds a trace that is not scored yet.
     pub(super) fn add(&mut self, record: &TraceRecord) {
         if record.sent_end >= self.end {
-            (self.end, self.left) = (record.sent_end, false);
+            (self.end, self.is_stale) = (record.sent_end, false);
         }
         self.priced += u32::from(record.cost().is_some());
     }
 
-    /// A trace goes, with the marks that it added.
+    /// Takes a trace out, with its marks.
     pub(super) fn remove(&mut self, record: &TraceRecord) {
-        self.left |= record.sent_end == self.end;
+        self.is_stale |= record.sent_end == self.end;
         self.priced -= u32::from(record.cost().is_some());
         let Marks { loops, flagged } = record.marks();
         self.loops -= loops;
         self.flagged -= u32::from(flagged);
     }
 
-    /// A trace was scored: what it adds is counted anew.
+    /// Replaces the marks of a trace by those of its present scores.
     pub(super) fn mark(&mut self, record: &mut TraceRecord) {
         let before = record.marks();
         let loops = u32::try_from(record.weighing_loops().count()).unwrap_or(u32::MAX);
@@ -89,11 +89,11 @@ impl Listed {
 }
 
 impl Session {
-    /// Its card, where these are its scores; `None` while it has no traces.
+    /// Its card, given its scores; `None` while it has no traces.
     pub(super) fn card(&mut self, scores: SessionScores) -> Option<Card> {
-        if self.listed.left {
+        if self.listed.is_stale {
             let last = self.traces.iter().map(|record| record.sent_end).max();
-            (self.listed.end, self.listed.left) = (last.unwrap_or_default(), false);
+            (self.listed.end, self.listed.is_stale) = (last.unwrap_or_default(), false);
         }
         let first = self.first()?;
         let Listed { end, loops, flagged, priced, .. } = self.listed;
@@ -115,7 +115,7 @@ impl Session {
         })
     }
 
-    /// Counts anew what its traces add to its card.
+    /// Sums anew what its traces add to its card.
     pub(super) fn list(&mut self) {
         self.listed = Listed::default();
         for record in self.traces.iter_mut() {
@@ -127,7 +127,7 @@ impl Session {
 }
 
 impl Card {
-    /// Where it stands in an order; smaller comes first.
+    /// Its sort key in an order; the smaller comes first.
     pub(super) fn rank(&self, sort: Sort) -> u64 {
         match sort {
             Sort::Start => 0,
@@ -138,7 +138,8 @@ impl Card {
         }
     }
 
-    /// Whether it may fit, of a tenant of this hash if it matters.
+    /// Whether the session may pass a filter, and is of the tenant of this hash if one is given. What the card does not have is not
+    /// looked at.
     pub(super) fn may_fit(&self, filter: &SessionFilter, tenant: Option<TenantHash>) -> bool {
         filter.open.is_none_or(|open| open == self.open)
             && filter.loops.is_none_or(|loops| loops == (self.loops > 0))
@@ -147,14 +148,14 @@ impl Card {
             && (self.is_overflow() || filter.agent.admits_key(Some(self.agent.key())))
     }
 
-    /// Whether what it is called is said by its first trace alone.
+    /// Whether the agent's own name is known from the first trace only.
     pub(super) fn is_overflow(&self) -> bool {
         self.agent.key().service_name == OVERFLOW
     }
 }
 
 impl Cards {
-    /// Keeps the card of a session, or none.
+    /// Sets the card of a session, or removes it.
     pub(super) fn set(&mut self, number: u32, card: Option<Card>) {
         let (block, at) = place(number);
         while self.0.len() <= block {
@@ -172,7 +173,7 @@ impl Cards {
         }
     }
 
-    /// All from a number on, and the numbers without one.
+    /// All cards from a number on, with `None` for numbers without one.
     pub(super) fn from(&self, first: u32) -> impl Iterator<Item = (u32, Option<&Card>)> {
         let (block, at) = place(first);
         let blocks = self.0.iter().skip(block).enumerate();

@@ -1,4 +1,4 @@
-//! What many traces have in common, kept once in a shard.
+//! Parts that many trace records of a shard have in common, each kept once.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use super::record::{Course, TraceRecord};
 use super::scoring::Scored;
 use crate::hash::FixedMap;
 
-/// Things that are known; then all are forgotten. Who holds one keeps it.
+/// How many parts are known at most; then all are forgotten, and records keep those that they have.
 const MOST: usize = 4_096;
 
-/// What consists of more parts is of one trace.
+/// A course or a score with more entries is taken for that of a single trace, and not shared.
 const LARGEST: usize = 64;
 
 /// What the records of a shard share.
@@ -24,19 +24,19 @@ pub(super) struct Common {
 struct Pool<T>(FixedMap<Arc<T>, ()>);
 
 impl Common {
-    /// A course as others have it.
+    /// This course, shared with records that have the same.
     pub(super) fn course(&mut self, course: Course) -> Arc<Course> {
         let parts = parts_of(&course);
         self.courses.of(course, parts)
     }
 
-    /// Scores as others have them.
+    /// These scores, shared with records that have the same.
     pub(super) fn scored(&mut self, scored: Scored) -> Arc<Scored> {
         let parts = scored.signals.len();
         self.scores.of(scored, parts)
     }
 
-    /// Has a record that was read share with others.
+    /// Makes a deserialised record share its parts with others.
     pub(super) fn share(&mut self, record: &mut TraceRecord) {
         record.course = self.courses.share(Arc::clone(&record.course), parts_of(&record.course));
         record.scored = self.scores.share(Arc::clone(&record.scored), record.scored.signals.len());
@@ -55,7 +55,7 @@ impl<T: Eq + Hash> Pool<T> {
         self.add(Arc::new(item), parts)
     }
 
-    /// The same of something that is there already.
+    /// The same for an item that is already in an `Arc`.
     fn share(&mut self, item: Arc<T>, parts: usize) -> Arc<T> {
         match self.0.get_key_value(&*item) {
             Some((known, ())) => Arc::clone(known),

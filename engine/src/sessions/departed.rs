@@ -1,5 +1,5 @@
-//! Traces that left a session and may be heard of again; where there is no room the oldest is forgotten of the tenant that has the
-//! most of its share.
+//! Traces that left their session, of which updates may still come. Where there is no room, the oldest is forgotten of the tenant that
+//! uses the most of its share.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use super::tally::Tally;
 use crate::hash::FixedMap;
 use crate::tenants::{Shares, TenantCounts, TenantHash, TraceKey};
 
-/// What became of a trace.
+/// Why a trace left its session.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum Fate {
-    /// It went with its evicted session: final.
+    /// Its session was evicted: the trace is final.
     Evicted,
-    /// It moves to another session, which must not count again what was counted.
+    /// It moves to another session, which must not count again what this tally has counted.
     Moved(Box<Tally>),
 }
 
-/// The last traces that left, at most so many.
+/// The last `max` traces that left.
 #[derive(Clone, Debug)]
 pub(super) struct Departed {
     fates: FixedMap<TraceKey, (u64, Fate)>,
@@ -29,7 +29,7 @@ pub(super) struct Departed {
     max: usize,
 }
 
-/// The same as it is written down.
+/// The traces in a snapshot.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Saved<F> {
     fates: BTreeMap<TraceKey, (u64, F)>,
@@ -37,20 +37,20 @@ pub(super) struct Saved<F> {
 }
 
 impl Departed {
-    /// Makes room for `max` traces.
+    /// No traces yet.
     pub(super) fn new(max: usize) -> Self {
         let (fates, by_age, held) = Default::default();
         Self { fates, by_age, held, next: 0, max }
     }
 
-    /// What outlives the process.
+    /// The traces for a snapshot.
     pub(super) fn save(&self) -> Saved<&Fate> {
         let ids = self.by_age.values();
         let fates = ids.filter_map(|id| self.fates.get(id).map(|(age, fate)| (*id, (*age, fate))));
         Saved { fates: fates.collect(), next: self.next }
     }
 
-    /// Takes over what an earlier process remembered.
+    /// Takes over the traces of a snapshot.
     pub(super) fn restore(&mut self, saved: Saved<Fate>) {
         let ages = saved.fates.iter().map(|(trace, (age, _))| ((trace.tenant, *age), *trace));
         self.by_age = ages.collect();
@@ -75,13 +75,13 @@ impl Departed {
         over
     }
 
-    /// Returns whether the trace went with its session.
+    /// Whether the trace left as its session was evicted.
     pub(super) fn is_evicted(&self, trace: TraceKey) -> bool {
         self.fates.get(&trace).is_some_and(|(_, fate)| matches!(fate, Fate::Evicted))
     }
 
-    /// What a moved trace has counted. It stays known when it has arrived: an owner of the stage before, who begins further
-    /// back, tells it to the session that it left once more.
+    /// What a moved trace has counted. The trace stays known after that: an assembling stage that was restored from an earlier state
+    /// may send it to its former session once more.
     pub(super) fn arrive(&self, trace: TraceKey) -> Option<Tally> {
         match self.fates.get(&trace)? {
             (_, Fate::Evicted) => None,

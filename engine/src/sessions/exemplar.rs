@@ -18,7 +18,7 @@ pub(super) struct Exemplified {
 }
 
 impl Exemplified {
-    /// Adds a score that `trace`, which ended then, has or is the reason for, if there is one.
+    /// Adds a score, with the trace that has it or is the reason for it, if there is one, and the end of that trace.
     pub(super) fn observe(&mut self, score: Quanta, trace: Option<(Timestamp, TraceId)>) {
         self.histogram.observe(score);
         let Some(trace) = trace else { return };

@@ -25,7 +25,7 @@ use crate::signal::{self, Grounds, SignalName, loop_detection, tool_loop};
 use crate::span::{Source, TraceId};
 use crate::update::{Loop, OutputDigest, ToolCall};
 
-/// Calls of one loop that are shown.
+/// How many calls of a loop are shown.
 const MAX_CALLS: usize = 100;
 
 /// Explains a trace; `None` if the session does not hold it.
@@ -67,7 +67,7 @@ fn all_loops(session: &Session) -> Loops<'_> {
     traces.flat_map(|held| held.all_loops().map(|entry| (held.id, entry))).collect()
 }
 
-/// Those that have a call in the trace, or whose output it is that repeats.
+/// The loops that have a call in the trace, or in which its output repeats.
 fn through<'a>(all: &Loops<'a>, trace: TraceId) -> Vec<&'a Loop> {
     let is_in = |(owner, entry): &&(TraceId, &'a Loop)| {
         *owner == trace || (entry.kind.is_of_calls() && passes(entry, trace))
@@ -87,7 +87,7 @@ fn signal(
 ) -> SignalExplanation {
     let Signal { score, source, .. } = *scored;
     let risk = rules.risks([(name, score)]).next().map(|(_, risk)| risk);
-    // Where our judge stands in the place of a computed one, that stays what it is.
+    // A computed confidence stays as it is where our judge's stands in its place.
     let rest = Changed::of(held, rules, |other, own| {
         let is_it = other == name && own.source == source;
         (!is_it).then_some(own.score)
@@ -125,7 +125,7 @@ fn evidence(
     (by.evidence)(&scoring::facts(held, &[], rules), &grounds)
 }
 
-/// What an output was compared with, and by which embeddings: where there is no model, or it could not be asked, by hashed ones.
+/// What an output was compared with, and by which embeddings: hashed ones where there is no model or it could not be asked.
 fn compared(session: &Session, held: &TraceRecord) -> String {
     let current = held.output();
     let number = session.traces.number(held.id);
@@ -146,7 +146,7 @@ fn compared(session: &Session, held: &TraceRecord) -> String {
     format!("compared with the outputs of the traces before it, three at most, by {by}")
 }
 
-/// Who said so; the score that holds is among these.
+/// All sources of a score; the one that holds is among them.
 fn reported(held: &TraceRecord, name: &str, source: Source) -> Vec<String> {
     let said = held.rare().reported.iter();
     let said = said.filter(|score| score.name == name && score.source == source.name());
@@ -214,17 +214,17 @@ fn looped(
     }
 }
 
-/// The risks of a trace whose signals are others.
+/// The risks that a trace would have with other signals.
 #[derive(Clone, Copy, Debug)]
 struct Changed {
-    /// By all of them.
+    /// With the judge's scores.
     all: TraceRisk,
-    /// As if our judge had not been asked: what counts in the session's scores.
+    /// Without them, as the session's scores have it.
     own: TraceRisk,
 }
 
 impl Changed {
-    /// Of a trace whose signals have these scores; those without are not there.
+    /// With these scores; signals without one are left out.
     fn of(
         held: &TraceRecord,
         rules: &Rules,
@@ -237,7 +237,7 @@ impl Changed {
     }
 }
 
-/// The risks of a trace if a loop were not there; `None` if the trace is not held.
+/// The risks of a trace without a loop; `None` if the trace is not here.
 fn without(
     (session, all): (&Session, &Loops<'_>),
     id: TraceId,
@@ -253,13 +253,13 @@ fn without(
         (loop_detection::NAME, Quanta(Quanta::ONE))
     };
     Some(Changed::of(held, rules, |signal, own| {
-        // What somebody else said of it stands.
+        // A score that was reported stays.
         let ours = signal.as_str() == name && own.source == Source::Computed;
         Some(if ours { score } else { own.score })
     }))
 }
 
-/// The scores with some traces' risks changed; those of the session are as if our judge had not been asked.
+/// The session's scores with the risks of some traces changed; without the judge's scores.
 fn outlook(
     session: &Session,
     trace: TraceId,
@@ -286,8 +286,8 @@ fn outlook(
     }
 }
 
-/// The calls of a loop: found again among those of its traces; where too little of them is kept for that, the longest
-/// stretch of calls of its tools.
+/// The calls of a loop, found again among the calls of its traces; where too little is kept for that, the longest stretch of calls of
+/// its tools.
 fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
     if !entry.kind.is_of_calls() {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! All agents of a shard: bounded, first come. An agent of which nothing is certain takes no place of one of which something is:
-//! whom a trace belongs to may turn out to be somebody else.
+//! All agents of a shard, at most `max_agents`, the first ones that came. An agent of which no trace is certain takes no place from an
+//! agent of which one is: its traces may turn out to be another agent's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,47 +18,47 @@ use crate::tenants::{Shares, TenantCounts, TenantHash, tenant_hash};
 use crate::time::Moment;
 use crate::update::{AgentKey, SessionUpdate};
 
-/// The agents by name, and which of them changed.
+/// The agents of a shard, and which of them changed since they were told.
 #[derive(Clone, Debug)]
 pub(super) struct Fleet {
     // In no order.
     agents: Vec<(Agent, Summary)>,
-    // Invariant: where each agent stands.
+    // Invariant: has the place of each agent in `agents`.
     places: HashTable<usize>,
-    // Invariant: how many agents of each tenant there are, without those that share a series: certain ones, and others.
+    // Invariant: how many agents each tenant has, without `__overflow__`; those of which a trace is certain, and the others.
     certain: TenantCounts,
     uncertain: TenantCounts,
     shares: Shares,
     dirty: BTreeSet<Agent>,
-    // Those of them of which a session began to run away since they were told.
+    // Agents of which a session began to run away since they were told.
     urgent: BTreeSet<Agent>,
     gone: BTreeSet<Agent>,
-    // The agent that was asked for last and its place, if it is still among the dirty and not among the gone.
+    // The agent that was looked up last and its place, as long as it is dirty and not gone.
     current: Option<(Agent, usize)>,
     overflow: Agent,
     widths: Arc<[u64]>,
-    // Until when no pane has to go, by wall time.
+    // The wall time until which no pane leaves its window.
     edge: Timestamp,
-    /// How long an agent of which nothing is held is remembered, and how long if there is no room for others.
+    /// How long an agent without traces is remembered, and how long if there is no room for other agents.
     remember: Duration,
     remember_in_need: Duration,
     shard: u32,
-    // One sequence for all agents: an agent that comes back goes on above its tombstone.
+    // One sequence for all agents, so that an agent that comes again has a higher revision than its tombstone.
     revision: u64,
     options: AgentOptions,
 }
 
-/// The agents as they are written down.
+/// The agents in a snapshot.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Saved<A> {
-    // Pairs, since the order of the map is the reader's.
+    // Pairs: the reader sorts them.
     agents: Vec<(Agent, A)>,
     revision: u64,
 }
 
 impl Fleet {
-    /// No agents yet; one is forgotten when it was quiet for the agents' memory, or, where there is no room for others, for `idle` and the
-    /// longest window.
+    /// No agents yet. An agent is forgotten when it was quiet for `agents.memory` or, where there is no room for others, for `idle` and
+    /// the longest window.
     pub(super) fn new(shard: u32, options: AgentOptions, idle: Duration) -> Self {
         let longest = options.windows.iter().max().copied().unwrap_or_default();
         Self {
@@ -92,7 +92,7 @@ impl Fleet {
         Arc::clone(&self.widths)
     }
 
-    /// What outlives the process.
+    /// The agents for a snapshot.
     pub(super) fn save(&self) -> Saved<&Summary> {
         let agents = self.agents.iter().map(|(agent, summary)| (agent.clone(), summary));
         let mut agents: Vec<_> = agents.collect();
@@ -100,7 +100,7 @@ impl Fleet {
         Saved { agents, revision: self.revision }
     }
 
-    /// Takes over what an earlier process held; everything counts as changed.
+    /// Takes over the agents of a snapshot; all count as changed.
     pub(super) fn restore(&mut self, saved: Saved<Summary>) {
         self.revision = saved.revision;
         for (agent, held) in saved.agents {
@@ -112,7 +112,7 @@ impl Fleet {
         }
     }
 
-    /// The agent that something with this key counts towards, and why that is `__overflow__`, if it is.
+    /// The agent that a trace of this key counts towards, and why that is `__overflow__`, if it is.
     pub(super) fn resolve(
         &self,
         key: &AgentKey,
@@ -132,7 +132,7 @@ impl Fleet {
         }
     }
 
-    /// The agent of this key, as all others that know it have it.
+    /// The agent of this key, shared with everything that refers to it.
     pub(super) fn known(&self, key: &AgentKey) -> Agent {
         let known = self.held(key).map(|(known, _)| known.clone());
         known.unwrap_or_else(|| Agent::from(key.clone()))
@@ -147,14 +147,14 @@ impl Fleet {
         self.places.find(agent.hash(), |place| self.agents[*place].0 == *agent).copied()
     }
 
-    /// Has an agent found at this place, where it is.
+    /// Enters the place of an agent.
     fn stands_at(&mut self, place: usize) {
         let Self { places, agents, .. } = self;
         let hash = |place: &usize| agents[*place].0.hash();
         places.insert_unique(hash(&place), place, hash);
     }
 
-    /// Has nobody found at this place.
+    /// Takes the place of an agent out.
     fn leaves(&mut self, place: usize) {
         let hash = self.agents[place].0.hash();
         if let Ok(found) = self.places.find_entry(hash, |other| *other == place) {
@@ -166,7 +166,7 @@ impl Fleet {
         if uncertain { &self.uncertain } else { &self.certain }
     }
 
-    /// One trace more of an agent.
+    /// Counts one more trace of an agent.
     pub(super) fn hold(&mut self, agent: &Agent, is_certain: bool) -> &mut Summary {
         if is_certain && self.summary(agent).uncertain {
             self.ascertain(agent);
@@ -176,7 +176,7 @@ impl Fleet {
         summary
     }
 
-    /// Notes that something is certain of an agent.
+    /// Notes that a trace is certain to be this agent's.
     fn ascertain(&mut self, agent: &Agent) {
         self.summary(agent).uncertain = false;
         if *agent != self.overflow {
@@ -217,7 +217,7 @@ impl Fleet {
         self.agents.len()
     }
 
-    /// Counts from zero again; every agent counts as changed.
+    /// Lets all counters start from zero; every agent counts as changed.
     pub(super) fn restart_counts(&mut self) {
         for (agent, summary) in &mut self.agents {
             summary.restart_counts();
@@ -225,7 +225,7 @@ impl Fleet {
         }
     }
 
-    /// When panes or agents may have to go next, by wall time.
+    /// The wall time at which the next pane or agent may have to go.
     pub(super) fn poll_timeout(&self, wall: Timestamp) -> Option<Timestamp> {
         (!self.agents.is_empty()).then(|| self.edge_after(wall))
     }
@@ -235,7 +235,7 @@ impl Fleet {
         Timestamp((wall.0 / width).saturating_add(1).saturating_mul(width))
     }
 
-    /// The wall clock was set: what is in no window by it goes.
+    /// Removes panes that are in no window now that the wall clock was set.
     pub(super) fn stepped(&mut self, moment: Moment, is_back: bool) {
         let agents: Vec<Agent> = self.agents.iter().map(|(agent, _)| agent.clone()).collect();
         for agent in agents.iter().filter(|_| is_back) {
@@ -246,7 +246,7 @@ impl Fleet {
         self.handle_timeout(moment);
     }
 
-    /// Lets old panes go, and agents that nothing was heard of for long; returns how many of these had to make room.
+    /// Removes panes that are in no window, and agents that were quiet for long; returns how many agents went early, to make room.
     pub(super) fn handle_timeout(&mut self, Moment { now, wall }: Moment) -> usize {
         if wall < self.edge {
             return 0;
@@ -266,7 +266,7 @@ impl Fleet {
         making_room
     }
 
-    /// Where there is no room for another agent, lets a few go that were quiet for longest; returns how many.
+    /// Where there is no room for another agent, removes a few that were quiet for longest; returns how many.
     fn make_room(&mut self, now: Timestamp) -> usize {
         let max = self.options.max_agents;
         if [false, true].into_iter().all(|uncertain| {
@@ -306,7 +306,7 @@ impl Fleet {
         count
     }
 
-    /// One message for each agent that changed, in the order of their names; so many at most.
+    /// One update for each agent that changed, in the order of their names, `most` at most.
     pub(super) fn drain(&mut self, most: usize) -> Vec<SessionUpdate> {
         self.current = None;
         let mut updates = Vec::new();
@@ -319,7 +319,7 @@ impl Fleet {
         updates
     }
 
-    /// Likewise, of the agents of which a session began to run away.
+    /// The same for agents of which a session began to run away.
     pub(super) fn drain_urgent(&mut self, most: usize) -> Vec<SessionUpdate> {
         self.current = None;
         let mut updates = Vec::new();
@@ -332,12 +332,12 @@ impl Fleet {
         updates
     }
 
-    /// Whether a session began to run away of an agent that was not told since.
+    /// Whether a session began to run away since its agent was told.
     pub(super) fn is_urgent(&self) -> bool {
         !self.urgent.is_empty()
     }
 
-    /// Adds a session of this agent that runs away.
+    /// Adds a session that runs away to its agent.
     pub(super) fn run_away(&mut self, agent: &Agent, cause: Cause) {
         self.summary(agent).run_away(cause);
         self.urgent.insert(agent.clone());
@@ -385,5 +385,5 @@ fn tenant_of(agent: &AgentKey) -> TenantHash {
     tenant_hash(Some(&agent.tenant))
 }
 
-/// Nanoseconds between two looks at the agents if there are no windows.
+/// How often agents are checked if there are no windows, in nanoseconds.
 const NO_WINDOWS: u64 = 60_000_000_000;

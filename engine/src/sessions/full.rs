@@ -1,11 +1,11 @@
-//! Sessions that have as many traces as they may: the assemble stage refuses further ones while their senders can be told.
+//! Sessions that have `max_traces_per_session` traces: the assemble stage refuses further traces while their senders can still be told.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::key::SessionId;
 
-/// Sessions that are named at most; traces of further full ones are dropped, and counted, when they come here.
+/// How many full sessions are named at most; traces of other full sessions are dropped and counted when they get here.
 const MAX_NAMED: usize = 1_000;
 
 /// The full sessions of a shard.
@@ -17,7 +17,7 @@ pub(super) struct FullSessions {
 }
 
 impl FullSessions {
-    /// The session has its most.
+    /// Adds a session.
     pub(super) fn add(&mut self, id: &SessionId) {
         if self.ids.len() < MAX_NAMED && !self.ids.contains(id) {
             self.ids.insert(Arc::new(id.clone()));
@@ -25,12 +25,12 @@ impl FullSessions {
         }
     }
 
-    /// The session takes traces, or is not held any more.
+    /// Removes a session that has room again, or is not in memory any more.
     pub(super) fn remove(&mut self, id: &SessionId) {
         self.changed |= self.ids.remove(id);
     }
 
-    /// All of them, if they are others than when this was asked last.
+    /// All full sessions, if they are others than at the last call.
     pub(super) fn news(&mut self) -> Option<BTreeSet<Arc<SessionId>>> {
         std::mem::take(&mut self.changed).then(|| self.ids.clone())
     }

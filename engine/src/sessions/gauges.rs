@@ -1,4 +1,4 @@
-//! What a session shows while it lasts: that it is open and with which scores, what it took, what loops in it and what stalls.
+//! Gauges of agents that follow a session while it lasts: that it is open, its scores, what it took, its loops, its silent traces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::span::TraceId;
 use crate::update::Effort;
 
 impl Session {
-    /// Brings the gauges up to date: whether it is open, with which scores, and what loops.
+    /// Brings the gauges up to date with the session and the time.
     pub(super) fn refresh(&mut self, shared: &mut Shared) {
         let placed = self.placing(&shared.rules);
         if placed != self.placed {
@@ -52,7 +52,7 @@ impl Session {
         self.restless = Some(restless).filter(|restless| !restless.is_empty());
     }
 
-    /// Whose open session it is and with which scores; `None` if it is closed.
+    /// The agent among whose open sessions it counts, and its scores; `None` if it is closed.
     pub(super) fn placing(&self, rules: &Rules) -> Option<(Agent, SessionScores)> {
         let first = self.first().filter(|_| !self.closed)?;
         Some((first.agent().clone(), self.scores(rules)))
@@ -68,12 +68,12 @@ impl Session {
         }
     }
 
-    /// Its done traces, the last one first.
+    /// Its done traces, the one that started last first.
     pub(super) fn done_from_last(&self) -> impl Iterator<Item = &TraceRecord> {
         self.traces.iter().rev().filter(|record| !record.panes.is_empty())
     }
 
-    /// Replaces what a trace took, as it counts among its agent's traces and in this session. When its scores change, that mostly stays.
+    /// Replaces what a trace took in the sums of its agent and of this session.
     pub(super) fn retake(
         &mut self,
         before: Option<TraceTook>,
@@ -98,7 +98,7 @@ impl Session {
         }
     }
 
-    /// Whose effort is how much; `None` before a trace is done.
+    /// What the session took, and the agent that is told; `None` before a trace is done.
     fn spending(&self) -> Option<Spending> {
         let first = self.first().filter(|_| self.done > 0)?;
         let answer_words = self.done_from_last().find_map(TraceRecord::answer_words);
@@ -106,7 +106,7 @@ impl Session {
         Some(Spending { agent: first.agent().clone(), start: first.start, effort })
     }
 
-    /// Tells its agent what it took, if that has changed. A function of its own for who counts instructions.
+    /// Tells its agent what the session took, if that has changed. Not inlined, so that profiles show it.
     #[inline(never)]
     fn spend(&mut self, shared: &mut Shared) {
         let first = self.first().map(|first| (first.agent(), first.start));
@@ -134,7 +134,7 @@ impl Session {
         }
     }
 
-    /// What loops have grown within `loop_hold`, in traces that are open or done: however short a loop was, it is seen for that long.
+    /// The loops that have grown within `loop_hold`, of open and done traces: even the shortest loop is shown for that long.
     fn loops_going_on(
         &self,
         Restless { growing, deadline, .. }: &mut Restless,
@@ -162,7 +162,7 @@ impl Session {
         looping
     }
 
-    /// Notes the limits that a trace, and the session by it, has gone over, and counts each once.
+    /// Notes which limits a trace and its session exceed, and counts each once.
     pub(super) fn hold_against_limits(&mut self, trace: TraceId, shared: &mut Shared) {
         let Shared { rules, fleet, now, .. } = shared;
         let Some(record) = self.traces.get_mut(trace) else { return };
@@ -191,7 +191,7 @@ impl Session {
         }
     }
 
-    /// The limits of sessions that it has gone over; they are those of the agent of its first trace.
+    /// The session limits that it exceeds, of those that are set for the agent of its first trace.
     pub(super) fn exceeded(&self, rules: &Rules) -> Vec<Exceeded> {
         let (Some(first), Some((_, last))) = (self.first(), self.traces.last_place()) else {
             return Vec::new();
@@ -207,7 +207,7 @@ impl Session {
         rules.limits.exceeded(first.named(), Run::Session, &usage).collect()
     }
 
-    /// What has grown over a limit within `loop_hold`.
+    /// The limits whose excess has grown within `loop_hold`.
     fn limits_gone_over(
         &self,
         Restless { over, deadline, .. }: &mut Restless,
@@ -231,7 +231,7 @@ impl Session {
         runaways
     }
 
-    /// How many of its open traces nothing has come of for how long, by agent; the next level has a deadline.
+    /// How many of its open traces are silent, by agent and level; sets the deadline of the next level.
     fn silent(
         &self,
         Restless { open, deadline, .. }: &mut Restless,
@@ -240,7 +240,7 @@ impl Session {
         let stall_after = shared.rules.stall_after;
         let mut silent: BTreeMap<(Agent, Level), u64> = BTreeMap::new();
         let held = open.iter().filter_map(|trace| self.traces.get(*trace));
-        // Who waits for a person is not stalled.
+        // A trace that waits for a person does not stall.
         for record in held.filter(|record| record.waits_since().is_none()) {
             let heard = record.touched(shared.now);
             let level = silences::level(shared.now.0.saturating_sub(heard.0), stall_after);
@@ -256,9 +256,9 @@ impl Session {
 }
 
 impl Restless {
-    /// Whether there is nothing of it.
+    /// Whether there is nothing in it.
     fn is_empty(&self) -> bool {
-        // A deadline is that of one of these.
+        // A deadline is that of one of the others.
         let Self { deadline: _, growing, over, runaways, open, silent } = self;
         growing.is_empty()
             && over.is_empty()
@@ -267,7 +267,7 @@ impl Restless {
             && silent.is_empty()
     }
 
-    /// Tells agents how many of its traces are silent.
+    /// Tells agents how many of the session's traces are silent.
     pub(super) fn stand(&mut self, silent: BTreeMap<(Agent, Level), u64>, shared: &mut Shared) {
         if self.silent == silent {
             return;

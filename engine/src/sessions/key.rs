@@ -1,4 +1,4 @@
-//! What things are filed under: sessions and agents, in an order.
+//! The keys of sessions and agents, and their order.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -55,7 +55,7 @@ pub(super) struct Agent(Arc<Named>);
 #[derive(Debug)]
 struct Named {
     key: AgentKey,
-    /// All parts in the order that counts: one comparison instead of five.
+    /// The parts of the key in the order of comparison, so that one comparison does.
     joined: String,
     hash: u64,
 }
@@ -76,7 +76,7 @@ impl Agent {
         &self.0.key
     }
 
-    /// What [`hash`] has of its key.
+    /// The [`hash`] of its key.
     pub(super) fn hash(&self) -> u64 {
         self.0.hash
     }
@@ -102,7 +102,7 @@ impl Ord for Agent {
         if self.is(other) {
             return Ordering::Equal;
         }
-        // Parts that hold the separator may join to the same.
+        // Parts that contain the separator may join to the same text.
         self.0.joined.cmp(&other.0.joined).then_with(|| parts(self).cmp(&parts(other)))
     }
 }
@@ -127,7 +127,7 @@ impl PartialOrd for Agent {
     }
 }
 
-/// What an agent of this key is found by.
+/// The hash by which an agent of this key is found.
 pub(super) fn hash(key: &AgentKey) -> u64 {
     BuildHasherDefault::<FixedHasher>::default().hash_one(key)
 }

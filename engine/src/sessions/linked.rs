@@ -1,4 +1,4 @@
-//! Traces of a session that go on with one another: loops are found in them as one sequence.
+//! Chains of traces of a session, in which loops are found as in one sequence.
 
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ impl Session {
         at.saturating_sub(1)..self.traces.len().min(at + 2)
     }
 
-    /// Whether no trace around this place is or was part of a chain, as mostly.
+    /// Whether no trace around this place is or was part of a chain, which is the common case.
     fn stands_alone(&self, place: (Timestamp, TraceId)) -> bool {
         let around = self.traces.some(self.around(place));
         let goes_on =
@@ -55,7 +55,7 @@ impl Session {
 
     /// Finds loops in one chain, and adds the traces for which something changed.
     fn link(&mut self, chain: Range<usize>, options: &LoopOptions, changed: &mut Vec<TraceId>) {
-        // A trace that stands alone has its own loops.
+        // A trace in no chain has its own loops.
         let links = match self.traces.some(chain.clone()) {
             [] | [_] => Vec::new(),
             records => chain::links(&records.iter().collect::<Vec<_>>(), options),
@@ -69,7 +69,7 @@ impl Session {
         }
     }
 
-    /// The traces that hang together with the one of this number.
+    /// The chain of the trace of this number.
     fn chain(&self, number: usize) -> Range<usize> {
         let goes_on = |before: usize| {
             self.traces.len() > before + 1

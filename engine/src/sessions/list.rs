@@ -1,5 +1,5 @@
-//! Sessions in a list: which come first is found out by their cards, a bounded number at a time, so that a long list never
-//! holds up a stage; rows are made of those alone.
+//! Lists of sessions. Cards tell which sessions come first, a bounded number of cards at a time, so that a long list never holds up a
+//! stage; rows are made of those sessions alone.
 
 use std::collections::BTreeSet;
 
@@ -15,21 +15,21 @@ use crate::loops::worst;
 use crate::tenants::tenant_hash;
 use crate::view::{SessionView, TokensView};
 
-/// What a list is to have.
+/// What a list asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Which sessions.
+    /// The filter.
     pub filter: &'a SessionFilter,
-    /// In which order.
+    /// The order.
     pub sort: Sort,
-    /// How many of them.
+    /// The length.
     pub most: usize,
 }
 
-/// What it takes to look into a session, or at a trace of it, in cards that are read meanwhile.
+/// The cost of looking into a session, or at one of its traces, in cards.
 pub const LOOK: usize = 20;
 
-/// Where a session stands in an order; the first comes first.
+/// The place of a session in an order.
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Place {
     rank: u64,
@@ -42,17 +42,17 @@ pub struct Place {
 /// A part of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
-    /// Of the sessions that fit so many as are wanted, the first of them.
+    /// The first of the sessions that pass the filter, as many as are asked for.
     pub places: BTreeSet<Place>,
-    /// How many fit.
+    /// How many pass the filter.
     pub total: u64,
     /// The place after which to go on; `None` at the end.
     pub next: Option<u32>,
-    /// How much work it was.
+    /// The work that it took, in cards.
     pub work: usize,
 }
 
-/// What there is of an id, if its scope is not known.
+/// What is found by an id.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Found {
     /// Nothing.
@@ -120,7 +120,7 @@ pub(super) fn rows(
     rows
 }
 
-/// Whether a session does what is asked for and its card does not say; adds what it took to find out.
+/// Whether a session passes the parts of the filter that its card cannot tell; adds the work that this took.
 fn looks_like(
     session: Option<&Session>,
     card: &Card,

@@ -18,16 +18,16 @@
 //! |---|---|---|
 //! | `trace_updates` | `malformed` | updates without a usable trace id, session, agent or state: dropped |
 //! | | `stale` | updates of a lower revision than the one held: dropped |
-//! | | `unheld` | words that nothing more comes of a trace that is not held as a done one: dropped |
-//! | | `late` | updates of traces that went with their evicted session: dropped |
+//! | | `unheld` | updates that seal a trace that is not held as a done one: dropped |
+//! | | `late` | updates of traces of an evicted session: dropped |
 //! | | `session_full` | updates of further traces over `max_traces_per_session`: dropped |
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
 //! | | `tenant_overflow` | likewise because of the tenant's share of `max_agents` |
-//! | `sessions` | `evicted` | sessions let go of because of `max_sessions` |
-//! | | `trace_not_done` | traces that were not done when their session went: in no score |
-//! | `away` | `left` | sessions for which there was no room in memory: kept elsewhere |
-//! | | `returned` | those of them that came back |
-//! | | `lost` | those of them that could not be read |
+//! | `sessions` | `evicted` | sessions that were closed and dropped because of `max_sessions` |
+//! | | `trace_not_done` | traces that were not done when their session was evicted: in no score |
+//! | `away` | `left` | sessions evicted to the session store |
+//! | | `returned` | those of them that were restored |
+//! | | `lost` | those of them whose bytes could not be read |
 //! | `departed_traces` | `forgotten` | over `max_departed_traces`: they may count twice |
 //! | `agents` | `forgotten` | quiet agents that had to make room for others before `agents.memory` was over |
 //! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
@@ -38,11 +38,11 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
-mod away;
 mod card;
 mod chain;
 mod common;
 mod departed;
+mod evicted;
 mod exemplar;
 mod explain;
 mod fleet;
@@ -80,14 +80,14 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-pub use away::{Nowhere, SessionPlace, SessionStore};
+pub use evicted::{NoSessionStore, SessionPlace, SessionStore};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
 pub use list::{Found, LOOK, Part, Place, Wanted};
 
-use away::{EvictedSessions, Stub};
 use common::Common;
 use departed::{Departed, Fate};
+use evicted::{EvictedSession, EvictedSessions};
 use fleet::Fleet;
 use full::FullSessions;
 use rules::Rules;
@@ -113,9 +113,9 @@ use super::view::SessionView;
 pub struct Sessions {
     sessions: SessionTable,
     loops: BTreeSet<(Timestamp, Arc<SessionId>)>,
-    // By number, in no order; some may be gone, or be there twice.
+    // Numbers of sessions with verdicts to count, in no order; a session may be here twice, or be gone.
     unsettled: Vec<u32>,
-    away: EvictedSessions,
+    evicted: EvictedSessions,
     departed: Departed,
     waiting: Waiting,
     run_outcomes: RunOutcomes,
@@ -136,7 +136,7 @@ struct Saved<'a> {
     runs: &'a RunIndex,
     fleet: fleet::Saved<&'a Summary>,
     now: Timestamp,
-    away: Vec<(&'a SessionId, &'a Stub)>,
+    evicted: Vec<(&'a SessionId, &'a EvictedSession)>,
 }
 
 impl Sessions {
@@ -157,7 +157,7 @@ impl Sessions {
             sessions: SessionTable::default(),
             loops: BTreeSet::new(),
             unsettled: Vec::new(),
-            away: EvictedSessions::default(),
+            evicted: EvictedSessions::default(),
             departed,
             waiting,
             run_outcomes,
@@ -234,25 +234,25 @@ impl Sessions {
 
     /// When `handle_timeout` has something to do next.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let sessions = STANDINGS.iter().filter_map(|standing| self.next_quiet(*standing));
+        let sessions = ORDERS.iter().filter_map(|order| self.next_quiet(*order));
         let sessions = sessions.map(|(deadline, _)| deadline).min();
         let loops = self.loops.first().map(|(deadline, _)| *deadline);
         let edge = self.shared.fleet.poll_timeout(self.shared.wall());
         let fleet = edge.map(|edge| self.shared.shift.time(edge));
-        let away = self.away.poll_timeout();
+        let evicted = self.evicted.poll_timeout();
         let reports = [self.waiting.poll_timeout(), self.run_outcomes.poll_timeout()];
-        [sessions, loops, away, fleet].into_iter().chain(reports).flatten().min()
+        [sessions, loops, evicted, fleet].into_iter().chain(reports).flatten().min()
     }
 
-    /// Closes and evicts what was quiet for long enough.
+    /// Closes the sessions that were quiet for long enough, and evicts the closed ones that were quiet for as long again.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.advance(now);
         let now = self.shared.now;
-        for standing in STANDINGS {
-            while let Some((_, number)) = self.next_quiet(standing).filter(|(due, _)| *due <= now) {
+        for order in ORDERS {
+            while let Some((_, number)) = self.next_quiet(order).filter(|(due, _)| *due <= now) {
                 let Some(session) = self.sessions.at(number) else { break };
                 let id = Arc::clone(&session.id);
-                match standing {
+                match order {
                     _ if self.sessions.refile(number) => {}
                     EvictionOrder::Open => {
                         self.change_known(&id, |session, shared| session.close(IDLE, shared));
@@ -271,8 +271,8 @@ impl Sessions {
         self.shared.counts.add_many("agents", "forgotten", forgotten as u64);
     }
 
-    /// From here on wall time is ahead of the time by `shift`: the wall clock was set. No timer moves; ends of traces are held
-    /// against the new wall time, and what is then in no window goes.
+    /// Takes note that the wall clock was set: it is ahead of the stage's time by `shift` from here on. No timer moves; ends of traces
+    /// are compared with the new wall time, and traces that are then in no window leave their panes.
     pub fn shift_to(&mut self, shift: WallShift) {
         let is_back = shift < self.shared.shift;
         if shift != self.shared.shift {
@@ -281,25 +281,25 @@ impl Sessions {
         }
     }
 
-    /// The end of input: closes all sessions. They stay to be looked at.
+    /// Closes all sessions at the end of the input. They can still be asked for.
     pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
         let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
         let mut open: Vec<_> =
-            places.filter(|((standing, _), _)| *standing == EvictionOrder::Open).collect();
+            places.filter(|((order, _), _)| *order == EvictionOrder::Open).collect();
         open.sort_unstable();
         for (_, id) in open {
             self.change_known(&id, |session, shared| session.close(FINISHED, shared));
         }
     }
 
-    /// One message for every agent of which something changed, in the order of their keys:
-    /// everything but its panes, of which only those that changed.
+    /// One update for every agent that changed, in the order of their keys: all that is known of the agent, but of its panes only
+    /// those that changed.
     pub fn drain(&mut self) -> Vec<SessionUpdate> {
         self.drain_some(usize::MAX)
     }
 
-    /// Likewise, of so many agents at most; none once all that changed was told.
+    /// The same for `most` agents at most; empty once every change has been told.
     pub fn drain_some(&mut self, most: usize) -> Vec<SessionUpdate> {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         let begun = |number: u32| self.sessions.at(number)?.first().map(|first| first.start);
@@ -315,12 +315,12 @@ impl Sessions {
         self.shared.fleet.drain(most)
     }
 
-    /// Whether something changed that people are paged for: a session began to run away.
+    /// Whether something changed for which people are paged: a session began to run away.
     pub fn is_urgent(&self) -> bool {
         self.shared.fleet.is_urgent()
     }
 
-    /// As [`Sessions::drain_some`], of the agents of which something is urgent. Verdicts of traces that are done wait for that one.
+    /// As [`Sessions::drain_some`], but only of agents with an urgent change; verdicts of done traces are counted by that one alone.
     pub fn drain_urgent(&mut self, most: usize) -> Vec<SessionUpdate> {
         self.shared.fleet.drain_urgent(most)
     }
@@ -328,13 +328,13 @@ impl Sessions {
     /// The session in memory that has this id, explained; `None` if there is none, or several. The tenant is empty without
     /// tenants.
     pub fn session(&self, tenant: &str, id: &str) -> Option<SessionView> {
-        match self.found((tenant, id, None), &Nowhere) {
+        match self.found((tenant, id, None), &NoSessionStore) {
             Found::One(session) => Some(*session),
             Found::Nothing | Found::Several(_) => None,
         }
     }
 
-    /// What has this id, and, if it is told, this scope; of those that are away too: one that is stays away.
+    /// The sessions of this id and, if one is given, of this scope, in memory or evicted. An evicted one stays so.
     pub fn found(
         &self,
         session: (&str, &str, Option<&str>),
@@ -350,13 +350,13 @@ impl Sessions {
         }
     }
 
-    /// One session, explained, in memory or away; `None` if it is not there.
+    /// One session, explained, in memory or evicted; `None` if there is none of this id.
     pub fn session_in(
         &self,
         id: &SessionId,
         session_store: &dyn SessionStore,
     ) -> Option<SessionView> {
-        let session = self.look(id, session_store)?;
+        let session = self.session_ref(id, session_store)?;
         (!session.traces.is_empty()).then(|| view::session(&session, &self.shared.rules))
     }
 
@@ -384,7 +384,7 @@ impl Sessions {
         session_store: &dyn SessionStore,
     ) -> Option<TraceExplanation> {
         let known = self.known(session).into_iter();
-        let mut seen = known.filter_map(|id| self.look(&id, session_store));
+        let mut seen = known.filter_map(|id| self.session_ref(&id, session_store));
         seen.find_map(|session| explain::explain(&session, trace, &self.shared.rules))
     }
 
@@ -434,7 +434,7 @@ impl Sessions {
             runs: &self.shared.runs,
             fleet: self.shared.fleet.save(),
             now: self.shared.now,
-            away: self.away.save(),
+            evicted: self.evicted.save(),
         }
     }
 
@@ -457,7 +457,7 @@ impl Sessions {
         self.shared.now = self.shared.now.max(now);
     }
 
-    /// Forgets a trace that moved, and keeps what it counted for where it goes.
+    /// Removes a trace that moved to another session, and keeps its tally for that one.
     fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) {
         let mut tally = None;
         let (mut homeless, mut outcomes) = (Vec::new(), Vec::new());
@@ -480,7 +480,7 @@ impl Sessions {
         }
     }
 
-    /// Changes a session that has this number, or is not held and is made, and files it where it belongs then.
+    /// Changes the session of this number, or a new one if it has none, and files it where it then belongs.
     fn change(
         &mut self,
         (id, number): (SessionId, Option<u32>),
@@ -489,7 +489,7 @@ impl Sessions {
         if let Some(number) = number {
             return self.change_at(number, change);
         }
-        if !self.away.keeps && self.sessions.len() >= self.max_sessions {
+        if !self.evicted.has_store && self.sessions.len() >= self.max_sessions {
             self.make_room(tenant_hash(Some(&id.tenant)));
         }
         let widths = self.shared.fleet.widths();
@@ -498,14 +498,14 @@ impl Sessions {
         self.file(session);
     }
 
-    /// Changes a session, if it is held, and files it where it belongs then.
+    /// Changes a session, if it is in memory, and files it where it then belongs.
     fn change_known(&mut self, id: &SessionId, change: impl FnOnce(&mut Session, &mut Shared)) {
         if let Some(number) = self.sessions.number(id) {
             self.change_at(number, change);
         }
     }
 
-    /// Likewise, of a number.
+    /// Changes the session of a number, and files it where it then belongs.
     fn change_at(&mut self, number: u32, change: impl FnOnce(&mut Session, &mut Shared)) {
         let Some(session) = self.sessions.at_mut(number) else { return };
         let (before, deadline, waits) =
@@ -525,7 +525,7 @@ impl Sessions {
         if !waits && session.is_unsettled() {
             self.unsettled.push(number);
         }
-        // Within a standing it may wait until its turn comes.
+        // A session that belongs later in the same order stays where it is filed until its turn comes.
         let moves = after.0 != session.filed.0 || after < session.filed;
         let placed = session.placed.as_ref().map(|(_, scores)| *scores);
         let card = session.card(placed.unwrap_or_else(|| session.scores(&self.shared.rules)));
@@ -538,7 +538,7 @@ impl Sessions {
         }
     }
 
-    /// Takes note that nothing more will come of a trace.
+    /// Seals a trace.
     fn seal(&mut self, id: &SessionId, trace: TraceId, revision: u64) {
         let session = self.sessions.get_mut(id);
         let fleet = &mut self.shared.fleet;
@@ -575,12 +575,13 @@ impl Sessions {
 
     /// Evicts one session for one of this tenant.
     fn make_room(&mut self, newcomer: TenantHash) {
-        if let Some((standing, id)) = self.first_to_go(Some(newcomer)) {
-            self.push_out(standing, &id);
+        if let Some((order, id)) = self.first_to_go(Some(newcomer)) {
+            self.push_out(order, &id);
         }
     }
 
-    /// Of the tenant that has the most in proportion to its share, a session that is empty, or the one that closed first, or the quietest.
+    /// The session to evict first: of the tenant with the most sessions in proportion to its share an empty session, else the one that
+    /// closed first, else the quietest.
     fn first_to_go(
         &mut self,
         newcomer: Option<TenantHash>,
@@ -594,20 +595,20 @@ impl Sessions {
         }
     }
 
-    /// Closes a session and lets go of it, as there is no room.
-    fn push_out(&mut self, standing: EvictionOrder, id: &Arc<SessionId>) {
-        if standing == EvictionOrder::Open {
+    /// Closes a session and drops it, as there is no room.
+    fn push_out(&mut self, order: EvictionOrder, id: &Arc<SessionId>) {
+        if order == EvictionOrder::Open {
             self.change_known(id, |session, shared| session.close(EVICTED, shared));
         }
         self.shared.counts.add_many(
             "sessions",
             "evicted",
-            u64::from(standing != EvictionOrder::Empty),
+            u64::from(order != EvictionOrder::Empty),
         );
         self.evict(id);
     }
 
-    /// Keeps a session for longer that has a trace of which nothing is counted yet; returns whether it has.
+    /// Keeps a session for another `session_idle` if nothing of one of its traces is counted yet; returns whether that is so.
     fn stays(&mut self, number: u32) -> bool {
         let idle = self.shared.rules.session_idle;
         let Some(session) = self.sessions.at_mut(number).filter(|session| session.is_uncertain())
@@ -619,6 +620,7 @@ impl Sessions {
         true
     }
 
+    /// Drops a session that is closed or empty.
     fn evict(&mut self, id: &Arc<SessionId>) {
         let Some(session) = self.sessions.remove(id) else { return };
         self.unfile(&session);
@@ -630,11 +632,11 @@ impl Sessions {
         }
     }
 
-    /// When the session of this standing that is due first is, and its number.
-    fn next_quiet(&self, standing: EvictionOrder) -> Option<(Timestamp, u32)> {
+    /// The first deadline of the sessions that are filed under an order, and the number of that session.
+    fn next_quiet(&self, order: EvictionOrder) -> Option<(Timestamp, u32)> {
         let idle = self.shared.rules.session_idle;
-        let (quiet, number) = self.sessions.quietest(standing)?;
-        let due = match standing {
+        let (quiet, number) = self.sessions.quietest(order)?;
+        let due = match order {
             EvictionOrder::Empty | EvictionOrder::Open => quiet.after(idle),
             EvictionOrder::Closed => quiet.after(idle).after(idle),
         };
@@ -642,15 +644,15 @@ impl Sessions {
     }
 }
 
-/// Whether an update is fit for use: it says which trace of which session it is about.
+/// Whether an update says which trace of which session it is about.
 fn is_usable(update: &TraceUpdate) -> bool {
     let is_complete = update.tombstone || update.unchanged || update.agent.is_some();
     let is_of_session = update.session.as_ref().is_some_and(|session| !session.id.is_empty());
     !update.trace_id.is_zero() && is_complete && is_of_session
 }
 
-/// All standings; a session that closes may be due to be let go of right away.
-const STANDINGS: [EvictionOrder; 3] =
+/// Open sessions first: one that closes may be due to be evicted right away.
+const ORDERS: [EvictionOrder; 3] =
     [EvictionOrder::Open, EvictionOrder::Closed, EvictionOrder::Empty];
 
 /// Why sessions close.

@@ -1,4 +1,4 @@
-//! What is reported of a session as a whole, and what came of it and of the runs that its traces are of.
+//! Scores reported of a session as a whole, and outcomes of the session and of the runs that its traces belong to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::runs::{RunName, is_about_runs, is_outcome, tells_outcome};
 use crate::span::{Report, Timestamp, TraceId};
 use crate::update::DoneTrace;
 
-/// Runs that a session has traces of.
+/// The runs that the traces of a session belong to.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct SessionRuns {
-    // How many traces each has here.
+    // How many traces of each run are here.
     traces: BTreeMap<RunHash, usize>,
-    // What came of those of which somebody said so. Invariant: each has a trace here, but for `take_homeless_outcomes`.
+    // The reported outcomes. Invariant: each run has a trace here, once `take_homeless_outcomes` has been called.
     outcomes: BTreeMap<RunName, RunOutcome>,
 }
 
-/// A run, and which of its traces here was the last.
+/// A run, and its last trace in this session.
 pub(super) type LastOfRun = (RunName, Option<TraceId>);
 
 impl SessionRuns {
@@ -34,7 +34,7 @@ impl SessionRuns {
 }
 
 impl Session {
-    /// Takes a score of the session as a whole; of each name the one to believe most is kept.
+    /// Takes a reported score of the session as a whole; of each name the one with the most trusted source is kept, of equals the latest.
     pub(super) fn report(&mut self, report: Report, shared: &mut Shared) {
         let rank = |report: &Report| {
             (report.source, report.time, Arc::clone(&report.identifier), report.score)
@@ -60,7 +60,7 @@ impl Session {
         }
     }
 
-    /// Takes what came of a run, if any of its traces is here; of several words the last holds.
+    /// Takes the outcome of a run, if any of its traces is here; of several the latest holds.
     pub(super) fn report_run(&mut self, run: &RunName, outcome: &RunOutcome, shared: &mut Shared) {
         let (Some(last), Some(runs)) = (self.last_of(run), &mut self.runs) else { return };
         if runs.outcomes.get(run).is_none_or(|held| held < outcome) {
@@ -70,7 +70,7 @@ impl Session {
         }
     }
 
-    /// Lets go of what came of runs that have no trace here any more: another session may get one.
+    /// Takes out the outcomes of runs that have no trace here any more: another session may get one.
     pub(super) fn take_homeless_outcomes(&mut self) -> Vec<(RunName, RunOutcome)> {
         let Some(runs) = &mut self.runs else { return Vec::new() };
         let SessionRuns { traces, outcomes } = &mut **runs;
@@ -83,15 +83,15 @@ impl Session {
         homeless.into_iter().collect()
     }
 
-    /// What somebody reported of the session, if this is its last trace, and of its run, if it is the last of that here: of both the
-    /// worse.
+    /// The outcome that a trace stands for: that of the session if it is its last trace, that of its run if it is the last one of the
+    /// run here; the worse of both.
     pub(super) fn told_outcome(&self, number: usize) -> Option<bool> {
         let is_last = number + 1 == self.traces.len();
         let of_session = if is_last { self.outcome() } else { None };
         of_session.into_iter().chain(self.outcome_of_run(number)).min()
     }
 
-    /// The traces whose share in the session's outcome changes when its last trace is not this one any more.
+    /// The traces whose outcome changes if the last trace of the session was `last`, and is another one now.
     pub(super) fn outlived(&self, last: Option<(Timestamp, TraceId)>) -> Vec<TraceId> {
         let now = self.traces.last_place();
         if now == last || self.outcome().is_none() {
@@ -100,7 +100,7 @@ impl Session {
         now.into_iter().chain(last).map(|(_, trace)| trace).collect()
     }
 
-    /// Likewise for the outcomes of these runs.
+    /// The traces whose outcome changes as the last traces of these runs have changed.
     pub(super) fn outlived_in_runs(&self, runs: Vec<LastOfRun>) -> Vec<TraceId> {
         let mut stale = Vec::new();
         for (run, last) in runs {
@@ -112,8 +112,8 @@ impl Session {
         stale
     }
 
-    /// Notes that a trace takes this form, or leaves; returns of the runs that it is and was of, and of which the outcome is known, which
-    /// trace was the last.
+    /// Moves a trace to the run of its next record, or out of all runs. Returns the runs that it is and was in, if their outcomes are
+    /// known, with their last traces before that.
     pub(super) fn change_run(
         &mut self,
         trace: TraceId,
@@ -147,14 +147,14 @@ impl Session {
         known.into_iter().map(|run| (run.clone(), self.last_of(&run))).collect()
     }
 
-    /// What came of the session, if somebody reported it: the last report holds.
+    /// The outcome of the session, if it was reported; of several reports the latest holds.
     fn outcome(&self) -> Option<bool> {
         let told = self.rare().reports.values().filter(|report| tells_outcome(report));
         let last = told.max_by_key(|report| (report.time, &report.identifier, report.score));
         last.map(|report| report.score.0 >= Quanta::ONE)
     }
 
-    /// What came of the run of a trace, if that is the last one of it here.
+    /// The outcome of a trace's run, if the trace is the last one of the run here.
     fn outcome_of_run(&self, number: usize) -> Option<bool> {
         let runs = self.runs.as_ref().filter(|runs| !runs.outcomes.is_empty())?;
         let record = &self.traces[number];
@@ -170,7 +170,7 @@ impl Session {
         last.map(|record| record.id)
     }
 
-    /// Tells the agent of the session's first trace what came of it, the first time that somebody else than our judge says so.
+    /// Tells the agent of the session's first trace the session's outcome when it is first reported, by anybody but our judge.
     fn tell_outcome(&self, report: &Report, shared: &mut Shared) {
         let Some(first) = self.first().filter(|_| tells_outcome(report)) else { return };
         if self.rare().reports.values().any(tells_outcome) {

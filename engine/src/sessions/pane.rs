@@ -1,8 +1,7 @@
 //! The panes of rolling windows: exact sums that can be taken back.
 //!
-//! A trace is in the pane of its end. Of every window the open pane, the 60 before it and a
-//! few more for stragglers are kept; what ended before them makes no pane. Beside the windows
-//! there is one pane for everything, of width 0.
+//! A trace is in the pane of its end. Of every window the current pane, the 60 before it and a few more for late traces are kept; a
+//! trace that ended before them is in no pane of that window. Beside the windows there is one pane for everything, of width 0.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -23,22 +22,22 @@ use crate::span::Timestamp;
 use crate::update::{Level, PaneSum, SignalSum};
 use crate::window::PANES;
 
-/// Which pane of its width.
+/// A pane among those of its width.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct PaneKey {
     /// `floor(end / width)`; 0 for the pane of everything.
     pub(super) index: u64,
-    /// How often the wall clock had been set when it was made. It may be back at a pane that went: that one is not to be taken for
-    /// the new one by traces that were in it.
+    /// How often the wall clock had been set when the pane was made. After it is set back a pane may have the index of one that was
+    /// removed: traces of the old pane must not be taken back from the new one.
     pub(super) era: u32,
 }
 
-/// The panes that something with one end is in.
+/// The panes that a trace, or a session, counts in.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct PaneSet {
     // The first bit is for the pane of everything, then one for each width in their order.
     bits: u32,
-    // Of the panes of windows.
+    // The era of the panes of windows.
     era: u32,
 }
 
@@ -53,7 +52,7 @@ impl PaneSet {
         usize::try_from(self.bits.count_ones()).unwrap_or(usize::MAX)
     }
 
-    /// The same by other widths; what is of none of them is left out.
+    /// The same panes by another list of widths; panes of widths that are not in it are left out.
     #[must_use]
     pub(super) fn translated(self, from: &[u64], to: &[u64]) -> Self {
         let kept =
@@ -63,13 +62,13 @@ impl PaneSet {
         Self { bits: kept.fold(self.bits & 1, |bits, bit| bits | bit), ..self }
     }
 
-    /// Of an end the place of each column, and the pane in it.
+    /// Each column that it has a pane in, and the key of that pane, given the end.
     fn keys(self, widths: &[u64], end: Timestamp) -> impl Iterator<Item = (usize, PaneKey)> {
         let columns = [0].into_iter().chain(widths.iter().copied()).enumerate();
         columns.filter_map(move |column| Some((column.0, self.key(column, end)?)))
     }
 
-    /// Of an end the pane in a column of this number and width.
+    /// The key of its pane in the column of this number and width, given the end.
     fn key(self, (column, width): (usize, u64), end: Timestamp) -> Option<PaneKey> {
         let bits = u32::try_from(column).ok().and_then(|column| self.bits.checked_shr(column))?;
         let of_window = |index| PaneKey { index, era: self.era };
@@ -77,10 +76,10 @@ impl PaneSet {
     }
 }
 
-/// Where a session counts: the end of its newest trace, and the panes of that.
+/// Where a session counts: the end of its newest trace, and the panes of that trace.
 pub(super) type Mark = (Timestamp, PaneSet);
 
-/// Widths and the bit of each.
+/// Each width with its bit.
 fn numbered(widths: &[u64]) -> impl Iterator<Item = (u32, u64)> {
     widths.iter().zip(1..u32::BITS).map(|(width, at)| (1 << at, *width))
 }
@@ -90,7 +89,7 @@ fn numbered(widths: &[u64]) -> impl Iterator<Item = (u32, u64)> {
 pub(super) struct Panes {
     #[serde(skip)]
     widths: Arc<[u64]>,
-    // That of everything, then one for each width, in their order.
+    // The column of everything, then one for each width, in their order.
     columns: Vec<Column>,
     era: u32,
 }
@@ -105,7 +104,7 @@ struct Column {
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Pane {
-    // Since it was last told.
+    // Since the pane was last told.
     #[serde(skip)]
     changed: bool,
     traces: u64,
@@ -119,7 +118,7 @@ struct Pane {
 }
 
 impl Column {
-    /// The place of a pane, or where it belongs: nearly always that of the newest one or near it.
+    /// The place of a pane, or where to insert it; nearly always among the newest.
     fn place(&self, key: PaneKey) -> Result<usize, usize> {
         let newest = self.panes.len().saturating_sub(NEWEST);
         for (at, (held, _)) in self.panes.iter().enumerate().skip(newest).rev() {
@@ -132,7 +131,7 @@ impl Column {
         self.panes[..newest].binary_search_by_key(&key, |(held, _)| *held)
     }
 
-    /// A pane, if it is held, which then counts as changed.
+    /// A pane to be changed, if it is kept.
     fn pane(&mut self, key: PaneKey) -> Option<&mut Pane> {
         let at = self.place(key).ok()?;
         let (_, pane) = self.panes.get_mut(at)?;
@@ -149,7 +148,7 @@ impl Panes {
         Self { widths, columns, era: 0 }
     }
 
-    /// Takes over the panes of an earlier process, as far as there still are such windows; all count as changed.
+    /// Takes over the panes of a snapshot whose widths are still configured; all count as changed.
     pub(super) fn restore(&mut self, saved: Self) {
         self.era = saved.era;
         for Column { width, panes } in saved.columns {
@@ -164,7 +163,7 @@ impl Panes {
         self.columns.iter().flat_map(|column| &column.panes).all(|(_, pane)| pane.is_empty())
     }
 
-    /// The panes that a trace with this end is in, by wall time.
+    /// The panes of a trace with this end, at this wall time.
     pub(super) fn of(&self, end: Timestamp, wall: Timestamp) -> PaneSet {
         let windows = numbered(&self.widths);
         let windows = windows.filter(|(_, width)| kept(*width, wall).contains(&(end.0 / width)));
@@ -176,7 +175,7 @@ impl Panes {
         self.widths.len()
     }
 
-    /// Adds a trace that ended then to panes.
+    /// Adds a trace with this end to panes.
     pub(super) fn observe(&mut self, panes: PaneSet, end: Timestamp, trace: &Scored) {
         for (column, key) in panes.keys(&self.widths, end) {
             let Some(column) = self.columns.get_mut(column) else { continue };
@@ -197,7 +196,7 @@ impl Panes {
         self.change(panes, end, |pane| pane.forget(trace));
     }
 
-    /// Has a session, and what it took, count where its newest trace ended, and no longer where it did before; panes that stay are left
+    /// Moves a session, with what it took, from the panes of its mark before to those of its mark now; panes that are in both are left
     /// alone.
     pub(super) fn mark(
         &mut self,
@@ -223,7 +222,7 @@ impl Panes {
         }
     }
 
-    /// Replaces what a session took that counts by this mark.
+    /// Replaces what a session took in the panes of this mark.
     pub(super) fn spend(
         &mut self,
         mark: Option<Mark>,
@@ -235,8 +234,8 @@ impl Panes {
         }
     }
 
-    /// Forgets panes that are in no window any more, or, after the wall clock was set back, not yet; the receiver does so by
-    /// itself.
+    /// Removes panes that are in no window any more or, after the wall clock was set back, in none yet. Receivers of updates do the
+    /// same by themselves.
     pub(super) fn expire(&mut self, wall: Timestamp) {
         for Column { width, panes } in self.columns.iter_mut().filter(|column| column.width > 0) {
             let kept = kept(*width, wall);
@@ -244,12 +243,12 @@ impl Panes {
         }
     }
 
-    /// The wall clock was set: what is in panes so far stays in these, and is kept apart from what comes.
+    /// Starts a new era, as the wall clock was set: later traces go to other panes than earlier ones.
     pub(super) fn stepped(&mut self) {
         self.era = self.era.saturating_add(1);
     }
 
-    /// The panes that changed since the last time, those of all eras together; empty ones are let go.
+    /// The panes that changed since the last call, summed over eras; empty panes are removed.
     pub(super) fn drain(&mut self) -> Vec<PaneSum> {
         let mut sums = Vec::new();
         for Column { width, panes } in &mut self.columns {
@@ -383,7 +382,7 @@ impl Pane {
     }
 }
 
-/// One less of a level.
+/// Lowers the count of a level by one.
 fn lower(levels: &mut BTreeMap<i32, u64>, level: i32) {
     let left = levels.get_mut(&level).map(|count| {
         *count -= 1;
@@ -411,7 +410,7 @@ pub(super) fn level(risk: Quanta) -> i32 {
     i32::try_from(level).unwrap_or(if level < 0 { i32::MIN } else { i32::MAX })
 }
 
-/// The indexes of the panes that are kept: a window back, and as far ahead of the wall clock.
+/// The indexes of the panes that are kept: a window back from the wall clock, and as far ahead of it.
 fn kept(width: u64, wall: Timestamp) -> std::ops::RangeInclusive<u64> {
     let open = wall.0 / width;
     open.saturating_sub(PANES + STRAGGLERS)..=open.saturating_add(PANES)
@@ -420,7 +419,7 @@ fn kept(width: u64, wall: Timestamp) -> std::ops::RangeInclusive<u64> {
 /// The pane that every done trace is in.
 const EVERYTHING: PaneKey = PaneKey { index: 0, era: 0 };
 
-/// Panes that are looked at one by one, the newest first.
+/// How many of the newest panes are compared one by one before the search by halves.
 const NEWEST: usize = 4;
 
 /// Panes kept beyond a window, for a receiver whose time is a little behind.

@@ -1,6 +1,6 @@
-//! One trace of a session: what later computation needs of it, its scores, and what it has given to its agent.
+//! A trace as its session keeps it: its facts, its scores, and what it has given to its agent.
 //!
-//! What many traces have in common is shared ([`Course`], [`Scored`]); what few have is behind a pointer ([`Rare`]).
+//! Parts that many traces have in common are shared ([`Course`], [`Scored`]); parts that few have are behind a pointer ([`Rare`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,42 +35,42 @@ use crate::update::{
 pub(super) struct TraceRecord {
     pub(super) id: TraceId,
     pub(super) start: Timestamp,
-    /// As it was sent, which may be before the start.
+    /// The end as it was sent, which may be before the start.
     pub(super) sent_end: Timestamp,
-    /// Arrival of the newest thing of it; zero: unknown.
+    /// Arrival of its newest span or record; zero: unknown.
     pub(super) arrived: Timestamp,
     pub(super) revision: u64,
-    input_tokens: Told,
-    output_tokens: Told,
-    cost_quanta: Told,
+    input_tokens: OptionalNumber,
+    output_tokens: OptionalNumber,
+    cost_quanta: OptionalNumber,
     /// Time in model calls, in nanoseconds.
     pub(super) model_nanos: u64,
-    /// The longest of them.
+    /// The longest model call, in nanoseconds.
     longest_model_nanos: u64,
     pub(super) course: Arc<Course>,
     pub(super) scored: Arc<Scored>,
-    /// The panes that it gives to; none exactly while it is not done.
+    /// The panes that it counts in; empty exactly while it is not done.
     pub(super) panes: PaneSet,
-    // As many as the course has.
+    // Start and end of each call of the course.
     times: Box<[(Timestamp, Timestamp)]>,
     output: Option<Box<OutputDigest>>,
     rare: Option<Box<Rare>>,
     pub(super) state: TraceState,
     counted: Counted,
-    /// It is on its session's card as one that fails.
+    /// Whether its session's card counts it as one that fails.
     #[serde(skip)]
     on_card_as_flagged: bool,
 }
 
-/// What a trace did, as far as others do just the same.
+/// What a trace did, as far as other traces do exactly the same.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Course {
-    /// Whose it is, `__overflow__` included.
+    /// The agent it counts towards, which may be `__overflow__`.
     pub(super) agent: Agent,
-    /// What its agent is called, where it is of `__overflow__`.
+    /// The agent's own key where it counts towards `__overflow__`.
     named: Option<Box<AgentKey>>,
-    /// What named the session.
+    /// The attribute that named the session.
     pub(super) session_source: String,
     pub(super) complete: bool,
     pub(super) status: Option<Status>,
@@ -94,28 +94,27 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// Tool calls of which the wire tells whether they failed, and those of them that did.
+    /// How many tool calls say whether they failed, and how many of these failed.
     pub(super) fn told_calls(&self) -> (u64, u64) {
         let told = self.calls.iter().filter_map(|call| call.error);
         told.fold((0, 0), |(told, failed), error| (told + 1, failed + u64::from(error)))
     }
 }
 
-/// A tool call, as far as others are just the same.
+/// A tool call, as far as other calls are exactly the same.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Call {
-    /// The tool; empty: unknown.
+    /// The tool's name; empty: unknown.
     pub(super) name: String,
     pub(super) error: Option<bool>,
     timed: bool,
 }
 
-/// What few traces have.
+/// Parts that few traces have.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Rare {
     pub(super) user: Option<String>,
     pub(super) attempt: Option<Box<Attempt>>,
-    #[serde(default)]
     pub(super) remarks: Option<Box<Remarks>>,
     pub(super) reported: Vec<ReportedScore>,
     pub(super) content: Option<Content>,
@@ -124,21 +123,21 @@ pub(super) struct Rare {
     pub(super) sub_agents: Vec<SubAgent>,
     pub(super) coherence: Option<Quanta>,
     loops: Vec<Loop>,
-    // None, or as many as there are calls.
+    // Empty, or one for each call; `texts` likewise.
     hashes: Vec<Hashes>,
     texts: Vec<CallTexts>,
-    // Where the trace has counted something else than all that it spent, or nothing.
+    // Absent where all it has counted is in `Counted`.
     tally: Option<Box<Tally>>,
     /// How far its loops have grown, by kind and evidence.
     pub(super) growth: Growths,
-    /// Present exactly while it is one of a chain of traces.
+    /// Present exactly while it is part of a chain of traces.
     pub(super) link: Option<Box<Link>>,
-    /// What it was last said to add to a run, and whose.
+    /// What it adds to a run, as that run's agent was last told.
     run: Option<Box<(Agent, RunTrace)>>,
-    // Loops of it that are on its session's card.
+    // How many of its loops its session's card counts.
     #[serde(skip)]
     listed_loops: u32,
-    /// The output repeats that of an earlier trace; only when the trace is done.
+    /// Its output repeats that of an earlier trace; known of done traces only.
     pub(super) output_repeat: Option<Box<Loop>>,
 }
 
@@ -149,7 +148,7 @@ struct Hashes {
     result: Option<u64>,
 }
 
-/// What else is kept of a call where content is, or where the next trace may go on with it.
+/// Further parts of a call, kept where content is kept or where the next trace may go on with the call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct CallTexts {
     arguments: Option<String>,
@@ -157,33 +156,33 @@ struct CallTexts {
     call_id: Option<u64>,
 }
 
-/// A number, or none, in the room of a number: the number whose bits are those of `i64::MIN` is held as the next.
+/// An optional number in the room of a number: the bits of `i64::MIN` stand for none, and that number itself is held as the next one.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(from = "Option<u64>", into = "Option<u64>")]
-struct Told(u64);
+struct OptionalNumber(u64);
 
-/// What a trace has counted, as mostly.
+/// What a trace has counted, in most cases.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Counted {
-    /// Its verdicts.
+    /// Whether its verdicts are counted.
     done: bool,
-    /// An outcome of it was told to its agent.
+    /// Whether its agent was told an outcome of it.
     outcome: bool,
-    /// All that it spent.
+    /// Whether all that it spent is counted.
     spend: bool,
-    /// Limits that it went over.
+    /// Limits whose excess is counted.
     limits: LimitSet,
 }
 
-/// What outlives one form of a trace.
+/// What a new record of a trace takes over from the one that it replaces.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Past {
+pub(super) struct CarriedOver {
     tally: Tally,
     growth: Growths,
     run: Option<Box<(Agent, RunTrace)>>,
 }
 
-/// What a trace has given, as it must be taken back.
+/// What a trace has added to sums, so that exactly this can be taken back.
 #[derive(Clone, Debug)]
 pub(super) struct Contribution {
     pub(super) took: TraceTook,
@@ -192,7 +191,7 @@ pub(super) struct Contribution {
     pub(super) panes: PaneSet,
 }
 
-/// What a trace took, and among whose.
+/// What a trace took, and the agent among whose traces it counts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TraceTook {
     pub(super) agent: Agent,
@@ -200,11 +199,11 @@ pub(super) struct TraceTook {
     pub(super) effort: Effort,
 }
 
-impl Told {
+impl OptionalNumber {
     const NOTHING: u64 = i64::MIN.cast_unsigned();
 }
 
-impl From<Option<u64>> for Told {
+impl From<Option<u64>> for OptionalNumber {
     fn from(number: Option<u64>) -> Self {
         Self(match number {
             None => Self::NOTHING,
@@ -214,20 +213,20 @@ impl From<Option<u64>> for Told {
     }
 }
 
-impl From<Told> for Option<u64> {
-    fn from(Told(number): Told) -> Self {
-        (number != Told::NOTHING).then_some(number)
+impl From<OptionalNumber> for Option<u64> {
+    fn from(OptionalNumber(number): OptionalNumber) -> Self {
+        (number != OptionalNumber::NOTHING).then_some(number)
     }
 }
 
-impl From<Tally> for Past {
+impl From<Tally> for CarriedOver {
     fn from(tally: Tally) -> Self {
         Self { tally, ..Self::default() }
     }
 }
 
 impl TraceRecord {
-    /// A trace of this agent in this form, not scored yet; `session_source` is what named its session.
+    /// The record of a trace of this agent, not scored yet; `session_source` is the attribute that named its session.
     pub(super) fn new(
         update: TraceUpdate,
         (agent, session_source): (Agent, String),
@@ -278,9 +277,9 @@ impl TraceRecord {
             sent_end: Timestamp(update.end_unix_nano),
             arrived: Timestamp(update.touched_unix_nano),
             revision: update.revision,
-            input_tokens: Told::from(tokens.input),
-            output_tokens: Told::from(tokens.output),
-            cost_quanta: Told::from(update.cost_quanta.map(i64::cast_unsigned)),
+            input_tokens: OptionalNumber::from(tokens.input),
+            output_tokens: OptionalNumber::from(tokens.output),
+            cost_quanta: OptionalNumber::from(update.cost_quanta.map(i64::cast_unsigned)),
             model_nanos: update.model_nanos,
             longest_model_nanos: update.longest_model_nanos,
             course: common.course(course),
@@ -295,17 +294,17 @@ impl TraceRecord {
         }
     }
 
-    /// Whose it is, `__overflow__` included.
+    /// The agent it counts towards, which may be `__overflow__`.
     pub(super) fn agent(&self) -> &Agent {
         &self.course.agent
     }
 
-    /// What its agent is called.
+    /// The agent's own key.
     pub(super) fn named(&self) -> &AgentKey {
         self.course.named.as_deref().unwrap_or_else(|| self.course.agent.key())
     }
 
-    /// The run that it is part of, in a session of this id; `None` if it names no task.
+    /// The run that it is part of, given its session's id; `None` if it names no task.
     pub(super) fn run_name(&self, session: &str) -> Option<RunName> {
         RunName::of(self.named(), self.rare().attempt.as_deref(), session)
     }
@@ -316,12 +315,12 @@ impl TraceRecord {
         task == Some(&*run.task) && self.run_name(session).as_ref() == Some(run)
     }
 
-    /// What few traces have.
+    /// The parts that few traces have; empty where this one has none.
     pub(super) fn rare(&self) -> &Rare {
         self.rare.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// What it answered.
+    /// The digest of its answer.
     pub(super) fn output(&self) -> Option<&OutputDigest> {
         self.output.as_deref()
     }
@@ -336,20 +335,19 @@ impl TraceRecord {
         Option::<u64>::from(self.cost_quanta).map(u64::cast_signed)
     }
 
-    /// Keeps something that few traces have, if there is anything to keep or was.
+    /// Sets a rare part, unless it is empty and the trace has no rare parts.
     fn keep<T>(&mut self, is_some: bool, of: fn(&mut Rare) -> &mut T, value: T) {
         if is_some || self.rare.is_some() {
             *of(self.rare.get_or_insert_default()) = value;
         }
     }
 
-    /// Returns whether it counts in scores: its root ended and it was quiet, or it timed out.
+    /// Whether it counts in scores: its root ended and it was quiet, or it timed out.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.state, TraceState::Done | TraceState::Sealed)
     }
 
-    /// Takes note that nothing more will come, under this revision, and counts what waited for that; returns the agent, or `None` if it
-    /// is not done.
+    /// Seals the trace at this revision, and counts what waited for that. Returns its agent, or `None` if it is not done.
     pub(super) fn seal(&mut self, revision: u64, fleet: &mut Fleet) -> Option<Agent> {
         if !self.is_done() || self.revision > revision {
             return None;
@@ -359,15 +357,15 @@ impl TraceRecord {
         Some(self.agent().clone())
     }
 
-    /// What outlives this form of the trace.
-    pub(super) fn into_past(self) -> Past {
+    /// What the next record of the trace takes over.
+    pub(super) fn into_carried_over(self) -> CarriedOver {
         let tally = self.tally();
         let Rare { growth, run, .. } = self.rare.map(|rare| *rare).unwrap_or_default();
-        Past { tally, growth, run }
+        CarriedOver { tally, growth, run }
     }
 
-    /// Goes on from what an earlier form has counted and said.
-    pub(super) fn go_on_from(&mut self, Past { tally, growth, run }: Past) {
+    /// Takes over what the record before has counted and told.
+    pub(super) fn go_on_from(&mut self, CarriedOver { tally, growth, run }: CarriedOver) {
         self.keep_tally(tally);
         self.keep(!growth.is_empty(), |rare| &mut rare.growth, growth);
         self.keep(run.is_some(), |rare| &mut rare.run, run);
@@ -393,31 +391,31 @@ impl TraceRecord {
                     .unwrap_or_default(),
                 call_id: texts.and_then(|texts| texts.call_id),
                 timed: *timed,
-                // Not kept: a run over traces names these.
+                // Not kept: a loop over traces names traces, not spans.
                 span_id: SpanId::default(),
             }
         })
     }
 
-    /// The tool whose failure ended last; of equals the last by name.
+    /// The tool of the failed call that ended last; of equals the last by name.
     pub(super) fn last_failed(&self) -> Option<&str> {
         let calls = self.course.calls.iter().zip(&self.times);
         let failed = calls.filter(|(call, _)| call.error == Some(true));
         failed.map(|(call, (_, end))| (*end, call.name.as_str())).max().map(|(_, name)| name)
     }
 
-    /// Loops of tool calls whose runs end in it.
+    /// Loops of tool calls that end in it.
     pub(super) fn loops(&self) -> &[Loop] {
         let rare = self.rare();
         rare.link.as_ref().map_or(&rare.loops, |link| &link.ended)
     }
 
-    /// These, and a repeated output.
+    /// Its loops of tool calls, and its repeated output.
     pub(super) fn all_loops(&self) -> impl Iterator<Item = &Loop> {
         self.loops().iter().chain(self.rare().output_repeat.as_deref())
     }
 
-    /// Those of them that weigh.
+    /// Its loops that weigh.
     pub(super) fn weighing_loops(&self) -> impl Iterator<Item = &Loop> {
         self.all_loops().filter(|found| found.evidence.weighs())
     }
@@ -431,7 +429,7 @@ impl TraceRecord {
         }
     }
 
-    /// Makes it part of a chain of traces, or of none; returns whether that is new.
+    /// Sets its part in a chain of traces; returns whether that changed.
     pub(super) fn link(&mut self, link: Option<Link>) -> bool {
         let is_new = self.rare().link.as_deref() != link.as_ref();
         if is_new {
@@ -445,43 +443,43 @@ impl TraceRecord {
         self.keep(repeat.is_some(), |rare| &mut rare.output_repeat, repeat.map(Box::new));
     }
 
-    /// What it adds to its session's card.
+    /// What its session's card counts of it.
     pub(super) fn marks(&self) -> Marks {
         Marks { loops: self.rare().listed_loops, flagged: self.on_card_as_flagged }
     }
 
-    /// Notes what it adds to its session's card.
+    /// Notes what its session's card counts of it.
     pub(super) fn set_marks(&mut self, Marks { loops, flagged }: Marks) {
         self.keep(loops > 0, |rare| &mut rare.listed_loops, loops);
         self.on_card_as_flagged = flagged;
     }
 
-    /// Its place in the session.
+    /// Its place in the order of the session.
     pub(super) fn position(&self) -> (Timestamp, TraceId) {
         (self.start, self.id)
     }
 
-    /// When it ended; never before its start.
+    /// Its end, never before its start.
     pub(super) fn end(&self) -> Timestamp {
         self.sent_end.max(self.start)
     }
 
-    /// When the newest thing of it arrived; if that is not known, or ahead of the time: now.
+    /// When its newest span or record arrived; `now` if that is unknown or later.
     pub(super) fn touched(&self, now: Timestamp) -> Timestamp {
         if self.arrived.0 == 0 { now } else { self.arrived.min(now) }
     }
 
-    /// Since when its agent has been waiting for somebody; `None`: it is not.
+    /// Since when it waits for a person; `None` if it does not.
     pub(super) fn waits_since(&self) -> Option<Timestamp> {
         self.rare().remarks.as_ref()?.waits_since_unix_nano.map(Timestamp)
     }
 
-    /// When the conversation was cut down to a summary.
+    /// When its conversation was compacted, in Unix nanoseconds.
     pub(super) fn compactions(&self) -> &[u64] {
         self.rare().remarks.as_ref().map_or(&[], |remarks| &remarks.compacted_unix_nano)
     }
 
-    /// How long it was silent, while it was open, before something came that this form of it has; `None`: not for long.
+    /// The level of the silence that the next record of the trace ended; `None` if it was no long one or the trace was not open.
     pub(super) fn silence_before(&self, next: &Self, stall_after: Duration) -> Option<Level> {
         let is_told =
             self.state == TraceState::Open && self.arrived.0 > 0 && self.waits_since().is_none();
@@ -531,21 +529,21 @@ impl TraceRecord {
         (!models.is_empty()).then(|| models.iter().fold(0, hash))
     }
 
-    /// Whether it is judged whatever the rate, where what is flagged is: as `JudgeRules` has it.
+    /// Whether it is flagged for the judge whatever the sampling rate, as `JudgeRules` says.
     pub(super) fn is_always_judged(&self) -> bool {
         let rare = self.rare();
         let failed_hard = rare.expectations.iter().any(|expectation| expectation.hard_fail);
         self.course.error || !rare.loops.is_empty() || failed_hard
     }
 
-    /// How long its longest call of a model or a tool took.
+    /// The longest call of a model or a tool, in nanoseconds.
     pub(super) fn longest_call_nanos(&self) -> u64 {
         let timed = self.course.calls.iter().zip(&self.times).filter(|(call, _)| call.timed);
         let tools = timed.map(|(_, (start, end))| end.0.saturating_sub(start.0));
         tools.max().unwrap_or(0).max(self.longest_model_nanos)
     }
 
-    /// What it has used, as limits are held against it.
+    /// What it has used of what limits are set on.
     pub(super) fn usage(&self) -> Usage {
         let Tokens { input, output } = self.tokens();
         let cost_quanta = self.cost().and_then(|cost| u64::try_from(cost).ok()).unwrap_or(0);
@@ -578,7 +576,7 @@ impl TraceRecord {
         Spent::new((self.tokens(), self.cost()), tools, *llm_calls, *adjacent_tool_repeats)
     }
 
-    /// What it gives; `None` while it is not done.
+    /// What it has given; `None` while it is not done.
     pub(super) fn given(&self) -> Option<Contribution> {
         (!self.panes.is_empty()).then(|| Contribution {
             took: self.took(),
@@ -593,7 +591,7 @@ impl TraceRecord {
         TraceTook { agent: self.agent().clone(), start: self.start, effort: self.effort() }
     }
 
-    /// Returns whether it would give exactly this, with these scores.
+    /// Whether it would give exactly `given` with these scores.
     pub(super) fn gives(&self, given: &Contribution, scored: &Scored) -> bool {
         self.is_done()
             && given.end == self.end()
@@ -606,18 +604,18 @@ impl TraceRecord {
         self.counted.done
     }
 
-    /// Whether an outcome of it was told to its agent.
+    /// Whether its agent was told an outcome of it.
     pub(super) fn has_told_outcome(&self) -> bool {
         self.counted.outcome
     }
 
-    /// Notes that its verdicts are counted, and its outcome told, if it has one.
+    /// Notes that its verdicts are counted and, if it has an outcome, that its agent was told.
     pub(super) fn settle(&mut self, has_outcome: bool) {
         self.counted.done = true;
         self.counted.outcome |= has_outcome;
     }
 
-    /// Notes that its outcome was told.
+    /// Notes that its agent was told its outcome.
     pub(super) fn tell_outcome(&mut self) {
         self.counted.outcome = true;
     }
@@ -641,14 +639,14 @@ impl TraceRecord {
         self.keep(tally.is_some(), |rare| &mut rare.tally, tally);
     }
 
-    /// Raises its agent's counters by what it has more than it counted, once it is certain whose it is.
+    /// Raises its agent's counters by what it has not counted yet, once it is certain whose it is.
     pub(super) fn count(&mut self, fleet: &mut Fleet) {
         if self.course.uncertain {
             return;
         }
         let rare = self.rare();
         let begun = rare.link.as_ref().map_or(&rare.loops, |link| &link.begun);
-        // What an output repeats depends on the traces before it, which may come after it.
+        // Which output it repeats depends on earlier traces, which may arrive later.
         let is_sealed = self.state == TraceState::Sealed;
         let repeat = rare.output_repeat.as_deref().filter(|_| is_sealed);
         let mut loops = begun.iter().chain(repeat).peekable();
@@ -665,7 +663,7 @@ impl TraceRecord {
         self.keep_tally(tally);
     }
 
-    /// Counts what is counted by names that its spans give, once it is done; returns how often there was no room for a name.
+    /// Raises the counters that are labelled with names from its spans; returns how often there was no room for a name.
     pub(super) fn count_names(&self, fleet: &mut Fleet) -> u64 {
         let summary = fleet.summary(self.agent());
         let mut over = 0;
@@ -687,7 +685,7 @@ impl TraceRecord {
         over
     }
 
-    /// Counts the limits that it has gone over, each once, once it is certain whose it is.
+    /// Counts the limits that it exceeds, each once, when it is certain whose it is.
     pub(super) fn count_limits(
         &mut self,
         exceeded: impl Iterator<Item = RunLimit>,
@@ -703,7 +701,7 @@ impl TraceRecord {
         }
     }
 
-    /// Notes how far its loops have grown; returns whether it has any.
+    /// Notes how far its loops have grown; returns whether it has loops.
     pub(super) fn grow(&mut self, now: Timestamp) -> bool {
         let growth = growth(self.loops(), &self.rare().growth, self.touched(now));
         let has_any = !growth.is_empty();
@@ -711,7 +709,7 @@ impl TraceRecord {
         has_any
     }
 
-    /// Says what it adds to a run, if that has changed; to its former agent, that it adds nothing any more.
+    /// Tells its agent what it adds to a run, if that has changed, and its former agent that it adds nothing any more.
     pub(super) fn tell_run(&mut self, run: Option<RunTrace>, fleet: &mut Fleet) {
         let told = self.rare().run.as_deref();
         let same = match (told, &run) {
@@ -735,7 +733,7 @@ impl TraceRecord {
 }
 
 impl Rare {
-    /// Nothing of it.
+    /// Empty.
     const fn none() -> Self {
         Self {
             user: None,
@@ -759,7 +757,7 @@ impl Rare {
         }
     }
 
-    /// Whether there is nothing of what comes with a trace.
+    /// Whether all parts that come with an update are empty.
     fn is_empty(&self) -> bool {
         self.user.is_none()
             && self.attempt.is_none()
@@ -775,7 +773,7 @@ impl Rare {
             && self.texts.is_empty()
     }
 
-    /// What others have like these calls, and their times; what few calls have is kept here.
+    /// Splits calls into what other calls have in common with them and their times; keeps the rest here.
     fn take_calls(&mut self, calls: Vec<ToolCall>) -> (Vec<Call>, Box<[(Timestamp, Timestamp)]>) {
         let nanos =
             |call: &ToolCall| (Timestamp(call.start_unix_nano), Timestamp(call.end_unix_nano));
@@ -801,5 +799,5 @@ impl Rare {
     }
 }
 
-/// What most traces have of what few have.
+/// The rare parts of a trace that has none.
 static NOTHING: Rare = Rare::none();

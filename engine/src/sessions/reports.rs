@@ -1,7 +1,7 @@
-//! Scores of sessions as a whole, and whose they are; what came of a run goes to the sessions that have traces of it.
+//! Delivers reported scores to the sessions that they are about, and outcomes of runs to the sessions that have traces of the run.
 //!
-//! A report that names a scope is that session's. One that names an id alone is taken where one session has the id; where none
-//! has, or several have, it waits: a trace whose root has not come may be in a session that it leaves.
+//! A report that names a scope goes to that session. One that names an id alone goes to the session of that id if there is exactly one;
+//! otherwise it waits, as a trace whose root has not arrived may still move to another session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::session::Session;
 use crate::span::{Report, Target, Timestamp};
 
 impl Sessions {
-    /// Takes a score of a session as a whole; one of which it is not known whose it is waits.
+    /// Takes a reported score of a session as a whole; it waits while it is not known which session that is.
     pub fn report(&mut self, report: Report, now: Timestamp) {
         self.advance(now);
         if let Target::Run(run) = &report.target {
@@ -30,20 +30,20 @@ impl Sessions {
         }
     }
 
-    /// The sessions of a tenant that have this id, and, if it is told, this scope, in the order of their scopes; those without
-    /// traces are none.
+    /// The sessions of a tenant with this id and, if one is given, this scope, in the order of their scopes; without those that have no
+    /// traces.
     pub(super) fn known(
         &self,
         (tenant, id, scope): (&str, &str, Option<&str>),
     ) -> Vec<Arc<SessionId>> {
         let mut known = self.sessions.of_id(tenant, id);
-        known.extend(self.away.of_id(tenant, id));
+        known.extend(self.evicted.of_id(tenant, id));
         known.retain(|id| scope.is_none_or(|scope| id.scope == scope));
         known.sort_unstable();
         known
     }
 
-    /// Lets a report wait until it is known whose it is.
+    /// Lets a report wait until its session is known.
     pub(super) fn let_wait(&mut self, report: Report) {
         let Some((tenant, id, _)) = target(&report) else { return };
         let id = Arc::new(SessionId::from((tenant, id, "")));
@@ -51,7 +51,7 @@ impl Sessions {
         self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
     }
 
-    /// Hands on the reports that wait for sessions of the same id, as far as it is known whose they are.
+    /// Delivers the waiting reports for sessions of this id whose session is known now.
     pub(super) fn deliver_waiting(&mut self, SessionId { tenant, id, .. }: &SessionId) {
         let known = self.known((tenant, id, None));
         for id in known.iter().filter(|id| self.sessions.contains(id)).cloned().collect::<Vec<_>>()
@@ -62,7 +62,7 @@ impl Sessions {
         }
     }
 
-    /// Gives up the reports that waited long enough.
+    /// Drops the reports that have waited for `report_wait`.
     pub(super) fn give_up_reports(&mut self, now: Timestamp) {
         for report in self.waiting.handle_timeout(now) {
             let several = target(&report).is_some_and(|session| self.known(session).len() > 1);
@@ -73,7 +73,7 @@ impl Sessions {
 }
 
 impl Session {
-    /// Lets go of the reports that named its id alone, if its traces have left: another session of the id may have them now.
+    /// Takes out the reports that named its id alone if its traces have all moved: they may be about the session that has them now.
     pub(super) fn take_unscoped_reports(&mut self) -> Vec<Report> {
         if !self.traces.is_empty() || self.rare().reports.is_empty() {
             return Vec::new();

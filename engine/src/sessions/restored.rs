@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::Sessions;
-use super::away::Stub;
 use super::departed::{self, Fate};
+use super::evicted::EvictedSession;
 use super::fleet;
 use super::key::SessionId;
 use super::session::Session;
@@ -25,13 +25,13 @@ enum Field {
     Runs,
     Fleet,
     Now,
-    Away,
+    Evicted,
     #[serde(other)]
     Other,
 }
 
-/// What has to be there; the first ones did not say which sessions are away.
-const NEEDED: usize = 7;
+/// How many of these fields there are.
+const NEEDED: usize = 8;
 
 struct Shard<'s>(&'s mut Sessions);
 
@@ -62,7 +62,7 @@ impl<'de> Visitor<'de> for Shard<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let stage = self.0;
-        let (mut away, mut found) = (Vec::new(), 0);
+        let (mut evicted, mut found) = (Vec::new(), 0);
         while let Some(field) = map.next_key()? {
             found += 1;
             match field {
@@ -80,10 +80,7 @@ impl<'de> Visitor<'de> for Shard<'_> {
                     let now = map.next_value()?;
                     stage.advance(now);
                 }
-                Field::Away => {
-                    away = map.next_value::<Vec<(SessionId, Stub)>>()?;
-                    found -= 1;
-                }
+                Field::Evicted => evicted = map.next_value::<Vec<(SessionId, EvictedSession)>>()?,
                 Field::Other => {
                     map.next_value::<IgnoredAny>()?;
                     found -= 1;
@@ -93,8 +90,8 @@ impl<'de> Visitor<'de> for Shard<'_> {
         if found != NEEDED {
             return Err(A::Error::custom(format!("{found} parts of a shard, not {NEEDED}")));
         }
-        // Their agents are those that are known by now.
-        stage.restore_away(away);
+        // After the fleet, as they share its agents.
+        stage.restore_evicted(evicted);
         Ok(())
     }
 }

@@ -1,8 +1,7 @@
-//! What came of runs, as somebody reported by task and run: it goes to the sessions that have traces of the run.
+//! Outcomes of runs, reported by task and run.
 //!
-//! Sessions of one run may be in any shard, so every shard is told of every outcome. It gives it to the sessions that have traces of
-//! that run by then, and remembers it for `report_wait` for those that get one later. A shard without any lets go of it: the agent stage
-//! holds the run.
+//! Sessions of one run may be in any shard, so every shard gets every outcome. It delivers the outcome to its sessions that have traces of
+//! the run, and remembers it for `report_wait` for sessions that get one later. The run itself is scored by the agent stage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,19 +26,19 @@ pub(super) struct RunOutcome {
     score: Quanta,
 }
 
-/// A run, by which it is found: who makes names whose hashes are equal gives his own sessions something to look through.
+/// The hash of a run's name. Names with equal hashes cost no more than a look into the sessions of the other run.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct RunHash(u64);
 
-/// Which sessions, in memory or away, have traces of which runs.
+/// Which sessions, in memory or evicted, have traces of which runs.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct RunIndex(BTreeMap<RunHash, BTreeSet<Arc<SessionId>>>);
 
-/// Outcomes of runs, for sessions that get a trace of theirs yet: at most so many and so long.
+/// Outcomes of runs that are remembered for sessions that get a trace of the run later; bounded in number and in time.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct RunOutcomes {
     outcomes: BTreeMap<RunName, (RunOutcome, u64)>,
-    // Invariant: as the wait is one for all and time does not go back, age orders deadlines.
+    // Invariant: the order of age is that of deadlines, as all wait equally long and time does not go back.
     by_age: BTreeMap<u64, (Timestamp, RunName)>,
     next: u64,
     #[serde(skip)]
@@ -49,7 +48,7 @@ pub(super) struct RunOutcomes {
 }
 
 impl RunOutcome {
-    /// What a report says of a run; `None` if that is not what came of it.
+    /// The outcome that a report has of a run; `None` if it reports something else.
     fn of(report: &Report) -> Option<Self> {
         let Report { time, identifier, score, .. } = report;
         tells_outcome(report).then(|| Self {
@@ -74,7 +73,7 @@ impl From<&RunName> for RunHash {
 }
 
 impl RunIndex {
-    /// The sessions that have traces of a run, and perhaps some of another one.
+    /// The sessions that have traces of a run; perhaps also some of a run of the same hash.
     pub(super) fn sessions(&self, run: &RunName) -> Vec<Arc<SessionId>> {
         self.0.get(&RunHash::from(run)).into_iter().flatten().cloned().collect()
     }
@@ -85,12 +84,12 @@ impl RunIndex {
         self.0.len()
     }
 
-    /// A session has its first trace of a run.
+    /// Adds a session that has got its first trace of a run.
     pub(super) fn insert(&mut self, run: RunHash, session: &Arc<SessionId>) {
         self.0.entry(run).or_default().insert(Arc::clone(session));
     }
 
-    /// A session has no trace of a run any more.
+    /// Removes a session that has no trace of a run any more.
     pub(super) fn remove(&mut self, run: RunHash, session: &SessionId) {
         if let Some(sessions) = self.0.get_mut(&run) {
             sessions.remove(session);
@@ -100,14 +99,14 @@ impl RunIndex {
         }
     }
 
-    /// A session goes.
+    /// Removes a session that ends from the runs that it has.
     pub(super) fn forget(&mut self, session: &SessionId, runs: Option<&SessionRuns>) {
         for run in runs.into_iter().flat_map(SessionRuns::hashes) {
             self.remove(run, session);
         }
     }
 
-    /// A session is lost, and with it what it had.
+    /// Removes a session of which it is no longer known which runs it has.
     pub(super) fn lost(&mut self, session: &SessionId) {
         self.0.retain(|_, sessions| {
             sessions.remove(session);
@@ -122,12 +121,12 @@ impl RunOutcomes {
         Self { outcomes: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max, wait }
     }
 
-    /// Takes over what an earlier process remembered.
+    /// Takes over the outcomes of a snapshot.
     pub(super) fn restore(&mut self, saved: Self) {
         *self = Self { max: self.max, wait: self.wait, ..saved };
     }
 
-    /// Remembers what came of a run, unless a later word is known; returns whether another one had to go for it.
+    /// Remembers an outcome, unless a later one is known; returns whether another run's had to make room.
     fn insert(&mut self, run: RunName, outcome: RunOutcome, now: Timestamp) -> bool {
         if let Some((held, age)) = self.outcomes.get(&run) {
             if *held > outcome {
@@ -145,12 +144,12 @@ impl RunOutcomes {
         over
     }
 
-    /// When the first one was remembered for long enough.
+    /// When the first outcome is dropped.
     pub(super) fn poll_timeout(&self) -> Option<Timestamp> {
         self.by_age.first_key_value().map(|(_, (deadline, _))| *deadline)
     }
 
-    /// Lets go of those that were remembered for long enough.
+    /// Drops the outcomes that were remembered for long enough.
     pub(super) fn handle_timeout(&mut self, now: Timestamp) {
         while self.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.pop_oldest();
@@ -165,7 +164,7 @@ impl RunOutcomes {
 }
 
 impl Sessions {
-    /// Takes what came of a run, for its traces that are here and those that come.
+    /// Takes the outcome of a run, for its traces that are here and those that are still to come.
     pub(super) fn report_run(&mut self, target: &RunTarget, report: &Report) {
         let Some(outcome) = RunOutcome::of(report) else {
             self.shared.counts.add("reports", "misdirected");
@@ -178,7 +177,7 @@ impl Sessions {
         self.remember(vec![(run, outcome)]);
     }
 
-    /// Remembers outcomes for traces that come.
+    /// Remembers outcomes for traces that are still to come.
     pub(super) fn remember(&mut self, outcomes: Vec<(RunName, RunOutcome)>) {
         for (run, outcome) in outcomes {
             let over = self.run_outcomes.insert(run, outcome, self.shared.now);
@@ -186,7 +185,7 @@ impl Sessions {
         }
     }
 
-    /// The run that a trace of this session is of, and what is remembered of it.
+    /// The run of an update of this session, with its remembered outcome, if there is one.
     pub(super) fn run_of(
         &self,
         session: &SessionId,

@@ -1,4 +1,4 @@
-//! One trace's signals, from whoever is believed most, and the risk they make.
+//! The signals of one trace, each from its most trusted source, and the risk that follows from them.
 
 use std::array;
 use std::borrow::Cow;
@@ -30,7 +30,7 @@ pub(super) struct Signal {
     pub(super) score: Quanta,
     /// Who made it.
     pub(super) source: Source,
-    /// It has sums of its own at the trace's agent; never while the trace is not done.
+    /// Whether the trace's agent sums it; never while the trace is not done.
     pub(super) is_summed: bool,
 }
 
@@ -45,26 +45,26 @@ pub(super) struct Unasked {
     pub(super) confidence: Option<Quanta>,
 }
 
-/// What a trace is worth, and, once it is done, what it adds to panes. Scores of agents are over what all traces have: of one that
-/// the judge was asked about, what it would be worth without; with it, it is in the judged scores.
+/// The scores of a trace and, once it is done, what it adds to panes. Scores of agents are over what all traces have, so a trace that
+/// the judge was asked about counts in them as if it had not been; with the judge's scores it counts in the judged scores.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Scored {
     /// Signals by name.
     pub(super) signals: Signals,
-    /// The risks that they make.
+    /// The risk that follows from them.
     pub(super) risk: TraceRisk,
-    /// Present if the trace is done and the judge said something that has a weight.
+    /// Present if the trace is done and the judge gave a score that has a weight.
     pub(super) unasked: Option<Unasked>,
 }
 
-/// What came of scoring a trace.
+/// The result of scoring a trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoring {
-    /// What it is worth.
+    /// The scores.
     pub(super) scored: Scored,
     /// The output repeats that of an earlier trace; only when the trace is done.
     pub(super) output_repeat: Option<Loop>,
-    /// Reported scores that are no score.
+    /// How many reported scores are malformed.
     pub(super) malformed: u64,
 }
 
@@ -98,17 +98,17 @@ impl Scoring {
 }
 
 impl Scored {
-    /// Its risk, as far as nobody had to be asked.
+    /// Its risk without the judge's scores.
     pub(super) fn own_risk(&self) -> Option<Quanta> {
         self.unasked.map_or(self.risk.risk, |unasked| unasked.risk)
     }
 
-    /// Its weighted uncertainty, likewise.
+    /// Its weighted uncertainty without the judge's scores.
     pub(super) fn own_uncertainty(&self) -> Option<Quanta> {
         self.unasked.map_or(self.risk.uncertainty, |unasked| unasked.uncertainty)
     }
 
-    /// Its risk with what the judge said; `None` if that was not asked, or said nothing that has a weight.
+    /// Its risk with the judge's scores; `None` if the judge was not asked, or gave no score that has a weight.
     pub(super) fn judged_risk(&self) -> Option<Quanta> {
         self.unasked.and(self.risk.risk)
     }
@@ -139,7 +139,7 @@ impl Scored {
         risks(self) == risks(other) && self.sums().eq(other.sums())
     }
 
-    /// Of these the signals that are computed, whatever somebody reported in their place.
+    /// The computed signals alone, even where somebody reported another score of the same name.
     pub(super) fn own(
         &self,
         trace: &TraceRecord,
@@ -158,7 +158,7 @@ pub(super) fn scores(signals: &Signals) -> impl Iterator<Item = (&SignalName, Qu
     signals.iter().map(|(name, signal)| (name, signal.score))
 }
 
-/// A signal that nobody has sums of yet.
+/// A signal that no agent sums yet.
 fn signal(score: Quanta, source: Source) -> Signal {
     Signal { score, source, is_summed: false }
 }
@@ -217,7 +217,7 @@ fn unasked(trace: &TraceRecord, signals: &Signals, rules: &Rules) -> Option<Unas
     Some(Unasked { risk, uncertainty, confidence })
 }
 
-/// The outcome of a trace, if anybody speaks of one.
+/// The outcome signal of a trace, if an outcome is known.
 fn outcome(
     trace: &TraceRecord,
     of_session: Option<bool>,
@@ -233,8 +233,8 @@ fn outcome(
     Some((OUTCOME.clone(), signal(score, source)))
 }
 
-/// The score to believe of each name, and how many are no score: of two of one source the later
-/// wins, then the greater (identifier, score).
+/// The reported score of each name from its most trusted source, and how many are malformed: of two of one source the later wins, then
+/// the greater (identifier, score).
 fn reported(scores: &[ReportedScore]) -> (Signals, u64) {
     let mut best: BTreeMap<&str, (Source, u64, &str, i64)> = BTreeMap::new();
     let mut malformed = 0;

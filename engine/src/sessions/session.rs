@@ -12,7 +12,7 @@ use super::fleet::Fleet;
 use super::key::{Agent, SessionId};
 use super::outcomes::SessionRuns;
 use super::pane::{Mark, PaneSet};
-use super::record::{Contribution, Past, TraceRecord};
+use super::record::{CarriedOver, Contribution, TraceRecord};
 use super::rules::Rules;
 use super::run;
 use super::run_outcomes::RunIndex;
@@ -36,120 +36,120 @@ use crate::span::{Report, Timestamp, TraceId};
 use crate::time::WallShift;
 use crate::update::{AgentKey, TraceState, TraceUpdate};
 
-/// How a session stands; in the order in which sessions are evicted.
+/// Which sessions are evicted first.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum EvictionOrder {
-    /// Its traces all went elsewhere.
+    /// Sessions whose traces have all moved to other sessions.
     #[default]
     Empty,
-    /// It was quiet for `session_idle`.
+    /// Sessions that were quiet for `session_idle`.
     Closed,
-    /// More may come.
+    /// Sessions to which more may come.
     Open,
 }
 
-/// What all sessions share.
+/// What all sessions of a shard share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) rules: Rules,
     pub(super) fleet: Fleet,
-    /// What records have in common.
+    /// Parts of trace records that many of them have in common.
     pub(super) common: Common,
     pub(super) counts: Counts,
-    /// The time, which does not go back.
+    /// The stage's time, which never goes back.
     pub(super) now: Timestamp,
-    /// How far wall time is ahead of it.
+    /// How far wall time is ahead of the stage's time.
     pub(super) shift: WallShift,
     /// Which sessions have traces of which runs.
     pub(super) runs: RunIndex,
-    /// Sessions that began to run away since they were last asked for, by kind, and how bad it got. Invariant: all are held.
+    /// Sessions that began to run away since this list was last taken, by kind, with the worst cause. Invariant: all are in memory.
     pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), Cause>,
-    /// The trace that has come to the session that is being changed, or has left it.
+    /// The trace that the session being changed has just got or lost, if any.
     pub(super) moved: Option<TraceId>,
 }
 
 impl Shared {
-    /// Wall time: what ends of traces are held against.
+    /// Wall time, with which ends of traces are compared.
     pub(super) fn wall(&self) -> Timestamp {
         self.shift.wall(self.now)
     }
 }
 
-/// What of a session changes with time alone: what loops in it and what stalls.
+/// The part of a session that changes as time passes: loops that go on, limits that are exceeded, traces that stall.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Restless {
-    /// When one of its loops, or of its open traces, will have been quiet for long enough.
+    /// When a loop or a limit stops being shown, or an open trace is silent for long enough to be shown as such.
     pub(super) deadline: Option<Timestamp>,
     /// Traces whose loops have grown.
     pub(super) growing: BTreeSet<TraceId>,
-    /// What has gone over a limit, a trace or (`None`) the session: what it had used of that when it last grew, and when that was.
+    /// Limits that are exceeded, by a trace or (`None`) by the session: how much was used, and when that last grew.
     pub(super) over: BTreeMap<(Option<TraceId>, RunLimit), (u64, Timestamp)>,
-    /// What its agents were told that runs away.
+    /// Causes for which its agents count the session as running away.
     pub(super) runaways: BTreeSet<(Agent, Cause)>,
     /// Traces that are open.
     pub(super) open: BTreeSet<TraceId>,
-    /// How many of them nothing has come of for long, by level.
+    /// How many open traces have been silent for long, by agent and level.
     pub(super) silent: BTreeMap<(Agent, Level), u64>,
 }
 
-/// What few sessions have.
+/// The parts that few sessions have.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Rare {
-    // Revisions at which traces left: an older update must not bring them back.
+    // Revisions at which traces moved elsewhere: an older update must not bring them back.
     left: BTreeMap<TraceId, u64>,
     pub(super) reports: BTreeMap<Arc<str>, Report>,
-    /// Over the traces that our judge was asked about, with what it said; nothing where there are none.
+    /// The reliability over the traces that our judge was asked about, with its scores.
     pub(super) judged: AgentReliability,
 }
 
-/// One session. Everything derived is a function of the traces held, not of their arrival.
+/// One session. All that is derived is a function of the traces it holds, not of the order in which they came.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Session {
     pub(super) id: Arc<SessionId>,
-    // What its panes are told by.
+    // The pane widths that the bits of its `PaneSet`s stand for.
     widths: Arc<[u64]>,
     pub(super) traces: Traces,
     pub(super) rare: Option<Box<Rare>>,
-    /// Present exactly while any of its traces is of a run at a task.
+    /// Present exactly while any of its traces belongs to a run at a task.
     pub(super) runs: Option<Box<SessionRuns>>,
-    /// Where it stands in the order in which sessions go, at the latest.
+    /// Where the session table has filed it: its place in the order of eviction, or one before that.
     #[serde(skip)]
     pub(super) filed: (EvictionOrder, Timestamp),
-    /// Arrival time of the newest thing.
+    /// Arrival time of the newest update or report.
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
     close_counted: bool,
-    /// As nobody had to be asked, as agents have it.
+    /// Reliability by what all traces have: without our judge's scores.
     pub(super) reliability: AgentReliability,
-    /// Likewise.
+    /// Consistency, likewise.
     pub(super) consistency: AgentConsistency,
-    /// How many traces give something.
+    /// How many of its traces are done and count in scores.
     pub(super) done: usize,
-    // Where the session counts for the newest done trace of each agent, with what that was told that it took.
+    // For each agent the end and the panes of its newest done trace: the session counts in those panes.
     pub(super) marks: Few<Agent, Mark>,
     gates: Few<SignalName, TrajectoryGate>,
-    // Traces that are done whose verdicts are not counted.
+    // Done traces whose verdicts are not counted yet.
     unsettled: Vec<TraceId>,
     pub(super) placed: Option<(Agent, SessionScores)>,
-    /// Present exactly while there is anything of it.
+    /// Present exactly while it is not empty.
     pub(super) restless: Option<Box<Restless>>,
-    /// What its done traces took, but for the answer.
+    /// What its done traces took, without the answer.
     pub(super) took: Took,
-    /// Something that it took, or its answer, may have changed since its agent was told.
+    /// Whether `took` or the answer may differ from `spent`.
     #[serde(skip)]
     pub(super) took_changed: bool,
-    /// What its agent was told that it took.
+    /// What the session took as its agent was last told.
     pub(super) spent: Option<Spending>,
-    /// What all of its traces have used, as far as these are sums.
+    /// What all of its traces have used together.
     pub(super) used: UsageSums,
-    /// Limits of the session that are counted.
+    /// Limits of the session whose excess is counted.
     pub(super) over: LimitSet,
     /// What its traces add to its card.
     #[serde(skip)]
     pub(super) listed: Listed,
 }
 
-/// What a session took, as it is told to its agent.
+/// What a session took, as its agent is told.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Spending {
     pub(super) agent: Agent,
@@ -187,8 +187,8 @@ impl Session {
         }
     }
 
-    /// A session that was read is one of this shard: what it has in common with others is shared, and its panes are told by
-    /// the widths that there are.
+    /// Makes a deserialised session one of this shard: shares what it has in common with others, and translates its panes to the
+    /// widths that are configured.
     pub(super) fn settle_in(&mut self, shared: &mut Shared) {
         let widths = shared.fleet.widths();
         for record in self.traces.iter_mut() {
@@ -202,43 +202,43 @@ impl Session {
         self.list();
     }
 
-    /// Where it belongs in the order in which sessions go.
+    /// Its place in the order of eviction.
     pub(super) fn place(&self) -> (EvictionOrder, Timestamp) {
-        let standing = match (self.traces.is_empty(), self.closed) {
+        let order = match (self.traces.is_empty(), self.closed) {
             (true, _) => EvictionOrder::Empty,
             (false, true) => EvictionOrder::Closed,
             (false, false) => EvictionOrder::Open,
         };
-        (standing, self.touched)
+        (order, self.touched)
     }
 
-    /// The revision at which a trace is held or at which it left.
+    /// The last revision of a trace that is here or has moved elsewhere.
     pub(super) fn revision(&self, trace: TraceId) -> Option<u64> {
         let held = self.traces.get(trace).map(|record| record.revision);
         held.max(self.rare().left.get(&trace).copied())
     }
 
-    /// What few sessions have.
+    /// The parts that few sessions have; empty where this one has none.
     pub(super) fn rare(&self) -> &Rare {
         self.rare.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// Likewise, to be added to.
+    /// The parts that few sessions have, to be added to.
     pub(super) fn rare_mut(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
 
-    /// When one of its loops, or of its open traces, will have been quiet for long enough.
+    /// When `refresh` has something to change; see [`Restless::deadline`].
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.restless.as_ref()?.deadline
     }
 
-    /// Returns whether traces are done whose verdicts are not counted.
+    /// Whether it has done traces whose verdicts are not counted yet.
     pub(super) fn is_unsettled(&self) -> bool {
         !self.unsettled.is_empty()
     }
 
-    /// Holds a trace in this form; `source` is what named the session, `tally` what the trace has counted elsewhere.
+    /// Adds a trace, or replaces its record; `source` is what named the session, `tally` what the trace has counted elsewhere.
     pub(super) fn upsert(
         &mut self,
         update: TraceUpdate,
@@ -283,8 +283,8 @@ impl Session {
         self.refresh(shared);
     }
 
-    /// Puts a record in the place of an earlier form of the trace; returns what that has given. What is stale by that, and the places
-    /// around which chains may have changed, are added to those that are.
+    /// Inserts a record in place of the one that the trace had; returns what that one has given. Adds to `stale` the traces whose scores
+    /// may change by it, and to `places` where chains may change.
     fn hold(
         &mut self,
         mut record: TraceRecord,
@@ -301,7 +301,7 @@ impl Session {
         self.listed.add(&record);
         let Some(number) = number else {
             shared.moved = Some(record.id);
-            record.go_on_from(Past::from(tally.unwrap_or_default()));
+            record.go_on_from(CarriedOver::from(tally.unwrap_or_default()));
             self.traces.insert(record);
             stale.extend(self.traces.after(place));
             return None;
@@ -315,20 +315,20 @@ impl Session {
         let given = old.given();
         if old.start == record.start && old.output() == record.output() {
             let old = std::mem::replace(old, record);
-            self.traces[number].go_on_from(old.into_past());
+            self.traces[number].go_on_from(old.into_carried_over());
             return given;
         }
         let before = old.position();
         stale.extend(self.traces.after(before));
         places.push(before);
         let old = self.traces.remove(record.id);
-        record.go_on_from(old.map(TraceRecord::into_past).unwrap_or_default());
+        record.go_on_from(old.map(TraceRecord::into_carried_over).unwrap_or_default());
         self.traces.insert(record);
         stale.extend(self.traces.after(place));
         given
     }
 
-    /// Forgets a trace that left with `revision`; returns what it has counted.
+    /// Removes a trace that moves to another session with `revision`; returns what it has counted.
     pub(super) fn remove(
         &mut self,
         trace: TraceId,
@@ -342,7 +342,7 @@ impl Session {
             shared.counts.add("departed_traces", "forgotten");
         }
         if self.unsettled.contains(&trace) {
-            // It was done here: where it goes it is not done for the first time.
+            // Its verdicts count here, as it was done here first.
             self.settle(shared);
         }
         let last = self.traces.last_place();
@@ -376,7 +376,7 @@ impl Session {
         Some(record.tally())
     }
 
-    /// Counts the verdicts of traces that are done for the first time, in their order.
+    /// Counts the verdicts of traces that are done for the first time, in the order of their starts.
     pub(super) fn settle(&mut self, shared: &mut Shared) {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         unsettled.sort_unstable_by_key(|trace| self.traces.number(*trace));
@@ -397,7 +397,7 @@ impl Session {
         }
     }
 
-    /// Closes the session and counts how it went, once.
+    /// Closes the session and counts its verdict, once.
     pub(super) fn close(&mut self, reason: &str, shared: &mut Shared) {
         self.settle(shared);
         self.closed = true;
@@ -405,7 +405,7 @@ impl Session {
         self.refresh(shared);
     }
 
-    /// Counts how the session went, once, and once it is certain whose it is.
+    /// Counts the session's verdict, once, as soon as it is certain whose the session is.
     fn count_close(&mut self, reason: &str, shared: &mut Shared) {
         let first = self.first().filter(|first| !first.course.uncertain);
         let Some(agent) = first.map(|first| first.agent().clone()).filter(|_| !self.close_counted)
@@ -420,13 +420,13 @@ impl Session {
         summary.close(scores, worst);
     }
 
-    /// Whether it has a trace of which nothing is counted yet.
+    /// Whether it is uncertain of any of its traces whose it is: nothing of such a trace is counted.
     pub(super) fn is_uncertain(&self) -> bool {
         self.traces.iter().any(|record| record.course.uncertain)
     }
 
-    /// Lets go of the session, which was closed: what it gave stays. Returns the traces that
-    /// may be heard of again.
+    /// Ends a closed session: what it has given to its agents stays. Returns its traces that are not sealed, of which updates may
+    /// still come.
     pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
         self.settle(shared);
         shared.runs.forget(&self.id, self.runs.as_deref());
@@ -439,14 +439,14 @@ impl Session {
         for record in self.traces.iter_mut() {
             let open = record.panes.is_empty() || record.course.uncertain;
             shared.counts.add_many("sessions", "trace_not_done", u64::from(open));
-            // The session takes nothing more of it.
+            // No update of it is taken any more.
             record.seal(record.revision, &mut shared.fleet);
             shared.fleet.summary(record.agent()).held -= 1;
         }
         unsealed
     }
 
-    /// The scores as the profile has them.
+    /// Its scores, by the rules of the profile.
     pub(super) fn scores(&self, rules: &Rules) -> SessionScores {
         SessionScores {
             reliability: rules.reliability(&self.reliability),
@@ -454,7 +454,7 @@ impl Session {
         }
     }
 
-    /// The done trace of the greatest risk that counts in the session's score, the later one of equals, and when it ended.
+    /// The done trace with the greatest risk, of equals the one that ended last, with its end.
     fn worst(&self) -> Option<(Timestamp, TraceId)> {
         let given = self.traces.iter().filter(|record| !record.panes.is_empty());
         let worst = given.map(|record| (record.scored.own_risk(), record.end(), record.id)).max();
@@ -466,9 +466,9 @@ impl Session {
         self.traces.iter().next()
     }
 
-    /// Notes when something arrived: a closed session of which more comes is open again.
+    /// Takes note of an arrival: a closed session to which more comes is open again.
     pub(super) fn touch(&mut self, at: Timestamp, shared: &Shared) {
-        // Unknown or ahead of the time: it came now.
+        // A time that is unknown, or ahead of ours, stands for now.
         let at = if at.0 == 0 { shared.now } else { at.min(shared.now) };
         if at > self.touched {
             self.touched = at;
@@ -476,8 +476,8 @@ impl Session {
         }
     }
 
-    /// Scores a trace anew, after an earlier form of it has given so much, if it is new itself; returns how many reported scores are
-    /// none.
+    /// Scores a trace and replaces what it has given: that is `former` if its record is new. Returns how many of its reported scores
+    /// are malformed.
     pub(super) fn rescore(
         &mut self,
         trace: TraceId,
@@ -495,7 +495,7 @@ impl Session {
         let has_given = !record.panes.is_empty();
         let same = match &former {
             Some(former) => record.gives(former, &scored),
-            // It is the same record.
+            // The record is the one that gave.
             None if has_given => record.is_done() && record.scored.adds_like(&scored),
             None => !record.is_done(),
         };
@@ -520,7 +520,7 @@ impl Session {
         malformed
     }
 
-    /// Has a trace that was scored tell what follows from it beyond its scores.
+    /// Counts, and tells agents, what follows from the scores of a trace.
     fn follow_up(&mut self, number: usize, shared: &mut Shared) {
         let record = &mut self.traces[number];
         let is_given = !record.panes.is_empty();
@@ -543,7 +543,7 @@ impl Session {
         record.tell_run(run, &mut shared.fleet);
     }
 
-    /// Has a done trace give to its agent, and to this session.
+    /// Adds a done trace to the sums of its agent and of this session.
     fn give(&mut self, number: usize, shared: &mut Shared) {
         let wall = shared.wall();
         let record = &mut self.traces[number];
@@ -566,7 +566,7 @@ impl Session {
         }
     }
 
-    /// Takes back what a trace, which does not give it any more, has given.
+    /// Takes back what a trace has given to the sums of its agent and of this session.
     fn retract(&mut self, given: &Contribution, trace: TraceId, shared: &mut Shared) {
         let Contribution { took, scored, end, panes } = given;
         let (agent, start) = (&took.agent, took.start);
@@ -588,7 +588,7 @@ impl Session {
         }
     }
 
-    /// Lets the session count in the panes of an agent's newest trace, which ended then, with what that was told that it took.
+    /// Moves the session into the panes of an agent's newest trace, which ended at `newest`; `None` takes it out of all panes.
     fn mark(&mut self, agent: &Agent, newest: Option<Timestamp>, shared: &mut Shared) {
         let wall = shared.wall();
         let took = self.spent.as_ref().filter(|spent| spent.agent == *agent);
@@ -599,7 +599,7 @@ impl Session {
         }
     }
 
-    /// Counts the signals of a done trace of which its agent has no sums.
+    /// Counts the signals of a done trace for which its agent has no room.
     fn note_refused(&self, trace: TraceId, shared: &mut Shared) {
         let record = self.traces.get(trace).filter(|record| !record.panes.is_empty());
         let Some(record) = record else { return };
@@ -625,11 +625,11 @@ impl Session {
 }
 
 impl Rare {
-    /// Nothing of it.
+    /// Empty.
     const fn none() -> Self {
         Self { left: BTreeMap::new(), reports: BTreeMap::new(), judged: AgentReliability::new() }
     }
 }
 
-/// What most sessions have of what few have.
+/// The rare parts of a session that has none.
 static NOTHING: Rare = Rare::none();

@@ -1,4 +1,4 @@
-//! What a shard knows of one agent: panes, counters, histograms, gauges.
+//! One agent in one shard: its panes, counters, histograms and gauges.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,61 +27,53 @@ use crate::update::{
     DoneTrace, Effort, LastTrace, RunTrace, ScoreHistogram, SessionUpdate, Silences,
 };
 
-/// Clocks of clients may be ahead of ours by so much.
+/// How far the clocks of clients may be ahead of ours.
 const AHEAD: Duration = Duration::from_secs(300);
 
-/// One agent, as far as this shard knows.
+/// One agent, as far as this shard knows it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Summary {
-    /// How many held traces are this agent's.
+    /// How many traces in memory count towards it.
     pub(super) held: u64,
-    /// When something of this agent's was last handled.
+    /// When a trace of it was last handled.
     pub(super) active: Timestamp,
-    /// Whether it is not certain of any trace that it is the agent's.
+    /// Whether no trace is certain to be its own.
     pub(super) uncertain: bool,
-    /// A message about this agent has gone out.
+    /// Whether an update about it has been sent.
     #[serde(skip)]
     pub(super) announced: bool,
-    /// It is among those that changed.
+    /// Whether it is among the agents that changed.
     #[serde(skip)]
     pub(super) changed: bool,
     panes: Panes,
     last: BTreeMap<(Timestamp, TraceId), Worth>,
     #[serde(skip)]
     max_last: usize,
-    // Counters belong to a process or, over several machines, to a shard.
-    #[serde(default)]
+    // Counters start with the process or, in a cluster, with the shard.
     counters: Counters,
-    // What earlier processes counted, of the families whose totals the API shows.
-    #[serde(default)]
+    // The counts of earlier processes, of the families of which the API shows totals.
     earlier: Counters,
     sessions_active: u64,
-    /// How long its traces are silent.
-    #[serde(default)]
+    /// How many of its traces are silent, and for how long.
     pub(super) silences: Silences,
-    // What its traces took; counted as all else is.
-    #[serde(default)]
+    // Distributions of what its traces took; they start as counters do.
     distributions: Distributions,
-    // Sessions that run away.
+    // How many sessions run away, by cause.
     runaways: BTreeMap<Cause, u64>,
     open: Scores,
-    #[serde(default)]
     closed: Closed,
     signals: Few<SignalName, Judged>,
     other_signals: BTreeSet<String>,
     #[serde(skip)]
     max_signals: usize,
-    // Those that have series.
-    #[serde(default)]
+    // Names from spans that have series of their own.
     names: BTreeSet<String>,
     #[serde(skip)]
     max_names: usize,
-    #[serde(default)]
     spread: Arc<Spread>,
-    // Likewise of single traces.
-    #[serde(default)]
+    // Efforts of single traces.
     trace_spread: Arc<Spread>,
-    // What changed since the last message.
+    // Changes since the last update.
     #[serde(skip)]
     run_traces: BTreeMap<TraceId, RunTrace>,
     #[serde(skip)]
@@ -93,29 +85,28 @@ pub(super) struct Summary {
 struct Worth {
     risk: Option<Quanta>,
     uncertainty: Option<Quanta>,
-    /// With what the judge said.
-    #[serde(default)]
+    /// The risk with the judge's scores.
     judged: Option<Quanta>,
 }
 
-/// What was counted of one signal of traces that were done for the first time; counters as all others.
+/// Counts of one signal over traces that were done for the first time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Judged {
-    // By verdict.
+    // By `Verdict`.
     evaluations: [Counted; Verdict::ALL.len()],
-    // As `BREACHES` has them.
+    // In the order of `BREACHES`.
     breaches: [Counted; BREACHES.len()],
     scores: Exemplified,
 }
 
-/// What the trajectory gate says, as labels carry it, in order.
+/// Label values of what the trajectory gate finds.
 const BREACHES: [&str; 2] = ["regression", "stall"];
 
 /// A counter of a signal.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Counted {
     value: u64,
-    // Once they were told.
+    // Made when the counter is first told.
     #[serde(skip)]
     labels: Option<Labels>,
 }
@@ -127,14 +118,14 @@ struct Scores {
     consistency: Histogram,
 }
 
-/// Likewise, of sessions that closed: with an example in each bucket.
+/// Distributions over closed sessions, with an example in each bucket.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Closed {
     reliability: Exemplified,
     consistency: Exemplified,
 }
 
-/// The two scores of one session; `None` over nothing.
+/// The two scores of one session; `None` without a done trace.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct SessionScores {
     /// `agent_reliability`.
@@ -144,7 +135,7 @@ pub(super) struct SessionScores {
 }
 
 impl Summary {
-    /// Nothing yet.
+    /// An agent of which nothing is known yet.
     pub(super) fn new(widths: Arc<[u64]>, options: &AgentOptions) -> Self {
         let AgentOptions { last_traces: max_last, max_signals_per_agent: max_signals, .. } =
             *options;
@@ -177,7 +168,7 @@ impl Summary {
         }
     }
 
-    /// Returns whether there is nothing that anyone could want to see.
+    /// Whether nothing is left of it that could be shown.
     pub(super) fn is_void(&self) -> bool {
         self.held == 0
             && self.counters.is_empty()
@@ -188,7 +179,7 @@ impl Summary {
             && self.done_traces.is_empty()
     }
 
-    /// Returns whether a signal has sums of its own: the first so many names do, for good.
+    /// Whether a signal has sums of its own: the first `max_signals_per_agent` names do, for good.
     pub(super) fn admits(&mut self, signal: &str) -> bool {
         if self.other_signals.contains(signal) {
             return true;
@@ -207,8 +198,8 @@ impl Summary {
         }
     }
 
-    /// Raises a counter of which the first label is a name that spans give: over so many names of an agent, the rest share
-    /// `__overflow__`. Returns whether there was room.
+    /// Raises a counter whose first label is a name from spans; names over `max_names_per_agent` share `__overflow__`. Returns whether
+    /// there was room.
     pub(super) fn count_named(&mut self, family: Counter, labels: &[&str], more: u64) -> bool {
         let Some((name, rest)) = labels.split_first() else { return true };
         let has_room = self.names.contains(*name) || self.names.len() < self.max_names;
@@ -220,8 +211,7 @@ impl Summary {
         has_room
     }
 
-    /// Takes over what an earlier process held. What follows from the options is this one's: panes of windows that
-    /// there are no more go.
+    /// Takes over an agent of a snapshot, under the options of this process: panes of windows that are no longer configured go.
     pub(super) fn restore(&mut self, saved: Self) {
         let Self { uncertain, max_last, max_signals, max_names, changed, .. } = *self;
         self.panes.restore(saved.panes);
@@ -233,7 +223,7 @@ impl Summary {
         }
     }
 
-    /// Lets every counter and every histogram that only rises begin at zero; totals go on.
+    /// Lets counters, and histograms that only rise, start from zero; totals go on.
     pub(super) fn restart_counts(&mut self) {
         let counters = std::mem::take(&mut self.counters);
         self.earlier.add(&counters, |family| TOTALS.contains(&family));
@@ -243,7 +233,7 @@ impl Summary {
         self.signals = Few::default();
     }
 
-    /// Adds a done trace; returns the panes it is in and how many windows it is not in.
+    /// Adds a done trace; returns its panes, and how many windows it is outside of.
     pub(super) fn observe(
         &mut self,
         (start, end, id): (Timestamp, Timestamp, TraceId),
@@ -280,12 +270,12 @@ impl Summary {
         Arc::make_mut(&mut self.trace_spread).add(start, effort);
     }
 
-    /// Takes it back.
+    /// Takes back what a done trace took.
     pub(super) fn forget_effort(&mut self, start: Timestamp, effort: &Effort) {
         Arc::make_mut(&mut self.trace_spread).remove(start, effort);
     }
 
-    /// Has a session, whose newest trace ended at `end`, count in other panes than before, with what it took; returns where it counts.
+    /// Moves a session to the panes of its newest trace, which ended at `end`, with what it took; returns where it counts from here on.
     pub(super) fn mark(
         &mut self,
         before: Option<Mark>,
@@ -297,7 +287,7 @@ impl Summary {
         after
     }
 
-    /// Replaces what a session took that counts by this mark.
+    /// Replaces what a session took in the panes of this mark.
     pub(super) fn spend(
         &mut self,
         mark: Option<Mark>,
@@ -309,17 +299,17 @@ impl Summary {
         self.panes.spend(mark, effort(before), effort(after));
     }
 
-    /// Forgets panes that are in no window any more.
+    /// Removes panes that are in no window any more.
     pub(super) fn expire(&mut self, wall: Timestamp) {
         self.panes.expire(wall);
     }
 
-    /// The wall clock was set.
+    /// Starts a new era of panes, as the wall clock was set.
     pub(super) fn stepped(&mut self) {
         self.panes.stepped();
     }
 
-    /// The wall clock was set back: traces that started well ahead of it would be the last ones until it gets there.
+    /// After the wall clock was set back: removes last traces that started well ahead of it, which would stay the last ones until then.
     pub(super) fn forget_ahead(&mut self, wall: Timestamp) {
         self.last.retain(|(start, _), _| *start <= wall.after(AHEAD));
     }
@@ -330,13 +320,13 @@ impl Summary {
         self.open.observe(scores);
     }
 
-    /// Takes back an open session.
+    /// Takes an open session out.
     pub(super) fn unopen(&mut self, scores: SessionScores) {
         self.sessions_active -= 1;
         self.open.forget(scores);
     }
 
-    /// Adds a session that closed; `worst` is its trace of the greatest risk, and when that ended.
+    /// Adds a session that closed; `worst` is its trace of the greatest risk, with its end.
     pub(super) fn close(&mut self, scores: SessionScores, worst: Option<(Timestamp, TraceId)>) {
         let Closed { reliability, consistency } = &mut self.closed;
         scores.reliability.into_iter().for_each(|score| reliability.observe(score, worst));
@@ -348,7 +338,7 @@ impl Summary {
         *self.runaways.entry(cause).or_default() += 1;
     }
 
-    /// Takes back a session that ran away.
+    /// Takes out a session that runs away no longer.
     pub(super) fn calm_down(&mut self, cause: Cause) {
         if let Some(sessions) = self.runaways.get_mut(&cause) {
             *sessions -= 1;
@@ -356,23 +346,23 @@ impl Summary {
         self.runaways.retain(|_, sessions| *sessions > 0);
     }
 
-    /// Adds what a trace took that is done for the first time.
+    /// Adds to the distributions what a trace took that is done for the first time.
     pub(super) fn take(&mut self, taken: &Taken) {
         self.silences.traces += 1;
         self.distributions.observe(taken);
     }
 
-    /// What is counted of a signal, of several one after the other: see [`Few::or_default_next`].
+    /// The counts of a signal; signals are looked up in order, as [`Few::or_default_next`] does.
     pub(super) fn judged(&mut self, next: &mut usize, signal: &SignalName) -> &mut Judged {
         self.signals.or_default_next(next, signal)
     }
 
-    /// Notes a trace that is done for the first time, or an outcome that was told later.
+    /// Adds a trace that is done for the first time, or an outcome that came later, to the next update.
     pub(super) fn tell_done(&mut self, trace: DoneTrace) {
         self.done_traces.push(trace);
     }
 
-    /// Notes what a trace adds to a run now.
+    /// Adds what a trace adds to a run to the next update.
     pub(super) fn tell_run(&mut self, trace: TraceId, run: RunTrace) {
         self.run_traces.insert(trace, run);
     }
@@ -394,13 +384,13 @@ impl Summary {
         counters
     }
 
-    /// Sessions that run away by causes of one kind.
+    /// How many sessions run away, by causes of one kind.
     fn running_away<L: Ord>(&self, of: fn(Cause) -> Option<L>) -> BTreeMap<L, u64> {
         let causes = self.runaways.iter();
         causes.filter_map(|(cause, sessions)| Some((of(*cause)?, *sessions))).collect()
     }
 
-    /// The message; who and when is for the caller to say. Panes are those that changed.
+    /// The update, with the panes that changed; the caller fills in which agent it is, and when.
     pub(super) fn drain(&mut self) -> SessionUpdate {
         let mut distributions = Few::with_capacity(Distribution::ALL.len());
         distributions.extend(self.distributions.message());
@@ -436,12 +426,12 @@ impl Judged {
         self.evaluations[verdict as usize].value += 1;
     }
 
-    /// Adds a score, of a trace that ended then.
+    /// Adds a score of a trace with this end.
     pub(super) fn observe(&mut self, score: Quanta, trace: (Timestamp, TraceId)) {
         self.scores.observe(score, Some(trace));
     }
 
-    /// Counts what the trajectory gate says.
+    /// Counts what the trajectory gate finds.
     pub(super) fn turn(&mut self, turn: Turn) {
         for (breach, is_one) in self.breaches.iter_mut().zip([turn.regressed, turn.stalled]) {
             breach.value += u64::from(is_one);
@@ -450,7 +440,7 @@ impl Judged {
 }
 
 impl Counted {
-    /// The counter under its labels, once there is something.
+    /// The counter with its labels, unless it is zero.
     fn tell(&mut self, signal: &SignalName, label: &str) -> Option<(Labels, u64)> {
         let labels = || [signal.to_string(), label.to_owned()].into();
         (self.value > 0).then(|| (Arc::clone(self.labels.get_or_insert_with(labels)), self.value))
@@ -469,7 +459,7 @@ impl Scores {
     }
 }
 
-/// Families whose totals the API shows, whatever process counted.
+/// Families of which the API shows totals over all processes.
 const TOTALS: [Counter; 10] = [
     Counter::CostUsd,
     Counter::Loops,

@@ -1,6 +1,6 @@
-//! Where the sessions in memory are: found by id, listed in the order of ids and in that in which they go.
+//! The sessions in memory, found by id, in the order of their ids and in the order in which they are evicted.
 //!
-//! Each has a number while it is held, which is all that is known of it anywhere else.
+//! A session has a number while it is in memory; everything else refers to it by that number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::tenants::{Shares, TenantHash, tenant_hash};
 #[derive(Clone, Debug, Default)]
 pub(super) struct SessionTable {
     slots: Vec<Option<Box<Session>>>,
-    // Of those that have traces, as they are.
+    // Of the sessions that have traces.
     cards: Cards,
     free: Vec<u32>,
-    // Invariant: these have the numbers of all of them, each once.
+    // Invariant: `by_id` and `in_order` have the number of every session, each once.
     by_id: HashTable<u32>,
     in_order: Sorted<u32>,
-    // Invariant: of all traces of all of them.
+    // Invariant: has every trace of every session.
     by_trace: TraceIndex,
-    // As they are filed: where their standing and quiet time put them, or, of the same standing, before. A session of which
-    // more comes stays where it is until its turn comes.
+    // In the order of eviction. A session to which more comes stays where it is filed until its turn comes: it may be filed earlier
+    // than it belongs, under the same `EvictionOrder`.
     filed: Filed,
 }
 
@@ -42,13 +42,13 @@ struct Filed(BTreeMap<TenantHash, OfTenant>);
 /// The sessions of one tenant.
 #[derive(Clone, Debug, Default)]
 struct OfTenant {
-    // Of each standing, by when they were quiet.
-    standings: [Sorted<Entry>; STANDINGS.len()],
-    // Of all standings.
+    // By `EvictionOrder`, then by the arrival of the newest thing of a session.
+    orders: [Sorted<Entry>; ORDERS.len()],
+    // How many there are in all.
     len: usize,
 }
 
-/// When it was quiet, in two halves so that an entry is no larger than what it holds, and its number.
+/// The arrival of the newest thing of a session, in two halves so that an entry has no gaps, and the number of the session.
 type Entry = (u32, u32, u32);
 
 /// A tenant, and the id and scope of a session.
@@ -93,7 +93,7 @@ impl SessionTable {
     /// Keeps a session with its card, and files it; there is none of its id. Returns its number.
     pub(super) fn insert(&mut self, mut session: Box<Session>, card: Option<Card>) -> u32 {
         session.filed = session.place();
-        let (standing, quiet) = session.filed;
+        let (order, quiet) = session.filed;
         let id = Arc::clone(&session.id);
         let number = match self.free.pop() {
             Some(number) => number,
@@ -111,15 +111,15 @@ impl SessionTable {
         let name = |number: u32| name_of(slots, number);
         by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
         in_order.insert(number, |other| name(other).cmp(&named(&id)));
-        self.filed.insert(tenant_of(&id), (standing, quiet, number));
+        self.filed.insert(tenant_of(&id), (order, quiet, number));
         number
     }
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Session>> {
         let number = self.number(id)?;
-        let (standing, quiet) = self.at(number)?.filed;
-        self.filed.remove(tenant_of(id), (standing, quiet, number));
+        let (order, quiet) = self.at(number)?.filed;
+        self.filed.remove(tenant_of(id), (order, quiet, number));
         let Self { slots, by_id, in_order, .. } = self;
         let name = |number: u32| name_of(slots, number);
         in_order.remove(|other| name(other).cmp(&named(id)));
@@ -141,7 +141,7 @@ impl SessionTable {
         session
     }
 
-    /// Files a session where it belongs in the order in which sessions go; returns whether it was not there.
+    /// Files a session where it belongs in the order of eviction; returns whether it was filed elsewhere.
     pub(super) fn refile(&mut self, number: u32) -> bool {
         let Some(Some(session)) = self.slots.get_mut(index(number)) else { return false };
         let (before, after) = (session.filed, session.place());
@@ -155,9 +155,9 @@ impl SessionTable {
         self.filed.insert(tenant, after)
     }
 
-    /// Since when the one of this standing is quiet that is filed first, and its number for `at`.
-    pub(super) fn quietest(&self, standing: EvictionOrder) -> Option<(Timestamp, u32)> {
-        self.filed.first(standing)
+    /// Of the session that is filed first under an order, the arrival of its newest thing and its number.
+    pub(super) fn quietest(&self, order: EvictionOrder) -> Option<(Timestamp, u32)> {
+        self.filed.first(order)
     }
 
     /// The session of a number.
@@ -165,8 +165,8 @@ impl SessionTable {
         self.slots.get(index(number))?.as_deref()
     }
 
-    /// Of the tenant that has the most sessions in proportion to its share, with one more for the newcomer, the session that is filed first;
-    /// of several the first by id.
+    /// The session to evict first: that of the tenant with the most sessions in proportion to its share, counting one more for the
+    /// tenant of a session that is to come; of several that are filed alike the first by id.
     pub(super) fn first_to_go(
         &self,
         shares: &Shares,
@@ -176,12 +176,11 @@ impl SessionTable {
         let held = self.filed.0.iter();
         let held = held.map(|(tenant, own)| (*tenant, own.len + more(*tenant)));
         let own = self.filed.0.get(&shares.greediest(held)?)?;
-        let (standing, quiet) = STANDINGS
-            .into_iter()
-            .find_map(|standing| Some((standing, own.iter(standing).next()?.0)))?;
-        let same = own.iter(standing).take_while(|other| other.0 == quiet);
+        let (order, quiet) =
+            ORDERS.into_iter().find_map(|order| Some((order, own.iter(order).next()?.0)))?;
+        let same = own.iter(order).take_while(|other| other.0 == quiet);
         let first = same.filter_map(|(_, number)| self.at(number)).min_by_key(|one| &one.id)?;
-        Some((standing, Arc::clone(&first.id)))
+        Some((order, Arc::clone(&first.id)))
     }
 
     /// The sessions of this id that have traces, in the order of their scopes.
@@ -244,18 +243,18 @@ impl Serialize for SessionTable {
 }
 
 impl Filed {
-    fn first(&self, standing: EvictionOrder) -> Option<(Timestamp, u32)> {
-        self.0.values().filter_map(|own| own.iter(standing).next()).min()
+    fn first(&self, order: EvictionOrder) -> Option<(Timestamp, u32)> {
+        self.0.values().filter_map(|own| own.iter(order).next()).min()
     }
 
     /// Returns whether it was not there.
     fn insert(
         &mut self,
         tenant: TenantHash,
-        (standing, quiet, number): (EvictionOrder, Timestamp, u32),
+        (order, quiet, number): (EvictionOrder, Timestamp, u32),
     ) -> bool {
         let (own, entry) = (self.0.entry(tenant).or_default(), entry(quiet, number));
-        let is_new = own.standings[standing as usize].insert(entry, |other| other.cmp(&entry));
+        let is_new = own.orders[order as usize].insert(entry, |other| other.cmp(&entry));
         own.len += usize::from(is_new);
         is_new
     }
@@ -263,11 +262,11 @@ impl Filed {
     fn remove(
         &mut self,
         tenant: TenantHash,
-        (standing, quiet, number): (EvictionOrder, Timestamp, u32),
+        (order, quiet, number): (EvictionOrder, Timestamp, u32),
     ) {
         let Some(own) = self.0.get_mut(&tenant) else { return };
         let entry = entry(quiet, number);
-        let removed = own.standings[standing as usize].remove(|other| other.cmp(&entry));
+        let removed = own.orders[order as usize].remove(|other| other.cmp(&entry));
         own.len -= usize::from(removed);
         if own.len == 0 {
             self.0.remove(&tenant);
@@ -276,8 +275,8 @@ impl Filed {
 }
 
 impl OfTenant {
-    fn iter(&self, standing: EvictionOrder) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
-        self.standings[standing as usize]
+    fn iter(&self, order: EvictionOrder) -> impl Iterator<Item = (Timestamp, u32)> + '_ {
+        self.orders[order as usize]
             .iter()
             .map(|(high, low, number)| (Timestamp(whole(high, low)), number))
     }
@@ -306,8 +305,8 @@ fn hash((tenant, id, scope): Name<'_>) -> u64 {
     xxh3_64_with_seed(id.as_bytes(), seed)
 }
 
-/// In the order in which sessions go.
-const STANDINGS: [EvictionOrder; 3] =
+/// In the order of eviction.
+const ORDERS: [EvictionOrder; 3] =
     [EvictionOrder::Empty, EvictionOrder::Closed, EvictionOrder::Open];
 
 fn index(number: u32) -> usize {

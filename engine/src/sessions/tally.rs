@@ -1,8 +1,8 @@
 //! What a trace has counted: counters rise by the excess over it and never fall.
 //!
-//! Nothing counts before it is certain whose it is: once the trace is done with its root, or final without one; of a turn that log
-//! records tell once its prompt is in: its loops count in flight. Should a later span name another agent, they count towards that one
-//! as well; spend counts once, so that dollars add up over agents.
+//! Nothing is counted before it is certain whose trace it is: when the trace is done with its root, or sealed without one, or, of a turn
+//! that log records tell, when its prompt is in, so that its loops count in flight. Should a later span name another agent, loops count
+//! towards that one as well; spend counts once, so that dollars add up over agents.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +20,13 @@ use crate::update::{Loop, Spent, TraceUpdate};
 /// What one trace has counted.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Tally {
-    /// Its verdicts are counted.
+    /// Whether its verdicts are counted.
     pub(super) done: bool,
-    /// An outcome of it was told to its agent.
-    #[serde(default)]
+    /// Whether its agent was told an outcome of it.
     pub(super) outcome: bool,
     pub(super) loops: BTreeMap<Agent, Loops>,
     pub(super) spend: Spent,
-    /// Limits that it went over.
-    #[serde(default)]
+    /// Limits whose excess is counted.
     pub(super) limits: LimitSet,
 }
 
@@ -37,7 +35,7 @@ pub(super) struct Tally {
 pub(super) struct Loops {
     entries: BTreeMap<LoopKind, u64>,
     reached: BTreeMap<LoopLabels, u64>,
-    // By evidence; of loops that weigh.
+    // By evidence, over loops that weigh.
     wasted_input: BTreeMap<Evidence, u64>,
     wasted_output: BTreeMap<Evidence, u64>,
     /// In 1e-12 USD.
@@ -59,13 +57,13 @@ pub(super) struct Growth {
 }
 
 impl Tally {
-    /// What other sessions have counted of a trace that came from them; `None` if nothing.
+    /// What other sessions have counted of a trace that moved here; `None` if nothing.
     pub(super) fn told(update: &TraceUpdate) -> Option<Self> {
         let mut tally = Self::default();
         for told in &update.told {
-            // It was done there, so its verdicts are counted, and an outcome if one was known.
+            // A trace that was done there has its verdicts counted, and its outcome if it was known.
             tally.done |= told.spent.is_some();
-            // So is what it went over.
+            // So have the limits that it exceeded.
             if tally.done {
                 tally.limits = LimitSet::ALL;
             }
@@ -81,14 +79,14 @@ impl Tally {
         (!tally.is_nothing()).then_some(tally)
     }
 
-    /// Returns whether nothing was counted.
+    /// Whether nothing was counted.
     pub(super) fn is_nothing(&self) -> bool {
         let Self { done, outcome, loops, spend, limits } = self;
         let nothing = (Spent::default(), LimitSet::default());
         !done && !outcome && loops.is_empty() && (*spend, *limits) == nothing
     }
 
-    /// Counts what the loops have more than was counted.
+    /// Counts the loops that are not counted yet.
     ///
     /// A critical loop has been a warning, seen or not, so it counts as both: what is
     /// counted does not depend on how the spans were batched.
@@ -105,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// Counts what the trace has spent more than was counted.
+    /// Counts the spend that is not counted yet.
     pub(super) fn count_spend(&mut self, all: Spent, summary: &mut Summary) {
         let spend = &mut self.spend;
         let mut count = |family, labels: &[&str], counted: &mut u64, value| {
@@ -178,8 +176,8 @@ impl Loops {
     }
 }
 
-/// Raises counts, and tells by how much. What is of one kind rises together by no more than all of that kind has more: a loop of
-/// which a result is told later is counted once, under what was known of it first.
+/// Raises counts to those of `fresh`, and tells by how much. The counts of one kind rise together by no more than their sum has risen: a
+/// loop of which a result arrives later stays counted once, as it was known first.
 fn raise<K: Copy + Ord, G: PartialEq>(
     counted: &mut BTreeMap<K, u64>,
     fresh: &BTreeMap<K, u64>,
@@ -199,7 +197,7 @@ fn raise<K: Copy + Ord, G: PartialEq>(
     }
 }
 
-/// How far the loops of each kind have grown by `at`, given how far they had before.
+/// How far the loops of each kind have grown at `at`, given how far they had before.
 pub(super) fn growth(loops: &[Loop], before: &Growths, at: Timestamp) -> Growths {
     let mut grown = Growths::new();
     for Loop { kind, severity, evidence, count, .. } in loops {

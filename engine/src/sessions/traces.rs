@@ -11,20 +11,20 @@ use super::record::TraceRecord;
 use crate::signal::loop_detection::WINDOW;
 use crate::span::{Timestamp, TraceId};
 
-/// As long as there are no more, looking through them is the fastest way to find one.
+/// Up to so many records are searched one by one, which is fastest.
 const FEW: usize = 32;
 
-/// Records, each trace once; written down as their list.
+/// Records, each trace once; serialised as their list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traces {
     // Invariant: by start, then id.
     records: Vec<TraceRecord>,
-    // Present exactly while there are more than a few.
+    // Present exactly while there are more than `FEW`.
     starts: Option<Box<Starts>>,
 }
 
-/// When traces started, found by their ids. An entry is the hash of an id and the start in two halves, so that it has no gaps; whether
-/// there is such a record is for the list to say: two ids may have one hash.
+/// Starts of traces, found by their ids. An entry is the hash of an id and the two halves of a start, so that it has no gaps. Two ids may
+/// have one hash: only the list of records tells whether a trace is there.
 #[derive(Clone, Debug, Default)]
 struct Starts(HashTable<(u32, u32, u32)>);
 
@@ -44,7 +44,7 @@ impl Traces {
         self.records.iter()
     }
 
-    /// All of them, to be changed in anything but start and id.
+    /// All of them, to be changed, but not in start or id.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut TraceRecord> {
         self.records.iter_mut()
     }
@@ -60,7 +60,7 @@ impl Traces {
             Some(starts) => starts.of(id).find_map(|start| {
                 self.records.binary_search_by_key(&(start, id), TraceRecord::position).ok()
             }),
-            // What is spoken of is mostly new.
+            // Most updates are of the newest traces.
             None => self.records.iter().rposition(|record| record.id == id),
         }
     }
@@ -70,7 +70,7 @@ impl Traces {
         self.records.get(self.number(id)?)
     }
 
-    /// Likewise, to be changed in anything but start and id.
+    /// The record of a trace, to be changed, but not in start or id.
     pub(super) fn get_mut(&mut self, id: TraceId) -> Option<&mut TraceRecord> {
         let number = self.number(id)?;
         self.records.get_mut(number)
@@ -91,13 +91,13 @@ impl Traces {
         self.records.last().map(TraceRecord::position)
     }
 
-    /// Adds one of a trace that is not there.
+    /// Adds the record of a trace that is not there.
     pub(super) fn insert(&mut self, record: TraceRecord) {
         let at = self.before(record.position());
         if let Some(starts) = &mut self.starts {
             starts.insert(record.position());
         }
-        // Most sessions have few, and there are many of them.
+        // Most sessions have few traces, and there are many sessions.
         if self.records.len() == self.records.capacity() {
             self.records.reserve_exact(1 + self.records.len() / 16);
         }
@@ -108,7 +108,7 @@ impl Traces {
         }
     }
 
-    /// Takes one out.
+    /// Removes the record of a trace.
     pub(super) fn remove(&mut self, id: TraceId) -> Option<TraceRecord> {
         let at = self.number(id)?;
         let record = self.records.remove(at);
@@ -133,7 +133,7 @@ impl Traces {
 }
 
 impl Starts {
-    /// Those that may be that of this trace.
+    /// The starts that this trace may have.
     fn of(&self, id: TraceId) -> impl Iterator<Item = Timestamp> {
         let hash = hash(id);
         let same = self.0.iter_hash(whole(hash, hash)).filter(move |entry| entry.0 == hash);

@@ -53,13 +53,13 @@ pub(super) fn evaluate(
             summary.judged(&mut next, name).count(Verdict::Skipped);
         }
     }
-    // By what all traces have, so that it does not change with how much is judged.
+    // Without the judge's scores, so that it does not change with how much is judged.
     let safety = scored.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
     summary.judged(&mut next, &TRACE_RISK).count(verdict(safety, PASS));
 }
 
-/// What drops are found by of a trace that is done for the first time. A stream of verdicts must not change with how much is
-/// judged or reported, so they are those of computed signals alone.
+/// What drops are detected from, of a trace that is done for the first time. It has verdicts of computed signals alone, so that a stream
+/// of verdicts does not change with how much is judged or reported.
 pub(super) fn done(
     trace: &TraceRecord,
     session: &SessionId,
@@ -67,7 +67,7 @@ pub(super) fn done(
     rules: &Rules,
 ) -> DoneTrace {
     let own = trace.scored.own(trace, earlier, rules);
-    // What failed lowers confidence as well, and says more.
+    // Whatever fails lowers confidence too, and says more than confidence does.
     let greatest = rules
         .risks(scoring::scores(&own))
         .max_by_key(|(name, risk)| (*risk, **name != CONFIDENCE, *name));
@@ -98,7 +98,7 @@ pub(super) fn done(
     }
 }
 
-/// An outcome that was told of a trace after its verdicts were counted, at this wall time.
+/// An outcome that became known at this wall time, after the verdicts of the trace were counted.
 pub(super) fn told_later(trace: &TraceRecord, session: &SessionId, wall: Timestamp) -> DoneTrace {
     DoneTrace {
         at_unix_nano: trace.end().max(wall).0,
@@ -108,7 +108,7 @@ pub(super) fn told_later(trace: &TraceRecord, session: &SessionId, wall: Timesta
     }
 }
 
-/// Whether somebody told that the trace succeeded.
+/// Whether the trace succeeded, if anybody reported it.
 pub(super) fn outcome(trace: &TraceRecord) -> Option<bool> {
     told_outcome(&trace.rare().reported, trace.rare().attempt.as_deref())
 }
@@ -123,7 +123,7 @@ fn named(trace: &TraceRecord, session: &SessionId) -> DoneTrace {
     }
 }
 
-/// The risk of a trace, where it is counted as signals are.
+/// The name under which the risk of a trace is counted among signals.
 static TRACE_RISK: LazyLock<SignalName> = LazyLock::new(|| SignalName::from("trace_risk"));
 
 /// Whether a trace or a session passes; in the order of the names.
@@ -141,7 +141,7 @@ impl Verdict {
     /// All of them.
     pub(super) const ALL: [Self; 3] = [Self::Fail, Self::Pass, Self::Skipped];
 
-    /// As labels carry it.
+    /// The label value.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Fail => "fail",

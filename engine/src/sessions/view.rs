@@ -20,7 +20,7 @@ use crate::view::{
     ViolationView,
 };
 
-/// Of most traces.
+/// The remarks of a trace that has none.
 static NO_REMARKS: Remarks = Remarks {
     previous_session: None,
     guardrails: Vec::new(),
@@ -136,7 +136,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
     }
 }
 
-/// The attempt; what evaluators say of broken rules goes to those that the trace itself names.
+/// The attempt, with the violations that the trace itself names and those that evaluators report.
 fn attempt(rare: &Rare) -> Option<AttemptView> {
     let said = rare.attempt.as_deref().cloned().unwrap_or_default();
     let judged = rare.reported.iter().filter(|score| score.name == CONSTRAINT_VIOLATION);
@@ -178,7 +178,7 @@ pub(super) fn agent(held: &TraceRecord) -> AgentName {
     AgentName::from(held.named())
 }
 
-/// A trace's score with what whoever made it said of it.
+/// A signal of a trace, with the words of the source that scored it.
 pub(super) fn explained(
     held: &TraceRecord,
     name: &SignalName,

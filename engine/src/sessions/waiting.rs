@@ -1,5 +1,5 @@
-//! Scores reported for sessions that are not there yet; where there is no room the oldest goes of the tenant that has the most of its
-//! share.
+//! Scores reported for sessions that are not there yet. Where there is no room, the oldest report goes of the tenant that uses the most of
+//! its share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::reports::target;
 use crate::span::{Report, Timestamp};
 use crate::tenants::{Shares, TenantHash, tenant_hash};
 
-/// Reports that wait for their session, at most so many and so long.
+/// Reports that wait for their session; bounded in number and in time.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Waiting {
     // By id, whatever the scope.
     reports: BTreeMap<(Arc<SessionId>, u64), Report>,
-    // Invariant: as `wait` is one for all and time does not go back, age orders deadlines.
+    // Invariant: the order of age is that of deadlines, as all wait equally long and time does not go back.
     by_age: BTreeMap<u64, (Timestamp, Arc<SessionId>)>,
     // Invariant: the ages of all reports, none of them empty.
     #[serde(skip)]
@@ -30,13 +30,13 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Makes room for `max` reports that wait for `wait`.
+    /// No reports yet; at most `max` wait, each for `wait`.
     pub(super) fn new(max: usize, wait: Duration) -> Self {
         let (reports, by_age, by_tenant) = Default::default();
         Self { reports, by_age, by_tenant, next: 0, max, wait }
     }
 
-    /// Takes over what waited in an earlier process.
+    /// Takes over the reports of a snapshot.
     pub(super) fn restore(&mut self, saved: Self) {
         *self = Self { max: self.max, wait: self.wait, ..saved };
         for (age, (_, session)) in &self.by_age {
@@ -44,7 +44,7 @@ impl Waiting {
         }
     }
 
-    /// Lets a report wait; returns whether one had to go for it.
+    /// Adds a report; returns whether another one was dropped for it.
     pub(super) fn insert(
         &mut self,
         session: Arc<SessionId>,
@@ -66,13 +66,13 @@ impl Waiting {
         over
     }
 
-    /// Whether any waits for a session of this id.
+    /// Whether any report waits for a session of this id.
     pub(super) fn has_any(&self, session: &SessionId) -> bool {
         !self.reports.is_empty() && self.of_id(session).next().is_some()
     }
 
-    /// Takes the reports that wait for a session: those that name its scope, and, where it alone has its id, those that name
-    /// none.
+    /// Takes the reports that wait for a session: those that name its scope and, if it is the only one of its id, those that name no
+    /// scope.
     pub(super) fn take(&mut self, session: &SessionId, is_alone: bool) -> Vec<Report> {
         let is_its = |report: &Report| match target(report) {
             Some((.., Some(scope))) => scope == session.scope,
@@ -84,7 +84,7 @@ impl Waiting {
         keys.into_iter().filter_map(|(_, age)| self.remove(age)).collect()
     }
 
-    /// All that wait for a session of this id, the oldest first.
+    /// The reports that wait for a session of this id, the oldest first.
     fn of_id(
         &self,
         SessionId { tenant, id, .. }: &SessionId,
@@ -93,12 +93,12 @@ impl Waiting {
         self.reports.range((Arc::clone(&id), 0)..=(id, u64::MAX))
     }
 
-    /// When the first one has waited long enough.
+    /// When the first report is dropped.
     pub(super) fn poll_timeout(&self) -> Option<Timestamp> {
         self.by_age.first_key_value().map(|(_, (deadline, _))| *deadline)
     }
 
-    /// Lets go of those that waited long enough.
+    /// Drops the reports that have waited long enough.
     pub(super) fn handle_timeout(&mut self, now: Timestamp) -> Vec<Report> {
         let mut given_up = Vec::new();
         while let Some((age, (deadline, _))) = self.by_age.first_key_value() {

@@ -10,7 +10,7 @@ use super::barriers::{Alignment, Waiting};
 use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, save, sleep_until};
 use crate::daemon::pace::Pace;
 use crate::engine::assemble::FullSession;
-use crate::engine::sessions::{Nowhere, SessionId, SessionStore, Sessions, Wanted};
+use crate::engine::sessions::{NoSessionStore, SessionId, SessionStore, Sessions, Wanted};
 use crate::engine::span::Timestamp;
 use crate::engine::update::{Barrier, SessionUpdate};
 use crate::webhook::{self, Runaway};
@@ -145,7 +145,7 @@ pub(in crate::daemon) fn answer(
             let explained = stage.explain((&tenant, &id, scope.as_deref()), trace, session_store);
             drop(reply.send(explained.map(Box::new)));
         }
-        ToSessions::Away { reply } => drop(reply.send(stage.away())),
+        ToSessions::Away { reply } => drop(reply.send(stage.evicted_sessions())),
         // Not questions.
         ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(..) => {}
     }
@@ -157,12 +157,12 @@ impl SessionTask {
         match message {
             ToSessions::Traces(_, updates, now) => {
                 for update in updates {
-                    stage.bring_for(&update, session_store.as_mut());
+                    stage.restore_for(&update, session_store.as_mut());
                     stage.handle(update, now);
                 }
             }
             ToSessions::Report(report, now) => {
-                stage.bring_for_report(&report, session_store.as_mut());
+                stage.restore_for_report(&report, session_store.as_mut());
                 stage.report(*report, now);
             }
             question @ (ToSessions::One { .. }
@@ -187,7 +187,8 @@ impl SessionTask {
 
     /// Makes what is away as safe as what is about to be saved; returns whether it is.
     async fn keep(&mut self) -> bool {
-        let mut session_store = std::mem::replace(&mut self.session_store, Box::new(Nowhere));
+        let mut session_store =
+            std::mem::replace(&mut self.session_store, Box::new(NoSessionStore));
         let kept = spawn_blocking(move || {
             let safe = session_store.keep();
             (session_store, safe)
@@ -209,7 +210,7 @@ impl SessionTask {
         let source = format!("sessions/{shard}");
         common.health.counts(&source, stage.counts().iter());
         common.health.held("sessions", &source, stage.open_sessions());
-        common.health.held("sessions_away", &source, stage.away());
+        common.health.held("sessions_away", &source, stage.evicted_sessions());
         self.pace.told(took, self.common.clock.now());
         Ok(())
     }

@@ -166,7 +166,7 @@ fn a_loop_of_names_alone_moves_nothing() {
     let view = stage.session("", "s").unwrap();
     assert_eq!(view.traces[0].loops.len(), 1);
     assert_eq!(view.traces[0].signals["tool_loop"].score.to_bits(), 1.0_f64.to_bits());
-    let explained = stage.explain(("", "s", None), TraceId([1; 16]), &Nowhere).unwrap();
+    let explained = stage.explain(("", "s", None), TraceId([1; 16]), &NoSessionStore).unwrap();
     assert_eq!(explained.loops[0].without, explained.now);
     // Arguments come later: it is more than names, and weighs.
     let mut known = TraceUpdate { loops: named.loops, ..trace(1, 10).revision(2).done() };

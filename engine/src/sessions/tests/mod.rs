@@ -1,5 +1,6 @@
 //! Facts about the stage, and the property that arrival does not matter; here what they share.
 
+mod done_traces;
 mod ends;
 mod limits;
 mod lists;
@@ -8,7 +9,6 @@ mod properties;
 mod runs;
 mod scopes;
 mod scores;
-mod told;
 mod traces;
 
 use std::time::Duration;

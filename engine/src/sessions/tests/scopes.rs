@@ -26,7 +26,7 @@ fn outcome(scope: Option<&str>) -> Report {
 }
 
 fn of_scope(stage: &Sessions, scope: &str) -> SessionView {
-    match stage.found(("", "s", Some(scope)), &Nowhere) {
+    match stage.found(("", "s", Some(scope)), &NoSessionStore) {
         Found::One(session) => *session,
         other @ (Found::Nothing | Found::Several(_)) => panic!("{scope}: {other:?}"),
     }
@@ -50,9 +50,9 @@ fn sessions_of_one_id_are_told_apart_by_their_scopes() {
     assert_eq!((ids("billing"), ids("support")), (vec![hex(1)], vec![hex(2)]));
     assert_eq!(stage.session("", "s"), None);
     let several = Found::Several(vec!["billing".to_owned(), "support".to_owned()]);
-    assert_eq!(stage.found(("", "s", None), &Nowhere), several);
-    assert_eq!(stage.found(("", "s", Some("other")), &Nowhere), Found::Nothing);
-    let explained = |scope| stage.explain(("", "s", scope), TraceId([2; 16]), &Nowhere);
+    assert_eq!(stage.found(("", "s", None), &NoSessionStore), several);
+    assert_eq!(stage.found(("", "s", Some("other")), &NoSessionStore), Found::Nothing);
+    let explained = |scope| stage.explain(("", "s", scope), TraceId([2; 16]), &NoSessionStore);
     assert_eq!(explained(None).unwrap().scope, "support");
     assert!(explained(Some("billing")).is_none());
     // They rest as bytes, and are what they were.
@@ -111,5 +111,5 @@ fn a_report_waits_while_a_trace_may_leave_for_another_scope() {
     stage.handle(scoped(tombstone, "shop"), at(22));
     stage.handle(scoped(trace(1, 10).revision(2), "support"), at(22));
     assert!(failed(&stage, "support"));
-    assert_eq!(stage.found(("", "s", Some("shop")), &Nowhere), Found::Nothing);
+    assert_eq!(stage.found(("", "s", Some("shop")), &NoSessionStore), Found::Nothing);
 }

@@ -1,4 +1,4 @@
-//! Sessions that leave memory and come back change no result: in any order of arrival, whatever the room, over restarts.
+//! Evicting and restoring sessions changes no result: in any order of arrival, whatever the room, over restarts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,34 +29,34 @@ struct Delivery {
     restart: usize,
 }
 
-/// A session store that outlives the process, and the room in it.
+/// A session store that outlives the pipeline.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Shelf>>);
+struct MemoryStore(Arc<Mutex<Stored>>);
 
 #[derive(Default)]
-struct Shelf {
-    things: BTreeMap<u64, Vec<u8>>,
+struct Stored {
+    by_place: BTreeMap<u64, Vec<u8>>,
     next: u64,
-    returned: u64,
+    freed: u64,
 }
 
-impl SessionStore for Kept {
+impl SessionStore for MemoryStore {
     fn put(&mut self, bytes: &[u8]) -> Option<SessionPlace> {
-        let mut shelf = self.0.lock().unwrap();
-        let at = shelf.next;
-        shelf.next += 1;
-        shelf.things.insert(at, bytes.to_vec());
+        let mut stored = self.0.lock().unwrap();
+        let at = stored.next;
+        stored.next += 1;
+        stored.by_place.insert(at, bytes.to_vec());
         Some(SessionPlace { file: 1, at, bytes: 0, sum: 0 })
     }
 
     fn get(&self, place: SessionPlace) -> Option<Vec<u8>> {
-        self.0.lock().unwrap().things.get(&place.at).cloned()
+        self.0.lock().unwrap().by_place.get(&place.at).cloned()
     }
 
     fn free(&mut self, place: SessionPlace) {
-        let mut shelf = self.0.lock().unwrap();
-        assert!(shelf.things.remove(&place.at).is_some(), "it was let go of before");
-        shelf.returned += 1;
+        let mut stored = self.0.lock().unwrap();
+        assert!(stored.by_place.remove(&place.at).is_some(), "it was freed before");
+        stored.freed += 1;
     }
 
     fn keep(&mut self) -> bool {
@@ -82,37 +82,40 @@ fn options(delivery: &Delivery, max_sessions: usize) -> EngineOptions {
     options
 }
 
-fn session_stores(session_store: Option<&Kept>, shards: u32) -> Vec<Box<dyn SessionStore + Send>> {
+fn session_stores(
+    session_store: Option<&MemoryStore>,
+    shards: u32,
+) -> Vec<Box<dyn SessionStore + Send>> {
     (0..shards).filter_map(|_| Some(Box::new(session_store?.clone()) as _)).collect()
 }
 
-/// The pipeline of the next process: it has what was saved, and what is in the session store.
+/// The pipeline of the next process, restored from a snapshot, with the same session store.
 fn restarted(
     mut before: Pipeline,
     options: &EngineOptions,
-    session_store: Option<&Kept>,
+    session_store: Option<&MemoryStore>,
 ) -> Pipeline {
     let shards = u32::try_from(before.lasting().2.len()).unwrap();
     let mut after = recorded::restarted(before, options, Route::new(shards, 0));
     if session_store.is_some() {
-        after.keep_away(session_stores(session_store, shards));
+        after.use_session_store(session_stores(session_store, shards));
     }
     after
 }
 
-/// What is shown at the end; with a session store sessions leave for it, without one there is room for all.
-fn run(items: &[Item], delivery: &Delivery, session_store: Option<&Kept>) -> Document {
+/// The documents at the end; with a session store sessions are evicted to it, without one there is room for all.
+fn run(items: &[Item], delivery: &Delivery, session_store: Option<&MemoryStore>) -> Document {
     let room = session_store.map_or(10_000, |_| delivery.max_sessions);
     let options = options(delivery, room);
     let mut pipeline = Pipeline::new(&options, delivery.shards);
     if session_store.is_some() {
-        pipeline.keep_away(session_stores(session_store, delivery.shards));
+        pipeline.use_session_store(session_stores(session_store, delivery.shards));
     }
     let mut now = Timestamp(1_800_000_000_000_000_000);
     for (number, batch) in items.chunks(delivery.batch).enumerate() {
         apply(&mut pipeline, batch, now);
         let held = pipeline.lasting().2.iter().map(Sessions::held_sessions);
-        assert!(held.max().unwrap_or_default() <= room, "after each batch the others are away");
+        assert!(held.max().unwrap_or_default() <= room, "after each batch the others are evicted");
         now = now.after(delivery.pause);
         pipeline.advance(now);
         if number % delivery.restart == delivery.restart - 1 {
@@ -146,13 +149,13 @@ proptest! {
     fn a_session_that_left_for_want_of_room_comes_back_as_it_was(delivery in deliveries()) {
         let all: Vec<Item> = CAPTURES.into_iter().flat_map(items).collect();
         let items = reordered(&all, &delivery.order);
-        let session_store = Kept::default();
+        let session_store = MemoryStore::default();
         let roomy = serde_json::to_string_pretty(&run(&items, &delivery, None)).unwrap();
         let away = serde_json::to_string_pretty(&run(&items, &delivery, Some(&session_store))).unwrap();
         prop_assert_eq!(away, roomy);
-        let shelf = session_store.0.lock().unwrap();
+        let stored = session_store.0.lock().unwrap();
         let few = delivery.shards > 1 || delivery.max_sessions > 1;
-        prop_assert!(shelf.returned > 0 || few, "some came back");
-        prop_assert!(shelf.things.is_empty(), "at the end all have come back or have gone");
+        prop_assert!(stored.freed > 0 || few, "some were restored");
+        prop_assert!(stored.by_place.is_empty(), "at the end all were restored or dropped");
     }
 }

@@ -5,7 +5,7 @@ use crate::math::Quanta;
 use crate::span::{Report, Source, Target};
 use crate::update::{DoneTrace, Guardrail};
 
-fn told(stage: &mut Sessions) -> Vec<DoneTrace> {
+fn done_traces(stage: &mut Sessions) -> Vec<DoneTrace> {
     stage.drain().into_iter().flat_map(|update| update.done_traces).collect()
 }
 
@@ -14,7 +14,7 @@ fn a_verdict_is_told_once_and_is_that_of_computed_signals_alone() {
     let mut stage = stage();
     let failing = || trace(1, 1).error().reported("error", Quanta::ONE).done();
     stage.handle(failing(), at(2));
-    let done = told(&mut stage);
+    let done = done_traces(&mut stage);
     assert_eq!(done.len(), 1, "{done:?}");
     assert_eq!((done[0].failed, done[0].signal.as_str()), (Some(true), "error"));
     assert_eq!(
@@ -25,7 +25,7 @@ fn a_verdict_is_told_once_and_is_that_of_computed_signals_alone() {
     assert_eq!((done[0].looped, done[0].tools_failed), (Some(false), None));
     assert_eq!((done[0].outcome_failed, done[0].session.id.as_str()), (None, "s"));
     stage.handle(failing().revision(2), at(3));
-    assert_eq!(told(&mut stage), []);
+    assert_eq!(done_traces(&mut stage), []);
 }
 
 #[test]
@@ -45,11 +45,11 @@ fn the_tool_is_the_one_that_failed_last_or_loops() {
     let mut stage = stage();
     let update = TraceUpdate { tools: tools.clone(), ..trace(1, 1).error().done() };
     stage.handle(update, at(2));
-    let done = told(&mut stage).remove(0);
+    let done = done_traces(&mut stage).remove(0);
     assert_eq!((done.tool.as_str(), done.tools_failed), ("last", Some(true)));
     let update = TraceUpdate { tools, ..trace(2, 1).looping(10, Severity::Critical).done() };
     stage.handle(update, at(2));
-    let done = told(&mut stage).remove(0);
+    let done = done_traces(&mut stage).remove(0);
     assert_eq!((done.tool.as_str(), done.signal.as_str()), ("search", "tool_loop"));
     assert_eq!(done.looped, Some(true));
 }
@@ -58,21 +58,21 @@ fn the_tool_is_the_one_that_failed_last_or_loops() {
 fn an_outcome_is_told_with_the_verdict_or_when_it_comes_and_never_again() {
     let mut stage = stage();
     stage.handle(trace(1, 1).reported("outcome", 0).done(), at(2));
-    assert_eq!(told(&mut stage)[0].outcome_failed, Some(true));
+    assert_eq!(done_traces(&mut stage)[0].outcome_failed, Some(true));
     stage.handle(trace(1, 1).reported("outcome", Quanta::ONE).done().revision(2), at(3));
-    assert_eq!(told(&mut stage), []);
+    assert_eq!(done_traces(&mut stage), []);
     stage.handle(trace(2, 1).done(), at(2));
-    assert_eq!(told(&mut stage)[0].outcome_failed, None);
+    assert_eq!(done_traces(&mut stage)[0].outcome_failed, None);
     let mut judged = trace(2, 1).reported("outcome", 0).done().revision(2);
     judged.reported[0].source = "judge".to_owned();
     stage.handle(judged, at(3));
-    assert_eq!(told(&mut stage), [], "a judge reads what failed sooner than what did not");
+    assert_eq!(done_traces(&mut stage), [], "a judge reads what failed sooner than what did not");
     let outcome = TraceUpdate {
         touched_unix_nano: at(90).0,
         ..trace(2, 1).reported("outcome", Quanta::ONE).done().revision(3)
     };
     stage.handle(outcome, at(90));
-    let later = told(&mut stage).remove(0);
+    let later = done_traces(&mut stage).remove(0);
     assert_eq!((later.outcome_failed, later.failed, later.looped), (Some(false), None, None));
     assert_eq!(later.at_unix_nano, at(90).0);
 }
@@ -81,7 +81,7 @@ fn an_outcome_is_told_with_the_verdict_or_when_it_comes_and_never_again() {
 fn an_outcome_of_a_session_is_told_once() {
     let mut stage = stage();
     stage.handle(trace(1, 1).done(), at(2));
-    told(&mut stage);
+    done_traces(&mut stage);
     let report = |score: i64, source: Source, time: u64| Report {
         target: Target::Session { tenant: None, id: Arc::from("s"), scope: None },
         name: Arc::from("outcome"),
@@ -95,12 +95,12 @@ fn an_outcome_of_a_session_is_told_once() {
         tenant: None,
     };
     stage.report(report(0, Source::Judge, 3), at(3));
-    assert_eq!(told(&mut stage), []);
+    assert_eq!(done_traces(&mut stage), []);
     stage.report(report(0, Source::Reported, 4), at(4));
-    let outcome = told(&mut stage).remove(0);
+    let outcome = done_traces(&mut stage).remove(0);
     assert_eq!((outcome.outcome_failed, outcome.trace_id), (Some(true), None));
     stage.report(report(Quanta::ONE, Source::Reported, 5), at(5));
-    assert_eq!(told(&mut stage), []);
+    assert_eq!(done_traces(&mut stage), []);
 }
 
 #[test]

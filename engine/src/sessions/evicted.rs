@@ -1,0 +1,351 @@
+//! Sessions that are evicted to a session store while there are too many in memory, and restored when something comes of them.
+//!
+//! ```text
+//! over max_sessions:            the quietest session --> its bytes in the session store, and an `EvictedSession` here
+//! an update, a report, a timer:            its bytes --> the session, as it was
+//! ```
+//!
+//! Nothing is closed or forgotten by that: what a session adds to its agent's sums stays there, and its scores are those that it would
+//! have had in memory. The session store is an argument, as the time is: the stage itself does no input or output. The list of evicted
+//! sessions is part of the stage's snapshot, so the session store must keep their bytes as long as that snapshot may be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::key::{Agent, SessionId};
+use super::reports::target;
+use super::session::{EvictionOrder, Restless, Session, Shared};
+use super::summary::SessionScores;
+use super::{Sessions, is_usable};
+use crate::limits::Cause;
+use crate::runs::RunName;
+use crate::saved;
+use crate::silences::Level;
+use crate::span::{Report, Target, Timestamp};
+use crate::update::TraceUpdate;
+
+/// Where the bytes of evicted sessions are.
+pub trait SessionStore {
+    /// Stores bytes; `None` if there is no room for them.
+    fn put(&mut self, bytes: &[u8]) -> Option<SessionPlace>;
+
+    /// The bytes at a place; `None` if they cannot be read, or are damaged.
+    fn get(&self, place: SessionPlace) -> Option<Vec<u8>>;
+
+    /// Frees a place: its bytes are not asked for again.
+    fn free(&mut self, place: SessionPlace);
+
+    /// Makes all bytes as durable as the snapshot that is about to be written, and removes those that no snapshot needs. Returns
+    /// whether they are durable.
+    fn keep(&mut self) -> bool;
+}
+
+/// Where something is in a session store.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SessionPlace {
+    /// The number of the file.
+    pub file: u64,
+    /// The byte at which it begins.
+    pub at: u64,
+    /// Its length.
+    pub bytes: u32,
+    /// Its CRC-32C.
+    pub sum: u32,
+}
+
+/// No session store, where nothing outlives the process: an evicted session is closed and final.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSessionStore;
+
+impl SessionStore for NoSessionStore {
+    fn put(&mut self, _: &[u8]) -> Option<SessionPlace> {
+        None
+    }
+
+    fn get(&self, _: SessionPlace) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn free(&mut self, _: SessionPlace) {}
+
+    fn keep(&mut self) -> bool {
+        true
+    }
+}
+
+/// The sessions in the session store.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EvictedSessions {
+    /// Whether there is a session store.
+    pub(super) has_store: bool,
+    by_id: BTreeMap<Arc<SessionId>, EvictedSession>,
+    // Invariant: the next timer of each of them.
+    due: BTreeSet<(Timestamp, Arc<SessionId>)>,
+}
+
+/// What stays in memory of a session that is in the session store.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct EvictedSession {
+    place: SessionPlace,
+    /// Arrival time of the newest thing of it.
+    touched: Timestamp,
+    closed: bool,
+    deadline: Option<Timestamp>,
+    gauges: Box<GaugeShare>,
+    /// Its next timer; it follows from the fields above and the options.
+    #[serde(skip)]
+    due: Timestamp,
+}
+
+/// What a session adds to gauges of agents: taken back if its bytes are lost.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct GaugeShare {
+    held: Vec<(Agent, u64)>,
+    placed: Option<(Agent, SessionScores)>,
+    runaways: BTreeSet<(Agent, Cause)>,
+    silent: Vec<((Agent, Level), u64)>,
+}
+
+/// A session to be read.
+pub(super) enum SessionRef<'a> {
+    /// One in memory.
+    InMemory(&'a Session),
+    /// One read from the session store.
+    Evicted(Box<Session>),
+}
+
+impl Deref for SessionRef<'_> {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        match self {
+            SessionRef::InMemory(session) => session,
+            SessionRef::Evicted(session) => session,
+        }
+    }
+}
+
+impl EvictedSessions {
+    /// The first timer of all of them.
+    pub(super) fn poll_timeout(&self) -> Option<Timestamp> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// All of them, for a snapshot.
+    pub(super) fn save(&self) -> Vec<(&SessionId, &EvictedSession)> {
+        self.by_id.iter().map(|(id, evicted)| (id.as_ref(), evicted)).collect()
+    }
+
+    /// The sessions of one id, in the order of their scopes.
+    pub(super) fn of_id(&self, tenant: &str, id: &str) -> Vec<Arc<SessionId>> {
+        let first = Arc::new(SessionId::from((tenant, id, "")));
+        let following = self.by_id.range(first..).map(|(session, _)| session);
+        let same = |session: &&Arc<SessionId>| session.tenant == tenant && session.id == id;
+        following.take_while(same).cloned().collect()
+    }
+
+    fn insert(&mut self, id: Arc<SessionId>, mut evicted: EvictedSession, idle: Duration) {
+        let due = evicted.touched.after(idle);
+        let due = if evicted.closed { due.after(idle) } else { due };
+        evicted.due = evicted.deadline.map_or(due, |deadline| deadline.min(due));
+        self.due.insert((evicted.due, Arc::clone(&id)));
+        self.by_id.insert(id, evicted);
+    }
+
+    fn remove(&mut self, id: &SessionId) -> Option<(Arc<SessionId>, EvictedSession)> {
+        let (id, evicted) = self.by_id.remove_entry(id)?;
+        self.due.remove(&(evicted.due, Arc::clone(&id)));
+        Some((id, evicted))
+    }
+}
+
+impl GaugeShare {
+    fn of(session: &Session) -> Self {
+        let mut held: BTreeMap<&Agent, u64> = BTreeMap::new();
+        session.traces.iter().for_each(|trace| *held.entry(trace.agent()).or_default() += 1);
+        let restless = session.restless.as_deref().cloned().unwrap_or_default();
+        let Restless { runaways, silent, .. } = restless;
+        Self {
+            held: held.into_iter().map(|(agent, traces)| (agent.clone(), traces)).collect(),
+            placed: session.placed.clone(),
+            runaways,
+            silent: silent.into_iter().collect(),
+        }
+    }
+
+    /// Shares its agents with the rest of the shard.
+    fn share(&mut self, shared: &Shared) {
+        let known = |agent: &Agent| shared.fleet.known(agent.key());
+        self.held.iter_mut().for_each(|(agent, _)| *agent = known(agent));
+        self.placed.iter_mut().for_each(|(agent, _)| *agent = known(agent));
+    }
+
+    /// Takes the session out of the gauges.
+    fn take_back(self, shared: &mut Shared) {
+        for (agent, traces) in self.held {
+            let summary = shared.fleet.summary(&agent);
+            summary.held = summary.held.saturating_sub(traces);
+        }
+        if let Some((agent, scores)) = self.placed {
+            shared.fleet.summary(&agent).unopen(scores);
+        }
+        for (agent, cause) in self.runaways {
+            shared.fleet.summary(&agent).calm_down(cause);
+        }
+        for ((agent, level), traces) in self.silent {
+            shared.fleet.summary(&agent).silences.unopen(level, traces);
+        }
+    }
+}
+
+impl Sessions {
+    /// Evicts sessions over `max_sessions` to a session store from here on, instead of closing them. The caller then calls
+    /// [`Sessions::restore_for`] before each update and [`Sessions::restore_for_report`] before each report, [`Sessions::run_timers`]
+    /// for timers, and [`Sessions::fit`] after each drain.
+    pub fn use_session_store(&mut self) {
+        self.evicted.has_store = true;
+    }
+
+    /// How many sessions are in the session store.
+    pub fn evicted_sessions(&self) -> usize {
+        self.evicted.by_id.len()
+    }
+
+    /// The places in the session store that are in use.
+    pub fn session_places(&self) -> impl Iterator<Item = SessionPlace> + '_ {
+        self.evicted.by_id.values().map(|evicted| evicted.place)
+    }
+
+    /// Restores the session of an update, if it is evicted.
+    pub fn restore_for(&mut self, update: &TraceUpdate, session_store: &mut dyn SessionStore) {
+        if self.evicted.by_id.is_empty() {
+            return;
+        }
+        let session = update.session.as_ref().filter(|_| is_usable(update));
+        let Some(id) = session.map(SessionId::from) else { return };
+        if update.tombstone {
+            // Reports of this session may turn out to be of another session of the same id.
+            self.restore_all_of(&id.tenant, &id.id, session_store);
+        }
+        self.restore_session(&id, session_store);
+    }
+
+    /// Restores the sessions that a report may be about, if they are evicted.
+    pub fn restore_for_report(&mut self, report: &Report, session_store: &mut dyn SessionStore) {
+        if let Some((tenant, id, _)) = target(report) {
+            self.restore_all_of(tenant, id, session_store);
+        }
+        if let Target::Run(run) = &report.target {
+            for id in self.shared.runs.sessions(&RunName::from(&**run)) {
+                self.restore_session(&id, session_store);
+            }
+        }
+    }
+
+    /// Restores all sessions, however many there are, for the end of the input; none is evicted after that.
+    pub fn restore_all(&mut self, session_store: &mut dyn SessionStore) {
+        self.evicted.has_store = false;
+        while let Some((_, id)) = self.evicted.due.first().cloned() {
+            self.restore_session(&id, session_store);
+        }
+    }
+
+    /// Restores the sessions of one id, of whatever scope.
+    fn restore_all_of(&mut self, tenant: &str, id: &str, session_store: &mut dyn SessionStore) {
+        for id in self.evicted.of_id(tenant, id) {
+            self.restore_session(&id, session_store);
+        }
+    }
+
+    /// Runs timers, those of evicted sessions too: of these one session after the other, so that few are in memory at a time.
+    pub fn run_timers(&mut self, now: Timestamp, session_store: &mut dyn SessionStore) {
+        self.advance(now);
+        let now = self.shared.now;
+        while let Some((_, id)) = self.evicted.due.first().filter(|(due, _)| *due <= now).cloned() {
+            self.restore_session(&id, session_store);
+            self.handle_timeout(now);
+            self.fit(session_store);
+        }
+        self.handle_timeout(now);
+        self.fit(session_store);
+    }
+
+    /// Evicts the quietest sessions until the others fit. A session with verdicts that are not counted yet stays until it is drained.
+    pub fn fit(&mut self, session_store: &mut dyn SessionStore) {
+        while self.evicted.has_store && self.sessions.len() > self.max_sessions {
+            let Some((order, id)) = self.first_to_go(None) else { return };
+            if self.sessions.get(&id).is_some_and(Session::is_unsettled) {
+                return;
+            }
+            if !self.evict_to(&id, session_store) {
+                self.push_out(order, &id);
+            }
+        }
+    }
+
+    /// A session, in memory or evicted.
+    pub(super) fn session_ref(
+        &self,
+        id: &SessionId,
+        session_store: &dyn SessionStore,
+    ) -> Option<SessionRef<'_>> {
+        if let Some(session) = self.sessions.get(id) {
+            return Some(SessionRef::InMemory(session));
+        }
+        let bytes = session_store.get(self.evicted.by_id.get(id)?.place)?;
+        Some(SessionRef::Evicted(Box::new(saved::read(bytes.as_slice()).ok()?)))
+    }
+
+    /// Takes over the evicted sessions of a snapshot.
+    pub(super) fn restore_evicted(&mut self, sessions: Vec<(SessionId, EvictedSession)>) {
+        for (id, mut evicted) in sessions {
+            evicted.gauges.share(&self.shared);
+            self.evicted.insert(Arc::new(id), evicted, self.shared.rules.session_idle);
+        }
+    }
+
+    /// Restores a session, if it is evicted; one whose bytes are damaged is lost.
+    fn restore_session(&mut self, id: &SessionId, session_store: &mut dyn SessionStore) {
+        let Some((id, evicted)) = self.evicted.remove(id) else { return };
+        let bytes = session_store.get(evicted.place);
+        session_store.free(evicted.place);
+        let session = bytes.and_then(|bytes| saved::read::<Session>(bytes.as_slice()).ok());
+        if let Some(mut session) = session {
+            session.settle_in(&mut self.shared);
+            self.shared.counts.add("away", "returned");
+            self.file(Box::new(session));
+        } else {
+            self.shared.counts.add("away", "lost");
+            self.shared.runaways.retain(|(runaway, _), _| *runaway != id);
+            self.shared.runs.lost(&id);
+            evicted.gauges.take_back(&mut self.shared);
+        }
+    }
+
+    /// Writes a session to the session store in place of memory; returns whether there was room for it.
+    fn evict_to(&mut self, id: &Arc<SessionId>, session_store: &mut dyn SessionStore) -> bool {
+        let Some(session) = self.sessions.remove(id) else { return false };
+        self.unfile(&session);
+        let bytes = saved::write(&session).ok();
+        let Some(place) = bytes.and_then(|bytes| session_store.put(&bytes)) else {
+            self.file(session);
+            return false;
+        };
+        self.shared.counts.add("away", "left");
+        let (order, touched) = session.place();
+        let evicted = EvictedSession {
+            place,
+            touched,
+            closed: order == EvictionOrder::Closed,
+            deadline: session.deadline(),
+            gauges: Box::new(GaugeShare::of(&session)),
+            due: touched,
+        };
+        self.evicted.insert(Arc::clone(&session.id), evicted, self.shared.rules.session_idle);
+        true
+    }
+}
