@@ -35,16 +35,13 @@ pub(super) fn explain(
     rules: &Rules,
 ) -> Option<TraceExplanation> {
     let held = session.traces.get(trace)?;
-    let all = all_loops(session);
-    let found = through(&all, trace);
-    let mut signals: Vec<SignalExplanation> = held
-        .scored
-        .signals
-        .iter()
-        .map(|(name, scored)| signal((session, held), (name, scored), &found, rules))
-        .collect();
+    let explainer = Explainer { session, held, loops: all_loops(session), rules };
+    let found = explainer.loops_through(trace);
+    let signals = held.scored.signals.iter();
+    let mut signals: Vec<SignalExplanation> =
+        signals.map(|(name, scored)| explainer.signal(name, scored, &found)).collect();
     signals.sort_by(|a, b| b.risk.unwrap_or(-1.0).total_cmp(&a.risk.unwrap_or(-1.0)));
-    let now = outlook(session, trace, &BTreeMap::new(), rules);
+    let now = explainer.outlook(&BTreeMap::new());
     Some(TraceExplanation {
         session_id: session.id.id.clone(),
         scope: session.id.scope.clone(),
@@ -55,74 +52,126 @@ pub(super) fn explain(
         counted: !held.course.uncertain && held.is_done(),
         now,
         signals,
-        loops: found.iter().map(|entry| looped((session, &all), trace, entry, rules)).collect(),
+        loops: found.iter().map(|entry| explainer.looped(entry)).collect(),
     })
 }
 
 /// All loops of a session, with the trace in which each ends, in order.
 type Loops<'a> = Vec<(TraceId, &'a Loop)>;
 
+/// Explains one trace.
+struct Explainer<'a> {
+    session: &'a Session,
+    held: &'a TraceRecord,
+    /// All loops of the session.
+    loops: Loops<'a>,
+    rules: &'a Rules,
+}
+
 fn all_loops(session: &Session) -> Loops<'_> {
     let traces = session.traces.iter();
     traces.flat_map(|held| held.all_loops().map(|entry| (held.id, entry))).collect()
 }
 
-/// The loops that have a call in the trace, or in which its output repeats.
-fn through<'a>(all: &Loops<'a>, trace: TraceId) -> Vec<&'a Loop> {
-    let is_in = |(owner, entry): &&(TraceId, &'a Loop)| {
-        *owner == trace || (entry.kind.is_of_calls() && passes(entry, trace))
-    };
-    all.iter().filter(is_in).map(|(_, entry)| *entry).collect()
-}
-
-fn passes(entry: &Loop, trace: TraceId) -> bool {
-    entry.trace_ids.contains(&trace)
-}
-
-fn signal(
-    (session, held): (&Session, &TraceRecord),
-    (name, scored): (&SignalName, &Signal),
-    found: &[&Loop],
-    rules: &Rules,
-) -> SignalExplanation {
-    let Signal { score, source, .. } = *scored;
-    let risk = rules.risks([(name, score)]).next().map(|(_, risk)| risk);
-    // A computed confidence stays as it is where our judge's stands in its place.
-    let rest = Changed::of(held, rules, |other, own| {
-        let is_it = other == name && own.source == source;
-        (!is_it).then_some(own.score)
-    });
-    SignalExplanation {
-        name: name.to_string(),
-        signal: view::explained(held, name, scored, rules),
-        threshold: rules.threshold(name),
-        weight: rules.weight(name),
-        risk: risk.map(Quanta::to_f64),
-        decides: risk.is_some_and(|risk| risk.0 > 0) && risk == held.scored.risk.risk,
-        evidence: evidence((session, held), (name.as_str(), source), found, rules),
-        without: outlook(session, held.id, &BTreeMap::from([(held.id, rest)]), rules),
+impl<'a> Explainer<'a> {
+    /// The loops that have a call in a trace, or in which its output repeats.
+    fn loops_through(&self, trace: TraceId) -> Vec<&'a Loop> {
+        let is_in = |(owner, entry): &&(TraceId, &'a Loop)| {
+            *owner == trace || (entry.kind.is_of_calls() && entry.trace_ids.contains(&trace))
+        };
+        self.loops.iter().filter(is_in).map(|(_, entry)| *entry).collect()
     }
-}
 
-/// What a signal was made of.
-fn evidence(
-    (session, held): (&Session, &TraceRecord),
-    (name, source): (&str, Source),
-    found: &[&Loop],
-    rules: &Rules,
-) -> Vec<String> {
-    if source != Source::Computed {
-        return reported(held, name, source);
+    fn signal(&self, name: &SignalName, scored: &Signal, found: &[&Loop]) -> SignalExplanation {
+        let Self { held, rules, .. } = *self;
+        let Signal { score, source, .. } = *scored;
+        let risk = rules.risks([(name, score)]).next().map(|(_, risk)| risk);
+        // A computed confidence stays as it is where our judge's stands in its place.
+        let rest = Changed::of(held, rules, |other, own| {
+            let is_it = other == name && own.source == source;
+            (!is_it).then_some(own.score)
+        });
+        SignalExplanation {
+            name: name.to_string(),
+            signal: view::explained(held, name, scored, rules),
+            threshold: rules.threshold(name),
+            weight: rules.weight(name),
+            risk: risk.map(Quanta::to_f64),
+            decides: risk.is_some_and(|risk| risk.0 > 0) && risk == held.scored.risk.risk,
+            evidence: self.evidence(name.as_str(), source, found),
+            without: self.outlook(&BTreeMap::from([(held.id, rest)])),
+        }
     }
-    let Some(by) = signal::of(name).and_then(|known| known.computed) else { return Vec::new() };
-    let loops = found.iter().filter(|entry| entry.kind.is_of_calls());
-    let repeated = held.rare().output_repeat.iter().flat_map(|entry| &entry.trace_ids);
-    let grounds = Grounds {
-        loops: loops.map(|entry| described(entry)).collect(),
-        compared: compared(session, held),
-        repeated: repeated.filter(|id| **id != held.id).map(TraceId::to_string).collect(),
-    };
-    (by.evidence)(&scoring::facts(held, &[], rules), &grounds)
+
+    /// What a signal was made of.
+    fn evidence(&self, name: &str, source: Source, found: &[&Loop]) -> Vec<String> {
+        let Self { session, held, rules, .. } = *self;
+        if source != Source::Computed {
+            return reported(held, name, source);
+        }
+        let Some(by) = signal::of(name).and_then(|known| known.computed) else { return Vec::new() };
+        let loops = found.iter().filter(|entry| entry.kind.is_of_calls());
+        let repeated = held.rare().output_repeat.iter().flat_map(|entry| &entry.trace_ids);
+        let grounds = Grounds {
+            loops: loops.map(|entry| described(entry)).collect(),
+            compared: compared(session, held),
+            repeated: repeated.filter(|id| **id != held.id).map(TraceId::to_string).collect(),
+        };
+        (by.evidence)(&scoring::facts(held, &[], rules), &grounds)
+    }
+
+    fn looped(&self, entry: &Loop) -> LoopExplanation {
+        let trace = self.held.id;
+        let ids = entry.trace_ids.iter().copied();
+        // A repeated output is the later trace's alone.
+        let ids = ids.filter(|id| entry.kind.is_of_calls() || *id == trace).chain([trace]);
+        let changed = ids.filter_map(|id| Some((id, self.without(id, entry)?)));
+        LoopExplanation {
+            found: view::found_loop(entry),
+            calls: calls(self.session, entry, self.rules),
+            without: self.outlook(&changed.collect()),
+        }
+    }
+
+    /// The risks of a trace without a loop; `None` if the trace is not in the session.
+    fn without(&self, id: TraceId, entry: &Loop) -> Option<Changed> {
+        let held = self.session.traces.get(id)?;
+        let (name, score) = if entry.kind.is_of_calls() {
+            let others = self.loops_through(id).into_iter();
+            let others = others.filter(|other| other.kind.is_of_calls() && *other != entry);
+            (tool_loop::NAME, tool_loop::score(worst(others)))
+        } else {
+            (loop_detection::NAME, Quanta(Quanta::ONE))
+        };
+        Some(Changed::of(held, self.rules, |signal, own| {
+            // A score that was reported stays.
+            let ours = signal.as_str() == name && own.source == Source::Computed;
+            Some(if ours { score } else { own.score })
+        }))
+    }
+
+    /// The risk of the trace and the session's scores, with the risks of some traces changed; without the judge's scores.
+    fn outlook(&self, changed: &BTreeMap<TraceId, Changed>) -> Outlook {
+        let Self { session, held, rules, .. } = *self;
+        let (mut reliability, mut consistency) = (session.reliability.clone(), session.consistency);
+        let mut own = held.scored.risk.risk;
+        for (id, changed) in changed {
+            if *id == held.id {
+                own = changed.all.risk;
+            }
+            let given = session.traces.get(*id).filter(|held| !held.panes.is_empty());
+            let Some(given) = given.map(|held| &held.scored) else { continue };
+            given.own_risk().into_iter().for_each(|risk| reliability.forget(risk));
+            changed.own.risk.into_iter().for_each(|risk| reliability.observe(risk));
+            given.own_uncertainty().into_iter().for_each(|own| consistency.forget(own));
+            changed.own.uncertainty.into_iter().for_each(|own| consistency.observe(own));
+        }
+        Outlook {
+            trace_risk: own.map(Quanta::to_f64),
+            session_reliability: reliability.result().map(|result| rules.shown(result.score)),
+            session_consistency: consistency.result().map(|result| rules.shown(result.score)),
+        }
+    }
 }
 
 /// What an output was compared with, and by which embeddings: hashed ones where there is no model or it could not be asked.
@@ -197,23 +246,6 @@ fn reason(held: &TraceRecord, signals: &[SignalExplanation]) -> String {
     format!("the risk is {}, from {}{over}", risk.to_f64(), deciding.join(" and "))
 }
 
-fn looped(
-    (session, all): (&Session, &Loops<'_>),
-    trace: TraceId,
-    entry: &Loop,
-    rules: &Rules,
-) -> LoopExplanation {
-    let ids = entry.trace_ids.iter().copied();
-    // A repeated output is the later trace's alone.
-    let ids = ids.filter(|id| entry.kind.is_of_calls() || *id == trace).chain([trace]);
-    let changed = ids.filter_map(|id| Some((id, without((session, all), id, entry, rules)?)));
-    LoopExplanation {
-        found: view::found_loop(entry),
-        calls: calls(session, entry, rules),
-        without: outlook(session, trace, &changed.collect(), rules),
-    }
-}
-
 /// The risks that a trace would have with other signals.
 #[derive(Clone, Copy, Debug)]
 struct Changed {
@@ -234,55 +266,6 @@ impl Changed {
             rules.risk(signals.iter().filter_map(|(name, own)| Some((name, score(name, own)?))))
         };
         Self { all: risk(&held.scored.signals), own: risk(&held.scored.own_signals()) }
-    }
-}
-
-/// The risks of a trace without a loop; `None` if the trace is not here.
-fn without(
-    (session, all): (&Session, &Loops<'_>),
-    id: TraceId,
-    entry: &Loop,
-    rules: &Rules,
-) -> Option<Changed> {
-    let held = session.traces.get(id)?;
-    let (name, score) = if entry.kind.is_of_calls() {
-        let others = through(all, id).into_iter();
-        let others = others.filter(|other| other.kind.is_of_calls() && *other != entry);
-        (tool_loop::NAME, tool_loop::score(worst(others)))
-    } else {
-        (loop_detection::NAME, Quanta(Quanta::ONE))
-    };
-    Some(Changed::of(held, rules, |signal, own| {
-        // A score that was reported stays.
-        let ours = signal.as_str() == name && own.source == Source::Computed;
-        Some(if ours { score } else { own.score })
-    }))
-}
-
-/// The session's scores with the risks of some traces changed; without the judge's scores.
-fn outlook(
-    session: &Session,
-    trace: TraceId,
-    changed: &BTreeMap<TraceId, Changed>,
-    rules: &Rules,
-) -> Outlook {
-    let (mut reliability, mut consistency) = (session.reliability.clone(), session.consistency);
-    let mut own = session.traces.get(trace).and_then(|held| held.scored.risk.risk);
-    for (id, changed) in changed {
-        if *id == trace {
-            own = changed.all.risk;
-        }
-        let given = session.traces.get(*id).filter(|held| !held.panes.is_empty());
-        let Some(given) = given.map(|held| &held.scored) else { continue };
-        given.own_risk().into_iter().for_each(|risk| reliability.forget(risk));
-        changed.own.risk.into_iter().for_each(|risk| reliability.observe(risk));
-        given.own_uncertainty().into_iter().for_each(|own| consistency.forget(own));
-        changed.own.uncertainty.into_iter().for_each(|own| consistency.observe(own));
-    }
-    Outlook {
-        trace_risk: own.map(Quanta::to_f64),
-        session_reliability: reliability.result().map(|result| rules.shown(result.score)),
-        session_consistency: consistency.result().map(|result| rules.shown(result.score)),
     }
 }
 

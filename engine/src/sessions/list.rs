@@ -98,7 +98,10 @@ pub(super) fn places(
         });
         fit.truncate(most);
     }
-    part.places = fit.into_iter().map(|place| Place::new(place, sessions)).collect();
+    part.places = fit
+        .into_iter()
+        .map(|(rank, start, number)| Place::new(rank, start, number, sessions))
+        .collect();
     part
 }
 
@@ -106,7 +109,8 @@ pub(super) fn places(
 pub(super) fn rows(
     sessions: &SessionTable,
     ids: &[SessionId],
-    (budget, rules): (usize, &Rules),
+    budget: usize,
+    rules: &Rules,
 ) -> Vec<Option<SessionRow>> {
     let (mut rows, mut looked) = (Vec::new(), 0);
     for id in ids {
@@ -152,7 +156,7 @@ fn looks_like(
 }
 
 impl Place {
-    fn new((rank, start, number): (u64, u64, u32), sessions: &SessionTable) -> Self {
+    fn new(rank: u64, start: u64, number: u32, sessions: &SessionTable) -> Self {
         let SessionId { tenant, id, scope } = SessionId::from(sessions.name(number));
         Self { rank, start, id, tenant, scope }
     }

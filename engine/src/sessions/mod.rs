@@ -217,8 +217,8 @@ impl Sessions {
             let waits = self.waiting.has_any(&id).then(|| id.clone());
             let run = self.run_of(&id, &update);
             let (mut homeless, mut full) = (Vec::new(), None);
-            self.change((id, number), |session, shared| {
-                session.upsert(update, (source, tally), shared);
+            self.change(id, number, |session, shared| {
+                session.upsert(update, source, tally, shared);
                 if let Some((run, outcome)) = &run {
                     session.report_run(run, outcome, shared);
                 }
@@ -368,7 +368,7 @@ impl Sessions {
 
     /// Rows of these sessions, until `budget` traces were looked at, but one at least; `None` of those that are not held.
     pub fn rows(&self, ids: &[SessionId], budget: usize) -> Vec<Option<SessionRow>> {
-        list::rows(&self.sessions, ids, (budget, &self.shared.rules))
+        list::rows(&self.sessions, ids, budget, &self.shared.rules)
     }
 
     /// The session of a tenant that holds a trace, of those in memory; however many there are, it takes as long.
@@ -461,7 +461,7 @@ impl Sessions {
     fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) {
         let mut tally = None;
         let (mut homeless, mut outcomes) = (Vec::new(), Vec::new());
-        self.change((id.clone(), self.sessions.number(id)), |session, shared| {
+        self.change(id.clone(), self.sessions.number(id), |session, shared| {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
             homeless = session.take_unscoped_reports();
@@ -483,7 +483,8 @@ impl Sessions {
     /// Changes the session of this number, or a new one if it has none, and files it where it then belongs.
     fn change(
         &mut self,
-        (id, number): (SessionId, Option<u32>),
+        id: SessionId,
+        number: Option<u32>,
         change: impl FnOnce(&mut Session, &mut Shared),
     ) {
         if let Some(number) = number {

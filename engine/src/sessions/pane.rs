@@ -65,11 +65,11 @@ impl PaneSet {
     /// Each column that it has a pane in, and the key of that pane, given the end.
     fn keys(self, widths: &[u64], end: Timestamp) -> impl Iterator<Item = (usize, PaneKey)> {
         let columns = [0].into_iter().chain(widths.iter().copied()).enumerate();
-        columns.filter_map(move |column| Some((column.0, self.key(column, end)?)))
+        columns.filter_map(move |(column, width)| Some((column, self.key(column, width, end)?)))
     }
 
     /// The key of its pane in the column of this number and width, given the end.
-    fn key(self, (column, width): (usize, u64), end: Timestamp) -> Option<PaneKey> {
+    fn key(self, column: usize, width: u64, end: Timestamp) -> Option<PaneKey> {
         let bits = u32::try_from(column).ok().and_then(|column| self.bits.checked_shr(column))?;
         let of_window = |index| PaneKey { index, era: self.era };
         (bits & 1 > 0).then(|| end.0.checked_div(width).map_or(EVERYTHING, of_window))
@@ -205,9 +205,8 @@ impl Panes {
         took: Option<EffortBuckets>,
     ) {
         for (number, column) in self.columns.iter_mut().enumerate() {
-            let place = (number, column.width);
-            let [before, after] =
-                [before, after].map(|mark| mark.and_then(|(end, panes)| panes.key(place, end)));
+            let key = |(end, panes): Mark| panes.key(number, column.width, end);
+            let [before, after] = [before, after].map(|mark| mark.and_then(key));
             if before == after {
                 continue;
             }
@@ -261,7 +260,7 @@ impl Panes {
                 }
                 if let Some(((key, first), rest)) = eras.split_first().filter(|_| changed) {
                     let others: Vec<&Pane> = rest.iter().map(|(_, pane)| pane).collect();
-                    sums.push(first.sum(&others).message((*width, key.index)));
+                    sums.push(first.sum(&others).message(*width, key.index));
                 }
             }
             if emptied {
@@ -358,7 +357,7 @@ impl Pane {
         self.efforts.merge(&other.efforts);
     }
 
-    fn message(&self, (width_nanos, index): (u64, u64)) -> PaneSum {
+    fn message(&self, width_nanos: u64, index: u64) -> PaneSum {
         let levels = |levels: &BTreeMap<i32, u64>| {
             levels.iter().map(|(level, count)| Level { level: *level, count: *count }).collect()
         };

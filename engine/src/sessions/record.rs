@@ -229,7 +229,8 @@ impl TraceRecord {
     /// The record of a trace of this agent, not scored yet; `session_source` is the attribute that named its session.
     pub(super) fn new(
         update: TraceUpdate,
-        (agent, session_source): (Agent, String),
+        agent: Agent,
+        session_source: String,
         common: &mut Common,
     ) -> Self {
         let mut rare = Rare {

@@ -318,7 +318,7 @@ mod tests {
         rules: &Rules,
     ) -> Scoring {
         let trace =
-            TraceRecord::new(update, (Agent::overflow(), String::new()), &mut Common::default());
+            TraceRecord::new(update, Agent::overflow(), String::new(), &mut Common::default());
         Scoring::new(&trace, earlier, of_session, rules, |_| true)
     }
 
@@ -378,7 +378,8 @@ mod tests {
     fn an_output_that_did_not_arrive_is_absent_unless_the_empty_score_is_one() {
         let earlier = [TraceRecord::new(
             TraceUpdate::default(),
-            (Agent::overflow(), String::new()),
+            Agent::overflow(),
+            String::new(),
             &mut Common::default(),
         )];
         let mut options = SessionOptions::default();

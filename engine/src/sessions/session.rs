@@ -149,6 +149,16 @@ pub(super) struct Session {
     pub(super) listed: Listed,
 }
 
+/// What a new record of a trace replaces and touches.
+struct Replaced {
+    /// What the record before has given.
+    given: Option<Contribution>,
+    /// The place of the record before, if it was another one.
+    before: Option<(Timestamp, TraceId)>,
+    /// Later traces whose scores depend on the outputs before them.
+    neighbours: Vec<TraceId>,
+}
+
 /// What a session took, as its agent is told.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Spending {
@@ -242,7 +252,8 @@ impl Session {
     pub(super) fn upsert(
         &mut self,
         update: TraceUpdate,
-        (source, tally): (String, Option<Tally>),
+        source: String,
+        tally: Option<Tally>,
         shared: &mut Shared,
     ) {
         self.touch(Timestamp(update.touched_unix_nano), shared);
@@ -253,22 +264,24 @@ impl Session {
         overflow.into_iter().for_each(|why| shared.counts.add("trace_updates", why));
         shared.fleet.hold(&agent, is_certain).active = shared.now;
         let last = self.traces.last_place();
-        let record = TraceRecord::new(update, (agent, source), &mut shared.common);
+        let record = TraceRecord::new(update, agent, source, &mut shared.common);
         let (trace, place) = (record.id, record.position());
         if let Some(rare) = &mut self.rare {
             rare.left.remove(&trace);
         }
-        let (mut stale, mut places) = (vec![trace], vec![place]);
         let runs = self.change_run(trace, Some(&record), shared);
-        let former = self.hold(record, tally, (&mut stale, &mut places), shared);
+        let Replaced { given, before, neighbours } = self.hold(record, tally, shared);
+        let places: Vec<_> = [place].into_iter().chain(before).collect();
+        let mut stale = neighbours;
+        stale.push(trace);
         stale.extend(self.relink(&places, shared));
         stale.extend(self.outlived(last));
         stale.extend(self.outlived_in_runs(runs));
         stale.sort_unstable();
         stale.dedup();
-        let mut former = former;
+        let mut given = given;
         for stale in &stale {
-            let former = if *stale == trace { former.take() } else { None };
+            let former = if *stale == trace { given.take() } else { None };
             let malformed = self.rescore(*stale, former, shared);
             if *stale == trace {
                 shared.counts.add_many("reported_scores", "malformed", malformed);
@@ -283,15 +296,13 @@ impl Session {
         self.refresh(shared);
     }
 
-    /// Inserts a record in place of the one that the trace had; returns what that one has given. Adds to `stale` the traces whose scores
-    /// may change by it, and to `places` where chains may change.
+    /// Inserts a record in place of the one that the trace had, if any.
     fn hold(
         &mut self,
         mut record: TraceRecord,
         tally: Option<Tally>,
-        (stale, places): (&mut Vec<TraceId>, &mut Vec<(Timestamp, TraceId)>),
         shared: &mut Shared,
-    ) -> Option<Contribution> {
+    ) -> Replaced {
         let place = record.position();
         self.used = self.used.plus(record.usage().sums);
         let number = self.traces.number(record.id);
@@ -303,8 +314,8 @@ impl Session {
             shared.moved = Some(record.id);
             record.go_on_from(CarriedOver::from(tally.unwrap_or_default()));
             self.traces.insert(record);
-            stale.extend(self.traces.after(place));
-            return None;
+            let neighbours = self.traces.after(place).collect();
+            return Replaced { given: None, before: None, neighbours };
         };
         let old = &mut self.traces[number];
         if let Some(level) = old.silence_before(&record, shared.rules.stall_after) {
@@ -316,16 +327,15 @@ impl Session {
         if old.start == record.start && old.output() == record.output() {
             let old = std::mem::replace(old, record);
             self.traces[number].go_on_from(old.into_carried_over());
-            return given;
+            return Replaced { given, before: None, neighbours: Vec::new() };
         }
         let before = old.position();
-        stale.extend(self.traces.after(before));
-        places.push(before);
+        let mut neighbours: Vec<TraceId> = self.traces.after(before).collect();
         let old = self.traces.remove(record.id);
         record.go_on_from(old.map(TraceRecord::into_carried_over).unwrap_or_default());
         self.traces.insert(record);
-        stale.extend(self.traces.after(place));
-        given
+        neighbours.extend(self.traces.after(place));
+        Replaced { given, before: Some(before), neighbours }
     }
 
     /// Removes a trace that moves to another session with `revision`; returns what it has counted.
@@ -548,9 +558,7 @@ impl Session {
         let wall = shared.wall();
         let record = &mut self.traces[number];
         let (agent, end) = (record.agent().clone(), record.end());
-        let summary = shared.fleet.summary(&agent);
-        let place = (record.start, end, record.id);
-        let (panes, missed) = summary.observe(place, &record.scored, wall);
+        let (panes, missed) = shared.fleet.summary(&agent).observe(record, wall);
         record.panes = panes;
         shared.counts.add_many("panes", "outside_window", missed as u64);
         let scored = &record.scored;
@@ -568,9 +576,9 @@ impl Session {
 
     /// Takes back what a trace has given to the sums of its agent and of this session.
     fn retract(&mut self, given: &Contribution, trace: TraceId, shared: &mut Shared) {
-        let Contribution { took, scored, end, panes } = given;
-        let (agent, start) = (&took.agent, took.start);
-        shared.fleet.summary(agent).forget((start, *end, trace), scored, *panes);
+        let Contribution { took, scored, end, .. } = given;
+        let agent = &took.agent;
+        shared.fleet.summary(agent).forget(trace, given);
         scored.own_risk().into_iter().for_each(|risk| self.reliability.forget(risk));
         let uncertainty = scored.own_uncertainty().into_iter();
         uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
@@ -594,7 +602,7 @@ impl Session {
         let took = self.spent.as_ref().filter(|spent| spent.agent == *agent);
         let took = took.map(|spent| spent.effort);
         let before = self.marks.remove(agent);
-        if let Some(mark) = shared.fleet.summary(agent).mark(before, (newest, wall), took) {
+        if let Some(mark) = shared.fleet.summary(agent).mark(before, newest, wall, took) {
             self.marks.insert(agent.clone(), mark);
         }
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::histogram::Histogram;
 use super::key::OVERFLOW;
 use super::pane::{Mark, PaneSet, Panes};
-use super::scoring::Scored;
+use super::record::{Contribution, TraceRecord};
 use super::verdict::Verdict;
 use crate::counters::{Counter, Counters, Labels};
 use crate::distributions::{Distribution, Distributions, Taken};
@@ -234,20 +234,16 @@ impl Summary {
     }
 
     /// Adds a done trace; returns its panes, and how many windows it is outside of.
-    pub(super) fn observe(
-        &mut self,
-        (start, end, id): (Timestamp, Timestamp, TraceId),
-        trace: &Scored,
-        wall: Timestamp,
-    ) -> (PaneSet, usize) {
+    pub(super) fn observe(&mut self, trace: &TraceRecord, wall: Timestamp) -> (PaneSet, usize) {
+        let (end, scored) = (trace.end(), &*trace.scored);
         let panes = self.panes.of(end, wall);
-        self.panes.observe(panes, end, trace);
+        self.panes.observe(panes, end, scored);
         let worth = Worth {
-            risk: trace.own_risk(),
-            uncertainty: trace.own_uncertainty(),
-            judged: trace.judged_risk(),
+            risk: scored.own_risk(),
+            uncertainty: scored.own_uncertainty(),
+            judged: scored.judged_risk(),
         };
-        self.last.insert((start, id), worth);
+        self.last.insert(trace.position(), worth);
         if self.last.len() > self.max_last {
             self.last.pop_first();
         }
@@ -255,14 +251,9 @@ impl Summary {
     }
 
     /// Takes back a done trace.
-    pub(super) fn forget(
-        &mut self,
-        (start, end, id): (Timestamp, Timestamp, TraceId),
-        trace: &Scored,
-        panes: PaneSet,
-    ) {
-        self.panes.forget(panes, end, trace);
-        self.last.remove(&(start, id));
+    pub(super) fn forget(&mut self, trace: TraceId, given: &Contribution) {
+        self.panes.forget(given.panes, given.end, &given.scored);
+        self.last.remove(&(given.took.start, trace));
     }
 
     /// Adds what a done trace took.
@@ -279,7 +270,8 @@ impl Summary {
     pub(super) fn mark(
         &mut self,
         before: Option<Mark>,
-        (end, wall): (Option<Timestamp>, Timestamp),
+        end: Option<Timestamp>,
+        wall: Timestamp,
         took: Option<EffortBuckets>,
     ) -> Option<Mark> {
         let after = end.map(|end| (end, self.panes.of(end, wall)));

@@ -93,7 +93,7 @@ impl SessionTable {
     /// Keeps a session with its card, and files it; there is none of its id. Returns its number.
     pub(super) fn insert(&mut self, mut session: Box<Session>, card: Option<Card>) -> u32 {
         session.filed = session.place();
-        let (order, quiet) = session.filed;
+        let place = session.filed;
         let id = Arc::clone(&session.id);
         let number = match self.free.pop() {
             Some(number) => number,
@@ -111,15 +111,15 @@ impl SessionTable {
         let name = |number: u32| name_of(slots, number);
         by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
         in_order.insert(number, |other| name(other).cmp(&named(&id)));
-        self.filed.insert(tenant_of(&id), (order, quiet, number));
+        self.filed.insert(tenant_of(&id), place, number);
         number
     }
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Session>> {
         let number = self.number(id)?;
-        let (order, quiet) = self.at(number)?.filed;
-        self.filed.remove(tenant_of(id), (order, quiet, number));
+        let place = self.at(number)?.filed;
+        self.filed.remove(tenant_of(id), place, number);
         let Self { slots, by_id, in_order, .. } = self;
         let name = |number: u32| name_of(slots, number);
         in_order.remove(|other| name(other).cmp(&named(id)));
@@ -150,9 +150,8 @@ impl SessionTable {
         }
         session.filed = after;
         let tenant = tenant_of(&session.id);
-        let (before, after) = ((before.0, before.1, number), (after.0, after.1, number));
-        self.filed.remove(tenant, before);
-        self.filed.insert(tenant, after)
+        self.filed.remove(tenant, before, number);
+        self.filed.insert(tenant, after, number)
     }
 
     /// Of the session that is filed first under an order, the arrival of its newest thing and its number.
@@ -251,7 +250,8 @@ impl Filed {
     fn insert(
         &mut self,
         tenant: TenantHash,
-        (order, quiet, number): (EvictionOrder, Timestamp, u32),
+        (order, quiet): (EvictionOrder, Timestamp),
+        number: u32,
     ) -> bool {
         let (own, entry) = (self.0.entry(tenant).or_default(), entry(quiet, number));
         let is_new = own.orders[order as usize].insert(entry, |other| other.cmp(&entry));
@@ -262,7 +262,8 @@ impl Filed {
     fn remove(
         &mut self,
         tenant: TenantHash,
-        (order, quiet, number): (EvictionOrder, Timestamp, u32),
+        (order, quiet): (EvictionOrder, Timestamp),
+        number: u32,
     ) {
         let Some(own) = self.0.get_mut(&tenant) else { return };
         let entry = entry(quiet, number);

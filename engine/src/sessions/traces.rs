@@ -206,7 +206,7 @@ mod tests {
     fn record(id: u8, start: u64) -> TraceRecord {
         let trace_id = TraceId([id; 16]);
         let update = TraceUpdate { trace_id, start_unix_nano: start, ..TraceUpdate::default() };
-        TraceRecord::new(update, (Agent::overflow(), String::new()), &mut Common::default())
+        TraceRecord::new(update, Agent::overflow(), String::new(), &mut Common::default())
     }
 
     proptest! {
