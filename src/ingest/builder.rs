@@ -156,7 +156,8 @@ impl<'a> Builder<'a> {
         let reading =
             self.conventions.span(&raw, Emitter { scope, resource: &self.resource }, self.names);
         if let Some(outline) = outline {
-            self.conventions.learn(outline, &raw, scope, &reading.span, self.names);
+            let plan = || self.conventions.plan(outline, &raw, scope, &reading.span);
+            self.names.learn(outline, scope, plan);
         }
         self.batch.spans.push(reading.span);
         self.reports(reading.reports);

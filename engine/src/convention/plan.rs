@@ -47,7 +47,7 @@ struct Kind {
 
 /// What is done with a span.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub struct Plan {
     /// Places whose bytes have to be these.
     same: Vec<(usize, Box<[u8]>)>,
     operation: Operation,
@@ -152,6 +152,18 @@ impl Names {
     /// Spans that had a plan.
     pub fn planned(&self) -> u64 {
         self.plans.planned
+    }
+
+    /// Keeps the plan of a span for others like it, if it may be of use; only then it is made.
+    pub fn learn(
+        &mut self,
+        outline: &Outline<'_>,
+        scope: Scope,
+        plan: impl FnOnce() -> Option<Plan>,
+    ) {
+        if self.plans.wants(outline, scope) {
+            self.plans.learn(outline, scope, plan());
+        }
     }
 }
 
@@ -265,19 +277,16 @@ impl Conventions {
         caps.cuts().is_empty().then_some(())
     }
 
-    /// Makes a plan of a span that was read the long way, if it may be of use.
-    pub fn learn(
+    /// The plan of a span that was read the long way, if it has one.
+    pub fn plan(
         &self,
         outline: &Outline<'_>,
         raw: &RawSpan<'_>,
         scope: Scope,
         span: &Span,
-        names: &mut Names,
-    ) {
-        if names.plans.wants(outline, scope) {
-            let hits = Hits::new(&self.index, &raw.attributes, scope.recognised).on(raw);
-            names.plans.learn(outline, scope, plan(&hits, outline, raw, span));
-        }
+    ) -> Option<Plan> {
+        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised).on(raw);
+        plan(&hits, outline, raw, span)
     }
 }
 
