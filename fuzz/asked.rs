@@ -79,7 +79,8 @@ pub(crate) fn query(bytes: &[u8]) {
         Arc::new(Board::default()),
         Arc::new(Vec::new),
         Bounded,
-        (Detail::Full, Arc::new(Timestamp::default)),
+        Detail::Full,
+        Arc::new(Timestamp::default),
     );
     let answer = RUNTIME.block_on(exporter.router().oneshot(request));
     let status = answer.expect("a router does not fail").status();

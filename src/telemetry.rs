@@ -280,7 +280,8 @@ impl Step {
 impl Sender {
     async fn send(
         &self,
-        (signal, path): (&'static str, &'static str),
+        signal: &'static str,
+        path: &'static str,
         count: usize,
         body: Vec<u8>,
     ) -> OTelSdkResult {
@@ -300,7 +301,7 @@ impl SpanExporter for Spans {
         let count = batch.len();
         let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
         let body = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
-        self.sender.send(("spans", "/v1/traces"), count, body).await
+        self.sender.send("spans", "/v1/traces", count, body).await
     }
 
     fn set_resource(&mut self, resource: &Resource) {
@@ -313,7 +314,7 @@ impl LogExporter for Records {
         let count = batch.iter().count();
         let resource_logs = group_logs_by_resource_and_scope(&batch, &self.resource);
         let body = ExportLogsServiceRequest { resource_logs }.encode_to_vec();
-        self.sender.send(("logs", "/v1/logs"), count, body).await
+        self.sender.send("logs", "/v1/logs", count, body).await
     }
 
     fn set_resource(&mut self, resource: &Resource) {

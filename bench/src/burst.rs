@@ -57,7 +57,7 @@ impl Bench<'_> {
                 megabytes(left.gone),
                 megabytes(left.later)
             );
-            self.say((case, repeat), progress, said);
+            self.say(case, repeat, progress, said);
             found.push(left);
         }
         let each = |of: fn(&Left) -> u64| Spread::of(found.iter().map(|left| megabytes(of(left))));
@@ -72,7 +72,7 @@ impl Bench<'_> {
             ("after a little more, MB", each(|left| left.later)),
             ("given back, share", Spread::of(found.iter().map(back))),
         ];
-        report.add_figures(case, ("daemon after a burst", figures));
+        report.add_figures(case, "daemon after a burst", figures);
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Bench<'_> {
     ) -> Result<(), BenchError> {
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let pass = material.pass(spans, self.clock.now()).map_err(BenchError::Generator)?;
-        self.send((Server::Daemon, running), self.sending(case), &pass.into(), None)?;
+        self.send(running, self.sending(case), &pass.into(), None)?;
         for _ in 0..MAX_LOOKS {
             std::thread::sleep(LOOK_EVERY);
             if held(&running.metrics().map_err(failed)?) == 0 {

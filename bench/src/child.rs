@@ -31,6 +31,8 @@ pub(crate) enum Server {
 
 /// A running one; ended when dropped.
 pub(super) struct Running {
+    /// What it is.
+    pub(super) server: Server,
     process: Child,
     /// Where it takes OTLP/gRPC.
     pub(super) grpc: SocketAddr,
@@ -135,8 +137,8 @@ impl Server {
         let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         cores::pin(&cores.generator)?;
         match port {
-            Some(grpc) => Running::listening(process?, grpc),
-            None => Running::new(process?),
+            Some(grpc) => Running::listening(self, process?, grpc),
+            None => Running::new(self, process?),
         }
     }
 }
@@ -163,13 +165,13 @@ fn spanmetrics(grpc: Option<SocketAddr>) -> serde_json::Value {
 }
 
 impl Running {
-    fn new(mut process: Child) -> io::Result<Self> {
+    fn new(server: Server, mut process: Child) -> io::Result<Self> {
         let mut line = String::new();
         if let Some(out) = process.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;
         }
         match serde_json::from_str(&line) {
-            Ok(Bound { otlp_grpc: grpc, http }) => Ok(Self { process, grpc, http }),
+            Ok(Bound { otlp_grpc: grpc, http }) => Ok(Self { server, process, grpc, http }),
             Err(error) => {
                 process.kill()?;
                 process.wait()?;
@@ -179,8 +181,8 @@ impl Running {
     }
 
     /// One that does not say when it listens on this address.
-    fn listening(process: Child, grpc: SocketAddr) -> io::Result<Self> {
-        let mut running = Self { process, grpc, http: None };
+    fn listening(server: Server, process: Child, grpc: SocketAddr) -> io::Result<Self> {
+        let mut running = Self { server, process, grpc, http: None };
         for _ in 0..LOOKS {
             if TcpStream::connect(grpc).is_ok() {
                 return Ok(running);

@@ -8,9 +8,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
-use crate::pass::{Material, Pass};
+use crate::pass::Material;
 use crate::report::{Report, Spread};
-use crate::{Bench, BenchError, Case, Sample, Server};
+use crate::{Bench, BenchError, Case, Passes, Sample, Server};
 
 /// What an acknowledgement means, as the option has it.
 const MODES: [&str; 3] = ["memory", "flush", "fsync"];
@@ -34,7 +34,8 @@ impl Bench<'_> {
     /// Measures a case in each mode, and a start after the last.
     pub(super) fn durable(
         &mut self,
-        (case, store): (Case, &Path),
+        case: Case,
+        store: &Path,
         report: &mut Report,
         progress: &mut dyn Write,
     ) -> Result<(), BenchError> {
@@ -43,28 +44,28 @@ impl Bench<'_> {
         let mut samples: [Vec<Sample>; MODES.len()] = Default::default();
         let mut starts = Vec::new();
         for repeat in 0..self.plan.repeats {
-            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            let passes = self.passes(&mut material, self.plan.spans)?;
             for turn in 0..MODES.len() {
                 let which = (turn + repeat) % MODES.len();
                 let home = Home::new(store).map_err(failed)?;
                 let environment = home.environment(MODES[which]);
-                let server = (Server::Daemon, environment.as_slice());
-                let sample = self.measure(server, self.sending(case), (&warm, &pass))?;
+                let sending = self.sending(case);
+                let sample = self.measure(Server::Daemon, &environment, sending, &passes)?;
                 let (mode, per_span) = (MODES[which], sample.micros_per_span());
                 let said = format_args!("{mode}: {per_span:.3} us/span");
-                self.say((case, repeat + 1), progress, said);
+                self.say(case, repeat + 1, progress, said);
                 samples[which].push(sample);
                 if MODES[which] == "fsync" {
-                    starts.push(self.start_over(&home, &[&warm, &pass])?);
+                    starts.push(self.start_over(&home, &passes)?);
                 }
             }
         }
-        report.add_figures(case, ("the daemon by durability", figures(&samples, &starts)));
+        report.add_figures(case, "the daemon by durability", figures(&samples, &starts));
         Ok(())
     }
 
     /// Starts the daemon over what the one before left behind, all of which has to be there.
-    fn start_over(&self, home: &Home, passes: &[&Pass]) -> Result<Start, BenchError> {
+    fn start_over(&self, home: &Home, passes: &Passes) -> Result<Start, BenchError> {
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let log_bytes = home.bytes().map_err(failed)?;
         let environment = home.environment("fsync");
@@ -75,7 +76,7 @@ impl Bench<'_> {
             line.and_then(|value| value.parse::<f64>().ok())
         };
         let records = number("agentgauge_store_recovered{what=\"records\"}");
-        let sent: usize = passes.iter().map(|pass| pass.messages.len()).sum();
+        let sent = passes.warm.messages.len() + passes.measured.messages.len();
         match (records, number("agentgauge_store_recovery_seconds")) {
             (Some(records), Some(seconds)) if (records - sent as f64).abs() < 0.5 => {
                 Ok(Start { log_bytes, seconds })

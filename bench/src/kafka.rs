@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::measure::Cpu;
 use crate::pass::{Material, Pass};
 use crate::report::{Report, Spread};
-use crate::{Bench, BenchError, Case, Server, compression_name, cores};
+use crate::{Bench, BenchError, Case, Sent, Server, compression_name, cores};
 use agentgauge::ingest::Compression;
 use agentgauge::ingest::kafka::{KafkaOptions, consumer};
 
@@ -61,7 +61,8 @@ impl Bench<'_> {
     /// Measures reader and daemon over the same records; `address` is that of the brokers, or empty.
     pub(super) fn kafka(
         &mut self,
-        (case, address): (Case, &str),
+        case: Case,
+        address: &str,
         report: &mut Report,
         progress: &mut dyn Write,
     ) -> Result<(), BenchError> {
@@ -71,18 +72,18 @@ impl Bench<'_> {
         let mut material = Material::new(&Case { compression: Compression::None, ..case });
         let (mut turns, mut bytes) = (Vec::new(), 0);
         for repeat in 1..=self.plan.repeats {
-            let (_, pass) = self.passes(&mut material, self.plan.spans)?;
+            let pass = self.passes(&mut material, self.plan.spans)?.measured;
             let topic = format!("agentgauge-bench-{}-{repeat}", std::process::id());
             let partitions = i32::try_from(pass.wire_bytes() / PARTITION_BYTES + 1).unwrap_or(1);
             self.runtime.block_on(brokers.create(&topic, partitions)).map_err(failed)?;
-            brokers.fill(&topic, partitions, (&pass, case.compression)).map_err(failed)?;
+            brokers.fill(&topic, partitions, &pass, case.compression).map_err(failed)?;
             let read = self.read(&brokers, &topic, &pass).map_err(failed)?;
             let micros = |nanos: u64| nanos as f64 / 1e3 / pass.spans() as f64;
             let daemon = micros(self.score(&brokers, &topic, &pass)?);
             let turn = Turn { reader: micros(read.cpu_nanos), daemon };
             let Turn { reader, daemon } = turn;
             let said = format_args!("{reader:.3} us/span read and dropped, {daemon:.3} to gauges");
-            self.say((case, repeat), progress, said);
+            self.say(case, repeat, progress, said);
             turns.push(turn);
             bytes = read.bytes / pass.spans();
         }
@@ -93,7 +94,7 @@ impl Bench<'_> {
             ("to gauges, CPU us/span", each(|turn| turn.daemon)),
             ("x read and dropped", each(|turn| turn.daemon / turn.reader)),
         ];
-        report.add_figures(case, (brokers.name(), figures));
+        report.add_figures(case, brokers.name(), figures);
         Ok(())
     }
 
@@ -124,7 +125,8 @@ impl Bench<'_> {
         ];
         let running = Server::Daemon.start_with(&self.cores, &environment).map_err(failed)?;
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
-        self.settle(&running, &mut cpu, (pass.spans(), pass.traces), false)?;
+        let sent = Sent { spans: pass.spans(), traces: pass.traces };
+        self.settle(&running, &mut cpu, sent, false)?;
         cpu.nanos().map_err(failed)
     }
 }
@@ -176,7 +178,8 @@ impl Brokers {
         &self,
         topic: &str,
         partitions: i32,
-        (pass, compression): (&Pass, Compression),
+        pass: &Pass,
+        compression: Compression,
     ) -> io::Result<()> {
         let mut config = self.config();
         config.set("acks", "all").set("compression.codec", compression_name(compression));

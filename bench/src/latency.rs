@@ -82,10 +82,9 @@ impl Bench<'_> {
         let mut material = Material::new(&case);
         let mut turns = Vec::new();
         for repeat in 1..=self.plan.repeats {
-            let (warm, pass) = self.passes(&mut material, self.plan.spans * LONGER)?;
+            let passes = self.passes(&mut material, self.plan.spans * LONGER)?;
             let seals = [(LATE_HORIZON, "1s".to_owned())];
-            let daemon = (Server::Daemon, &seals[..]);
-            let sample = self.measure(daemon, self.sending(case), (&warm, &pass))?;
+            let sample = self.measure(Server::Daemon, &seals, self.sending(case), &passes)?;
             let cores = self.cores.server.len().max(1) as f64;
             let saturation = cores * 1e6 / sample.micros_per_span();
             let mut shares = Vec::new();
@@ -99,12 +98,12 @@ impl Bench<'_> {
                     percentile(&found.scores, 50),
                     percentile(&found.scores, 99),
                 );
-                self.say((case, repeat), progress, said);
+                self.say(case, repeat, progress, said);
                 shares.push(found);
             }
             turns.push(Turn { saturation, shares });
         }
-        report.add_figures(case, ("from a span to its gauge", figures(&turns)));
+        report.add_figures(case, "from a span to its gauge", figures(&turns));
         Ok(())
     }
 
@@ -120,18 +119,22 @@ impl Bench<'_> {
         let count = (self.plan.spans / SPANS).clamp(LEAST_PROBES, PROBES);
         let seconds = AHEAD + count as f64 / PACE + AFTER;
         let spans = Duration::from_secs_f64(rate * seconds).as_secs();
-        let (_, load) = self.passes(material, spans)?;
+        let load = self.passes(material, spans)?.measured;
         let clock = &self.clock;
         let probes = probes(count, clock.now()).map_err(failed)?;
         let begun = Timestamp(clock.now().0 + nanos(AHEAD));
         let sending = client::Sending { connections: LOOKERS, ..self.sending(case) };
-        let offered = client::Pace { rate, clock, watched: None };
+        let offered = self.pace(rate);
         let probing = client::Pace { rate: PACE * probes.message_spans[0] as f64, ..offered };
         let (outcomes, seen) = thread::scope(|scope| {
             let (running, last) = (&running, probes.messages.len());
             let later = Timestamp(begun.0 + nanos(TRACE_IDLE.as_secs_f64()));
-            let lookers = [("sessions_looping", begun), ("window_traces", later)].map(|what| {
-                let look = |first| scope.spawn(move || look(running, (first, last), what, clock));
+            let gauges = [("sessions_looping", begun), ("window_traces", later)];
+            let lookers = gauges.map(|(what, begun)| {
+                let look = |first| {
+                    let probes = (first..last).step_by(LOOKERS);
+                    scope.spawn(move || look(running, probes, what, begun, clock))
+                };
                 (0..LOOKERS).map(look).collect::<Vec<_>>()
             });
             let outcomes = self.runtime.block_on(async {
@@ -173,19 +176,19 @@ fn after(seen: &[(usize, Timestamp)], took: &[client::Took]) -> Vec<f64> {
     millis
 }
 
-/// When every so manieth probe was seen, from when it is due.
+/// When probes were seen, each from when it is due.
 fn look(
     running: &Running,
-    (first, last): (usize, usize),
-    (what, begun): (&str, Timestamp),
+    probes: impl Iterator<Item = usize>,
+    what: &str,
+    begun: Timestamp,
     clock: &Clock,
 ) -> io::Result<Sightings> {
     let mut asker = running.asker()?;
-    (first..last)
-        .step_by(LOOKERS)
+    probes
         .map(|number| {
             let due = Timestamp(begun.0 + nanos(number as f64 / PACE));
-            Ok((number, wait(&mut asker, number, (what, due), clock)?))
+            Ok((number, wait(&mut asker, number, what, due, clock)?))
         })
         .collect()
 }
@@ -194,7 +197,8 @@ fn look(
 fn wait(
     asker: &mut Asker,
     number: usize,
-    (what, due): (&str, Timestamp),
+    what: &str,
+    due: Timestamp,
     clock: &Clock,
 ) -> io::Result<Timestamp> {
     let path = format!("/api/v1/fleet?service_name=fleet-{number}&limit=1");

@@ -39,7 +39,7 @@ use agentgauge::ingest::Compression;
 use tokio::runtime::Runtime;
 
 use self::child::{Running, Server};
-use self::client::{Outcome, SendError, Sending};
+use self::client::{Outcome, Pace, SendError, Sending};
 use self::cores::Cores;
 use self::measure::{Account, Cpu, peak_resident_bytes};
 use self::pass::{Material, Pass};
@@ -162,6 +162,19 @@ struct Sample {
     peak_bytes: u64,
 }
 
+/// What the daemon was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    spans: u64,
+    traces: u64,
+}
+
+/// A short pass to get warm with, and the one that is measured.
+struct Passes {
+    warm: Arc<Pass>,
+    measured: Arc<Pass>,
+}
+
 /// What a run has at hand.
 struct Bench<'b> {
     plan: &'b Plan,
@@ -203,13 +216,13 @@ pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, Bench
             Question::Overload => bench.overload(*case, &mut report, progress)?,
             Question::Scaling => bench.scaling(*case, &mut report, progress)?,
             Question::Readers => bench.readers(*case, &mut report, progress)?,
-            Question::Durable(store) => bench.durable((*case, store), &mut report, progress)?,
+            Question::Durable(store) => bench.durable(*case, store, &mut report, progress)?,
             #[cfg(feature = "kafka")]
-            Question::Kafka(brokers) => bench.kafka((*case, brokers), &mut report, progress)?,
+            Question::Kafka(brokers) => bench.kafka(*case, brokers, &mut report, progress)?,
             Question::Latency => bench.latency(*case, &mut report, progress)?,
             Question::Burst => bench.burst(*case, &mut report, progress)?,
             Question::Sustained(load) => {
-                bench.sustained((*case, *load), &mut report, progress)?;
+                bench.sustained(*case, *load, &mut report, progress)?;
             }
         }
     }
@@ -241,32 +254,29 @@ impl Bench<'_> {
     ) -> Result<(), BenchError> {
         let mut material = Material::new(&case);
         let mut samples: BTreeMap<Server, Vec<Sample>> = BTreeMap::new();
-        let mut bytes = (0.0, 0.0);
+        let (mut bytes, mut wire_bytes) = (0.0, 0.0);
         for repeat in 0..self.plan.repeats {
-            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            let passes = self.passes(&mut material, self.plan.spans)?;
+            let pass = &passes.measured;
             let spans = pass.spans() as f64;
-            bytes = (pass.plain_bytes as f64 / spans, pass.wire_bytes() as f64 / spans);
+            bytes = pass.plain_bytes as f64 / spans;
+            wire_bytes = pass.wire_bytes() as f64 / spans;
             let mut order = self.plan.servers.clone();
             order.rotate_left(repeat % self.plan.servers.len().max(1));
             for server in order {
-                let sample = self.measure((server, &[]), self.sending(case), (&warm, &pass))?;
+                let sample = self.measure(server, &[], self.sending(case), &passes)?;
                 let (name, per_span) = (server.name(), sample.micros_per_span());
                 let said = format_args!("{name}: {per_span:.3} us/span");
-                self.say((case, repeat + 1), progress, said);
+                self.say(case, repeat + 1, progress, said);
                 samples.entry(server).or_default().push(sample);
             }
         }
-        report.add(case, bytes, &samples);
+        report.add(case, bytes, wire_bytes, &samples);
         Ok(())
     }
 
     /// Says what came of a repeat. Nobody has to watch.
-    fn say(
-        &self,
-        (case, repeat): (Case, usize),
-        progress: &mut dyn Write,
-        said: fmt::Arguments<'_>,
-    ) {
+    fn say(&self, case: Case, repeat: usize, progress: &mut dyn Write, said: fmt::Arguments<'_>) {
         let _ = writeln!(progress, "{case}: {repeat} of {}: {said}", self.plan.repeats);
     }
 
@@ -277,32 +287,30 @@ impl Bench<'_> {
         material: &mut Material,
         spans: u64,
     ) -> Result<Sample, BenchError> {
-        let (warm, pass) = self.passes(material, spans)?;
-        self.measure((Server::Daemon, &[]), self.sending(case), (&warm, &pass))
+        let passes = self.passes(material, spans)?;
+        self.measure(Server::Daemon, &[], self.sending(case), &passes)
     }
 
     /// A short pass to get warm with, and one of `spans`.
-    fn passes(
-        &self,
-        material: &mut Material,
-        spans: u64,
-    ) -> Result<(Arc<Pass>, Arc<Pass>), BenchError> {
+    fn passes(&self, material: &mut Material, spans: u64) -> Result<Passes, BenchError> {
         let mut make = |spans| {
             let pass = material.pass(spans, self.clock.now());
             pass.map(Arc::new).map_err(BenchError::Generator)
         };
-        Ok((make(WARM_SPANS)?, make(spans)?))
+        Ok(Passes { warm: make(WARM_SPANS)?, measured: make(spans)? })
     }
 
     fn measure(
         &self,
-        (server, environment): (Server, &[(&'static str, String)]),
+        server: Server,
+        environment: &[(&'static str, String)],
         sending: Sending,
-        (warm, pass): (&Arc<Pass>, &Arc<Pass>),
+        passes: &Passes,
     ) -> Result<Sample, BenchError> {
+        let Passes { warm, measured: pass } = passes;
         let failed = |source| BenchError::Server { server: server.name(), source };
         let running = server.start_with(&self.cores, environment).map_err(failed)?;
-        self.send((server, &running), sending, warm, None)?;
+        self.send(&running, sending, warm, None)?;
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         let before = cpu.nanos().map_err(failed)?;
         let middle =
@@ -311,13 +319,14 @@ impl Bench<'_> {
         let (mut rounds, mut wall_nanos) = (0, 0);
         while rounds == 0 || server.forgets() && wall_nanos < MIN_NANOS {
             let middle = (rounds == 0).then(|| Arc::clone(&middle));
-            self.send((server, &running), sending, pass, middle)?;
+            self.send(&running, sending, pass, middle)?;
             rounds += 1;
             wall_nanos = since(start, self.clock.now());
         }
         let busy_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
         if server == Server::Daemon {
-            let sent = (warm.spans() + pass.spans(), warm.traces + pass.traces);
+            let sent =
+                Sent { spans: warm.spans() + pass.spans(), traces: warm.traces + pass.traces };
             let seals = environment.iter().any(|(name, _)| *name == LATE_HORIZON);
             self.settle(&running, &mut cpu, sent, seals)?;
         }
@@ -337,30 +346,33 @@ impl Bench<'_> {
     /// Sends a pass, all of which has to be accepted.
     fn send(
         &self,
-        (server, running): (Server, &Running),
+        running: &Running,
         sending: Sending,
         pass: &Arc<Pass>,
         middle: Option<Arc<Middle>>,
     ) -> Result<(), BenchError> {
         let sent = self.runtime.block_on(client::send(running.grpc, pass, sending, middle));
+        let server = running.server;
         let sent = sent.map_err(|source| BenchError::Send { server: server.name(), source })?;
         whole(server, sent, pass).map(drop)
     }
 
-    /// Offers the daemon a pass at a rate of spans a second, whether answers come or not; if it is `watched`, answers tell without the
-    /// time for which it waited for a core, too.
+    /// Offers the daemon a pass at this pace, whether answers come or not.
     fn offer(
         &self,
         case: Case,
         running: &Running,
         pass: &Arc<Pass>,
-        (rate, watched): (f64, bool),
+        pace: Pace<'_>,
     ) -> Result<Outcome, BenchError> {
         let sending = Sending { connections: CONNECTIONS, ..self.sending(case) };
-        let watched = watched.then(|| running.id());
-        let pace = client::Pace { rate, clock: &self.clock, watched };
         let offered = self.runtime.block_on(client::offer(running.grpc, pass, sending, pace));
         offered.map_err(|source| BenchError::Send { server: Server::Daemon.name(), source })
+    }
+
+    /// So many spans a second.
+    fn pace(&self, rate: f64) -> Pace<'_> {
+        Pace { rate, clock: &self.clock, watched: None }
     }
 
     fn sending(&self, case: Case) -> Sending {
@@ -372,14 +384,15 @@ impl Bench<'_> {
         }
     }
 
-    /// Waits until the daemon has scored so many spans and traces, and, if it `seals` them soon, has done so.
+    /// Waits until the daemon has scored all that was sent, and, if it `seals` traces soon, has done so.
     fn settle(
         &self,
         running: &Running,
         cpu: &mut Cpu,
-        (spans, traces): (u64, u64),
+        sent: Sent,
         seals: bool,
     ) -> Result<(), BenchError> {
+        let Sent { spans, traces } = sent;
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let mut account = Account::default();
         for _ in 0..MAX_LOOKS {

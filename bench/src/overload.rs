@@ -54,7 +54,7 @@ impl Bench<'_> {
             let said = format_args!(
                 "{accepted:.0} spans/s accepted of {offered:.0} offered, {saturation:.0} at saturation"
             );
-            self.say((case, repeat), progress, said);
+            self.say(case, repeat, progress, said);
             found.push(overload);
         }
         let each = |figure: fn(&Overload) -> f64| Spread::of(found.iter().map(figure));
@@ -69,7 +69,7 @@ impl Bench<'_> {
             ("peak resident, MB", each(|of| of.peak_bytes as f64 / 1e6)),
             ("of that before the first span, MB", each(|of| of.start_bytes as f64 / 1e6)),
         ];
-        report.add_figures(case, ("daemon under overload", figures));
+        report.add_figures(case, "daemon under overload", figures);
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl Bench<'_> {
         unhurried: &Sample,
     ) -> Result<Overload, BenchError> {
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
-        let (_, pass) = self.passes(material, self.plan.spans * PASSES)?;
+        let pass = self.passes(material, self.plan.spans * PASSES)?.measured;
         let running = Server::Daemon.start(&self.cores).map_err(failed)?;
         let saturation = unhurried.spans_per_second();
         let rate = saturation * TIMES as f64;
@@ -88,7 +88,7 @@ impl Bench<'_> {
         let before = cpu.nanos().map_err(failed)?;
         let start_bytes = resident_bytes(running.id()).map_err(failed)?;
         let start = self.clock.now();
-        let outcome = self.offer(case, &running, &pass, (rate, false))?;
+        let outcome = self.offer(case, &running, &pass, self.pace(rate))?;
         let seconds = since(start, self.clock.now()) as f64 / 1e9;
         let busy_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
         let account = Account::read(&running.metrics().map_err(failed)?);

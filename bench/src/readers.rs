@@ -18,11 +18,12 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message;
 
 use crate::child::Running;
+use crate::client::Pace;
 use crate::measure::{Cpu, peak_resident_bytes};
 use crate::pass::{Pass, message};
 use crate::report::{Report, Spread};
 use crate::workload::Small;
-use crate::{Bench, BenchError, Case, Server, client, since, whole};
+use crate::{Bench, BenchError, Case, Sent, Server, client, since, whole};
 use agentgauge::clock::Clock;
 use agentgauge::engine::span::Timestamp;
 
@@ -110,11 +111,12 @@ impl Bench<'_> {
             let count = AHEAD.min(fleet.sessions - filling.next);
             let pass = filling.pass(count, TRACES, self.clock.now()).map_err(failed)?;
             let rate = FILLED * Small::SPANS as f64;
-            let offered = self.offer(case, &running, &pass, (rate, false))?;
+            let offered = self.offer(case, &running, &pass, self.pace(rate))?;
             whole(Server::Daemon, offered, &pass)?;
         }
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
-        self.settle(&running, &mut cpu, (filling.spans, filling.next), false)?;
+        let sent = Sent { spans: filling.spans, traces: filling.next };
+        self.settle(&running, &mut cpu, sent, false)?;
         come_to_rest(&mut cpu).map_err(failed)?;
         let peak = peak_resident_bytes(running.id()).map_err(failed)?;
         // Nobody has to watch.
@@ -128,7 +130,7 @@ impl Bench<'_> {
             let said = format_args!(
                 "p99 with the core to itself {quiet:.2} ms, {scraped:.2} ms scraped, {opened:.2} ms with pages"
             );
-            self.say((case, repeat), progress, said);
+            self.say(case, repeat, progress, said);
             turns.push(turn);
         }
         come_to_rest(&mut cpu).map_err(failed)?;
@@ -142,7 +144,7 @@ impl Bench<'_> {
             let asked = asked(&running, paths, &self.clock, &mut cpu).map_err(failed)?;
             figures.extend([(took, asked.took), (on_core, asked.on_core)]);
         }
-        report.add_figures(case, ("daemon while it is read", figures));
+        report.add_figures(case, "daemon while it is read", figures);
         Ok(())
     }
 
@@ -160,7 +162,9 @@ impl Bench<'_> {
         let enough = AtomicBool::new(paths.is_empty());
         let (sent, reads) = thread::scope(|scope| {
             let reader = scope.spawn(|| read_until(&enough, running, paths, &self.clock));
-            let sent = self.offer(case, running, &pass, (rate, true));
+            // Answers tell without the time for which it waited for a core, too.
+            let pace = Pace { watched: Some(running.id()), ..self.pace(rate) };
+            let sent = self.offer(case, running, &pass, pace);
             enough.store(true, Ordering::Relaxed);
             let gone = |_| Err(io::Error::other("the reader panicked"));
             (sent, reader.join().unwrap_or_else(gone))
@@ -283,7 +287,7 @@ impl Filling {
     }
 
     fn request(&self, sessions: Range<u64>, now: Timestamp) -> ExportTraceServiceRequest {
-        let trace = |session| self.small.trace((self.fleet.agent(session), session), now.0);
+        let trace = |session| self.small.trace(self.fleet.agent(session), session, now.0);
         ExportTraceServiceRequest { resource_spans: sessions.map(trace).collect() }
     }
 }

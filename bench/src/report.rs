@@ -127,7 +127,8 @@ impl Report {
     pub(super) fn add(
         &mut self,
         case: Case,
-        (bytes_per_span, wire_bytes_per_span): (f64, f64),
+        bytes_per_span: f64,
+        wire_bytes_per_span: f64,
         samples: &BTreeMap<Server, Vec<Sample>>,
     ) {
         let micros = |server: &Server| -> Option<Vec<f64>> {
@@ -169,7 +170,8 @@ impl Report {
     pub(super) fn add_figures(
         &mut self,
         case: Case,
-        (about, figures): (&'static str, Vec<(&'static str, Spread)>),
+        about: &'static str,
+        figures: Vec<(&'static str, Spread)>,
     ) {
         let figures = figures.into_iter().map(|(name, spread)| Figure { name, spread });
         self.cases.push(OfCase { about, figures: figures.collect(), ..OfCase::new(case) });
@@ -421,7 +423,7 @@ mod tests {
             (Server::Floor, vec![sample(100_000), sample(200_000), sample(100_000)]),
             (Server::Daemon, vec![sample(600_000), sample(800_000), sample(700_000)]),
         ]);
-        report.add(case, (500.0, 500.0), &samples);
+        report.add(case, 500.0, 500.0, &samples);
         report
     }
 

@@ -32,14 +32,14 @@ impl Bench<'_> {
         let mut material = Material::new(&case);
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); divisions.len()];
         for repeat in 1..=self.plan.repeats {
-            let (warm, pass) = self.passes(&mut material, self.plan.spans)?;
+            let passes = self.passes(&mut material, self.plan.spans)?;
             for (cores, samples) in divisions.iter().zip(&mut samples) {
                 self.runtime = generator(cores)?;
                 self.cores = cores.clone();
-                let sample = self.measure((Server::Daemon, &[]), sending, (&warm, &pass))?;
+                let sample = self.measure(Server::Daemon, &[], sending, &passes)?;
                 let (rate, many) = (sample.steady.spans_per_second(), cores.server.len());
                 let said = format_args!("{rate:.0} spans/s on {many} cores");
-                self.say((case, repeat), progress, said);
+                self.say(case, repeat, progress, said);
                 samples.push(sample);
             }
         }

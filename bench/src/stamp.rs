@@ -147,7 +147,7 @@ impl Finder {
                 // start_time_unix_nano, end_time_unix_nano
                 7 | 8 => marks.push(Mark { what: What::Time, at, old: at }),
                 // attributes
-                9 => self.attribute(bytes, value, (trace_id, span_id), marks),
+                9 => marks.extend(self.attribute(bytes, value, trace_id, span_id)),
                 _ => {}
             }
         }
@@ -157,23 +157,22 @@ impl Finder {
         &self,
         bytes: &[u8],
         attribute: Range<usize>,
-        (trace_id, span_id): (usize, usize),
-        marks: &mut Vec<Mark>,
-    ) {
+        trace_id: usize,
+        span_id: usize,
+    ) -> Option<Mark> {
         // KeyValue.key
-        let Some(key) = within(bytes, attribute.clone(), 1).next() else { return };
+        let key = within(bytes, attribute.clone(), 1).next()?;
         let is_one_of =
             |keys: &[String]| keys.iter().any(|of| of.as_bytes() == &bytes[key.clone()]);
         let (what, old) = match (is_one_of(&self.sessions), is_one_of(&self.ids)) {
             (true, _) => (What::Session, trace_id),
             (_, true) => (What::Id, span_id),
-            _ => return,
+            _ => return None,
         };
         // KeyValue.value, AnyValue.string_value
         let text = within(bytes, attribute, 2).find_map(|value| within(bytes, value, 1).next());
-        if let Some(text) = text.filter(|text| text.len() >= DIGITS) {
-            marks.push(Mark { what, at: text.end - DIGITS, old });
-        }
+        let text = text.filter(|text| text.len() >= DIGITS)?;
+        Some(Mark { what, at: text.end - DIGITS, old })
     }
 }
 

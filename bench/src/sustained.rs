@@ -41,13 +41,14 @@ impl Bench<'_> {
     /// Measures a case.
     pub(super) fn sustained(
         &mut self,
-        (case, load): (Case, Load),
+        case: Case,
+        load: Load,
         report: &mut Report,
         progress: &mut dyn Write,
     ) -> Result<(), BenchError> {
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
-            found.push(self.sustain((case, repeat), load, progress)?);
+            found.push(self.sustain(case, repeat, load, progress)?);
         }
         let each = |of: fn(&Sustained) -> f64| Spread::of(found.iter().map(of));
         let figures = vec![
@@ -58,13 +59,14 @@ impl Bench<'_> {
             ("peak resident, MB", each(|of| of.peak_bytes as f64 / 1e6)),
             ("resident at the end, MB", each(|of| of.end_bytes as f64 / 1e6)),
         ];
-        report.add_figures(case, ("daemon under a load that lasts", figures));
+        report.add_figures(case, "daemon under a load that lasts", figures);
         Ok(())
     }
 
     fn sustain(
         &self,
-        (case, repeat): (Case, usize),
+        case: Case,
+        repeat: usize,
         load: Load,
         progress: &mut dyn Write,
     ) -> Result<Sustained, BenchError> {
@@ -79,7 +81,7 @@ impl Bench<'_> {
             let pass = material.pass(load.rate, self.clock.now()).map_err(BenchError::Generator)?;
             thread::sleep(self.clock.until(begun.after(Duration::from_secs(second))));
             let rate = load.rate as f64 * HASTE;
-            let outcome = self.offer(case, &running, &pass.into(), (rate, false))?;
+            let outcome = self.offer(case, &running, &pass.into(), self.pace(rate))?;
             accepted += outcome.accepted_spans;
             refused += outcome.refused;
             // Threads may end while they have nothing to do.
@@ -87,7 +89,7 @@ impl Bench<'_> {
             if (second + 1) % LINE_EVERY == 0 {
                 let held = resident_bytes(running.id()).map_err(failed)? as f64 / 1e6;
                 let said = format_args!("{accepted} spans in {} s: {held:.0} MB", second + 1);
-                self.say((case, repeat), progress, said);
+                self.say(case, repeat, progress, said);
             }
         }
         thread::sleep(self.clock.until(begun.after(Duration::from_secs(load.seconds))));

@@ -7,6 +7,8 @@
 //!
 //! Ids and times in a block are numbers that only tell each other apart; [`super::stamp`] replaces them.
 
+use std::iter;
+
 use clap::ValueEnum;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
@@ -75,7 +77,7 @@ struct Fill {
     texts: [(&'static str, String); 4],
 }
 
-/// Numbers that look random; the same for the same seed.
+/// Numbers that look random; the same for the same seed, which is the number of a block.
 struct Random {
     seed: u64,
     drawn: u64,
@@ -90,12 +92,11 @@ impl Workload {
         let mut spans = Vec::with_capacity(BLOCK_SPANS);
         let mut traces = 0;
         while spans.len() < BLOCK_SPANS {
-            let length = (6 + random.below(15)).min(BLOCK_SPANS - spans.len());
             traces += 1;
-            self.trace(&looks, (number, traces), length, &mut random, &mut spans);
+            self.trace(&looks, traces, &mut random, &mut spans);
         }
         spans.sort_by_key(|(_, span)| span.end_time_unix_nano);
-        let fill = Fill { names: names(number, &service, &mut random), texts: Default::default() };
+        let fill = Fill { names: names(&service, &mut random), texts: Default::default() };
         let scopes = looks.scopes.iter().map(|(name, version)| InstrumentationScope {
             name: name.clone(),
             version: version.clone(),
@@ -112,15 +113,10 @@ impl Workload {
         }
     }
 
-    /// One turn of an agent: calls and steps one after the other, then the agent's own span around them.
-    fn trace(
-        self,
-        looks: &Looks,
-        (block, trace): (u64, u64),
-        length: usize,
-        random: &mut Random,
-        spans: &mut Vec<(usize, Span)>,
-    ) {
+    /// One turn of an agent, as far as there is room in its block: calls and steps one after the other, then the agent's own span around
+    /// them.
+    fn trace(self, looks: &Looks, trace: u64, random: &mut Random, spans: &mut Vec<(usize, Span)>) {
+        let length = (6 + random.below(15)).min(BLOCK_SPANS - spans.len());
         let id = |position: usize| trace << 32 | (position as u64 + 1);
         let mut time = 1 + random.nanos(2_000_000_000);
         let start = time;
@@ -134,7 +130,7 @@ impl Workload {
             };
             let begun = if is_root { start } else { time };
             time += 1_000_000 + random.nanos(80_000_000);
-            let fill = self.fill(block, random);
+            let fill = self.fill(random);
             let mut attributes = fill.attributes(&look.attributes);
             if self == Self::Content {
                 attributes.extend(fill.attributes(&look.content));
@@ -159,8 +155,8 @@ impl Workload {
         }
     }
 
-    fn fill(self, block: u64, random: &mut Random) -> Fill {
-        let names = names(block, "", random);
+    fn fill(self, random: &mut Random) -> Fill {
+        let names = names("", random);
         if self == Self::Lean {
             return Fill { names, texts: Default::default() };
         }
@@ -268,20 +264,21 @@ impl Small {
             kind: tool.kind,
             ..Look::default()
         };
-        let trace = self.spans((number, number), end, (calls, &told));
+        let trace = self.spans(number, number, end, iter::repeat_n(&told, calls));
         ExportTraceServiceRequest { resource_spans: vec![trace] }
     }
 
     /// The trace of a session, which ended at `end`, Unix nanoseconds, with one tool call.
-    pub(super) fn trace(&self, agent_and_session: (u64, u64), end: u64) -> ResourceSpans {
-        self.spans(agent_and_session, end, (1, &self.looks.tool))
+    pub(super) fn trace(&self, agent: u64, session: u64, end: u64) -> ResourceSpans {
+        self.spans(agent, session, end, iter::once(&self.looks.tool))
     }
 
-    fn spans(
+    fn spans<'l>(
         &self,
-        (agent, session): (u64, u64),
+        agent: u64,
+        session: u64,
         end: u64,
-        (calls, tool): (usize, &Look),
+        tools: impl Iterator<Item = &'l Look>,
     ) -> ResourceSpans {
         let fill = |number: u64| Fill {
             names: [
@@ -319,7 +316,7 @@ impl Small {
         };
         let looks = &self.looks;
         let mut spans = vec![span(2, &looks.chat)];
-        spans.extend((3..).take(calls).map(|number| span(number, tool)));
+        spans.extend((3..).zip(tools).map(|(number, tool)| span(number, tool)));
         spans.push(span(1, &looks.agent));
         ResourceSpans {
             resource: Some(Resource {
@@ -350,12 +347,12 @@ pub(super) fn ending_in(place: &str) -> Vec<String> {
 }
 
 /// Names in the places of `spans.json`: two agents a block, and a few tools and models.
-fn names(block: u64, service: &str, random: &mut Random) -> [(&'static str, String); 4] {
+fn names(service: &str, random: &mut Random) -> [(&'static str, String); 4] {
     const TOOLS: [&str; 6] =
         ["search_orders", "get_customer", "refund", "track_parcel", "search_docs", "send_email"];
     [
         ("{service}", service.to_owned()),
-        ("{agent}", format!("helper-{block}")),
+        ("{agent}", format!("helper-{}", random.seed)),
         ("{tool}", TOOLS[random.below(TOOLS.len())].to_owned()),
         ("{model}", ["gpt-5.1", "gpt-5.1-mini"][random.below(2)].to_owned()),
     ]

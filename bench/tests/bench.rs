@@ -6,11 +6,11 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Output {
-    bench_with(arguments, ("AGENTGAUGE__LOG__FORMAT", "text"))
+    bench_with(arguments, "AGENTGAUGE__LOG__FORMAT", "text")
 }
 
 /// The daemon takes its configuration from the environment.
-fn bench_with(arguments: &[&str], (name, value): (&str, &str)) -> Output {
+fn bench_with(arguments: &[&str], name: &str, value: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_agentgauge-bench"))
         .args(["--spans", "2000", "--repeats", "1"])
         .args(arguments)
@@ -56,7 +56,7 @@ fn every_server_gets_a_figure_and_the_daemon_scores_every_trace() {
 #[test]
 fn a_daemon_that_seals_traces_early_gets_no_figure() {
     let arguments = ["--workload", "lean", "--servers", "daemon"];
-    let output = bench_with(&arguments, ("AGENTGAUGE__ASSEMBLE__MAX_OPEN_TRACES", "10"));
+    let output = bench_with(&arguments, "AGENTGAUGE__ASSEMBLE__MAX_OPEN_TRACES", "10");
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("agentgauge_limits_reached_total"), "{error}");

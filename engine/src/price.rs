@@ -42,15 +42,15 @@ fn rate_of_line(line: &'static str) -> Option<(&'static str, Rate)> {
     let model = fields.next()?;
     let mut price = || fields.next().map(|field| field.parse().ok());
     let (input, output) = (price()??, price()??);
-    Some((model, Rate::new((input, output), (price()?, price()?))))
+    Some((model, Rate::new(input, output, price()?, price()?)))
 }
 
 impl Prices {
     /// Reads the table.
     pub fn new(options: &CostOptions) -> Self {
         let rate = |price: &Price| {
-            let rates = (price.input, price.output);
-            (price.model.clone(), Rate::new(rates, (price.cached, price.cache_written)))
+            let Price { model, input, output, cached, cache_written } = price;
+            (model.clone(), Rate::new(*input, *output, *cached, *cache_written))
         };
         Self { configured: options.prices.iter().map(rate).collect(), shipped: options.shipped }
     }
@@ -72,14 +72,15 @@ impl Prices {
     /// Likewise, of a model of which it is known what ships for it.
     pub fn of_model(
         &self,
-        (model, shipped): (&str, Option<&'static Rate>),
+        model: &str,
+        shipped: Option<&'static Rate>,
         tokens: &Tokens,
     ) -> Option<Quanta> {
         Self::at(self.configured(model).or_else(|| shipped.filter(|_| self.shipped))?, tokens)
     }
 
     /// Whether there is a table that should have a price for this model and has none.
-    pub fn lacks(&self, (model, shipped): (&str, Option<&'static Rate>)) -> bool {
+    pub fn lacks(&self, model: &str, shipped: Option<&'static Rate>) -> bool {
         self.shipped && shipped.is_none() && self.configured(model).is_none()
     }
 
@@ -134,10 +135,7 @@ fn dash_date(name: &str) -> Option<usize> {
 }
 
 impl Rate {
-    fn new(
-        (input, output): (f64, f64),
-        (cached, cache_written): (Option<f64>, Option<f64>),
-    ) -> Self {
+    fn new(input: f64, output: f64, cached: Option<f64>, cache_written: Option<f64>) -> Self {
         // Invariant: prices are checked to be finite when they are read.
         let quanta =
             |dollars: f64| i128::from(Quanta::from_f64(dollars / TOKENS).unwrap_or_default().0);

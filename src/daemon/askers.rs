@@ -37,11 +37,12 @@ impl Askers {
         config: &Config,
         clock: &Clock,
         health: &Arc<Health>,
-        (paid, board): (Vec<(u64, Quanta)>, &Arc<Board>),
+        paid: Vec<(u64, Quanta)>,
+        board: &Arc<Board>,
     ) -> Result<(Self, Option<Handle>, Option<embed::Handle>), StartError> {
         let (scores_out, told) = scores_out(config, health)?.unzip();
         let metrics_out = metrics_out(config, clock, health, board)?;
-        let (judge, judging) = judge(config, (clock, health), (told, paid))?.unzip();
+        let (judge, judging) = judge(config, clock, health, told, paid)?.unzip();
         let (embedder, embedding) = embedder(config, clock, health)?.unzip();
         Ok((Self { judge, embedder, scores_out, metrics_out }, judging, embedding))
     }
@@ -65,8 +66,10 @@ impl Askers {
 /// The judge and the engine's end of its queue, if one is configured.
 fn judge(
     config: &Config,
-    (clock, health): (&Clock, &Health),
-    (told, paid): (Option<mpsc::Sender<Score>>, Vec<(u64, Quanta)>),
+    clock: &Clock,
+    health: &Health,
+    told: Option<mpsc::Sender<Score>>,
+    paid: Vec<(u64, Quanta)>,
 ) -> Result<Option<(Judge, Handle)>, StartError> {
     let options = &config.judge;
     if !options.is_on() {
@@ -101,8 +104,7 @@ fn embedder(
     let judge = &config.judge;
     let redactor =
         Redactor::new(&judge.redact_keys, &judge.redact_patterns).map_err(JudgeError::from)?;
-    let daemon = (clock.clone(), health.registry());
-    Ok(Some(Embedder::new(options, key, redactor, daemon)?))
+    Ok(Some(Embedder::new(options, key, redactor, clock.clone(), health.registry())?))
 }
 
 /// What tells others of scores, and where it takes them from, if somebody is to be told.
@@ -139,5 +141,5 @@ fn metrics_out(
         let agents = Exposition::new(board.sorted(), Format::OpenMetrics, detail);
         (agents, own.gather(), clock.wall())
     });
-    Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), (page, begun))?))
+    Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), page, begun)?))
 }

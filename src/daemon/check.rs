@@ -33,7 +33,7 @@ pub fn check(config: &Config) -> Result<Expectations, StartError> {
     let board = Arc::new(Board::new(config.api));
     webhook(config, &clock, &health)?;
     Telemetry::check(&config.telemetry, &config.listen.telemetry())?;
-    Askers::new(config, &clock, &health, (Vec::new(), &board))?;
+    Askers::new(config, &clock, &health, Vec::new(), &board)?;
     #[cfg(feature = "kafka")]
     if config.kafka.enabled() {
         crate::ingest::kafka::check(&config.kafka)?;

@@ -287,7 +287,9 @@ impl Snapshots {
         let Stream { router, saved, .. } = stream;
         let mut missing = router.assemble.len() + router.sessions.len() + 1;
         let all = missing + 3;
-        let writer = spawn_blocking(move || write(disk, budget, (seq, keep), (all, inbox)));
+        let writer = spawn_blocking(move || {
+            write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
+        });
         let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
         let first = [
             section("route".to_owned(), &router.route),
@@ -315,14 +317,13 @@ impl Snapshots {
     }
 }
 
-/// Writes so many sections as they come; fewer are no snapshot.
+/// Writes so many sections as they come, and ends the snapshot; fewer are none.
 fn write(
-    disk: Arc<dyn Disk>,
-    budget: Arc<Budget>,
-    (seq, keep): (u64, usize),
-    (sections, mut inbox): (usize, mpsc::Receiver<Section>),
+    mut writer: SnapshotWriter,
+    sections: usize,
+    mut inbox: mpsc::Receiver<Section>,
+    keep: usize,
 ) -> io::Result<u64> {
-    let mut writer = SnapshotWriter::begin(disk, budget, seq)?;
     for _ in 0..sections {
         writer.section(&inbox.blocking_recv().ok_or_else(absent)?)?;
     }
@@ -368,7 +369,8 @@ fn read_into<T>(
 fn restore(
     options: &EngineOptions,
     shards: u32,
-    (snapshot, clock): (&Snapshot, SavedClock),
+    snapshot: &Snapshot,
+    clock: SavedClock,
 ) -> Result<Pipeline, StoreError> {
     let route: Route = read(snapshot, "route")?;
     if route.shards() != shards {
@@ -436,7 +438,7 @@ pub(super) fn recover(
             if snapshot.sections.contains_key(CLOCK) {
                 last = read(&snapshot, CLOCK)?;
             }
-            restore(&options, config.engine.shards, (&snapshot, last))?
+            restore(&options, config.engine.shards, &snapshot, last)?
         }
         None => fresh(),
     };
@@ -480,8 +482,8 @@ fn session_stores(
     let (_, _, sessions, _) = pipeline.lasting();
     let open = |(shard, stage): (usize, &mut Sessions)| {
         let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
-        let of = (shard, config.store.segment_bytes);
-        FileSessionStore::open(disk, budget, of, stage.session_places())
+        let file_bytes = config.store.segment_bytes;
+        FileSessionStore::open(disk, budget, shard, file_bytes, stage.session_places())
             .map(|session_store| Box::new(session_store) as _)
     };
     sessions.iter_mut().enumerate().map(open).collect()

@@ -10,8 +10,8 @@ use super::doors::Doors;
 use super::tasks::assemble::offer;
 use super::tasks::sessions::tell;
 use super::{
-    Bound, Check, Daemon, Listeners, SessionQuery, StartError, Work, counted, opener, receiver,
-    source, stopped, upkeep, webhook,
+    Check, Daemon, Listeners, SessionQuery, StartError, Work, exporter, opener, receiver, source,
+    stopped, upkeep, webhook,
 };
 use crate::access::Listener;
 use crate::clock::Clock;
@@ -20,32 +20,28 @@ use crate::engine::expect::Suite;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::sessions::NoSessionStore;
 use crate::export::board::Board;
-use crate::export::http::Exporter;
 use crate::fleet::{FleetError, Gateway, InstanceParts, Role, WAITING};
 use crate::health::Health;
 use crate::ingest::{grpc, http};
 
 /// Starts the parts that this instance has.
-pub(super) fn start(
+pub(super) async fn start(
+    clock: Clock,
+    health: Arc<Health>,
     config: &Config,
     expected: Arc<[Suite]>,
-    (bound, listeners): (Bound, Listeners),
-    (doors, clock, health): (Doors, Clock, Arc<Health>),
 ) -> Result<Daemon, StartError> {
+    let doors = Doors::open(config, &health)?;
+    let (bound, listeners) = Listeners::bind(config, &doors).await?;
     let board = Arc::new(Board::new(config.api));
     upkeep::begin(&board, config.api.history_step, clock.clone());
     let (shutdown, stopping) = watch::channel(false);
     let open = opener(doors, config, &health, &stopping);
     let query = SessionQuery::default();
     let (asking, questions) = sync_channel(WAITING);
-    let gathered = health.clone();
-    let gather = Arc::new(move || gathered.registry().gather());
-    let read = (config.metrics.detail, upkeep::wall(&clock));
-    let exporter = Exporter::new(board.clone(), gather, query.clone(), read)
-        .alerts_of(upkeep::alert_source(config)?)
+    let exporter = exporter(config, &board, &query, &clock, &health)?
         .stopping(stopping.clone())
-        .about(config.about(bound.otlp_http.map(|address| address.to_string())))
-        .counting(counted(&health, Health::cut), counted(&health, Health::limit_reached));
+        .about(config.about(bound.otlp_http.map(|address| address.to_string())));
     let Listeners { grpc, otlp, http: export } = listeners;
     let mut routes = exporter.router();
 
@@ -53,7 +49,7 @@ pub(super) fn start(
     let mut tasks: Vec<_> = Vec::new();
     tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
     // What was spent before this process is in the checkpoints of whoever owns the traces now.
-    let (askers, judge, embedder) = Askers::new(config, &clock, &health, (Vec::new(), &board))?;
+    let (askers, judge, embedder) = Askers::new(config, &clock, &health, Vec::new(), &board)?;
     let engine = EngineOptions {
         judging: config.judge.rules(),
         embedding: config.embed.wanted(),

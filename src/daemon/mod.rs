@@ -38,6 +38,9 @@ use self::doors::Doors;
 use self::durable::{Durable, Recovered, Snapshots, Stream};
 use self::router::Door;
 use self::tasks::Common;
+use self::tasks::agents::AgentsTask;
+use self::tasks::assemble::AssembleTask;
+use self::tasks::sessions::SessionTask;
 use crate::access::{AccessError, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -209,7 +212,7 @@ impl Daemon {
         health.clock(&clock)?;
         let own = config.listen.telemetry();
         let telemetry = Telemetry::start(&config.telemetry, &own, health.registry())?;
-        let mut daemon = Self::start_stages((clock, health), config, expected).await?;
+        let mut daemon = Self::start_stages(clock, health, config, expected).await?;
         if let Some(telemetry) = telemetry {
             let stop = stopped(daemon.shutdown.subscribe());
             daemon.tasks.push(tokio::spawn(async {
@@ -221,19 +224,17 @@ impl Daemon {
     }
 
     async fn start_stages(
-        (clock, health): (Clock, Arc<Health>),
+        clock: Clock,
+        health: Arc<Health>,
         config: &Config,
         expected: Expectations,
     ) -> Result<Self, StartError> {
-        let doors = Doors::open(config, &health)?;
-        let (bound, listeners) = Listeners::bind(config).await?;
-        doors.warn(&bound);
         #[cfg(feature = "kafka")]
         if config.fleet.enabled() {
-            let expected = expected.suites.into();
-            return fleet::start(config, expected, (bound, listeners), (doors, clock, health));
+            return fleet::start(clock, health, config, expected.suites.into()).await;
         }
-        let Listeners { grpc, otlp, http } = listeners;
+        let doors = Doors::open(config, &health)?;
+        let (bound, Listeners { grpc, otlp, http }) = Listeners::bind(config, &doors).await?;
         let board = Arc::new(Board::new(config.api));
         // Not one of the tasks: it ends when the board has gone.
         let step = config.api.history_step;
@@ -245,14 +246,9 @@ impl Daemon {
 
         // Asked for its health while it recovers, it says that it is not ready; dropped on an error, `shutdown` ends this.
         let query = SessionQuery::default();
-        let gathered = health.clone();
-        let gather = Arc::new(move || gathered.registry().gather());
-        let read = (config.metrics.detail, upkeep::wall(&clock));
-        let exporter = Exporter::new(board.clone(), gather, query.clone(), read)
-            .alerts_of(upkeep::alert_source(config)?)
+        let exporter = exporter(config, &board, &query, &clock, &health)?
             .stopping(stopping.clone())
-            .about(config.about(bound.otlp_http.map(|address| address.to_string())))
-            .counting(counted(&health, Health::cut), counted(&health, Health::limit_reached));
+            .about(config.about(bound.otlp_http.map(|address| address.to_string())));
         let routes = http::reports(&receiver).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, http, routes)];
 
@@ -260,13 +256,13 @@ impl Daemon {
         let paid: Vec<(u64, Quanta)> =
             stages.assemble.iter().flat_map(Assemble::paid_to_judge).collect();
         let lost_records = recovered.as_ref().map_or(0, Recovered::lost_records);
-        let keep = || upkeep::keep_history(config, &board, (&clock, &health), stopping.clone());
+        let keep = || upkeep::keep_history(config, &board, &clock, &health, stopping.clone());
         let keeping = recovered.as_ref().map(|_| keep()).transpose()?;
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
-        let (askers, judge, embedder) = Askers::new(config, &clock, &health, (paid, &board))?;
+        let (askers, judge, embedder) = Askers::new(config, &clock, &health, paid, &board)?;
         let common = Common {
             clock: clock.clone(),
             health: health.clone(),
@@ -379,8 +375,8 @@ impl Here {
 }
 
 impl Listeners {
-    /// Listens wherever this instance has something to say.
-    async fn bind(config: &Config) -> Result<(Bound, Self), StartError> {
+    /// Listens wherever this instance has something to say, and warns of doors that stand open there.
+    async fn bind(config: &Config, doors: &Doors) -> Result<(Bound, Self), StartError> {
         let listen = &config.listen;
         let fleet = &config.fleet;
         let gateway = !fleet.enabled() || fleet.has(Role::Gateway);
@@ -393,6 +389,7 @@ impl Listeners {
         }
         let (http, address) = bind(&listen.http, "listen.http").await?;
         let bound = Bound { otlp_grpc: bound_grpc, otlp_http: bound_http, http: address };
+        doors.warn(&bound);
         Ok((bound, Self { grpc, otlp, http }))
     }
 }
@@ -425,37 +422,30 @@ fn spawn(
     let (flushed_sender, flushed) = watch::channel(0);
     let (agents_sender, agents_inbox) = mpsc::channel(capacity);
     let inputs = assemble.len();
-    let outputs = (board.clone(), flushed_sender);
-    let mut tasks = vec![tokio::spawn(tasks::agents::run(
-        agents,
-        agents_inbox,
-        outputs,
-        inputs,
-        common.clone(),
-    ))];
+    let task = AgentsTask {
+        stage: agents,
+        board: board.clone(),
+        flushed: flushed_sender,
+        common: common.clone(),
+    };
+    let mut tasks = vec![tokio::spawn(task.run(agents_inbox, inputs))];
 
     let (mut session_senders, mut full) = (Vec::new(), Vec::new());
-    for (shard, stage) in sessions.into_iter().zip(session_stores).enumerate() {
+    for (shard, (stage, session_store)) in sessions.into_iter().zip(session_stores).enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
-        let channels = (inbox, agents_sender.clone());
         let (full_sender, full_sessions) = watch::channel(tasks::FullSessions::new());
-        let inputs = (inputs, full_sender);
-        tasks.push(tokio::spawn(tasks::sessions::run(
-            shard,
-            stage,
-            channels,
-            inputs,
-            common.clone(),
-        )));
+        let agents = agents_sender.clone();
+        let task = SessionTask::new(shard, stage, session_store, agents, common.clone());
+        tasks.push(tokio::spawn(task.run(inbox, inputs, full_sender)));
         session_senders.push(sender);
         full.push(full_sessions);
     }
     let mut assemble_senders = Vec::new();
     for (shard, stage) in assemble.into_iter().enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
-        let channels = (inbox, session_senders.clone());
-        let (route, common) = ((route, full.clone()), common.clone());
-        tasks.push(tokio::spawn(tasks::assemble::run(shard, stage, channels, route, common)));
+        let (sessions, common) = (session_senders.clone(), common.clone());
+        let task = AssembleTask { shard, stage, sessions, route, common };
+        tasks.push(tokio::spawn(task.run(inbox, full.clone())));
         assemble_senders.push(sender);
     }
     let router = Router {
@@ -565,6 +555,22 @@ fn opener(
         let stop = stopped(stopping.clone());
         tokio::spawn(serve(port, routes, options.clone(), tell(&health), stop))
     }
+}
+
+/// The endpoints over the board and the sessions.
+fn exporter(
+    config: &Config,
+    board: &Arc<Board>,
+    query: &SessionQuery,
+    clock: &Clock,
+    health: &Arc<Health>,
+) -> Result<Exporter<SessionQuery>, StartError> {
+    let gathered = health.clone();
+    let gather = Arc::new(move || gathered.registry().gather());
+    let (detail, wall) = (config.metrics.detail, upkeep::wall(clock));
+    Ok(Exporter::new(board.clone(), gather, query.clone(), detail, wall)
+        .alerts_of(upkeep::alert_source(config)?)
+        .counting(counted(health, Health::cut), counted(health, Health::limit_reached)))
 }
 
 /// Counts what endpoints tell.

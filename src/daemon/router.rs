@@ -108,7 +108,7 @@ impl Sink for Router {
                 parts.entry(shard).or_default().inputs.push(Input::Report(Box::new(report)));
             }
         }
-        let left_out = self.apply((Arc::new(batch.spans), parts), permits, now).await?;
+        let left_out = self.apply(Arc::new(batch.spans), parts, permits, now).await?;
         if let Some(ticket) = ticket {
             ticket.applied();
         }
@@ -189,7 +189,8 @@ impl Router {
     /// Sends every shard its part and waits until all have applied theirs; returns what they had no room for.
     async fn apply(
         &self,
-        (spans, parts): (Arc<Vec<Span>>, BTreeMap<usize, ShardBatch>),
+        spans: Arc<Vec<Span>>,
+        parts: BTreeMap<usize, ShardBatch>,
         mut permits: BTreeMap<usize, OwnedPermit<ToAssemble>>,
         now: Timestamp,
     ) -> Result<LeftOut, Overloaded> {

@@ -88,7 +88,7 @@ async fn call(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16
 }
 
 /// A span of a run, begun and ended at these seconds.
-fn span(run: u64, id: u64, (start, end): (u64, u64), attributes: &[(&str, &str)]) -> Value {
+fn span(run: u64, id: u64, start: u64, end: u64, attributes: &[(&str, &str)]) -> Value {
     let text =
         |(key, value): &(&str, &str)| json!({ "key": key, "value": { "stringValue": value } });
     let parent = if id == 1 { String::new() } else { format!("{:016x}", 1) };
@@ -107,10 +107,10 @@ async fn run(watched: &mut Watched, run: u64, step: u64) {
     let begun = watched.now;
     watched.pass(1).await;
     let chat = [("gen_ai.operation.name", "chat")];
-    watched.send(span(run, 2, (begun, begun + 1), &chat)).await;
+    watched.send(span(run, 2, begun, begun + 1, &chat)).await;
     watched.pass(step).await;
     let tool = [("gen_ai.operation.name", "execute_tool"), ("gen_ai.tool.name", "search")];
-    watched.send(span(run, 3, (begun + 1, begun + 1 + step), &tool)).await;
+    watched.send(span(run, 3, begun + 1, begun + 1 + step, &tool)).await;
     watched.pass(1).await;
     let conversation = format!("conversation {run}");
     let root = [
@@ -118,7 +118,7 @@ async fn run(watched: &mut Watched, run: u64, step: u64) {
         ("gen_ai.agent.name", "support"),
         ("gen_ai.conversation.id", conversation.as_str()),
     ];
-    watched.send(span(run, 1, (begun, watched.now), &root)).await;
+    watched.send(span(run, 1, begun, watched.now, &root)).await;
 }
 
 /// The values of all series whose line has all of this.

@@ -55,7 +55,8 @@ async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
 pub(super) fn keep_history(
     config: &Config,
     board: &Arc<Board>,
-    (clock, health): (&Clock, &Arc<Health>),
+    clock: &Clock,
+    health: &Arc<Health>,
     stopping: watch::Receiver<bool>,
 ) -> Result<JoinHandle<()>, StartError> {
     let path = Path::new(&config.store.directory).join("history");

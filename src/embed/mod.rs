@@ -98,7 +98,8 @@ impl Embedder {
         options: &EmbedOptions,
         key: Option<Secret>,
         redactor: Redactor,
-        (clock, registry): (Clock, &Registry),
+        clock: Clock,
+        registry: &Registry,
     ) -> Result<(Self, Handle), EmbedError> {
         let source = Source::new(options, key, redactor, clock.clone())?;
         let help = "Texts for the embedding model, by outcome; dropped ones by trace.";
@@ -216,8 +217,9 @@ mod tests {
 
     fn refused(options: &EmbedOptions) -> String {
         let redactor = Redactor::new(&[], &[]).unwrap();
-        let daemon = (Clock::default(), &Registry::new());
-        Embedder::new(options, None, redactor, daemon).unwrap_err().to_string()
+        let registry = Registry::new();
+        let made = Embedder::new(options, None, redactor, Clock::default(), &registry);
+        made.unwrap_err().to_string()
     }
 
     #[test]

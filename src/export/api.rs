@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::about::AboutView;
 use super::alerts::AlertsPage;
-use super::history::{HistoryView, Range};
+use super::history::{HistoryView, Lookback, Range};
 use super::http::{Exporter, Refused};
 use super::live;
 use super::openapi::openapi;
@@ -27,7 +27,7 @@ use crate::access::Identity;
 use crate::engine::agent_update::{AgentUpdate, look_at_explanation, look_at_session};
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
 use crate::engine::sessions::Found;
-use crate::engine::span::{Timestamp, TraceId};
+use crate::engine::span::TraceId;
 use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
 use crate::export::board::{Board, headline};
@@ -401,12 +401,12 @@ impl<Q: Query> Exporter<Q> {
                 *unpriced_models.entry(model.clone()).or_default() += calls;
             }
         })?;
-        let past = (range, (self.now)());
+        let lookback = Lookback { range, now: (self.now)() };
         let agents = match range {
-            Range::Hour => rows(&self.board, &updates, past),
+            Range::Hour => rows(&self.board, &updates, lookback),
             Range::SixHours | Range::Day | Range::Week => {
                 let board = Arc::clone(&self.board);
-                reading(move || rows(&board, &updates, past)).await?
+                reading(move || rows(&board, &updates, lookback)).await?
             }
         };
         Ok(FleetPage { agents, total, totals, unpriced_models })
@@ -427,8 +427,9 @@ impl<Q: Query> Exporter<Q> {
             agent;
         let tenant = identity.instead_of(&tenant).to_owned();
         let key = AgentKey { tenant, service_name, agent_name, agent_version, environment };
-        let (board, past) = (Arc::clone(&self.board), (range, (self.now)()));
-        let history = reading(move || board.history(&key, AgentName::from(&key), past)).await?;
+        let board = Arc::clone(&self.board);
+        let lookback = Lookback { range, now: (self.now)() };
+        let history = reading(move || board.history(&key, AgentName::from(&key), lookback)).await?;
         history.ok_or_else(|| missing("agent_not_found", "no agent of exactly these names is held"))
     }
 
@@ -540,8 +541,8 @@ pub(super) fn worst_drop(update: &AgentUpdate) -> Option<&'static str> {
         .find(|severity| drops.iter().any(|drop| drop.severity == *severity))
 }
 
-fn rows(board: &Board, updates: &[Arc<AgentUpdate>], past: (Range, Timestamp)) -> Vec<FleetRow> {
-    updates.iter().map(|update| fleet_row(board, update, past)).collect()
+fn rows(board: &Board, updates: &[Arc<AgentUpdate>], lookback: Lookback) -> Vec<FleetRow> {
+    updates.iter().map(|update| fleet_row(board, update, lookback)).collect()
 }
 
 /// What reads the disk, where it holds up nobody.
@@ -556,7 +557,7 @@ async fn reading<T: Send + 'static>(
 }
 
 /// An agent in a list.
-pub(super) fn fleet_row(board: &Board, update: &AgentUpdate, past: (Range, Timestamp)) -> FleetRow {
+pub(super) fn fleet_row(board: &Board, update: &AgentUpdate, lookback: Lookback) -> FleetRow {
     let (window, scores) = headline(update).unzip();
     let view = &update.view;
     let verdict = view.drops.iter().find(|drop| drop.stream == "verdict");
@@ -580,7 +581,7 @@ pub(super) fn fleet_row(board: &Board, update: &AgentUpdate, past: (Range, Times
         tokens: view.tokens,
         cost_usd: view.cost_usd,
         spark: window
-            .map_or_else(Vec::new, |name| board.failing(&update.agent, (name, SPARK), past)),
+            .map_or_else(Vec::new, |name| board.failing(&update.agent, name, SPARK, lookback)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use std::time::Duration;
 use std::{fmt, mem};
 
-use super::history::{ApiOptions, HistoryView, NewVersionView, Range, Ring, Row};
+use super::history::{ApiOptions, HistoryView, Lookback, NewVersionView, Range, Ring, Row};
 use super::kept_history::{KeptHistory, NotKept};
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::span::Timestamp;
@@ -160,16 +160,16 @@ impl Board {
         &self,
         key: &AgentKey,
         agent: AgentName,
-        (range, now): (Range, Timestamp),
+        lookback: Lookback,
     ) -> Option<HistoryView> {
         let update = self.agent(key)?;
         let window = headline(&update).map_or("", |(name, _)| name);
-        let rows = self.rows(key, range, now);
+        let rows = self.rows(key, lookback);
         let new_versions = self.new_versions(key);
-        let step = if range == Range::Hour {
+        let step = if lookback.range == Range::Hour {
             self.options.history_step
         } else {
-            Duration::from_secs(range.archive().step().into())
+            Duration::from_secs(lookback.range.archive().step().into())
         };
         let posts = self.read();
         let past = &posts.agents.get(key)?.past;
@@ -180,15 +180,16 @@ impl Board {
     pub fn failing(
         &self,
         key: &AgentKey,
-        (window, points): (&str, usize),
-        (range, now): (Range, Timestamp),
+        window: &str,
+        points: usize,
+        lookback: Lookback,
     ) -> Vec<Option<f64>> {
         let held = |posts: &Posts| Some(posts.agents.get(key)?.past.failing(window, points));
         let held = held(&self.read()).unwrap_or_default();
-        if range == Range::Hour {
+        if lookback.range == Range::Hour {
             return held;
         }
-        let rows = self.rows(key, range, now);
+        let rows = self.rows(key, lookback);
         // Of each stretch of time the last known value.
         let each = rows.len().div_ceil(points).max(1);
         let last = |rows: &[Row]| rows.iter().rev().find_map(Row::failure_ratio);
@@ -197,7 +198,8 @@ impl Board {
     }
 
     /// What was kept of an agent.
-    fn rows(&self, key: &AgentKey, range: Range, now: Timestamp) -> Vec<Row> {
+    fn rows(&self, key: &AgentKey, lookback: Lookback) -> Vec<Row> {
+        let Lookback { range, now } = lookback;
         let since = now.0.saturating_sub(nanos(range.lasting())) / 1_000_000_000;
         let since = u32::try_from(since).unwrap_or(u32::MAX);
         let kept = self.kept.get();
@@ -323,8 +325,8 @@ mod tests {
         let board = Board::default();
         board.apply(agent("a"));
         board.sample(Timestamp(1));
-        let now = (Range::Hour, Timestamp(2));
-        let past = |board: &Board| board.history(&agent("a").agent, AgentName::default(), now);
+        let lookback = Lookback { range: Range::Hour, now: Timestamp(2) };
+        let past = |board: &Board| board.history(&agent("a").agent, AgentName::default(), lookback);
         assert_eq!(past(&board).unwrap().unix_nano, ["1"]);
         board.apply(AgentUpdate { gone: true, ..agent("a") });
         assert_eq!(past(&board), None);
@@ -355,8 +357,8 @@ mod tests {
         board(&[1, 2, 6]);
         let board = board(&[100]);
         let past = |range| {
-            let now = (range, Timestamp(100 * minute));
-            board.history(&version("1").agent, AgentName::default(), now).unwrap()
+            let lookback = Lookback { range, now: Timestamp(100 * minute) };
+            board.history(&version("1").agent, AgentName::default(), lookback).unwrap()
         };
         let at = |minutes: u64| (minutes * minute).to_string();
         assert_eq!(past(Range::Hour).unix_nano, [at(100)]);

@@ -94,6 +94,15 @@ pub enum Range {
     Week,
 }
 
+/// How far back one looks, and from when.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookback {
+    /// How far.
+    pub range: Range,
+    /// From when, by wall time.
+    pub now: Timestamp,
+}
+
 /// Rows of one step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Archive {

@@ -70,7 +70,7 @@ pub struct Exporter<Q> {
 
 impl<Q: Query> Exporter<Q> {
     /// Endpoints over the board, the daemon's own metrics, and the sessions, by a clock.
-    pub fn new(board: Arc<Board>, health: Gather, query: Q, (detail, now): (Detail, Now)) -> Self {
+    pub fn new(board: Arc<Board>, health: Gather, query: Q, detail: Detail, now: Now) -> Self {
         let scrapes = Scrapes::new(board.options(), Arc::new(|_| {}));
         let lists = Arc::new(Semaphore::new(MAX_LISTS));
         let streams = Streams::new(board.options().max_streams, Arc::new(|_| {}));
@@ -351,7 +351,8 @@ mod tests {
             board,
             Arc::new(move || health.gather()),
             FixedAnswers,
-            (Detail::Core, Arc::new(Timestamp::default)),
+            Detail::Core,
+            Arc::new(Timestamp::default),
         )
         .router()
         .oneshot(request)

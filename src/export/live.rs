@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::api::{FleetRow, fleet_row, read};
 use super::board::Board;
-use super::history::Range;
+use super::history::{Lookback, Range};
 use super::http::{Count, Exporter, Refused};
 use super::query::Query;
 use crate::access::Identity;
@@ -168,7 +168,8 @@ impl Stream {
         let mut agents = Vec::new();
         for update in &updates {
             self.told.insert(update.agent.clone());
-            agents.push(fleet_row(&self.board, update, (Range::Hour, Timestamp(0))));
+            let lookback = Lookback { range: Range::Hour, now: Timestamp(0) };
+            agents.push(fleet_row(&self.board, update, lookback));
         }
         let gone: Vec<AgentKey> =
             self.told.iter().filter(|key| !self.board.holds(key)).cloned().collect();

@@ -64,7 +64,8 @@ impl MetricsOut {
         options: &ScoresOutOptions,
         key: Option<&Secret>,
         registry: &Registry,
-        (page, begun): (Page, Timestamp),
+        page: Page,
+        begun: Timestamp,
     ) -> Result<Self, ScoresOutError> {
         let help = "Points of metrics sent to another OTLP endpoint, by outcome.";
         let outcomes =
@@ -100,7 +101,7 @@ impl MetricsOut {
         for (number, piece) in (0_u64..).zip(page.chain([own])) {
             give_way(number).await;
             // It has not begun in the future, even if the clock was set back.
-            for metric in families(&piece, &mut head, (self.begun.min(now), now)) {
+            for metric in families(&piece, &mut head, self.begun.min(now), now) {
                 for full in batch.add(metric) {
                     self.send(full).await;
                 }
@@ -162,7 +163,7 @@ struct Batch {
 }
 
 /// The metrics of a piece of a page in either format, after this head; families without a sample are left out.
-fn families(piece: &str, head: &mut Head, (begun, now): (Timestamp, Timestamp)) -> Vec<Metric> {
+fn families(piece: &str, head: &mut Head, begun: Timestamp, now: Timestamp) -> Vec<Metric> {
     let mut families = vec![Family { head: head.clone(), samples: Vec::new() }];
     for line in piece.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
@@ -470,7 +471,7 @@ risk_count{service_name="a"} 4
 
     #[test]
     fn a_page_is_told_as_it_is() {
-        let metrics = families(PAGE, &mut Head::default(), (Timestamp(1), Timestamp(9)));
+        let metrics = families(PAGE, &mut Head::default(), Timestamp(1), Timestamp(9));
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
         assert_eq!(names, ["score", "traces", "risk"]);
         let [
@@ -508,7 +509,7 @@ risk_count{service_name="a"} 4
         let (mut head, mut batch) = (Head::default(), Batch::default());
         let mut sent = Vec::new();
         for piece in pieces {
-            let metrics = families(&piece, &mut head, (Timestamp(1), Timestamp(9)));
+            let metrics = families(&piece, &mut head, Timestamp(1), Timestamp(9));
             metrics.into_iter().for_each(|metric| sent.extend(batch.add(metric)));
         }
         sent.push(batch.metrics);

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
-use super::wire::{Message, Record, pack};
+use super::wire::{Hop, Message, Record, pack};
 use crate::engine::agent_update::AgentUpdate;
 use crate::engine::agents::{Agents, AgentsOptions, OVERFLOW, SavedAgents};
 use crate::engine::pipeline::EngineOptions;
@@ -49,6 +50,10 @@ struct Recent {
 impl Stage for FleetStage {
     type Part = Summed;
 
+    const ROLE: Role = Role::Fleet;
+
+    const HOP: Hop = Hop::Agents;
+
     const BEGIN: Begin = Begin::Everything;
 
     const PACE: Pace = Pace::Clock;
@@ -82,7 +87,8 @@ impl Part for Summed {
     fn apply(
         &mut self,
         message: Message,
-        (offset, now): (i64, Timestamp),
+        offset: i64,
+        now: Timestamp,
         _: &mut Vec<Record>,
     ) -> Result<(), &'static str> {
         match message {

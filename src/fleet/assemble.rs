@@ -7,8 +7,9 @@ use std::array;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
-use super::wire::{Map, Message, Record, pack};
+use super::wire::{Hop, Map, Message, Record, pack};
 use crate::engine::assemble::saved::SavedTraces;
 use crate::engine::assemble::{AGES, Assemble, Input};
 use crate::engine::pipeline::EngineOptions;
@@ -40,6 +41,10 @@ pub(super) struct Traces {
 
 impl Stage for AssembleStage {
     type Part = Traces;
+
+    const ROLE: Role = Role::Assemble;
+
+    const HOP: Hop = Hop::Spans;
 
     const BEGIN: Begin = Begin::Lookback;
 
@@ -74,7 +79,8 @@ impl Part for Traces {
     fn apply(
         &mut self,
         message: Message,
-        (_, now): (i64, Timestamp),
+        _: i64,
+        now: Timestamp,
         out: &mut Vec<Record>,
     ) -> Result<(), &'static str> {
         match message {

@@ -189,7 +189,7 @@ impl WorkerMetrics {
     }
 
     /// How many things a partition holds.
-    pub(super) fn items(&self, partition: i32, (what, count): (&'static str, usize)) {
+    pub(super) fn items(&self, partition: i32, what: &'static str, count: usize) {
         self.families.health.held(what, &partition.to_string(), count);
     }
 

@@ -63,7 +63,7 @@ impl<P: Part> OwnedPartition<P> {
         if matches!(envelope.message, Message::Tick) {
             return Ok(());
         }
-        self.part.apply(envelope.message, (offset, self.now), out)
+        self.part.apply(envelope.message, offset, self.now, out)
     }
 
     /// What time it is here when the clock says `now`. Records may be ahead of it, stamped by a gateway whose clock was wrong: its
@@ -132,7 +132,8 @@ mod tests {
         fn apply(
             &mut self,
             _: Message,
-            (_, now): (i64, Timestamp),
+            _: i64,
+            now: Timestamp,
             _: &mut Vec<Record>,
         ) -> Result<(), &'static str> {
             self.due = Some(now.after(Duration::from_secs(10)));

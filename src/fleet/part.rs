@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::checkpoint::Checkpoint;
-use super::wire::{Message, Record};
+use super::options::Role;
+use super::wire::{Hop, Message, Record};
 use crate::engine::assemble::AGES;
 use crate::engine::sessions::Sessions;
 use crate::engine::span::Timestamp;
@@ -39,6 +40,12 @@ pub(super) struct Taken<'c> {
 pub(super) trait Stage: Send {
     type Part: Part + Send;
 
+    /// Whose work it is.
+    const ROLE: Role;
+
+    /// What it reads.
+    const HOP: Hop;
+
     /// Where it begins.
     const BEGIN: Begin;
 
@@ -55,7 +62,7 @@ pub(super) trait Stage: Send {
 
 /// What the owner of a partition holds. Outputs go to the end of `out`.
 pub(super) trait Part {
-    /// Applies what came at this offset.
+    /// Applies what came at this offset, and at this time.
     ///
     /// # Errors
     ///
@@ -63,7 +70,8 @@ pub(super) trait Part {
     fn apply(
         &mut self,
         message: Message,
-        at: (i64, Timestamp),
+        offset: i64,
+        now: Timestamp,
         out: &mut Vec<Record>,
     ) -> Result<(), &'static str>;
 

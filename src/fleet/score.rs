@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::assemble::GENERATION;
+use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken};
-use super::wire::{Map, Message, Record};
+use super::wire::{Hop, Map, Message, Record};
 use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::saved;
@@ -39,6 +40,10 @@ pub(super) struct Scored {
 
 impl Stage for ScoreStage {
     type Part = Scored;
+
+    const ROLE: Role = Role::Score;
+
+    const HOP: Hop = Hop::Traces;
 
     const BEGIN: Begin = Begin::Lookback;
 
@@ -74,7 +79,8 @@ impl Part for Scored {
     fn apply(
         &mut self,
         message: Message,
-        (_, now): (i64, Timestamp),
+        _: i64,
+        now: Timestamp,
         _: &mut Vec<Record>,
     ) -> Result<(), &'static str> {
         match message {

@@ -19,7 +19,7 @@ use super::options::{FleetOptions, Role};
 use super::part::Stage;
 use super::question::Question;
 use super::score::{Runaways, ScoreStage};
-use super::wire::{Hop, Map, SHARDS};
+use super::wire::{Map, SHARDS};
 use super::worker::{Setup, Worker};
 use crate::clock::Clock;
 use crate::engine::pipeline::EngineOptions;
@@ -99,21 +99,17 @@ impl InstanceParts<'_> {
         if self.fleet.has(Role::Assemble) {
             let (options, ask) = (self.engine.clone(), self.ask.clone());
             let stage = AssembleStage { options, map, ask };
-            self.work(stage, (Role::Assemble, Hop::Spans), &checkpoints, &mut workers)?;
+            self.work(stage, &checkpoints, &mut workers)?;
         }
         if self.fleet.has(Role::Score) {
             let (options, runaways) = (self.engine.clone(), self.runaways.clone());
             let stage = ScoreStage { options, map, runaways };
-            self.work(stage, (Role::Score, Hop::Traces), &checkpoints, &mut workers)?;
+            self.work(stage, &checkpoints, &mut workers)?;
         }
         if self.fleet.has(Role::Fleet) {
             let (options, board) = (self.engine.clone(), self.board.clone());
-            let lease = self.work(
-                FleetStage { options, board },
-                (Role::Fleet, Hop::Agents),
-                &checkpoints,
-                &mut workers,
-            )?;
+            let stage = FleetStage { options, board };
+            let lease = self.work(stage, &checkpoints, &mut workers)?;
             self.board.show_while(move || lease.holds());
         }
         Ok(workers)
@@ -138,7 +134,6 @@ impl InstanceParts<'_> {
     fn work<S: Stage + 'static>(
         &mut self,
         stage: S,
-        (role, hop): (Role, Hop),
         checkpoints: &Checkpoints,
         workers: &mut Workers,
     ) -> Result<Lease, FleetError> {
@@ -147,20 +142,18 @@ impl InstanceParts<'_> {
         let setup = Setup {
             kafka: self.kafka,
             fleet: self.fleet,
-            role,
-            hop,
             checkpoints: checkpoints.clone(),
             clock: self.clock.clone(),
-            metrics: workers.families.of(role),
+            metrics: workers.families.of(S::ROLE),
             status: status.clone(),
             lease: lease.clone(),
-            questions: self.questions.take_if(|_| role == Role::Score),
+            questions: self.questions.take_if(|_| S::ROLE == Role::Score),
             stopping: self.stopping.clone(),
         };
         let worker = Worker::new(stage, setup)?;
         let (running, ended) = oneshot::channel::<()>();
         let (stopping, told) = (self.stopping.clone(), status.clone());
-        let name = thread::Builder::new().name(role.name().to_owned());
+        let name = thread::Builder::new().name(S::ROLE.name().to_owned());
         name.spawn(move || {
             let _running = running;
             let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));

@@ -30,7 +30,7 @@ use super::outbox::{Outbox, RECONNECT_MS};
 use super::owned::OwnedPartition;
 use super::part::{Begin, Pace, Part, Stage, Taken};
 use super::question::{Question, answer};
-use super::wire::{Hop, Map, Record};
+use super::wire::{Map, Record};
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
@@ -52,8 +52,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub(super) struct Setup<'s> {
     pub(super) kafka: &'s KafkaOptions,
     pub(super) fleet: &'s FleetOptions,
-    pub(super) role: Role,
-    pub(super) hop: Hop,
     pub(super) checkpoints: Checkpoints,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<WorkerMetrics>,
@@ -66,8 +64,6 @@ pub(super) struct Setup<'s> {
 /// A stage at work.
 pub(super) struct Worker<S: Stage> {
     stage: S,
-    role: Role,
-    hop: Hop,
     topic: String,
     fleet: FleetOptions,
     consumer: BaseConsumer<Context>,
@@ -90,16 +86,14 @@ pub(super) struct Worker<S: Stage> {
 
 impl<S: Stage> Worker<S> {
     pub(super) fn new(stage: S, setup: Setup<'_>) -> Result<Self, SourceError> {
-        let Setup { kafka, fleet, role, hop, checkpoints, clock, metrics, .. } = setup;
+        let Setup { kafka, fleet, checkpoints, clock, metrics, .. } = setup;
         let (status, lease, stopping) = (setup.status, setup.lease, setup.stopping);
         let context = Context::new(status.clone(), lease.clone());
-        let consumer = consumer(kafka, fleet, role)?.create_with_context(context)?;
+        let consumer = consumer(kafka, fleet, S::ROLE)?.create_with_context(context)?;
         let outbox = Outbox::new(kafka, &fleet.prefix)?;
         Ok(Self {
             stage,
-            role,
-            hop,
-            topic: hop.topic(&fleet.prefix),
+            topic: S::HOP.topic(&fleet.prefix),
             fleet: fleet.clone(),
             consumer,
             kafka: kafka.clone(),
@@ -235,7 +229,6 @@ impl<S: Stage> Worker<S> {
     fn keep_time(&mut self) {
         let moment = self.clock.moment();
         let now = moment.now;
-        let hop = self.hop;
         for (partition, held) in &mut self.held {
             held.follow(moment);
             if !(held.live && held.at_end) {
@@ -244,7 +237,7 @@ impl<S: Stage> Worker<S> {
             let time = held.time(now);
             match (S::PACE, u32::try_from(*partition)) {
                 (Pace::Records, Ok(partition)) if held.wants_tick(time) => {
-                    self.out.push(Map::tick(hop, partition, time));
+                    self.out.push(Map::tick(S::HOP, partition, time));
                 }
                 (Pace::Records, _) => {}
                 (Pace::Clock, _) => held.advance(time, &mut self.out),
@@ -330,12 +323,12 @@ impl<S: Stage> Worker<S> {
                     let _ = committed.add_partition_offset(&self.topic, *partition, offset);
                 }
                 Err(CheckpointError::Replaced) => {
-                    tracing::warn!(partition, role = self.role.name(), "replaced by another owner");
+                    tracing::warn!(partition, role = S::ROLE.name(), "replaced by another owner");
                     self.broken = true;
                     return;
                 }
                 Err(error) => {
-                    tracing::error!(%error, partition, role = self.role.name(), "no checkpoint");
+                    tracing::error!(%error, partition, role = S::ROLE.name(), "no checkpoint");
                     self.metrics.problem(error.to_string());
                     continue;
                 }
@@ -381,7 +374,7 @@ impl<S: Stage> Worker<S> {
         for partition in partitions {
             if let Some(mut held) = self.held.remove(partition) {
                 held.part.give_up();
-                self.metrics.items(*partition, (held.part.holds().0, 0));
+                self.metrics.items(*partition, held.part.holds().0, 0);
                 if held.part.open_traces(Timestamp::default()).is_some() {
                     self.metrics.open_traces(*partition, Default::default());
                 }
@@ -392,7 +385,7 @@ impl<S: Stage> Worker<S> {
     /// The brokers may have given away what is held: lets go of it unsaved, and asks for partitions anew.
     fn begin_anew(&mut self) {
         let all: Vec<i32> = self.held.keys().copied().collect();
-        tracing::warn!(role = self.role.name(), partitions = all.len(), "beginning anew");
+        tracing::warn!(role = S::ROLE.name(), partitions = all.len(), "beginning anew");
         self.forget(&all);
         self.out.clear();
         self.metrics.begun_anew();
@@ -404,7 +397,7 @@ impl<S: Stage> Worker<S> {
         // A new member of the group: what the old one was told, or was not, does not matter any more.
         self.consumer.context().assignment.close(&self.consumer);
         let context = Context::new(self.status.clone(), self.lease.clone());
-        let fresh = consumer(&self.kafka, &self.fleet, self.role)
+        let fresh = consumer(&self.kafka, &self.fleet, S::ROLE)
             .and_then(|config| Ok(config.create_with_context(context)?));
         match fresh {
             Ok(fresh) => self.consumer = fresh,
@@ -425,7 +418,7 @@ impl<S: Stage> Worker<S> {
                 match self.load(*partition) {
                     Ok(offset) => break offset,
                     Err(why) => {
-                        tracing::error!(partition, role = self.role.name(), "cannot begin: {why}");
+                        tracing::error!(partition, role = S::ROLE.name(), "cannot begin: {why}");
                         self.metrics.problem(why);
                     }
                 }
@@ -521,12 +514,13 @@ impl<S: Stage> Worker<S> {
             .fold((0, 0), |(all, partial), held| (all + 1, partial + usize::from(!held.whole)));
         self.metrics.held(self.held.len(), behind, partial);
         for (partition, held) in &self.held {
-            self.metrics.items(*partition, held.part.holds());
+            let (what, count) = held.part.holds();
+            self.metrics.items(*partition, what, count);
             if let Some(ages) = held.part.open_traces(held.now) {
                 self.metrics.open_traces(*partition, ages);
             }
             for (who, what, why, count) in held.part.counts() {
-                let who = format!("{}/{who}@{}", self.role.name(), held.generation);
+                let who = format!("{}/{who}@{}", S::ROLE.name(), held.generation);
                 self.metrics.count(&who, what, why, count);
             }
         }

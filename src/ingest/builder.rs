@@ -8,8 +8,8 @@ use super::repair::{Repair, ids, parent, rejected, repaired};
 use super::report::MAX_LISTED;
 use super::{Batch, Tally};
 use crate::engine::convention::{
-    Caps, Conventions, Names, Outline, RawAttributes, RawEvent, RawLink, RawLog, RawResource,
-    RawScope, RawSpan, RawValue, Scope,
+    Caps, Conventions, Emitter, Names, Outline, RawAttributes, RawEvent, RawLink, RawLog,
+    RawResource, RawScope, RawSpan, RawValue, Scope,
 };
 use crate::engine::span::{Report, Resource, SpanId, Status, Timestamp, TraceId};
 
@@ -105,8 +105,8 @@ impl<'a> Builder<'a> {
     ) -> bool {
         let Ok((trace_id, span_id)) = ids(frame.trace_id, frame.span_id) else { return false };
         let Batch { spans, tally, .. } = &mut self.batch;
-        let outline = (outline, scope);
-        let planned = self.conventions.planned(outline, &self.resource, self.names, spans);
+        let emitter = Emitter { scope, resource: &self.resource };
+        let planned = self.conventions.planned(outline, emitter, self.names, spans);
         let Some(span) = planned else { return false };
         tally.spans += 1;
         (span.trace_id, span.span_id) = (trace_id, span_id);
@@ -153,9 +153,11 @@ impl<'a> Builder<'a> {
             dropped_attributes: sent.dropped_attributes,
             remote_parent: remote_parent(sent.flags),
         };
-        let reading = self.conventions.span(&raw, scope, &self.resource, self.names);
+        let reading =
+            self.conventions.span(&raw, Emitter { scope, resource: &self.resource }, self.names);
         if let Some(outline) = outline {
-            self.conventions.learn(outline, &raw, scope, &reading.span, self.names);
+            let plan = || self.conventions.plan(outline, &raw, scope, &reading.span);
+            self.names.learn(outline, scope, plan);
         }
         self.batch.spans.push(reading.span);
         self.reports(reading.reports);
@@ -179,7 +181,7 @@ impl<'a> Builder<'a> {
             body: sent.body,
             attributes: sent.attributes,
         };
-        let reading = self.conventions.log(&raw, scope, &self.resource);
+        let reading = self.conventions.log(&raw, Emitter { scope, resource: &self.resource });
         self.batch.logs.extend(reading.log);
         self.batch.spans.extend(reading.spans);
         self.reports(reading.reports);

@@ -153,10 +153,10 @@ impl Decoder {
         };
         let mut names = self.take_names();
         let mut builder = Builder::new(&self.conventions, &mut names, repair, tenant);
-        let (body, scan) = (body.as_ref(), (&scan, self.bounds()));
+        let (body, bounds) = (body.as_ref(), self.bounds());
         let decoded = match encoding {
-            Encoding::Protobuf => protobuf::decode(signal, body, scan, &mut builder),
-            Encoding::Json => json::decode(signal, body, scan, &mut builder),
+            Encoding::Protobuf => protobuf::decode(signal, body, &scan, bounds, &mut builder),
+            Encoding::Json => json::decode(signal, body, &scan, bounds, &mut builder),
         };
         let batch = builder.finish();
         self.names.lock().unwrap_or_else(PoisonError::into_inner).push(names);

@@ -85,7 +85,8 @@ impl Entrance {
     pub(super) async fn turn(
         &self,
         whose: &Whose,
-        (compression, bytes): (Compression, usize),
+        compression: Compression,
+        bytes: usize,
         max_wait: Duration,
     ) -> Entered {
         let known = self.sixteenths(compression).load(Ordering::Relaxed);
@@ -161,8 +162,7 @@ mod tests {
             entrance.came_to(PLAIN, 1_000, 5_000);
         }
         let whose = Whose::default();
-        let turn =
-            async |bytes| entered(entrance.turn(&whose, (PLAIN, bytes), Duration::ZERO).await);
+        let turn = async |bytes| entered(entrance.turn(&whose, PLAIN, bytes, Duration::ZERO).await);
         let first = turn(10 * UNIT_BYTES).await.unwrap();
         let second = turn(9 * UNIT_BYTES).await.unwrap();
         assert!(turn(10 * UNIT_BYTES).await.is_none());
@@ -174,12 +174,12 @@ mod tests {
     async fn a_larger_body_is_not_read_while_there_is_no_room_and_takes_no_turn_itself() {
         let entrance = entrance(Duration::ZERO);
         let whose = Whose::default();
-        let all = entrance.turn(&whose, (PLAIN, usize::MAX), LONG).await;
+        let all = entrance.turn(&whose, PLAIN, usize::MAX, LONG).await;
         assert!(entrance.place(&whose, 1).await.is_none());
         drop(all);
         let place = entrance.place(&whose, usize::MAX).await.unwrap();
         assert!(entrance.place(&whose, 1).await.is_none());
-        assert!(entered(entrance.turn(&whose, (PLAIN, usize::MAX), LONG).await).is_some());
+        assert!(entered(entrance.turn(&whose, PLAIN, usize::MAX, LONG).await).is_some());
         drop(place);
         assert!(entrance.place(&whose, 1).await.is_some());
         assert_eq!(entrance.waiting(), 0);

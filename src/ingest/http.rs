@@ -67,7 +67,7 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
                 Some(Take::Signal(_)) | None => None,
             };
             let envelope = Envelope { tenant, ..envelope };
-            export(&receiver, (envelope, said), &mut body, &source).await
+            export(&receiver, envelope, said, &mut body, &source).await
         }
         Err(failure) => Err(failure),
     };
@@ -112,7 +112,8 @@ fn check(
 
 async fn export<S: Sink>(
     receiver: &Receiver<S>,
-    (envelope, said): (Envelope, Option<Said>),
+    envelope: Envelope,
+    said: Option<Said>,
     body: &mut Body,
     source: &Source,
 ) -> Result<Bytes, Failure> {

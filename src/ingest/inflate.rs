@@ -64,20 +64,21 @@ fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
 
 /// Inflates any number of members.
 fn members(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
-    read(flate2::read::MultiGzDecoder::new(body), body.len(), ("gzip", max))
+    read(flate2::read::MultiGzDecoder::new(body), body.len(), "gzip", max)
 }
 
 fn zstd(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
     let mut decoder =
         zstd::stream::read::Decoder::new(body).map_err(|_| malformed("zstd", "not decodable"))?;
     decoder.window_log_max(MAX_WINDOW_LOG).map_err(|_| malformed("zstd", "not decodable"))?;
-    read(decoder, body.len(), ("zstd", max))
+    read(decoder, body.len(), "zstd", max)
 }
 
 fn read(
     decoder: impl Read,
     compressed: usize,
-    (what, max): (&'static str, usize),
+    what: &'static str,
+    max: usize,
 ) -> Result<Vec<u8>, Refusal> {
     let mut inflated = Vec::with_capacity(compressed.saturating_mul(USUAL_RATIO).min(max));
     let beyond = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);

@@ -86,7 +86,8 @@ fn max_depth(bounds: Bounds) -> usize {
 pub(super) fn decode(
     signal: Signal,
     body: &[u8],
-    (scan, bounds): (&Scan, Bounds),
+    scan: &Scan,
+    bounds: Bounds,
     builder: &mut Builder<'_>,
 ) -> Result<(), Refusal> {
     let reader = Reader { max_nesting: bounds.max_nesting, odd: Cell::default() };

@@ -6,6 +6,7 @@
 //! given time to say something: as long as no more than they are new, they count as the others do.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,6 +42,8 @@ pub(super) struct Peers {
 pub(super) struct Connected {
     peers: Arc<Peers>,
     pub(super) peer: Arc<Peer>,
+    /// Where it comes from.
+    pub(super) address: SocketAddr,
 }
 
 /// Counts a request as running until it is dropped.
@@ -66,14 +69,14 @@ impl Peers {
         Self { max_new: max / NEW_SHARE, moves: Arc::default(), all: Mutex::default() }
     }
 
-    /// One more.
-    pub(super) fn connect(self: &Arc<Self>) -> Connected {
+    /// One more, from this address.
+    pub(super) fn connect(self: &Arc<Self>, address: SocketAddr) -> Connected {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let peer = Arc::new(Peer { number, moves: Arc::clone(&self.moves), ..Peer::default() });
         peer.moves_on();
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(number, Arc::clone(&peer));
-        Connected { peers: Arc::clone(self), peer }
+        Connected { peers: Arc::clone(self), peer, address }
     }
 
     /// Asks the one to leave with which least is lost; false if all of them are busy.
@@ -191,7 +194,11 @@ impl Drop for Arriving {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
+
+    const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
     fn leaving(peers: &Peers) -> Vec<u64> {
         let all = peers.all.lock().unwrap();
@@ -201,7 +208,7 @@ mod tests {
     #[test]
     fn who_was_never_served_goes_first_and_who_is_busy_never() {
         let peers = Arc::new(Peers::new(1));
-        let [idle, served, new, busy] = [(); 4].map(|()| peers.connect());
+        let [idle, served, new, busy] = [(); 4].map(|()| peers.connect(ANYWHERE));
         served.peer.was_served();
         let running = busy.peer.runs();
         // It came first, but something of it moved last.
@@ -222,12 +229,12 @@ mod tests {
     #[test]
     fn a_few_new_ones_are_given_time() {
         let peers = Arc::new(Peers::new(2 * NEW_SHARE));
-        let served = peers.connect();
+        let served = peers.connect(ANYWHERE);
         served.peer.was_served();
-        let new = [peers.connect(), peers.connect()];
+        let new = [peers.connect(ANYWHERE), peers.connect(ANYWHERE)];
         assert!(peers.displace());
         assert_eq!(leaving(&peers), [served.peer.number]);
-        let third = peers.connect();
+        let third = peers.connect(ANYWHERE);
         assert!(peers.displace());
         assert_eq!(leaving(&peers), [served.peer.number, new[0].peer.number]);
         drop(third);
@@ -236,7 +243,7 @@ mod tests {
     #[test]
     fn one_stalled_body_is_bad_luck_and_several_are_not() {
         let peers = Arc::new(Peers::new(1));
-        let connected = peers.connect();
+        let connected = peers.connect(ANYWHERE);
         for _ in 1..MAX_SLOW {
             connected.peer.stalled();
             assert!(!connected.peer.is_slow() && leaving(&peers).is_empty());

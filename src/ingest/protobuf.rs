@@ -17,7 +17,8 @@ use crate::engine::convention::mend;
 pub(super) fn decode(
     signal: Signal,
     body: &[u8],
-    (scan, bounds): (&Scan, Bounds),
+    scan: &Scan,
+    bounds: Bounds,
     builder: &mut Builder<'_>,
 ) -> Result<(), Refusal> {
     let walked = match signal {
@@ -265,7 +266,7 @@ mod tests {
     }
 
     fn by_walk(signal: Signal, body: &[u8], names: &mut Names) -> Option<Batch> {
-        build(names, |builder| decode(signal, body, (&Scan::default(), BOUNDS), builder).ok())
+        build(names, |builder| decode(signal, body, &Scan::default(), BOUNDS, builder).ok())
     }
 
     fn alike(one: &Batch, other: &Batch) -> Result<(), TestCaseError> {
@@ -342,7 +343,7 @@ mod tests {
         for (signal, body) in recorded() {
             let [some, all] = [&conventions, &asking_all].map(|conventions| {
                 build_by(conventions, &mut Names::without_plans(), |builder| {
-                    decode(signal, &body, (&Scan::default(), BOUNDS), builder).ok()
+                    decode(signal, &body, &Scan::default(), BOUNDS, builder).ok()
                 })
             });
             let (some, all) = (some.unwrap(), all.unwrap());

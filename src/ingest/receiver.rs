@@ -92,6 +92,7 @@ struct Gathered {
 
 /// A message that was decoded where it lay, with the room it takes.
 pub(super) struct Taken {
+    transport: &'static str,
     batch: Batch,
     permit: Permit,
     // Given back when its batch is applied.
@@ -217,7 +218,7 @@ impl<S: Sink> Receiver<S> {
         drop(arrival);
         let Gathered { first, bytes, permit, .. } = gathered;
         let body = if bytes.is_empty() { first } else { bytes.freeze() };
-        let turn = entrance.turn(&source.whose, (compression, body.len()), max_wait).await;
+        let turn = entrance.turn(&source.whose, compression, body.len(), max_wait).await;
         let turn = self.waited(entered(turn))?;
         Ok(Received { body, permit, turn })
     }
@@ -253,42 +254,30 @@ impl<S: Sink> Receiver<S> {
     #[cfg(feature = "kafka")]
     pub(super) fn take(
         &self,
-        (signal, encoding): (Signal, Encoding),
+        envelope: Envelope,
         body: &[u8],
         sent: Option<Timestamp>,
-        tenant: Option<&Arc<str>>,
     ) -> Result<Taken, Failure> {
+        let Envelope { transport, signal, encoding, compression, tenant } = envelope;
         let Shared { decoder, sink, now, admission, .. } = &*self.shared;
         let mut permit = admission.permit();
         let prepared = decoder.inspect(signal, encoding, body)?;
         permit.grow(prepared.estimated_bytes())?;
         let Moment { now, wall } = now();
         let sent = sent.map_or(wall, |sent| sent.min(wall));
-        let mut batch = decoder.decode(prepared, Some(sent), tenant)?;
+        let mut batch = decoder.decode(prepared, Some(sent), tenant.as_ref())?;
         batch.request = sink.keeps_log().then(|| {
             let body = Bytes::copy_from_slice(body);
-            let tenant = tenant.cloned();
-            Request {
-                signal,
-                encoding,
-                compression: Compression::None,
-                sent: Some(sent),
-                tenant,
-                body,
-            }
+            Request { signal, encoding, compression, sent: Some(sent), tenant, body }
         });
         // A backlog is read much faster than it was written: timers go by when a message is read.
         batch.arrival = now;
-        Ok(Taken { batch, permit, _turn: None, encoding })
+        Ok(Taken { transport, batch, permit, _turn: None, encoding })
     }
 
     /// Applies what was taken, and counts what was in it; returns that, with what the stages left out.
-    pub(super) async fn hand_on(
-        &self,
-        transport: &'static str,
-        taken: Taken,
-    ) -> Result<Tally, Overloaded> {
-        let Taken { batch, permit, _turn, encoding } = taken;
+    pub(super) async fn hand_on(&self, taken: Taken) -> Result<Tally, Overloaded> {
+        let Taken { transport, batch, permit, _turn, encoding } = taken;
         let mut tally = batch.tally.clone();
         let left_out = self.shared.sink.submit(batch).await?;
         drop(permit);
@@ -379,7 +368,7 @@ impl<S: Sink> Receiver<S> {
             });
             decoded.await.unwrap_or_else(|error| failed(&error))?
         };
-        Ok(self.hand_on(transport, Taken { batch, permit, _turn: Some(turn), encoding }).await?)
+        Ok(self.hand_on(Taken { transport, batch, permit, _turn: Some(turn), encoding }).await?)
     }
 
     fn decode(

@@ -145,7 +145,7 @@ fn accept(
     tenant: Option<&Arc<str>>,
     mut report: v1::Report,
 ) -> Result<Report, String> {
-    let target = target((report.target.take(), report.scope.take()), tenant)?;
+    let target = target(report.target.take(), report.scope.take(), tenant)?;
     if let Target::Agent(_) = target {
         let name = report.name.clone();
         let about = of_agents(caps, target, report);
@@ -231,7 +231,8 @@ pub fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
 }
 
 fn target(
-    (target, scope): (Option<report::Target>, Option<String>),
+    target: Option<report::Target>,
+    scope: Option<String>,
     tenant: Option<&Arc<str>>,
 ) -> Result<Target, String> {
     if scope.is_some() && !matches!(target, Some(report::Target::SessionId(_))) {

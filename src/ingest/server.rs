@@ -175,7 +175,7 @@ pub async fn serve(
     // One that was accepted and for which there is no room yet.
     let mut waiting = None;
     loop {
-        let (slot, (stream, peer)) = tokio::select! {
+        let (slot, (stream, address)) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             Some(ended) = connections.join_next() => {
@@ -197,7 +197,7 @@ pub async fn serve(
             }
         };
         let (server, stopped) = (Arc::clone(&server), stopped.clone());
-        connections.spawn(connection(server, (stream, peer), peers.connect(), stopped, slot));
+        connections.spawn(connection(server, stream, peers.connect(address), stopped, slot));
         if slots.available_permits() == 0 {
             tell(Event::Full);
             // Once is enough: at the limit this is true again for every connection that takes the place of another.
@@ -298,7 +298,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 /// Makes a connection secure, if that is wanted, and serves it.
 async fn connection(
     server: Arc<Server>,
-    (stream, address): (TcpStream, SocketAddr),
+    stream: TcpStream,
     connected: Connected,
     mut stopped: watch::Receiver<()>,
     _slot: OwnedSemaphorePermit,
@@ -309,7 +309,7 @@ async fn connection(
     let peer = Arc::clone(&connected.peer);
     let stream = Impatient { stream, patience, stalled: None, peer, rounds: 0 };
     let Some(tls) = &server.tls else {
-        return serve_requests(&server, (stream, address), None, &connected.peer, stopped).await;
+        return serve_requests(&server, stream, None, &connected, stopped).await;
     };
     let shaken = tokio::select! {
         shaken = timeout(server.options.header_read_timeout, tls.accept(stream)) => shaken,
@@ -318,11 +318,11 @@ async fn connection(
     };
     match shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok((stream, names)) => {
-            serve_requests(&server, (stream, address), names, &connected.peer, stopped).await;
+            serve_requests(&server, stream, names, &connected, stopped).await;
         }
         Err(error) => {
             (server.tell)(Event::Handshake);
-            tracing::debug!(%error, peer = %address, "no secure connection was made");
+            tracing::debug!(%error, peer = %connected.address, "no secure connection was made");
         }
     }
 }
@@ -330,12 +330,13 @@ async fn connection(
 /// Serves one connection until it ends, idles or has to stop.
 async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     server: &Arc<Server>,
-    (stream, address): (S, SocketAddr),
+    stream: S,
     names: Option<PeerNames>,
-    peer: &Arc<Peer>,
+    connected: &Connected,
     mut stopped: watch::Receiver<()>,
 ) {
     let ServerOptions { header_read_timeout, idle_timeout, .. } = server.options;
+    let Connected { peer, address, .. } = connected;
     let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
         let (server, peer, running) = (Arc::clone(server), Arc::clone(peer), peer.runs());
         // Whoever may do what anybody may is nobody in particular.

@@ -37,7 +37,8 @@ pub(super) struct TraceQuestions<'j, S> {
 impl<'j, S: Sink> TraceQuestions<'j, S> {
     /// Questions about a trace, of which an earlier process was answered some.
     pub(super) fn new(
-        (judge, sink): (&'j Judge, &'j S),
+        judge: &'j Judge,
+        sink: &'j S,
         trace: TraceKey,
         due: Timestamp,
         answered: BTreeMap<String, String>,
@@ -47,8 +48,8 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
     }
 
     /// Questions whose answers nobody needs later: about the judge itself.
-    pub(super) fn passing(places: (&'j Judge, &'j S), due: Timestamp) -> Self {
-        let questions = Self::new(places, TraceKey::default(), due, BTreeMap::new());
+    pub(super) fn passing(judge: &'j Judge, sink: &'j S, due: Timestamp) -> Self {
+        let questions = Self::new(judge, sink, TraceKey::default(), due, BTreeMap::new());
         Self { lasting: false, ..questions }
     }
 

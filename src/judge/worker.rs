@@ -196,7 +196,7 @@ impl Judge {
         let agent = request.agent.agent_name.as_str();
         let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
         let mut case = Case::new(metrics, &transcript, &self.options.constraints);
-        let mut questions = TraceQuestions::new((self, sink), trace, due, request.answered);
+        let mut questions = TraceQuestions::new(self, sink, trace, due, request.answered);
         questions.hear(&mut case, &self.options, agent).await;
         let judgements = questions.rubrics(&case, &request.rubrics, &self.options, agent).await;
         let reply = JudgeReply {
@@ -222,7 +222,7 @@ impl Judge {
     /// Judges a trace a second time, to see how far that is from the first.
     async fn judge_again<S: Sink>(&self, first: &Case, mut second: Case, agent: &str, sink: &S) {
         let due = self.clock.now().after(self.options.deadline);
-        let mut questions = TraceQuestions::passing((self, sink), due);
+        let mut questions = TraceQuestions::passing(self, sink, due);
         questions.hear(&mut second, &self.options, agent).await;
         for ((metric, first), (_, second)) in first.results().zip(second.results()) {
             let pair = [first, second].map(|result| worth(&result.ok()?));
@@ -237,7 +237,7 @@ impl Judge {
     /// Judges the traces with known answers.
     async fn round<S: Sink>(&self, sink: &S) {
         let due = self.clock.now().after(self.options.deadline);
-        let mut questions = TraceQuestions::passing((self, sink), due);
+        let mut questions = TraceQuestions::passing(self, sink, due);
         let mut round = Round::default();
         for canary in &self.canaries {
             let known = |metric: &&Metric| canary.known.contains_key(metric);

@@ -81,7 +81,10 @@ fn find(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
             let taken = |at: usize| found.iter().any(|found| found.calls.contains(&at));
             let end = (first..calls.len()).find(|at| taken(*at)).unwrap_or(calls.len());
             let run = longest(kind, &calls[first..end], options);
-            match run.and_then(|run| of_run(kind, run, calls, first, options)) {
+            let found = run.and_then(|(length, period)| {
+                of_run(kind, period, &calls[first..first + length], first, options)
+            });
+            match found {
                 Some(entry) => {
                     first = entry.calls.end;
                     own.push(entry);
@@ -143,7 +146,9 @@ fn longest(kind: LoopKind, calls: &[Call], options: &LoopOptions) -> Option<(usi
         LoopKind::Cycle => {
             let runs = (2..=LONGEST).filter_map(|period| Some((cycle(calls, period)?, period)));
             let loops = runs
-                .filter(|run| of_run(kind, *run, calls, 0, options).is_some())
+                .filter(|(length, period)| {
+                    of_run(kind, *period, &calls[..*length], 0, options).is_some()
+                })
                 .collect::<Vec<_>>();
             let most = loops.iter().map(|(length, _)| *length).max()?;
             loops.into_iter().find(|(length, _)| *length == most)
@@ -173,20 +178,20 @@ fn asks(call: &Call) -> (Option<&str>, Option<&str>, bool) {
     (call.name.as_deref(), normal(call), call.failed == Some(true))
 }
 
-/// The loop that a run is, if it is long enough for its kind, and not of tools alone that are allowed to.
+/// The loop that a run is, whose calls are those from `first` on, if it is long enough for its kind, and not of tools alone that are
+/// allowed to.
 fn of_run(
     kind: LoopKind,
-    (length, period): (usize, usize),
-    calls: &[Call],
+    period: usize,
+    run: &[Call],
     first: usize,
     options: &LoopOptions,
 ) -> Option<Found> {
-    let run = &calls[first..first + length];
     let allowed = |call: &Call| options.allow.iter().any(|pattern| fits(pattern, &name(call)));
     if run.iter().all(allowed) {
         return None;
     }
-    let count = length / period;
+    let count = run.len() / period;
     let evidence = evidence(kind, run);
     let is_least = |least: u64| count as u64 >= least;
     let severity = match evidence {
@@ -206,7 +211,7 @@ fn of_run(
         evidence,
         count,
         tools: run.iter().take(period).map(name).collect(),
-        calls: first..first + length,
+        calls: first..first + run.len(),
         spans: Vec::new(),
         input_tokens: None,
         output_tokens: None,

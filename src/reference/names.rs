@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::tree::is_record;
 use crate::engine::convention::generic_names;
 use crate::engine::options::{SessionFallback, SessionScope};
+use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::{Operation, Resource, Span, TraceId};
 use crate::engine::view::AgentName;
 
@@ -60,15 +61,17 @@ pub(super) fn agent(outermost: &[&Span]) -> AgentName {
 /// is the namespace of its services, else its agent.
 pub(super) fn session(
     id: TraceId,
-    (all, outermost): (&[Span], &[&Span]),
+    all: &[Span],
+    outermost: &[&Span],
     agent: &AgentName,
-    (fallback, scope): (SessionFallback, SessionScope),
+    options: &EngineOptions,
 ) -> SessionKey {
     let named = outermost.iter().find_map(|span| span.session.as_ref());
     let named = named.or_else(|| outermost.iter().find_map(|span| span.resource.session.as_ref()));
     let named = named.or_else(|| outermost.iter().find_map(|span| span.session_in_json.as_ref()));
     let instance = outermost.iter().find_map(|span| span.resource.instance_id.as_deref());
-    let instance = instance.filter(|_| fallback == SessionFallback::Instance);
+    let instance =
+        instance.filter(|_| options.assemble.session_fallback == SessionFallback::Instance);
     let (source, session) = match (named, instance) {
         (Some(name), _) => (name.attribute.to_string(), name.id.to_string()),
         (None, Some(instance)) => ("instance".to_owned(), instance.to_owned()),
@@ -77,7 +80,7 @@ pub(super) fn session(
     let namespace = outermost.iter().find_map(|span| span.resource.service_namespace.as_deref());
     let agent = agent.agent_name.as_deref().or(agent.service_name.as_deref());
     let tenant = all.iter().find_map(|span| span.resource.tenant.as_deref());
-    let scoped = source != "trace" && scope == SessionScope::Service;
+    let scoped = source != "trace" && options.session.scope == SessionScope::Service;
     let scope = namespace.or(agent).filter(|_| scoped);
     SessionKey {
         tenant: tenant.unwrap_or_default().to_owned(),

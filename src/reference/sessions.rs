@@ -75,7 +75,7 @@ pub(super) fn sessions(
             Target::Trace(_) | Target::Response { .. } | Target::Run(_) | Target::Agent(_) => false,
         });
         let outcomes = outcomes(&traces, &reports, all);
-        session(&traces, reports, (&outcomes, options))
+        session(&traces, reports, &outcomes, options)
     });
     sessions.collect()
 }
@@ -100,7 +100,8 @@ fn outcomes(traces: &[Trace], of_session: &[Report], all: &[Report]) -> Vec<Opti
 fn session(
     traces: &[Trace],
     reports: Vec<Report>,
-    (outcomes, options): (&[Option<bool>], &EngineOptions),
+    outcomes: &[Option<bool>],
+    options: &EngineOptions,
 ) -> Session {
     let linked = loops_of(traces, options);
     let rules = &options.session;

@@ -76,8 +76,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
     let calls = tools::calls(&tree, &models, logs);
     let outermost = tree.outermost();
     let agent = names::agent(&outermost);
-    let rules = (options.assemble.session_fallback, options.session.scope);
-    let session = names::session(id, (&tree.spans, &outermost), &agent, rules);
+    let session = names::session(id, &tree.spans, &outermost, &agent, options);
     let totals = models::totals(&tree, &models);
     let spends = spends(&models, &totals, options);
     let compacted: Vec<u64> =

@@ -150,7 +150,7 @@ impl Log {
         };
         self.group.clear();
         for (seq, record) in (self.next..).zip(group) {
-            record.encode(segment.salt, (seq, self.acknowledged), &mut self.group);
+            record.encode(segment.salt, seq, self.acknowledged, &mut self.group);
         }
         let written = file.write_all(&self.group).and_then(|()| file.flush());
         if self.group.capacity() > MAX_KEPT_BYTES {

@@ -101,7 +101,7 @@ impl Record {
     }
 
     /// Writes its frame behind `out`. The payload must fit a frame.
-    pub(super) fn encode(&self, salt: u32, (seq, acknowledged): (u64, u64), out: &mut Vec<u8>) {
+    pub(super) fn encode(&self, salt: u32, seq: u64, acknowledged: u64, out: &mut Vec<u8>) {
         let mut head = [0; FRAME_HEAD];
         head[..4].copy_from_slice(FRAME_MAGIC);
         head[8..16].copy_from_slice(&seq.to_le_bytes());
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_frame_is_these_bytes_for_ever() {
         let mut bytes = Vec::new();
-        record(b"abc").encode(0, (2, 1), &mut bytes);
+        record(b"abc").encode(0, 2, 1, &mut bytes);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
             hex,
@@ -235,7 +235,7 @@ mod tests {
             bit in 0..8_u32,
         ) {
             let mut bytes = vec![9; 3];
-            record(&payload).encode(6, (5, 4), &mut bytes);
+            record(&payload).encode(6, 5, 4, &mut bytes);
             let whole = Bytes::from(bytes.clone());
             prop_assert_eq!(next_frame(6, &whole, 0), Some(3));
             let (found, end) = frame(6, &whole, 3).unwrap();

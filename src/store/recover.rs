@@ -201,7 +201,7 @@ fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, St
             }
             // It was begun when all before it were acknowledged.
             Head::Known(first) => {
-                survey.expect((number, FILE_HEAD), first, first.saturating_sub(1));
+                survey.expect(number, FILE_HEAD, first, first.saturating_sub(1));
             }
             Head::Bad => {}
         }
@@ -213,7 +213,7 @@ fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, St
                 let path = disk.path(&name);
                 return Err(StoreError::OtherFormat { path, found: VERSION + 1, known: VERSION });
             }
-            survey.expect((number, at), seq, acknowledged);
+            survey.expect(number, at, seq, acknowledged);
             survey.next = survey.next.max(seq + 1);
             at = end;
         }
@@ -248,7 +248,7 @@ impl Survey {
     }
 
     /// Takes that all records before `seq` should have been found before `(segment, offset)`.
-    fn expect(&mut self, (segment, offset): (usize, usize), seq: u64, acknowledged: u64) {
+    fn expect(&mut self, segment: usize, offset: usize, seq: u64, acknowledged: u64) {
         self.vouched_by_frames = self.vouched_by_frames.max(acknowledged);
         if seq > self.next {
             // Bytes without a frame at the end of the segment before this one tell where.

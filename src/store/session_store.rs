@@ -53,7 +53,8 @@ impl FileSessionStore {
     pub fn open(
         disk: Arc<dyn Disk>,
         budget: Arc<Budget>,
-        (shard, file_bytes): (usize, u64),
+        shard: usize,
+        file_bytes: u64,
         places: impl Iterator<Item = SessionPlace>,
     ) -> Result<Self, StoreError> {
         let mut files: BTreeMap<u64, Stored> = BTreeMap::new();
@@ -250,7 +251,7 @@ mod tests {
 
     fn open(disk: &Simulated, budget: &Arc<Budget>, named: &[SessionPlace]) -> FileSessionStore {
         let (disk, budget) = (Arc::new(disk.clone()), Arc::clone(budget));
-        FileSessionStore::open(disk, budget, (3, 10_000), named.iter().copied()).unwrap()
+        FileSessionStore::open(disk, budget, 3, 10_000, named.iter().copied()).unwrap()
     }
 
     fn thing(key: usize) -> Vec<u8> {
@@ -379,7 +380,7 @@ mod tests {
         });
         let open = |named: &[SessionPlace]| {
             let disk = Arc::new(disk.clone());
-            FileSessionStore::open(disk, budget(1 << 30), (3, 10_000), named.iter().copied()).err()
+            FileSessionStore::open(disk, budget(1 << 30), 3, 10_000, named.iter().copied()).err()
         };
         assert!(matches!(open(&[place]), Some(StoreError::OtherFormat { .. })));
         assert!(open(&[]).is_none());

@@ -109,7 +109,7 @@ impl SnapshotWriter {
         self.frames += 1;
         let mut bytes = Vec::new();
         let record = Record { arrival: Timestamp::default(), kind, payload };
-        record.encode(0, (self.frames, 0), &mut bytes);
+        record.encode(0, self.frames, 0, &mut bytes);
         self.file.write_all(&bytes)
     }
 }

@@ -396,7 +396,7 @@ fn bytes_of_a_frame_in_a_request_are_not_taken_for_one() {
     let (opened, _) = open(&disk, &options()).unwrap();
     let mut log = opened.into_log();
     let mut forged = Vec::new();
-    record(b"forged").encode(0, (99, 98), &mut forged);
+    record(b"forged").encode(0, 99, 98, &mut forged);
     append(&mut log, &vec![b"one".to_vec(), forged.repeat(3)]).unwrap();
     disk.damage(&logs(&disk)[0].0, |bytes| bytes[FRAME_OF_SECOND] ^= 1);
     let skip = StoreOptions { damaged_records: DamagedRecords::Skip, ..options() };

@@ -109,8 +109,8 @@ async fn embedded_for(options: &EmbedOptions, turns: &[(&str, &str)], kept: &Kep
     let registry = Registry::new();
     let judge = JudgeOptions::default();
     let redactor = Redactor::new(&judge.redact_keys, &judge.redact_patterns).unwrap();
-    let daemon = (Clock::system(), &registry);
-    let (embedder, handle) = Embedder::new(options, Secret::new("sk-m"), redactor, daemon).unwrap();
+    let (key, clock) = (Secret::new("sk-m"), Clock::system());
+    let (embedder, handle) = Embedder::new(options, key, redactor, clock, &registry).unwrap();
     for ((input, output), number) in turns.iter().zip(0..) {
         let content = Content {
             input: Some((*input).to_owned()),

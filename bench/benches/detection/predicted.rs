@@ -171,13 +171,14 @@ fn delays(agents: u64) {
     println!("|---|---|---|---|---|---|---|---|");
     for (changes, telling) in CHANGES {
         for telling in telling {
-            rows(changes, TELLING[*telling], agents);
+            let (telling, auroc) = TELLING[*telling];
+            rows(changes, telling, auroc, agents);
         }
     }
     println!();
 }
 
-fn rows(changes: &[Change], (telling, auroc): (f64, &str), agents: u64) {
+fn rows(changes: &[Change], telling: f64, auroc: &str, agents: u64) {
     let mut healthy = Vec::new();
     let mut changed: Vec<Vec<[Course; 2]>> = changes.iter().map(|_| Vec::new()).collect();
     let level = changes[0].0;

@@ -50,12 +50,7 @@ impl Agent {
     }
 
     /// Replaces one pane of one shard under a revision; one without traces and sessions is deleted, and one that is in no window.
-    pub(super) fn replace(
-        &mut self,
-        (number, revision): (u32, u64),
-        pane: PaneSum,
-        wall: Timestamp,
-    ) {
+    pub(super) fn replace(&mut self, number: u32, revision: u64, pane: PaneSum, wall: Timestamp) {
         let key = (pane.width_nanos, pane.index);
         let shard = self.shards.entry(number).or_default();
         let window = self.windows.entry(pane.width_nanos).or_default();

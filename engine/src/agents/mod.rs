@@ -18,7 +18,7 @@ use crate::agent_update::AgentUpdate;
 use crate::count::Counts;
 use crate::detect::DropOptions;
 use crate::drift::DriftOptions;
-use crate::drops::{DEPLOYMENT, Drops, SavedDrops, Stream};
+use crate::drops::{DEPLOYMENT, Deployment, Drops, SavedDrops, Stream};
 use crate::few::Few;
 use crate::judging::JudgeRules;
 use crate::math::Quanta;
@@ -180,7 +180,7 @@ impl Agents {
                 is_urgent = update.runs_further_away_than(&shard.rest);
                 shard.rest = update;
             }
-            panes.into_iter().for_each(|pane| agent.replace((number, revision), pane, wall));
+            panes.into_iter().for_each(|pane| agent.replace(number, revision, pane, wall));
         }
         let is_certain = agent.is_certain();
         if self.export(&key, is_certain) {
@@ -287,8 +287,8 @@ impl Agents {
     fn deploy(&mut self, agents: &AgentKey, report: &Report) {
         // What came before it counts before it.
         self.settle();
-        let times = (self.now, self.shift);
-        let is_new = self.drops.deploy((agents, report), times, &self.shares, &mut self.counts);
+        let deployment = Deployment::of(agents, report, self.shift.wall(self.now));
+        let is_new = self.drops.deploy(&deployment, self.now, &self.shares, &mut self.counts);
         self.counts.add("reports", if is_new { "applied" } else { "duplicate" });
         if is_new {
             let of_tenant = self.agents.range(first_of(&agents.tenant)..).map(|(key, _)| key);
@@ -495,7 +495,7 @@ impl Agents {
             return (is_exported || is_ousted).then(|| AgentUpdate::gone(key));
         };
         let mut update = self.update(key.clone(), &[agent]);
-        self.drops.look_at((&key, &mut update.view), &self.drift, self.shift);
+        self.drops.look_at(&key, &mut update.view, &self.drift, self.shift);
         self.lend_silences(&key, &mut update);
         if agent.runs.is_some() {
             let begins = self.window_begins();

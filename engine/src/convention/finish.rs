@@ -6,8 +6,14 @@ use std::sync::Arc;
 use super::draft::{Draft, SessionDraft, meant, name, tool_named};
 use super::index::Hits;
 use super::json::Json;
-use super::{Caps, Conventions, Names, RawAttributes, RawSpan, Scope, lines, messages};
-use crate::span::{ModelFacts, Operation, Resource, SessionName, Span, Status, Tokens, ToolFacts};
+use super::{Caps, Conventions, Emitter, Names, RawAttributes, RawSpan, lines, messages};
+use crate::span::{ModelFacts, Operation, SessionName, Span, Status, Tokens, ToolFacts};
+
+/// Names within their limits, those that were read before shared.
+pub(super) struct Naming<'n> {
+    pub(super) caps: &'n Caps<'n>,
+    pub(super) names: &'n mut Names,
+}
 
 impl Conventions {
     /// The best session key among attributes.
@@ -39,13 +45,41 @@ impl Caps<'_> {
         })
     }
 
+    /// Adds what comes from texts, and what few spans have.
+    pub(super) fn finish_texts(&self, draft: &mut Draft<'_>, span: &mut Span) {
+        if let Some(tool) = &mut span.tool {
+            tool.arguments = draft.arguments.take();
+            tool.result_hash = draft.result_hash.take();
+        }
+        if let Some(model) = &mut span.model {
+            model.cost = draft.cost.take();
+            model.tool_calls = draft.tool_calls.take().unwrap_or_default();
+            model.tool_results = draft.tool_results.take().unwrap_or_default();
+            model.asked_by_user = draft.asked_by_user.take();
+            model.compacted = draft.compacted.take() == Some(true);
+        }
+        let result = draft.result.take().filter(|_| span.tool.is_some());
+        let output = result.or_else(|| draft.output.take());
+        span.attempt = draft.take_attempt();
+        span.remarks = draft.take_remarks(|name| Arc::from(self.name(name)));
+        span.input = draft.input.take().map(|text| self.text(text));
+        span.output = output.map(|text| self.text(text));
+    }
+}
+
+impl Naming<'_> {
+    /// A name within its limit, shared.
+    fn share(&mut self, name: &str) -> Arc<str> {
+        self.names.share(self.caps.name(name))
+    }
+
     /// The span that a draft has come to.
     pub(super) fn finish(
-        &self,
-        (raw, hits, draft): (&RawSpan<'_>, &Hits<'_>, &mut Draft<'_>),
-        scope: Scope,
-        resource: &Arc<Resource>,
-        names: &mut Names,
+        &mut self,
+        raw: &RawSpan<'_>,
+        hits: &Hits<'_>,
+        draft: &mut Draft<'_>,
+        emitter: Emitter<'_>,
     ) -> Span {
         let operation = draft.operation.take().unwrap_or_default();
         // A key of one's own goes before the list of keys, what a convention says goes after it.
@@ -55,10 +89,9 @@ impl Caps<'_> {
             None => (None, None),
         };
         let session =
-            custom.or_else(|| self.conventions.session_of(hits, &raw.attributes)).or(late);
+            custom.or_else(|| self.caps.conventions.session_of(hits, &raw.attributes)).or(late);
         let is_tool = operation == Operation::ExecuteTool;
-        let mut shared =
-            |name: Option<Cow<'_, str>>| name.map(|name| names.share(self.name(&name)));
+        let mut shared = |name: Option<Cow<'_, str>>| name.map(|name| self.share(&name));
         let mut span = Span {
             trace_id: raw.trace_id,
             span_id: raw.span_id,
@@ -81,68 +114,36 @@ impl Caps<'_> {
             environment: shared(draft.environment.take()),
             user: shared(draft.user.take()),
             session: session.map(|session| SessionName {
-                id: names.share(self.name(&session.id)),
-                attribute: names.share(session.attribute),
+                id: self.share(&session.id),
+                attribute: self.names.share(session.attribute),
             }),
-            session_in_json: self.session_in_json(hits, &raw.attributes),
-            tool: is_tool.then(|| self.tool(draft, hits, raw, names)),
-            model: self.model(operation, draft, names),
-            name: names.share(self.name(&raw.name)),
+            session_in_json: self.caps.session_in_json(hits, &raw.attributes),
+            tool: is_tool.then(|| self.tool(draft, hits, raw)),
+            model: self.model(operation, draft),
+            name: self.share(&raw.name),
             attempt: None,
             remarks: None,
             input: None,
             output: None,
-            scope: scope.id,
-            resource: Arc::clone(resource),
+            scope: emitter.scope.id,
+            resource: Arc::clone(emitter.resource),
         };
-        self.finish_texts(draft, &mut span);
+        self.caps.finish_texts(draft, &mut span);
         span
     }
 
-    /// Adds what comes from texts, and what few spans have.
-    pub(super) fn finish_texts(&self, draft: &mut Draft<'_>, span: &mut Span) {
-        if let Some(tool) = &mut span.tool {
-            tool.arguments = draft.arguments.take();
-            tool.result_hash = draft.result_hash.take();
-        }
-        if let Some(model) = &mut span.model {
-            model.cost = draft.cost.take();
-            model.tool_calls = draft.tool_calls.take().unwrap_or_default();
-            model.tool_results = draft.tool_results.take().unwrap_or_default();
-            model.asked_by_user = draft.asked_by_user.take();
-            model.compacted = draft.compacted.take() == Some(true);
-        }
-        let result = draft.result.take().filter(|_| span.tool.is_some());
-        let output = result.or_else(|| draft.output.take());
-        span.attempt = draft.take_attempt();
-        span.remarks = draft.take_remarks(|name| Arc::from(self.name(name)));
-        span.input = draft.input.take().map(|text| self.text(text));
-        span.output = output.map(|text| self.text(text));
-    }
-
-    fn tool(
-        &self,
-        draft: &mut Draft<'_>,
-        hits: &Hits<'_>,
-        raw: &RawSpan<'_>,
-        names: &mut Names,
-    ) -> ToolFacts {
+    fn tool(&mut self, draft: &mut Draft<'_>, hits: &Hits<'_>, raw: &RawSpan<'_>) -> ToolFacts {
         let name = draft.tool_name.take().or_else(|| tool_named(&raw.name).map(Cow::from));
         ToolFacts {
             phantom: name.as_deref().is_some_and(|name| hits.phantom(name)),
-            name: name.map(|name| names.share(self.name(&name))),
-            call_id: draft.tool_call_id.take().map(|id| Arc::from(self.name(&id))),
+            name: name.map(|name| self.share(&name)),
+            call_id: draft.tool_call_id.take().map(|id| Arc::from(self.caps.name(&id))),
             ..ToolFacts::default()
         }
     }
 
     /// What a model span says of its call, and an agent span of all of its calls, if it says what they used.
-    fn model(
-        &self,
-        operation: Operation,
-        draft: &mut Draft<'_>,
-        names: &mut Names,
-    ) -> Option<ModelFacts> {
+    fn model(&mut self, operation: Operation, draft: &mut Draft<'_>) -> Option<ModelFacts> {
         let tokens = Tokens {
             input: draft.input_tokens.take(),
             cached: draft.cached_tokens.take(),
@@ -153,8 +154,8 @@ impl Caps<'_> {
             || (operation == Operation::InvokeAgent
                 && (tokens.input.is_some() || tokens.output.is_some()));
         says.then(|| ModelFacts {
-            model: draft.model.take().map(|name| names.share(self.name(&name))),
-            response_id: draft.response_id.take().map(|id| Arc::from(self.name(&id))),
+            model: draft.model.take().map(|name| self.share(&name)),
+            response_id: draft.response_id.take().map(|id| Arc::from(self.caps.name(&id))),
             tokens,
             first_chunk_nanos: draft.first_chunk_nanos.take(),
             ..ModelFacts::default()

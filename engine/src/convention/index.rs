@@ -378,7 +378,7 @@ impl<'i> Hits<'i> {
                 break;
             }
             if draft.operation.wants(rule.rank) {
-                rule.says.take(rule.rank, (&rule.key, value), draft);
+                rule.says.take(rule.rank, &rule.key, value, draft);
                 let name = rule.convention.map_or("custom", |at| CONVENTIONS[at].name());
                 draft.convention.offer(rule.rank, draft.operation.get().map(|_| name));
             }
@@ -400,7 +400,7 @@ impl<'i> Hits<'i> {
         for (rule, value) in self.rules(&raw.attributes) {
             let read = matches!(rule.says, Says::Operation(_));
             if !read && rule.says.belongs_on(operation) {
-                rule.says.take(rule.rank, (&rule.key, value), draft);
+                rule.says.take(rule.rank, &rule.key, value, draft);
             }
         }
         for convention in conventions(self.recognised & self.asked) {
@@ -415,7 +415,7 @@ impl<'i> Hits<'i> {
     {
         for (rule, value) in self.rules(attributes) {
             if rule.says.order() >= Says::Task.order() {
-                rule.says.take(rule.rank, (&rule.key, value), draft);
+                rule.says.take(rule.rank, &rule.key, value, draft);
             }
         }
     }

@@ -223,7 +223,8 @@ impl Says {
     pub(super) fn take<'v>(
         self,
         rank: u8,
-        (key, value): (&'v str, &'v RawValue<'_>),
+        key: &'v str,
+        value: &'v RawValue<'_>,
         draft: &mut Draft<'v>,
     ) {
         match self {

@@ -64,6 +64,7 @@ pub use raw::{
 pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
 
 use self::draft::{Draft, lower, name};
+use self::finish::Naming;
 use self::index::{Hits, Index};
 use self::json::Json;
 use self::lines::Line;
@@ -264,6 +265,15 @@ pub struct Scope {
     own: bool,
 }
 
+/// Whose a span or a record is: a scope of a resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Emitter<'r> {
+    /// The scope.
+    pub scope: Scope,
+    /// The resource.
+    pub resource: &'r Arc<Resource>,
+}
+
 /// What was read from a span.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
@@ -363,26 +373,20 @@ impl Conventions {
         }
     }
 
-    /// Reads a span of a scope and a resource; names that were read before are shared.
-    pub fn span(
-        &self,
-        raw: &RawSpan<'_>,
-        scope: Scope,
-        resource: &Arc<Resource>,
-        names: &mut Names,
-    ) -> Reading {
-        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised).on(raw);
+    /// Reads a span; names that were read before are shared.
+    pub fn span(&self, raw: &RawSpan<'_>, emitter: Emitter<'_>, names: &mut Names) -> Reading {
+        let hits = Hits::new(&self.index, &raw.attributes, emitter.scope.recognised).on(raw);
         let mut draft = Draft::new(self.options.keep_results);
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();
         let caps = self.caps();
         let results = if hits.may_be_scored() {
-            evaluation::of_span(&caps, raw, operation, resource.tenant.as_ref())
+            evaluation::of_span(&caps, raw, operation, emitter.resource.tenant.as_ref())
         } else {
             evaluation::Results::new()
         };
-        let span = caps.finish((raw, &hits, &mut draft), scope, resource, names);
+        let span = Naming { caps: &caps, names }.finish(raw, &hits, &mut draft, emitter);
         let mut reading = Reading { span, repaired: caps.cuts(), ..Reading::default() };
         for result in results {
             match result {
@@ -393,13 +397,14 @@ impl Conventions {
         reading
     }
 
-    /// Reads a log record of a scope and a resource.
-    pub fn log(&self, raw: &RawLog<'_>, scope: Scope, resource: &Arc<Resource>) -> LogReading {
+    /// Reads a log record.
+    pub fn log(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> LogReading {
+        let Emitter { scope, resource } = emitter;
         // Scores of ours that somebody sent back.
         if scope.own {
             return LogReading { unused: vec!["own_score"], ..LogReading::default() };
         }
-        if let Some(reading) = self.spoken(raw, scope, resource) {
+        if let Some(reading) = self.spoken(raw, emitter) {
             return reading;
         }
         let named = raw

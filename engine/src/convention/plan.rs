@@ -19,11 +19,10 @@ use super::index::{Hits, KeyHasher};
 use super::lines::{self, Says};
 use super::names::Shared;
 use super::raw::{Outline, Plain, RawPair, RawSpan, RawValue};
-use super::{Conventions, Names, Scope};
+use super::{Conventions, Emitter, Names, Scope};
 use crate::saved::Name;
 use crate::span::{
-    ModelFacts, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, ToolFacts,
-    TraceId,
+    ModelFacts, Operation, SessionName, Span, SpanId, Status, Timestamp, ToolFacts, TraceId,
 };
 
 /// Plans by the hash of the keys and of the conventions that their scope tells; when there are too many, all go.
@@ -48,7 +47,7 @@ struct Kind {
 
 /// What is done with a span.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub struct Plan {
     /// Places whose bytes have to be these.
     same: Vec<(usize, Box<[u8]>)>,
     operation: Operation,
@@ -154,6 +153,18 @@ impl Names {
     pub fn planned(&self) -> u64 {
         self.plans.planned
     }
+
+    /// Keeps the plan of a span for others like it, if it may be of use; only then it is made.
+    pub fn learn(
+        &mut self,
+        outline: &Outline<'_>,
+        scope: Scope,
+        plan: impl FnOnce() -> Option<Plan>,
+    ) {
+        if self.plans.wants(outline, scope) {
+            self.plans.learn(outline, scope, plan());
+        }
+    }
 }
 
 impl Kind {
@@ -198,24 +209,24 @@ impl Conventions {
     /// Adds a span of a plan, all of it but its ids and times; `None` if it has none, or something has to be mended.
     pub fn planned<'s>(
         &self,
-        (outline, scope): (&Outline<'_>, Scope),
-        resource: &Arc<Resource>,
+        outline: &Outline<'_>,
+        emitter: Emitter<'_>,
         names: &mut Names,
         spans: &'s mut Vec<Span>,
     ) -> Option<&'s mut Span> {
         let Names { shared, plans, .. } = names;
-        let (kind, plan) = plans.find(outline, scope)?;
+        let (kind, plan) = plans.find(outline, emitter.scope)?;
         if self.index.looks_for_name(outline.name) {
             return None;
         }
         let max_bytes = self.options.max_name_bytes;
         let same = plan.same.iter().fold(0, |bits, (at, _)| bits | 1 << at);
-        let mut reader = Reader { outline, shared, max_bytes, checked: same };
+        let mut reader = Reader { outline, kind, plan, shared, max_bytes, checked: same };
         let name = reader.share(outline.name)?;
         let at = spans.len();
         // Made where it stays.
-        spans.extend(iter::once_with(|| plan.span(outline, name, scope, resource)));
-        if self.fill((kind, plan), &mut reader, spans.get_mut(at)?).is_none() {
+        spans.extend(iter::once_with(|| plan.span(outline, name, emitter)));
+        if self.fill(&mut reader, spans.get_mut(at)?).is_none() {
             spans.truncate(at);
         }
         let span = spans.get_mut(at)?;
@@ -224,17 +235,13 @@ impl Conventions {
     }
 
     /// Reads what a span of a plan says.
-    fn fill(
-        &self,
-        (kind, plan): (&Kind, &Plan),
-        reader: &mut Reader<'_, '_>,
-        span: &mut Span,
-    ) -> Option<()> {
+    fn fill(&self, reader: &mut Reader<'_, '_>, span: &mut Span) -> Option<()> {
+        let plan = reader.plan;
         for (field, at) in &plan.fields {
-            reader.take(*field, *at, (kind, plan), span)?;
+            reader.take(*field, *at, span)?;
         }
         if !plan.drafted.is_empty() {
-            self.drafted(plan, reader, span)?;
+            self.drafted(reader, span)?;
         }
         if let Some(tool) = span.tool.as_mut().filter(|tool| tool.name.is_none()) {
             let name = draft::tool_named(str::from_utf8(reader.outline.name).ok()?);
@@ -255,33 +262,31 @@ impl Conventions {
     }
 
     /// Takes what goes by a draft.
-    fn drafted(&self, plan: &Plan, reader: &mut Reader<'_, '_>, span: &mut Span) -> Option<()> {
+    fn drafted(&self, reader: &mut Reader<'_, '_>, span: &mut Span) -> Option<()> {
+        let plan = reader.plan;
         let values = plan.drafted.iter().map(|step| reader.value(step.at));
         let values = values.collect::<Option<Vec<_>>>()?;
         let mut draft = Draft::new(self.options.keep_results);
         draft.operation.offer(0, plan.operation);
         for (step, value) in plan.drafted.iter().zip(&values) {
             // The key matters to sessions alone.
-            step.says.take(step.rank, ("", value), &mut draft);
+            step.says.take(step.rank, "", value, &mut draft);
         }
         let caps = self.caps();
         caps.finish_texts(&mut draft, span);
         caps.cuts().is_empty().then_some(())
     }
 
-    /// Makes a plan of a span that was read the long way, if it may be of use.
-    pub fn learn(
+    /// The plan of a span that was read the long way, if it has one.
+    pub fn plan(
         &self,
         outline: &Outline<'_>,
         raw: &RawSpan<'_>,
         scope: Scope,
         span: &Span,
-        names: &mut Names,
-    ) {
-        if names.plans.wants(outline, scope) {
-            let hits = Hits::new(&self.index, &raw.attributes, scope.recognised).on(raw);
-            names.plans.learn(outline, scope, plan(&hits, outline, raw, span));
-        }
+    ) -> Option<Plan> {
+        let hits = Hits::new(&self.index, &raw.attributes, scope.recognised).on(raw);
+        plan(&hits, outline, raw, span)
     }
 }
 
@@ -340,13 +345,7 @@ impl Plan {
 
     /// A span of which no attribute was read.
     #[inline]
-    fn span(
-        &self,
-        outline: &Outline<'_>,
-        name: Arc<str>,
-        scope: Scope,
-        resource: &Arc<Resource>,
-    ) -> Span {
+    fn span(&self, outline: &Outline<'_>, name: Arc<str>, emitter: Emitter<'_>) -> Span {
         let (operation, status) = (self.operation, outline.status);
         Span {
             trace_id: TraceId::default(),
@@ -361,8 +360,8 @@ impl Plan {
             failed: self.failed || status == Status::Error,
             stopped: self.stopped,
             convention: self.convention,
-            scope: scope.id,
-            resource: Arc::clone(resource),
+            scope: emitter.scope.id,
+            resource: Arc::clone(emitter.resource),
             agent_name: None,
             workflow: None,
             agent_id: None,
@@ -434,9 +433,11 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
     })
 }
 
-/// Reads values, each checked once.
+/// Reads values by a plan, each checked once.
 struct Reader<'o, 'a> {
     outline: &'o Outline<'a>,
+    kind: &'o Kind,
+    plan: &'o Plan,
     shared: &'o mut Shared,
     max_bytes: usize,
     // Places that need not be checked any more, as bits.
@@ -444,19 +445,13 @@ struct Reader<'o, 'a> {
 }
 
 impl<'a> Reader<'_, 'a> {
-    fn take(
-        &mut self,
-        field: Field,
-        at: usize,
-        (kind, plan): (&Kind, &Plan),
-        span: &mut Span,
-    ) -> Option<()> {
+    fn take(&mut self, field: Field, at: usize, span: &mut Span) -> Option<()> {
         match field {
             Field::Session => {
                 if span.session.is_none()
                     && let Some(id) = self.name(at)?
                 {
-                    let (id, attribute) = (self.share(&id)?, Arc::clone(kind.keys.get(at)?));
+                    let (id, attribute) = (self.share(&id)?, Arc::clone(self.kind.keys.get(at)?));
                     span.session = Some(SessionName { attribute, id });
                 }
                 Some(())
@@ -480,7 +475,7 @@ impl<'a> Reader<'_, 'a> {
                 if tool.name.is_none()
                     && let Some(name) = self.name(at)?
                 {
-                    tool.phantom = plan.is_phantom(&name);
+                    tool.phantom = self.plan.is_phantom(&name);
                     tool.name = Some(self.share(&name)?);
                 }
                 Some(())

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::draft::{count, flag, name, number};
 use super::raw::{RawLog, RawValue};
-use super::{Caps, Conventions, LogConvention, LogReading, Scope, identity, text};
+use super::{Caps, Conventions, Emitter, LogConvention, LogReading, identity, text};
 use crate::math::Quanta;
 use crate::span::{
     Arguments, Log, ModelFacts, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, Span,
@@ -263,12 +263,8 @@ struct Record<'r, 'a> {
 
 impl Conventions {
     /// Reads a record of an agent that speaks in them; `None` if it is of none.
-    pub(super) fn spoken(
-        &self,
-        raw: &RawLog<'_>,
-        scope: Scope,
-        resource: &Arc<Resource>,
-    ) -> Option<LogReading> {
+    pub(super) fn spoken(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> Option<LogReading> {
+        let Emitter { scope, resource } = emitter;
         let mut dialects = self.dialects.iter().enumerate();
         let (dialect, event) = dialects.find_map(|(at, dialect)| {
             Some((dialect, dialect.event(raw, scope.dialect == Some(at))?))

@@ -23,7 +23,8 @@ fn raw(name: &'static str, list: &[(&'static str, RawValue<'static>)]) -> RawSpa
 }
 
 fn span_of(conventions: &Conventions, raw: &RawSpan<'_>, scope: &RawScope<'_>) -> Reading {
-    conventions.span(raw, conventions.scope(scope), &Arc::default(), &mut Names::default())
+    let emitter = Emitter { scope: conventions.scope(scope), resource: &Arc::default() };
+    conventions.span(raw, emitter, &mut Names::default())
 }
 
 fn read(raw: &RawSpan<'_>) -> Reading {
@@ -40,7 +41,8 @@ fn record(event: &'static str, list: &[(&'static str, RawValue<'static>)]) -> Ra
 
 fn read_log(raw: &RawLog<'_>) -> LogReading {
     let conventions = Conventions::new(ConventionOptions::default());
-    conventions.log(raw, conventions.scope(&RawScope::default()), &Arc::default())
+    let scope = conventions.scope(&RawScope::default());
+    conventions.log(raw, Emitter { scope, resource: &Arc::default() })
 }
 
 #[test]
@@ -513,7 +515,8 @@ proptest! {
         let mut names = Names::default();
         for kind in order {
             let raw = raw("a span", kind.get::<Vec<_>>(&kinds));
-            let read = conventions.span(&raw, scope, &Arc::default(), &mut names);
+            let emitter = Emitter { scope, resource: &Arc::default() };
+            let read = conventions.span(&raw, emitter, &mut names);
             prop_assert_eq!(read, span_of(&conventions, &raw, &RawScope::default()));
         }
     }

@@ -418,14 +418,14 @@ impl Detector {
 
     fn look_for_recovery(&mut self, turn: &Turn, incident: &Incident) {
         let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
-        let levels = (tolerated, incident.level());
+        let drop = incident.level();
         if let (Turned::Chance(chance), Some(predicted)) = (turn.kind, &self.predicted) {
             let ratio =
                 |level| predicted.usual.ratio_of_good(chance, odds_ratio(level, incident.from));
-            self.recovery.observe(ratio, None, levels);
+            self.recovery.observe(ratio, None, tolerated, drop);
         } else if let Some(value) = turn.value() {
             let ratio = |level: f64| (1.0 - value) / (1.0 - level);
-            self.recovery.observe(ratio, Some(value), levels);
+            self.recovery.observe(ratio, Some(value), tolerated, drop);
         }
     }
 

@@ -30,7 +30,8 @@ impl Recovery {
         &mut self,
         ratio_at: impl Fn(f64) -> f64,
         value: Option<f64>,
-        (tolerated, drop): (f64, f64),
+        tolerated: f64,
+        drop: f64,
     ) {
         let half = (tolerated * drop).sqrt().max(tolerated).min(MOST_BAD);
         let quarter = (tolerated * half).sqrt().max(tolerated).min(MOST_BAD);

@@ -14,7 +14,7 @@ pub const DEPLOYMENT: &str = "deployment";
 
 /// One deployment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Deployment {
+pub(crate) struct Deployment {
     /// Which agents: what is empty is any. The version is the one that was rolled out; empty: not told.
     pub(super) agents: AgentKey,
     /// What tells it from others of these agents; empty: its time.
@@ -34,7 +34,7 @@ pub(super) struct Deployments(Vec<Deployment>);
 
 impl Deployment {
     /// What a report tells, which came at this wall time: none is later than it is told.
-    pub(super) fn of(agents: &AgentKey, report: &Report, wall: Timestamp) -> Self {
+    pub(crate) fn of(agents: &AgentKey, report: &Report, wall: Timestamp) -> Self {
         let told = Some(report.time).filter(|time| time.0 > 0);
         Self {
             agents: agents.clone(),

@@ -33,21 +33,22 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use deployments::DEPLOYMENT;
+pub(super) use deployments::Deployment;
 pub use stream::{STREAMS, Stream};
 
-use self::deployments::{Deployment, Deployments};
+use self::deployments::Deployments;
 use self::stream::NO_OBJECTIVE;
 use self::watch::{Watch, Watched};
 use super::count::Counts;
-use super::detect::{Against, DropOptions, Limits, Severity};
+use super::detect::{DropOptions, Limits};
 use super::drift::DriftOptions;
 use super::drift::sequential::difference;
 use super::math::Quanta;
-use super::span::{Report, Timestamp};
+use super::span::Timestamp;
 use super::tenants;
 use super::time::WallShift;
 use super::update::{AgentKey, DoneTrace};
-use super::view::{AgentView, DeploymentView, DropFoundView, DropView, SessionName, VersionView};
+use super::view::{AgentView, DeploymentView, VersionView};
 
 /// All agents under watch.
 #[derive(Debug)]
@@ -56,11 +57,20 @@ pub struct Drops {
     max: usize,
     watches: BTreeMap<AgentKey, Watch>,
     deployments: Deployments,
-    // Told, and not counted yet.
-    waiting: Vec<(Timestamp, Arc<AgentKey>, DoneTrace)>,
-    // Of whom.
+    // Traces that were told and are not counted yet.
+    waiting: Vec<ArrivedTrace>,
+    // The agents of these traces.
     told: Vec<Arc<AgentKey>>,
     shares: Shares,
+}
+
+/// A done trace of an agent that was told and is not counted yet.
+#[derive(Debug)]
+struct ArrivedTrace {
+    /// Time of arrival, which no step of the wall clock moves.
+    at: Timestamp,
+    agent: Arc<AgentKey>,
+    trace: DoneTrace,
 }
 
 /// Among how many streams what may be false is shared.
@@ -128,11 +138,11 @@ impl Drops {
             return;
         }
         let agent = Arc::new(agent.clone());
-        self.waiting.extend(
-            traces.map(|trace| {
-                (shift.time(Timestamp(trace.at_unix_nano)), Arc::clone(&agent), trace)
-            }),
-        );
+        self.waiting.extend(traces.map(|trace| ArrivedTrace {
+            at: shift.time(Timestamp(trace.at_unix_nano)),
+            agent: Arc::clone(&agent),
+            trace,
+        }));
         self.told.push(agent);
     }
 
@@ -140,10 +150,10 @@ impl Drops {
     pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
         let mut waiting = mem::take(&mut self.waiting);
         let mut in_turn: Vec<_> = waiting.iter().collect();
-        in_turn.sort_by(|(_, one, a), (_, other, b)| (a.turn(), one).cmp(&(b.turn(), other)));
-        for (at, agent, trace) in in_turn {
-            self.pass(*at, counts);
-            self.count((*at, agent), trace, drift, counts);
+        in_turn.sort_by_key(|told| (told.trace.turn(), &told.agent));
+        for told in in_turn {
+            self.pass(told.at, counts);
+            self.count(told, drift, counts);
         }
         let told = mem::take(&mut self.told);
         let after = told.iter().flat_map(|agent| self.versions_after(agent)).cloned().collect();
@@ -165,16 +175,15 @@ impl Drops {
         any
     }
 
-    /// Notes that something of these agents was rolled out, and, if the report says so, that whatever level that brings is usual: it
+    /// Notes that something of these agents was rolled out, and, if its report says so, that whatever level that brings is usual: it
     /// ends drops, and what does not drop begins anew. Returns whether that is new; `at` is the time, which no step of the clock moves.
     pub(super) fn deploy(
         &mut self,
-        (agents, report): (&AgentKey, &Report),
-        (at, shift): (Timestamp, WallShift),
+        deployment: &Deployment,
+        at: Timestamp,
         shares: &tenants::Shares,
         counts: &mut Counts,
     ) -> bool {
-        let deployment = Deployment::of(agents, report, shift.wall(at));
         let max = self.options.max_deployments;
         let (is_new, over) = self.deployments.insert(deployment.clone(), max, shares);
         counts.add_many("drops", "deployments_forgotten", u64::from(over));
@@ -203,18 +212,32 @@ impl Drops {
     /// usually silent at most.
     pub(super) fn look_at(
         &self,
-        (agent, view): (&AgentKey, &mut AgentView),
+        agent: &AgentKey,
+        view: &mut AgentView,
         drift: &DriftOptions,
         shift: WallShift,
     ) {
         view.deployments = self.deployments(agent);
         let Some(watch) = self.watches.get(agent) else { return };
         view.versions = self.version(agent, watch, drift).into_iter().collect();
-        let streams = watch.streams.iter();
-        view.drops = streams.map(|stream| self.describe(agent, watch, stream, shift)).collect();
+        let streams = watch.streams.iter().map(|(stream, watched)| {
+            let limits = self.shares.limits(&self.options, agent, stream);
+            let before = before(agent, watch).filter(|before| {
+                // What the version before does too is no fault of this one.
+                watched.is_held_against_the_version_before(&limits) && !self.drops(before, stream)
+            });
+            watched.view(stream, &limits, before.map(|key| key.agent_version), shift)
+        });
+        view.drops = streams.collect();
         let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
         view.last_trace_unix_nano = last.map(|last| shift.wall(last).0.to_string());
         view.usual_gap_seconds = watch.gaps.usual();
+    }
+
+    /// Whether a stream of an agent is, or may be, in a drop.
+    fn drops(&self, agent: &AgentKey, stream: &Stream) -> bool {
+        let watch = self.watches.get(agent);
+        watch.and_then(|watch| watch.streams.get(stream.name)).is_some_and(Watched::drops)
     }
 
     fn version(&self, agent: &AgentKey, own: &Watch, drift: &DriftOptions) -> Option<VersionView> {
@@ -292,35 +315,30 @@ impl Drops {
     }
 
     /// Counts what was told of a trace.
-    fn count(
-        &mut self,
-        (at, agent): (Timestamp, &AgentKey),
-        trace: &DoneTrace,
-        drift: &DriftOptions,
-        counts: &mut Counts,
-    ) {
+    fn count(&mut self, told: &ArrivedTrace, drift: &DriftOptions, counts: &mut Counts) {
+        let ArrivedTrace { at, agent, trace } = told;
         let mut watch = match self.watches.get_mut(agent) {
             Some(watch) => watch,
             None => {
                 let begun = self.begin(agent, counts);
-                self.watches.entry(agent.clone()).or_insert(begun)
+                self.watches.entry(AgentKey::clone(agent)).or_insert(begun)
             }
         };
         for (place, stream) in STREAMS.iter().enumerate() {
             let Some(value) = stream.value(trace, watch) else { continue };
             if watch.streams.0[place].is_none() {
                 let left = watch.left_by(agent);
-                let begun = self.begin_stream(left, (agent, stream));
+                let begun = self.begin_stream(agent, stream, left);
                 let Some(own) = self.watches.get_mut(agent) else { return };
                 watch = own;
                 watch.streams.0[place] = Some(begun);
             }
-            let limits = self.shares.limits(&self.options, (agent, stream));
+            let limits = self.shares.limits(&self.options, agent, stream);
             if let Some(watched) = &mut watch.streams.0[place] {
-                watched.observe((at, value), (stream, trace), &limits);
+                watched.observe(stream, value, told, &limits);
             }
         }
-        watch.count(at, trace, self.options.memory);
+        watch.count(*at, trace, self.options.memory);
         let safe = trace.risk_quanta.map(|risk| (Quanta::ONE - risk).clamp(0, Quanta::ONE));
         if let Some(safe) = safe {
             watch.level.observe(Quanta(safe), drift);
@@ -330,11 +348,12 @@ impl Drops {
     /// Begins a stream, with what the version before has left for it.
     fn begin_stream(
         &mut self,
+        agent: &AgentKey,
+        stream: &Stream,
         before: Option<AgentKey>,
-        (agent, stream): (&AgentKey, &Stream),
     ) -> Watched {
         self.shares.add(stream.pages);
-        let limits = self.shares.limits(&self.options, (agent, stream));
+        let limits = self.shares.limits(&self.options, agent, stream);
         let before = before.and_then(|key| self.watches.get_mut(&key));
         let left = before.and_then(|watch| watch.streams.get_mut(stream.name));
         let left = left.map(|watched| watched.detector.bequeath());
@@ -345,55 +364,6 @@ impl Drops {
         }
         watched
     }
-
-    fn describe(
-        &self,
-        agent: &AgentKey,
-        watch: &Watch,
-        (stream, watched): (&'static Stream, &Watched),
-        shift: WallShift,
-    ) -> DropView {
-        let limits = self.shares.limits(&self.options, (agent, stream));
-        let state = watched.state(stream, &limits);
-        let before =
-            before(agent, watch).filter(|_| watched.is_held_against_the_version_before(&limits));
-        // What the version before does too is no fault of this one.
-        let as_well = before
-            .as_ref()
-            .and_then(|key| self.watches.get(key))
-            .is_some_and(|watch| watch.streams.get(stream.name).is_some_and(Watched::drops));
-        let before = before.filter(|_| !as_well).map(|key| key.agent_version);
-        let example = watched.example.clone().unwrap_or_default();
-        let named = |name: String| Some(name).filter(|name| !name.is_empty());
-        DropView {
-            stream: stream.name,
-            pages: stream.pages,
-            severity: match state.severity {
-                Severity::Quiet => "quiet",
-                Severity::Recovering => "recovering",
-                Severity::Warning => "warning",
-                Severity::Critical => "critical",
-            },
-            against: match (state.against, &before) {
-                (Against::Objective, _) => "objective",
-                (Against::Past, None) => "past",
-                (Against::Past, Some(_)) => "version_before",
-            },
-            version_before: before,
-            usual: state.usual,
-            evidence: state.evidence,
-            drop: state.drop.map(|drop| DropFoundView {
-                since_unix_nano: shift.wall(drop.since).0.to_string(),
-                from: drop.from,
-                to: drop.to,
-                traces: drop.traces,
-                confidence: drop.confidence,
-                signal: named(example.cause.signal),
-                tool: named(example.cause.tool),
-                sessions: example.sessions.into_iter().map(SessionName::from).collect(),
-            }),
-        }
-    }
 }
 
 impl Shares {
@@ -403,7 +373,7 @@ impl Shares {
     }
 
     /// What a stream of an agent is held against.
-    fn limits(&self, options: &DropOptions, (agent, stream): (&AgentKey, &Stream)) -> Limits {
+    fn limits(&self, options: &DropOptions, agent: &AgentKey, stream: &Stream) -> Limits {
         if stream.pages {
             options.limits_against(options.objective_of(&agent.agent_name), self.paging)
         } else {

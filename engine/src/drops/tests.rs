@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::*;
 use crate::span::{Report, Source, Target, TraceId};
 use crate::update::{Effort, PartialSum, ScopedId};
+use crate::view::DropView;
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -45,7 +46,7 @@ impl Fixture {
     }
 
     /// Something of these agents was rolled out at this hour; returns whether that was new.
-    fn deploy(&mut self, agents: &AgentKey, (id, accept): (&str, bool), hour: u64) -> bool {
+    fn deploy(&mut self, agents: &AgentKey, id: &str, accept: bool, hour: u64) -> bool {
         let report = Report {
             target: Target::Agent(Box::new(agents.clone())),
             name: DEPLOYMENT.into(),
@@ -58,14 +59,15 @@ impl Fixture {
             time: Timestamp(hour * HOUR),
             tenant: None,
         };
-        let times = (Timestamp(hour * HOUR), WallShift::default());
-        self.drops.deploy((agents, &report), times, &tenants::Shares::default(), &mut self.counts)
+        let at = Timestamp(hour * HOUR);
+        let deployment = Deployment::of(agents, &report, at);
+        self.drops.deploy(&deployment, at, &tenants::Shares::default(), &mut self.counts)
     }
 
     fn view(&self, version: &str) -> Vec<DropView> {
         let mut view = AgentView::default();
-        let of = (&key(version), &mut view);
-        self.drops.look_at(of, &DriftOptions::default(), WallShift::default());
+        let drift = DriftOptions::default();
+        self.drops.look_at(&key(version), &mut view, &drift, WallShift::default());
         view.drops
     }
 
@@ -309,7 +311,7 @@ fn a_new_version_begins_anew_if_its_deployment_accepts_its_level() {
         let mut told = Fixture::new(10);
         failing(&mut told, "1", 1..600, u64::MAX);
         if let Some(accept) = accept {
-            assert!(told.deploy(&key("2"), ("7", accept), 600));
+            assert!(told.deploy(&key("2"), "7", accept, 600));
         }
         let worst = failing(&mut told, "2", 600..1_400, 12);
         (worst, told.view("2")[0].usual)
@@ -327,12 +329,12 @@ fn a_deployment_that_accepts_ends_drops_and_forgets_what_was_usual_of_the_versio
     failing(&mut told, "1", 1..600, u64::MAX);
     assert_eq!(failing(&mut told, "2", 600..660, 2), "critical");
     let other = AgentKey { agent_name: "other".to_owned(), ..key("2") };
-    assert!(told.deploy(&other, ("1", true), 660));
-    assert!(told.deploy(&key("1"), ("1", true), 660));
+    assert!(told.deploy(&other, "1", true, 660));
+    assert!(told.deploy(&key("1"), "1", true, 660));
     assert_eq!(severity(&told, "2", "verdict"), "critical");
     assert_eq!(told.view("1")[0].against, "objective");
     // Of any version.
-    assert!(told.deploy(&key(""), ("1", true), 660));
+    assert!(told.deploy(&key(""), "1", true, 660));
     let view = told.view("2").remove(0);
     assert_eq!((view.severity, view.against), ("quiet", "past"));
     assert!((0.4..0.6).contains(&view.usual), "{}", view.usual);
@@ -343,7 +345,7 @@ fn a_deployment_that_accepts_ends_drops_and_forgets_what_was_usual_of_the_versio
 fn what_traces_take_after_an_accepted_deployment_is_usual() {
     let mut told = Fixture::new(10);
     (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));
-    assert!(told.deploy(&key("1"), ("1", true), 2_000 / 60));
+    assert!(told.deploy(&key("1"), "1", true, 2_000 / 60));
     let warned = (2_000..4_000).any(|minute| {
         told.tell("1", taking(minute, 1, 3));
         severity(&told, "1", "latency") == "warning"
@@ -354,13 +356,13 @@ fn what_traces_take_after_an_accepted_deployment_is_usual() {
 #[test]
 fn deployments_are_shown_with_their_agents_and_count_once() {
     let mut told = Fixture::new(10);
-    assert!(told.deploy(&key("1"), ("a", false), 5));
-    assert!(!told.deploy(&key("1"), ("a", true), 9), "one id is one deployment");
-    assert!(told.deploy(&key("2"), ("", false), 7));
-    assert!(!told.deploy(&key("2"), ("", false), 7));
-    assert!(told.deploy(&key("2"), ("", true), 8));
+    assert!(told.deploy(&key("1"), "a", false, 5));
+    assert!(!told.deploy(&key("1"), "a", true, 9), "one id is one deployment");
+    assert!(told.deploy(&key("2"), "", false, 7));
+    assert!(!told.deploy(&key("2"), "", false, 7));
+    assert!(told.deploy(&key("2"), "", true, 8));
     let of_service = AgentKey { service_name: "shop".to_owned(), ..AgentKey::default() };
-    assert!(told.deploy(&of_service, ("b", false), 6));
+    assert!(told.deploy(&of_service, "b", false, 6));
     let shown = |told: &Fixture, agent: &AgentKey| -> Vec<(String, bool)> {
         let shown = told.drops.deployments(agent).into_iter();
         shown.map(|one| (one.agent_version, one.accepted)).collect()
@@ -383,9 +385,9 @@ fn over_the_bound_the_oldest_deployment_is_forgotten_of_the_tenant_that_has_most
     let mut told = Fixture::new(10);
     told.drops.options.max_deployments = 3;
     let of = |tenant: &str| AgentKey { tenant: tenant.to_owned(), ..AgentKey::default() };
-    assert!(told.deploy(&of("shop"), ("1", false), 1));
+    assert!(told.deploy(&of("shop"), "1", false, 1));
     for id in ["1", "2", "3", "4"] {
-        assert!(told.deploy(&of("bank"), (id, false), 2));
+        assert!(told.deploy(&of("bank"), id, false, 2));
     }
     let names = |tenant: &str| -> Vec<String> {
         told.drops.deployments(&of(tenant)).into_iter().filter_map(|one| one.name).collect()

@@ -4,6 +4,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::stream::PREDICTED;
 use super::*;
+use crate::detect::Severity;
 use crate::span::TraceId;
 use crate::update::Effort;
 
@@ -84,8 +85,8 @@ impl Agent {
     fn severity(&self, stream: &str) -> Option<Severity> {
         let agent = AgentKey::default();
         let watched = self.drops.watches.get(&agent)?.streams.get(stream)?;
-        let of = (&agent, Stream::named(stream)?);
-        let limits = self.drops.shares.limits(&self.drops.options, of);
+        let stream = Stream::named(stream)?;
+        let limits = self.drops.shares.limits(&self.drops.options, &agent, stream);
         Some(watched.detector.state(&limits).severity)
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::ArrivedTrace;
 use super::gaps::Gaps;
 use super::stream::{PREDICTED, STREAMS, Stream, Value};
 use crate::detect::{Against, Detector, DropState, Limits, Severity};
@@ -13,7 +14,9 @@ use crate::predict::learner::Learner;
 use crate::predict::spread::Spread;
 use crate::saved;
 use crate::span::Timestamp;
+use crate::time::WallShift;
 use crate::update::{AgentKey, DoneTrace, Effort, ScopedId};
+use crate::view::{DropFoundView, DropView, SessionName};
 
 /// One agent version.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -168,10 +171,12 @@ impl Watched {
     /// Takes the next value.
     pub(super) fn observe(
         &mut self,
-        (at, value): (Timestamp, Value),
-        (stream, trace): (&Stream, &DoneTrace),
+        stream: &Stream,
+        value: Value,
+        told: &ArrivedTrace,
         limits: &Limits,
     ) {
+        let (at, trace) = (told.at, &told.trace);
         let cause = || Cause::of(stream, trace);
         if value.bad {
             let cause = cause();
@@ -191,8 +196,49 @@ impl Watched {
         }
     }
 
+    /// What is said of it; `before` is the version before, if it is held against that.
+    pub(super) fn view(
+        &self,
+        stream: &'static Stream,
+        limits: &Limits,
+        before: Option<String>,
+        shift: WallShift,
+    ) -> DropView {
+        let state = self.state(stream, limits);
+        let example = self.example.clone().unwrap_or_default();
+        let named = |name: String| Some(name).filter(|name| !name.is_empty());
+        DropView {
+            stream: stream.name,
+            pages: stream.pages,
+            severity: match state.severity {
+                Severity::Quiet => "quiet",
+                Severity::Recovering => "recovering",
+                Severity::Warning => "warning",
+                Severity::Critical => "critical",
+            },
+            against: match (state.against, &before) {
+                (Against::Objective, _) => "objective",
+                (Against::Past, None) => "past",
+                (Against::Past, Some(_)) => "version_before",
+            },
+            version_before: before,
+            usual: state.usual,
+            evidence: state.evidence,
+            drop: state.drop.map(|drop| DropFoundView {
+                since_unix_nano: shift.wall(drop.since).0.to_string(),
+                from: drop.from,
+                to: drop.to,
+                traces: drop.traces,
+                confidence: drop.confidence,
+                signal: named(example.cause.signal),
+                tool: named(example.cause.tool),
+                sessions: example.sessions.into_iter().map(SessionName::from).collect(),
+            }),
+        }
+    }
+
     /// What it has come to; a stream that does not page warns at most.
-    pub(super) fn state(&self, stream: &Stream, limits: &Limits) -> DropState {
+    fn state(&self, stream: &Stream, limits: &Limits) -> DropState {
         let state = self.detector.state(limits);
         let most = if stream.pages { Severity::Critical } else { Severity::Warning };
         DropState { severity: state.severity.min(most), ..state }

@@ -59,7 +59,7 @@ pub fn evaluate(
         }
         for (what, rule, threshold) in stage {
             asked.push(rule);
-            judged(&mut found, what, (rule, threshold), judgements.get(rule));
+            judged(&mut found, what, rule, threshold, judgements.get(rule));
         }
     }
     found.details.insert("judge_calls", json!(asked));
@@ -75,7 +75,8 @@ pub(super) fn rules(spec: &CorrectnessSpec) -> impl Iterator<Item = &str> {
 pub(super) fn judged(
     found: &mut Findings,
     what: &str,
-    (rule, threshold): (&str, f64),
+    rule: &str,
+    threshold: f64,
     judgement: Option<&Judgement>,
 ) {
     let outcome = match judgement {

@@ -58,7 +58,7 @@ pub fn evaluate(
             min_results(&mut found, spec, &results);
             let text = text(&results).to_lowercase();
             sources(&mut found, spec, &text);
-            facts(&mut found, (spec, correctness), &results, &text);
+            facts(&mut found, spec, correctness, &results, &text);
         }
         Err(why) => found.cannot(&why),
     }
@@ -185,7 +185,8 @@ fn sources(found: &mut Findings, spec: &RetrievalSpec, text: &str) {
 
 fn facts(
     found: &mut Findings,
-    (spec, correctness): (&RetrievalSpec, Option<&CorrectnessSpec>),
+    spec: &RetrievalSpec,
+    correctness: Option<&CorrectnessSpec>,
     results: &Results,
     text: &str,
 ) {

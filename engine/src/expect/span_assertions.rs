@@ -185,9 +185,8 @@ fn check(
             (pattern.search(value) == Ok(true), format!("has /{}/", pattern.source()))
         }
         SpanCheck::Judge(rubric) => {
-            let rule = (rubric.rule.as_str(), rubric.threshold);
             let judgement = judgements.get(&judge::key(&rubric.rule, value));
-            return judged(found, what, rule, judgement);
+            return judged(found, what, &rubric.rule, rubric.threshold, judgement);
         }
     };
     found.check(

@@ -83,7 +83,7 @@ impl Learned {
         let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
         let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
         let name = session.name();
-        let predicted = self.model.predict(Whole::Session, (&name, task), &session.took);
+        let predicted = self.model.predict(Whole::Session, &name, task, &session.took);
         let Some(predicted) = predicted else { return };
         session.effort = Some(predicted.ranked.effort);
         session.predicted_failure = Some(predicted.failure);
@@ -95,7 +95,7 @@ impl Learned {
     pub fn look_at_trace(&self, session: &ScopedId, trace: &mut TraceView) -> Option<Prediction> {
         let task = trace.attempt.as_ref().and_then(|attempt| attempt.task.as_deref());
         let took = trace.took.as_ref()?;
-        let predicted = self.model.predict(Whole::Trace, (session, task), took)?;
+        let predicted = self.model.predict(Whole::Trace, session, task, took)?;
         trace.effort = Some(predicted.ranked.effort);
         trace.predicted_failure = Some(predicted.failure);
         Some(predicted)

@@ -45,61 +45,59 @@ pub struct Feature {
 /// The features; the first is the intercept.
 pub const FEATURES: [Feature; 15] = [
     // A quarter of the runs fails, as far as is known: anything from 6 to 64 % within two standard deviations.
-    feature("base", "How often this agent's runs fail", (-1.1, 1.5), |_| 1.0),
-    feature("effort", "More effort than the agent's other runs", (3.0, 2.0), |run| {
-        run.effort - 0.5
-    }),
+    feature("base", "How often this agent's runs fail", -1.1, 1.5, |_| 1.0),
+    feature("effort", "More effort than the agent's other runs", 3.0, 2.0, |run| run.effort - 0.5),
     feature(
         "task_effort",
         "More effort among runs of the same task than among all",
-        (0.0, 1.0),
+        0.0,
+        1.0,
         |run| run.among_task.map_or(0.0, |rank| rank - run.effort),
     ),
-    feature("model_calls", "Model calls beyond the rest of the effort", (0.0, 1.0), |run| {
+    feature("model_calls", "Model calls beyond the rest of the effort", 0.0, 1.0, |run| {
         run.beyond(Measure::ModelCalls)
     }),
-    feature("output_tokens", "Tokens written beyond the rest of the effort", (0.0, 1.0), |run| {
+    feature("output_tokens", "Tokens written beyond the rest of the effort", 0.0, 1.0, |run| {
         run.beyond(Measure::OutputTokens)
     }),
-    feature("cost", "Dollars beyond the rest of the effort", (0.0, 1.0), |run| {
+    feature("cost", "Dollars beyond the rest of the effort", 0.0, 1.0, |run| {
         run.beyond(Measure::Cost)
     }),
-    feature("duration", "Time beyond the rest of the effort", (0.0, 1.0), |run| {
+    feature("duration", "Time beyond the rest of the effort", 0.0, 1.0, |run| {
         run.beyond(Measure::Duration)
     }),
     feature(
         "longest_call",
         "A longer single call beyond the rest of the effort",
-        (0.0, 1.0),
+        0.0,
+        1.0,
         |run| run.beyond(Measure::LongestCall),
     ),
-    feature("answer", "A longer last answer than usual", (0.0, 1.0), |run| {
+    feature("answer", "A longer last answer than usual", 0.0, 1.0, |run| {
         run.beyond(Measure::Answer)
     }),
-    feature("failed_calls", "Share of tool calls that failed", (0.5, 1.0), |run| run.failed_share),
-    feature("failed_model_calls", "Share of model calls that failed", (0.0, 1.0), |run| {
+    feature("failed_calls", "Share of tool calls that failed", 0.5, 1.0, |run| run.failed_share),
+    feature("failed_model_calls", "Share of model calls that failed", 0.0, 1.0, |run| {
         run.failed_models
     }),
-    feature(
-        "stopped",
-        "A model call, or the agent, was stopped before its end",
-        (0.0, 1.0),
-        |run| f64::from(u8::from(run.stopped)),
-    ),
-    feature("last_tool", "How other runs went that called the same tool last", (1.0, 0.5), |run| {
+    feature("stopped", "A model call, or the agent, was stopped before its end", 0.0, 1.0, |run| {
+        f64::from(u8::from(run.stopped))
+    }),
+    feature("last_tool", "How other runs went that called the same tool last", 1.0, 0.5, |run| {
         run.of_tool
     }),
     // Models differ in what they take and in how often they fail: without it, what they take would stand for which of them it was.
-    feature("model", "How other runs went that called the same models", (1.0, 0.5), |run| {
+    feature("model", "How other runs went that called the same models", 1.0, 0.5, |run| {
         run.of_models
     }),
-    feature("task", "How other runs of the same task went", (1.0, 0.5), |run| run.of_task),
+    feature("task", "How other runs of the same task went", 1.0, 0.5, |run| run.of_task),
 ];
 
 const fn feature(
     name: &'static str,
     doc: &'static str,
-    (prior, spread): (f64, f64),
+    prior: f64,
+    spread: f64,
     value: fn(&Inputs) -> f64,
 ) -> Feature {
     Feature { name, doc, prior, spread, value }
@@ -299,10 +297,11 @@ impl Model {
     pub fn predict(
         &self,
         whole: Whole,
-        (session, task): (&ScopedId, Option<&str>),
+        session: &ScopedId,
+        task: Option<&str>,
         effort: &Effort,
     ) -> Option<Prediction> {
-        let (ranked, row) = self.row(session, task, (whole, effort))?;
+        let (ranked, row) = self.row(whole, session, task, effort)?;
         let mut carried_by = [0.0; N];
         for ((carried, value), coefficient) in carried_by.iter_mut().zip(row).zip(self.coefficients)
         {
@@ -328,14 +327,15 @@ impl Model {
     }
 
     fn row_of(&self, run: &KnownRun) -> Option<(Ranked, Row)> {
-        self.row(&run.session, run.task.as_deref(), (Whole::Session, &run.effort))
+        self.row(Whole::Session, &run.session, run.task.as_deref(), &run.effort)
     }
 
     fn row(
         &self,
+        whole: Whole,
         session: &ScopedId,
         task: Option<&str>,
-        (whole, effort): (Whole, &Effort),
+        effort: &Effort,
     ) -> Option<(Ranked, Row)> {
         let ranked_among =
             |ranking: &Ranking| ranked(effort, |measure, value| ranking.rank(measure, value));
@@ -530,7 +530,7 @@ mod tests {
         task: Option<&str>,
         calls: u64,
     ) -> Option<Prediction> {
-        model.predict(Whole::Session, (session, task), &effort(calls))
+        model.predict(Whole::Session, session, task, &effort(calls))
     }
 
     fn chance(model: &Model, calls: u64, task: Option<&str>) -> f64 {
@@ -583,7 +583,7 @@ mod tests {
         let model = Model::new(rankings(), &known);
         let last = |id: &str, last_tool| {
             let effort = Effort { last_tool, ..effort(50) };
-            model.predict(Whole::Session, (&session(id), None), &effort).unwrap()
+            model.predict(Whole::Session, &session(id), None, &effort).unwrap()
         };
         assert!(last("another", Some(1)).failure > 0.6);
         assert!(last("another", Some(2)).failure < 0.2 && last("another", None).failure < 0.2);
@@ -594,7 +594,7 @@ mod tests {
         assert!(own.carried_by[at] < other.carried_by[at]);
         let untold = Model::new(rankings(), &[]);
         let effort = Effort { last_tool: Some(1), ..effort(50) };
-        let said = untold.predict(Whole::Session, (&session("s"), None), &effort).unwrap();
+        let said = untold.predict(Whole::Session, &session("s"), None, &effort).unwrap();
         assert!(said.carried_by[at].abs() < 1e-12);
     }
 
@@ -611,7 +611,7 @@ mod tests {
         let model = Model::new(rankings(), &known);
         let failure = |model: &Model, last_models, calls| {
             let effort = Effort { last_models, ..effort(calls) };
-            model.predict(Whole::Session, (&session("another"), None), &effort).unwrap().failure
+            model.predict(Whole::Session, &session("another"), None, &effort).unwrap().failure
         };
         for models in [Some(1), Some(2)] {
             let (least, most) = if models == Some(1) { (2, 39) } else { (62, 99) };
@@ -636,7 +636,7 @@ mod tests {
         let odd = |run: KnownRun| if run.failed { stopped(run) } else { run };
         let known: Vec<KnownRun> = known.into_iter().map(odd).collect();
         let of = |model: &Model, effort: Effort| {
-            model.predict(Whole::Session, (&session("s"), None), &effort).unwrap().failure
+            model.predict(Whole::Session, &session("s"), None, &effort).unwrap().failure
         };
         let told = |effort: Effort| Effort { stopped_calls: 1, failed_model_calls: 2, ..effort };
         let untold = Model::new(rankings(), &[]);

@@ -140,14 +140,14 @@ fn unweighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Sh
     let alone = share * (1.0 - share) / runs;
     let powered = others.and_then(|others| powered_mean(told, others, None));
     let powered = powered.and_then(|mean| {
-        let worth = runs * spared(alone, (mean.variance, runs))?;
+        let worth = runs * spared(alone, mean.variance, runs)?;
         Some(Share { estimate: mean.estimate.clamp(0.0, 1.0), worth })
     });
     (Share { estimate: share, worth: runs }, powered)
 }
 
 /// How many times the variance of labels alone is that with predictions, whose weight was tuned on as many runs; `None` where it is none less.
-fn spared(alone: f64, (powered, runs): (f64, f64)) -> Option<f64> {
+fn spared(alone: f64, powered: f64, runs: f64) -> Option<f64> {
     let powered = powered * (runs - 1.0) / (runs - 2.0);
     (powered > 0.0 && powered < alone).then(|| alone / powered)
 }
@@ -167,7 +167,7 @@ fn weighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Shar
         let all = (own + others.mean * many) / (runs + many);
         (runs + many, Some((all, others.variance / (runs + many))))
     });
-    let (variance, middle) = stratified(told, (total, label), many);
+    let (variance, middle) = stratified(told, total, label, many);
     let share = Share { estimate: label, worth: middle * (1.0 - middle) / variance };
     let squares = |of: &dyn Fn(&LabelledRun) -> f64| -> f64 {
         told.iter().map(|run| share_of(run).powi(2) * of(run)).sum()
@@ -179,13 +179,13 @@ fn weighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Shar
     let rest = squares(&|run| (run.label - label - tuned * (run.predictor - predictor)).powi(2));
     // As many runs as these are worth; few of great weight say nothing.
     let kish = 1.0 / squares(&|_| 1.0);
-    let spared = spared(alone, (rest + tuned * tuned * spread, kish)).filter(|_| kish > 2.0);
+    let spared = spared(alone, rest + tuned * tuned * spread, kish).filter(|_| kish > 2.0);
     let estimate = (label + tuned * (all - predictor)).clamp(0.0, 1.0);
     (share, spared.map(|spared| Share { estimate, worth: share.worth * spared }))
 }
 
 /// The variance of the weighted share by what runs of each probability have, and the share that it goes by.
-fn stratified(told: &[LabelledRun], (total, label): (f64, f64), many: f64) -> (f64, f64) {
+fn stratified(told: &[LabelledRun], total: f64, label: f64, many: f64) -> (f64, f64) {
     let mut runs: Vec<&LabelledRun> = told.iter().collect();
     let chance = |run: &LabelledRun| run.probability.unwrap_or(1.0);
     runs.sort_by(|one, other| chance(one).total_cmp(&chance(other)));

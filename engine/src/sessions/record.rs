@@ -574,7 +574,7 @@ impl TraceRecord {
     fn spent(&self) -> Spent {
         let Course { calls, llm_calls, adjacent_tool_repeats, .. } = &*self.course;
         let tools = calls.iter().map(|call| call.error);
-        Spent::new((self.tokens(), self.cost()), tools, *llm_calls, *adjacent_tool_repeats)
+        Spent::new(self.tokens(), self.cost(), tools, *llm_calls, *adjacent_tool_repeats)
     }
 
     /// What it has given; `None` while it is not done.

@@ -238,7 +238,11 @@ fn spent(
         .map(|span| {
             let model = span.model.as_ref();
             let cost = |model: &Model<'_>| {
-                model.cost.or_else(|| prices.of_model(priced(model)?, &model.tokens))
+                let of_tokens = || {
+                    let (name, shipped) = priced(model)?;
+                    prices.of_model(name, shipped, &model.tokens)
+                };
+                model.cost.or_else(of_tokens)
             };
             Spend {
                 start: span.start,
@@ -289,8 +293,10 @@ fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(String, 
     let mut models: BTreeMap<&str, u64> = BTreeMap::new();
     let tells = |model: &&Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
     for model in unpriced.iter().filter_map(|span| span.model.as_ref()).filter(tells) {
-        if let Some(name) = priced(model).filter(|name| prices.lacks(*name)) {
-            *models.entry(name.0).or_default() += 1;
+        if let Some((name, shipped)) = priced(model)
+            && prices.lacks(name, shipped)
+        {
+            *models.entry(name).or_default() += 1;
         }
     }
     models.into_iter().map(|(name, calls)| (name.to_owned(), calls)).collect()

@@ -484,13 +484,15 @@ impl Spent {
     /// All that a trace says it has spent.
     pub fn of(update: &TraceUpdate) -> Self {
         let tools = update.tools.iter().map(|tool| tool.error);
-        let told = (update.tokens.unwrap_or_default(), update.cost_quanta);
-        Self::new(told, tools, update.llm_calls, update.adjacent_tool_repeats)
+        let tokens = update.tokens.unwrap_or_default();
+        let repeats = update.adjacent_tool_repeats;
+        Self::new(tokens, update.cost_quanta, tools, update.llm_calls, repeats)
     }
 
     /// What so many tokens, such a cost in 1e-12 USD, and calls come to; of each tool call it is told whether it failed.
     pub fn new(
-        (tokens, cost): (Tokens, Option<i64>),
+        tokens: Tokens,
+        cost: Option<i64>,
         tools: impl Iterator<Item = Option<bool>>,
         model_calls: u64,
         adjacent_tool_repeats: u64,

@@ -1,5 +1,7 @@
 //! A turn of an agent as the demo tells it, and as OTLP: spans as the GenAI conventions name them.
 
+use std::ops::Range;
+
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -79,7 +81,7 @@ impl Turn {
     /// Only these steps, one after the other from `start` on: the turn still runs.
     pub(super) fn running(
         &self,
-        steps: std::ops::Range<usize>,
+        steps: Range<usize>,
         start: u64,
         number: u64,
     ) -> ExportTraceServiceRequest {
@@ -102,18 +104,18 @@ impl Turn {
         let mut spans = Vec::new();
         for (place, step) in steps {
             let end = at + step.ms() * MILLI;
-            spans.extend(self.step(step, (at, end), (place, number)));
+            spans.extend(self.step(step, at..end, place, number));
             at = end + BETWEEN * MILLI;
         }
         spans
     }
 
-    fn step(&self, step: &Step, times: (u64, u64), (place, number): (usize, u64)) -> Vec<Span> {
+    fn step(&self, step: &Step, times: Range<u64>, place: usize, number: u64) -> Vec<Span> {
         let root = self.span_id(number, "root");
         let id = self.span_id(number, &format!("step {place}"));
         match step {
             Step::Model { tokens, cost, .. } => {
-                vec![self.model((id, root), times, (*tokens, *cost))]
+                vec![self.model(blank(id, root, times), *tokens, *cost)]
             }
             Step::Tool { name, arguments, result, by, .. } => {
                 let mut attributes = vec![
@@ -130,20 +132,21 @@ impl Turn {
                         text("gen_ai.operation.name", "invoke_agent"),
                         text("gen_ai.agent.name", by),
                     ];
-                    self.span(format!("invoke_agent {by}"), (id, root.clone()), times, attributes)
+                    let span = blank(id, root.clone(), times.clone());
+                    self.span(span, format!("invoke_agent {by}"), attributes)
                 });
                 // It asks a model of its own what to call, for a third of its time.
-                let asked = times.0 + (times.1 - times.0) / 3;
+                let asked = times.start + (times.end - times.start) / 3;
                 let thought = sub.as_ref().map(|sub| {
                     let id = self.span_id(number, &format!("thought {place}"));
-                    let ids = (id, sub.span_id.clone());
-                    self.model(ids, (times.0 + MILLI, asked), (SUB_TOKENS, SUB_COST))
+                    let span = blank(id, sub.span_id.clone(), times.start + MILLI..asked);
+                    self.model(span, SUB_TOKENS, SUB_COST)
                 });
                 let parent = sub.as_ref().map_or(root, |sub| sub.span_id.clone());
                 let times =
-                    if sub.is_some() { (asked + 2 * MILLI, times.1 - 2 * MILLI) } else { times };
-                let mut call =
-                    self.span(format!("execute_tool {name}"), (id, parent), times, attributes);
+                    if sub.is_some() { asked + 2 * MILLI..times.end - 2 * MILLI } else { times };
+                let span = blank(id, parent, times);
+                let mut call = self.span(span, format!("execute_tool {name}"), attributes);
                 if let Err(why) = result {
                     call.status = failed(why);
                     call.attributes.push(text("error.type", why));
@@ -157,12 +160,7 @@ impl Turn {
     }
 
     /// A call of the agent's model.
-    fn model(
-        &self,
-        ids: (Vec<u8>, Vec<u8>),
-        times: (u64, u64),
-        (tokens, cost): ((f64, f64), f64),
-    ) -> Span {
+    fn model(&self, span: Span, tokens: (f64, f64), cost: f64) -> Span {
         let attributes = vec![
             text("gen_ai.operation.name", "chat"),
             text("gen_ai.request.model", self.agent.model),
@@ -170,7 +168,7 @@ impl Turn {
             float("gen_ai.usage.output_tokens", tokens.1),
             float("gen_ai.usage.cost", cost),
         ];
-        self.span(format!("chat {}", self.agent.model), ids, times, attributes)
+        self.span(span, format!("chat {}", self.agent.model), attributes)
     }
 
     fn root(&self, start: u64, end: u64, number: u64) -> Span {
@@ -186,32 +184,17 @@ impl Turn {
             text("gen_ai.input.messages", &said("user", self.question)),
             text("gen_ai.output.messages", &said("assistant", &self.answer)),
         ];
-        let ids = (self.span_id(number, "root"), Vec::new());
-        let name = format!("invoke_agent {}", self.agent.name);
-        let span = self.span(name, ids, (start, end), attributes);
+        let span = blank(self.span_id(number, "root"), Vec::new(), start..end);
+        let span = self.span(span, format!("invoke_agent {}", self.agent.name), attributes);
         let status = if self.failed { failed("the turn failed") } else { None };
         Span { trace_id: self.trace_id(number), status, ..span }
     }
 
-    fn span(
-        &self,
-        name: String,
-        (span_id, parent_span_id): (Vec<u8>, Vec<u8>),
-        (start_time_unix_nano, end_time_unix_nano): (u64, u64),
-        mut attributes: Vec<KeyValue>,
-    ) -> Span {
+    /// A blank span, filled in.
+    fn span(&self, blank: Span, name: String, mut attributes: Vec<KeyValue>) -> Span {
         // A part that comes before its root says whose it is, too.
         attributes.push(text("session.id", &self.session));
-        Span {
-            name,
-            span_id,
-            parent_span_id,
-            start_time_unix_nano,
-            end_time_unix_nano,
-            attributes,
-            kind: 1,
-            ..Span::default()
-        }
+        Span { name, attributes, kind: 1, ..blank }
     }
 
     fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
@@ -232,6 +215,17 @@ impl Turn {
     fn span_id(&self, number: u64, part: &str) -> Vec<u8> {
         let name = format!("{} {part}", self.session);
         xxh3_64_with_seed(name.as_bytes(), number).to_be_bytes().into()
+    }
+}
+
+/// A span of which nothing is known but its place in the trace, and its times.
+fn blank(span_id: Vec<u8>, parent_span_id: Vec<u8>, times: Range<u64>) -> Span {
+    Span {
+        span_id,
+        parent_span_id,
+        start_time_unix_nano: times.start,
+        end_time_unix_nano: times.end,
+        ..Span::default()
     }
 }
 

@@ -12,102 +12,135 @@ use crate::engine::assemble::Assemble;
 use crate::engine::assemble::texts::SpanBatch;
 use crate::engine::route::Route;
 use crate::engine::span::Timestamp;
-use crate::engine::update::TraceUpdate;
+use crate::engine::update::{Barrier, TraceUpdate};
 use crate::judge;
 
 /// How many timers of traces a task runs before it hands on what came of them, and others have their turn: what a trace has come
 /// to takes many times the memory of the trace, so that of thousands, done at once, it is never there for all.
 const TIMERS: usize = 64;
 
-/// Runs one assemble shard until its channel closes.
-pub(in crate::daemon) async fn run(
-    shard: usize,
-    mut stage: Assemble,
-    (mut inbox, sessions): (mpsc::Receiver<ToAssemble>, Vec<mpsc::Sender<ToSessions>>),
-    (route, mut full): (Route, Vec<watch::Receiver<FullSessions>>),
-    common: Common,
-) {
-    // What an earlier process has asked and not been told, one by one: each is as large as a trace.
-    for id in stage.unanswered() {
-        stage.ask_again(id);
-        ask(&mut stage, &common, common.clock.now());
-    }
-    let mut burst = Vec::with_capacity(BURST);
-    loop {
-        let wait = sleep_until(stage.poll_timeout(), &common.clock);
-        tokio::select! {
-            taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
-            () = wait => {}
+/// One assemble shard, and who takes what it says.
+pub(in crate::daemon) struct AssembleTask {
+    pub(in crate::daemon) shard: usize,
+    pub(in crate::daemon) stage: Assemble,
+    pub(in crate::daemon) sessions: Vec<mpsc::Sender<ToSessions>>,
+    pub(in crate::daemon) route: Route,
+    pub(in crate::daemon) common: Common,
+}
+
+impl AssembleTask {
+    /// Runs the shard until its channel closes; the session shards tell in `full` what they have no room for.
+    pub(in crate::daemon) async fn run(
+        mut self,
+        mut inbox: mpsc::Receiver<ToAssemble>,
+        mut full: Vec<watch::Receiver<FullSessions>>,
+    ) {
+        // What an earlier process has asked and not been told, one by one: each is as large as a trace.
+        for id in self.stage.unanswered() {
+            self.stage.ask_again(id);
+            self.ask(self.common.clock.now());
         }
-        let now = common.clock.now();
-        common.judge.iter().for_each(|judge| stage.attend(judge.attention(now)));
-        // Fails only while the daemon goes down.
-        if full.iter().any(|full| full.has_changed().unwrap_or(false)) {
-            let named = full.iter_mut().flat_map(|full| full.borrow_and_update().clone());
-            stage.refuse_traces_of(named.collect());
-        }
-        let (mut acknowledgements, mut taken) = (Vec::new(), 0);
-        for message in burst.drain(..) {
-            match message {
-                ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
-                    taken += share.spans.len() + share.inputs.len();
-                    let before = stage.refused();
-                    stage.spans(SpanBatch { all: spans, places: share.spans }, arrival);
-                    share.inputs.into_iter().for_each(|input| stage.handle(input, arrival));
-                    let after = stage.refused();
-                    let left_out = LeftOut {
-                        trace_full: after.trace_full.saturating_sub(before.trace_full),
-                        session_full: after.session_full.saturating_sub(before.session_full),
-                    };
-                    acknowledgements.push((acknowledge, left_out));
-                }
-                ToAssemble::Barrier(barrier) => {
-                    // What came before it goes before it, and only that is saved.
-                    stage.tell_all();
-                    if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
-                        return;
+        let mut burst = Vec::with_capacity(BURST);
+        loop {
+            let wait = sleep_until(self.stage.poll_timeout(), &self.common.clock);
+            tokio::select! {
+                taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
+                () = wait => {}
+            }
+            let now = self.common.clock.now();
+            self.common.judge.iter().for_each(|judge| self.stage.attend(judge.attention(now)));
+            // Fails only while the daemon goes down.
+            if full.iter().any(|full| full.has_changed().unwrap_or(false)) {
+                let named = full.iter_mut().flat_map(|full| full.borrow_and_update().clone());
+                self.stage.refuse_traces_of(named.collect());
+            }
+            let (mut acknowledgements, mut taken) = (Vec::new(), 0);
+            for message in burst.drain(..) {
+                match message {
+                    ToAssemble::Inputs { spans, share, now: arrival, acknowledge } => {
+                        taken += share.spans.len() + share.inputs.len();
+                        let before = self.stage.refused();
+                        self.stage.spans(SpanBatch { all: spans, places: share.spans }, arrival);
+                        share
+                            .inputs
+                            .into_iter()
+                            .for_each(|input| self.stage.handle(input, arrival));
+                        let after = self.stage.refused();
+                        let left_out = LeftOut {
+                            trace_full: after.trace_full.saturating_sub(before.trace_full),
+                            session_full: after.session_full.saturating_sub(before.session_full),
+                        };
+                        acknowledgements.push((acknowledge, left_out));
                     }
-                    ask(&mut stage, &common, now);
-                    save(&common, barrier, || Some((format!("assemble/{shard}"), stage.save())));
-                    for session in &sessions {
-                        if session.send(ToSessions::Barrier(shard, barrier)).await.is_err() {
+                    ToAssemble::Barrier(barrier) => {
+                        if self.pass(barrier, now).await.is_err() {
                             return;
                         }
                     }
                 }
             }
+            // A trace has two timers, and spans: they keep up with what comes, and what comes does not wait for all of them.
+            let mut owed = 2 * taken;
+            loop {
+                let all = self.stage.handle_some_timeouts(now, TIMERS);
+                if self.hand_on(now).await.is_err() {
+                    return;
+                }
+                self.ask(now);
+                // A sender that has gone does not need to know.
+                for (acknowledge, left_out) in acknowledgements.drain(..) {
+                    let _ = acknowledge.send(left_out);
+                }
+                owed = owed.saturating_sub(TIMERS);
+                if all || (owed == 0 && !inbox.is_empty()) {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            let source = format!("assemble/{}", self.shard);
+            self.common.health.counts(&source, self.stage.counts().iter());
+            self.common.health.held("traces", &source, self.stage.open_traces());
+            self.common.health.open_traces(&source, self.stage.ages(now));
         }
-        // A trace has two timers, and spans: they keep up with what comes, and what comes does not wait for all of them.
-        let mut owed = 2 * taken;
-        loop {
-            let all = stage.handle_some_timeouts(now, TIMERS);
-            if hand_on(shard, &mut stage, &sessions, route, now).await.is_err() {
-                return;
-            }
-            ask(&mut stage, &common, now);
-            // A sender that has gone does not need to know.
-            for (acknowledge, left_out) in acknowledgements.drain(..) {
-                let _ = acknowledge.send(left_out);
-            }
-            owed = owed.saturating_sub(TIMERS);
-            if all || (owed == 0 && !inbox.is_empty()) {
-                break;
-            }
-            tokio::task::yield_now().await;
+    }
+
+    /// A barrier has come in: what came before it goes before it, and only that is saved.
+    async fn pass(&mut self, barrier: Barrier, now: Timestamp) -> Result<(), Gone> {
+        self.stage.tell_all();
+        self.hand_on(now).await?;
+        self.ask(now);
+        let Self { shard, stage, common, .. } = &*self;
+        save(common, barrier, || Some((format!("assemble/{shard}"), stage.save())));
+        for session in &self.sessions {
+            session.send(ToSessions::Barrier(*shard, barrier)).await.map_err(|_| Gone)?;
         }
-        let source = format!("assemble/{shard}");
-        common.health.counts(&source, stage.counts().iter());
-        common.health.held("traces", &source, stage.open_traces());
-        common.health.open_traces(&source, stage.ages(now));
+        Ok(())
+    }
+
+    /// Offers the judge and the embedding model, if there are any, what the stage would ask them.
+    fn ask(&mut self, now: Timestamp) {
+        let Self { stage, common, .. } = self;
+        offer(stage, common.embedder.as_ref(), common.judge.as_ref(), now);
+    }
+
+    /// Sends what the stage has to say; fails when the daemon is going down, and what is lost was never
+    /// acknowledged.
+    async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
+        let mut parts: BTreeMap<usize, Vec<TraceUpdate>> = BTreeMap::new();
+        for update in self.stage.drain() {
+            let session = update.session.as_ref();
+            let to = session.map_or(0, |session| self.route.session(&session.tenant, &session.id));
+            parts.entry(to).or_default().push(update);
+        }
+        for (to, updates) in parts {
+            let message = ToSessions::Traces(self.shard, updates, now);
+            self.sessions[to].send(message).await.map_err(|_| Gone)?;
+        }
+        Ok(())
     }
 }
 
-/// Offers the judge and the embedding model, if there are any, what the stage would ask them.
-fn ask(stage: &mut Assemble, common: &Common, now: Timestamp) {
-    offer(stage, common.embedder.as_ref(), common.judge.as_ref(), now);
-}
-
-/// Likewise, by themselves.
+/// Offers these, as far as there are any, what the stage would ask them.
 pub(in crate::daemon) fn offer(
     stage: &mut Assemble,
     embedder: Option<&embed::Handle>,
@@ -121,25 +154,4 @@ pub(in crate::daemon) fn offer(
         stage.requests().into_iter().for_each(|request| judge.offer(request, now));
         stage.attend(judge.attention(now));
     }
-}
-
-/// Sends what an assemble stage has to say; fails when the daemon is going down, and what is lost was never
-/// acknowledged.
-async fn hand_on(
-    shard: usize,
-    stage: &mut Assemble,
-    sessions: &[mpsc::Sender<ToSessions>],
-    route: Route,
-    now: Timestamp,
-) -> Result<(), Gone> {
-    let mut parts: BTreeMap<usize, Vec<TraceUpdate>> = BTreeMap::new();
-    for update in stage.drain() {
-        let session = update.session.as_ref();
-        let to = session.map_or(0, |session| route.session(&session.tenant, &session.id));
-        parts.entry(to).or_default().push(update);
-    }
-    for (to, updates) in parts {
-        sessions[to].send(ToSessions::Traces(shard, updates, now)).await.map_err(|_| Gone)?;
-    }
-    Ok(())
 }

@@ -15,95 +15,16 @@ use crate::engine::span::Timestamp;
 use crate::engine::update::{Barrier, SessionUpdate};
 use crate::webhook::{self, Runaway};
 
-/// The channels of a session task, and who it is.
-struct SessionTask {
+/// One session shard, and who takes what it says.
+pub(in crate::daemon) struct SessionTask {
     shard: usize,
     stage: Sessions,
     session_store: Box<dyn SessionStore + Send>,
     agents: mpsc::Sender<ToAgents>,
-    alignment: Alignment,
-    waiting: Waiting<ToSessions>,
     // Of all that changed, and of what is urgent.
     pace: Pace,
     urgent: Pace,
     common: Common,
-}
-
-/// Runs one session shard until its channel closes.
-pub(in crate::daemon) async fn run(
-    shard: usize,
-    (stage, session_store): (Sessions, Box<dyn SessionStore + Send>),
-    (mut inbox, agents): (mpsc::Receiver<ToSessions>, mpsc::Sender<ToAgents>),
-    (inputs, full): (usize, watch::Sender<FullSessions>),
-    common: Common,
-) {
-    let (alignment, waiting) = (Alignment::new(inputs), Waiting::new());
-    let (pace, urgent) = (Pace::default(), Pace::default());
-    let mut task = SessionTask {
-        shard,
-        stage,
-        session_store,
-        agents,
-        alignment,
-        waiting,
-        pace,
-        urgent,
-        common,
-    };
-    let mut burst = Vec::with_capacity(BURST);
-    let mut shift = task.common.clock.shift();
-    loop {
-        let paces = [task.pace.due(), task.urgent.due()];
-        let due = paces.into_iter().chain([task.stage.poll_timeout()]).flatten().min();
-        let wait = sleep_until(due, &task.common.clock);
-        tokio::select! {
-            taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
-            () = wait => {}
-            () = task.common.clock.stepped_from(shift) => {}
-        }
-        let now = task.common.clock.now();
-        shift = task.common.clock.shift();
-        task.stage.shift_to(shift);
-        let mut left: VecDeque<ToSessions> = burst.drain(..).collect();
-        while let Some(message) = left.pop_front() {
-            let Some(message) = task.waiting.admit(message) else { continue };
-            if let ToSessions::Barrier(from, barrier) = message {
-                let saves = barrier.log_sequence.is_some();
-                if !task.alignment.complete(barrier) {
-                    task.waiting.past.extend(saves.then_some(from));
-                    continue;
-                }
-                if task.pass(barrier, now).await.is_err() {
-                    return;
-                }
-                if saves {
-                    task.waiting.release(&mut left);
-                }
-            } else {
-                task.take(message);
-                // Before anybody can see that it is full.
-                if let Some(named) = task.stage.full_sessions() {
-                    full.send_replace(named.iter().map(|id| full_session(id)).collect());
-                }
-            }
-        }
-        task.stage.run_timers(now, task.session_store.as_mut());
-        tell(&mut task.stage, &*task.session_store, shift.wall(now), task.common.webhook.as_ref());
-        task.pace.note();
-        if task.stage.is_urgent() {
-            task.urgent.note();
-        }
-        let handed_on = if task.pace.is_due(now) {
-            task.hand_on(now).await
-        } else if task.urgent.is_due(now) {
-            task.hand_on_urgent(now).await
-        } else {
-            Ok(())
-        };
-        if handed_on.is_err() {
-            return;
-        }
-    }
 }
 
 /// Tells the webhook, if there is one, of sessions that run away.
@@ -152,6 +73,87 @@ pub(in crate::daemon) fn answer(
 }
 
 impl SessionTask {
+    /// A shard that keeps the sessions for which it has no room in `session_store`.
+    pub(in crate::daemon) fn new(
+        shard: usize,
+        stage: Sessions,
+        session_store: Box<dyn SessionStore + Send>,
+        agents: mpsc::Sender<ToAgents>,
+        common: Common,
+    ) -> Self {
+        let (pace, urgent) = (Pace::default(), Pace::default());
+        Self { shard, stage, session_store, agents, pace, urgent, common }
+    }
+
+    /// Runs the shard until its channel closes, which has so many inputs; it tells in `full` what it has no room for.
+    pub(in crate::daemon) async fn run(
+        mut self,
+        mut inbox: mpsc::Receiver<ToSessions>,
+        inputs: usize,
+        full: watch::Sender<FullSessions>,
+    ) {
+        let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
+        let mut burst = Vec::with_capacity(BURST);
+        let mut shift = self.common.clock.shift();
+        loop {
+            let paces = [self.pace.due(), self.urgent.due()];
+            let due = paces.into_iter().chain([self.stage.poll_timeout()]).flatten().min();
+            let wait = sleep_until(due, &self.common.clock);
+            tokio::select! {
+                taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
+                () = wait => {}
+                () = self.common.clock.stepped_from(shift) => {}
+            }
+            let now = self.common.clock.now();
+            shift = self.common.clock.shift();
+            self.stage.shift_to(shift);
+            let mut left: VecDeque<ToSessions> = burst.drain(..).collect();
+            while let Some(message) = left.pop_front() {
+                let Some(message) = waiting.admit(message) else { continue };
+                if let ToSessions::Barrier(from, barrier) = message {
+                    let saves = barrier.log_sequence.is_some();
+                    if !alignment.complete(barrier) {
+                        waiting.past.extend(saves.then_some(from));
+                        continue;
+                    }
+                    if self.pass(barrier, now).await.is_err() {
+                        return;
+                    }
+                    if saves {
+                        waiting.release(&mut left);
+                    }
+                } else {
+                    self.take(message);
+                    // Before anybody can see that it is full.
+                    if let Some(named) = self.stage.full_sessions() {
+                        full.send_replace(named.iter().map(|id| full_session(id)).collect());
+                    }
+                }
+            }
+            self.stage.run_timers(now, self.session_store.as_mut());
+            tell(
+                &mut self.stage,
+                &*self.session_store,
+                shift.wall(now),
+                self.common.webhook.as_ref(),
+            );
+            self.pace.note();
+            if self.stage.is_urgent() {
+                self.urgent.note();
+            }
+            let handed_on = if self.pace.is_due(now) {
+                self.hand_on(now).await
+            } else if self.urgent.is_due(now) {
+                self.hand_on_urgent(now).await
+            } else {
+                Ok(())
+            };
+            if handed_on.is_err() {
+                return;
+            }
+        }
+    }
+
     fn take(&mut self, message: ToSessions) {
         let Self { stage, session_store, .. } = self;
         match message {
@@ -171,7 +173,7 @@ impl SessionTask {
             | ToSessions::Find { .. }
             | ToSessions::Away { .. }
             | ToSessions::Explain { .. }) => answer(stage, session_store.as_ref(), question),
-            // The loop above looks at these.
+            // `run` looks at these.
             ToSessions::Barrier(..) => {}
         }
     }

@@ -37,12 +37,18 @@ fn bounds(bounds: &[f64]) -> Bounds {
     bounds.chain(["+Inf".to_owned()]).collect()
 }
 
-/// What a histogram is written in: its bounds, and how many units of its sum make one.
-type Scale = (&'static Bounds, i128);
+/// What a histogram shows.
+struct Histogram<'b> {
+    buckets: &'b Buckets,
+    bounds: &'static Bounds,
+    // How many units of the sum make one.
+    per_unit: i128,
+}
 
-/// That of scores.
-fn scores() -> Scale {
-    (&BOUNDS, i128::from(Quanta::ONE))
+impl<'b> Histogram<'b> {
+    fn of_scores(buckets: &'b Buckets) -> Self {
+        Self { buckets, bounds: &BOUNDS, per_unit: i128::from(Quanta::ONE) }
+    }
 }
 
 /// No labels but the agent's.
@@ -81,14 +87,14 @@ impl Page {
             Section::Signal => {
                 for (name, window) in &update.view.windows {
                     for (signal, mean) in &window.signals {
-                        self.sample(&SIGNAL, "", labels, &[&**signal, name], *mean);
+                        self.sample(&SIGNAL, labels, &[&**signal, name], *mean);
                     }
                 }
             }
             Section::RunScore(score) => {
                 for (name, scores) in &update.run_scores {
                     if let Some((value, _)) = scores.scores.get(score.score) {
-                        self.sample(&score.family, "", labels, &[name], *value);
+                        self.sample(&score.family, labels, &[name], *value);
                     }
                 }
             }
@@ -96,45 +102,48 @@ impl Page {
             Section::PassHatK => {
                 for (name, scores) in &update.run_scores {
                     for (k, chance) in &scores.pass_hat_k {
-                        self.sample(&PASS_HAT_K, "", labels, &[&k.to_string(), name], *chance);
+                        self.sample(&PASS_HAT_K, labels, &[&k.to_string(), name], *chance);
                     }
                 }
             }
             Section::ArsComponent => self.components(agent),
             Section::RunsHeld if update.runs == 0 => {}
-            Section::RunsHeld => self.sample(&RUNS_HELD, "", labels, &NONE, number(update.runs)),
+            Section::RunsHeld => self.sample(&RUNS_HELD, labels, &NONE, number(update.runs)),
             Section::SessionsActive => {
-                self.sample(&SESSIONS_ACTIVE, "", labels, &NONE, number(update.sessions_active));
+                self.sample(&SESSIONS_ACTIVE, labels, &NONE, number(update.sessions_active));
             }
             Section::SessionsLooping => self.looping(agent),
             Section::SessionsOverLimit => {
                 for (limit, sessions) in &update.sessions_over_limit {
                     let values = limit.values();
-                    self.sample(&SESSIONS_OVER_LIMIT, "", labels, &values, number(*sessions));
+                    self.sample(&SESSIONS_OVER_LIMIT, labels, &values, number(*sessions));
                 }
             }
             Section::VersionDifference => self.versions(agent),
             Section::Watched(watched) => {
                 (watched.of)(update, &mut |values, value| {
-                    self.sample(&watched.family, "", labels, values, value);
+                    self.sample(&watched.family, labels, values, value);
                 });
             }
             Section::OpenSessions => self.open_sessions(agent),
             Section::TraceSignal => {
                 for (signal, buckets) in update.trace_signals.iter() {
-                    self.histogram((&TRACE_SIGNAL, scores()), labels, &[signal], buckets);
+                    let histogram = Histogram::of_scores(buckets);
+                    self.histogram(&TRACE_SIGNAL, labels, &[signal], &histogram);
                 }
             }
             Section::ClosedSessions(family, score) => {
                 if let Some(buckets) = update.closed_sessions.get(score) {
-                    self.histogram((family, scores()), labels, &NONE, buckets);
+                    self.histogram(family, labels, &NONE, &Histogram::of_scores(buckets));
                 }
             }
             Section::Taken(taken) => {
                 let distribution = taken.distribution;
-                let scale = (&TAKEN[distribution as usize], i128::from(distribution.per_unit()));
                 if let Some(buckets) = update.distributions.get(&distribution) {
-                    self.histogram((&taken.family, scale), labels, &NONE, buckets);
+                    let bounds = &TAKEN[distribution as usize];
+                    let per_unit = i128::from(distribution.per_unit());
+                    let histogram = Histogram { buckets, bounds, per_unit };
+                    self.histogram(&taken.family, labels, &NONE, &histogram);
                 }
             }
             Section::Counter(counter, detail) => self.counter_in(detail, counter, agent),
@@ -145,7 +154,7 @@ impl Page {
     fn components(&mut self, agent: &Exported) {
         let components = agent.update.view.ars.iter().flat_map(|ars| &ars.components);
         for (name, component) in components {
-            self.sample(&ARS_COMPONENT, "", &agent.labels, &[name], component.score);
+            self.sample(&ARS_COMPONENT, &agent.labels, &[name], component.score);
         }
     }
 
@@ -167,7 +176,7 @@ impl Page {
             // Which sessions the last traces are of is not known.
             let known = family.name != WINDOW_SESSIONS.name || !name.starts_with("last_");
             if let Some(value) = of(window).filter(|_| known) {
-                self.sample(family, "", &agent.labels, &[name], value);
+                self.sample(family, &agent.labels, &[name], value);
             }
         }
     }
@@ -183,7 +192,7 @@ impl Page {
                 counts.into_iter().filter_map(|(score, count)| Some((score, count?)))
             {
                 let labels = [score, &**name];
-                self.sample(&WINDOW_EVALUATED, "", &agent.labels, &labels, number(count));
+                self.sample(&WINDOW_EVALUATED, &agent.labels, &labels, number(count));
             }
         }
     }
@@ -194,7 +203,7 @@ impl Page {
             for score in SCORES {
                 if let Some((_, samples)) = scores.scores.get(score.score) {
                     let labels = [score.score, name.as_str()];
-                    self.sample(&SCORE_SAMPLES, "", &agent.labels, &labels, number(*samples));
+                    self.sample(&SCORE_SAMPLES, &agent.labels, &labels, number(*samples));
                 }
             }
         }
@@ -205,7 +214,7 @@ impl Page {
         let by_labels: BTreeMap<_, _> =
             looping.map(|(labels, sessions)| (labels.values(), *sessions)).collect();
         for (values, sessions) in by_labels {
-            self.sample(&SESSIONS_LOOPING, "", &agent.labels, &values, number(sessions));
+            self.sample(&SESSIONS_LOOPING, &agent.labels, &values, number(sessions));
         }
     }
 
@@ -213,7 +222,7 @@ impl Page {
         for version in &agent.update.view.versions {
             for (bound, value) in [("lower", version.lower), ("upper", version.upper)] {
                 let values = [version.baseline.as_str(), bound];
-                self.sample(&VERSION_DIFFERENCE, "", &agent.labels, &values, value);
+                self.sample(&VERSION_DIFFERENCE, &agent.labels, &values, value);
             }
         }
     }
@@ -222,7 +231,7 @@ impl Page {
         for (score, buckets) in &agent.update.open_sessions {
             for (bound, count) in cumulative(buckets, &BOUNDS) {
                 let values = [*score, bound];
-                self.sample(&OPEN_SESSIONS, "", &agent.labels, &values, number(count));
+                self.sample(&OPEN_SESSIONS, &agent.labels, &values, number(count));
             }
         }
     }
@@ -254,7 +263,8 @@ impl Page {
         value: u64,
     ) {
         let value = ratio(i128::from(value), i128::from(counter.per_unit));
-        self.sample(&counter.family, "_total", &agent.labels, labels, value);
+        self.series(&counter.family, "_total", &agent.labels, labels);
+        self.value(value);
     }
 
     /// The head of the family that was begun, unless it is there.
@@ -279,15 +289,14 @@ impl Page {
         let _ = writeln!(self.text, "# TYPE {name}{total} {kind}");
     }
 
-    fn sample<L: AsRef<str>>(
-        &mut self,
-        family: &Family,
-        suffix: &str,
-        agent: &str,
-        labels: &[L],
-        value: f64,
-    ) {
-        self.series(family, suffix, agent, labels);
+    /// A sample of a family's own name.
+    fn sample<L: AsRef<str>>(&mut self, family: &Family, agent: &str, labels: &[L], value: f64) {
+        self.series(family, "", agent, labels);
+        self.value(value);
+    }
+
+    /// What follows the name and the labels of a series.
+    fn value(&mut self, value: f64) {
         self.text.push_str("} ");
         line::number(value, &mut self.text);
         self.text.push('\n');
@@ -308,11 +317,12 @@ impl Page {
 
     fn histogram(
         &mut self,
-        (family, (bounds, per_unit)): (&Family, Scale),
+        family: &Family,
         agent: &str,
         labels: &[&str],
-        buckets: &Buckets,
+        histogram: &Histogram<'_>,
     ) {
+        let Histogram { buckets, bounds, per_unit } = *histogram;
         self.head();
         let start = self.text.len();
         self.series(family, "_bucket", agent, labels);
@@ -333,8 +343,10 @@ impl Page {
             }
             self.text.push('\n');
         }
-        self.sample(family, "_sum", agent, labels, ratio(buckets.sum, per_unit));
-        self.sample(family, "_count", agent, labels, number(buckets.count));
+        self.series(family, "_sum", agent, labels);
+        self.value(ratio(buckets.sum, per_unit));
+        self.series(family, "_count", agent, labels);
+        self.value(number(buckets.count));
     }
 
     /// An example of what is in a bucket: its trace, its score, and when it ended.

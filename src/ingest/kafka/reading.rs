@@ -102,7 +102,7 @@ impl<'c, S: Sink> Reading<'c, S> {
                     let ticket = self.flight.run(number);
                     let receiver = self.source.receiver.clone();
                     self.source.stages.spawn(async move {
-                        if receiver.hand_on("kafka", taken).await.is_ok() {
+                        if receiver.hand_on(taken).await.is_ok() {
                             ticket.applied();
                         }
                     });

@@ -20,9 +20,9 @@ use super::reading::Reading;
 use super::status::{Problem, Status, Watch};
 use super::topic::Topic;
 use crate::engine::span::Timestamp;
-use crate::ingest::receiver::{Receiver, Taken};
+use crate::ingest::receiver::{Envelope, Receiver, Taken};
 use crate::ingest::status::Failure;
-use crate::ingest::{Refusal, Sink};
+use crate::ingest::{Compression, Refusal, Sink};
 
 /// A header that says more than this names no tenant.
 const MAX_TENANT_BYTES: usize = 256;
@@ -127,9 +127,14 @@ impl<S: Sink> Source<S> {
         let payload = message.payload().filter(|payload| !payload.is_empty());
         let empty = || Refusal::Malformed { what: "record", why: "it is empty".to_owned() };
         let payload = payload.ok_or_else(empty)?;
-        let kind = (topic.signal, topic.encoding.into());
-        let tenant = tenant(&self.options, message);
-        let take = || self.receiver.take(kind, payload, sent(message), tenant.as_ref());
+        let envelope = Envelope {
+            transport: "kafka",
+            signal: topic.signal,
+            encoding: topic.encoding.into(),
+            compression: Compression::None,
+            tenant: tenant(&self.options, message),
+        };
+        let take = || self.receiver.take(envelope, payload, sent(message));
         catch_unwind(AssertUnwindSafe(take)).unwrap_or(Err(Failure::Internal))
     }
 }

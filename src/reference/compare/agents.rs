@@ -5,25 +5,24 @@ use std::collections::BTreeMap;
 use super::{EXACT, Part, ROUNDED, count};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::score::princeton::RunRecord;
-use crate::engine::span::Timestamp;
+use crate::engine::span::{Report, Timestamp};
 use crate::engine::view::{AgentView, ArsView, ScoreValue, TaskView, WindowView};
 use crate::reference::agents::{Window, all, windows};
 use crate::reference::credal::{self, Ars};
-use crate::reference::gather::Recorded;
 use crate::reference::loops::plus;
 use crate::reference::princeton::{self, pass_hat_k};
 use crate::reference::runs::runs;
 use crate::reference::sessions::{Scored, Session};
 
-/// One agent, by its traces among all sessions.
+/// One agent, by its traces.
 pub(super) fn agent(
     view: &AgentView,
-    (own, sessions): (&[(usize, &Scored)], &[Session]),
-    (recorded, options, wall): (&Recorded, &EngineOptions, Timestamp),
+    own: &[(usize, &Scored)],
+    options: &EngineOptions,
+    wall: Timestamp,
     part: &mut Part<'_>,
 ) {
-    let name = view.agent.agent_name.as_deref().or(view.agent.service_name.as_deref());
-    let of_agent = format!("agent {}", name.unwrap_or("?"));
+    let of_agent = named(view);
     part.at.clone_from(&of_agent);
     part.kind = "agents";
     totals(view, own, part);
@@ -34,10 +33,22 @@ pub(super) fn agent(
         let shown = view.windows.get(name.as_str()).cloned().unwrap_or_default();
         window(&shown, &model, part);
     }
+    part.tolerance = tolerance;
+}
+
+/// Likewise, by its runs among all sessions, and reports.
+pub(super) fn over_sessions(
+    view: &AgentView,
+    sessions: &[Session],
+    reports: &[Report],
+    options: &EngineOptions,
+    part: &mut Part<'_>,
+) {
+    let of_agent = named(view);
     part.at.clone_from(&of_agent);
-    part.tolerance = EXACT;
+    let tolerance = std::mem::replace(&mut part.tolerance, EXACT);
     part.kind = "runs";
-    let (records, ars) = runs(&view.agent, sessions, &recorded.reports);
+    let (records, ars) = runs(&view.agent, sessions, reports);
     over_runs(view, &records, options, part);
     let model = credal::ars(&ars, &options.ars);
     agent_reliability_score(view.ars.as_ref(), &model, part);
@@ -46,6 +57,11 @@ pub(super) fn agent(
         over_task(task, &records, &model, options, part);
     }
     part.tolerance = tolerance;
+}
+
+fn named(view: &AgentView) -> String {
+    let name = view.agent.agent_name.as_deref().or(view.agent.service_name.as_deref());
+    format!("agent {}", name.unwrap_or("?"))
 }
 
 fn totals(view: &AgentView, own: &[(usize, &Scored)], part: &mut Part<'_>) {

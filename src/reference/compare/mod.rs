@@ -77,7 +77,10 @@ pub fn compare(
     part.at = "the document".to_owned();
     for (agent, own) in &by_agent {
         match document.agents.iter().find(|view| view.agent == *agent) {
-            Some(view) => agents::agent(view, (own, &model), (recorded, options, wall), &mut part),
+            Some(view) => {
+                agents::agent(view, own, options, wall, &mut part);
+                agents::over_sessions(view, &model, &recorded.reports, options, &mut part);
+            }
             None => part.differ("agents", "absent", format!("{agent:?}")),
         }
     }
