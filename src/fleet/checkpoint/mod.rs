@@ -35,7 +35,7 @@ use crate::telemetry;
 const MAGIC: &[u8; 4] = b"agck";
 
 /// The version that is written, and the only one that is read.
-const VERSION: u8 = 9;
+const VERSION: u8 = 10;
 
 /// Bytes before the state.
 const HEAD: usize = 9;
