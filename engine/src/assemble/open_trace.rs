@@ -152,14 +152,22 @@ impl PendingEmbedding {
 /// What sessions were told that may have to be taken back.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Announced {
-    // Loops by agent, as told to the session it is in, and to those that it left.
-    telling: BTreeMap<AgentKey, Vec<Loop>>,
-    left: BTreeMap<AgentKey, Vec<Loop>>,
-    // Loops that were told while nothing was counted, and under whose name.
-    shown: (AgentKey, Vec<Loop>),
-    // Likewise what it has spent, of one that is done and of which no span has named the session.
+    // Of those that have any.
+    loops: Option<Box<AnnouncedLoops>>,
+    // What it has spent, of one that is done and of which no span has named the session, as told to the session it is in, and to the
+    // last one that it left.
     spending: Option<Spent>,
     spent: Option<Spent>,
+}
+
+/// The loops that sessions were told.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct AnnouncedLoops {
+    // By agent, as told to the session it is in, and to those that it left.
+    telling: BTreeMap<AgentKey, Vec<Loop>>,
+    left: BTreeMap<AgentKey, Vec<Loop>>,
+    // Those that were told while nothing was counted, and under whose name.
+    shown: (AgentKey, Vec<Loop>),
 }
 
 /// Spans from which on calls are counted as they come.
@@ -212,6 +220,11 @@ impl OpenTrace {
     pub(super) fn tells(&mut self) {
         self.tell_at = NEVER;
         self.done_told = self.state == State::Done;
+        if self.done_told {
+            // It waits for what is late, of which most traces get nothing.
+            self.calls = None;
+            self.parts.spans.fit();
+        }
     }
 
     /// So much has changed since it was told.
@@ -457,7 +470,7 @@ impl OpenTrace {
     pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
         let Some(update) = update else { return false };
         let agent = update.agent.clone().unwrap_or_default();
-        let told = self.told.as_ref().and_then(|told| {
+        let told = self.told.as_ref().and_then(|told| told.loops.as_ref()).and_then(|told| {
             let shown = Some(&told.shown).filter(|(of, _)| *of == agent).map(|(_, loops)| loops);
             if update.uncertain { shown } else { told.telling.get(&agent) }
         });
@@ -480,7 +493,9 @@ impl OpenTrace {
         let sent = session.map(|session| Box::new(Sent::of(session, symbols)));
         let old = std::mem::replace(&mut self.sent, sent)?;
         if let Some(told) = &mut self.told {
-            told.left.append(&mut told.telling);
+            if let Some(loops) = &mut told.loops {
+                loops.left.append(&mut loops.telling);
+            }
             told.spent = told.spending.take().or(told.spent);
         }
         Some(TraceUpdate {
@@ -496,7 +511,7 @@ impl OpenTrace {
     pub(super) fn stamp(&mut self, update: &mut TraceUpdate) {
         self.uncertain = update.uncertain;
         if !update.loops.is_empty() {
-            let told = self.told.get_or_insert_default();
+            let told = self.told.get_or_insert_default().loops.get_or_insert_default();
             if update.uncertain {
                 told.shown = (update.agent.clone().unwrap_or_default(), update.loops.clone());
             } else {
@@ -547,7 +562,8 @@ impl Sent {
 impl Announced {
     /// What sessions that it left were told.
     fn to_sessions(&self) -> Vec<ToldLoops> {
-        let loops = self.left.iter().map(|(agent, loops)| ToldLoops {
+        let left = self.loops.iter().flat_map(|loops| &loops.left);
+        let loops = left.map(|(agent, loops)| ToldLoops {
             agent: Some(agent.clone()),
             loops: loops.clone(),
             spent: None,

@@ -373,6 +373,16 @@ impl Spans {
         }
     }
 
+    /// Gives back the room that is kept for more.
+    pub fn fit(&mut self) {
+        fit(&mut self.rows);
+        fit(&mut self.origins);
+        if let Some(beside) = &mut self.beside {
+            fit(&mut beside.response_ids);
+            fit(&mut beside.rare);
+        }
+    }
+
     fn place_of(&self, id: SpanId) -> Option<usize> {
         match &self.places {
             None => self.rows.iter().position(|row| row.span_id == id),
@@ -690,6 +700,15 @@ impl Who {
     fn names(span: &Span) -> [&Option<Arc<str>>; 5] {
         let Span { agent_name, workflow, agent_id, agent_version, environment, .. } = span;
         [agent_name, workflow, agent_id, agent_version, environment]
+    }
+}
+
+/// Moves things to where there is room for no more: allocators seldom shrink a block where it is.
+fn fit<T>(things: &mut Vec<T>) {
+    if things.capacity() > things.len() {
+        let mut exact = Vec::with_capacity(things.len());
+        exact.append(things);
+        *things = exact;
     }
 }
 
