@@ -227,7 +227,7 @@ impl OpenTrace {
         }
     }
 
-    /// So much has changed since it was told.
+    /// So many things have changed since it was told.
     pub(super) fn revise(&mut self, changes: u64) {
         self.revision += changes;
         self.done_told = false;
