@@ -8,7 +8,7 @@ use std::mem;
 
 use super::open_trace::{OpenTrace, Pending, State};
 use crate::sorted::Sorted;
-use crate::span::Timestamp;
+use crate::span::{Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, TraceKey};
 
 /// Traces by when they have to be looked at.
@@ -24,14 +24,17 @@ pub(super) struct Deadlines {
 #[derive(Clone, Debug, Default)]
 struct Lists {
     // Those that are final before the others: they go first where there is no room.
-    done: Sorted<Entry>,
-    open: Sorted<Entry>,
+    done: Sorted<Due>,
+    open: Sorted<Due>,
     // Of both.
     len: usize,
 }
 
-/// Not later than the trace is due.
+/// A trace, and when it has to be looked at; not later than it is due.
 type Entry = (Timestamp, TraceKey);
+
+/// The same among those of its tenant.
+type Due = (Timestamp, TraceId);
 
 impl Deadlines {
     /// The next moment to look at a trace.
@@ -41,8 +44,11 @@ impl Deadlines {
 
     /// The trace to look at next, and when.
     pub(super) fn first(&self) -> Option<Entry> {
-        let lists = self.tenants.values();
-        lists.flat_map(|lists| lists.open.first().into_iter().chain(lists.done.first())).min()
+        let firsts = self.tenants.iter().filter_map(|(tenant, lists)| {
+            let (due, id) = lists.open.first().into_iter().chain(lists.done.first()).min()?;
+            Some((due, TraceKey { id, tenant: *tenant }))
+        });
+        firsts.min()
     }
 
     /// The tenant that has the most traces in proportion to its share, with one more for this one.
@@ -55,52 +61,54 @@ impl Deadlines {
 
     /// Of a tenant's traces that are done the one that is final first.
     pub(super) fn first_done(&self, tenant: TenantHash) -> Option<TraceKey> {
-        self.tenants.get(&tenant)?.done.first().map(|(_, id)| id)
+        let (_, id) = self.tenants.get(&tenant)?.done.first()?;
+        Some(TraceKey { id, tenant })
     }
 
     /// All traces held.
     pub(super) fn traces(&self) -> impl Iterator<Item = TraceKey> + '_ {
-        let lists = self.tenants.values();
-        lists.flat_map(|lists| lists.open.iter().chain(lists.done.iter())).map(|(_, id)| id)
+        self.tenants.keys().flat_map(|tenant| self.traces_of(*tenant))
     }
 
     /// Those of one tenant.
     pub(super) fn traces_of(&self, tenant: TenantHash) -> impl Iterator<Item = TraceKey> + '_ {
         let lists = self.tenants.get(&tenant).into_iter();
-        lists.flat_map(|lists| lists.open.iter().chain(lists.done.iter())).map(|(_, id)| id)
+        let all = lists.flat_map(|lists| lists.open.iter().chain(lists.done.iter()));
+        all.map(move |(_, id)| TraceKey { id, tenant })
     }
 
     /// The traces that are not done.
     pub(super) fn open(&self) -> impl Iterator<Item = TraceKey> + '_ {
-        self.tenants.values().flat_map(|lists| lists.open.iter()).map(|(_, id)| id)
+        self.tenants.keys().flat_map(|tenant| self.open_of(*tenant))
     }
 
     /// Those of one tenant.
     pub(super) fn open_of(&self, tenant: TenantHash) -> impl Iterator<Item = TraceKey> + '_ {
-        self.tenants.get(&tenant).into_iter().flat_map(|lists| lists.open.iter()).map(|(_, id)| id)
+        let lists = self.tenants.get(&tenant).into_iter();
+        lists.flat_map(|lists| lists.open.iter()).map(move |(_, id)| TraceKey { id, tenant })
     }
 
     /// Enters a trace.
-    pub(super) fn insert(&mut self, (due, id): Entry, done: bool) {
-        let lists = self.tenants.entry(id.tenant).or_default();
+    pub(super) fn insert(&mut self, (due, TraceKey { id, tenant }): Entry, done: bool) {
+        let lists = self.tenants.entry(tenant).or_default();
         let list = if done { &mut lists.done } else { &mut lists.open };
         lists.len += usize::from(list.insert((due, id), |other| other.cmp(&(due, id))));
     }
 
     /// Takes an entry out.
-    pub(super) fn remove(&mut self, entry: &Entry) {
-        let Some(lists) = self.tenants.get_mut(&entry.1.tenant) else { return };
-        let removed = lists.open.remove(|other| other.cmp(entry))
-            || lists.done.remove(|other| other.cmp(entry));
+    pub(super) fn remove(&mut self, (due, TraceKey { id, tenant }): Entry) {
+        let Some(lists) = self.tenants.get_mut(&tenant) else { return };
+        let is_meant = |other: Due| other.cmp(&(due, id));
+        let removed = lists.open.remove(is_meant) || lists.done.remove(is_meant);
         lists.len -= usize::from(removed);
         if lists.len == 0 {
-            self.tenants.remove(&entry.1.tenant);
+            self.tenants.remove(&tenant);
         }
     }
 
     /// Moves the entry of a trace to where it is due.
     pub(super) fn reschedule(&mut self, id: TraceKey, held: &mut OpenTrace) {
-        self.remove(&(held.queued, id));
+        self.remove((held.queued, id));
         held.queued = held.due();
         self.insert((held.queued, id), held.state != State::Open);
     }

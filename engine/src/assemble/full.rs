@@ -52,8 +52,7 @@ impl Assemble {
         if !spans.clone().any(|span| self.names_full_session(span)) {
             return false;
         }
-        let tenant = spans.clone().next().and_then(|span| span.resource.tenant.clone());
-        let mut trace = OpenTrace::new(id, tenant, now, now);
+        let mut trace = OpenTrace::new(id, now, now);
         for span in spans {
             let resource = self.resources.shared(&span.resource);
             trace.parts.spans.add(span, resource, &mut self.symbols, false);

@@ -264,7 +264,7 @@ impl Assemble {
                 return true;
             };
             match self.traces.get(id).map(|held| held.state) {
-                None => self.deadlines.remove(&(due, id)),
+                None => self.deadlines.remove((due, id)),
                 Some(State::Open) => self.look_at_open(id, due),
                 Some(State::Done | State::Sealed) => self.seal(id),
             }
@@ -349,7 +349,7 @@ impl Assemble {
         }
         let held = self.traces.get_mut(id)?;
         let session = update.as_ref().and_then(|update| update.session.as_ref());
-        let tombstone = held.leave(session);
+        let tombstone = held.leave(session, &mut self.symbols);
         match update {
             Some(mut update) => {
                 held.stamp(&mut update);
@@ -407,7 +407,7 @@ impl Assemble {
         if self.is_of_full_session(id, spans.clone(), now) {
             return self.counts.add_many("spans", SESSION_FULL, spans.count() as u64);
         }
-        if !self.open(id, &first.resource.tenant, now) {
+        if !self.open(id, now) {
             self.too_late(spans.clone(), now);
             return self.counts.add_many("late", "dropped", spans.count() as u64);
         }
@@ -467,11 +467,11 @@ impl Assemble {
     fn log(&mut self, log: Log, now: Timestamp) {
         let max = self.options.max_spans_per_trace;
         let id = TraceKey::from(&log);
-        if !self.open(id, &log.tenant, now) {
+        if !self.open(id, now) {
             return self.counts.add("late", "dropped");
         }
         let Some(held) = self.traces.get_mut(id) else { return };
-        if let Some(other) = held.parts.logs.get_or_insert_default().get_mut(&log.id) {
+        if let Some(other) = held.parts.others.get_or_insert_default().logs.get_mut(&log.id) {
             // The position in its request is all that may differ; the lesser holds.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
@@ -479,13 +479,13 @@ impl Assemble {
             self.counts.add("logs", TRACE_FULL);
         } else {
             held.note_log(&log, &self.rules.loops);
-            held.parts.logs.get_or_insert_default().insert(log.id, log);
+            held.parts.others.get_or_insert_default().logs.insert(log.id, log);
             self.touch(id, 1, now);
         }
     }
 
-    /// Opens the trace for this tenant, if there is none; returns whether it takes anything: it does not once it is sealed.
-    fn open(&mut self, id: TraceKey, tenant: &Option<Arc<str>>, now: Timestamp) -> bool {
+    /// Opens the trace, if there is none; returns whether it takes anything: it does not once it is sealed.
+    fn open(&mut self, id: TraceKey, now: Timestamp) -> bool {
         let state = self.traces.get(id).map(|held| held.state);
         if state.map_or_else(|| self.sealed.contains(id), |state| state == State::Sealed) {
             return false;
@@ -494,7 +494,7 @@ impl Assemble {
             self.evict(id.tenant);
             let due = now.after(self.options.trace_idle);
             self.ages.add(now);
-            let mut held = Box::new(OpenTrace::new(id, tenant.clone(), now, due));
+            let mut held = Box::new(OpenTrace::new(id, now, due));
             self.came.begins(id, &mut held);
             self.deadlines.insert((held.queued, id), false);
             self.traces.insert(held);
@@ -561,12 +561,12 @@ impl Assemble {
             return self.note_sealed(id);
         }
         let Some(held) = self.traces.get_mut(id) else { return };
-        self.deadlines.remove(&(held.queued, id));
+        self.deadlines.remove((held.queued, id));
         if held.state == State::Open {
             self.ages.remove(held.opened);
         }
         held.state = State::Sealed;
-        held.revision += 1;
+        held.revise(1);
         self.deadlines.mark(id, held, Pending::News);
         self.note_sealed(id);
     }
@@ -581,7 +581,7 @@ impl Assemble {
     fn remove(&mut self, id: TraceKey) {
         if let Some(held) = self.traces.remove(id) {
             self.text_bytes.change(id, held.parts.spans.text_bytes(), 0);
-            self.deadlines.remove(&(held.queued, id));
+            self.deadlines.remove((held.queued, id));
         }
     }
 }

@@ -1,8 +1,6 @@
 //! A trace that can still change.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +14,7 @@ use crate::options::{AssembleOptions, LoopOptions};
 use crate::span::{Log, Operation, Pause, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId};
 use crate::tenants::TraceKey;
 use crate::trace::{
-    Added, Spans, Symbols, TraceContents, TraceView, Transcript, transcript, whole_words,
+    Added, Spans, Symbol, Symbols, TraceContents, TraceView, Transcript, transcript, whole_words,
 };
 use crate::update::{
     AgentKey, Loop, OverBy, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
@@ -30,9 +28,7 @@ pub(super) struct OpenTrace {
     #[serde(skip)]
     pub(super) id: TraceKey,
     pub(super) parts: TraceContents,
-    /// Whose it is.
-    pub(super) tenant: Option<Arc<str>>,
-    pub(super) revision: u64,
+    revision: u64,
     pub(super) opened: Timestamp,
     pub(super) touched: Timestamp,
     /// When the newest span or log record came.
@@ -53,12 +49,12 @@ pub(super) struct OpenTrace {
     /// Its root has come since it was last looked at.
     #[serde(skip)]
     pub(super) root_is_new: bool,
-    sent: Option<Box<SessionKey>>,
+    sent: Option<Box<Sent>>,
     // Of few traces.
     told: Option<Box<Announced>>,
     pub(super) counted_ignored: bool,
-    /// The revision at which it was last told, or found to have nothing to tell, as one that is done.
-    done_at: Option<NonZeroU64>,
+    /// It was told, or found to have nothing to tell, as one that is done, and nothing has come since.
+    done_told: bool,
     /// Texts of it were left out, as a judge was away or had too much to do.
     pub(super) untold: bool,
     /// As its root stands, it is neither sampled nor flagged: nobody has been asked yet whether it has a loop.
@@ -88,6 +84,15 @@ pub(super) struct OpenTrace {
     pub(super) judgement: Option<Box<PendingJudgement>>,
     /// Present only where an embedding model was asked.
     pub(super) embedding: Option<Box<PendingEmbedding>>,
+}
+
+/// A session that a trace is told to; names that many have in common are shared.
+#[derive(Debug, Deserialize, Serialize)]
+struct Sent {
+    tenant: Symbol,
+    scope: Symbol,
+    source: Symbol,
+    id: Box<str>,
 }
 
 /// What an embedding model was asked, and what it has answered.
@@ -120,7 +125,7 @@ pub(super) enum Pending {
 }
 
 /// What tells, without reading a trace, whether it is worth it. Signs may be there for nothing, never the other way round.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Signs {
     /// A span without a parent is in.
     rooted: bool,
@@ -130,8 +135,8 @@ struct Signs {
     invoked: bool,
     /// When the last span ended that has no parent.
     root_end: Timestamp,
-    /// The last time that the agent stopped to wait for somebody, or went on.
-    pause: Option<Pause>,
+    /// The last time that the agent stopped to wait for somebody, or went on; of few traces.
+    pause: Option<Box<Pause>>,
     /// Tool spans, and calls in the output of models.
     tools: u32,
     called: u32,
@@ -147,31 +152,33 @@ impl PendingEmbedding {
 /// What sessions were told that may have to be taken back.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Announced {
-    // Loops by agent, as told to the session it is in, and to those that it left.
-    telling: BTreeMap<AgentKey, Vec<Loop>>,
-    left: BTreeMap<AgentKey, Vec<Loop>>,
-    // Loops that were told while nothing was counted, and under whose name.
-    shown: (AgentKey, Vec<Loop>),
-    // Likewise what it has spent, of one that is done and of which no span has named the session.
+    // Of those that have any.
+    loops: Option<Box<AnnouncedLoops>>,
+    // What it has spent, of one that is done and of which no span has named the session, as told to the session it is in, and to the
+    // last one that it left.
     spending: Option<Spent>,
     spent: Option<Spent>,
+}
+
+/// The loops that sessions were told.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct AnnouncedLoops {
+    // By agent, as told to the session it is in, and to those that it left.
+    telling: BTreeMap<AgentKey, Vec<Loop>>,
+    left: BTreeMap<AgentKey, Vec<Loop>>,
+    // Those that were told while nothing was counted, and under whose name.
+    shown: (AgentKey, Vec<Loop>),
 }
 
 /// Spans from which on calls are counted as they come.
 const LONG: usize = 256;
 
 impl OpenTrace {
-    /// A trace of this tenant that was not there before `now`.
-    pub(super) fn new(
-        id: TraceKey,
-        tenant: Option<Arc<str>>,
-        now: Timestamp,
-        deadline: Timestamp,
-    ) -> Self {
+    /// A trace that was not there before `now`.
+    pub(super) fn new(id: TraceKey, now: Timestamp, deadline: Timestamp) -> Self {
         Self {
             id,
             parts: TraceContents::default(),
-            tenant,
             revision: 0,
             opened: now,
             touched: now,
@@ -187,7 +194,7 @@ impl OpenTrace {
             sent: None,
             told: None,
             counted_ignored: false,
-            done_at: None,
+            done_told: false,
             untold: false,
             passed_over: false,
             bare: false,
@@ -206,14 +213,24 @@ impl OpenTrace {
     /// Whether it is done, was told so, and was counted.
     pub(super) fn is_told(&self) -> bool {
         let done = self.state == State::Done && (!self.uncertain || self.sent.is_none());
-        done && self.done_at.is_some_and(|at| at.get() == self.revision)
+        done && self.done_told
     }
 
     /// Notes that it is told as it stands.
     pub(super) fn tells(&mut self) {
         self.tell_at = NEVER;
-        let done = self.state == State::Done;
-        self.done_at = NonZeroU64::new(self.revision).filter(|_| done);
+        self.done_told = self.state == State::Done;
+        if self.done_told {
+            // It waits for what is late, of which most traces get nothing.
+            self.calls = None;
+            self.parts.spans.fit();
+        }
+    }
+
+    /// So many things have changed since it was told.
+    pub(super) fn revise(&mut self, changes: u64) {
+        self.revision += changes;
+        self.done_told = false;
     }
 
     /// That nothing more will come of a trace of which everything else was told; `None` if nobody knows of it.
@@ -222,7 +239,7 @@ impl OpenTrace {
             trace_id: self.id.id,
             revision: self.revision + 1,
             state: TraceState::Sealed,
-            session: Some(self.sent.as_deref()?.clone()),
+            session: Some(self.sent.as_ref()?.key()),
             unchanged: true,
             ..TraceUpdate::default()
         })
@@ -269,6 +286,7 @@ impl OpenTrace {
     /// Fills in what is not written down.
     pub(super) fn restored(&mut self, symbols: &mut Symbols) {
         self.parts.spans.restored(symbols);
+        self.sent.iter_mut().for_each(|sent| **sent = Sent::of(&sent.key(), symbols));
         let spans = &self.parts.spans;
         let tools = spans.operations().filter(|operation| *operation == Operation::ExecuteTool);
         self.signs = Signs {
@@ -276,7 +294,7 @@ impl OpenTrace {
             turn: spans.has_root_of(TOLD_BY_RECORD),
             invoked: spans.operations().any(|operation| operation == Operation::InvokeAgent),
             root_end: spans.root_end().unwrap_or_default(),
-            pause: spans.pause(),
+            pause: spans.pause().map(Box::new),
             tools: count(tools.count()),
             called: if spans.reports_loop() { MANY } else { count(spans.calls_of_models()) },
         };
@@ -314,13 +332,13 @@ impl OpenTrace {
 
     /// So many new things were applied: it is open again, and its timer starts anew. Returns whether it was done.
     pub(super) fn touch(&mut self, new: u64, now: Timestamp, options: &AssembleOptions) -> bool {
-        self.revision += new;
+        self.revise(new);
         self.touched = self.touched.max(now);
         self.heard = self.heard.max(now);
         self.deadline = now.after(options.trace_idle).min(self.oldest(options));
         let reopened = self.state == State::Done;
         if reopened {
-            self.revision += 1;
+            self.revise(1);
             self.state = State::Open;
         }
         self.wait_to_tell(now, options);
@@ -370,7 +388,7 @@ impl OpenTrace {
     ) {
         self.state = State::Done;
         self.evidence = evidence;
-        self.revision += 1;
+        self.revise(1);
         self.deadline = now.after(options.late_horizon);
         if self.goes_on() || (!self.is_rooted() && self.is_agents() && !never) {
             self.deadline = self.deadline.max(self.oldest(options));
@@ -393,8 +411,8 @@ impl OpenTrace {
 
     /// Whether its agent waits for somebody, and its root is still to end.
     fn waits(&self) -> bool {
-        let waits = |pause: Pause| pause.waits && self.signs.root_end < pause.at;
-        !self.followed && self.signs.pause.is_some_and(waits)
+        let waits = |pause: &Pause| pause.waits && self.signs.root_end < pause.at;
+        !self.followed && self.signs.pause.as_deref().is_some_and(waits)
     }
 
     /// Whether a model, a tool or an agent is at work in it.
@@ -452,7 +470,7 @@ impl OpenTrace {
     pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
         let Some(update) = update else { return false };
         let agent = update.agent.clone().unwrap_or_default();
-        let told = self.told.as_ref().and_then(|told| {
+        let told = self.told.as_ref().and_then(|told| told.loops.as_ref()).and_then(|told| {
             let shown = Some(&told.shown).filter(|(of, _)| *of == agent).map(|(_, loops)| loops);
             if update.uncertain { shown } else { told.telling.get(&agent) }
         });
@@ -460,20 +478,31 @@ impl OpenTrace {
     }
 
     /// Notes the session that it is told to; returns the tombstone for the one that it was told to before.
-    pub(super) fn leave(&mut self, session: Option<&SessionKey>) -> Option<TraceUpdate> {
-        if self.sent.as_deref() == session {
+    pub(super) fn leave(
+        &mut self,
+        session: Option<&SessionKey>,
+        symbols: &mut Symbols,
+    ) -> Option<TraceUpdate> {
+        let stays = match (&self.sent, session) {
+            (Some(sent), Some(session)) => sent.is(session),
+            (sent, session) => sent.is_none() && session.is_none(),
+        };
+        if stays {
             return None;
         }
-        let old = std::mem::replace(&mut self.sent, session.cloned().map(Box::new))?;
+        let sent = session.map(|session| Box::new(Sent::of(session, symbols)));
+        let old = std::mem::replace(&mut self.sent, sent)?;
         if let Some(told) = &mut self.told {
-            told.left.append(&mut told.telling);
+            if let Some(loops) = &mut told.loops {
+                loops.left.append(&mut loops.telling);
+            }
             told.spent = told.spending.take().or(told.spent);
         }
         Some(TraceUpdate {
             trace_id: self.id.id,
             revision: self.revision,
             tombstone: true,
-            session: Some(*old),
+            session: Some(old.key()),
             ..TraceUpdate::default()
         })
     }
@@ -482,7 +511,7 @@ impl OpenTrace {
     pub(super) fn stamp(&mut self, update: &mut TraceUpdate) {
         self.uncertain = update.uncertain;
         if !update.loops.is_empty() {
-            let told = self.told.get_or_insert_default();
+            let told = self.told.get_or_insert_default().loops.get_or_insert_default();
             if update.uncertain {
                 told.shown = (update.agent.clone().unwrap_or_default(), update.loops.clone());
             } else {
@@ -506,10 +535,35 @@ impl OpenTrace {
     }
 }
 
+impl Sent {
+    fn of(key: &SessionKey, symbols: &mut Symbols) -> Self {
+        let [tenant, scope, source] =
+            [&key.tenant, &key.scope, &key.source].map(|name| symbols.of(name));
+        Self { tenant, scope, source, id: key.id.as_str().into() }
+    }
+
+    fn is(&self, key: &SessionKey) -> bool {
+        *self.id == *key.id
+            && *self.scope == *key.scope
+            && *self.source == *key.source
+            && *self.tenant == *key.tenant
+    }
+
+    fn key(&self) -> SessionKey {
+        SessionKey {
+            tenant: self.tenant.to_string(),
+            id: self.id.to_string(),
+            scope: self.scope.to_string(),
+            source: self.source.to_string(),
+        }
+    }
+}
+
 impl Announced {
     /// What sessions that it left were told.
     fn to_sessions(&self) -> Vec<ToldLoops> {
-        let loops = self.left.iter().map(|(agent, loops)| ToldLoops {
+        let left = self.loops.iter().flat_map(|loops| &loops.left);
+        let loops = left.map(|(agent, loops)| ToldLoops {
             agent: Some(agent.clone()),
             loops: loops.clone(),
             spent: None,
@@ -526,7 +580,7 @@ impl Signs {
         if span.parent.is_none() {
             self.root_end = self.root_end.max(span.end);
         }
-        self.pause = self.pause.max(span.remarks.as_ref().and_then(|remarks| remarks.pause));
+        self.note_pause(span.remarks.as_ref().and_then(|remarks| remarks.pause));
         self.turn |= span.parent.is_none() && span.scope == TOLD_BY_RECORD;
         self.invoked |= span.operation == Operation::InvokeAgent;
         self.tools += u32::from(span.operation == Operation::ExecuteTool);
@@ -537,7 +591,13 @@ impl Signs {
 
     fn note_log(&mut self, log: &Log) {
         self.called = self.called.saturating_add(count(log.tool_calls.len()));
-        self.pause = self.pause.max(log.pause);
+        self.note_pause(log.pause);
+    }
+
+    fn note_pause(&mut self, pause: Option<Pause>) {
+        if self.pause.as_deref() < pause.as_ref() {
+            self.pause = pause.map(Box::new);
+        }
     }
 }
 

@@ -28,7 +28,7 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return };
         let key = (report.name.clone(), report.identifier.clone());
         let rank = |report: &Report| (report.source, report.time, report.score);
-        let reports = held.parts.reports.get_or_insert_default();
+        let reports = &mut held.parts.others.get_or_insert_default().reports;
         match reports.get(&key) {
             Some(other) if rank(other) >= rank(&report) => self.counts.add("reports", "duplicate"),
             None if reports.len() >= max => self.counts.add("reports", "trace_full"),
@@ -52,7 +52,7 @@ impl Assemble {
     /// Something was said of the trace, which tells nothing about its being over: its timers stay.
     pub(super) fn reported(&mut self, id: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else { return };
-        held.revision += 1;
+        held.revise(1);
         held.touched = held.touched.max(now);
         if held.state != State::Open {
             return self.deadlines.mark(id, held, Pending::News);

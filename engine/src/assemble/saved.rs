@@ -12,7 +12,6 @@ use super::sealed::Sealed;
 use super::turns::Turns;
 use super::waiting::{Reports, Waiting};
 use super::{Assemble, TraceKey};
-use crate::span::TraceId;
 
 /// A shard as it is written down: traces, sealed ones, waiting reports, what was learned.
 #[derive(Debug, Deserialize, Serialize)]
@@ -36,7 +35,7 @@ impl Serialize for Written<'_> {
         // The number of them comes first.
         let held = |id: &TraceKey| self.0.traces.contains(*id);
         let ids: Vec<TraceKey> = self.0.deadlines.traces().filter(held).collect();
-        to.collect_seq(ids.into_iter().map(|id| (id.id, self.0.traces.get(id))))
+        to.collect_seq(ids.into_iter().map(|id| (id, self.0.traces.get(id))))
     }
 }
 
@@ -46,7 +45,7 @@ impl Serialize for Written<'_> {
 pub struct SavedTraces(Read);
 
 type Read = Saved<
-    Vec<(TraceId, Box<OpenTrace>)>,
+    Vec<(TraceKey, Box<OpenTrace>)>,
     Sealed,
     Reports,
     recent::Saved<ParentsSeen>,
@@ -74,7 +73,6 @@ impl Assemble {
     pub fn restore(&mut self, saved: SavedTraces) {
         let Saved { traces, sealed, waiting, next_waiting, paid, parents, names, turns } = saved.0;
         for (id, mut held) in traces {
-            let id = TraceKey::new(id, held.tenant.as_deref());
             held.id = id;
             held.restored(&mut self.symbols);
             self.text_bytes.change(id, 0, held.parts.spans.text_bytes());

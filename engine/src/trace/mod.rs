@@ -28,7 +28,7 @@ pub use self::rows::{Added, Hanging, Spans};
 use self::shape::{ModelCall, Shape};
 use self::span_view::{Model, SpanView};
 use self::sub_agents::Work;
-pub use self::symbol::Symbols;
+pub use self::symbol::{Symbol, Symbols};
 pub use self::tools::may_repeat;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use self::turn::Turn;
@@ -46,14 +46,18 @@ use super::update::{self, AgentKey, Loop, ReportedScore, ToolCall, TraceUpdate, 
 pub struct TraceContents {
     /// Spans by id.
     pub spans: Spans,
-    /// Log records by id; few traces have any.
-    pub logs: Option<Box<BTreeMap<u64, Log>>>,
-    /// Reports; likewise.
-    pub reports: Option<Box<Reports>>,
+    /// What else came; of few traces anything.
+    pub others: Option<Box<Others>>,
 }
 
-/// Reports by (name, identifier).
-type Reports = BTreeMap<(Arc<str>, Arc<str>), Report>;
+/// What is no span of a trace.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Others {
+    /// Log records by id.
+    pub logs: BTreeMap<u64, Log>,
+    /// Reports by (name, identifier).
+    pub reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
+}
 
 /// A trace laid out to be read, by whoever has something to read in it.
 pub struct TraceView<'a> {
@@ -70,12 +74,12 @@ impl TraceContents {
 
     /// Log records in order of their ids.
     pub fn logs(&self) -> impl Iterator<Item = &Log> {
-        self.logs.iter().flat_map(|logs| logs.values())
+        self.others.iter().flat_map(|others| others.logs.values())
     }
 
     /// Spans and log records.
     pub fn len(&self) -> usize {
-        self.spans.len() + self.logs.as_ref().map_or(0, |logs| logs.len())
+        self.spans.len() + self.others.as_ref().map_or(0, |others| others.logs.len())
     }
 
     /// Whether there are neither.
@@ -405,7 +409,7 @@ fn reported(parts: &TraceContents) -> Vec<ReportedScore> {
     let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
     let rank =
         |report: &Report| (report.source, report.time, report.identifier.clone(), report.score);
-    for report in parts.reports.iter().flat_map(|reports| reports.values()) {
+    for report in parts.others.iter().flat_map(|others| others.reports.values()) {
         // Rules are broken one by one: of these all count.
         let rule = if &*report.name == CONSTRAINT_VIOLATION { &report.identifier } else { "" };
         let held = best.entry((&report.name, rule)).or_insert(report);

@@ -18,7 +18,8 @@ pub(super) fn of(
 ) -> Option<Remarks> {
     let compacted_unix_nano = compactions(models);
     // Of most traces nothing is said.
-    if compacted_unix_nano.is_empty() && parts.logs.is_none() && !parts.spans.say_remarks() {
+    if compacted_unix_nano.is_empty() && parts.logs().next().is_none() && !parts.spans.say_remarks()
+    {
         return None;
     }
     let said = || shape.behaviour().filter_map(SpanView::remarks);

@@ -19,7 +19,7 @@ const LONGEST: usize = 128;
 /// A name, shared by all rows that have it: a single pointer.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(transparent)]
-pub(super) struct Symbol(Arc<Name>);
+pub struct Symbol(Arc<Name>);
 
 /// How a name is spelt, and what follows from that alone.
 #[derive(Debug, Deserialize)]
@@ -36,7 +36,7 @@ pub struct Symbols(FixedMap<Symbol, ()>);
 
 impl Symbols {
     /// The symbol of a name.
-    pub(super) fn of(&mut self, name: &str) -> Symbol {
+    pub fn of(&mut self, name: &str) -> Symbol {
         if let Some((known, ())) = self.0.get_key_value(name) {
             return known.clone();
         }

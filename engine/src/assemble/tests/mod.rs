@@ -623,3 +623,8 @@ fn one_tenant_s_traces_do_not_push_out_another_s() {
     (8..99).for_each(|number| open(&mut stage, 1_000 + number, "bank"));
     assert_eq!((held(&stage, "bank"), held(&stage, "shop")), (4, 4));
 }
+
+#[test]
+fn an_open_trace_is_small() {
+    assert_eq!(size_of::<OpenTrace>(), 256);
+}

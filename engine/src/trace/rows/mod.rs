@@ -28,9 +28,9 @@ pub struct Spans {
     rows: Vec<SpanRow>,
     origins: Vec<Origin>,
     beside: Option<Box<Beside>>,
-    // Rows by id, where there are many.
+    // Where there are many rows.
     #[serde(skip)]
-    places: BTreeMap<SpanId, u32>,
+    places: Option<Box<Places>>,
     // Bytes of the long texts that only people and models read.
     #[serde(skip)]
     text_bytes: usize,
@@ -87,6 +87,10 @@ struct Who {
     session_in_json: Option<Box<SessionName>>,
     user: Option<Arc<str>>,
 }
+
+/// Rows by id.
+#[derive(Clone, Debug)]
+struct Places(BTreeMap<SpanId, u32>);
 
 /// What few spans say, in the order of their rows.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -369,17 +373,28 @@ impl Spans {
         }
     }
 
-    fn place_of(&self, id: SpanId) -> Option<usize> {
-        if self.places.is_empty() {
-            return self.rows.iter().position(|row| row.span_id == id);
+    /// Gives back the room that is kept for more.
+    pub fn fit(&mut self) {
+        fit(&mut self.rows);
+        fit(&mut self.origins);
+        if let Some(beside) = &mut self.beside {
+            fit(&mut beside.response_ids);
+            fit(&mut beside.rare);
         }
-        self.places.get(&id).map(|at| place(*at))
+    }
+
+    fn place_of(&self, id: SpanId) -> Option<usize> {
+        match &self.places {
+            None => self.rows.iter().position(|row| row.span_id == id),
+            Some(places) => places.0.get(&id).map(|at| place(*at)),
+        }
     }
 
     /// Makes the index, if there are rows enough for one.
     fn index(&mut self) {
         if self.rows.len() >= LONG {
-            self.places = self.rows.iter().map(|row| row.span_id).zip(0..).collect();
+            let ids = self.rows.iter().map(|row| row.span_id);
+            self.places = Some(Box::new(Places(ids.zip(0..).collect())));
         }
     }
 
@@ -491,8 +506,8 @@ impl Spans {
         }
         let rare = self.rare().last().filter(|last| last.row == at);
         self.text_bytes += rare.map_or(0, Rare::text_bytes);
-        if !self.places.is_empty() {
-            self.places.insert(row.span_id, at);
+        if let Some(places) = &mut self.places {
+            places.0.insert(row.span_id, at);
         }
         self.rows.push(row);
         if self.rows.len() == LONG {
@@ -685,6 +700,15 @@ impl Who {
     fn names(span: &Span) -> [&Option<Arc<str>>; 5] {
         let Span { agent_name, workflow, agent_id, agent_version, environment, .. } = span;
         [agent_name, workflow, agent_id, agent_version, environment]
+    }
+}
+
+/// Moves things to where there is room for no more: allocators seldom shrink a block where it is.
+fn fit<T>(things: &mut Vec<T>) {
+    if things.capacity() > things.len() {
+        let mut exact = Vec::with_capacity(things.len());
+        exact.append(things);
+        *things = exact;
     }
 }
 

@@ -237,6 +237,9 @@ proptest! {
         again.restored(&mut Symbols::default());
         prop_assert_eq!(wholes(&again), wholes(&spans));
         prop_assert_eq!(again.text_bytes(), spans.text_bytes());
+        again.fit();
+        prop_assert_eq!(again.rows.capacity(), again.rows.len());
+        prop_assert_eq!(wholes(&again), wholes(&spans));
         // Of what is forgone only the texts that nobody else reads are gone, and what comes again is known.
         spans.forgo();
         for (seen, held) in greatest.iter().zip(wholes(&spans)) {
