@@ -1,4 +1,4 @@
-//! What is known of an agent, added up over its shards: what stage 3 tells the board.
+//! The numbers of an agent, added up over shards, as stage 3 tells them to the board.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
@@ -24,28 +24,28 @@ use super::view::{
     WindowView,
 };
 
-/// Everything about an agent, to show and to export.
+/// Everything about an agent that is shown and exported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentUpdate {
-    /// Whose numbers these are.
+    /// The agent.
     pub agent: AgentKey,
-    /// It has no numbers any more.
+    /// Whether it has no numbers any more.
     pub gone: bool,
     /// Its counters.
     pub counters: Counters,
-    /// What earlier processes counted, of the families whose totals are shown.
+    /// Counters of earlier processes, of the families whose totals are shown.
     pub earlier: Counters,
     /// Open sessions.
     pub sessions_active: u64,
     /// How long its traces are silent.
     pub silences: Silences,
-    /// What its traces took.
+    /// Distributions of what its traces took.
     pub distributions: Few<Distribution, Buckets>,
     /// Sessions in which a loop goes on.
     pub sessions_looping: BTreeMap<LoopLabels, u64>,
     /// Sessions that go on over a limit, or have a trace that does.
     pub sessions_over_limit: BTreeMap<RunLimit, u64>,
-    /// Scores of open and closed sessions, by score.
+    /// Scores of open sessions, by score.
     pub open_sessions: Few<&'static str, Buckets>,
     /// Scores of closed sessions, by score.
     pub closed_sessions: Few<&'static str, Buckets>,
@@ -57,17 +57,17 @@ pub struct AgentUpdate {
     pub runs: u64,
     /// How much effort its sessions took, by shard.
     pub spreads: Vec<Arc<Spread>>,
-    /// How much effort its traces took, likewise.
+    /// How much effort its traces took, by shard.
     pub trace_spreads: Vec<Arc<Spread>>,
-    /// What runs took of tasks that have enough of them.
+    /// Efforts of runs, for each task that has enough runs.
     pub task_rankings: Arc<TaskRankings>,
-    /// Runs of which the outcome is known.
+    /// Sessions of which the outcome is known.
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
     pub populations: Few<Arc<str>, Population>,
-    /// What the API shows, without what is learned.
+    /// What the API shows, but for what is learned.
     pub view: AgentView,
-    /// What is learned from all of it, once somebody asks.
+    /// What is learned from all of this, once somebody asks for it.
     pub learned: OnceLearned,
 }
 
@@ -76,14 +76,14 @@ pub struct AgentUpdate {
 pub struct OnceLearned(OnceLock<Box<Learned>>);
 
 impl Clone for OnceLearned {
-    /// A copy may be changed: it learns for itself.
+    /// Empty, as a copy may be changed and has to learn for itself.
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
 impl PartialEq for OnceLearned {
-    /// It follows from the rest.
+    /// Always equal, as it follows from the other fields of an update.
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -94,16 +94,16 @@ impl PartialEq for OnceLearned {
 pub struct Buckets {
     /// Counts.
     pub buckets: Vec<u64>,
-    /// All of them.
+    /// The sum of all counts.
     pub count: u64,
     /// Sum of the scores, in quanta.
     pub sum: i128,
-    /// By bucket, the trace in it that ended last.
+    /// The trace that ended last, by bucket.
     pub exemplars: Few<u32, Exemplar>,
 }
 
 impl AgentUpdate {
-    /// Nothing is held of an agent any more, or it has no series of its own.
+    /// The update of an agent of which nothing is held any more, or that has no series of its own.
     pub fn gone(agent: AgentKey) -> Self {
         Self { agent, gone: true, ..Self::default() }
     }
@@ -120,7 +120,7 @@ impl AgentUpdate {
         })
     }
 
-    /// What the API shows.
+    /// What the API shows, with what is learned.
     pub fn shown(&self) -> AgentView {
         let mut view = self.view.clone();
         self.learned().look_at_agent(&mut view);
@@ -128,13 +128,13 @@ impl AgentUpdate {
         view
     }
 
-    /// Sessions in which a loop goes on of which more than names is on the wire.
+    /// Sessions in which a loop goes on whose evidence is more than names.
     pub fn looping(&self) -> u64 {
         let weighing = self.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
         weighing.map(|(_, sessions)| sessions).sum()
     }
 
-    /// Adds what one shard says.
+    /// Adds the numbers of one shard.
     pub(super) fn add(&mut self, shard: &SessionUpdate) {
         self.counters.add(&shard.counters, |_| true);
         self.earlier.add(&shard.earlier, |_| true);
@@ -169,7 +169,8 @@ impl AgentUpdate {
         }
     }
 
-    /// Adds the scores over runs; windows, by name, begin then. `judging` says which of them our judge was asked about.
+    /// Adds the scores over runs. `windows` has the begin of each window by name; `judging` says how likely our judge was asked
+    /// about a run.
     pub(super) fn add_runs(
         &mut self,
         runs: &mut AgentRuns,
@@ -199,14 +200,14 @@ impl AgentUpdate {
         self.view.ars.clone_from(&all.ars);
     }
 
-    /// Counters of a family, whatever process counted: those of this one, and then of earlier ones.
+    /// The counters of a family: those of this process, then those of earlier ones.
     fn both(&self, family: Counter) -> impl Iterator<Item = &(Labels, u64)> {
         [&self.counters, &self.earlier]
             .into_iter()
             .flat_map(move |counters| counters.family(family))
     }
 
-    /// Counts of a family with one label, whatever process counted.
+    /// The counters of a family by their first label, added up over this process and earlier ones.
     fn total(&self, family: Counter) -> BTreeMap<String, u64> {
         let mut total = BTreeMap::new();
         for (labels, count) in self.both(family) {
@@ -216,7 +217,7 @@ impl AgentUpdate {
         total
     }
 
-    /// Verdicts as they were when they counted: a trace that comes later may change what those after it would be now.
+    /// Verdicts by signal as they were counted: a trace that comes later may have changed the scores of those after it.
     fn verdicts(&self) -> BTreeMap<String, VerdictsView> {
         let mut verdicts: BTreeMap<String, VerdictsView> = BTreeMap::new();
         for (labels, count) in self.both(Counter::TraceEvaluations) {
@@ -232,7 +233,7 @@ impl AgentUpdate {
         verdicts
     }
 
-    /// What the API shows: the formula over all done traces, and totals in words, whatever process counted.
+    /// What the API shows: the scores over all done traces, and totals over this process and earlier ones.
     pub(super) fn describe(
         &self,
         all: &WindowView,
@@ -276,7 +277,7 @@ impl AgentUpdate {
     }
 }
 
-/// Says of a session and of its traces what is learned of their agents, as far as these are known.
+/// Adds to a session and its traces what follows from what is learned of their agents, where these are known.
 pub fn look_at_session<A: Borrow<AgentUpdate>>(
     session: &mut SessionView,
     agent: impl Fn(&AgentKey) -> Option<A>,
@@ -295,7 +296,7 @@ pub fn look_at_session<A: Borrow<AgentUpdate>>(
     }
 }
 
-/// Says of a trace that is explained what is learned of its agent, if that is known, and where it comes from.
+/// Adds to an explained trace what follows from what is learned of its agent, if that is known, and explains the prediction.
 pub fn look_at_explanation<A: Borrow<AgentUpdate>>(
     explained: &mut TraceExplanation,
     agent: impl Fn(&AgentKey) -> Option<A>,
@@ -326,7 +327,7 @@ impl Buckets {
     }
 }
 
-/// What decides which of two examples is shown.
+/// The order of exemplars: the greatest of a bucket is shown.
 fn place(exemplar: &Exemplar) -> (u64, TraceId) {
     (exemplar.end_unix_nano, exemplar.trace_id)
 }

@@ -1,8 +1,8 @@
-//! Counts of what a stage could not use, or did on the side; the shell exports them.
+//! Counts of what a stage could not use, and of what else happened in it; the shell exports them.
 
 use std::collections::BTreeMap;
 
-/// Monotone counts by (what, why).
+/// Monotone counts by what was counted and why.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Counts(BTreeMap<(&'static str, &'static str), u64>);
 

@@ -1,4 +1,4 @@
-//! Counters by family and label values, in one form from where they are raised to where they are exported.
+//! Counters by family and label values, in one form wherever they are raised, summed and exported.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::few::Few;
 
-/// The list of counters: of each what it counts, under which labels.
+/// The list of counters: what each counts, under which labels.
 macro_rules! counters {
     ($($(#[$about:meta])* $counter:ident,)*) => {
         /// What is counted of an agent: a family of counters.
@@ -26,20 +26,20 @@ macro_rules! counters {
 counters! {
     /// Traces, when they are first done.
     Traces,
-    /// The same by signal and verdict (`pass`, `fail`, `skipped`); `trace_risk` is the whole.
+    /// Traces, when they are first done, by signal and verdict (`pass`, `fail`, `skipped`); `trace_risk` is all signals together.
     TraceEvaluations,
     /// Traces for each query that they answer, when they are first done, by layer (`correctness`, `path`, `retrieval`, `cost`) and
     /// result (`skip`, `pass`, `warn`, `fail`).
     Expectations,
-    /// What the trajectory gate says, by signal and breach (`stall`, `regression`), per session and signal.
+    /// Breaches that the trajectory gate finds in a signal of a session, by signal and breach (`stall`, `regression`).
     GateBreaches,
-    /// Loops by kind, each once, when their trace is done; of a turn that log records tell in flight; `output_repeat` when it is sealed.
+    /// Loops by kind, each once, when their trace is done; in flight for a turn that log records tell of; `output_repeat` when sealed.
     Loops,
-    /// Loops that reached a severity, by kind, severity and evidence, at the same time.
+    /// Loops that reached a severity, by kind, severity and evidence; counted when `Loops` are.
     LoopsDetected,
-    /// Tokens spent inside loops that weigh, by type (`input`, `output`) and evidence, at the same time.
+    /// Tokens spent in loops whose evidence is more than names, by type (`input`, `output`) and evidence; counted when `Loops` are.
     LoopWastedTokens,
-    /// 1e-12 USD spent inside loops that weigh, by evidence, at the same time.
+    /// 1e-12 USD spent in loops whose evidence is more than names, by evidence; counted when `Loops` are.
     LoopWastedCostUsd,
     /// Limits that traces and sessions went over, each once, by kind (`run_limit`), limit and run (`trace`, `session`).
     RunLimits,
@@ -51,7 +51,7 @@ counters! {
     ModelCalls,
     /// Tool calls of traces that are done, by outcome (`ok`, `error`, `unknown`).
     ToolCalls,
-    /// Tool calls of the same name as the one before, of traces that are done.
+    /// Tool calls of the same tool as the call before, of traces that are done.
     AdjacentToolRepeats,
     /// Calls of models that no table has a price for, by model, when their trace is first done.
     UnpricedCalls,
@@ -61,22 +61,22 @@ counters! {
     SessionsClosed,
     /// Model calls of an agent below the outermost one, by its name, when their trace is first done.
     SubAgentModelCalls,
-    /// Its tool calls.
+    /// Tool calls of an agent below the outermost one, by its name.
     SubAgentToolCalls,
-    /// Those of its calls that failed.
+    /// Failed calls of an agent below the outermost one, by its name.
     SubAgentErrors,
-    /// Loops of its tool calls within a trace.
+    /// Loops of tool calls, within a trace, of an agent below the outermost one, by its name.
     SubAgentLoops,
-    /// Tokens of its model calls, by its name and type (`input`, `output`).
+    /// Tokens of an agent below the outermost one, by its name and type (`input`, `output`).
     SubAgentTokens,
-    /// 1e-12 USD of its model calls.
+    /// 1e-12 USD of an agent below the outermost one, by its name.
     SubAgentCostUsd,
 }
 
-/// Label values, in the order of the family's labels. Whoever is told of a counter shares them.
+/// Label values, in the order of the family's labels; copies of a counter share them.
 pub type Labels = Arc<[String]>;
 
-/// What was counted; a family is there from its first counter on.
+/// Counters by family; a family is present from its first counter on.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct Counters(
@@ -95,7 +95,7 @@ impl Counters {
         self.0.get(&family).map_or(&[], Vec::as_slice)
     }
 
-    /// One counter, if anything was counted under these labels.
+    /// The value of one counter, if anything was counted under these labels.
     pub fn get<L: AsRef<str>>(&self, family: Counter, labels: &[L]) -> Option<u64> {
         let found = self.family(family).iter().find(|(held, _)| is(held, labels));
         found.map(|(_, value)| *value)
@@ -114,7 +114,7 @@ impl Counters {
     /// Raises one counter.
     pub fn raise(&mut self, family: Counter, labels: &[&str], more: u64) {
         let counters = self.0.or_default(family);
-        // They are few, and whether two are equal is told by their lengths.
+        // Counters are few, and mostly the lengths of labels tell whether they are equal.
         if let Some((_, value)) = counters.iter_mut().find(|(held, _)| is(held, labels)) {
             *value = value.saturating_add(more);
             return;
@@ -123,7 +123,7 @@ impl Counters {
         add(counters, &labels, more);
     }
 
-    /// Begins a family, whose counters come in the order of their labels.
+    /// Adds a family, whose counters must be in the order of their labels.
     pub(super) fn insert(&mut self, family: Counter, counters: Vec<(Labels, u64)>) {
         debug_assert!(counters.is_sorted_by(|(one, _), (two, _)| one < two), "{counters:?}");
         if !counters.is_empty() {
@@ -131,7 +131,7 @@ impl Counters {
         }
     }
 
-    /// Adds those of some families of others.
+    /// Adds other counters, of the families for which `adds` holds.
     pub(super) fn add(&mut self, others: &Self, adds: impl Fn(Counter) -> bool) {
         if self.0.is_empty() && others.0.iter().all(|(family, _)| adds(*family)) {
             self.clone_from(others);
@@ -148,7 +148,7 @@ impl Counters {
     }
 }
 
-/// Whether these are the labels.
+/// Whether the labels of a counter are these.
 fn is<L: AsRef<str>>(held: &[String], labels: &[L]) -> bool {
     held.len() == labels.len()
         && labels.iter().zip(held).all(|(label, held)| label.as_ref() == held)

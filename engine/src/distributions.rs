@@ -1,17 +1,17 @@
-//! What runs of an agent take: distributions over its traces, each trace once, when its verdicts count.
+//! Distributions of what traces of an agent take, each trace once, when its verdicts count.
 //!
-//! One distribution, one entry in the list of [`Distribution`]. What a trace does not tell is not in it.
+//! One distribution, one entry in the list of [`Distribution`]. A trace that does not tell an amount is not in its distribution.
 
 use serde::{Deserialize, Serialize};
 
 use super::limits::Usage;
 use super::update::ScoreHistogram;
 
-/// The list of distributions: of each what it is, how many of its units make one, the upper bounds of its buckets in units
-/// (inclusive; one more bucket follows), and what it is of.
+/// The list of distributions: of each its meaning, how many of its units make one that is shown (a second, a dollar), the upper
+/// bounds of its buckets in units (inclusive; one more bucket follows), and how it is read from a trace.
 macro_rules! distributions {
     ($($(#[$about:meta])* $distribution:ident, $per_unit:expr, $bounds:expr, $of:expr;)*) => {
-        /// What is measured of a trace.
+        /// A distribution of an amount over traces.
         #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Distribution {
@@ -19,10 +19,10 @@ macro_rules! distributions {
         }
 
         impl Distribution {
-            /// All of them.
+            /// All distributions.
             pub const ALL: &'static [Self] = &[$(Self::$distribution,)*];
 
-            /// How many of its units make one.
+            /// How many of its units make one that is shown.
             pub const fn per_unit(self) -> u64 {
                 match self {
                     $(Self::$distribution => $per_unit,)*
@@ -70,14 +70,14 @@ distributions! {
         |taken| taken.tells_cost.then_some(taken.usage.sums.cost_quanta);
 }
 
-/// What a trace took, and whether it tells.
+/// What a trace took, and what of that is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// How much.
+    /// The amounts.
     pub usage: Usage,
-    /// Some of its tokens are known.
+    /// Whether some of its tokens are known.
     pub tells_tokens: bool,
-    /// Some of its cost is known.
+    /// Whether some of its cost is known.
     pub tells_cost: bool,
 }
 
@@ -99,7 +99,7 @@ impl Distributions {
         }
     }
 
-    /// Those that have something in them.
+    /// The distributions that have a trace.
     pub fn message(&self) -> impl Iterator<Item = (Distribution, ScoreHistogram)> {
         let all = Distribution::ALL.iter().zip(&self.0).filter(|(_, held)| held.count > 0);
         all.map(|(distribution, held)| (*distribution, held.clone()))

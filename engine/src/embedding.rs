@@ -1,11 +1,11 @@
-//! What an embedding model makes of a trace's question and answer: the engine asks, and never waits for the answer.
+//! What an embedding model makes of the question and the answer of a trace: the engine asks, and never waits for the reply.
 //!
 //! ```text
 //! coherence        1 - gap of the two embeddings; see signal::coherence
-//! loop_detection   the cosine of answers, where both traces have one of the same model; else of hashed embeddings
+//! loop_detection   the cosine of answers, where both traces have embeddings of one model; else of hashed embeddings
 //! ```
 //!
-//! A reply belongs to the texts that it was made of: if a late span has changed them, it is asked again.
+//! A reply belongs to the texts that it was made of: if a late span has changed them, the model is asked again.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -20,37 +20,37 @@ use super::update::{Content, TraceUpdate};
 /// Steps of a unit vector's parts, so that a cosine has the same bits everywhere.
 const STEPS: f64 = 1e6;
 
-/// The texts of a trace.
+/// A request to an embedding model about the texts of a trace.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct EmbedRequest {
     /// The trace.
     pub trace: TraceKey,
-    /// Tells these texts from others of the trace.
+    /// Hash of the texts.
     pub texts: u64,
     /// The question; `None`: not on the wire.
     pub input: Option<String>,
-    /// The answer; `None` only in a request that nothing would follow from.
+    /// The answer; no request is made without one.
     pub output: Option<String>,
-    /// One of them is not whole.
+    /// Whether one of the texts was cut.
     pub truncated: bool,
 }
 
-/// What a model made of them.
+/// An embedding model's reply about the texts of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Embedded {
-    /// The texts that it was asked about.
+    /// Hash of the texts that it was asked about.
     pub texts: u64,
-    /// Hash of the model's name; vectors of different ones are not compared.
+    /// Hash of the model's name; vectors of different models are not compared.
     pub embedder: u64,
-    /// How near the answer is to the question; `None` where one is missing.
+    /// How near the answer is to the question; `None`: one of them is missing.
     pub coherence: Option<Quanta>,
     /// The answer's embedding, of length one, in steps of 1e-6; empty: there is none.
     pub output: Embedding,
 }
 
 impl EmbedRequest {
-    /// What is to be asked of a trace with these texts, each of at most `max_bytes`; `None` without an answer: from a question
-    /// alone nothing follows.
+    /// The request for a trace with these texts, each cut to `max_bytes`; `None` without an answer, as nothing follows from a
+    /// question alone.
     pub fn new(trace: TraceKey, content: &Content, max_bytes: usize) -> Option<Self> {
         let text = |text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
@@ -67,7 +67,7 @@ impl EmbedRequest {
 }
 
 impl Embedded {
-    /// What follows from the embeddings of the two texts; vectors that are none count as missing.
+    /// The reply that follows from the embeddings of question and answer, if there are any.
     pub fn new(
         request: &EmbedRequest,
         model: &str,
@@ -83,7 +83,7 @@ impl Embedded {
         }
     }
 
-    /// Fills a trace in that has these texts.
+    /// Adds the reply to a trace with these texts.
     pub fn fill(&self, update: &mut TraceUpdate) {
         update.coherence_quanta = self.coherence.map(|score| score.0);
         if let Some(digest) = &mut update.output_digest
@@ -95,7 +95,7 @@ impl Embedded {
     }
 }
 
-/// A vector of length one, in steps; empty if it has no length.
+/// The vector scaled to length one, in steps of 1e-6; empty if it has no length.
 fn steps(vector: &[f32]) -> Embedding {
     let squares: f64 = vector.iter().map(|part| f64::from(*part) * f64::from(*part)).sum();
     let norm = squares.sqrt();

@@ -1,6 +1,6 @@
-//! A map of a few things, in the order of their keys: as large as what it holds, where a tree has room for eleven of each.
+//! A map of a few entries, in the order of their keys: as large as what it holds, where a node of a tree has room for eleven.
 //!
-//! To add one that is not the last moves those after it, so it is for what stays small.
+//! To add an entry moves all those after it, so it is for maps that stay small.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Entries up to which a key is looked for one by one.
+/// Entries up to which a key is looked for by comparing one after the other.
 const COMPARED: usize = 12;
 
-/// The map; it is written down as one.
+/// A small map; it is serialised as a map.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Few<K, V>(
     // Invariant: in the order of the keys, each once.
@@ -27,32 +27,32 @@ impl<K, V> Default for Few<K, V> {
 }
 
 impl<K, V> Few<K, V> {
-    /// With room for so many.
+    /// An empty map with room for `capacity` entries.
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity))
     }
 
-    /// Makes room for so many in all.
+    /// Makes room for `all` entries in all.
     pub fn reserve(&mut self, all: usize) {
         self.0.reserve_exact(all.saturating_sub(self.0.len()));
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// All entries, in the order of their keys.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// All of them, with values to be changed.
+    /// All entries, in the order of their keys, with values to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         self.0.iter_mut().map(|(key, value)| (&*key, value))
     }
@@ -81,7 +81,7 @@ impl<K: Ord, V> Few<K, V> {
         Some(&mut self.0[at].1)
     }
 
-    /// Whether there is one of this key.
+    /// Whether there is a value of this key.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -89,7 +89,7 @@ impl<K: Ord, V> Few<K, V> {
         self.find(key).is_some()
     }
 
-    /// Adds a value, in place of the one of the same key.
+    /// Adds a value; replaces the one of the same key.
     pub fn insert(&mut self, key: K, value: V) {
         match self.place(&key) {
             Ok(at) => self.0[at].1 = value,
@@ -97,7 +97,7 @@ impl<K: Ord, V> Few<K, V> {
         }
     }
 
-    /// Takes the value of a key out.
+    /// Removes the value of a key, and returns it.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -106,12 +106,12 @@ impl<K: Ord, V> Few<K, V> {
         Some(self.0.remove(at).1)
     }
 
-    /// Leaves only these.
+    /// Leaves only the entries for which `keeps` holds.
     pub fn retain(&mut self, mut keeps: impl FnMut(&K, &V) -> bool) {
         self.0.retain(|(key, value)| keeps(key, value));
     }
 
-    /// The value of a key, which is added if need be.
+    /// The value of a key; adds the default if there is none.
     pub fn or_default(&mut self, key: K) -> &mut V
     where
         V: Default,
@@ -126,7 +126,8 @@ impl<K: Ord, V> Few<K, V> {
         &mut self.0[at].1
     }
 
-    /// Likewise, where one key comes after the other, mostly in order: it is looked for from `next` on first, which is then after it.
+    /// The value of a key, for keys that mostly come in order; adds the default if there is none. Looks from place `next` on first,
+    /// and sets it to the place after the key.
     pub fn or_default_next(&mut self, next: &mut usize, key: &K) -> &mut V
     where
         K: Clone,
@@ -152,7 +153,7 @@ impl<K: Ord, V> Few<K, V> {
         self.0.insert(at, entry);
     }
 
-    /// Where a key is: of a few it is sooner told which is equal than which is less.
+    /// The place of a key. Among a few, looking for an equal one is faster than a binary search.
     fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Option<usize>
     where
         K: Borrow<Q>,
@@ -163,7 +164,7 @@ impl<K: Ord, V> Few<K, V> {
         self.0.iter().position(|(held, _)| held.borrow() == key)
     }
 
-    /// Where a key is, or belongs; mostly they come in order.
+    /// The place of a key, or the one where it belongs; quick if it belongs at the end, as keys mostly come in order.
     fn place<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
@@ -214,7 +215,7 @@ impl<'a, K, V> IntoIterator for &'a Few<K, V> {
     }
 }
 
-/// As a map has it.
+/// The schema of a map.
 impl<K: JsonSchema, V: JsonSchema> JsonSchema for Few<K, V> {
     fn inline_schema() -> bool {
         BTreeMap::<K, V>::inline_schema()

@@ -1,6 +1,6 @@
-//! A hash of a fixed seed: a map that is looked into by key alone, the same in every process.
+//! A hash with a fixed seed, the same in every process, for maps that are only looked into by key.
 //!
-//! Nothing may come out in the order of such a map: what is shown is sorted first, or stands in an ordered index beside it.
+//! No output may be in the order of such a map: it is sorted first, or comes from an ordered index beside the map.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// A map for look-ups.
 pub(crate) type FixedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 
-/// What was hashed so far.
+/// The hash so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FixedHasher(u64);
 
@@ -20,12 +20,12 @@ impl Hasher for FixedHasher {
     }
 
     fn write_u8(&mut self, byte: u8) {
-        // Ends a text, or is one of few values; the length of each text is in its own hash.
+        // The end of a text, or one of few values; the length of each text is in its own hash.
         self.0 = self.0.rotate_left(5) ^ u64::from(byte);
     }
 
     fn write_u64(&mut self, number: u64) {
-        // An odd constant, so that no number is lost.
+        // The constant is odd, so that different numbers stay different.
         self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 

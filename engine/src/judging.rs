@@ -1,4 +1,4 @@
-//! Which traces a judge is asked about, and what it is given: the engine asks, and never waits for the answer.
+//! Which traces a judge is asked about, and with what: the engine asks, and never waits for the answer.
 //!
 //! ```text
 //! sampled = hash(tenant, session) / 2^64 < rate of the agent,  or the trace is flagged
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Whole sessions are sampled, so that their scores are of one kind, and by hash, so that every machine decides alike. A
-//! trace is asked about once, when it is done for the first time: a late span does not cost another judgement. Rules in
-//! files of expectations are judged whatever the rate: somebody asked for them by name.
+//! trace is asked about once, when it is first done: a late span does not cost another judgement. Rules in files of
+//! expectations are judged whatever the rate, as somebody wrote them down to be judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,32 +26,32 @@ use super::update::{AgentKey, TraceUpdate};
 /// Which traces are judged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JudgeRules {
-    /// Share of sessions, in `[0,1]`.
+    /// Share of sessions that are judged, in `[0,1]`.
     pub sample_rate: f64,
-    /// The same of single agents, by name.
+    /// Shares of single agents' sessions, by the agent's name.
     pub sample_rates: BTreeMap<String, f64>,
-    /// Traces that are flagged are judged whatever the rate.
+    /// Whether flagged traces are judged whatever the rate.
     pub flagged: bool,
-    /// Bytes of texts in one transcript.
+    /// Bytes of texts in one transcript, at most.
     pub max_transcript_bytes: usize,
-    /// Bytes of long texts that are held for a judge in all traces of a shard, which tenants share.
+    /// Bytes of long texts, at most, that all traces of a shard hold for a judge; tenants share them.
     pub max_open_bytes: usize,
 }
 
-/// Whether a judge reads what it is asked. Where it does not, nothing is kept for it of what comes in either.
+/// Whether a judge reads requests. Texts are kept for it only if it does.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Attention {
-    /// It does.
+    /// It reads all requests.
     #[default]
     Reads,
-    /// It has more to do than it gets done: what is asked now of these tenants, who have all of their share, would be thrown away.
+    /// Its queue is full: it would throw away a request about a trace of these tenants, who have used up their shares.
     Full(Arc<BTreeSet<TenantHash>>),
-    /// No call would go out.
+    /// It makes no calls.
     Away,
 }
 
 impl Attention {
-    /// Whether it reads what it is asked of a tenant's traces.
+    /// Whether it reads requests about a tenant's traces.
     pub fn reads(&self, tenant: TenantHash) -> bool {
         match self {
             Self::Reads => true,
@@ -61,109 +61,109 @@ impl Attention {
     }
 }
 
-/// A trace that is to be judged.
+/// A request to judge a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JudgeRequest {
     /// The trace.
     pub trace_id: TraceId,
-    /// Its root, or the outermost span that is there.
+    /// Its root, else its outermost span.
     pub root: Option<SpanId>,
-    /// Whose it is.
+    /// The agent of the trace.
     pub agent: AgentKey,
-    /// Its metrics are to be judged: by the rate, or because it is flagged.
+    /// Whether its metrics are to be judged, as it is sampled or flagged.
     pub metrics: bool,
-    /// Rules of expectations that its answer is to be held against.
+    /// Rules of expectations that it is to be judged by.
     pub rubrics: Vec<RubricRequest>,
-    /// What it says; empty where nobody would have read it.
+    /// Its texts; empty if `unread`.
     pub transcript: Transcript,
-    /// Nobody would have read it; see [`Attention`].
+    /// Whether the judge does not read this request; see [`Attention`].
     pub unread: bool,
-    /// What an earlier process was answered, by question: that is not asked again.
+    /// Answers that an earlier process got, by question; these questions are not asked again.
     pub answered: BTreeMap<String, String>,
 }
 
-/// What a judge says of a trace: answers one by one, and in the end what came of them.
+/// A judge's reply about a trace: answers one by one, and in the end the judgements that follow from them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct JudgeReply {
     /// The trace; all zero: none.
     pub trace: TraceKey,
-    /// Answers as JSON, by question; both are the judge's own.
+    /// Answers as JSON, by question; only the judge reads either.
     pub answered: BTreeMap<String, String>,
-    /// What is judged of its answer, by rule.
+    /// Judgements, by rule.
     pub judgements: Judgements,
-    /// Of its metrics there will be no more: those that are missing stay so.
+    /// Whether no more of its metrics will come: those that are missing stay missing.
     pub metrics_over: bool,
-    /// Nor of these rules.
+    /// Rules of which no judgement will come.
     pub rules_over: Vec<String>,
-    /// What was paid since the last one, in dollars.
+    /// Cost since the last reply, in US dollars.
     pub cost: Quanta,
 }
 
-/// A rule that somebody wrote into a file of expectations, for the answer or for a field of a span.
+/// A request to judge an answer or a field of a span by a rule from a file of expectations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RubricRequest {
-    /// What its judgement goes by: the rule, and which text if it is not the answer.
+    /// The key of its judgement: the rule, and the text that is judged if that is not the answer.
     pub key: String,
     /// The rule.
     pub rule: String,
-    /// The field that it is for; `None`: the answer.
+    /// The field to judge; `None`: the answer.
     pub judged: Option<JudgedText>,
-    /// What each score stands for, if that was written.
+    /// The meaning of each score, if the file gives it.
     pub scale: Vec<String>,
-    /// How others were judged.
+    /// Examples of judgements.
     pub examples: Vec<Value>,
-    /// Who is to judge.
+    /// The models that are to judge.
     pub judges: Judges,
 }
 
 /// A field of a span that is to be judged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JudgedText {
-    /// The field, as the file has it.
+    /// The field, as written in the file.
     pub field: String,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
-/// Who a file of expectations wants its rules to be judged by.
+/// The models that are to judge by the rules of a file of expectations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judges {
-    /// Models, each of which is asked; none: the configured one.
+    /// Models, each of which is asked; empty: the configured one.
     pub models: Vec<String>,
-    /// They decide together, by the rule for several judges.
+    /// Whether they decide together, by the rule for several judges.
     pub ensemble: bool,
-    /// How freely they answer; `None`: as configured.
+    /// Their temperature; `None`: as configured.
     pub temperature: Option<f64>,
 }
 
-/// A score that others are told of.
+/// A score that is sent to other systems.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Score {
     /// The trace.
     pub trace_id: TraceId,
-    /// The span, the trace's root or its outermost one; `None`: not known.
+    /// The trace's root or its outermost span; `None`: not known.
     pub span_id: Option<SpanId>,
-    /// Whose trace it is.
+    /// The agent of the trace.
     pub agent: AgentKey,
     /// The score's name.
     pub name: String,
     /// The score, in `[0,1]`.
     pub score: Quanta,
-    /// What it is called, if it is.
+    /// The score's label, if it has one.
     pub label: Option<String>,
-    /// Why, if it was said.
+    /// The reason for the score, if one was given.
     pub explanation: Option<String>,
     /// Who made it: judge, model and version of the prompts.
     pub evaluator: String,
-    /// The rule that was broken, or that was judged by.
+    /// The rule that was broken, or that the trace was judged by.
     pub rule: Option<String>,
-    /// When.
+    /// When the score was made.
     pub time: Timestamp,
 }
 
 impl JudgeRequest {
-    /// The trace among those of all tenants.
+    /// The key of the trace among those of all tenants.
     pub fn trace(&self) -> TraceKey {
         TraceKey::new(self.trace_id, Some(&self.agent.tenant))
     }
@@ -176,8 +176,8 @@ impl JudgeRequest {
 }
 
 impl JudgeRules {
-    /// Whether a trace with this root is not judged unless a model call failed, it has a loop, or it fails an expectation. Of most traces the
-    /// root is the last span, so their texts are held no longer than it takes to read a request.
+    /// Whether a trace with this root is unsampled: it is not judged unless a model call failed, it has a loop, or it fails an
+    /// expectation. The root of most traces is the last span, so their texts are held no longer than it takes to read a request.
     pub fn passes_over(&self, root: &Span) -> bool {
         let (None, Some(session), false) = (root.parent, &root.session, root.failed) else {
             return false;
@@ -185,21 +185,21 @@ impl JudgeRules {
         let rate = match root.agent_name.as_deref() {
             Some(name) => self.sample_rates.get(name).copied().unwrap_or(self.sample_rate),
             None if self.sample_rates.is_empty() => self.sample_rate,
-            // Another span may say whose it is.
+            // Another span may name the agent.
             None => return false,
         };
         let tenant = root.resource.tenant.as_deref().unwrap_or_default();
         !sampled(tenant, &session.id, rate)
     }
 
-    /// The chance that a session of this agent is judged, flagged or not, in `(0,1]`; `None`: none is.
+    /// The chance that a session of this agent, flagged or not, is judged, in `(0,1]`; `None`: none is.
     pub fn probability(&self, agent: &str, is_flagged: bool) -> Option<f64> {
         let rate = self.sample_rates.get(agent).copied().unwrap_or(self.sample_rate);
         let chance = if is_flagged && self.flagged { 1.0 } else { rate.min(1.0) };
         (chance > 0.0).then_some(chance)
     }
 
-    /// Whether the metrics of a trace that is done are judged.
+    /// Whether the metrics of a done trace are judged.
     pub fn pick(&self, update: &TraceUpdate) -> bool {
         let agent = update.agent.as_ref().map(|agent| agent.agent_name.as_str());
         let rate = agent.and_then(|name| self.sample_rates.get(name)).copied();
@@ -215,10 +215,10 @@ impl JudgeRules {
     }
 }
 
-/// Whether a session is, by its tenant and its id.
+/// Whether a session is sampled, by its tenant and its id.
 fn sampled(tenant: &str, id: &str, rate: f64) -> bool {
     let hash = xxh3_64_with_seed(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0));
-    // 53 bits, which a float holds exactly.
+    // 53 bits: a float holds them exactly.
     ((hash >> 11) as f64) < rate * (1_u64 << 53) as f64
 }
 

@@ -7,7 +7,7 @@
 //! Span, Log, Report --> assemble --TraceUpdate--> sessions --SessionUpdate--> agents --AgentUpdate-->
 //! ```
 //!
-//! A stage has the same face everywhere: `handle(input, now)`, `poll_timeout()`,
+//! All stages have the same interface: `handle(input, now)`, `poll_timeout()`,
 //! `handle_timeout(now)`, `drain()`.
 
 pub mod agent_update;

@@ -16,7 +16,7 @@ use super::update::AgentKey;
 /// What one run has used.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage {
-    /// What adds up over the traces of a session.
+    /// Amounts that add up over the traces of a session.
     pub sums: UsageSums,
     /// From the first start to the last end, in nanoseconds.
     pub nanos: u64,
@@ -24,7 +24,7 @@ pub struct Usage {
     pub calls_without_tool: u64,
 }
 
-/// What one run has used of what adds up over runs.
+/// Amounts that one run has used and that add up over runs.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct UsageSums {
     /// Model calls.
@@ -33,11 +33,11 @@ pub struct UsageSums {
     pub tool_calls: u64,
     /// Tokens read and written, as far as they are known.
     pub tokens: u64,
-    /// Likewise dollars, in 1e-12 USD.
+    /// Cost in 1e-12 USD, as far as it is known.
     pub cost_quanta: u64,
 }
 
-/// What a limit is of.
+/// The kind of run that a limit is for.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Run {
     /// One trace.
@@ -51,8 +51,9 @@ pub enum Run {
 #[serde(transparent)]
 pub struct Lasting(#[serde(with = "human")] pub Duration);
 
-/// What an option says, in the units of [`Usage`].
+/// The value of an option.
 trait Amount {
+    /// The value in the units of [`Usage`].
     fn units(self) -> u64;
 }
 
@@ -64,7 +65,7 @@ impl Amount for u64 {
 
 impl Amount for f64 {
     fn units(self) -> u64 {
-        // Invariant: it was checked to be in a range when it was read.
+        // Invariant: the option was checked to be in range when it was read.
         Quanta::from_f64(self).and_then(|dollars| u64::try_from(dollars.0).ok()).unwrap_or(u64::MAX)
     }
 }
@@ -176,7 +177,7 @@ limits! {
     SessionCallsWithoutTool, session_calls_without_tool: u64 = 0, "calls_without_tool" of Session, |used| used.calls_without_tool;
 }
 
-/// The limits of one agent in the units of [`Usage`], in the order of [`RunLimit::ALL`]; 0 is none.
+/// The limits of one agent in the units of [`Usage`], in the order of [`RunLimit::ALL`]; 0 is no limit.
 #[derive(Clone, Debug)]
 struct Most([u64; RunLimit::ALL.len()]);
 
@@ -187,7 +188,7 @@ pub struct Limits {
     of_agents: BTreeMap<String, Most>,
 }
 
-/// Of limits some.
+/// A set of limits, with a bit for each.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LimitSet(u16);
 
@@ -198,11 +199,11 @@ pub struct Exceeded {
     pub limit: RunLimit,
     /// What was used, in the units of [`Usage`].
     pub used: u64,
-    /// The limit, likewise.
+    /// The value of the limit, in the units of [`Usage`].
     pub most: u64,
 }
 
-/// What makes a session run away.
+/// The reason why a session runs away.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Cause {
     /// A loop goes on in it.
@@ -211,11 +212,11 @@ pub enum Cause {
     Limit(RunLimit),
 }
 
-/// The kind of all limits, where the kinds of loops are told as well.
+/// The kind of all limits in results and labels that have kinds of loops as well.
 pub const KIND: &str = "run_limit";
 
 impl LimitOptions {
-    /// What the stage holds runs against.
+    /// The limits of all agents, to compare runs with.
     pub fn limits(&self) -> Limits {
         let of_agents = self.agents.iter().map(|(agent, own)| (agent.clone(), self.of(own)));
         Limits { of_all: self.of(&AgentLimits::default()), of_agents: of_agents.collect() }
@@ -223,8 +224,8 @@ impl LimitOptions {
 }
 
 impl Limits {
-    /// The limits that a run of an agent has gone over, in the order of [`RunLimit::ALL`]. An agent without a name has that of its
-    /// service.
+    /// The limits that a run of an agent has gone over, in the order of [`RunLimit::ALL`]. An agent without a name goes by the
+    /// name of its service.
     pub fn exceeded(
         &self,
         agent: &AgentKey,
@@ -254,7 +255,7 @@ impl Limits {
 }
 
 impl LimitSet {
-    /// All of them.
+    /// The set of all limits.
     pub const ALL: Self = Self((1 << RunLimit::ALL.len()) - 1);
 
     /// Adds a limit; returns whether it is new.
@@ -267,13 +268,13 @@ impl LimitSet {
 }
 
 impl UsageSums {
-    /// Of two parts of a session.
+    /// The sums of two parts of a session together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_add)
     }
 
-    /// What is left without one, which was added.
+    /// The sums without a part that was added.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_sub)
@@ -295,7 +296,7 @@ impl RunLimit {
         [KIND, self.name(), self.run().name()]
     }
 
-    /// An amount as people read it: dollars, seconds, or a number.
+    /// An amount for people to read: in dollars, in seconds, or a number.
     pub fn shown(self, units: u64) -> f64 {
         let per_unit = match self {
             Self::TraceCost | Self::SessionCost => Quanta::ONE,
@@ -332,7 +333,7 @@ impl Cause {
         }
     }
 
-    /// How bad it is. A limit is there to be kept.
+    /// How bad it is: as bad as its loop, critical for a limit.
     pub fn severity(self) -> Severity {
         match self {
             Self::Loop(labels) => labels.severity,
@@ -346,7 +347,7 @@ impl Cause {
         if other.severity() > self.severity() { other } else { self }
     }
 
-    /// Whether people are to be told: not of a loop that is known by names alone.
+    /// Whether people are to be told: not of a loop whose evidence is names alone.
     pub fn weighs(self) -> bool {
         match self {
             Self::Loop(labels) => labels.evidence.weighs(),

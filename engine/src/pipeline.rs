@@ -1,7 +1,7 @@
 //! All stages in one thread: what `replay`, `verify` and tests run.
 //!
 //! The daemon runs the same stages as tasks with channels between them; here a batch goes
-//! through all of them before the next one is looked at.
+//! through all stages before the next one is taken.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::time::WallShift;
 use super::update::{AgentKey, TraceUpdate};
 use super::view::{Document, SessionView};
 
-/// What the stages are told.
+/// The options of all stages.
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
     /// How traces are assembled.
@@ -45,59 +45,59 @@ pub struct EngineOptions {
     pub tasks: TaskOptions,
     /// The agent reliability score.
     pub ars: ArsOptions,
-    /// Versions compared.
+    /// How versions are compared.
     pub drift: DriftOptions,
-    /// Drops.
+    /// How drops are found.
     pub drops: DropOptions,
     /// How tenants share the bounds.
     pub shares: Shares,
-    /// What traces are expected to be.
+    /// The expectations of traces.
     pub expected: Arc<[Suite]>,
     /// Which traces a judge is asked about; `None`: there is no judge.
     pub judging: Option<JudgeRules>,
-    /// Bytes of a text that an embedding model is asked about; `None`: there is no model.
+    /// Bytes of a text, at most, that an embedding model is asked about; `None`: there is no model.
     pub embedding: Option<usize>,
 }
 
-/// The stages by themselves, to be run as tasks.
+/// The stages one by one, to be run as tasks.
 pub struct Stages {
-    /// What goes to which of them.
+    /// The shard of each thing.
     pub route: Route,
-    /// Reports that wait for their response.
+    /// Traces of response ids, and reports that wait for one.
     pub resolve: Resolve,
     /// Stage 1, by shard.
     pub assemble: Vec<Assemble>,
     /// Stage 2, by shard.
     pub sessions: Vec<Sessions>,
-    /// Where sessions of each shard go for which there is no room.
+    /// Where sessions are evicted to, by shard.
     pub session_stores: Vec<Box<dyn SessionStore + Send>>,
     /// Stage 3.
     pub agents: Agents,
-    /// The agents as they stand.
+    /// The newest update of each agent.
     pub board: BTreeMap<AgentKey, AgentUpdate>,
 }
 
-/// The stages, one after the other.
+/// The stages in one thread, one after the other.
 pub struct Pipeline {
     route: Route,
     resolve: Resolve,
     assemble: Vec<Assemble>,
     sessions: Vec<Sessions>,
-    // Invariant: one for each of these.
+    // Invariant: one for each shard of `sessions`.
     session_stores: Vec<Box<dyn SessionStore + Send>>,
     agents: Agents,
     board: BTreeMap<AgentKey, AgentUpdate>,
-    // The board is of no interest yet.
+    // Whether the board is left as it is, as nobody looks at it yet.
     unseen: bool,
 }
 
 impl Pipeline {
-    /// Stages with as many shards, at least one.
+    /// Empty stages with `shards` shards, at least one.
     pub fn new(options: &EngineOptions, shards: u32) -> Self {
         Self::routed(options, Route::new(shards, 0))
     }
 
-    /// Stages of this route.
+    /// Empty stages with the shards of this route.
     pub fn routed(options: &EngineOptions, route: Route) -> Self {
         let shards = 0..route.shards();
         Self {
@@ -139,13 +139,13 @@ impl Pipeline {
         }
     }
 
-    /// Sessions over `max_sessions` leave for these, one for each shard.
+    /// Has sessions over `max_sessions` evicted to these stores, one for each shard.
     pub fn use_session_store(&mut self, session_stores: Vec<Box<dyn SessionStore + Send>>) {
         self.session_stores = session_stores;
         self.sessions.iter_mut().for_each(Sessions::use_session_store);
     }
 
-    /// From here on wall time is ahead of the time by `shift`: the wall clock was set.
+    /// Sets how far wall time is ahead of time, after the wall clock was set.
     pub fn shift_to(&mut self, shift: WallShift) {
         self.sessions.iter_mut().for_each(|stage| stage.shift_to(shift));
         self.agents.shift_to(shift);
@@ -177,7 +177,7 @@ impl Pipeline {
         self.flow(now);
     }
 
-    /// Applies what a judge said, with the reports that came of it.
+    /// Applies a judge's replies, and the reports that follow from them.
     pub fn judged(&mut self, replies: Vec<JudgeReply>, reports: Vec<Report>, now: Timestamp) {
         for reply in replies {
             let shard = self.route.trace(reply.trace.id);
@@ -186,7 +186,7 @@ impl Pipeline {
         self.apply(Vec::new(), Vec::new(), reports, now);
     }
 
-    /// Applies what an embedding model made of traces' texts.
+    /// Applies what an embedding model made of the texts of traces.
     pub fn embedded(&mut self, embedded: Vec<(TraceKey, Embedded)>, now: Timestamp) {
         for (trace, embedded) in embedded {
             let shard = self.route.trace(trace.id);
@@ -200,8 +200,7 @@ impl Pipeline {
         self.advance_in_steps(now, Duration::ZERO);
     }
 
-    /// Runs the timers up to `now`; those that are due within `step` of each other run together, as they do in a daemon
-    /// that is busy.
+    /// Runs the timers up to `now`; those that are due within `step` of the first run together, as in a daemon that is busy.
     pub fn advance_in_steps(&mut self, now: Timestamp, step: Duration) {
         while let Some(due) = self.poll_timeout().filter(|due| *due <= now) {
             let due = due.after(step).min(now);
@@ -237,7 +236,7 @@ impl Pipeline {
         self.flow(now);
     }
 
-    /// Everything that is held, as `replay` prints it; agents without a done trace are left out.
+    /// All sessions and agents, as `replay` prints them; agents with neither a done trace nor a score are left out.
     pub fn document(&self) -> Document {
         let mut sessions: Vec<SessionView> =
             self.sessions.iter().flat_map(Sessions::sessions).collect();
@@ -255,20 +254,20 @@ impl Pipeline {
             .values()
             .filter(|agent| agent.view.traces > 0 || !agent.view.scores.is_empty());
         let mut agents: Vec<_> = agents.map(AgentUpdate::shown).collect();
-        // Counters have counted what was known at the time; a document has what is true at its end.
+        // Counters counted what was known at the time; a document has what is true at its end.
         agents.iter_mut().for_each(|agent| agent.add_up(&sessions));
         Document { sessions, agents }
     }
 
-    /// Leaves the board as it is until [`Pipeline::into_stages`]: nobody looks at it while a log is replayed, and to keep
-    /// it up to date is a large part of the work.
+    /// Leaves the board as it is until [`Pipeline::into_stages`]: nobody looks at it while a log is replayed, and keeping it up
+    /// to date is a large part of the work.
     pub fn leave_board(&mut self) {
         self.unseen = true;
     }
 
-    /// The stages with all that they hold. Counters belong to a process: they begin at zero here.
+    /// The stages with all that they hold. Counters belong to a process, so they begin at zero.
     pub fn into_stages(mut self, now: Timestamp) -> Stages {
-        // What could wait is told before counters begin.
+        // Updates that could wait are told before counters begin.
         self.assemble.iter_mut().for_each(Assemble::tell_all);
         self.flow(now);
         self.resolve.restart_counts();
@@ -281,17 +280,17 @@ impl Pipeline {
         Stages { route, resolve, assemble, sessions, session_stores, agents, board }
     }
 
-    /// The stages, whose state outlives a process.
+    /// The stages whose state is written to snapshots.
     pub fn lasting(&mut self) -> (&mut Resolve, &mut [Assemble], &mut [Sessions], &mut Agents) {
         (&mut self.resolve, &mut self.assemble, &mut self.sessions, &mut self.agents)
     }
 
-    /// The agents as they stand.
+    /// The newest update of each agent.
     pub fn board(&self) -> &BTreeMap<AgentKey, AgentUpdate> {
         &self.board
     }
 
-    /// Sends on the reports that waited for the response id of this span.
+    /// Delivers the reports that waited for the response id of this span.
     fn resolve_waiting(&mut self, span: &Span, now: Timestamp) {
         let Some(response_id) = span.model.as_ref().and_then(|model| model.response_id.as_ref())
         else {
@@ -323,11 +322,12 @@ impl Pipeline {
         }
     }
 
-    /// Moves what the stages have to say down to the board.
+    /// Passes the updates of each stage on to the next, down to the board.
     fn flow(&mut self, now: Timestamp) {
         let updates: Vec<TraceUpdate> =
             self.assemble.iter_mut().flat_map(Assemble::drain).collect();
-        // Nobody is asked from here: a stage remembers what is open, and a daemon asks that when it has recovered.
+        // Neither a judge nor an embedding model is asked here: the stage remembers open requests, and a daemon asks once it has
+        // recovered.
         for stage in &mut self.assemble {
             drop((stage.requests(), stage.embed_requests()));
         }

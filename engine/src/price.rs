@@ -1,4 +1,4 @@
-//! What a model call costs where its span does not say: tokens by a table of prices.
+//! The cost of model calls whose spans do not tell it: tokens by a table of prices.
 
 use std::sync::LazyLock;
 
@@ -8,13 +8,13 @@ use super::math::glob::fits;
 use super::options::{CostOptions, Price};
 use super::span::{ModelFacts, Tokens};
 
-/// Prices are per so many tokens.
+/// Tokens that a price is for.
 const TOKENS: f64 = 1e6;
 
 /// Prices by model.
 #[derive(Clone, Debug, Default)]
 pub struct Prices {
-    // The first that fits holds.
+    // By pattern of models' names; the first that fits is used.
     configured: Vec<(String, Rate)>,
     shipped: bool,
 }
@@ -46,7 +46,7 @@ fn rate_of_line(line: &'static str) -> Option<(&'static str, Rate)> {
 }
 
 impl Prices {
-    /// Reads the table.
+    /// The prices of the options.
     pub fn new(options: &CostOptions) -> Self {
         let rate = |price: &Price| {
             let Price { model, input, output, cached, cache_written } = price;
@@ -55,13 +55,13 @@ impl Prices {
         Self { configured: options.prices.iter().map(rate).collect(), shipped: options.shipped }
     }
 
-    /// What a call cost: what its span says, else its tokens at the price of its model; `None` if there is none or the tokens
-    /// are not known.
+    /// The cost of a call: what its span says, else its tokens at the price of its model; `None` if there is no price or the
+    /// tokens are not known.
     pub fn cost(&self, call: &ModelFacts) -> Option<Quanta> {
         call.cost.or_else(|| self.of_tokens(call.model.as_deref()?, &call.tokens))
     }
 
-    /// What tokens cost at the price of the model; `None` if there is none or they are not known.
+    /// The cost of tokens at the price of a model; `None` if there is no price or the tokens are not known.
     pub fn of_tokens(&self, model: &str, tokens: &Tokens) -> Option<Quanta> {
         Self::at(
             self.configured(model).or_else(|| shipped(model).filter(|_| self.shipped))?,
@@ -69,7 +69,8 @@ impl Prices {
         )
     }
 
-    /// Likewise, of a model of which it is known what ships for it.
+    /// The cost of tokens at the price of a model whose shipped price was looked up already; `None` if there is no price or the
+    /// tokens are not known.
     pub fn of_model(
         &self,
         model: &str,
@@ -79,7 +80,7 @@ impl Prices {
         Self::at(self.configured(model).or_else(|| shipped.filter(|_| self.shipped))?, tokens)
     }
 
-    /// Whether there is a table that should have a price for this model and has none.
+    /// Whether the shipped table is used, and neither it nor the options have a price for this model.
     pub fn lacks(&self, model: &str, shipped: Option<&'static Rate>) -> bool {
         self.shipped && shipped.is_none() && self.configured(model).is_none()
     }
@@ -123,7 +124,7 @@ pub fn shipped(model: &str) -> Option<&'static Rate> {
     [short, own, versioned, dated, day, latest].iter().find_map(|name| SHIPPED.get(*name))
 }
 
-/// Where `-YYYY-MM-DD` begins that a name ends with.
+/// The place where the `-YYYY-MM-DD` at the end of a name begins.
 fn dash_date(name: &str) -> Option<usize> {
     let begin = name.len().checked_sub("-YYYY-MM-DD".len())?;
     let date = name.as_bytes().get(begin..)?;

@@ -1,6 +1,6 @@
-//! Which trace a response id belongs to: for scores that know nothing else of their target.
+//! Which trace a response id belongs to, for scores that name nothing else of their target.
 //!
-//! Bounded: over the bound the id that was seen first, or the report that has waited longest, goes.
+//! Bounded: over the bound, the id that was seen first, or the report that has waited longest, is dropped.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,10 +14,10 @@ use super::count::Counts;
 use super::hash::FixedMap;
 use super::span::{Report, Target, Timestamp, TraceId};
 
-/// The tenant and the hash of the id: who makes ids whose hashes are equal confuses no trace but its own.
+/// The tenant and the hash of the id: a tenant that makes ids with equal hashes confuses only its own traces.
 type Key = (Option<Arc<str>>, u64);
 
-/// What an id says of its trace: the least that has it, and how many of what was seen say so.
+/// The least trace that has an id, and the number of entries of `seen` with that id.
 #[derive(Debug)]
 struct Indexed {
     trace_id: TraceId,
@@ -36,13 +36,13 @@ pub struct Resolve {
     wait: Duration,
     // Oldest first.
     seen: VecDeque<(Key, TraceId)>,
-    // The first `indexed` of them, by id.
+    // The first `indexed` entries of `seen`, by key.
     #[serde(skip)]
     index: FixedMap<Key, Indexed>,
     #[serde(skip)]
     indexed: usize,
     waiting: FixedMap<Key, Vec<Report>>,
-    // When each waiting report gives up, in order of arrival.
+    // When each waiting report is given up, in order of arrival.
     deadlines: BTreeMap<(Timestamp, u64), Key>,
     next: u64,
     #[serde(skip)]
@@ -50,7 +50,7 @@ pub struct Resolve {
 }
 
 impl Resolve {
-    /// Remembers the last `max` model calls that have an id, and lets as many reports wait.
+    /// Remembers the last `max` response ids, and lets as many reports wait.
     pub fn new(max: usize, wait: Duration) -> Self {
         Self {
             max,
@@ -65,12 +65,12 @@ impl Resolve {
         }
     }
 
-    /// Takes over what an earlier process held.
+    /// Takes over the ids and reports of a snapshot.
     pub fn restore(&mut self, saved: Self) {
         *self = Self { max: self.max, wait: self.wait, ..saved };
     }
 
-    /// Learns the trace of a response; returns the reports that waited for it.
+    /// Remembers the trace of a response; returns the reports that waited for it.
     pub fn seen(
         &mut self,
         tenant: Option<&Arc<str>>,
@@ -94,7 +94,7 @@ impl Resolve {
         reports.into_iter().map(resolved).collect()
     }
 
-    /// Returns the report with its target resolved, or keeps it until that is known.
+    /// Returns the report with its target resolved; keeps it if the trace is not known yet.
     pub fn report(&mut self, report: Report, now: Timestamp) -> Option<Report> {
         let Target::Response { tenant, id } = &report.target else { return Some(report) };
         let key = key(tenant.as_ref(), id);
@@ -110,7 +110,7 @@ impl Resolve {
         None
     }
 
-    /// The next moment at which a report gives up.
+    /// The next moment at which a report is given up.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         self.deadlines.first_key_value().map(|((due, _), _)| *due)
     }
@@ -122,7 +122,7 @@ impl Resolve {
         }
     }
 
-    /// What became of reports, and of ids over the bound.
+    /// Counts of reports that were given up, and of ids that were forgotten.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -132,7 +132,7 @@ impl Resolve {
         self.counts = Counts::default();
     }
 
-    /// The trace of an id. Should several claim it, it is the least, whichever came first.
+    /// The trace of an id; of several, the least, whichever came first.
     fn trace(&mut self, key: &Key) -> Option<TraceId> {
         for (key, trace_id) in self.seen.range(self.indexed..) {
             let new = || Indexed { trace_id: *trace_id, times: 0 };
@@ -144,7 +144,7 @@ impl Resolve {
         self.index.get(key).map(|held| held.trace_id)
     }
 
-    /// Forgets the id that was seen first, unless it was seen again.
+    /// Forgets the oldest entry of `seen`; the index keeps its id if that was seen again.
     fn forget_oldest(&mut self) {
         let Some((key, _)) = self.seen.pop_front() else { return };
         self.counts.add("response_ids", "forgotten");

@@ -1,4 +1,4 @@
-//! Which shard a thing belongs to, and which stages take a report.
+//! Which shard a trace or a session belongs to, and which stages take a report.
 //!
 //! The seed is drawn by the shell, so that nobody outside can aim at one shard; no result
 //! depends on it or on the number of shards.
@@ -11,18 +11,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::runs::tells_outcome;
 use super::span::{Report, Target, TraceId};
 
-/// Who takes a report.
+/// The stages and shards that take a report.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Takers {
     /// The assemble shard.
     pub assemble: Option<usize>,
     /// Session shards.
     pub sessions: Range<usize>,
-    /// The agent stage.
+    /// Whether the agent stage takes it.
     pub agents: bool,
 }
 
-/// Sends keys to shards.
+/// The assignment of traces and sessions to shards.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Route {
     shards: u32,
@@ -40,7 +40,7 @@ impl Route {
         self.shards
     }
 
-    /// The assemble shard of a trace; turns of one session that log records tell of have one in common.
+    /// The assemble shard of a trace; turns of one session that log records tell of share one.
     pub fn trace(&self, trace_id: TraceId) -> usize {
         self.shard(trace_id.routed_by(), self.seed)
     }
@@ -50,8 +50,8 @@ impl Route {
         self.shard(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), self.seed))
     }
 
-    /// Who takes a report; nobody while it waits for its response. What came of a run is for the traces of the run too, and only the
-    /// session shards know whether they have any: all of them are told.
+    /// The stages and shards that take a report; none while it waits for its response. The outcome of a run is for the traces of the
+    /// run too, and only the session shards know whether they have any: all of them take it.
     pub fn report(&self, report: &Report) -> Takers {
         match &report.target {
             Target::Trace(trace) => {

@@ -18,16 +18,16 @@ use super::time::Moment;
 use super::update::{RunTrace, ScopedId};
 use super::view::{ArsComponentView, ArsView, TaskView};
 
-/// The window of everything that is held.
+/// The name of the window over all runs held.
 pub const ALL: &str = "all";
 
-/// Runs with an outcome that are learned from: the last so many sessions.
+/// Sessions with an outcome that are learned from, at most: the last ones.
 pub const MOST_KNOWN: usize = 512;
 
 /// Scores over runs in one window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunScores {
-    /// Scores in `[0,1]`, `ars` in `[0,100]`, and what they are over.
+    /// Scores in `[0,1]`, `ars` in `[0,100]`, each with the number of its samples.
     pub scores: BTreeMap<&'static str, (f64, u64)>,
     /// The chance that all of k runs succeed, by k.
     pub pass_hat_k: BTreeMap<u32, f64>,
@@ -41,30 +41,30 @@ pub struct AgentRuns {
     runs: Runs,
     held: RunTable,
     views: Vec<View>,
-    // Of one run that are compared.
+    // Actions of one run that are compared.
     max_actions: usize,
-    /// When something was last said of a run.
+    /// When a trace or a report of a run was last applied.
     touched: Timestamp,
-    // What `scores` was when nothing had changed since.
+    // The scores; `None` if a run has changed since they were made.
     scores: Option<BTreeMap<String, RunScores>>,
-    // Likewise.
+    // Runs with an outcome and the efforts of tasks; `None` as `scores` is.
     known: Option<Arc<[KnownRun]>>,
     took: Option<Arc<TaskRankings>>,
 }
 
-/// The runs of an agent as they are written down; scores follow from them.
+/// The runs of an agent as a snapshot has them; scores follow from them.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<R> {
     runs: R,
     touched: Timestamp,
 }
 
-/// The runs of an agent that were read back.
+/// The runs of an agent, read from a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct SavedAgentRuns(Saved<SavedRuns>);
 
-/// The runs that there are. Invariant: each is once in `by_start`, and once in `by_task` if it has a task.
+/// All runs held. Invariant: each is once in `by_start`, and once in `by_task` if it has a task.
 #[derive(Debug, Default)]
 struct RunTable {
     runs: BTreeMap<RunKey, Arc<Run>>,
@@ -72,13 +72,13 @@ struct RunTable {
     by_task: BTreeMap<Arc<str>, BTreeSet<(Timestamp, Arc<str>)>>,
 }
 
-/// Which runs a view is over.
+/// The runs that a view is over.
 #[derive(Clone, Copy, Debug)]
 enum Scope {
     All,
-    /// Those that ended within so many panes of this width before the open one.
+    /// Runs that ended in the open pane or in those before it that make a window; panes have this width in nanoseconds.
     Window(u64),
-    /// The greatest so many by (start, key).
+    /// The last runs, by (start, key), up to this number.
     Last(usize),
 }
 
@@ -88,14 +88,14 @@ struct View {
     scope: Scope,
     tasks: AgentTasks,
     ars: ArsAgent,
-    // By end, or by start for the last ones.
+    // By end, or by start in a view of the last runs.
     members: BTreeSet<(Timestamp, RunKey)>,
 }
 
 impl AgentRuns {
-    /// No runs yet; windows as those of scores over traces.
+    /// No runs yet; windows are those of the scores over traces.
     pub fn new(options: &AgentOptions, tasks: &TaskOptions, ars: &ArsOptions) -> Self {
-        // The runs have their bound before; one more is there while it takes the place of another.
+        // `Runs` keeps the bound; a view has one more run while that takes the place of another.
         let max_runs = options.max_runs.saturating_add(1);
         let view = |name: String, scope| View {
             name,
@@ -125,19 +125,19 @@ impl AgentRuns {
         }
     }
 
-    /// Takes what a trace adds to a run.
+    /// Replaces what a trace adds to its run, or takes it back.
     pub fn trace(&mut self, trace: RunTrace, now: Moment, counts: &mut Counts) {
         let changes = self.runs.trace(trace, counts);
         self.apply(changes, now, counts);
     }
 
-    /// Takes what somebody reported of a run.
+    /// Applies a report about a run.
     pub fn report(&mut self, target: &RunTarget, report: Report, now: Moment, counts: &mut Counts) {
         let changes = self.runs.report(target, report, counts);
         self.apply(changes, now, counts);
     }
 
-    /// Whether somebody reported what came of this run, by its name.
+    /// Whether somebody reported the outcome of this run by the run's name.
     pub fn has_outcome(&self, target: &RunTarget) -> bool {
         self.runs.has_outcome(&RunKey::from(target))
     }
@@ -147,12 +147,12 @@ impl AgentRuns {
         self.held.runs.get(&RunKey::from(target))?.session.as_deref().cloned()
     }
 
-    /// What outlives the process.
+    /// The runs for a snapshot.
     pub(super) fn save(&self) -> impl Serialize + '_ {
         Saved { runs: self.runs.save(), touched: self.touched }
     }
 
-    /// Takes over what an earlier process held at `now`.
+    /// Takes over the runs of a snapshot.
     pub(super) fn restore(&mut self, saved: SavedAgentRuns, now: Moment, counts: &mut Counts) {
         let Saved { runs, touched } = saved.0;
         let changes = self.runs.restore(runs, counts);
@@ -170,13 +170,13 @@ impl AgentRuns {
         self.held.runs.is_empty()
     }
 
-    /// Returns whether nothing was said of a run for so long.
+    /// Whether no run has changed for this long.
     pub fn is_idle(&self, now: Timestamp, idle: Duration) -> bool {
         self.touched.after(idle) <= now
     }
 
-    /// The wall clock was set back: runs that ended ahead of windows by all of one leave these, or they would be there until it
-    /// gets to them.
+    /// After the wall clock was set back: removes runs from windows if they ended more than a window's length ahead, as they
+    /// would stay until the clock gets there.
     pub fn expire_ahead(&mut self, wall: Timestamp) {
         for view in &mut self.views {
             let Scope::Window(width) = view.scope else { continue };
@@ -191,7 +191,7 @@ impl AgentRuns {
         }
     }
 
-    /// Lets runs leave the windows that they are in no more; returns whether any did.
+    /// Removes runs from the windows that they are older than; returns whether there were any.
     pub fn expire(&mut self, wall: Timestamp) -> bool {
         let mut any = false;
         for view in &mut self.views {
@@ -221,8 +221,8 @@ impl AgentRuns {
         })
     }
 
-    /// Those of which the outcome is known, each session once, in the order of their starts; the last [`MOST_KNOWN`]. How likely our judge is to be
-    /// asked about one that is flagged or not is always the same.
+    /// The last [`MOST_KNOWN`] sessions with a run of which the outcome is known, in the order of the last such run's start.
+    /// `probability` says how likely our judge is asked about a run, flagged or not; it must always say the same.
     pub fn known(&mut self, probability: impl Fn(bool) -> Option<f64>) -> Arc<[KnownRun]> {
         let held = &self.held;
         Arc::clone(self.known.get_or_insert_with(|| {
@@ -261,7 +261,7 @@ impl AgentRuns {
         }))
     }
 
-    /// What runs took of each task that has [`LEAST_RUNS`] or more with a trace.
+    /// The efforts of the runs at each task that has [`LEAST_RUNS`] or more.
     pub fn took(&mut self) -> Arc<TaskRankings> {
         let RunTable { runs, by_task, .. } = &self.held;
         Arc::clone(self.took.get_or_insert_with(|| {
@@ -357,7 +357,7 @@ impl RunTable {
 }
 
 impl View {
-    /// Adds a run if it certainly belongs here.
+    /// Adds a run if it belongs here; a view of the last runs that is not full may not know, and is left to `fill`.
     fn admit(&mut self, key: &RunKey, run: &Run, wall: Timestamp, counts: &mut Counts) {
         match self.scope {
             Scope::All => {}
@@ -381,7 +381,7 @@ impl View {
         self.take(key, run, counts);
     }
 
-    /// Makes a view of the last runs whole again. Invariant: its members are the greatest of all by (start, key).
+    /// Fills a view of the last runs up. Invariant: its members are the greatest of all by (start, key).
     fn fill(&mut self, held: &RunTable, counts: &mut Counts) {
         let Scope::Last(most) = self.scope else { return };
         while self.members.len() < most {
@@ -396,7 +396,7 @@ impl View {
         }
     }
 
-    /// Lets earlier runs at the task of one that went be compared again.
+    /// Has earlier runs compared again that take the place of a removed run at its task.
     fn refill(&mut self, gone: &RunKey, held: &RunTable) {
         let Some(task) = &gone.task else { return };
         if !self.tasks.lacks_earlier(task) {
@@ -419,7 +419,7 @@ impl View {
         }
     }
 
-    /// Takes back a run, if it is here.
+    /// Removes a run, if it is in this view.
     fn retract(&mut self, key: &RunKey, run: &Run) {
         let member = match self.scope {
             Scope::All => true,
@@ -467,7 +467,7 @@ fn named(scores: BTreeMap<&'static str, f64>) -> BTreeMap<String, f64> {
     scores.into_iter().map(|(name, value)| (renamed(name).to_owned(), value)).collect()
 }
 
-/// Names of Princeton's scores as they are exported: two of them would be taken for other documents' scores.
+/// The names under which Princeton's scores are exported: some of their own names are those of other scores.
 fn renamed(name: &'static str) -> &'static str {
     match name {
         "consistency" => "princeton_consistency",
@@ -477,7 +477,7 @@ fn renamed(name: &'static str) -> &'static str {
     }
 }
 
-/// Whether a time is in the open pane of this width or in one of those before it that make a window.
+/// Whether a time is in the open pane of this width, or in one of the panes before it that make a window, or later.
 fn is_in(end: Timestamp, width: u64, wall: Timestamp) -> bool {
     (end.0 / width).saturating_add(super::window::PANES) >= wall.0 / width
 }

@@ -17,19 +17,19 @@ use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Report, RunTarget, Source, Timestamp, TraceId};
 use super::update::{AgentKey, Attempt, Effort, ReportedScore, RunTrace, ScopedId};
 
-/// Scores that say whether a task succeeded; only 1 is success.
+/// Names of scores that say whether a task succeeded; only 1 is success.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
 
-/// Scores that say how good an answer was, best first.
+/// Names of scores that say how good an answer was, the most preferred first.
 const ACCURACIES: [&str; 3] = ["accuracy", "correctness", "answer_correctness"];
 
-/// The agent's own confidence.
+/// Name of the score that is the agent's own confidence.
 const CONFIDENCE: &str = "confidence";
 
-/// What a run is filed under.
+/// The key of a run among those of its agent.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct RunKey {
-    /// The task; `None`: a trace that stands for itself.
+    /// The task; `None`: the run is a single trace without one.
     pub task: Option<Arc<str>>,
     /// The run.
     pub id: Arc<str>,
@@ -38,7 +38,7 @@ pub struct RunKey {
 /// A run as reports name it.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct RunName {
-    /// Whose attempt.
+    /// The agent that made the attempt.
     pub agent: AgentKey,
     /// The task.
     pub task: Arc<str>,
@@ -49,9 +49,9 @@ pub struct RunName {
 /// One attempt, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
-    /// Start of its first trace, else when it was first reported.
+    /// Start of its first trace, else the time of its first report.
     pub start: Timestamp,
-    /// End of its last trace, else when it was last reported.
+    /// End of its last trace, else the time of its last report.
     pub end: Timestamp,
     /// How many traces it has.
     pub traces: u64,
@@ -61,33 +61,33 @@ pub struct Run {
     pub confidence: Option<Quanta>,
     /// How good the answer was, in `[0,1]`: a rubric's score, else the outcome.
     pub accuracy: Option<Quanta>,
-    /// `none`, `fault`, `environment`, `prompt`, as sent; `None`: not said.
+    /// The kind of disturbance, as sent: `none`, `fault`, `environment`, `prompt`; `None`: not said.
     pub perturbation: Option<Arc<str>>,
-    /// It is the undisturbed run that others are compared with.
+    /// Whether it is the undisturbed run that others are compared with.
     pub baseline: Option<bool>,
     /// Names of its tool calls, in order.
     pub actions: Vec<Arc<str>>,
-    /// What it took.
+    /// The effort of all its traces together.
     pub effort: Effort,
-    /// Of each signal the worst score of a trace, in the order of their names.
+    /// The worst score that a trace has for each signal, in the order of the signals' names.
     pub signals: Vec<(Cow<'static, str>, Quanta)>,
-    /// The risk of each trace that has one, but for what was told of its outcome.
+    /// The risks of its traces by all signals but the outcome.
     pub risks: Vec<Quanta>,
-    /// Our judge said what came of it.
+    /// Whether our judge judged the outcome of one of its traces.
     pub judged: bool,
-    /// One of its traces is judged whatever the rate, where what is flagged is.
+    /// Whether one of its traces is flagged: it is judged whatever the rate, if flagged traces are.
     pub flagged: bool,
     /// The session of its last trace; `None`: it has no trace.
     pub session: Option<Arc<ScopedId>>,
     /// Failed model and tool calls.
     pub errors: u64,
-    /// US dollars, where the wire tells.
+    /// Cost in US dollars; `None`: not known.
     pub cost: Option<Quanta>,
-    /// Nanoseconds in model calls.
+    /// Time spent in model calls, in nanoseconds.
     pub model_nanos: u64,
-    /// Severities of the rules that it broke; `None`: nobody said.
+    /// Severities of the rules that it broke; `None`: nobody said anything about rules.
     pub violations: Option<Vec<Option<Arc<str>>>>,
-    /// Somebody looked for broken rules: our judge, or who says that none was found.
+    /// Whether somebody looked for broken rules: our judge, or a reporter that says that none was broken.
     pub looked: bool,
     /// Documents found.
     pub retrieved: Vec<Arc<str>>,
@@ -95,12 +95,12 @@ pub struct Run {
     pub cited: Vec<Arc<str>>,
 }
 
-/// What became of a run.
+/// A change of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// It is this now.
+    /// The run is as given here.
     Set(RunKey, Box<Run>),
-    /// It is not there any more.
+    /// The run was removed.
     Gone(RunKey),
 }
 
@@ -110,27 +110,27 @@ pub struct Runs {
     max: usize,
     parts: BTreeMap<RunKey, Parts>,
     traces: BTreeMap<TraceId, RunKey>,
-    // Invariant: one entry for each run held.
+    // By `Parts::since`. Invariant: one entry for each run held.
     oldest_first: BTreeSet<(Timestamp, RunKey)>,
 }
 
-/// What a run is made of.
+/// The traces and reports that a run is made of.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Parts {
     since: Timestamp,
-    // In the order of their starts. Most runs have one: a node of a map has room for eleven.
+    // In the order of their starts. A list, as most runs have one trace and a node of a map has room for eleven.
     traces: Vec<((Timestamp, TraceId), RunTrace)>,
     reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
-    // The one that was reported last.
+    // The kind of disturbance that was reported last.
     perturbation: Option<(Timestamp, Arc<str>)>,
 }
 
-/// Runs that were read back.
+/// The runs of an agent, read from a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct SavedRuns(Vec<(RunKey, Parts)>);
 
-/// Returns whether a score says something about a run.
+/// Whether a score of this name says something about a run.
 pub fn is_about_runs(name: &str) -> bool {
     name == CONFIDENCE
         || name == CONSTRAINT_VIOLATION
@@ -138,8 +138,8 @@ pub fn is_about_runs(name: &str) -> bool {
         || ACCURACIES.contains(&name)
 }
 
-/// Whether what somebody else than our judge told of an outcome is a success: the last report, else what the trace says of
-/// itself. `None` if nobody did.
+/// Whether the outcome that somebody other than our judge told is a success: that of the last report, else what the trace
+/// itself says. `None` if nobody told one.
 pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Option<bool> {
     let told = reported.iter().filter(|score| {
         OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Reported
@@ -150,7 +150,7 @@ pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Op
         .or_else(|| attempt.and_then(|attempt| attempt.success))
 }
 
-/// What our judge last said of an outcome, in `[0,1]`.
+/// The last score that our judge gave an outcome, in `[0,1]`.
 pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
     let judged = reported
         .iter()
@@ -160,12 +160,12 @@ pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
     last.map(|score| Quanta(score.score_quanta.clamp(0, Quanta::ONE)))
 }
 
-/// Whether a report tells what came of something, and is not our judge's.
+/// Whether a report tells an outcome, and is not our judge's.
 pub fn tells_outcome(report: &Report) -> bool {
     report.source == Source::Reported && is_outcome(&report.name)
 }
 
-/// Whether a report of this name is of an outcome.
+/// Whether a score of this name tells an outcome.
 pub fn is_outcome(name: &str) -> bool {
     OUTCOMES.contains(&name)
 }
@@ -192,12 +192,12 @@ impl From<&RunTarget> for RunKey {
 }
 
 impl Runs {
-    /// No runs; at most `max` are held, over it the oldest goes.
+    /// No runs yet; at most `max` are held, over that the oldest is dropped.
     pub fn new(max: usize) -> Self {
         Self { max: max.max(1), ..Self::default() }
     }
 
-    /// Takes what a trace adds, or that it adds nothing any more.
+    /// Replaces what a trace adds to its run, or takes it back; returns the runs that changed.
     pub fn trace(&mut self, trace: RunTrace, counts: &mut Counts) -> Vec<Change> {
         let id = trace.trace_id;
         if id.is_zero() {
@@ -228,7 +228,7 @@ impl Runs {
         changes
     }
 
-    /// Takes what somebody reported of a run.
+    /// Applies a report about a run; returns the runs that changed.
     pub fn report(
         &mut self,
         target: &RunTarget,
@@ -258,7 +258,7 @@ impl Runs {
         changes
     }
 
-    /// Whether somebody reported what came of this run, by its name.
+    /// Whether somebody reported the outcome of this run by the run's name.
     pub fn has_outcome(&self, run: &RunKey) -> bool {
         self.parts.get(run).is_some_and(|parts| parts.reports.values().any(tells_outcome))
     }
@@ -273,12 +273,12 @@ impl Runs {
         self.parts.is_empty()
     }
 
-    /// What outlives the process: of what each run is made.
+    /// The traces and reports of each run, for a snapshot.
     pub(super) fn save(&self) -> impl Serialize + '_ {
         self.parts.iter().collect::<Vec<_>>()
     }
 
-    /// Takes over what an earlier process held; all of it has changed.
+    /// Takes over the runs of a snapshot; returns each of them as changed.
     pub(super) fn restore(&mut self, saved: SavedRuns, counts: &mut Counts) -> Vec<Change> {
         for (key, parts) in saved.0 {
             self.oldest_first.insert((parts.since, key.clone()));
@@ -290,7 +290,7 @@ impl Runs {
         runs.map(|(key, parts)| Change::Set(key.clone(), Box::new(parts.run()))).collect()
     }
 
-    /// Makes sure that a run is held; over the bound the oldest one goes.
+    /// Adds a run that is not held yet; over the bound the oldest one is dropped.
     fn room(&mut self, key: &RunKey, since: Timestamp, counts: &mut Counts) -> Vec<Change> {
         if self.parts.contains_key(key) {
             return Vec::new();
@@ -303,7 +303,7 @@ impl Runs {
         self.forget_oldest(counts).map(Change::Gone).into_iter().collect()
     }
 
-    /// Lets the oldest run go.
+    /// Drops the oldest run; returns its key.
     fn forget_oldest(&mut self, counts: &mut Counts) -> Option<RunKey> {
         let (_, oldest) = self.oldest_first.pop_first()?;
         counts.add("runs", "forgotten");
@@ -313,7 +313,7 @@ impl Runs {
         Some(oldest)
     }
 
-    /// What a run is now.
+    /// The change of a run whose parts have changed; removes it if it has none.
     fn settled(&mut self, key: &RunKey) -> Option<Change> {
         let parts = self.parts.get(key)?;
         if parts.traces.is_empty() && parts.reports.is_empty() {
@@ -325,7 +325,7 @@ impl Runs {
     }
 }
 
-/// Of each signal the worst score of these traces.
+/// The worst score that these traces have for each signal.
 fn worst_signals<'a>(
     traces: impl Iterator<Item = &'a RunTrace>,
 ) -> Vec<(Cow<'static, str>, Quanta)> {
@@ -388,7 +388,7 @@ impl Parts {
         }
     }
 
-    /// The score of any of these names to believe: the source that ranks highest, then the latest.
+    /// The score to use among those of these names: that of the source that ranks highest, then the latest.
     fn score(&self, names: &[&str]) -> Option<Quanta> {
         let named = |name: &str| names.contains(&name);
         let reports = self.reports.values().filter(|report| named(&report.name));
@@ -402,7 +402,7 @@ impl Parts {
         reports.chain(own).max().map(|(.., score)| score)
     }
 
-    /// Whether there is a verdict on rules, and not just word of a broken one.
+    /// Whether there is a verdict on rules, and not just a report of a broken one.
     fn looked(&self) -> bool {
         let is_verdict =
             |source: Source, score: i64| source == Source::Judge || score >= Quanta::ONE;
@@ -414,7 +414,7 @@ impl Parts {
             || of_traces.any(|score| is_verdict(source(score), score.score_quanta))
     }
 
-    /// Severities of broken rules, in order; `None` if neither the traces nor anybody else speaks of rules.
+    /// Severities of broken rules, in the order of the rules; `None` if neither traces nor reports speak of rules.
     fn violations(&self, attempts: &[&Attempt]) -> Option<Vec<Option<Arc<str>>>> {
         let own = attempts.iter().flat_map(|attempt| &attempt.violations);
         let mut found: BTreeMap<(Arc<str>, Option<Arc<str>>), ()> = BTreeMap::new();
@@ -469,7 +469,7 @@ fn sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-/// All names, each once, in order.
+/// All names of these attempts, each once, in the order in which they first occur.
 fn distinct(attempts: &[&Attempt], of: fn(&Attempt) -> &Vec<String>) -> Vec<Arc<str>> {
     let mut seen = BTreeSet::new();
     let names = attempts.iter().flat_map(|attempt| of(attempt));

@@ -1,4 +1,4 @@
-//! How what a stage holds is written down, and read by the next process.
+//! How state of the stages is written, and read by the next process.
 //!
 //! State is written with the names of its fields. A release that adds one reads what an older one wrote if the field has
 //! a default; indexes that follow from the rest are not written, and neither are options, which are the reader's own.
@@ -16,28 +16,28 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::convention;
 use super::drops::STREAMS;
 
-/// What state is read from: one form, whatever the bytes come out of, as each form is compiled once more for each type that is read.
+/// The source that state is read from: one type for all readers, as each would be compiled once more for every type that is read.
 pub type Source<'s> = rmp_serde::Deserializer<ReadReader<&'s mut dyn Read>>;
 
-/// Writes a value down: `MessagePack` with the names of its fields, so that fields can be added.
+/// Writes a value as `MessagePack` with the names of its fields, so that fields can be added.
 ///
 /// # Errors
 ///
-/// Fails for what cannot be written, as a map whose keys are maps.
+/// Fails if the value cannot be written.
 pub fn write<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
     rmp_serde::to_vec_named(value)
 }
 
-/// Reads what [`write()`] wrote.
+/// Reads a value that [`write()`] wrote.
 ///
 /// # Errors
 ///
-/// Fails if it is nothing that was written, or something else.
+/// Fails if the bytes are no such value of this type.
 pub fn read<T: DeserializeOwned>(mut from: impl Read) -> Result<T, ReadError> {
     read_with(&mut from, |source| T::deserialize(source))
 }
 
-/// Likewise, by somebody who makes something of it as it comes.
+/// Reads a value that [`write()`] wrote with `take`, which may process it piece by piece.
 ///
 /// # Errors
 ///
@@ -58,12 +58,12 @@ fn known(text: &str) -> Option<Name> {
     streams.chain(convention::names()).find(|name| *name == text)
 }
 
-/// Reads a name; unknown is none.
+/// Reads a name; `None` if the code does not know it.
 pub(super) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Name>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.and_then(|text| known(&text)))
 }
 
-/// Reads a map by names.
+/// Reads a map by names; leaves out those that the code does not know.
 pub(super) fn by_name<'de, D, V>(from: D) -> Result<BTreeMap<Name, V>, D::Error>
 where
     D: Deserializer<'de>,

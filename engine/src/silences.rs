@@ -17,25 +17,25 @@ use std::time::Duration;
 
 use super::update::Silences;
 
-/// A level: the number of an edge.
+/// The level of a silence: the number of the greatest edge that it has reached.
 pub type Level = u8;
 
 /// The edges, in halves of `stall_after`.
 const HALVES: [u64; 9] = [2, 3, 4, 6, 8, 12, 16, 24, 32];
 
-/// Done traces from which on it is known what is usual.
+/// Done traces that are enough to know what is usual.
 const ENOUGH: u64 = 20;
 
-/// One in so many traces may be silent for longer than is usual.
+/// One in this many traces may be silent for the usual level or longer.
 const RARE: u64 = 100;
 
-/// The level of a silence; `None`: it is a short one.
+/// The level of a silence; `None`: it has not reached the first edge.
 pub fn level(silence_nanos: u64, stall_after: Duration) -> Option<Level> {
     let reached = HALVES.iter().filter(|halves| edge(**halves, stall_after) <= silence_nanos);
     u8::try_from(reached.count()).ok()?.checked_sub(1)
 }
 
-/// How long a silence of a level or of none, which goes on, has to be to reach the next one, in nanoseconds; `None`: there is none.
+/// The edge after a level, or the first one, in nanoseconds; `None`: there is none.
 pub fn next_edge(level: Option<Level>, stall_after: Duration) -> Option<u64> {
     let next = level.map_or(0, |level| usize::from(level) + 1);
     HALVES.get(next).map(|halves| edge(*halves, stall_after))
@@ -47,7 +47,7 @@ fn edge(halves: u64, stall_after: Duration) -> u64 {
 }
 
 impl Silences {
-    /// Takes what another shard counted.
+    /// Adds the counts of another shard.
     pub fn add(&mut self, other: &Self) {
         self.traces = self.traces.saturating_add(other.traces);
         let sums = [(&mut self.ended, &other.ended), (&mut self.open, &other.open)];
@@ -56,17 +56,17 @@ impl Silences {
         }
     }
 
-    /// Takes what another version of the agent has shown, and not how it is silent now.
+    /// Adds the done traces and ended silences of another version of the agent, but not its open traces.
     pub fn learn_from(&mut self, other: &Self) {
         self.add(&Self { open: BTreeMap::new(), ..other.clone() });
     }
 
-    /// Whether both have shown the same.
+    /// Whether both have the same done traces and ended silences.
     pub fn show_as(&self, other: &Self) -> bool {
         (self.traces, &self.ended) == (other.traces, &other.ended)
     }
 
-    /// Whether its own traces show what is usual.
+    /// Whether there are enough traces to know what is usual.
     pub fn knows_enough(&self) -> bool {
         self.traces >= ENOUGH
     }
@@ -81,7 +81,7 @@ impl Silences {
         *self.open.entry(level).or_default() += traces;
     }
 
-    /// Takes them back.
+    /// Takes open traces that were silent back.
     pub fn unopen(&mut self, level: Level, traces: u64) {
         if let Some(open) = self.open.get_mut(&level) {
             *open = open.saturating_sub(traces);
@@ -89,7 +89,7 @@ impl Silences {
         self.open.retain(|_, traces| *traces > 0);
     }
 
-    /// Open traces of which nothing has come for longer than is usual.
+    /// Open traces that have been silent for the usual level or longer.
     pub fn stalled(&self) -> u64 {
         self.open.range(self.usual()..).map(|(_, traces)| traces).sum()
     }

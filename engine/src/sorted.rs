@@ -1,17 +1,17 @@
-//! A sorted list in blocks: little more than what it holds, however much that is.
+//! A sorted list in blocks, whose memory is little more than that of its items, however many there are.
 //!
-//! What things are sorted by need not be in the list: whoever looks for one says how each compares with it.
+//! The keys of items need not be in the list: whoever looks for an item says how each of the others compares with it.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-/// Things of a block, at most.
+/// Items of a block, at most.
 const BLOCK: usize = 256;
 
-/// Things in an order, each once.
+/// Items in an order, each once.
 #[derive(Clone, Debug)]
 pub(crate) struct Sorted<T> {
-    // Invariant: none is empty. What is due goes from the front.
+    // Invariant: none is empty. Deques, as items are often removed from the front.
     blocks: Vec<VecDeque<T>>,
 }
 
@@ -22,17 +22,17 @@ impl<T> Default for Sorted<T> {
 }
 
 impl<T: Copy> Sorted<T> {
-    /// All of them.
+    /// All items, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = T> + '_ {
         self.blocks.iter().flatten().copied()
     }
 
-    /// The first of them.
+    /// The first item.
     pub(crate) fn first(&self) -> Option<T> {
         self.at(0, 0)
     }
 
-    /// Those that are not before what is looked for; `place` says where one stands to that.
+    /// The items from the one that is looked for on; `place` says how an item compares with it.
     pub(crate) fn from<'a>(
         &'a self,
         place: &dyn Fn(T) -> Ordering,
@@ -42,13 +42,13 @@ impl<T: Copy> Sorted<T> {
         blocks.iter().flatten().skip(at).copied()
     }
 
-    /// Adds one where it belongs; returns whether there was none like it.
+    /// Adds an item where it belongs, unless an equal one is there; returns whether it did.
     pub(crate) fn insert(&mut self, item: T, place: impl Fn(T) -> Ordering) -> bool {
         let (mut block, mut at) = self.seek(&place);
         if self.at(block, at).is_some_and(|found| place(found) == Ordering::Equal) {
             return false;
         }
-        // At the end of the block before rather than at the beginning of this one, if there is room.
+        // Between two blocks, it goes to the end of the first if that has room.
         let before = block.checked_sub(1).and_then(|before| self.blocks.get(before));
         if let Some(before) = before.filter(|before| at == 0 && before.len() < BLOCK) {
             (block, at) = (block - 1, before.len());
@@ -67,7 +67,7 @@ impl<T: Copy> Sorted<T> {
         true
     }
 
-    /// Takes one out; returns whether it was there.
+    /// Removes an item; returns whether it was there.
     pub(crate) fn remove(&mut self, place: impl Fn(T) -> Ordering) -> bool {
         let (block, at) = self.seek(&place);
         if self.at(block, at).is_none_or(|found| place(found) != Ordering::Equal) {
@@ -93,7 +93,7 @@ impl<T: Copy> Sorted<T> {
         self.blocks.get(block)?.get(at).copied()
     }
 
-    /// The first that is not before what is looked for: its block, and where it is in there.
+    /// The first item that is not before the one that is looked for: its block, and its place in the block.
     fn seek(&self, place: impl Fn(T) -> Ordering) -> (usize, usize) {
         let before = |item: &T| place(*item) == Ordering::Less;
         let block = self.blocks.partition_point(|block| block.back().is_some_and(before));

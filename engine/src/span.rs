@@ -14,13 +14,13 @@ use super::math::Quanta;
 use super::saved::{self, Name};
 use super::update::AgentKey;
 
-/// The scope of spans that were made of log records; no name of a scope has this hash but by chance.
+/// The scope of spans that are made of log records; the name of a scope has this hash by chance alone.
 pub const TOLD_BY_RECORD: u64 = 0x7265_636f_7264_6564;
 
 /// The name of the span by which an agent reports that it is in a loop.
 pub const REPORTED_LOOP: &str = "agentgauge.loop_detected";
 
-/// What is in the middle of the id of a turn that log records tell of.
+/// The bytes in the middle of the trace id of a turn that log records tell of.
 const TURN_MARK: [u8; 2] = [0xa6, 0x75];
 
 /// A W3C trace id: 16 bytes, not all zero.
@@ -105,7 +105,7 @@ pub struct Resource {
     pub session: Option<SessionName>,
     /// The authenticated tenant; never read from an attribute.
     pub tenant: Option<Arc<str>>,
-    /// Task and conditions, for all spans that do not say.
+    /// Task and conditions, for all spans that do not state their own.
     pub attempt: Option<Box<Attempt>>,
 }
 
@@ -127,7 +127,7 @@ pub struct ToolFacts {
     pub arguments: Option<Arguments>,
     /// Hash of the canonical result.
     pub result_hash: Option<u64>,
-    /// Not a call of the agent's: a framework's bookkeeping.
+    /// Whether it is no call of the agent but a framework's bookkeeping.
     pub phantom: bool,
 }
 
@@ -136,7 +136,7 @@ pub struct ToolFacts {
 pub struct ToolResult {
     /// The id of the call.
     pub call_id: Option<Arc<str>>,
-    /// It is marked as an error.
+    /// Whether it is marked as an error.
     pub failed: bool,
     /// Hash of the canonical result; `None`: not sent.
     pub hash: Option<u64>,
@@ -147,9 +147,9 @@ pub struct ToolResult {
 pub struct Tokens {
     /// Tokens read, cached ones included.
     pub input: Option<u64>,
-    /// Those of the tokens read that came from a cache.
+    /// Tokens read that came from a cache.
     pub cached: Option<u64>,
-    /// Those of the tokens read that were put into a cache.
+    /// Tokens read that were put into a cache.
     pub cache_written: Option<u64>,
     /// Tokens written, reasoning included.
     pub output: Option<u64>,
@@ -168,11 +168,11 @@ pub struct ModelFacts {
     pub cost: Option<Quanta>,
     /// Tool calls in the model's output, in order; never those of its input.
     pub tool_calls: Vec<ToolFacts>,
-    /// Results at the end of its input: those of the calls before it.
+    /// Results of earlier tool calls, from the end of its input.
     pub tool_results: Vec<ToolResult>,
     /// Whether a user's message ends its input; `None`: not on the wire.
     pub asked_by_user: Option<bool>,
-    /// What was said before was cut down to a summary for it: the model may not know what it did.
+    /// Whether the conversation before it was cut down to a summary: the model may not know what it did.
     #[serde(default)]
     pub compacted: bool,
     /// Time until the first piece of a streamed answer came, in nanoseconds.
@@ -191,13 +191,13 @@ pub struct Attempt {
     pub trial: Option<Arc<str>>,
     /// Whether the task succeeded; `None`: nobody said.
     pub success: Option<bool>,
-    /// The agent says that it gave up or handed over.
+    /// Whether the agent says that it gave up or handed over.
     pub abstained: Option<bool>,
-    /// Under which disturbance it ran: `none`, `fault`, `environment`, `prompt`.
+    /// The kind of disturbance that it ran under: `none`, `fault`, `environment`, `prompt`.
     pub perturbation: Option<Arc<str>>,
-    /// Which one of them.
+    /// The disturbance among those of its kind.
     pub perturbation_id: Option<Arc<str>>,
-    /// It is the undisturbed run that others are compared with.
+    /// Whether it is the undisturbed run that others are compared with.
     pub baseline: Option<bool>,
     /// The answer that is right.
     pub expected_output: Option<Arc<str>>,
@@ -216,14 +216,14 @@ pub struct Attempt {
 pub struct Violation {
     /// The rule.
     pub constraint: Arc<str>,
-    /// How bad: `low`, `medium`, `high`; `None`: not said.
+    /// How bad it is: `low`, `medium`, `high`; `None`: not said.
     pub severity: Option<Arc<str>>,
 }
 
-/// What few spans and log records say beside what was called: of their session, of guardrails, of people.
+/// What few spans and log records say beside calls: of their session, of guardrails, of people.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Remarks {
-    /// The session that this one continues.
+    /// The session that the span's session continues.
     pub previous_session: Option<Arc<str>>,
     /// A guardrail that looked at what went in or came out.
     pub guardrail: Option<Guardrail>,
@@ -245,13 +245,13 @@ pub struct Guardrail {
 /// An agent stopped to wait for somebody, or went on. The order is that of time.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Pause {
-    /// When.
+    /// When it stopped or went on.
     pub at: Timestamp,
-    /// It waits from then on.
+    /// Whether it waits from then on.
     pub waits: bool,
 }
 
-/// A text and how good a witness it is.
+/// A text and its rank among texts of the same thing.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Text {
     /// 0 is best: the convention's order of preference within one span.
@@ -260,7 +260,7 @@ pub struct Text {
     pub text: Arc<str>,
 }
 
-/// One span, normalised. The order is total, so that of two spans of one id the same is kept whichever comes first.
+/// One span, normalised. The order is total, so that of two spans with one id the same one is kept, whichever comes first.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Span {
     /// The trace.
@@ -278,16 +278,16 @@ pub struct Span {
     pub end: Timestamp,
     /// The span's name.
     pub name: Arc<str>,
-    /// What it is about.
+    /// What the span is about.
     pub operation: Operation,
     /// Its status, as sent.
     pub status: Status,
-    /// It failed, by the status or by any other sign that the convention knows.
+    /// Whether it failed, by its status or any other sign that the convention knows.
     pub failed: bool,
-    /// Something stopped it before its end: the greatest length, a filter, a guardrail, a limit of turns; or the model refused.
+    /// Whether something stopped it before its end (the greatest length, a filter, a guardrail, a limit of turns) or the model refused.
     #[serde(default)]
     pub stopped: bool,
-    /// The convention that recognised it; `None`: no agent telemetry.
+    /// The convention that recognised the span; `None`: it is no agent telemetry.
     #[serde(deserialize_with = "saved::optional")]
     pub convention: Option<Name>,
     /// Hash of the scope's name: tells libraries apart.
@@ -296,9 +296,9 @@ pub struct Span {
     pub resource: Arc<Resource>,
     /// Agent name on this span.
     pub agent_name: Option<Arc<str>>,
-    /// The workflow that the span is part of; on spans of agents and of steps alone.
+    /// The workflow that the span is part of; only on spans of agents and of steps.
     pub workflow: Option<Arc<str>>,
-    /// Agent id on this span; on spans of agents and of steps alone.
+    /// Agent id on this span; only on spans of agents and of steps.
     pub agent_id: Option<Arc<str>>,
     /// Agent version on this span.
     pub agent_version: Option<Arc<str>>,
@@ -312,16 +312,16 @@ pub struct Span {
     pub user: Option<Arc<str>>,
     /// The tool call, on tool spans.
     pub tool: Option<ToolFacts>,
-    /// The model call, on model spans; on agent spans all of them, if the span says what they used.
+    /// The model call, on model spans; on agent spans all model calls together, if the span says what they used.
     pub model: Option<ModelFacts>,
     /// Task, outcome, documents; boxed, as few spans have any.
     pub attempt: Option<Box<Attempt>>,
-    /// Likewise of its session, of guardrails, of people.
+    /// Remarks on its session, on guardrails, on people; boxed, as few spans have any.
     #[serde(default)]
     pub remarks: Option<Box<Remarks>>,
-    /// The user's text: on a model span the last user message, never the history.
+    /// The user's text; on a model span the last message of the user, never the history.
     pub input: Option<Text>,
-    /// The assistant's text: on a model span of its answer, on an agent span the final one.
+    /// The assistant's text; on a model span its answer, on an agent span the final answer.
     pub output: Option<Text>,
 }
 
@@ -338,22 +338,22 @@ pub struct Log {
     pub index: u32,
     /// Hash of the record: tells a duplicate.
     pub id: u64,
-    /// The user's text that it carries.
+    /// The user's text, if the record has it.
     pub input: Option<Text>,
-    /// The assistant's text that it carries.
+    /// The assistant's text, if the record has it.
     pub output: Option<Text>,
-    /// Tool calls in a model's output that it carries.
+    /// Tool calls in a model's output, if the record has it.
     pub tool_calls: Vec<ToolFacts>,
-    /// Results of tools in a model's input that it carries.
+    /// Results of tools in a model's input, if the record has it.
     pub tool_results: Vec<ToolResult>,
-    /// It says that the model call of its span failed.
+    /// Whether the record says that the model call of its span failed.
     #[serde(default)]
     pub failed: bool,
-    /// Whether a user's message ends the input that it carries; `None`: it carries none.
+    /// Whether a user's message ends the model's input in the record; `None`: the record has no input.
     pub asked_by_user: Option<bool>,
-    /// Rules that it says were broken.
+    /// Rules that were broken, by the record.
     pub violations: Vec<Violation>,
-    /// That the agent waits for somebody, or goes on.
+    /// The moment at which the agent began to wait for somebody, or went on.
     #[serde(default)]
     pub pause: Option<Pause>,
     /// The authenticated tenant; never read from an attribute.
@@ -391,68 +391,68 @@ pub enum Target {
 /// One attempt of an agent at a task, whether or not it has traces.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct RunTarget {
-    /// Whose attempt.
+    /// The agent that made the attempt.
     pub agent: AgentKey,
     /// The task.
     pub task: Arc<str>,
     /// The run.
     pub run: Arc<str>,
-    /// Its condition, if the report says.
+    /// The kind of disturbance that it ran under, if the report says.
     pub perturbation: Option<Arc<str>>,
 }
 
 /// Who made a score. The order is the precedence: the greatest wins.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Source {
-    /// We computed it from the trace.
+    /// We, from the trace.
     Computed,
     /// Our judge.
     Judge,
-    /// Somebody else reported it.
+    /// Somebody else, in a report.
     Reported,
 }
 
 /// A score that somebody made of a trace or a session.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Report {
-    /// What it is about.
+    /// What the report is about.
     pub target: Target,
     /// The signal's name, mapped by config.
     pub name: Arc<str>,
     /// The score, in `[0,1]`.
     pub score: Quanta,
-    /// What it was called, if it was.
+    /// The score's label, if it has one.
     pub label: Option<Arc<str>>,
-    /// Why, if our judge said.
+    /// The reason for the score, if our judge gave one.
     pub explanation: Option<Arc<str>>,
     /// Who made it.
     pub source: Source,
-    /// Evaluator and version: with target and name, what tells a duplicate.
+    /// Evaluator and version; reports with the same target, name and identifier are duplicates.
     pub identifier: Arc<str>,
-    /// Our judge, its model and version of the prompts, where the identifier is the rule that was broken.
+    /// Our judge, with its model and the version of its prompts, where the identifier is the rule that was broken.
     #[serde(default)]
     pub judge: Option<Arc<str>>,
-    /// When it was made: of two reports of one source, the later wins, then the greater
+    /// When the score was made: of two reports of one source, the later wins, then the greater
     /// (identifier, score).
     pub time: Timestamp,
-    /// The authenticated tenant of who sent it, which only its own traces listen to; `None`: all do.
+    /// The authenticated tenant of the sender: the report holds for this tenant's trace; `None`: for that of any.
     #[serde(default)]
     pub tenant: Option<Arc<str>>,
 }
 
 impl Span {
-    /// Whether a record of an agent that speaks in them told it, and its trace is the turn of one.
+    /// Whether it was made of a log record and its trace is a turn that log records tell of.
     pub(super) fn is_of_turn(&self) -> bool {
         self.scope == TOLD_BY_RECORD && self.trace_id.session_of_turn().is_some()
     }
 }
 
 impl Text {
-    /// The rank of a text that is no more than the JSON of something else: any other text of the turn is better.
+    /// The rank of a text that is just the JSON of something else: any other text of the turn is better.
     pub const LOOSE: u8 = 200;
 }
 
-/// Written as bytes, not as a list of numbers.
+/// Has ids written as bytes, not as lists of numbers.
 macro_rules! written_as_bytes {
     ($($id:ident)*) => {$(
         impl Serialize for $id {
@@ -471,7 +471,7 @@ macro_rules! written_as_bytes {
 
 written_as_bytes!(TraceId SpanId);
 
-/// Reads an id.
+/// Reads an id of `N` bytes.
 struct Bytes<const N: usize>;
 
 impl<const N: usize> Visitor<'_> for Bytes<N> {
@@ -487,54 +487,54 @@ impl<const N: usize> Visitor<'_> for Bytes<N> {
 }
 
 impl TraceId {
-    /// The trace of a turn that log records tell of; all those of a session have their beginning in common, so that they are found
-    /// in one place.
+    /// The trace id of a turn that log records tell of. All turns of a session have the first eight bytes in common, so they are
+    /// found in one place.
     pub(super) fn of_turn(session: u64, turn: u64) -> Self {
         let [[a, b, c, d, e, f, g, h], [_, _, i, j, k, l, m, n]] =
             [session.to_be_bytes(), turn.to_be_bytes()];
         let [x, y] = TURN_MARK;
-        // All zero is what says that the turn is not known.
+        // All zero says that the turn is not known.
         let last = if [i, j, k, l, m, n] == [0; 6] { 1 } else { n };
         Self([a, b, c, d, e, f, g, h, x, y, i, j, k, l, m, last])
     }
 
-    /// Stands for some turn of a session; which one, the order of its records tells.
+    /// The id that stands for some turn of a session; the order of its records tells which one.
     pub(super) fn of_session(session: u64) -> Self {
         let [a, b, c, d, e, f, g, h] = session.to_be_bytes();
         let [x, y] = TURN_MARK;
         Self([a, b, c, d, e, f, g, h, x, y, 0, 0, 0, 0, 0, 0])
     }
 
-    /// The session of a turn, as [`Self::of_turn`] was given it; `None`: no log record made the id.
+    /// The session of a turn, as [`Self::of_turn`] took it; `None`: the id is not that of a turn that log records tell of.
     pub(super) fn session_of_turn(self) -> Option<u64> {
         let [a, b, c, d, e, f, g, h, x, y, ..] = self.0;
         ([x, y] == TURN_MARK).then(|| u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// Whether it stands for some turn of its session.
+    /// Whether the id stands for some turn of its session that is not known.
     pub(super) fn is_some_turn(self) -> bool {
         self.session_of_turn().is_some_and(|session| self == Self::of_session(session))
     }
 
-    /// The id of the root of a turn.
+    /// The span id of the root of a turn.
     pub(super) fn prompt(self) -> SpanId {
         SpanId::of(&[&self.0, b"prompt"])
     }
 
-    /// What tells the shard: turns of a session have one in common.
+    /// The bytes that decide the shard; those of all turns of a session are the same.
     pub(super) fn routed_by(&self) -> &[u8] {
         let session = self.session_of_turn().and_then(|_| self.0.get(..8));
         session.unwrap_or(&self.0)
     }
 
-    /// Returns whether the id is all zero, which the specification forbids.
+    /// Whether the id is all zero, which the specification forbids.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }
 }
 
 impl SpanId {
-    /// The id that follows from these.
+    /// The id that these parts hash to.
     pub(super) fn of(parts: &[&[u8]]) -> Self {
         let mut hash = Xxh3::new();
         for part in parts {
@@ -544,14 +544,14 @@ impl SpanId {
         Self(hash.digest().max(1).to_be_bytes())
     }
 
-    /// Returns whether the id is all zero, which the specification forbids.
+    /// Whether the id is all zero, which the specification forbids.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 8]
     }
 }
 
 impl Timestamp {
-    /// How long ago another moment was; nothing if it is still to come.
+    /// The time since an earlier moment; zero if that is still to come.
     pub fn since(self, earlier: Self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -570,7 +570,7 @@ impl Timestamp {
 }
 
 impl Arguments {
-    /// Wraps text that is already canonical JSON, and the hashes of the values in it; see `convention::arguments`.
+    /// Arguments of a text that is canonical JSON already, and of the hashes of its values; see `convention::arguments`.
     pub fn from_canonical(text: impl Into<Arc<str>>, mut values: Vec<u64>) -> Self {
         values.sort_unstable();
         values.dedup();
@@ -582,7 +582,7 @@ impl Arguments {
         &self.text
     }
 
-    /// The same, to be shared.
+    /// The canonical JSON text, to be shared.
     pub fn text(&self) -> &Arc<str> {
         &self.text
     }

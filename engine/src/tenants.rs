@@ -1,12 +1,12 @@
-//! Tenants: whose a trace is, and what each tenant gets of the bounds that all share.
+//! Tenants: who owns a trace, and how much of the shared bounds each tenant gets.
 //!
 //! ```text
 //! quota(tenant, bound) = max(1, floor(bound * share(tenant)))
 //! ```
 //!
-//! What is never pushed out (agents with series of their own) is a tenant's up to its quota. What makes room for newer things (open traces,
-//! sessions, turns) may take the whole bound while nobody else wants it; at the bound that goes which belongs to the tenant with the most in
-//! proportion to its share.
+//! Of things that are never pushed out (agents with series of their own) a tenant gets its quota at most. Of things that make room for
+//! newer ones (open traces, sessions, turns) it may take the whole bound while nobody else wants it; at the bound, the tenant that has
+//! the most in proportion to its share loses one.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +15,27 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::span::{Log, Span, TraceId};
 
-/// A tenant in the keys of tables: a hash of its name; 0 is nobody.
+/// The hash of a tenant's name, as the keys of tables have it; 0: no tenant.
 pub type TenantHash = u64;
 
-/// The hash of a tenant's name; none, or an empty one, is nobody.
+/// The hash of a tenant's name; 0 for none or an empty one.
 pub fn tenant_hash(tenant: Option<&str>) -> TenantHash {
     tenant.filter(|name| !name.is_empty()).map_or(0, |name| xxh3_64(name.as_bytes()).max(1))
 }
 
-/// A trace among those of all tenants: what another one sends under the same id is another trace.
+/// The key of a trace among those of all tenants: the same id is another trace for another tenant.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub struct TraceKey {
     /// The id, as it was sent.
     pub id: TraceId,
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantHash,
 }
 
 impl TraceKey {
-    /// The trace that has this id among those of a tenant.
+    /// The key of a tenant's trace with this id.
     pub fn new(id: TraceId, tenant: Option<&str>) -> Self {
         Self { id, tenant: tenant_hash(tenant) }
     }
@@ -55,7 +55,7 @@ impl From<&Log> for TraceKey {
     }
 }
 
-/// Nobody's trace.
+/// A trace without a tenant.
 impl From<TraceId> for TraceKey {
     fn from(id: TraceId) -> Self {
         Self { id, tenant: 0 }
@@ -97,7 +97,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// What a tenant gets of a bound: one at least.
+    /// The quota of a tenant: how much it gets of a bound, at least one.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -109,7 +109,7 @@ impl Shares {
         if share >= 1.0 { bound } else { ((bound as f64 * share) as usize).clamp(1, bound.max(1)) }
     }
 
-    /// The tenant that has the most in proportion to its share; of several the greatest hash.
+    /// The tenant that has the most in proportion to its share; of several, the one with the greatest hash.
     #[expect(clippy::cast_precision_loss, reason = "counts of things in memory")]
     pub fn greediest(&self, held: impl Iterator<Item = (TenantHash, usize)>) -> Option<TenantHash> {
         let parts = held.map(|(tenant, count)| (count as f64 / self.of(tenant), tenant));
@@ -131,13 +131,13 @@ pub(crate) struct TenantCounts {
 }
 
 impl TenantCounts {
-    /// One more of a tenant.
+    /// Counts one more thing of a tenant.
     pub(crate) fn add(&mut self, tenant: TenantHash) {
         *self.by_tenant.entry(tenant).or_default() += 1;
         self.all += 1;
     }
 
-    /// One less of it.
+    /// Counts one thing less of a tenant.
     pub(crate) fn remove(&mut self, tenant: TenantHash) {
         if let Some(count) = self.by_tenant.get_mut(&tenant) {
             *count -= 1;
@@ -148,22 +148,22 @@ impl TenantCounts {
         }
     }
 
-    /// Of all tenants.
+    /// How many things of all tenants there are.
     pub(crate) fn all(&self) -> usize {
         self.all
     }
 
-    /// Whether a tenant has all that it gets of `bound`.
+    /// Whether a tenant has its quota of `bound`.
     pub(crate) fn is_at_quota(&self, tenant: TenantHash, shares: &Shares, bound: usize) -> bool {
         self.by_tenant.get(&tenant).is_some_and(|count| *count >= shares.quota(tenant, bound))
     }
 
-    /// Whether any tenant has.
+    /// Whether any tenant has its quota of `bound`.
     pub(crate) fn is_any_at_quota(&self, shares: &Shares, bound: usize) -> bool {
         self.by_tenant.iter().any(|(tenant, count)| *count >= shares.quota(*tenant, bound))
     }
 
-    /// The tenant that makes room where there is none.
+    /// The tenant that has the most in proportion to its share, and has to make room at the bound.
     pub(crate) fn greediest(&self, shares: &Shares) -> Option<TenantHash> {
         shares.greediest(self.by_tenant.iter().map(|(tenant, count)| (*tenant, *count)))
     }

@@ -1,8 +1,7 @@
-//! Time and wall time: timers go by the one, stamps by the other.
+//! Time, which timers go by, and wall time, which stamps are in.
 //!
-//! The engine's `now` never goes back and never jumps, so that no timer does. The wall clock can be set at any moment; what
-//! is held against wall time, the ends of traces that make windows, is held against `now` and how far the wall clock was last
-//! said to be ahead of it.
+//! The engine's `now` never goes back and never jumps, so neither do timers. The wall clock can be set at any moment. Wall time,
+//! which the ends of traces are compared with to make windows, is `now` plus how far the wall clock was last said to be ahead.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +13,7 @@ use super::span::Timestamp;
 )]
 pub struct WallShift(pub i64);
 
-/// A time and what the wall clock said of it.
+/// A time, and the wall time at it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Moment {
     /// The time: for timers and arrivals.
@@ -30,19 +29,19 @@ impl WallShift {
         Self(i64::try_from(ahead).unwrap_or(if ahead < 0 { i64::MIN } else { i64::MAX }))
     }
 
-    /// What the wall clock says at this time; not before 1970.
+    /// The wall time at this time; not before 1970.
     #[must_use]
     pub fn wall(self, now: Timestamp) -> Timestamp {
         Timestamp(now.0.saturating_add_signed(self.0))
     }
 
-    /// At what time the wall clock says this; not before 1970.
+    /// The time at this wall time; not before 1970.
     #[must_use]
     pub fn time(self, wall: Timestamp) -> Timestamp {
         Timestamp(wall.0.saturating_sub_signed(self.0))
     }
 
-    /// The time with what the wall clock says of it.
+    /// The time with the wall time at it.
     #[must_use]
     pub fn moment(self, now: Timestamp) -> Moment {
         Moment { now, wall: self.wall(now) }

@@ -1,4 +1,4 @@
-//! Panes added up: what is known of an agent over one window.
+//! Windows: the panes of an agent, added up.
 //!
 //! Risks are on a grid of 1e-4, a sparse map from level to count, so a window is exact on that grid, panes are
 //! added and taken back without drift, and the sum over shards has the same bits in any order. The scores are within
@@ -18,10 +18,10 @@ use super::span::Timestamp;
 use super::update::{LastTrace, Level, PaneSum};
 use super::view::WindowView;
 
-/// Panes before the open one that make a window.
+/// Panes that make a window together with the open one.
 pub const PANES: u64 = 60;
 
-/// Levels of a risk of one.
+/// The level of a risk of 1.
 const LEVELS: i128 = 10_000;
 
 /// The least level of a trace that fails: its risk is over one half.
@@ -41,7 +41,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Its sessions, of whose outcomes nothing is known.
+    /// Its sessions, without their outcomes.
     pub fn population(&self) -> Population {
         Population { sessions: self.sessions, efforts: self.efforts, ..Population::default() }
     }
@@ -56,7 +56,7 @@ impl Window {
         self.replace(pane, &PaneSum::default());
     }
 
-    /// Adds a pane in the place of another that was added; only what differs is touched.
+    /// Replaces a pane that was added by another; only what differs is touched.
     pub fn replace(&mut self, before: &PaneSum, after: &PaneSum) {
         self.traces = self.traces - before.traces + after.traces;
         self.sessions = self.sessions - before.sessions + after.sessions;
@@ -134,7 +134,7 @@ impl Window {
     }
 }
 
-/// The scores of the last traces, unrounded; the greatest `max` by (start, trace id) count.
+/// The scores of the last `max` traces by (start, trace id), unrounded.
 pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) -> WindowView {
     let mut traces: Vec<&LastTrace> = traces.collect();
     traces.sort_by(|a, b| (b.start_unix_nano, &b.trace_id).cmp(&(a.start_unix_nano, &a.trace_id)));
@@ -168,7 +168,7 @@ pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) 
     }
 }
 
-/// Takes levels back, and adds others; both are in order.
+/// Takes levels back and adds others, both in order.
 fn replace_levels(held: &mut BTreeMap<i32, u64>, mut before: &[Level], mut after: &[Level]) {
     loop {
         let level = match (before, after) {
@@ -189,7 +189,7 @@ fn replace_levels(held: &mut BTreeMap<i32, u64>, mut before: &[Level], mut after
     }
 }
 
-/// The count of this level, if it is the first.
+/// Takes the count of this level if it is the first; else 0.
 fn take(levels: &mut &[Level], level: i32) -> u64 {
     match levels {
         [first, rest @ ..] if first.level == level => {
@@ -204,7 +204,7 @@ fn consistency(pane: &PaneSum) -> AgentConsistency {
     AgentConsistency { count: pane.uncertainty_count, squares: pane.uncertainty_squares }
 }
 
-/// A window's name as people who write queries know it: `90s`, `5m`, `24h`.
+/// The name of a window: `90s`, `5m`, `24h`.
 pub fn window_name(window: Duration) -> String {
     let seconds = window.as_secs();
     match seconds {
@@ -214,13 +214,13 @@ pub fn window_name(window: Duration) -> String {
     }
 }
 
-/// The least end of what is in a window.
+/// The begin of a window: the least end of a trace in it.
 pub(super) fn window_begin(window: Duration, wall: Timestamp) -> Timestamp {
     let width = pane_width(window);
     Timestamp((wall.0 / width).saturating_sub(PANES) * width)
 }
 
-/// A sixtieth of the window, at least a nanosecond.
+/// The width of a window's panes in nanoseconds: a sixtieth of it, at least one.
 pub(super) fn pane_width(window: Duration) -> u64 {
     u64::try_from(window.as_nanos() / u128::from(PANES)).unwrap_or(u64::MAX).max(1)
 }

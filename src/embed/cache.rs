@@ -1,4 +1,4 @@
-//! Vectors of texts that were embedded before, by the text's hash; over the bound the oldest goes.
+//! A cache of the vectors of texts, by the text's hash; over the bound the oldest is dropped.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::Vector;
 
-/// The cache.
+/// The cache of vectors.
 #[derive(Debug)]
 pub(super) struct Cache {
     max: usize,

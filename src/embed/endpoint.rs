@@ -1,4 +1,4 @@
-//! An embedding model behind an address: redacted texts, in batches, tried again for a while.
+//! An embedding model at an endpoint: texts are redacted and sent in batches, with several attempts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::judge::budget::Breaker;
 use crate::judge::redact::Redactor;
 use crate::outbound::{CallError, Client, ClientOptions, Secret, check, check_keyless};
 
-/// The endpoint.
+/// The client of an embedding endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     options: EmbedOptions,
@@ -57,7 +57,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Fails if they cannot be had.
+    /// Fails if the endpoint does not return them.
     pub(super) async fn embed(&mut self, texts: &[&str]) -> Result<Vec<Vector>, Lost> {
         let texts: Vec<String> = texts.iter().map(|text| self.redactor.text(text)).collect();
         let body = wire::request(&self.options.model, &texts);
@@ -69,7 +69,7 @@ impl Endpoint {
             let posted =
                 self.client.post(&self.url, &headers, "application/json", body.clone()).await;
             let vectors = posted.map(|reply| wire::vectors(&reply, texts.len()));
-            // It is there, if one of several texts may be to blame; what it says of a single one is its own fault.
+            // If several texts are refused, one of them may be to blame, and the endpoint is up; with a single text it counts as failing.
             let together = texts.len() > 1 && is_refused(&vectors);
             self.breaker.record(together || matches!(vectors, Ok(Some(_))), self.clock.now());
             let asked = match vectors {
@@ -88,7 +88,7 @@ impl Endpoint {
     }
 }
 
-/// Whether the endpoint does not like what it was given, or has no use for it: a reply that is none, or too large.
+/// Whether the endpoint rejects the texts: by its status, or by a reply that is too large or has no valid vectors.
 fn is_refused(vectors: &Result<Option<Vec<Vector>>, CallError>) -> bool {
     match vectors {
         Ok(vectors) => vectors.is_none(),

@@ -4,9 +4,9 @@
 //! vector = normalise(mean over tokens of BERT(tokens of the text))
 //! ```
 //!
-//! The model is a directory as `SentenceTransformer.save` writes it, in old versions and new: `modules.json` says what is applied in
-//! turn. Known are BERT as a transformer, the mean of its tokens or the first of them, and normalising; anything else is refused when
-//! the directory is read. Source: sentence-transformers (2.0 to 6.2), and candle's BERT.
+//! The model is a directory as old and new versions of `SentenceTransformer.save` write it: `modules.json` lists the steps.
+//! Supported are BERT as the transformer, pooling by the mean of all tokens or by the first token, and normalising; anything else is
+//! refused when the directory is read. Source: sentence-transformers (2.0 to 6.2), and candle's BERT.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,25 +26,25 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{EmbedOptions, Vector};
 
-/// A model that is loaded.
+/// A loaded model.
 pub struct Model {
     tokenizer: Tokenizer,
     bert: BertModel,
     pooling: Pooling,
     normalises: bool,
     pool: ThreadPool,
-    // Hash of its weights.
+    // The hash of its weights.
     print: u64,
 }
 
-/// A model that the daemon has its texts embedded by.
+/// The model that the daemon embeds texts with, and its name.
 #[derive(Clone, Debug)]
 pub(super) struct InProcess {
     name: String,
     model: Arc<Model>,
 }
 
-/// Why a directory holds no model that can be used, or a text no vector.
+/// Why a model cannot be loaded, or a text cannot be embedded.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file cannot be read.
@@ -66,20 +66,20 @@ pub enum ModelError {
     /// The model failed.
     #[error("cannot embed: {0}")]
     Embed(#[from] candle_core::Error),
-    /// The text has no tokens.
+    /// The tokenizer failed.
     #[error("cannot split a text into tokens: {0}")]
     Tokens(String),
-    /// No threads for it.
+    /// Its threads cannot be started.
     #[error("cannot start threads for the model: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
 }
 
-/// What becomes of the vectors of a text's tokens.
+/// How the vectors of a text's tokens become one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Pooling {
-    /// The first token's.
+    /// The vector of the first token.
     First,
-    /// The mean.
+    /// The mean of all.
     Mean,
 }
 
@@ -103,7 +103,7 @@ struct Limits {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct TokenizerConfig {
-    // Some write a number with thirty digits for no limit.
+    // Some models have a number of thirty digits for no limit.
     model_max_length: Option<Number>,
 }
 
@@ -116,11 +116,11 @@ struct Prompts {
 }
 
 impl Model {
-    /// Reads a model's directory; computes on this many threads.
+    /// Loads the model of a directory, to compute on this many threads.
     ///
     /// # Errors
     ///
-    /// Fails if a file is missing, or asks for something that is not known here.
+    /// Fails if a file is missing, or asks for something that is not supported.
     pub fn load(directory: &Path, threads: usize) -> Result<Self, ModelError> {
         let pool = ThreadPoolBuilder::new()
             .num_threads(threads.max(1))
@@ -156,7 +156,7 @@ impl Model {
             VarBuilder::from_buffered_safetensors(weights, DType::F32, &Device::Cpu)
                 .and_then(|weights| BertModel::load(weights, &config))
         };
-        // On its own threads: elsewhere it would start as many as there are cores.
+        // On the model's own threads: elsewhere loading would start as many as there are cores.
         let bert = pool
             .install(load)
             .map_err(|error| ModelError::File { path, why: error.to_string() })?;
@@ -169,7 +169,7 @@ impl Model {
     ///
     /// Fails where the model does.
     pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
-        // One by one: a batch would be as long as its longest text, and gains nothing on a processor.
+        // One by one: a batch would pad all texts to the longest, and gains nothing on a CPU.
         self.pool.install(|| texts.iter().map(|text| self.vector(text)).collect())
     }
 
@@ -185,7 +185,7 @@ impl Model {
             Pooling::Mean => states.mean(0)?,
         };
         let vector = if self.normalises {
-            // As torch has it: a vector of zeros stays one.
+            // The least length is torch's: so a vector of zeros stays one.
             let length = f64::from(vector.sqr()?.sum_all()?.sqrt()?.to_scalar::<f32>()?).max(1e-12);
             (vector / length)?
         } else {
@@ -206,7 +206,7 @@ impl InProcess {
         let folder = options.directory.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = Some(options.model.clone()).filter(|name| !name.is_empty()).or(folder);
         let model = Arc::new(Model::load(&options.directory, options.threads)?);
-        // Models of different weights often have folders of one name.
+        // Models of different weights often have folders of the same name.
         let name = format!("{}@{:016x}", name.unwrap_or_default(), model.print);
         Ok(Self { name, model })
     }
@@ -220,7 +220,7 @@ impl InProcess {
         let mut vectors = Vec::with_capacity(texts.len());
         for text in texts {
             let (model, text) = (Arc::clone(&self.model), (*text).to_owned());
-            // One at a time, so that an end waits for one text at most.
+            // One at a time, so that a stop waits for one text at most.
             let embedded = tokio::task::spawn_blocking(move || model.embed(&[&text]));
             vectors.push(Vector::from(embedded.await.ok()?.ok()?.pop()?));
         }
@@ -229,14 +229,14 @@ impl InProcess {
 }
 
 impl Module {
-    /// The name of its class.
+    /// The name of its class, without the module.
     fn short_kind(&self) -> &str {
         self.kind.rsplit('.').next().unwrap_or_default()
     }
 }
 
 impl Pooling {
-    /// Old versions have a switch for each way to pool, new ones a name or several; without any it is the mean.
+    /// Reads the way to pool: old versions have a switch for each way, new ones a name or several; without any it is the mean.
     fn read(path: &Path) -> Result<Self, ModelError> {
         let config: BTreeMap<String, Value> = json(path)?;
         let modes: Vec<&str> = match config.get("pooling_mode") {
@@ -262,7 +262,7 @@ impl Pooling {
     }
 }
 
-/// Refuses a model that puts words before each text.
+/// Refuses a model that puts a prompt before each text.
 fn no_prompt(path: &Path) -> Result<(), ModelError> {
     let Prompts { prompts, default_prompt_name } = if_there(path)?;
     let prompt = default_prompt_name.and_then(|name| prompts.get(&name)?.clone());
@@ -273,7 +273,7 @@ fn no_prompt(path: &Path) -> Result<(), ModelError> {
     Err(ModelError::File { path: path.to_owned(), why })
 }
 
-/// The tokenizer, that cuts texts where the model does and fills none up.
+/// Loads the tokenizer, which cuts texts at the model's limit and pads none.
 fn tokenizer(home: &Path, max_positions: usize) -> Result<Tokenizer, ModelError> {
     let limits: Limits = if_there(&home.join("sentence_bert_config.json"))?;
     let config: TokenizerConfig = if_there(&home.join("tokenizer_config.json"))?;
@@ -284,7 +284,7 @@ fn tokenizer(home: &Path, max_positions: usize) -> Result<Tokenizer, ModelError>
     }
     let mut tokenizer =
         Tokenizer::from_bytes(bytes(&path)?).map_err(|error| failed(error.to_string()))?;
-    // New versions keep the limit with the tokenizer alone.
+    // New versions have the limit in the configuration of the tokenizer alone.
     let of_tokenizer = config.model_max_length.and_then(|length| length.as_u64()?.try_into().ok());
     let max_length = limits.max_seq_length.or(of_tokenizer).unwrap_or(max_positions);
     let max_length = max_length.min(max_positions);
@@ -298,7 +298,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, ModelError> {
     fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })
 }
 
-/// What a file holds that need not be there.
+/// The content of a file, or the default if there is no such file.
 fn if_there<T: Default + DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
     if path.exists() { json(path) } else { Ok(T::default()) }
 }

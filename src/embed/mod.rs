@@ -6,7 +6,7 @@
 //!                                                 '--MiniLM, in process---'
 //! ```
 //!
-//! Nobody waits for any of this. What cannot be had leaves coherence absent, and loop_detection on hashed embeddings.
+//! Nobody waits for embeddings. Without them coherence is absent, and loop_detection uses hashed embeddings.
 
 mod cache;
 mod endpoint;
@@ -36,14 +36,14 @@ use crate::outbound::{EndpointError, Secret};
 /// A vector, shared by all traces with the same text.
 type Vector = Arc<[f32]>;
 
-/// The engine's end. Cheap to clone.
+/// The engine's end of the queue. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
     sender: mpsc::Sender<EmbedRequest>,
     texts: IntCounterVec,
 }
 
-/// Has texts embedded and tells the engine.
+/// The worker that has texts embedded and tells the engine.
 #[derive(Debug)]
 pub struct Embedder {
     options: EmbedOptions,
@@ -54,19 +54,19 @@ pub struct Embedder {
     cache: Cache,
 }
 
-/// Why there can be no embeddings.
+/// Why embeddings cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
     /// The endpoint cannot be used.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// There is no model.
+    /// No model is named.
     #[error("`embed.model` must name a model")]
     NoModel,
-    /// There are two.
+    /// Both an endpoint and a directory are named.
     #[error("`embed.url` and `embed.directory` exclude each other")]
     TwoModels,
-    /// There is no code for it.
+    /// The build lacks models in this process.
     #[cfg(not(feature = "minilm"))]
     #[error("`embed.directory` needs a build with the feature `minilm`")]
     NotBuilt,
@@ -89,7 +89,7 @@ impl Handle {
 }
 
 impl Embedder {
-    /// Sets it up; the engine's end of its queue is the second.
+    /// Sets up the embedder; returns it with the engine's end of its queue.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Embedder {
         Ok((embedder, Handle { sender, texts }))
     }
 
-    /// Works until `stop`, or until nobody can ask any more.
+    /// Works until `stop`, or until the engine's end of the queue is gone.
     pub async fn run<S: Sink>(mut self, sink: S, stop: impl Future<Output = ()> + Send) {
         let mut stop = pin!(stop);
         let mut requests = Vec::new();
@@ -181,7 +181,7 @@ impl Embedder {
             .iter()
             .filter_map(|request| {
                 let of = |text: &Option<String>| vectors.get(text.as_deref()?).map(AsRef::as_ref);
-                // What comes of nothing, too: then it is not asked again.
+                // Also if nothing follows from the vectors, so that the trace is not asked about again.
                 let (input, output) = (of(&request.input), of(&request.output)?);
                 let embedded = Embedded::new(request, self.source.name(), input, Some(output));
                 Some((request.trace, embedded))
@@ -190,7 +190,7 @@ impl Embedder {
         self.deliver(embedded, sink).await;
     }
 
-    /// Gives vectors to the engine; it may ask to come back later, a few times.
+    /// Gives what was made of the vectors to the engine; if it is overloaded, tries again, up to `max_attempts` times.
     async fn deliver<S: Sink>(&self, embedded: Vec<(TraceKey, Embedded)>, sink: &S) {
         if embedded.is_empty() {
             return;

@@ -51,7 +51,7 @@ pub struct EmbedOptions {
 }
 
 impl EmbedOptions {
-    /// Bytes of one text, if there is a model to embed it.
+    /// The most bytes of one text; `None` without a model to embed it.
     pub fn wanted(&self) -> Option<usize> {
         let any = !self.url.is_empty() || !self.directory.as_os_str().is_empty();
         any.then_some(self.max_text_bytes)

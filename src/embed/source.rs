@@ -1,4 +1,4 @@
-//! Where vectors come from.
+//! The source of vectors: an endpoint, or a model in this process.
 
 use super::endpoint::Endpoint;
 #[cfg(feature = "minilm")]
@@ -11,18 +11,18 @@ use crate::outbound::Secret;
 /// Why texts have no vectors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Lost {
-    /// They cannot be had now.
+    /// Embedding failed.
     Now,
-    /// They cannot be had together: one of them may be to blame.
+    /// Embedding them together failed; one of them may be to blame.
     SpanBatch,
 }
 
 /// An embedding model.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Behind an address.
+    /// A model at an endpoint.
     Endpoint(Box<Endpoint>),
-    /// Here.
+    /// A model in this process.
     #[cfg(feature = "minilm")]
     InProcess(InProcess),
 }
@@ -41,7 +41,7 @@ impl Source {
         if !options.url.is_empty() {
             return Err(EmbedError::TwoModels);
         }
-        // Nothing leaves the process: nothing is to be redacted.
+        // No redactor, as nothing leaves the process.
         Self::in_process(options)
     }
 
@@ -55,7 +55,7 @@ impl Source {
         Err(EmbedError::NotBuilt)
     }
 
-    /// The model's name: vectors of different models are not compared.
+    /// The model's name; vectors of different models are not compared.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Endpoint(endpoint) => endpoint.model(),
@@ -68,7 +68,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Fails if they cannot be had; a single text never for others beside it.
+    /// Fails if embedding does; for a single text always with [`Lost::Now`].
     pub(super) async fn embed(&mut self, texts: &[&str]) -> Result<Vec<Vector>, Lost> {
         let embedded = match self {
             Self::Endpoint(endpoint) => endpoint.embed(texts).await,

@@ -1,4 +1,4 @@
-//! `POST {url}/embeddings`, as OpenAI defined it and many others speak it.
+//! `POST {url}/embeddings`, as OpenAI defined it and many other servers accept it.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -31,10 +31,10 @@ pub(super) fn request(model: &str, texts: &[String]) -> Vec<u8> {
     json!({ "model": model, "input": texts, "encoding_format": "float" }).to_string().into_bytes()
 }
 
-/// Parts of the longest vector that is taken; models have some hundreds to some thousands.
+/// The number of parts of the longest vector that is accepted; models have hundreds to thousands.
 const MAX_PARTS: usize = 16_384;
 
-/// The vectors of a reply in the order of the texts; `None` unless there is one of each, all of one length and finite.
+/// The vectors of a reply, in the order of the texts; `None` unless there is one for each, all of one length and finite.
 pub(super) fn vectors(reply: &[u8], texts: usize) -> Option<Vec<Vector>> {
     let mut items = serde_json::from_slice::<Reply>(reply).ok()?.data;
     items.sort_by_key(|item| item.index);

@@ -1,6 +1,6 @@
-//! The agent stage of a partition: what the shards know of its agents in, series out.
+//! The agent stage of a partition: updates of agents in, series out.
 //!
-//! What shards told of an agent is read from the compacted topic by every owner anew. A checkpoint has what is told once
+//! Each owner reads the updates of agents from the beginning of the compacted topic. A checkpoint has what is told only once
 //! (runs, what is usual of each agent) and the offset up to which it has that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,10 +19,10 @@ use crate::engine::time::WallShift;
 use crate::engine::update::{AgentKey, DoneTrace};
 use crate::export::board::Board;
 
-/// Done traces remembered, so that one told again by the next owner of a shard counts once.
+/// How many done traces are remembered, so that one that the next owner of a shard tells again counts once.
 const REMEMBERED: usize = 65_536;
 
-/// Sums up agents.
+/// The stage that sums up agents.
 pub(super) struct FleetStage {
     pub(super) options: EngineOptions,
     pub(super) board: Arc<Board>,
@@ -33,13 +33,13 @@ pub(super) struct Summed {
     partition: u32,
     stage: Agents,
     board: Arc<Board>,
-    // What is told once is in the state already up to here.
+    // The offset up to which the state has what is told only once.
     known: i64,
     recent: Recent,
     shown: BTreeSet<AgentKey>,
 }
 
-/// The traces that were told last.
+/// The done traces that were told last.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Recent {
     order: VecDeque<Vec<u8>>,
@@ -99,7 +99,7 @@ impl Part for Summed {
                 }
                 update.done_traces.retain(|trace| self.recent.is_new(trace));
                 self.stage.handle(*update, now);
-                // By itself, so that what is held follows from the records.
+                // After each update, so that the state follows from the records alone.
                 self.stage.settle();
                 Ok(())
             }
@@ -134,7 +134,7 @@ impl Part for Summed {
     fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {
         for mut update in self.stage.drain() {
             if update.agent.service_name == OVERFLOW && update.agent.agent_name.is_empty() {
-                // Each partition has agents that no room is left for, and each series has one owner.
+                // Each partition has an overflow agent of its own, as each series has one owner.
                 update.agent.agent_name = format!("partition {}", self.partition);
             }
             if update.gone {
@@ -168,7 +168,7 @@ impl Part for Summed {
 }
 
 impl Recent {
-    /// Whether this trace was not told lately; from now on it was.
+    /// Adds a trace to the recent ones; returns whether it was not among them.
     fn is_new(&mut self, trace: &DoneTrace) -> bool {
         let new = self.ids.insert(trace.name());
         if new {

@@ -1,7 +1,7 @@
 //! The assemble stage of a partition: spans by trace in, traces by session out.
 //!
-//! What is sent follows from each record by itself, so an owner that begins at a checkpoint sends at least what the one
-//! before sent, in the same order, under a higher generation.
+//! What is sent follows from each record by itself, so an owner that begins at a checkpoint sends at least what the previous
+//! one sent after it, in the same order, under a higher generation.
 
 use std::array;
 use std::collections::BTreeMap;
@@ -16,26 +16,26 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::resolve::Resolve;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
 
-/// Takes what a stage asks.
+/// A function that takes a stage's questions for the judge and the embedding model.
 pub type Ask = Arc<dyn Fn(&mut Assemble, Timestamp) + Send + Sync>;
 
-/// Makes traces.
+/// The stage that makes traces of spans.
 pub(super) struct AssembleStage {
     pub(super) options: EngineOptions,
     pub(super) map: Map,
     pub(super) ask: Ask,
 }
 
-/// The shards of a partition.
+/// The shards of a partition, with their open traces.
 pub(super) struct Traces {
     map: Map,
     generation: u64,
     shards: Vec<(u32, Assemble)>,
-    // When a timer of each is due.
+    // When the next timer of each shard is due.
     due: Vec<Option<Timestamp>>,
     resolve: Resolve,
     ask: Ask,
-    // It has caught up. Until then what is asked may have been answered.
+    // Whether the partition has caught up. Before that, questions may already have been answered.
     live: bool,
 }
 
@@ -125,7 +125,7 @@ impl Part for Traces {
             return;
         }
         for (_, stage) in &mut self.shards {
-            // One by one: each is as large as a trace.
+            // One by one, as each question is as large as a trace.
             for trace in stage.unanswered() {
                 stage.ask_again(trace);
                 (self.ask)(stage, now);
@@ -189,7 +189,7 @@ impl Traces {
                 },
             };
             let place = self.place(trace).ok_or("misdirected")?;
-            // A record is of one trace.
+            // All inputs of a record are of one trace.
             touched = Some(place);
             self.shards[place].1.handle(input, now);
         }
@@ -199,7 +199,7 @@ impl Traces {
         Ok(())
     }
 
-    /// A report whose trace is known now goes to that trace.
+    /// Sends a report whose trace is known on to that trace.
     fn forward(&self, report: Report, out: &mut Vec<Record>) -> Result<(), &'static str> {
         let Target::Trace(trace) = report.target else { return Err("misdirected") };
         let inputs = vec![Input::Report(Box::new(report))];
@@ -207,7 +207,7 @@ impl Traces {
         Ok(())
     }
 
-    /// Where the shard of a trace is; `None` if it is not of this partition.
+    /// The place of a trace's shard in `shards`; `None` if it is not of this partition.
     fn place(&self, trace: TraceId) -> Option<usize> {
         let shard = self.map.route().trace(trace);
         let place = self.map.place(shard);
@@ -218,7 +218,7 @@ impl Traces {
     fn hand_on(&mut self, place: usize, now: Timestamp, out: &mut Vec<Record>) {
         let (shard, stage) = &mut self.shards[place];
         for mut update in stage.drain() {
-            // Whatever an owner says holds against all that those before it said.
+            // The generation puts the revision above those of all earlier owners.
             update.revision = update.revision.saturating_add(self.generation << GENERATION);
             let mut record = self.map.to_session(update);
             record.envelope.shard = *shard;
@@ -235,8 +235,8 @@ impl Traces {
     }
 }
 
-/// The name of the section that has the reports that wait for their response.
+/// The name of the section with the reports that wait for their responses.
 const RESOLVE: &str = "resolve";
 
-/// Bits of a revision below the generation.
+/// The number of bits of a revision that are below the generation.
 pub(super) const GENERATION: u32 = 32;

@@ -1,4 +1,4 @@
-//! What librdkafka tells a worker between records.
+//! The callbacks of a worker's consumer.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rdkafka::types::RDKafkaRespErr;
 use super::lease::Lease;
 use crate::ingest::kafka::{Assignment, Problem, Status};
 
-/// Keeps changes of the assignment for the worker: it makes them, with what they take, outside of the callback.
+/// The context of a consumer: it keeps changes of the assignment for the worker, which makes them outside of the callback.
 pub(super) struct Context {
     pub(super) assignment: Assignment,
     lease: Lease,
@@ -25,7 +25,7 @@ impl Context {
     }
 }
 
-/// Whether there is a broker that we are connected with.
+/// Whether a broker is connected.
 pub(super) fn connected(statistics: Statistics) -> bool {
     let mut brokers = statistics.brokers.into_iter();
     brokers.any(|(_, broker)| broker.state == "UP" && broker.nodeid >= 0)
@@ -44,7 +44,7 @@ impl ClientContext for Context {
         }
     }
 
-    /// Every second: a broker that we are connected with is what a lease lives on.
+    /// Extends the lease if a broker is connected; called every second.
     fn stats(&self, statistics: Statistics) {
         if connected(statistics) {
             self.lease.touch();
@@ -65,7 +65,7 @@ impl ConsumerContext for Context {
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         if let Err(error) = result {
-            // A hint for people who look at lag: where to go on from is in the checkpoints.
+            // No error: the offset to go on from is in the checkpoints; the committed one is a hint for people who look at lag.
             tracing::debug!(%error, "Kafka offsets were not committed");
         }
     }

@@ -1,5 +1,5 @@
-//! The way in of a fleet: what a request holds goes to the partitions of its traces, and is acknowledged when the brokers
-//! have all of it.
+//! The gateway of a cluster: the content of a request goes to the partitions of its traces, and the request is acknowledged
+//! when the brokers have all of it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,16 +23,16 @@ use crate::engine::update::Response;
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status};
 use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
 
-/// When a refused sender should come back.
+/// After how long a refused sender should try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the brokers may take for a record.
+/// How long the brokers may take for a record, in milliseconds.
 const TIMEOUT_MS: u64 = 10_000;
 
-/// Inputs of one trace that go into one record.
+/// The most inputs of one trace in one record.
 const CHUNK: usize = 64;
 
-/// Writes requests to the topic of spans. Cheap to clone.
+/// A sink that writes requests as records to Kafka. Cheap to clone.
 #[derive(Clone)]
 pub struct Gateway {
     producer: Arc<ThreadedProducer<Deliveries>>,
@@ -48,15 +48,15 @@ struct Pending {
     done: Mutex<Option<oneshot::Sender<bool>>>,
 }
 
-/// Told of deliveries, and of what stands in their way.
+/// The callbacks of the producer: deliveries, and problems with the brokers.
 struct Deliveries(Arc<Status>);
 
 impl Gateway {
-    /// A way in to these brokers.
+    /// Makes a gateway to these brokers.
     ///
     /// # Errors
     ///
-    /// Fails if an option cannot be followed at all.
+    /// Fails if the client cannot be set up with these options.
     pub fn new(options: &KafkaOptions, prefix: &str, partitions: u32) -> Result<Self, SourceError> {
         let status = Arc::new(Status::new(Arc::new(Deaf), &options.brokers));
         status.joined(true);
@@ -67,12 +67,12 @@ impl Gateway {
         Ok(Self { producer, topics, map: Map::new(partitions), status })
     }
 
-    /// How it stands with its brokers.
+    /// The state of the connection to the brokers.
     pub fn status(&self) -> &Arc<Status> {
         &self.status
     }
 
-    /// The records that a batch becomes.
+    /// The records that a batch becomes; `None` if a report cannot be encoded.
     fn records(&self, batch: Batch) -> Option<Vec<Record>> {
         let mut traces: BTreeMap<TraceId, Vec<Input>> = BTreeMap::new();
         let mut responses: BTreeMap<u32, Vec<Response>> = BTreeMap::new();
@@ -129,7 +129,7 @@ impl Gateway {
 }
 
 impl Sink for Gateway {
-    /// Refused where the brokers do not take all of it: what they have of it already is sent again, and counts once.
+    /// Writes a batch; refuses it unless the brokers take all of it. Records that they have already are sent again and count once.
     async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let overloaded = Overloaded::after(RETRY_AFTER);
         let records = self.records(batch).ok_or(overloaded)?;
@@ -178,7 +178,7 @@ impl ClientContext for Deliveries {
         }
     }
 
-    /// Every second: a broker that we are connected with mends what was wrong.
+    /// Clears the problem if a broker is connected; called every second.
     fn stats(&self, statistics: Statistics) {
         if connected(statistics) {
             self.0.well();
@@ -197,7 +197,7 @@ impl ProducerContext for Deliveries {
         if pending.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             let done = pending.done.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(done) = done {
-                // Whoever asked may have gone.
+                // Fails if the sender of the request has gone.
                 let _ = done.send(!pending.failed.load(Ordering::SeqCst));
             }
         }

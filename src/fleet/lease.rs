@@ -1,8 +1,8 @@
-//! How long an instance may believe that what it owns is still its own.
+//! The lease: how long an instance may rely on owning its partitions.
 //!
-//! The brokers give its partitions to others when they have not heard of it for the session timeout. One that was stopped
-//! and goes on does not know that yet; so what it owns counts only as long as it was in touch with them within that time. A
-//! lapse lasts until the worker has given everything up.
+//! The brokers give the partitions of an instance to others when they have not heard from it for the session timeout. An
+//! instance that was stopped and goes on does not know that yet; so it owns them only if it was in touch with the brokers within
+//! that time. A lapse lasts until the worker has given up all partitions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 
-/// Shared by a worker and those who ask; clones are the same lease.
+/// The lease of a worker; clones share it.
 #[derive(Clone, Debug)]
 pub struct Lease {
     clock: Clock,
@@ -21,20 +21,20 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease that lapses after so long a silence.
+    /// A lease that lapses `patience` after the last contact.
     pub(super) fn new(clock: Clock, patience: Duration) -> Self {
         let touched = Arc::new(AtomicU64::new(clock.now().0));
         Self { clock, patience, touched, lapsed: Arc::default() }
     }
 
-    /// The brokers were heard of. A lapse stays.
+    /// Notes contact with the brokers; a lapse stays.
     pub(super) fn touch(&self) {
         if !self.has_lapsed() {
             self.touched.store(self.clock.now().0, Ordering::SeqCst);
         }
     }
 
-    /// Whether it has lapsed and nothing was given up since.
+    /// Whether it has lapsed and was not renewed since.
     pub(super) fn has_lapsed(&self) -> bool {
         let touched = Timestamp(self.touched.load(Ordering::SeqCst));
         if touched.after(self.patience) < self.clock.now() {
@@ -43,13 +43,13 @@ impl Lease {
         self.lapsed.load(Ordering::SeqCst)
     }
 
-    /// Everything was given up.
+    /// Begins the lease anew, once all partitions are given up.
     pub(super) fn renew(&self) {
         self.touched.store(self.clock.now().0, Ordering::SeqCst);
         self.lapsed.store(false, Ordering::SeqCst);
     }
 
-    /// Whether what is owned is to be shown.
+    /// Whether the lease holds, so that what is owned may be shown.
     pub fn holds(&self) -> bool {
         !self.has_lapsed()
     }

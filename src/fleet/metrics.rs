@@ -1,4 +1,4 @@
-//! What the workers say of themselves.
+//! The metrics of the workers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::options::Role;
 use crate::engine::assemble::AGES;
 use crate::health::Health;
 
-/// The families, shared by all workers of the instance.
+/// The families of metrics, shared by all workers of the instance.
 #[derive(Clone)]
 pub(super) struct Families {
     records: IntCounterVec,
@@ -24,7 +24,7 @@ pub(super) struct Families {
     health: Arc<Health>,
 }
 
-/// How one worker stands.
+/// The state of one worker.
 #[derive(Debug, Default)]
 struct WorkerStatus {
     behind: usize,
@@ -102,7 +102,7 @@ impl Families {
         Arc::new(WorkerMetrics { role, families: self.clone() })
     }
 
-    /// Fails, and says why, while something stands in the way of a partition.
+    /// Fails with a worker's problem while there is one.
     pub(super) fn unhindered(&self) -> Result<(), String> {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut problems = standing.values().filter_map(|standing| standing.problem.clone());
@@ -130,7 +130,7 @@ impl Families {
 }
 
 impl WorkerMetrics {
-    /// A record was applied, or why not.
+    /// Counts a record as applied, or by the reason why it was not.
     pub(super) fn record(&self, result: Result<(), &'static str>) {
         let outcome = result.err().unwrap_or("applied");
         self.families.records.with_label_values(&[self.role.name(), outcome]).inc();
@@ -150,7 +150,7 @@ impl WorkerMetrics {
         self.families.gone.with_label_values(&[self.role.name()]).inc_by(records);
     }
 
-    /// Something stands in the way of a partition.
+    /// Notes a problem that keeps a partition from being used.
     pub(super) fn problem(&self, why: String) {
         self.families.change(self.role, |standing| standing.problem = Some(why));
     }
@@ -159,7 +159,7 @@ impl WorkerMetrics {
         self.families.change(self.role, |standing| standing.problem = None);
     }
 
-    /// How many partitions are owned, have not caught up, and did not even begin with a checkpoint.
+    /// Sets how many partitions are owned, have not caught up, and of these began without a checkpoint.
     pub(super) fn held(&self, owned: usize, behind: usize, partial: usize) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let role = [self.role.name()];
@@ -170,13 +170,13 @@ impl WorkerMetrics {
         });
     }
 
-    /// How far each partition is behind, in nanoseconds.
+    /// Sets how far each partition is behind, in nanoseconds.
     pub(super) fn lags(&self, lags: BTreeMap<i32, u64>) {
         let role = self.role.name();
         self.families.change(self.role, |standing| {
             for partition in &standing.partitions {
                 if !lags.contains_key(partition) {
-                    // An error means that it was not there.
+                    // Fails if the series is not there.
                     let _ = self.families.lag.remove_label_values(&[role, &partition.to_string()]);
                 }
             }
@@ -188,12 +188,12 @@ impl WorkerMetrics {
         }
     }
 
-    /// How many things a partition holds.
+    /// Sets how many things of this kind a partition holds.
     pub(super) fn items(&self, partition: i32, what: &'static str, count: usize) {
         self.families.health.held(what, &partition.to_string(), count);
     }
 
-    /// How many open traces a partition holds, by age.
+    /// Sets how many open traces a partition holds, by age.
     pub(super) fn open_traces(&self, partition: i32, ages: [usize; AGES.len()]) {
         self.families.health.open_traces(&partition.to_string(), ages);
     }

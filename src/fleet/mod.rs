@@ -6,8 +6,8 @@
 //!
 //! The stages are those of one process, and so are the numbers: there are 256 logical shards, each is owned by one instance
 //! at a time, and a sum over shards has the same bits wherever they are. Every hop is an upsert, so records may come again
-//! after a crash; each record carries which owner of its shard sent it, and one who was replaced is not heard. What an owner
-//! holds is in checkpoints, with the offset to go on from.
+//! after a crash; each record says which owner of its shard sent it, and those of an owner that was replaced are ignored. The
+//! state of each partition is in checkpoints, with the offset to go on from.
 
 #[cfg(feature = "kafka")]
 mod agents;

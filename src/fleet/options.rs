@@ -74,14 +74,14 @@ impl FleetOptions {
         !self.roles.is_empty()
     }
 
-    /// Whether this instance does so.
+    /// Whether this instance has the role.
     pub fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)
     }
 }
 
 impl Role {
-    /// Its name, as the option has it.
+    /// Its name in the option.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gateway => "gateway",

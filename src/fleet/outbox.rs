@@ -1,4 +1,4 @@
-//! The producer of a worker: nothing is lost on the way, however long its brokers are gone; there is a bound on what waits.
+//! The producer of a worker: it loses no record, however long the brokers are away, and bounds the records that wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,32 +13,32 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, Prod
 use super::wire::{HOPS, Record, pack};
 use crate::ingest::kafka::{KafkaOptions, SourceError, client};
 
-/// Largest record that is tried, in bytes; `topics create` allows it.
+/// The largest record that is sent, in bytes; `topics create` allows it.
 pub(super) const MAX_RECORD_BYTES: u32 = 16 << 20;
 
-/// How long is waited at most before brokers that are away are tried again.
+/// The longest pause before another attempt to reach brokers that are away, in milliseconds.
 pub(super) const RECONNECT_MS: &str = "1000";
 
-/// How long a record waits for others to be sent with.
+/// How long a record waits for others to be sent with it, in milliseconds.
 const LINGER_MS: &str = "5";
 
-/// Records that wait to be delivered, in KiB.
+/// The most that waits to be delivered, in KiB.
 const QUEUE_KBYTES: &str = "131072";
 
-/// How long is waited for room before it is looked whether to go on.
+/// How long a full queue is waited for before `goes_on` is asked again.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// The producer.
+/// The producer of a worker, and the names of the topics.
 pub(super) struct Outbox {
     producer: BaseProducer<Deliveries>,
     topics: [String; HOPS.len()],
 }
 
-/// Whether something did not arrive.
+/// The callbacks of the producer: whether a record was not delivered.
 #[derive(Clone, Default)]
 struct Deliveries(Arc<AtomicBool>);
 
-/// What producers are told; `timeout_ms` of zero is for ever. What comes twice replaces itself.
+/// The configuration of a producer; a `timeout_ms` of zero is no timeout. A record that is delivered twice replaces itself.
 pub(super) fn config(options: &KafkaOptions, timeout_ms: u64) -> Result<ClientConfig, SourceError> {
     let mut config = client(options)?;
     config
@@ -56,7 +56,7 @@ pub(super) fn config(options: &KafkaOptions, timeout_ms: u64) -> Result<ClientCo
 impl Outbox {
     pub(super) fn new(options: &KafkaOptions, prefix: &str) -> Result<Self, SourceError> {
         let mut config = config(options, 0)?;
-        // In order: panes are told one after the other under one revision.
+        // This keeps records in order: the panes of one revision are sent one after the other.
         config.set("enable.idempotence", "true");
         let producer = config.create_with_context(Deliveries::default())?;
         Ok(Self { producer, topics: HOPS.map(|hop| hop.topic(prefix)) })
@@ -64,7 +64,7 @@ impl Outbox {
 
     /// Sends a record; waits for room as long as `goes_on`. Returns whether it is on its way.
     pub(super) fn send(&self, record: &Record, goes_on: impl Fn() -> bool) -> bool {
-        // What cannot be written is no fault of the brokers.
+        // A record that cannot be encoded is left out; `pack` logs it.
         let Some(payload) = pack(&record.envelope) else { return true };
         let topic = &self.topics[record.hop as usize];
         let mut next: BaseRecord<'_, [u8], [u8], ()> = BaseRecord::to(topic)
@@ -94,17 +94,17 @@ impl Outbox {
         }
     }
 
-    /// Serves deliveries.
+    /// Handles reports of deliveries that have come in.
     pub(super) fn poll(&self) {
         self.producer.poll(Duration::ZERO);
     }
 
-    /// Waits until everything has arrived, at most so long; returns whether it has.
+    /// Waits until all records have arrived, for `patience` at most; returns whether they have.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         self.producer.flush(patience).is_ok()
     }
 
-    /// Whether a record did not arrive, and never will.
+    /// Whether a record was lost: it did not arrive, and never will.
     pub(super) fn has_lost(&self) -> bool {
         self.producer.context().0.load(Ordering::Relaxed)
     }
@@ -119,7 +119,7 @@ impl ClientContext for Deliveries {
         tracing::debug!(target: "librdkafka", %error, "{reason}");
     }
 
-    // How it stands with the brokers is told by the consumer.
+    // Ignored, as the consumer reports the state of the connection.
     fn stats_raw(&self, _: &[u8]) {}
 }
 

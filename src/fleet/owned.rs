@@ -1,4 +1,4 @@
-//! A partition that is held: what it was made of, and how far it has come.
+//! A partition that this instance owns: its state, and how far it has come.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,43 +8,43 @@ use super::wire::{Envelope, Message, Record, unpack};
 use crate::engine::span::Timestamp;
 use crate::engine::time::{Moment, WallShift};
 
-/// Timers of a replay that are due within this time run together.
+/// Timers that are due within this time run together.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Nanoseconds from the wall clock that are no cause for anything: clocks of clients are allowed as much.
+/// How far the time may be from the wall clock without a shift, in nanoseconds: clocks of clients may be as far.
 const FAR: u64 = 300_000_000_000;
 
-/// Nanoseconds by which records come later than they were stamped.
+/// By how much a shift may vary without effect, in nanoseconds, as records come later than their stamps.
 const NEAR: u64 = 60_000_000_000;
 
-/// A partition and how far it has come.
+/// An owned partition, and how far it has come.
 pub(super) struct OwnedPartition<P> {
     pub(super) part: P,
     pub(super) generation: u64,
-    /// The next record to be applied.
+    /// The offset of the next record to be applied.
     pub(super) next: i64,
-    /// The end as it was when it was taken over.
+    /// The end of its records when it was taken over.
     pub(super) target: i64,
-    /// It has caught up.
+    /// Whether it has caught up with that end.
     pub(super) live: bool,
-    /// There was no record after the last one.
+    /// Whether there was no record after the last one.
     pub(super) at_end: bool,
-    /// It began with a checkpoint, or with everything.
+    /// Whether it began with a checkpoint, or with all records.
     pub(super) whole: bool,
     pub(super) now: Timestamp,
-    /// When it last went on: its time, and the clock's.
+    /// When its time last went on: its time, and the clock's.
     pub(super) seen: (Timestamp, Timestamp),
     /// How far the wall clock is ahead of its time, if that is far.
     pub(super) shift: WallShift,
-    /// The tick that was written and has not come yet.
+    /// The time of the last tick that was written.
     pub(super) ticked: Timestamp,
     pub(super) senders: BTreeMap<u32, u64>,
-    /// What the last checkpoint goes on from.
+    /// The offset that the last checkpoint goes on from; `None` before the first.
     pub(super) saved: Option<i64>,
 }
 
 impl<P: Part> OwnedPartition<P> {
-    /// Applies a record; what cannot be used is skipped, and why is returned.
+    /// Applies a record. One that cannot be used is skipped, with the reason as the error.
     pub(super) fn apply(
         &mut self,
         payload: &[u8],
@@ -66,8 +66,8 @@ impl<P: Part> OwnedPartition<P> {
         self.part.apply(envelope.message, offset, self.now, out)
     }
 
-    /// What time it is here when the clock says `now`. Records may be ahead of it, stamped by a gateway whose clock was wrong: its
-    /// time goes on from there, or no timer would run until the clock gets there.
+    /// The partition's time when the clock says `now`. Records may be ahead of the clock, stamped by a gateway whose clock was
+    /// wrong: then time goes on from there, or no timer would run until the clock gets there.
     pub(super) fn time(&mut self, now: Timestamp) -> Timestamp {
         if self.now > self.seen.0 {
             self.seen = (self.now, now);
@@ -76,11 +76,11 @@ impl<P: Part> OwnedPartition<P> {
         now.max(Timestamp(time.0.saturating_add(now.0.saturating_sub(seen.0))))
     }
 
-    /// Where its time is far from the wall clock, windows follow the wall clock: ends of traces are by that.
+    /// Lets windows follow the wall clock where the partition's time is far from it, as the ends of traces go by the wall clock.
     pub(super) fn follow(&mut self, clock: Moment) {
         let apart = WallShift::between(self.time(clock.now), clock.wall);
         let shift = if apart.0.unsigned_abs() > FAR { apart } else { WallShift::default() };
-        // It goes along with what comes late by a second or so, and stays where it is.
+        // The shift varies by how late records come; such a change has no effect.
         let is_same = shift.0.abs_diff(self.shift.0) < NEAR;
         if shift != self.shift && !(is_same && shift != WallShift::default()) {
             self.shift = shift;
@@ -88,7 +88,7 @@ impl<P: Part> OwnedPartition<P> {
         }
     }
 
-    /// Whether a timer is due and no tick is under way that sees to it. A part of a step is waited for more of them.
+    /// Whether a tick is to be written: a timer is due, no tick for it is under way, and `STEP` has passed, so that timers share ticks.
     pub(super) fn wants_tick(&mut self, now: Timestamp) -> bool {
         let due = self.part.due().is_some_and(|due| due <= now);
         let wants = due && self.ticked <= self.now && self.now.after(STEP) <= now;
@@ -98,7 +98,7 @@ impl<P: Part> OwnedPartition<P> {
         wants
     }
 
-    /// Time goes on to `now`: timers run, each about when it is due.
+    /// Moves time on to `now`, and runs the timers that are due by then, each about when it is due.
     pub(super) fn advance(&mut self, now: Timestamp, out: &mut Vec<Record>) {
         self.now = self.now.max(now);
         while let Some(due) = self.part.due().filter(|due| *due <= self.now) {

@@ -1,4 +1,4 @@
-//! What the owner of a partition holds, and what every stage can do with it.
+//! The state of a partition, and what every stage can do with it.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::engine::time::WallShift;
 /// Where a partition without a checkpoint begins.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Begin {
-    /// As far back as `fleet.lookback` says.
+    /// At the records of `fleet.lookback` ago.
     Lookback,
-    /// With all that there is, with a checkpoint too: the topic is compacted to what holds.
+    /// At the first record, even with a checkpoint, as the topic is compacted to what is valid.
     Everything,
 }
 
 /// What moves the time of a partition that has come to the end of its records.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Pace {
-    /// Records alone: a timer that is due is written down as one. So what a timer did is done again by whoever reads the
-    /// records, before what came after it.
+    /// Records alone: a timer that is due is written as a record. So the next owner, who reads the records, does what the timer
+    /// did before it does what came after.
     Records,
-    /// The clock: nothing is told to anybody who would have to be told otherwise.
+    /// The clock: for a stage that sends no records, so that nothing it sent would have to be sent again in the same order.
     Clock,
 }
 
@@ -36,37 +36,37 @@ pub(super) struct Taken<'c> {
     pub(super) checkpoint: Option<&'c Checkpoint>,
 }
 
-/// A stage: makes what the owner of a partition holds.
+/// A stage, which makes the state of each partition.
 pub(super) trait Stage: Send {
     type Part: Part + Send;
 
-    /// Whose work it is.
+    /// The role that runs the stage.
     const ROLE: Role;
 
-    /// What it reads.
+    /// The topic that the stage reads.
     const HOP: Hop;
 
-    /// Where it begins.
+    /// Where a partition begins.
     const BEGIN: Begin;
 
-    /// What its timers follow.
+    /// What its time follows at the end of the records.
     const PACE: Pace;
 
     /// Takes a partition over.
     ///
     /// # Errors
     ///
-    /// What cannot be read of its checkpoint.
+    /// Fails, and says why, if the checkpoint cannot be read.
     fn take_over(&self, taken: &Taken<'_>) -> Result<Self::Part, String>;
 }
 
-/// What the owner of a partition holds. Outputs go to the end of `out`.
+/// The state of a partition. Its outputs are appended to `out`.
 pub(super) trait Part {
-    /// Applies what came at this offset, and at this time.
+    /// Applies the message at this offset, at this time.
     ///
     /// # Errors
     ///
-    /// Why it cannot be used.
+    /// Fails with the reason if the message cannot be used.
     fn apply(
         &mut self,
         message: Message,
@@ -75,42 +75,42 @@ pub(super) trait Part {
         out: &mut Vec<Record>,
     ) -> Result<(), &'static str>;
 
-    /// When a timer is due.
+    /// When the next timer is due.
     fn due(&self) -> Option<Timestamp>;
 
     /// Runs the timers that are due.
     fn timers(&mut self, now: Timestamp, out: &mut Vec<Record>);
 
-    /// From here on wall time is ahead of its time by `shift`.
+    /// Sets by how much wall time is ahead of the partition's time.
     fn shift_to(&mut self, _: WallShift) {}
 
-    /// Tells what has changed since; never before it has caught up.
+    /// Tells what has changed since the last call; only called once the partition has caught up.
     fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>);
 
-    /// What the next owner needs; `None` if it cannot be written down.
+    /// The state for a checkpoint, by section; `None` if it cannot be encoded.
     fn save(&self) -> Option<BTreeMap<String, Vec<u8>>>;
 
-    /// It is no longer ours: takes back what it shows.
+    /// Takes back what it shows, as the partition is given up.
     fn give_up(&mut self);
 
-    /// What it holds (`traces`, `sessions`, `agents`), and how many of them.
+    /// The name of what it holds (`traces`, `sessions`, `agents`), and how many of them.
     fn holds(&self) -> (&'static str, usize);
 
-    /// How many open traces it holds of each age, if it holds traces.
+    /// The number of open traces by age, if it holds traces.
     fn open_traces(&self, _: Timestamp) -> Option<[usize; AGES.len()]> {
         None
     }
 
-    /// The sessions of a shard; none if there are none here.
+    /// The sessions of a shard; `None` if they are not here.
     fn sessions(&self, _: u32) -> Option<&Sessions> {
         None
     }
 
-    /// What it could not use, and how often a bound bit, as (who, what, why, how often).
+    /// Counts of what it could not use and of bounds that were hit, as (who, what, why, how often).
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)>;
 }
 
-/// Reads a section of a checkpoint; none if it has none of that name.
+/// Reads a section of a checkpoint; `None` if there is no section of that name.
 pub(super) fn section<T: serde::de::DeserializeOwned>(
     checkpoint: Option<&Checkpoint>,
     name: &str,

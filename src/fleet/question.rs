@@ -1,23 +1,23 @@
-//! What is asked about the sessions of an instance, between records.
+//! Questions about the sessions of an instance, which are answered between records.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use crate::engine::sessions::Sessions;
 
-/// Questions that may wait.
+/// The most questions that may wait.
 pub const WAITING: usize = 1_024;
 
-/// Questions that are answered before records have their turn.
+/// The most questions that are answered before records have their turn.
 const AT_ONCE: usize = 64;
 
-/// How long is waited for the next question: a page is many small ones, one after the other.
+/// How long the next question is waited for, as a page asks many small ones in a row.
 const NEXT: Duration = Duration::from_millis(1);
 
-/// A logical shard, and what somebody wants to know of its sessions; dropped if they are not here.
+/// A logical shard and a question about its sessions, which is dropped if the shard is not here.
 pub type Question = (u32, Box<dyn FnOnce(&Sessions) + Send>);
 
-/// Answers what waits, and what comes right after. Returns whether anything was asked.
+/// Answers the questions that wait or come right after; returns whether there were any.
 pub(super) fn answer<'s>(
     questions: &Receiver<Question>,
     sessions: impl Fn(u32) -> Option<&'s Sessions>,

@@ -1,7 +1,7 @@
-//! The session stage of a partition: traces by session in, what its shards know of every agent out.
+//! The session stage of a partition: traces by session in, updates of agents out.
 //!
-//! Nothing is told before it has caught up, so that no counter falls. Then all that is held is told, and after it that this
-//! was all: what an earlier owner told and this one does not know of is no more.
+//! Nothing is told before the partition has caught up, so that no counter falls. Then the owner tells all that it holds, and
+//! after it that this was all: what an earlier owner told and this one does not know of is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,17 @@ use crate::engine::span::{Report, Timestamp};
 use crate::engine::time::WallShift;
 use crate::engine::update::Began;
 
-/// Who is told of sessions that run away.
+/// A function that takes the sessions of a stage that run away.
 pub type Runaways = std::sync::Arc<dyn Fn(&mut Sessions, Timestamp) + Send + Sync>;
 
-/// Makes sessions.
+/// The stage that makes sessions of traces.
 pub(super) struct ScoreStage {
     pub(super) options: EngineOptions,
     pub(super) map: Map,
     pub(super) runaways: Runaways,
 }
 
-/// The shards of a partition.
+/// The shards of a partition, with their sessions.
 pub(super) struct Scored {
     map: Map,
     generation: u64,
@@ -91,7 +91,7 @@ impl Part for Scored {
                 Ok(())
             }
             Message::Report(report) => {
-                // Those of its takers that are here.
+                // The shards of this partition that take the report.
                 let takers = self.map.route().report(&report).sessions;
                 let is_taker =
                     |shard: &u32| takers.contains(&usize::try_from(*shard).unwrap_or(usize::MAX));
@@ -137,7 +137,7 @@ impl Part for Scored {
         for place in std::mem::take(&mut self.changed) {
             let (shard, stage) = &mut self.shards[place];
             if first {
-                // Told by those who owned it before, if it was told at all.
+                // Dropped: runaways from before it caught up were for the previous owner to tell.
                 stage.runaways();
             }
             (self.runaways)(stage, now);

@@ -1,4 +1,4 @@
-//! Starts the workers of the roles that an instance has.
+//! The start of the workers of an instance, one for each role that reads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,40 +33,40 @@ pub enum FleetError {
     /// The client cannot be set up.
     #[error(transparent)]
     Client(#[from] SourceError),
-    /// There can be no checkpoints.
+    /// Checkpoints cannot be kept.
     #[error(transparent)]
     Checkpoints(#[from] CheckpointError),
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// The system has no thread.
+    /// The system cannot start a thread.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// What an instance works with.
+/// The parts of an instance.
 pub struct InstanceParts<'s> {
-    /// Where the brokers are.
+    /// How to reach the brokers.
     pub kafka: &'s KafkaOptions,
-    /// Its part.
+    /// The options of the cluster, with the roles of this instance.
     pub fleet: &'s FleetOptions,
-    /// How the stages work.
+    /// The options of the stages.
     pub engine: EngineOptions,
-    /// Shards that a process by itself has: bounds are for one of these.
+    /// The number of shards of a single process; the bounds in `engine` are for one of them.
     pub shards: u32,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// Where it is counted.
+    /// The daemon's own metrics.
     pub health: Arc<Health>,
-    /// Where agents are shown.
+    /// The board that shows agents.
     pub board: Arc<Board>,
-    /// Whom traces are asked about.
+    /// The function that takes questions about traces.
     pub ask: Ask,
-    /// Who is told of sessions that run away.
+    /// The function that takes sessions that run away.
     pub runaways: Runaways,
-    /// What is asked about sessions.
+    /// The questions about sessions.
     pub questions: Option<Receiver<Question>>,
-    /// True once the daemon goes down.
+    /// Whether the daemon is stopping.
     pub stopping: watch::Receiver<bool>,
 }
 
@@ -77,7 +77,7 @@ pub struct Workers {
     families: Families,
 }
 
-/// A worker is told of by metrics of its own.
+/// A watch that ignores everything, as workers have metrics of their own.
 pub(super) struct Deaf;
 
 impl InstanceParts<'_> {
@@ -85,7 +85,7 @@ impl InstanceParts<'_> {
     ///
     /// # Errors
     ///
-    /// Fails if an option cannot be followed at all; brokers that do not answer are no error.
+    /// Fails if a worker cannot be set up with these options; brokers that do not answer are no error.
     pub fn start(mut self) -> Result<Workers, FleetError> {
         let families = Families::new(&self.health)?;
         let mut workers = Workers { ends: Vec::new(), statuses: Vec::new(), families };
@@ -115,7 +115,7 @@ impl InstanceParts<'_> {
         Ok(workers)
     }
 
-    /// Bounds that hold for a process by itself are shared out over all logical shards, wherever they are.
+    /// Turns the bounds, which are for a shard of a single process, into those for a logical shard.
     fn spread(&mut self) {
         let count = |shards: u32| usize::try_from(shards).unwrap_or(1).max(1);
         let (alone, all) = (count(self.shards), count(SHARDS));
@@ -169,19 +169,19 @@ impl InstanceParts<'_> {
 }
 
 impl Workers {
-    /// Waits until all have ended.
+    /// Waits until all workers have ended.
     pub async fn end(&mut self) {
         for end in self.ends.drain(..) {
-            // What is told is that the other half is gone.
+            // It fails when the worker ends and drops the other half.
             let _ = end.await;
         }
     }
 
-    /// How to ask whether all have their partitions, and have caught up.
+    /// A check that fails until all workers have their partitions and have caught up.
     pub fn check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
         let (statuses, families) = (self.statuses.clone(), self.families.clone());
         move || {
-            // Who cannot begin with a partition has not joined its group either: the one is why of the other.
+            // Checked first: a worker that cannot begin with a partition has, for that reason, not joined its group either.
             families.unhindered()?;
             statuses.iter().try_for_each(|status| status.ready())?;
             families.ready()

@@ -1,4 +1,4 @@
-//! The topics between the stages, made as they have to be.
+//! The creation of the topics between the stages.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use super::outbox::MAX_RECORD_BYTES;
 use super::wire::{HOPS, Hop};
 use crate::ingest::kafka::{KafkaOptions, SourceError, client};
 
-/// How long the brokers may take.
+/// How long the brokers may take to create the topics.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A topic, and whether it was made just now.
+/// A topic, and whether it was created.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Made {
     /// Its name.
     pub topic: String,
-    /// It was not there before.
+    /// Whether it was created; otherwise it existed.
     pub new: bool,
 }
 
-/// Why topics cannot be made.
+/// Why topics cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TopicsError {
     /// The client cannot be set up.
     #[error(transparent)]
     Client(#[from] SourceError),
-    /// The brokers do not answer, or do not let us.
+    /// The brokers do not answer, or refuse the request.
     #[error("cannot create the topics at {brokers} (`kafka.brokers`): {source}")]
     Brokers {
         /// The brokers.
         brokers: String,
-        /// What they said, or that they said nothing.
+        /// Their error, or that they did not answer.
         source: KafkaError,
     },
     /// A topic was refused.
@@ -44,16 +44,16 @@ pub enum TopicsError {
     Refused {
         /// The topic.
         topic: String,
-        /// Why.
+        /// The error of the brokers.
         code: RDKafkaErrorCode,
     },
 }
 
-/// Makes the topics that are not there. Those that are stay as they are.
+/// Creates the topics that are missing; existing ones stay as they are.
 ///
 /// # Errors
 ///
-/// Fails if the brokers do not make one of them.
+/// Fails if the brokers do not create one of them.
 pub async fn create(kafka: &KafkaOptions, fleet: &FleetOptions) -> Result<Vec<Made>, TopicsError> {
     let admin: AdminClient<DefaultClientContext> =
         client(kafka)?.create().map_err(SourceError::from)?;
@@ -68,7 +68,7 @@ pub async fn create(kafka: &KafkaOptions, fleet: &FleetOptions) -> Result<Vec<Ma
             .set("max.message.bytes", &bytes);
         match hop {
             Hop::Spans | Hop::Traces => topic.set("cleanup.policy", "delete"),
-            // What was told of a pane holds until it is told again; what is told once goes with time.
+            // The last record of a pane holds until the next; records that are told only once expire.
             Hop::Agents => topic.set("cleanup.policy", "compact,delete"),
         }
     });

@@ -1,12 +1,12 @@
-//! Records between the stages: which topic and partition they go to, and what is in them.
+//! Records between the stages: their topics and partitions, and their content.
 //!
 //! ```text
-//! shard     = hash(key) % 256           for good: state, counters and sums are a shard's
+//! shard     = hash(key) % 256           for good: state, counters and sums belong to a shard
 //! partition = shard % partitions        so all of a shard is in one partition
 //! ```
 //!
-//! Spans are keyed by trace, traces by session, what is told of an agent by (agent, shard, pane): that topic is compacted,
-//! so each record has to stand for itself.
+//! Spans are keyed by trace, traces by session, and updates of agents by (agent, shard, pane). The topic of the latter is
+//! compacted, so each of its records must make sense without the others.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::engine::saved;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
 use crate::engine::update::{AgentKey, Began, Response, SessionUpdate, TraceUpdate};
 
-/// Logical shards of each stage.
+/// The number of logical shards of each stage.
 pub(super) const SHARDS: u32 = 256;
 
 /// A topic between two stages.
@@ -33,10 +33,10 @@ pub(super) enum Hop {
     Agents,
 }
 
-/// All of them.
+/// All hops.
 pub(super) const HOPS: [Hop; 3] = [Hop::Spans, Hop::Traces, Hop::Agents];
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum Message {
     /// A trace, to its session.
@@ -45,29 +45,29 @@ pub(super) enum Message {
     Session(Box<SessionUpdate>),
     /// Spans, log records and reports of one trace.
     Inputs(Vec<Input>),
-    /// A report on its own.
+    /// A report that comes without other inputs.
     Report(Box<Report>),
-    /// Responses that spans had.
+    /// The ids of responses in spans, with their traces.
     Responses(Vec<Response>),
-    /// A shard has a new owner.
+    /// Notice that a shard has a new owner, which has told all that it holds.
     Began(Began),
-    /// Time goes on in a partition whose timers are due while nothing comes: to that of the envelope.
+    /// A tick: time goes on to that of the envelope, for timers that are due while no other record comes.
     Tick,
 }
 
-/// A record as it travels.
+/// The payload of a record.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Envelope {
     pub(super) message: Message,
-    /// Logical shard of the stage that sends.
+    /// The logical shard that sends.
     pub(super) shard: u32,
-    /// Which of its owners: one that was replaced is not heard any more. Zero: sent by a gateway, that has no state.
+    /// The generation of its owner; records of an owner that was replaced are ignored. Zero if that is not checked, as for a gateway.
     pub(super) generation: u64,
-    /// When what follows from it happens: the arrival of the request, the time at which the sender handed it on.
+    /// The time to which the receiver goes on: when the request arrived, or the sender handed it on.
     pub(super) time: Timestamp,
 }
 
-/// A record on its way.
+/// A record to be sent, with where it goes.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) hop: Hop,
@@ -76,14 +76,14 @@ pub(super) struct Record {
     pub(super) envelope: Envelope,
 }
 
-/// Where things go; the same in every instance.
+/// The way from keys to shards and partitions; the same in every instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Map {
     route: Route,
     partitions: u32,
 }
 
-/// Where sessions go, and how many shards there are, in every instance.
+/// The route of sessions, and the number of shards; the same in every instance.
 pub fn shards() -> (Route, usize) {
     (Map::new(SHARDS).route, usize::try_from(SHARDS).unwrap_or(0))
 }
@@ -104,7 +104,7 @@ impl Map {
         Self { route: Route::new(SHARDS, 0), partitions: partitions.clamp(1, SHARDS) }
     }
 
-    /// Shards are told apart without a seed: every instance has to come to the same.
+    /// The route to shards; it has no seed, as it must be the same in every instance.
     pub(super) fn route(self) -> Route {
         self.route
     }
@@ -123,24 +123,24 @@ impl Map {
         u32::try_from(shard).unwrap_or(0) % self.partitions
     }
 
-    /// Something of a trace, to assemble.
+    /// A record about a trace, to the stage assemble.
     pub(super) fn to_trace(self, trace: TraceId, message: Message) -> Record {
         let (hop, partition) = (Hop::Spans, self.partition(self.route.trace(trace)));
         Record { hop, partition, key: trace.0.to_vec(), envelope: envelope(message) }
     }
 
-    /// The partition that knows what became of this response.
+    /// The partition that knows the trace of this response.
     pub(super) fn of_response(self, tenant: Option<&str>, id: &str) -> u32 {
         self.partition(self.route.session(tenant.unwrap_or_default(), id))
     }
 
-    /// Something about responses, to those who know them.
+    /// A record about responses, to the partition that knows them.
     pub(super) fn to_responses(self, partition: u32, message: Message) -> Record {
         let key = partition.to_be_bytes().to_vec();
         Record { hop: Hop::Spans, partition, key, envelope: envelope(message) }
     }
 
-    /// Time goes on in a partition.
+    /// A tick for a partition, with the time to go on to.
     pub(super) fn tick(hop: Hop, partition: u32, now: Timestamp) -> Record {
         let envelope = Envelope { time: now, ..envelope(Message::Tick) };
         Record { hop, partition, key: Vec::new(), envelope }
@@ -159,7 +159,7 @@ impl Map {
         Record { hop: Hop::Traces, partition, key, envelope: envelope(message) }
     }
 
-    /// What a shard says of an agent: everything but the panes under one key, and each pane under its own. What is told
+    /// An update of an agent as records: everything but the panes under one key, and each pane under its own. What is told
     /// once has a key that no other record has.
     pub(super) fn to_agent(self, mut update: SessionUpdate) -> Vec<Record> {
         let agent = update.agent.clone().unwrap_or_default();
@@ -189,7 +189,7 @@ impl Map {
         records
     }
 
-    /// Every partition is to hear that a shard has told everything.
+    /// Records for every partition of agents, which say that a shard has told everything.
     pub(super) fn to_all_agents(self, shard: u32, message: &Message) -> Vec<Record> {
         let record = |partition| Record {
             hop: Hop::Agents,
@@ -200,7 +200,7 @@ impl Map {
         (0..self.partitions).map(record).collect()
     }
 
-    /// A report on its own, to all who take it.
+    /// A report, to all partitions that take it; `None` if it cannot be encoded.
     pub(super) fn to_report(self, report: &Report) -> Option<Vec<Record>> {
         let message = Message::Report(Box::new(report.clone()));
         let records = match &report.target {
@@ -227,7 +227,7 @@ impl Map {
                 }
                 records
             }
-            // Which agents it is about is not told: each partition looks among its own.
+            // A deployment does not say which agents it is about, so each partition looks among its own.
             Target::Agent(agent) if &*report.name == DEPLOYMENT => {
                 let Record { hop, key, envelope, .. } = self.about_agent(agent, message)?;
                 let record = |partition| Record {
@@ -249,7 +249,7 @@ impl Map {
         Some(Record { hop: Hop::Agents, partition, key, envelope: envelope(message) })
     }
 
-    /// All versions of an agent are summed up together: they are compared.
+    /// The partition of an agent; all its versions share one, as they are compared.
     fn of_agent(self, agent: &AgentKey) -> u32 {
         let AgentKey { tenant, service_name, agent_name, environment, .. } = agent;
         let name = [service_name.as_str(), agent_name, environment].join("\0");
@@ -257,7 +257,7 @@ impl Map {
     }
 }
 
-/// A word about the same agent under the same revision, that says nothing yet.
+/// An empty update of the same agent, from the same shard and under the same revision.
 fn bare(update: &SessionUpdate) -> SessionUpdate {
     SessionUpdate {
         agent: update.agent.clone(),
@@ -272,7 +272,7 @@ fn envelope(message: Message) -> Envelope {
     Envelope { message, shard: 0, generation: 0, time: Timestamp::default() }
 }
 
-/// What an agent goes by in keys of records.
+/// The hash of an agent's name, for keys of records.
 fn name_of(agent: &AgentKey) -> u64 {
     let AgentKey { tenant, service_name, agent_name, agent_version, environment } = agent;
     xxh3_64(
@@ -283,7 +283,7 @@ fn name_of(agent: &AgentKey) -> u64 {
     )
 }
 
-/// A value of the engine as it travels and as it is kept: with the names of its fields, so that fields can be added.
+/// Encodes a value for records and checkpoints, with the names of its fields, so that fields can be added; `None` if it fails.
 pub(super) fn pack<T: Serialize + ?Sized>(value: &T) -> Option<Vec<u8>> {
     let packed = saved::write(value);
     packed.inspect_err(|error| tracing::error!(%error, "what a stage holds cannot be written")).ok()
@@ -294,7 +294,7 @@ pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, saved::Read
     saved::read(bytes)
 }
 
-/// A record between the stages, read as a worker reads it, and written anew; `None` if it cannot be read.
+/// Reads a record between the stages as a worker does, and encodes it again; `None` if it cannot be read.
 pub fn rewritten(record: &[u8]) -> Option<Vec<u8>> {
     pack(&unpack::<Envelope>(record).ok()?)
 }

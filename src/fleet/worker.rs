@@ -5,9 +5,9 @@
 //! given up:    what was sent has arrived -> checkpoint -> offset committed -> the next owner begins
 //! ```
 //!
-//! The offset to go on from is the checkpoint's; the committed one follows it and is a hint for people. Records are applied
-//! in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream. At the end
-//! of its records a timer that is due becomes a record, a tick: the state, and all that was ever sent, follows from records.
+//! A new owner goes on from the offset of the checkpoint; the committed one follows it and is a hint for people. Records are
+//! applied in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream. At the
+//! end of the records a timer that is due becomes a record, a tick: so the state, and all that was ever sent, follows from records.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,16 +39,16 @@ use crate::ingest::kafka::{Change, KafkaOptions, Problem, SourceError, Status, c
 /// How long a poll waits for a record.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Records between two looks at timers.
+/// The most records that are applied before timers have their turn.
 const BURST: usize = 256;
 
-/// How long brokers may take for an answer, and for what was sent to arrive.
+/// How long brokers may take to answer, and to confirm records that were sent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long is waited before what failed is tried again.
+/// The pause before a failed attempt is repeated.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// What a worker is made of.
+/// The parts that a worker is made of.
 pub(super) struct Setup<'s> {
     pub(super) kafka: &'s KafkaOptions,
     pub(super) fleet: &'s FleetOptions,
@@ -80,7 +80,7 @@ pub(super) struct Worker<S: Stage> {
     out: Vec<Record>,
     told: Timestamp,
     saved: Timestamp,
-    /// Set where something has to be begun anew: what is held is given up unsaved.
+    /// Whether all partitions must be dropped unsaved and asked for anew.
     broken: bool,
 }
 
@@ -137,7 +137,7 @@ impl<S: Stage> Worker<S> {
     }
 
     fn stopping(&self) -> bool {
-        // Without a sender the daemon has gone.
+        // An error means that the sender, and so the daemon, has gone.
         *self.stopping.borrow() || self.stopping.has_changed().is_err()
     }
 
@@ -180,7 +180,7 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Applies what there is, as much as fits between two looks at the time.
+    /// Applies the records that there are, at most `BURST` of them.
     fn read(&mut self, mut wait: Duration) {
         for _ in 0..BURST {
             let message = match self.consumer.poll(wait) {
@@ -209,7 +209,7 @@ impl<S: Stage> Worker<S> {
             let payload = message.payload().unwrap_or_default();
             let out = &mut self.out;
             let apply = AssertUnwindSafe(|| held.apply(payload, offset, out));
-            // One record that no stage was made for must not stop those after it.
+            // A record at which a stage panics must not stop those after it.
             let result = catch_unwind(apply).unwrap_or(Err("internal"));
             held.live |= held.next >= held.target;
             drop(message);
@@ -218,14 +218,14 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Answers what is asked about sessions.
+    /// Answers questions about sessions; returns whether there were any.
     fn answer(&self) -> bool {
         let partition = |shard: u32| i32::try_from(shard % self.fleet.partitions.max(1)).ok();
         let held = |shard: u32| self.held.get(&partition(shard)?)?.part.sessions(shard);
         self.questions.as_ref().is_some_and(|questions| answer(questions, held))
     }
 
-    /// Runs timers, tells, writes checkpoints, and says how it stands.
+    /// Runs timers or writes ticks, tells what changed, writes checkpoints, and updates the metrics.
     fn keep_time(&mut self) {
         let moment = self.clock.moment();
         let now = moment.now;
@@ -259,7 +259,7 @@ impl<S: Stage> Worker<S> {
             self.save(&changed);
         }
         self.outbox.poll();
-        // What is behind it must not be saved without it.
+        // A state must not be saved if a record that follows from it was lost.
         self.broken |= self.outbox.has_lost();
     }
 
@@ -267,15 +267,15 @@ impl<S: Stage> Worker<S> {
         for record in std::mem::take(&mut self.out) {
             let goes_on = || !self.stopping() && !self.lease.has_lapsed();
             if !self.outbox.send(&record, goes_on) {
-                // What follows from the state has not gone out, so the state must not be saved.
+                // A record that follows from the state was not sent, so the state must not be saved.
                 self.broken = true;
                 return;
             }
         }
     }
 
-    /// Tells what is left to be told of these partitions, and writes checkpoints. One that has not caught up has told
-    /// nothing: for that the checkpoint holds that it began with.
+    /// Tells what these partitions have not told yet, and writes their checkpoints. A partition that has not caught up has told
+    /// nothing, so the checkpoint that it began with still holds.
     fn save(&mut self, partitions: &[i32]) {
         let live = |partition: &i32| self.held.get(partition).is_some_and(|held| held.live);
         let live: Vec<i32> = partitions.iter().copied().filter(live).collect();
@@ -288,7 +288,7 @@ impl<S: Stage> Worker<S> {
         self.checkpoint(&live);
     }
 
-    /// Writes what these partitions hold, once all that follows from it has arrived.
+    /// Writes the checkpoints of these partitions, once all records that follow from their state have arrived.
     fn checkpoint(&mut self, partitions: &[i32]) {
         if partitions.is_empty() || self.broken {
             return;
@@ -319,7 +319,7 @@ impl<S: Stage> Worker<S> {
                     held.saved = Some(held.next);
                     self.metrics.well();
                     let offset = Offset::Offset(held.next);
-                    // Fails for offsets that are none.
+                    // Fails for invalid offsets only.
                     let _ = committed.add_partition_offset(&self.topic, *partition, offset);
                 }
                 Err(CheckpointError::Replaced) => {
@@ -341,13 +341,13 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Saves partitions and lets them go.
+    /// Saves partitions and drops them.
     fn hand_over(&mut self, partitions: &[i32]) {
         self.save(partitions);
         self.forget(partitions);
     }
 
-    /// Makes the changes that the group asks for.
+    /// Makes the changes of the assignment that the group asks for.
     fn change_assignment(&mut self) {
         while let Some(change) = self.consumer.context().assignment.change() {
             let change = match change {
@@ -382,19 +382,19 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// The brokers may have given away what is held: lets go of it unsaved, and asks for partitions anew.
+    /// Drops all partitions unsaved, as the brokers may have given them to others, and asks for partitions anew.
     fn begin_anew(&mut self) {
         let all: Vec<i32> = self.held.keys().copied().collect();
         tracing::warn!(role = S::ROLE.name(), partitions = all.len(), "beginning anew");
         self.forget(&all);
         self.out.clear();
         self.metrics.begun_anew();
-        // What still waits to be delivered is of a state that is no longer ours.
+        // Records that still wait to be delivered come from the dropped state.
         match Outbox::new(&self.kafka, &self.fleet.prefix) {
             Ok(outbox) => self.outbox = outbox,
             Err(error) => tracing::error!(%error, "there is no new producer"),
         }
-        // A new member of the group: what the old one was told, or was not, does not matter any more.
+        // A new consumer is a new member of the group, to which the assignment of the old one does not matter.
         self.consumer.context().assignment.close(&self.consumer);
         let context = Context::new(self.status.clone(), self.lease.clone());
         let fresh = consumer(&self.kafka, &self.fleet, S::ROLE)
@@ -410,7 +410,7 @@ impl<S: Stage> Worker<S> {
         self.show();
     }
 
-    /// Loads what these partitions held; returns them with the offsets to begin at.
+    /// Loads the checkpoints of these partitions; returns the partitions with the offsets to begin at.
     fn take_over(&mut self, partitions: &[i32]) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
         for partition in partitions {
@@ -427,7 +427,7 @@ impl<S: Stage> Worker<S> {
                 }
                 std::thread::sleep(AGAIN);
             };
-            // Fails for offsets that are none.
+            // Fails for invalid offsets only.
             let _ = list.add_partition_offset(&self.topic, *partition, offset);
         }
         list
@@ -436,7 +436,7 @@ impl<S: Stage> Worker<S> {
     fn load(&mut self, partition: i32) -> Result<Offset, String> {
         let number = u32::try_from(partition).map_err(|_| "no such partition".to_owned())?;
         if number >= self.fleet.partitions {
-            // More than there were: nobody writes to it.
+            // A partition beyond `fleet.partitions`, to which nobody writes.
             return Ok(Offset::End);
         }
         let moment = self.clock.moment();
@@ -456,7 +456,7 @@ impl<S: Stage> Worker<S> {
                 checkpoint.next.max(low)
             }
             (None, Begin::Lookback) => {
-                // From before there was time means all that there is.
+                // A lookback that goes before the beginning of time takes all records.
                 match moment.wall.before(self.fleet.lookback) {
                     Timestamp(0) => low,
                     from => {
@@ -491,7 +491,7 @@ impl<S: Stage> Worker<S> {
         Ok(Offset::Offset(next))
     }
 
-    /// The first record from this time on; `None` if there is none.
+    /// The offset of the first record from this time on; `None` if there is none.
     fn offset_at(&self, partition: i32, from: Timestamp) -> KafkaResult<Option<i64>> {
         let mut asked = TopicPartitionList::new();
         let millis = i64::try_from(from.0 / 1_000_000).unwrap_or(i64::MAX);
@@ -501,7 +501,7 @@ impl<S: Stage> Worker<S> {
         Ok(found.and_then(|found| found.offset().to_raw()).filter(|offset| *offset >= 0))
     }
 
-    /// Says how it stands.
+    /// Updates the metrics of the worker and its partitions.
     fn show(&self) {
         let now = self.clock.now();
         let lags = self.held.iter().map(|(partition, held)| {

@@ -1,9 +1,9 @@
-//! Gets answers out of the endpoint, within the budget of the hour, the deadline of a trace and the patience with an
-//! endpoint that fails.
+//! Asks the endpoint for answers, within the budget of the hour, the deadline of a trace and the patience with an endpoint
+//! that fails.
 //!
-//! What fails for now is asked again, with growing waits; what fails for good, and what is over the budget, has no answer
-//! and says why. What was paid is said whatever came of it. A call for which there is money only once others that are out
-//! have cost less than they might waits for them.
+//! A question that fails for now is asked again, with growing waits; one that fails for good, or is over the budget, has no
+//! answer, and the error says why. What was paid is returned in any case. A call that the budget allows only if the calls that
+//! are out cost less than they might waits for those.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ use crate::engine::span::{ModelFacts, Timestamp, Tokens};
 use crate::outbound::{CallError, Client, ClientOptions, Secret};
 use crate::telemetry;
 
-/// Asks one endpoint.
+/// The client of one endpoint, with its budget.
 #[derive(Debug)]
 pub(super) struct Asker {
     options: JudgeOptions,
@@ -40,9 +40,9 @@ pub(super) struct Asker {
     clock: Clock,
     meter: Arc<Meter>,
     money: Mutex<Money>,
-    /// Told when a call has been settled.
+    /// Notified when a call is settled.
     settled: Notify,
-    /// How much of the format was understood last, of a model and a kind of schema.
+    /// The dialect that was understood last, by model and by whether the schema is closed.
     dialects: Mutex<BTreeMap<(String, bool), Dialect>>,
 }
 
@@ -53,27 +53,27 @@ pub(super) struct Question<'a> {
     pub(super) temperature: f64,
     pub(super) stage: Stage,
     pub(super) prompt: Prompt,
-    /// What is not answered by then is not asked again.
+    /// The deadline, after which no call goes out.
     pub(super) due: Timestamp,
 }
 
 /// The answer, or why there is none, and what was paid.
 pub(super) type Paid = (Result<Value, &'static str>, Quanta);
 
-/// Why a call came to nothing.
+/// Why a call has no answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Failure {
     name: &'static str,
-    /// It may go well later; not before so long.
+    /// The least wait before another attempt; `None` if no other attempt can help.
     again: Option<Duration>,
 }
 
 impl Asker {
-    /// Sets it up.
+    /// Sets up the client and the budget.
     ///
     /// # Errors
     ///
-    /// Fails if there can be no client.
+    /// Fails if the client cannot be set up.
     pub(super) fn new(
         options: &JudgeOptions,
         given: &JudgeParts<'_>,
@@ -103,7 +103,7 @@ impl Asker {
         Ok(asker)
     }
 
-    /// Why no call for any of these models would go out now; `None`: one may.
+    /// Why no call to any of these models would go out; `None` if one may.
     pub(super) fn away<'m>(
         &self,
         models: impl IntoIterator<Item = &'m str>,
@@ -119,12 +119,12 @@ impl Asker {
         why
     }
 
-    /// Says how things stand: what was spent an hour ago is forgotten though nobody asks.
+    /// Updates the metrics of the budget, as spending expires even when nobody asks.
     pub(super) fn look(&self) {
         self.stands(&mut self.money(), self.clock.now());
     }
 
-    /// Asks until there is an answer of the form, or no more attempts, time or money.
+    /// Asks until there is an answer of the right form, or until attempts, time or money run out.
     pub(super) async fn ask(&self, question: &Question<'_>) -> Paid {
         let (mut last, mut paid) = ("not_asked", Quanta(0));
         for attempt in 0..self.options.max_attempts {
@@ -148,7 +148,7 @@ impl Asker {
         (Err(last), paid)
     }
 
-    /// One call, if it may go out; a request that the endpoint does not understand is put more plainly at once.
+    /// Makes one call, if it may go out. A request that the endpoint does not understand is put more plainly at once.
     async fn attempt(&self, question: &Question<'_>) -> (Result<Value, Failure>, Quanta) {
         let mut paid = Quanta(0);
         let mut dialect = self.dialect(question);
@@ -198,7 +198,7 @@ impl Asker {
         }
     }
 
-    /// Sends a call; its answer, and what it cost.
+    /// Makes a call; returns its answer, and what it cost.
     async fn call(
         &self,
         question: &Question<'_>,
@@ -232,7 +232,7 @@ impl Asker {
             Err(_) => return (Err(CallFailure::NoAnswer("not_of_format")), most),
         };
         let (answer, missing) = format.answer(&reply);
-        // An endpoint that does not count its tokens is taken to have used the most; a prompt has some.
+        // Without a count of tokens the call is taken to have cost the most; zero is no count, as every prompt has tokens.
         let input = answer.input_tokens.filter(|tokens| *tokens > 0);
         let tokens = Tokens { input, output: answer.output_tokens, ..Tokens::default() };
         let cost = self.price(call.model, tokens).unwrap_or(most);
@@ -252,8 +252,8 @@ impl Asker {
         admission
     }
 
-    /// Whether the endpoint was there, if that can be told: what does not understand a request may not like what it is about.
-    /// From one that has understood none, however plain, no answers are to be had.
+    /// Whether the endpoint is up, if the outcome tells. One that does not understand a request may only dislike its content; but
+    /// one that has understood none, however plain, has no answers to give.
     fn went_well(
         &self,
         outcome: &Result<Value, CallFailure>,
@@ -298,7 +298,7 @@ impl Asker {
         self.at_most(model, prompt.system.len() + prompt.user.len())
     }
 
-    /// What a call of so many bytes can cost at most: no tokenizer makes more tokens than there are bytes.
+    /// The most that a call of so many bytes can cost: no tokenizer makes more tokens than there are bytes.
     fn at_most(&self, model: &str, bytes: usize) -> Quanta {
         let input = (bytes + FORM_BYTES) as u64;
         let output = u64::from(self.options.max_output_tokens);
@@ -311,21 +311,21 @@ impl Asker {
         self.prices.cost(&facts)
     }
 
-    /// The wait after an attempt: doubled each time, less up to half by chance, so that calls that failed together do not
-    /// come back together.
+    /// The wait after an attempt: doubled each time, less up to half at random, so that calls that failed together are not
+    /// repeated together.
     fn wait(&self, attempt: u32, text: &str) -> Duration {
         let full = self.options.backoff.saturating_mul(2_u32.saturating_pow(attempt.min(16)));
         let chance = xxh3_64_with_seed(text.as_bytes(), self.clock.now().0) % 512;
         full.mul_f64(1.0 - chance as f64 / 1024.0)
     }
 
-    /// How to put a question first.
+    /// The dialect in which to ask a question first.
     fn dialect(&self, question: &Question<'_>) -> Dialect {
         let dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
         dialects.get(&spoken(question)).copied().unwrap_or_default()
     }
 
-    /// Whether the model has understood anything.
+    /// Whether the model has understood any request.
     fn has_understood(&self, question: &Question<'_>) -> bool {
         let dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
         [false, true]
@@ -333,30 +333,30 @@ impl Asker {
             .any(|closed| dialects.contains_key(&(question.model.to_owned(), *closed)))
     }
 
-    /// Keeps what was understood. A refusal alone shows nothing: it may have been for what the question is about, its length
-    /// or a filter's dislike of it.
+    /// Keeps the dialect of a request that was understood. A request that was refused says nothing of dialects: the cause may be
+    /// its content, its length or a filter.
     fn understood(&self, question: &Question<'_>, dialect: Dialect) {
         let mut dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
         dialects.insert(spoken(question), dialect);
     }
 }
 
-/// What a dialect is kept by: models differ, and so do schemas with objects of any keys.
+/// The key of a dialect: models differ, and schemas with objects of any keys differ from closed ones.
 fn spoken(question: &Question<'_>) -> (String, bool) {
     (question.model.to_owned(), question.stage.is_closed())
 }
 
-/// Bytes of a request beside its words: the schema, and what the format adds.
+/// Bytes of a request besides its prompt: the schema, and what the format adds.
 const FORM_BYTES: usize = 2_048;
 
-/// What came of a call instead of an answer.
+/// The failure of a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CallFailure {
-    /// The judge has no format.
+    /// No call was made, as the judge has no format.
     NotAsked,
-    /// No reply.
+    /// There was no reply.
     Call(CallError),
-    /// A reply without an answer of the form.
+    /// The reply has no answer of the right form.
     NoAnswer(&'static str),
 }
 
@@ -369,7 +369,7 @@ impl CallFailure {
         }
     }
 
-    /// Whether to ask again, and the least wait before that.
+    /// The least wait before another attempt; `None` if there is to be none.
     fn again(self) -> Option<Duration> {
         match self {
             Self::NotAsked | Self::NoAnswer("refused") => None,
@@ -383,7 +383,7 @@ impl CallFailure {
     }
 }
 
-/// Whether an error says that the endpoint is not there, rather than that it does not like this call.
+/// Whether an error says that the endpoint is down, rather than that it rejects this call.
 fn is_down(error: CallError) -> bool {
     match error {
         CallError::Connect | CallError::Timeout | CallError::BrokenOff | CallError::Redirect => {
@@ -394,7 +394,7 @@ fn is_down(error: CallError) -> bool {
     }
 }
 
-/// The prices of the configuration, and last the one of every other model.
+/// The prices of the configuration, followed by the price of all other models.
 fn prices(options: &JudgeOptions, cost: &CostOptions) -> Prices {
     let mut cost = cost.clone();
     cost.prices.push(Price {

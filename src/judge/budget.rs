@@ -1,11 +1,11 @@
-//! What may be spent: dollars in any hour, and patience with an endpoint that fails.
+//! The limits of calls: dollars in any hour, and patience with an endpoint that fails.
 //!
 //! ```text
 //! a call goes out only if  spent in the last hour + reserved + its estimate <= cap
 //! ```
 //!
-//! The estimate is what the call can cost at most, so the cap holds whatever is answered; when the answer is in, what it
-//! did cost takes the estimate's place. Time is an argument.
+//! The estimate is the most that the call can cost, so the cap holds whatever is answered; when the answer is in, its cost
+//! replaces the estimate. Time is an argument.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,39 +13,39 @@ use std::time::Duration;
 use crate::engine::math::Quanta;
 use crate::engine::span::Timestamp;
 
-/// Nanoseconds in a minute: spending is forgotten minute by minute.
+/// Nanoseconds in a minute; spending expires by the minute.
 const MINUTE: u64 = 60_000_000_000;
 
-/// Minutes that count: an hour, and the one that is going on.
+/// How many minutes count, besides the current one: an hour.
 const MINUTES: u64 = 60;
 
-/// Dollars of the last hour.
+/// The dollars of the last hour, and their cap.
 #[derive(Clone, Debug)]
 pub struct Budget {
     cap: i64,
     reserved: i64,
-    // By minute, in order; no older than an hour.
+    // Dollars by minute, in order; none older than an hour.
     spent: VecDeque<(u64, i64)>,
 }
 
-/// Stops asking an endpoint that fails again and again, and tries it with one call after a while.
+/// A circuit breaker: it stops calls to an endpoint that keeps failing, and tries it with one call after a pause.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     max_failures: u32,
     pause: Duration,
     failures: u32,
     open_until: Option<Timestamp>,
-    // A call is out that tells whether the endpoint is back.
+    // Whether a call is out that tries whether the endpoint is back.
     probing: bool,
 }
 
 impl Budget {
-    /// At most `cap` dollars in any hour.
+    /// A budget of at most `cap` dollars in any hour.
     pub fn new(cap: Quanta) -> Self {
         Self { cap: cap.0, reserved: 0, spent: VecDeque::new() }
     }
 
-    /// Counts what was spent before, as (minute, dollars).
+    /// Adds what was spent earlier, as (minute, dollars).
     pub fn spent_before(&mut self, paid: impl IntoIterator<Item = (u64, Quanta)>) {
         let mut spent: BTreeMap<u64, i64> = self.spent.drain(..).collect();
         for (minute, cost) in paid {
@@ -55,7 +55,7 @@ impl Budget {
         self.spent = spent.into_iter().collect();
     }
 
-    /// Sets the most that a call can cost aside; returns whether there is that much left.
+    /// Sets aside the most that a call can cost, if that much is left; returns whether it is.
     pub fn reserve(&mut self, most: Quanta, now: Timestamp) -> bool {
         let fits = self.left(now).0 >= most.0;
         if fits {
@@ -64,7 +64,7 @@ impl Budget {
         fits
     }
 
-    /// Puts what a call did cost in the place of what was set aside for it.
+    /// Replaces what was set aside for a call by what it cost.
     pub fn settle(&mut self, most: Quanta, cost: Quanta, now: Timestamp) {
         self.reserved = self.reserved.saturating_sub(most.0);
         let minute = now.0 / MINUTE;
@@ -79,7 +79,7 @@ impl Budget {
         Quanta(self.unspent(now).0.saturating_sub(self.reserved).max(0))
     }
 
-    /// Dollars that would be left if no call were out, never below zero.
+    /// Dollars that would be left if nothing were set aside, never below zero.
     pub fn unspent(&mut self, now: Timestamp) -> Quanta {
         let minute = now.0 / MINUTE;
         while self.spent.front().is_some_and(|(at, _)| at + MINUTES < minute) {
@@ -91,12 +91,12 @@ impl Budget {
 }
 
 impl Breaker {
-    /// Opens after so many failures in a row, for so long.
+    /// A breaker that opens after `max_failures` in a row, for `pause`.
     pub fn new(max_failures: u32, pause: Duration) -> Self {
         Self { max_failures, pause, failures: 0, open_until: None, probing: false }
     }
 
-    /// Returns whether a call may go out now.
+    /// Whether a call may go out; if it is the one that tries the endpoint, no other may until its outcome is recorded.
     pub fn admits(&mut self, now: Timestamp) -> bool {
         match self.open_until {
             None => true,
@@ -108,12 +108,12 @@ impl Breaker {
         }
     }
 
-    /// Returns whether a call might go out now; it takes nobody's place.
+    /// Whether a call might go out; unlike [`Self::admits`] this changes nothing.
     pub fn might_admit(&self, now: Timestamp) -> bool {
         self.open_until.is_none_or(|until| now >= until && !self.probing)
     }
 
-    /// Takes how a call went: whether the endpoint was there at all, not whether it said anything of use.
+    /// Records whether the endpoint was up at a call, whether or not its answer was of use.
     pub fn record(&mut self, well: bool, now: Timestamp) {
         self.probing = false;
         if well {
@@ -126,12 +126,12 @@ impl Breaker {
         }
     }
 
-    /// Takes that a call told nothing of whether the endpoint is there.
+    /// Records that a call did not tell whether the endpoint is up.
     pub fn undecided(&mut self) {
         self.probing = false;
     }
 
-    /// Whether calls are held back.
+    /// Whether it is open, so that calls are held back.
     pub fn is_open(&self) -> bool {
         self.open_until.is_some()
     }

@@ -1,11 +1,11 @@
-//! Traces with known answers: how far the judge is from them tells whether it is still the judge that it was.
+//! Canaries: traces with known answers, which tell whether the judge has changed.
 //!
 //! ```text
 //! drift = mean( judged - known )        over the canaries of one round, by metric
 //! ```
 //!
-//! A provider that changes the model under its name, or a prompt that no longer fits it, shows here before it shows in the
-//! scores. Rounds are paid from the same budget as everything else.
+//! If a provider changes the model under its name, or a prompt does not fit the model, that shows here before it shows in the
+//! scores. Rounds are paid from the same budget as all other calls.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,38 +22,38 @@ use crate::engine::math::Quanta;
 pub struct Canary {
     /// Its name, for messages.
     pub name: String,
-    /// What the judge is shown, in the form of a transcript.
+    /// The trace that the judge is shown, in the form of a transcript.
     pub trace: Value,
-    /// What the scores should be, in `[0,1]`, by metric.
+    /// The known scores, in `[0,1]`, by metric.
     pub known: BTreeMap<Metric, f64>,
 }
 
-/// Why there are no canaries.
+/// Why the canaries cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CanaryError {
     /// The file cannot be read.
     #[error("failed to read {}, which `judge.canaries_file` names: {source}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: std::io::Error,
     },
-    /// It is not a list of canaries.
+    /// The file is not a list of canaries.
     #[error("{}, which `judge.canaries_file` names, is not a list of traces with known answers: {why}", path.display())]
     Form {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         why: String,
     },
 }
 
-/// The canaries of a file; ours if there is none.
+/// The canaries of a file; the built-in ones if no file is named.
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be read, is not of the form, or knows a score outside `[0,1]`.
+/// Fails if the file cannot be read, does not have the form, or has a known score outside `[0,1]`.
 pub fn canaries(file: &Path) -> Result<Vec<Canary>, CanaryError> {
     let path = || file.to_owned();
     let text = if file.as_os_str().is_empty() {
@@ -76,15 +76,15 @@ pub fn canaries(file: &Path) -> Result<Vec<Canary>, CanaryError> {
     Ok(canaries)
 }
 
-/// How far a round is off, by metric.
+/// The differences between judged and known scores in one round, by metric.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
-    // Sum of the differences, and how many there are.
+    // The sum of the differences, and how many there are.
     off: BTreeMap<Metric, (i64, i64)>,
 }
 
 impl Round {
-    /// Takes what was judged and what is known.
+    /// Adds a judged score and the known one.
     pub fn observe(&mut self, metric: Metric, judged: Quanta, known: f64) {
         let known = Quanta::from_f64(known).unwrap_or_default();
         let (sum, count) = self.off.entry(metric).or_default();

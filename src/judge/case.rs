@@ -1,7 +1,6 @@
-//! One trace before the judge: which call is next, what it is shown, and what came of all of them.
+//! One trace that is judged: which call is next, what it is shown, and the results of all calls.
 //!
-//! Metrics are taken one after the other. What one of them has extracted the next one does not ask for again, and a call
-//! that failed fails every metric that needs it, once.
+//! Metrics are taken one after the other. A call that several metrics need is made once, and if it fails, all of them fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,23 +18,23 @@ pub struct Case {
     failed: BTreeMap<Stage, &'static str>,
     /// The transcript as JSON.
     trace: String,
-    /// The rules to be kept, one a line, and their names.
+    /// The rules to be kept, one a line.
     rules: String,
     names: BTreeSet<String>,
 }
 
 impl Case {
-    /// A trace that is to be judged by these metrics, and by these rules where one of them asks for rules.
+    /// The case of a trace, to be judged by these metrics, and by these rules where a metric asks for rules.
     pub fn new(
         metrics: &[Metric],
         transcript: &Transcript,
         rules: &BTreeMap<String, String>,
     ) -> Self {
-        // Strings, numbers and lists: there is nothing that JSON does not have.
+        // Cannot fail: a transcript has only strings, numbers and lists.
         Self::of(metrics, serde_json::to_string_pretty(transcript).unwrap_or_default(), rules)
     }
 
-    /// The same of a trace that is written down.
+    /// The case of a trace that is given as JSON.
     pub fn of(metrics: &[Metric], trace: String, rules: &BTreeMap<String, String>) -> Self {
         let ruled = |metric: &&Metric| **metric != Metric::ConstraintViolation || !rules.is_empty();
         let names = rules.keys().cloned().collect();
@@ -58,7 +57,7 @@ impl Case {
         })
     }
 
-    /// The words of a call.
+    /// The prompt of a call.
     pub fn prompt(&self, stage: Stage) -> Prompt {
         let shown: Vec<(&str, String)> = stage
             .shown()
@@ -76,7 +75,7 @@ impl Case {
         prompt(stage, &records)
     }
 
-    /// The words of a call about a rule, for the answer or for a text by itself.
+    /// The prompt of a call about a rule, for the agent's answer or for a text by itself.
     pub fn rubric(&self, rubric: &RubricRequest) -> Prompt {
         if let Some(judged) = &rubric.judged {
             return prompt(Stage::RubricOfText, &[("rule", &rubric.rule), ("text", &judged.text)]);
@@ -97,12 +96,12 @@ impl Case {
         self.answers.insert(stage, answer);
     }
 
-    /// A call will not be answered.
+    /// Notes that a call failed, and why.
     pub fn fail(&mut self, stage: Stage, why: &'static str) {
         self.failed.insert(stage, why);
     }
 
-    /// What came of each metric, or why nothing did; all of them once `next` is `None`.
+    /// The result of each metric, or why it has none; complete once `next` is `None`.
     pub fn results(&self) -> impl Iterator<Item = (Metric, Result<Outcome, &'static str>)> + '_ {
         self.metrics.iter().map(|metric| {
             let result = match metric.next(&self.answers) {

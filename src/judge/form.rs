@@ -1,10 +1,10 @@
-//! The form of an answer: what endpoints are sent as a JSON schema, and what is held against what comes back.
+//! The form of an answer, which endpoints are sent as a JSON schema, and which answers are checked against.
 
 use serde_json::{Map, Value, json};
 
 use super::reply::ReplyError;
 
-/// What an answer, or a part of one, has to be.
+/// The form of an answer, or of a part of one.
 #[derive(Clone, Debug)]
 pub(super) enum Form {
     /// A text.
@@ -19,13 +19,13 @@ pub(super) enum Form {
     OneOf(&'static [&'static str]),
     /// An object with any keys.
     Open,
-    /// Any number of these.
+    /// A list of any number of these.
     List(Box<Self>),
     /// An object with these keys, and any others beside them.
     Object {
         /// Keys that must be there.
         required: Vec<(&'static str, Self)>,
-        /// Keys that may be.
+        /// Keys that may be there.
         optional: Vec<(&'static str, Self)>,
     },
 }
@@ -44,7 +44,7 @@ impl Form {
         Self::Object { required: required.to_vec(), optional: optional.to_vec() }
     }
 
-    /// Holds a value against the form.
+    /// Checks a value against the form.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Form {
         self.written(false)
     }
 
-    /// The same as endpoints take it: all keys required, no others allowed, without ranges, which not all of them know.
+    /// The schema that endpoints are sent: all keys required, no others allowed, and no ranges, which not all endpoints know.
     pub(super) fn sent_schema(&self) -> Value {
         self.written(true)
     }

@@ -1,27 +1,27 @@
-//! What stands after the name of a key in a text that is no JSON: a line of a log, headers, a query, Python's words for a
-//! dictionary, XML, or JSON that was cut off.
+//! Finds the values of keys in a text that is not JSON: a line of a log, headers, a query, a printed dictionary of Python, XML,
+//! or JSON that was cut off.
 //!
 //! ```text
 //! name rest-of-name quote? (: | = | =>) value      <name attributes> value
 //! value = in quotes up to the same quote | in brackets up to the one that closes | up to where a value without either ends
 //! ```
 //!
-//! Quotes may have backslashes before them, as in JSON inside JSON. What is not closed goes to the end of the text: it was
-//! cut off in the middle.
+//! Quotes may have backslashes before them, as in JSON inside JSON. A value that is not closed was cut off, and goes to the end
+//! of the text.
 
 use regex::Regex;
 
 use super::redact::REDACTED;
 
-/// Finds values by the names before them.
+/// A finder of values by the names before them.
 #[derive(Clone, Debug)]
 pub(super) struct Keyed {
-    // None: there are no names.
+    // `None` without words.
     names: Option<Regex>,
 }
 
 impl Keyed {
-    /// Values after names that contain one of these words in any case.
+    /// Makes a finder of values after names that contain one of these words in any case.
     pub(super) fn new(words: &[String]) -> Result<Self, regex::Error> {
         let words: Vec<String> =
             words.iter().map(|word| spelled(word)).filter(|word| !word.is_empty()).collect();
@@ -35,7 +35,7 @@ impl Keyed {
         Ok(Self { names: Some(Regex::new(&named)?) })
     }
 
-    /// The text without these values; `None` if there are none.
+    /// The text without the values; `None` if there are none.
     pub(super) fn redacted(&self, text: &str) -> Option<String> {
         let names = self.names.as_ref()?;
         let mut redacted = String::new();
@@ -56,12 +56,12 @@ impl Keyed {
     }
 }
 
-/// A word without what some put between its parts and others do not: `api_key`, `api-key`, `apiKey`.
+/// A word in lower case without separators of its parts, the same for `api_key`, `api-key` and `apiKey`.
 pub(super) fn plain(word: &str) -> String {
     word.chars().filter(|c| !is_between(*c)).flat_map(char::to_lowercase).collect()
 }
 
-/// The pattern of a word, with or without something between its parts.
+/// The pattern of a word, with or without separators between its parts.
 fn spelled(word: &str) -> String {
     let parts = word.split(is_between).filter(|part| !part.is_empty());
     parts.map(regex::escape).collect::<Vec<_>>().join("[-_. ]?")
@@ -71,7 +71,7 @@ fn is_between(c: char) -> bool {
     matches!(c, '-' | '_' | '.' | ' ')
 }
 
-/// Where the value that begins at `at` stands, without its quotes.
+/// The range of the value that begins at `at`, without its quotes.
 fn value(text: &str, at: usize, in_element: bool) -> std::ops::Range<usize> {
     let rest = &text[at..];
     if in_element {
@@ -88,7 +88,7 @@ fn value(text: &str, at: usize, in_element: bool) -> std::ops::Range<usize> {
     }
 }
 
-/// Up to the quote that has no more backslashes before it than the one that opened.
+/// The length up to the closing quote: the first with no more than `most` backslashes before it.
 fn quoted(rest: &str, quote: u8, most: usize) -> usize {
     let mut slashes = 0;
     for (at, byte) in rest.bytes().enumerate() {
@@ -101,7 +101,7 @@ fn quoted(rest: &str, quote: u8, most: usize) -> usize {
     rest.len()
 }
 
-/// Up to the bracket that closes the first, that one included.
+/// The length up to the bracket that closes the first one, inclusive.
 fn bracketed(rest: &str) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in rest.bytes().enumerate() {
@@ -117,7 +117,7 @@ fn bracketed(rest: &str) -> usize {
     rest.len()
 }
 
-/// Up to where a value without quotes ends: after a colon, which headers and prose have, it may have spaces in it.
+/// The length of a value without quotes. After a colon, as in headers and prose, it may contain spaces.
 fn bare(rest: &str, has_spaces: bool) -> usize {
     let bytes = rest.as_bytes();
     let ends = |at: usize| match bytes[at] {

@@ -1,4 +1,4 @@
-//! What the judge says of itself: what waits, what was asked, what it cost and what became of it.
+//! The judge's own metrics: what waits, what was asked, what it cost and what became of it.
 
 use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge, Opts, Registry};
 
@@ -24,7 +24,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Metrics in this registry.
+    /// Makes the metrics and registers them.
     ///
     /// # Errors
     ///
@@ -111,43 +111,43 @@ impl Meter {
         self.dollars.inc_by(cost.to_f64().max(0.0));
     }
 
-    /// Says how things stand.
+    /// Sets the dollars that are left, and whether the judge is degraded.
     pub(super) fn stands(&self, left: Quanta, degraded: bool) {
         self.left.set(left.to_f64());
         self.degraded.set(i64::from(degraded));
     }
 
-    /// Counts what became of a score.
+    /// Counts the result of a metric.
     pub(super) fn result(&self, metric: Metric, result: &str) {
         self.results.with_label_values(&[metric.name(), result]).inc();
     }
 
-    /// Counts what became of a rule for answers.
+    /// Counts the result of a rule.
     pub(super) fn rubric(&self, result: &str) {
         self.results.with_label_values(&["rubric", result]).inc();
     }
 
-    /// Says how far the judge is from itself, after one more trace that was judged twice.
+    /// Sets the noise of a metric, after one more trace that was judged twice.
     pub(super) fn noise(&self, metric: Metric, noise: f64) {
         self.rejudged.with_label_values(&[metric.name()]).inc();
         self.noise.with_label_values(&[metric.name()]).set(noise);
     }
 
-    /// Says how far the judge is from what is known.
+    /// Sets the drift of a metric, or removes it if the last round has none.
     pub(super) fn drift(&self, metric: Metric, drift: Option<f64>) {
         match drift {
             Some(drift) => self.drift.with_label_values(&[metric.name()]).set(drift),
-            // What an earlier round said is over. There may have been none.
+            // Removes the drift of an earlier round; fails if there was none.
             None => drop(self.drift.remove_label_values(&[metric.name()])),
         }
     }
 
-    /// Counts what became of a score of a trace with known answers.
+    /// Counts the result of a metric of a trace with known answers.
     pub(super) fn canary(&self, result: &str) {
         self.canaries.with_label_values(&[result]).inc();
     }
 
-    /// Counts what was left out.
+    /// Counts a trace that was not judged, or a score that did not arrive.
     pub(super) fn dropped(&self, reason: &str) {
         self.dropped.with_label_values(&[reason]).inc();
     }

@@ -1,4 +1,4 @@
-//! Which calls make which score.
+//! The metrics of the judge, and the calls that each is made of.
 //!
 //! ```text
 //! task_completion       task_outcome, task_verdict                  verdict
@@ -12,9 +12,9 @@
 //! ```
 //!
 //! Source: PandaProbe, trace metrics (metrics.md 1.6); Princeton, safety (metrics.md 2). Short cuts: without tool calls
-//! argument_correctness ends after the first call, without a plan the two of the plan end after the second; there is
-//! nothing to score then, and the document's 1 is said only where `empty_score = "one"` asks for it. A trace without tools
-//! is judged for tool_correctness all the same.
+//! argument_correctness ends after the first call, and without a plan the two metrics of plans end after the second; then there
+//! is nothing to score, and the document's 1 is reported only with `empty_score = "one"`. A trace without tools is judged for
+//! tool_correctness all the same.
 
 use std::collections::BTreeMap;
 
@@ -47,24 +47,24 @@ pub enum Metric {
     ConstraintViolation,
 }
 
-/// What the judge has answered so far; answers have the form of their stage.
+/// The judge's answers so far, each of the form of its stage.
 pub type Answers = BTreeMap<Stage, Value>;
 
-/// What comes next.
+/// The next step of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
-    /// This call.
+    /// Make this call.
     Ask(Stage),
-    /// Nothing: this is the result.
+    /// No more calls: this is the result.
     Done(Outcome),
 }
 
-/// What a metric came to.
+/// The result of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// A score in `[0,1]`, and why, if the judge said.
+    /// A score in `[0,1]`, and its reason, if the judge gave one.
     Score(Quanta, Option<String>),
-    /// There was nothing to score, and what was missing.
+    /// There was nothing to score; the name of what was missing.
     Nothing(&'static str),
     /// The rules that were broken.
     Violations(Vec<Violation>),
@@ -77,7 +77,7 @@ pub struct Violation {
     pub constraint: String,
     /// `low`, `medium`, `high`.
     pub severity: String,
-    /// What broke it, if the judge said.
+    /// How it was broken, if the judge said.
     pub reason: Option<String>,
 }
 
@@ -94,7 +94,7 @@ impl Metric {
         Self::ConstraintViolation,
     ];
 
-    /// Its name, as its reports and labels carry it.
+    /// Its name in reports and labels.
     pub fn name(self) -> &'static str {
         match self {
             Self::TaskCompletion => "task_completion",
@@ -156,7 +156,7 @@ impl Metric {
             | Self::PlanAdherence
             | Self::PlanQuality => number("score").and_then(Quanta::from_f64),
         };
-        // Invariant: the answer is of its form, so the number is there; without it there is no score.
+        // Invariant: the answer has the form of its stage, so the number is there.
         score.map_or(Outcome::Nothing("no_score"), |score| Outcome::Score(score, reason))
     }
 }
@@ -167,7 +167,7 @@ pub fn verdicts(answers: &Answers) -> Vec<bool> {
     verdicts.map(|verdict| verdict.get("verdict").and_then(Value::as_str) == Some("yes")).collect()
 }
 
-/// What is missing, where an answer leaves nothing to go on with.
+/// The name of what is missing, if an answer leaves nothing to score.
 fn short_cut(stage: Stage, answer: &Value) -> Option<&'static str> {
     let empty = |key: &str| items(Some(answer), key).is_empty();
     match stage {

@@ -1,12 +1,12 @@
-//! The judge: asks a language model what no formula can tell of a trace, and reports what it says.
+//! The judge: asks a language model what no formula can tell of a trace, and reports its answers.
 //!
 //! ```text
 //! engine --JudgeRequest--> Handle --queue--> Worker --Case--> one call after the other --Report--> engine
 //! ```
 //!
-//! What is asked stands in [`metric`] (which calls make which score), [`stage`] (what one call asks and may answer) and
-//! `prompts/` (in which words); all of that is pure. [`wire`] says how endpoints are spoken to. [`worker`] spends the
-//! money: it samples nothing and invents nothing, and what it cannot get stays absent.
+//! What is asked is in [`metric`] (which calls make which score), [`stage`] (the question of one call and the form of its
+//! answer) and `prompts/` (the wording); all of that is pure. [`wire`] has the formats of endpoints. [`worker`] spends the
+//! money: it samples nothing and invents nothing, and a score that it cannot get stays absent.
 
 mod asking;
 pub mod budget;

@@ -1,4 +1,4 @@
-//! Whether a call may go out: the dollars of the hour and the patience with the endpoint, together.
+//! Whether a call may go out, by the budget of the hour and the patience with the endpoint together.
 //!
 //! ```text
 //! refused   it would break the cap whatever becomes of those that are out, or the endpoint is left alone
@@ -6,9 +6,9 @@
 //! goes      the most that it can cost is set aside
 //! ```
 //!
-//! What a call can cost at most follows from its bytes and from the tokens that it asks for. An endpoint may count more: so the
-//! first call of a model goes alone, and from then on as many times the most are set aside as any of its calls has cost. An endpoint
-//! that counts too much breaks the cap by one call, however many are allowed at once.
+//! The most that a call can cost follows from its bytes and from the tokens that it asks for. An endpoint may count more tokens. So
+//! the first call of a model goes alone, and later ones have the most set aside as many times as any call of the model has cost. An
+//! endpoint that counts too much breaks the cap by one call, however many are allowed at once.
 
 use std::collections::BTreeMap;
 
@@ -21,51 +21,51 @@ use crate::engine::span::Timestamp;
 pub(super) struct Money {
     budget: Budget,
     breaker: Breaker,
-    /// The least that there was not enough for.
+    /// The least amount that was refused as over the budget.
     short_of: Option<Quanta>,
-    // By model; models are those of the configuration and of files of expectations.
+    // By model, of which there are those of the configuration and of files of expectations.
     habits: BTreeMap<String, Habit>,
 }
 
-/// What calls of a model cost.
+/// What is known of the cost of calls of a model.
 #[derive(Clone, Copy, Debug, Default)]
 struct Habit {
-    /// As many times the most that it was taken to cost did a call, at least one; `None`: no reply has come.
+    /// How many times the most by its bytes a call has cost, rounded up, at least 1; `None` before the first reply.
     times: Option<i64>,
-    /// Calls that are out.
+    /// The number of calls that are out.
     out: usize,
 }
 
-/// What a call may cost.
+/// The most that a call may cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stake<'m> {
-    /// Its model.
+    /// The model of the call.
     pub(super) model: &'m str,
     /// The most, by its bytes and the tokens that it asks for.
     pub(super) most: Quanta,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     /// What was set aside for it.
     pub(super) reserved: Quanta,
-    /// What it did cost.
+    /// What it cost.
     pub(super) cost: Quanta,
-    /// Whether there was a reply, whatever it said.
+    /// Whether there was a reply, useful or not.
     pub(super) replied: bool,
-    /// Whether the endpoint was there, if that could be told.
+    /// Whether the endpoint is up, if the call tells.
     pub(super) well: Option<bool>,
 }
 
-/// What is to be done with a call.
+/// The decision about a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Admission {
-    /// It goes out now, so much is set aside, and it is settled when it has come back.
+    /// It goes out: this amount is set aside until the call is settled.
     Goes(Quanta),
-    /// It is asked about again when another one has been settled.
+    /// It waits, to be tried again when another call is settled.
     Waits,
-    /// It does not go out, and why.
+    /// It does not go out, for this reason.
     Refused(&'static str),
 }
 
@@ -74,7 +74,7 @@ impl Money {
         Self { budget, breaker, short_of: None, habits: BTreeMap::new() }
     }
 
-    /// Sets the most that a call can cost aside, if it may go out.
+    /// Decides about a call; if it may go out, sets aside the most that it can cost.
     pub(super) fn admit(&mut self, stake: Stake<'_>, now: Timestamp) -> Admission {
         let habit = self.habits.get(stake.model).copied().unwrap_or_default();
         let most = self.expected(stake);
@@ -90,13 +90,13 @@ impl Money {
         }
     }
 
-    /// The most that a call costs, by what its model's calls have cost.
+    /// The most that a call can cost, in the light of what calls of its model have cost.
     fn expected(&self, Stake { model, most }: Stake<'_>) -> Quanta {
         let times = self.habits.get(model).and_then(|habit| habit.times).unwrap_or(1);
         Quanta(most.0.saturating_mul(times))
     }
 
-    /// Why such a call would be refused; `None`: it would not.
+    /// Why a call would be refused; `None` if it would not.
     pub(super) fn away(&mut self, stake: Stake<'_>, now: Timestamp) -> Option<&'static str> {
         let most = self.expected(stake);
         if self.budget.unspent(now) < most {
@@ -106,7 +106,7 @@ impl Money {
         (!self.breaker.might_admit(now)).then_some("endpoint_down")
     }
 
-    /// Takes what became of a call; returns whether it cost more than was set aside.
+    /// Takes the outcome of a call; returns whether it cost more than was set aside.
     pub(super) fn settle(&mut self, stake: Stake<'_>, outcome: Outcome, now: Timestamp) -> bool {
         let Outcome { reserved, cost, replied, well } = outcome;
         self.budget.settle(reserved, cost, now);
@@ -124,7 +124,7 @@ impl Money {
         cost > reserved
     }
 
-    /// Dollars left, and whether what was refused would be refused again.
+    /// The dollars that are left, and whether calls are refused: the budget is short of one, or the breaker is open.
     pub(super) fn stands(&mut self, now: Timestamp) -> (Quanta, bool) {
         let unspent = self.budget.unspent(now);
         self.short_of = self.short_of.filter(|least| unspent < *least);

@@ -1,11 +1,11 @@
-//! How far a judge is from itself: the same trace judged twice.
+//! The noise of a judge: how far two judgements of the same trace are apart.
 //!
 //! ```text
 //! noise = sqrt( sum (first - second)^2 / 2n )        over the last n pairs of a metric
 //! ```
 //!
-//! Of two draws from one distribution half the mean squared difference is its variance, so this is the standard deviation
-//! of a single judgement. Traces are chosen by hash, so that every machine chooses alike.
+//! The variance of a distribution is half the mean squared difference of two draws, so this is the standard deviation of a
+//! single judgement. Traces are chosen by hash, so that every machine chooses the same.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,15 +15,15 @@ use super::metric::Metric;
 use crate::engine::math::Quanta;
 use crate::engine::span::TraceId;
 
-/// Pairs of scores by metric.
+/// The last pairs of scores, by metric.
 #[derive(Clone, Debug, Default)]
 pub struct Noise {
-    // Differences, oldest first.
+    // The difference of each pair, the oldest first.
     pairs: BTreeMap<Metric, VecDeque<i64>>,
 }
 
 impl Noise {
-    /// Takes two scores of one trace; returns the noise of the metric with them, in `[0,1]`.
+    /// Adds two scores of one trace; returns the noise of the metric, in `[0,1]`.
     pub fn observe(&mut self, metric: Metric, first: Quanta, second: Quanta) -> f64 {
         let pairs = self.pairs.entry(metric).or_default();
         pairs.push_back(first.0.saturating_sub(second.0));
@@ -36,16 +36,16 @@ impl Noise {
     }
 }
 
-/// Whether a trace is judged twice, where a share of all is.
+/// Whether a trace is among the share of traces that are judged twice.
 pub fn is_picked(trace_id: TraceId, share: f64) -> bool {
-    // 53 bits, which a float holds exactly.
+    // The hash has 53 bits here, which a float holds exactly.
     ((xxh3_64_with_seed(&trace_id.0, SEED) >> 11) as f64) < share * (1_u64 << 53) as f64
 }
 
-/// Pairs of a metric that count.
+/// The number of pairs of a metric that count.
 const MAX_PAIRS: usize = 200;
 
-/// Keeps the choice apart from others that are made by hashes of traces.
+/// The seed of the hash, which keeps the choice independent of others by hashes of traces.
 const SEED: u64 = 0x006e_6f69_7365;
 
 #[cfg(test)]

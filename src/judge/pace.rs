@@ -1,32 +1,32 @@
-//! Whether the judge is there, and how many traces can wait for it.
+//! Whether the judge is away, and how many traces can wait for it.
 //!
 //! ```text
 //! of use = deadline * concurrency / time that a trace takes
 //! ```
 //!
-//! What waits behind so many is not judged in time. A trace takes what the last ones took, and no less than those have taken that
-//! are with the judge: one that is silent is known to be slow before its first call is given up.
+//! A trace that waits behind so many is not judged in time. A trace is taken to need as long as the last ones needed, and no less
+//! than the oldest in work has taken: so a silent endpoint is known to be slow before its first call times out.
 
 use std::time::Duration;
 
 use super::options::JudgeOptions;
 use crate::engine::span::Timestamp;
 
-/// How the judge stands.
+/// The pace of the judge.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Why no call would go out, if none would, and when that was so.
+    /// Why no call would go out, and when that was seen; `None` if one may.
     pub(super) away: Option<(&'static str, Timestamp)>,
     deadline_nanos: u64,
     concurrency: usize,
-    // When each of those that are with it went there.
+    // When each trace in work was begun.
     out: Vec<Timestamp>,
-    // What a trace takes.
+    // How long a trace takes; `None` before the first.
     nanos: Option<u64>,
 }
 
 impl Pace {
-    /// Nothing is known yet.
+    /// The pace of a judge of which nothing is known.
     pub(super) fn new(options: &JudgeOptions) -> Self {
         Self {
             away: None,
@@ -37,21 +37,21 @@ impl Pace {
         }
     }
 
-    /// A trace goes to the judge.
+    /// Notes that a trace is begun.
     pub(super) fn begin(&mut self, now: Timestamp) {
         self.out.push(now);
     }
 
-    /// What began then is over.
+    /// Notes that the trace that was begun at `begun` is judged.
     pub(super) fn end(&mut self, begun: Timestamp, now: Timestamp) {
         let Some(at) = self.out.iter().position(|out| *out == begun) else { return };
         self.out.swap_remove(at);
         let took = now.0.saturating_sub(begun.0);
-        // The last few count, the last one most.
+        // A moving average, in which the last traces count most.
         self.nanos = Some(self.nanos.map_or(took, |before| before / 4 * 3 + took / 4));
     }
 
-    /// How many can wait at `now`: at least one.
+    /// How many traces can wait at `now` and be judged in time; at least one.
     pub(super) fn of_use(&self, now: Timestamp) -> usize {
         let oldest = self.out.iter().map(|begun| now.0.saturating_sub(begun.0)).max();
         let takes = oldest.max(self.nanos).unwrap_or(0).max(1);

@@ -1,28 +1,28 @@
-//! Puts the words for one call together: what is asked, and the records it is asked about.
+//! Builds the prompt of one call: the question, and the records that it is about.
 //!
-//! Records are other people's text and may try to speak to the judge. They stand in a message of their own, each between
-//! markers that carry a number no record contains, and the system message says what that means.
+//! Records are other people's text and may try to instruct the judge. They are in a message of their own, each between
+//! markers with a number that no record contains, and the system message says what that means.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::stage::Stage;
 
-/// The version of all prompts together; scores of different versions are not of one kind.
+/// The version of all prompts together; scores of different versions are not comparable.
 pub const VERSION: u32 = 1;
 
-/// What a model is sent.
+/// The messages that a model is sent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Prompt {
-    /// Ours: what to do.
+    /// The system message: what to do.
     pub system: String,
-    /// The records.
+    /// The user message: the records.
     pub user: String,
 }
 
 /// A piece of text that a question is about: its name and the text.
 pub type Record<'a> = (&'a str, &'a str);
 
-/// The words of a stage over these records.
+/// The prompt of a stage about these records.
 pub fn prompt(stage: Stage, records: &[Record<'_>]) -> Prompt {
     let system = format!("{}\n{}", include_str!("prompts/common.md"), stage.question());
     let mark = mark(records);
@@ -33,14 +33,14 @@ pub fn prompt(stage: Stage, records: &[Record<'_>]) -> Prompt {
     Prompt { system, user }
 }
 
-/// A number that no record contains; of the same records the same, so that endpoints can cache.
+/// A number that no record contains; the same for the same records, so that endpoints can cache.
 fn mark(records: &[Record<'_>]) -> String {
     let salted = |salt: u64| {
         let hash = |seed, (_, text): &Record<'_>| xxh3_64_with_seed(text.as_bytes(), seed);
         format!("{:016x}", records.iter().fold(salt, hash))
     };
     let free = |mark: &String| !records.iter().any(|(_, text)| text.contains(mark.as_str()));
-    // A text that contains the hash of itself under one salt does not under the next.
+    // A text that contains its own hash under one salt hardly contains it under the next.
     (0..16).map(salted).find(free).unwrap_or_else(|| salted(16))
 }
 

@@ -1,5 +1,5 @@
-//! The way from the engine to the judge: it never waits. What there is no room for is counted and goes unjudged. Room, and the judge's
-//! time, go around tenants by their shares.
+//! The queue from the engine to the judge, at which the engine never waits. A trace for which there is no room is counted and not
+//! judged. Tenants share the room and the judge's time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,11 +15,11 @@ use crate::engine::judging::{Attention, JudgeRequest};
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, TenantHash};
 
-/// The engine's end. Cheap to clone.
+/// The engine's end of the queue. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
     lines: Arc<Mutex<Lines>>,
-    // Rung when something waits; as long as there is one, more may come.
+    // Rung when a trace waits; once all clones are gone, no more traces come.
     bell: mpsc::Sender<()>,
     pending: Arc<AtomicUsize>,
     max_queue: usize,
@@ -27,11 +27,11 @@ pub struct Handle {
     deadline: Duration,
     meter: Arc<Meter>,
     pace: Arc<Mutex<Pace>>,
-    // It has enough to do, and is not yet short of it.
+    // Whether the queue was full and has not gone below three quarters since.
     sated: Arc<AtomicBool>,
 }
 
-/// The judge's end.
+/// The judge's end of the queue.
 #[derive(Debug)]
 pub struct Inbox {
     lines: Arc<Mutex<Lines>>,
@@ -40,18 +40,18 @@ pub struct Inbox {
     pub(super) pace: Arc<Mutex<Pace>>,
 }
 
-/// How long it goes on that a judge was away; each trace that it is asked about says so anew.
+/// How long the judge counts as away after a trace found it so.
 const AWAY_HOLDS: Duration = Duration::from_secs(5);
 
 /// A trace that waits.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: JudgeRequest,
-    /// What is not there by then stays absent.
+    /// The deadline; scores that are missing by then stay absent.
     pub(super) due: Timestamp,
-    /// Why it was not even read, if so: it is given up.
+    /// Why its texts were not read, in which case it is not judged.
     pub(super) left: Option<&'static str>,
-    /// Its share of the bytes that may be held, given back when the trace has been judged.
+    /// The bytes that it holds, given back when the trace has been judged.
     pub(super) share: HeldBytes,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct HeldBytes {
     meter: Arc<Meter>,
 }
 
-/// Both ends, as long as the options say; where there is no room it is made by these shares.
+/// Makes both ends of a queue as long as the options say; where there is no room, the shares decide which trace is dropped.
 pub fn queue(options: &JudgeOptions, meter: Meter, shares: Shares) -> (Handle, Inbox) {
     let meter = Arc::new(meter);
     let (bell, rung) = mpsc::channel(1);
@@ -83,9 +83,9 @@ pub fn queue(options: &JudgeOptions, meter: Meter, shares: Shares) -> (Handle, I
 }
 
 impl Handle {
-    /// Whether what is asked at `now` is read. Once as many wait as can be judged in time it is not before a quarter of them
-    /// has gone: what begins until then would find the queue full for the most part. Meanwhile a tenant with less than its share
-    /// is read.
+    /// Whether traces are read for the judge at `now`. Once as many wait as can be judged in time, they are not read until a
+    /// quarter of these is gone: most that begin before would find the queue full. Meanwhile tenants with less than their share are
+    /// read.
     pub fn attention(&self, now: Timestamp) -> Attention {
         let (away, of_use) = {
             let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,12 +110,12 @@ impl Handle {
         }
     }
 
-    /// Hands over a trace that was done at `now`. Where there is no room, the one goes that came last of the tenant that has the most
-    /// of its share.
+    /// Hands over a trace that was done at `now`. Where there is no room, drops the last trace of the tenant that takes the most of
+    /// its share.
     pub fn offer(&self, request: JudgeRequest, now: Timestamp) {
         let left = self.away(now).filter(|_| request.unread);
         if request.unread && left.is_none() {
-            // There is room again, or the judge is back.
+            // Its texts were not read as the queue was full, or as the judge was away and is back.
             return self.meter.dropped("unread");
         }
         if self.bell.is_closed() {
@@ -135,7 +135,7 @@ impl Handle {
             self.pushed_out("queue_full");
         }
         drop(lines);
-        // One that was rung before is not heard yet.
+        // Fails if the bell is already rung.
         let _ = self.bell.try_send(());
     }
 
@@ -149,7 +149,7 @@ impl Handle {
     }
 }
 
-/// Where little comes, what came last says nothing of what comes next.
+/// Why the judge is away; `None` if that was last seen `AWAY_HOLDS` ago or earlier, as it may be back.
 fn why_away(pace: &Pace, now: Timestamp) -> Option<&'static str> {
     pace.away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
 }
@@ -159,7 +159,7 @@ fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
 }
 
 impl Inbox {
-    /// The next trace; `None` when the engine has gone.
+    /// Waits for the next trace; `None` when the engine has gone.
     pub(super) async fn next(&mut self) -> Option<Waiting> {
         loop {
             if let Some(waiting) = self.take() {
@@ -178,21 +178,21 @@ impl Inbox {
     }
 }
 
-/// Those who wait, by tenant.
+/// The waiting traces, by tenant.
 #[derive(Debug)]
 struct Lines {
     shares: Shares,
-    // Invariant: none is empty; together they have `waiting`.
+    // Invariant: no line is empty; together they have `waiting` traces.
     lines: BTreeMap<TenantHash, Line>,
     waiting: usize,
 }
 
-/// Those of one tenant, the oldest first.
+/// The waiting traces of one tenant, the oldest first.
 #[derive(Debug, Default)]
 struct Line {
     waiting: VecDeque<Waiting>,
     bytes: usize,
-    // What the tenant was given, by its share; whoever comes anew begins where the others stand.
+    // Traces of the tenant that were taken, divided by its share; a new line begins with the least of the others.
     given: f64,
 }
 
@@ -210,7 +210,7 @@ impl Lines {
         self.waiting += 1;
     }
 
-    /// The one that waits longest of the tenant that was given least.
+    /// Takes the oldest trace of the tenant that was given least.
     fn take(&mut self) -> Option<Waiting> {
         let least = self.lines.iter().min_by(|(_, a), (_, b)| a.given.total_cmp(&b.given));
         let tenant = *least?.0;
@@ -220,7 +220,7 @@ impl Lines {
         taken
     }
 
-    /// Lets go of the one that came last of the tenant that has the most of its share; returns whether there was any.
+    /// Drops the last trace of the tenant that has the most of its share; returns whether there was one.
     fn push_out(&mut self, of: fn(&Line) -> usize) -> bool {
         let held = self.lines.iter().map(|(tenant, line)| (*tenant, of(line)));
         let held = held.filter(|(_, count)| *count > 0);
@@ -228,8 +228,8 @@ impl Lines {
         greediest.is_some_and(|tenant| self.remove(tenant, VecDeque::pop_back).is_some())
     }
 
-    /// Tenants that have more than three quarters of their share of so many, or of so many bytes; if none has, all who wait, and
-    /// nobody.
+    /// The tenants that have three quarters or more of their share of `most` traces or `most_bytes`; if none has, all with waiting
+    /// traces, and 0 for no tenant.
     fn over(&self, most: usize, most_bytes: usize) -> BTreeSet<TenantHash> {
         let fills = |of: usize, quota: usize| of >= quota - quota / 4;
         let over = self.lines.iter().filter(|(tenant, line)| {

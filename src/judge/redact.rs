@@ -1,11 +1,11 @@
-//! Takes out of a transcript what must not leave: values under certain keys, and texts of certain forms.
+//! Takes out of a transcript what must not leave the process: values under certain keys, and texts that match patterns.
 //!
-//! A text that is JSON is looked through by key and written again, and a text that is not by what stands before a colon or an
-//! equals sign; then the patterns go over every text. A text that a pattern cannot be decided on is taken out whole: what is
-//! not known to be harmless stays.
+//! A text that is JSON is searched by key and written again; any other text is searched for names before a colon or an equals
+//! sign. Then the patterns are applied to every text. A text for which a pattern cannot be decided is taken out whole, as it is not
+//! known to be harmless.
 //!
-//! Most patterns take a time that grows with the text, by an engine that looks for the letters they begin with first. Those
-//! with look-around, back-references or quantifiers that give nothing back are for the one that tries and goes back.
+//! Most patterns run on an engine whose time is linear in the text. Those with look-around, back-references or possessive
+//! quantifiers run on one that backtracks.
 
 use std::borrow::Cow;
 
@@ -14,37 +14,37 @@ use serde_json::Value;
 use super::keyed::{Keyed, plain};
 use crate::engine::trace::{Step, Transcript};
 
-/// What stands for what was taken out.
+/// The text that replaces what was taken out.
 pub const REDACTED: &str = "[redacted]";
 
-/// What is taken out.
+/// The keys and patterns of what is taken out.
 #[derive(Clone, Debug)]
 pub struct Redactor {
-    /// As [`plain`] writes them; a key that contains one of them counts.
+    /// Words as [`plain`] writes them; the value of a key that contains one is taken out.
     keys: Vec<String>,
     keyed: Keyed,
     patterns: Vec<Pattern>,
 }
 
-/// A pattern, by the engine that can take it.
+/// A pattern, compiled for the engine that can run it.
 #[derive(Clone, Debug)]
 enum Pattern {
     Linear(regex::Regex),
     Backtracking(fancy_regex::Regex),
 }
 
-/// A pattern that is none.
+/// A pattern that is no regular expression.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("`{pattern}` in `judge.redact_patterns` is not a regular expression: {why}")]
 pub struct BadPattern {
-    /// As it was written.
+    /// The pattern, as it was written.
     pub pattern: String,
     /// What is wrong with it.
     pub why: String,
 }
 
 impl Redactor {
-    /// Takes out values under keys that contain one of these words in any case, and what these patterns find.
+    /// Makes a redactor of values under keys that contain one of these words in any case, and of what these patterns find.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl Redactor {
         }
     }
 
-    /// The text of a field, which may be one that must not leave by its name.
+    /// The text of a field without what must not leave, which is all of it if the field's name says so.
     pub fn field(&self, name: &str, text: &str) -> String {
         if self.is_kept(name) { REDACTED.to_owned() } else { self.text(text) }
     }
@@ -99,13 +99,13 @@ impl Redactor {
         text
     }
 
-    /// Whether what goes by this name must not leave.
+    /// Whether the value of this name must not leave.
     fn is_kept(&self, name: &str) -> bool {
         let name = plain(name);
         self.keys.iter().any(|word| name.contains(word))
     }
 
-    /// JSON, the JSON in `name(..)`, or another text, by key; `None` if nothing is taken out.
+    /// JSON, a call `name(..)` with JSON, or another text, redacted by key; `None` if nothing is taken out.
     fn call(&self, text: &str) -> Option<String> {
         if let Some(mut value) = json(text) {
             return self.walk(&mut value, 0).then(|| value.to_string());
@@ -120,13 +120,13 @@ impl Redactor {
         self.keyed.redacted(text)
     }
 
-    /// Whether an object is one entry of a list of names and values, by a name that must not leave.
+    /// Whether an object is an entry of a name and a value, and the name says that the value must not leave.
     fn names_one(&self, map: &serde_json::Map<String, Value>) -> bool {
         let names = ["name", "key"].into_iter().filter_map(|key| map.get(key)?.as_str());
         map.contains_key("value") && names.into_iter().any(|name| self.is_kept(name))
     }
 
-    /// Redacts in place; returns whether there was anything.
+    /// Redacts a value in place; returns whether anything was taken out.
     fn walk(&self, value: &mut Value, depth: usize) -> bool {
         if depth > MAX_DEPTH {
             *value = Value::String(REDACTED.to_owned());
@@ -147,7 +147,7 @@ impl Redactor {
                 any
             }
             Value::Array(items) => {
-                // All of them, also after one that had something.
+                // Not `any`, which would stop at the first item that had something.
                 items.iter_mut().filter_map(|item| self.walk(item, depth + 1).then_some(())).count()
                     > 0
             }
@@ -163,7 +163,7 @@ impl Redactor {
     }
 }
 
-/// An object or a list.
+/// The object or list that a text is; `None` for other texts.
 fn json(text: &str) -> Option<Value> {
     let is_some = text.trim_start().starts_with(['{', '[']);
     is_some.then(|| serde_json::from_str(text).ok()).flatten()
@@ -171,8 +171,8 @@ fn json(text: &str) -> Option<Value> {
 
 impl Pattern {
     fn new(pattern: &str) -> Result<Self, Box<fancy_regex::Error>> {
-        // One engine takes these for repeated repetitions, the other for repetitions that give nothing back. Nor do they agree on
-        // where a pattern finds nothing, if it can.
+        // One engine reads these as repeated repetitions, the other as possessive ones. They also differ in where they find
+        // empty matches, for patterns that have any.
         let possessive = ["*+", "++", "?+", "}+"].iter().any(|form| pattern.contains(form));
         let finds_some = regex_syntax::parse(pattern)
             .is_ok_and(|parsed| parsed.properties().minimum_len().is_some_and(|least| least > 0));
@@ -184,7 +184,7 @@ impl Pattern {
         }
     }
 
-    /// The text without what the pattern finds; `None` if that takes too long to tell.
+    /// The text without what the pattern finds; `None` if the search fails, as when it takes too many steps.
     fn redacted<'t>(&self, text: &'t str) -> Option<Cow<'t, str>> {
         match self {
             Self::Linear(regex) => Some(regex.replace_all(text, regex::NoExpand(REDACTED))),
@@ -195,7 +195,7 @@ impl Pattern {
     }
 }
 
-/// Nesting beyond this is not looked into, and so taken out.
+/// The greatest depth of nesting that is searched; deeper values are taken out.
 const MAX_DEPTH: usize = 64;
 
 #[cfg(test)]

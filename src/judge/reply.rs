@@ -1,9 +1,9 @@
-//! Reads what the judge answered: JSON, bare or in one fence, of the stage's form, and in range.
+//! Reads an answer of the judge: JSON, bare or in one fence, of the stage's form, and in range.
 //!
-//! Nothing is guessed and nothing is clamped: an answer that is not of the form is asked for again, and in the end the
+//! Nothing is guessed and nothing is clamped: a question whose answer does not have the form is asked again, and in the end the
 //! score is absent. Source: PandaProbe takes the fences off and refuses what does not fit its schema (metrics.md 1.6). A
 //! rubric's answer is read as AgentCI reads it, which takes a score where it finds one; see `engine::expect::judge`. Departure:
-//! there an answer without a score fails the check, and any score is taken; a judge that did not judge says nothing here.
+//! in AgentCI an answer without a score fails the check, and any score is taken; here an answer without a score in range is none.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::engine::expect::judge::{self, Label, Verdict};
 /// Why an answer cannot be used.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
 pub enum ReplyError {
-    /// It is no JSON.
+    /// The answer is not JSON.
     #[error("the answer is not JSON")]
     NotJson,
     /// A key is missing, or of the wrong kind.
@@ -26,7 +26,7 @@ pub enum ReplyError {
 }
 
 impl ReplyError {
-    /// As counters carry it.
+    /// Its name as a label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotJson => "not_json",
@@ -40,7 +40,7 @@ impl ReplyError {
 ///
 /// # Errors
 ///
-/// Fails on whatever is not of the stage's form.
+/// Fails if the answer does not have the stage's form.
 pub fn read(stage: Stage, answer: &str) -> Result<Value, ReplyError> {
     if matches!(stage, Stage::Rubric | Stage::RubricOfText) {
         let verdict = judge::read(answer).ok_or(ReplyError::NotJson)?;
@@ -57,7 +57,7 @@ pub fn read(stage: Stage, answer: &str) -> Result<Value, ReplyError> {
     Ok(value)
 }
 
-/// The verdict in the answer to a rubric; `None` if it is not one of these.
+/// The verdict in the answer to a rubric; `None` if there is none.
 pub fn verdict(answer: &Value) -> Option<Verdict> {
     Some(Verdict {
         score: answer.get("score")?.as_i64()?,

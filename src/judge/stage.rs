@@ -1,4 +1,4 @@
-//! One call to the judge: its words, what it is shown, and the form of its answer.
+//! One call to the judge: its question, what it is shown, and the form of its answer.
 //!
 //! Source: PandaProbe, trace metrics, "How it works" of each metric (metrics.md 1.6); Princeton's violations; AgentCI's
 //! rubrics. Stages that extract are shared: `task` is the same for three metrics, `plan` for two, and is asked once.
@@ -16,31 +16,31 @@ pub enum Stage {
     TaskVerdict,
     /// Tools called and available, from the trace.
     ToolContext,
-    /// How well they were chosen.
+    /// How well the tools were chosen.
     ToolScore,
     /// Tool calls with their reasons, from the trace.
     CallContext,
-    /// Whether each had the right arguments.
+    /// Whether each tool call had the right arguments.
     CallVerdicts,
-    /// What was wrong with them.
+    /// What was wrong with the arguments.
     CallReason,
     /// The task alone, from the trace.
     Task,
-    /// How directly the agent went about it.
+    /// How directly the agent went about its task.
     Efficiency,
-    /// How sure-footed it was.
+    /// How sure-footed the agent was.
     Confidence,
-    /// Its plan, from the trace.
+    /// The agent's plan, from the trace.
     Plan,
-    /// How closely it kept to the plan.
+    /// How closely the agent kept to the plan.
     Adherence,
     /// How good the plan is.
     Quality,
-    /// Which rules it broke.
+    /// Which rules the agent broke.
     Violations,
-    /// Whether an answer keeps a rule.
+    /// Whether the agent's answer keeps a rule.
     Rubric,
-    /// Whether another text of the trace does.
+    /// Whether another text of the trace keeps a rule.
     RubricOfText,
 }
 
@@ -87,7 +87,7 @@ impl Stage {
         }
     }
 
-    /// The question.
+    /// The text of the question.
     pub fn question(self) -> &'static str {
         match self {
             Self::TaskOutcome => include_str!("prompts/task_outcome.md"),
@@ -109,7 +109,7 @@ impl Stage {
         }
     }
 
-    /// The earlier stages whose answers it is shown.
+    /// The earlier stages whose answers the call is shown.
     pub fn shown(self) -> &'static [Self] {
         match self {
             Self::TaskVerdict => &[Self::TaskOutcome],
@@ -130,7 +130,7 @@ impl Stage {
         }
     }
 
-    /// Whether it is shown the trace itself.
+    /// Whether the call is shown the trace itself.
     pub fn sees_trace(self) -> bool {
         match self {
             Self::TaskOutcome
@@ -152,17 +152,17 @@ impl Stage {
         }
     }
 
-    /// Whether every object of its answer has a fixed list of keys, which is what strict modes ask for.
+    /// Whether every object of its answer has a fixed list of keys, as strict modes require.
     pub fn is_closed(self) -> bool {
         !matches!(self, Self::ToolContext | Self::CallContext)
     }
 
-    /// The JSON schema that an answer must fit. Keys that are not in it are passed over.
+    /// The JSON schema that an answer must fit. Other keys are ignored.
     pub fn schema(self) -> Value {
         self.form().schema()
     }
 
-    /// The same as endpoints take it: all keys required, no others allowed, without ranges, which not all of them know.
+    /// The schema that endpoints are sent: all keys required, no others allowed, and no ranges, which not all endpoints know.
     pub fn sent_schema(self) -> Value {
         self.form().sent_schema()
     }

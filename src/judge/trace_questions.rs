@@ -1,4 +1,4 @@
-//! What is asked of one trace, question by question: what is known is not asked, and what is answered is made to last.
+//! The questions about one trace: one with a known answer is not asked again, and each new answer is logged.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ pub(super) struct TraceQuestions<'j, S> {
     trace: TraceKey,
     due: Timestamp,
     answered: BTreeMap<String, String>,
-    // Answers are of use to a later process.
+    // Whether answers are logged, for a later process.
     lasting: bool,
-    // Paid, and the engine has not been told.
+    // The cost that the engine has not been told of.
     unsaid: Quanta,
 }
 
 impl<'j, S: Sink> TraceQuestions<'j, S> {
-    /// Questions about a trace, of which an earlier process was answered some.
+    /// The questions about a trace; `answered` has the answers that an earlier process got.
     pub(super) fn new(
         judge: &'j Judge,
         sink: &'j S,
@@ -47,13 +47,13 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         Self { judge, sink, trace, due, answered, lasting, unsaid: Quanta(0) }
     }
 
-    /// Questions whose answers nobody needs later: about the judge itself.
+    /// Questions that test the judge itself, so that their answers are not logged.
     pub(super) fn passing(judge: &'j Judge, sink: &'j S, due: Timestamp) -> Self {
         let questions = Self::new(judge, sink, TraceKey::default(), due, BTreeMap::new());
         Self { lasting: false, ..questions }
     }
 
-    /// Asks all that the metrics of a case need.
+    /// Asks all questions that the metrics of a case need.
     pub(super) async fn hear(&mut self, case: &mut Case, options: &JudgeOptions, agent: &str) {
         while let Some((metric, stage)) = case.next() {
             let model = options.model(metric, agent);
@@ -66,8 +66,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         }
     }
 
-    /// Judges by rules. One that could not be judged, by one of its judges even, stays so: it neither passes nor
-    /// fails.
+    /// Judges by rules. A rule that even one of its judges could not judge has no judgement: it neither passes nor fails.
     pub(super) async fn rubrics(
         &mut self,
         case: &Case,
@@ -118,12 +117,12 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         }
     }
 
-    /// What was paid since the engine was told.
+    /// Takes the cost that the engine has not been told of.
     pub(super) fn unsaid(&mut self) -> Quanta {
         std::mem::take(&mut self.unsaid)
     }
 
-    /// The answer to a question that `about` tells from others of its stage.
+    /// The answer to a question, known or new; `about` tells it from others of its stage.
     async fn ask(&mut self, question: &Question<'_>, about: &str) -> Result<Value, &'static str> {
         let key = format!("{}/{}/p{VERSION}{about}", question.stage.name(), question.model);
         let known = self.answered.get(&key).and_then(|text| serde_json::from_str(text).ok());

@@ -1,4 +1,4 @@
-//! What the judge says, as reports for the engine: whose word it is, and what it is worth.
+//! The judge's results as scores and reports: who judged, and what each result is worth.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::engine::math::Quanta;
 use crate::engine::span::{Report, Source, SpanId, Target, Timestamp, TraceId};
 use crate::engine::update::AgentKey;
 
-/// A metric of a trace, and who judged it.
+/// A metric, and who judged a trace by it.
 #[derive(Clone, Debug)]
 pub(super) struct Judged {
     pub(super) metric: Metric,
-    /// The judge: model and version of the prompts.
+    /// The evaluator: the model and the version of the prompts.
     pub(super) judge: String,
-    /// Nothing to score counts as 1.
+    /// Whether nothing to score counts as 1.
     pub(super) empty_is_one: bool,
 }
 
@@ -31,15 +31,15 @@ pub(super) struct AskedTrace {
     pub(super) agent: AgentKey,
 }
 
-/// One score and why.
+/// One score, with its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Verdict {
     pub(super) metric: Metric,
     pub(super) score: Quanta,
     pub(super) label: Option<String>,
-    /// Evaluator and version; of a rule that was broken, the rule.
+    /// The evaluator; for a broken rule, the name of the rule.
     pub(super) identifier: String,
-    /// Evaluator and version, where a rule was broken.
+    /// The evaluator, if this is about a broken rule.
     pub(super) judge: Option<String>,
     pub(super) explanation: Option<String>,
 }
@@ -65,7 +65,7 @@ impl Judged {
             Outcome::Violations(violations) => {
                 let broken = worst(violations, case);
                 if broken.is_empty() {
-                    // Somebody looked, and found none.
+                    // The judge looked, and found no broken rule.
                     return vec![score(one, Some("none"), None)];
                 }
                 let verdict = |violation: Violation| Verdict {
@@ -83,7 +83,7 @@ impl Judged {
 }
 
 impl Verdict {
-    /// What others are told.
+    /// The score that others than the engine are told.
     pub(super) fn told(&self, request: &AskedTrace, judge: &str, now: Timestamp) -> Score {
         Score {
             trace_id: request.trace_id,
@@ -99,7 +99,7 @@ impl Verdict {
         }
     }
 
-    /// The report of it.
+    /// The report for the engine.
     pub(super) fn report(self, asked: &AskedTrace, now: Timestamp) -> Report {
         Report {
             target: Target::Trace(asked.trace_id),
@@ -116,12 +116,12 @@ impl Verdict {
     }
 }
 
-/// Who judged, as scores carry it: the model, and the version of the prompts.
+/// The evaluator's name in scores: the model, and the version of the prompts.
 pub(super) fn evaluator(model: &str) -> String {
     format!("judge/{model}/p{VERSION}")
 }
 
-/// What others are told of rules of expectations: of each what each judge said, a score as a share of the greatest.
+/// The scores of the rules of expectations for others than the engine: of each rule and judge one, as a share of the greatest score.
 pub(super) fn told_of_rules<'j>(
     judgements: &'j Judgements,
     request: &'j AskedTrace,
@@ -145,10 +145,10 @@ pub(super) fn told_of_rules<'j>(
     judgements.iter().flat_map(of_each).map(told)
 }
 
-/// What AgentCI calls a score by a rule.
+/// AgentCI's name for a score by a rule.
 const RUBRIC: &str = "llm_judge";
 
-/// What an outcome comes to as one number: of rules that were broken the worst; `None` if there was nothing to score.
+/// An outcome as one number, for broken rules that of the worst; `None` if there was nothing to score.
 pub(super) fn worth(outcome: &Outcome) -> Option<Quanta> {
     match outcome {
         Outcome::Score(score, _) => Some(*score),
@@ -160,16 +160,16 @@ pub(super) fn worth(outcome: &Outcome) -> Option<Quanta> {
     }
 }
 
-/// The beginning of an explanation.
+/// The beginning of an explanation, at most `MAX_EXPLANATION_BYTES` long.
 fn brief(why: &str) -> &str {
     let end = (0..=MAX_EXPLANATION_BYTES.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
     why.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-/// Bytes of an explanation that stay with its score.
+/// The most bytes of an explanation that are kept with its score.
 const MAX_EXPLANATION_BYTES: usize = 500;
 
-/// Of each rule that there is, the worst time that it was broken.
+/// The worst violation of each rule; unknown rules are left out.
 fn worst(violations: Vec<Violation>, case: &Case) -> BTreeMap<String, Violation> {
     let mut worst: BTreeMap<String, Violation> = BTreeMap::new();
     for violation in violations.into_iter().filter(|found| case.has_rule(&found.constraint)) {
@@ -181,7 +181,8 @@ fn worst(violations: Vec<Violation>, case: &Case) -> BTreeMap<String, Violation>
     worst
 }
 
-/// 1 less the weight of a severity. Source: Princeton, agent reliability, "Safety": low 0.25, medium 0.5, high 1.
+/// The score of a broken rule: 1 less the weight of its severity. Source: Princeton, agent reliability, "Safety": low 0.25, medium 0.5,
+/// high 1.
 fn kept(severity: &str) -> Quanta {
     let weight = match severity {
         "low" => Quanta::ONE / 4,

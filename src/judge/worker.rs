@@ -1,7 +1,7 @@
-//! Takes traces from the queue, asks about each call after call, and reports what was said to the engine.
+//! Takes traces from the queue, asks about each in one call after the other, and reports the scores to the engine.
 //!
-//! Where a log is kept, every answer is in it before the next question is asked, and the scores are with what the engine has
-//! applied: what an earlier process was answered is not asked again. Nothing here is waited for by anybody.
+//! Where a log is kept, each answer is in it before the next question is asked, so a question that an earlier process got an
+//! answer to is not asked again. Nobody waits for the judge.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,10 +32,10 @@ use crate::engine::tenants::Shares;
 use crate::ingest::{Batch, Sink};
 use crate::outbound::{EndpointError, Secret, check, check_keyless};
 
-/// How often the judge says how things stand though nobody asks it anything.
+/// How often the judge updates the metrics of its budget even if nobody asks it anything.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How long calls that are out may take when the daemon stops.
+/// How long calls in flight may take when the daemon stops.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The judge, ready to work.
@@ -54,19 +54,19 @@ pub struct Judge {
     canaries: Vec<Canary>,
 }
 
-/// Why there can be no judge.
+/// Why the judge cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum JudgeError {
     /// The endpoint cannot be used.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// A pattern is none.
+    /// A pattern is no regular expression.
     #[error(transparent)]
     Pattern(#[from] BadPattern),
-    /// There are no traces with known answers.
+    /// The traces with known answers cannot be read.
     #[error(transparent)]
     Canaries(#[from] CanaryError),
-    /// There is no model.
+    /// No model is named.
     #[error("`judge.model` must name a model")]
     NoModel,
     /// Its metrics cannot be set up.
@@ -74,29 +74,29 @@ pub enum JudgeError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// What the judge is given by the daemon.
+/// The parts that the daemon gives the judge.
 #[derive(Debug)]
 pub struct JudgeParts<'a> {
     /// The key, if the endpoint takes one.
     pub key: Option<Secret>,
     /// Prices by model.
     pub cost: &'a CostOptions,
-    /// Nothing to score counts as 1.
+    /// Whether nothing to score counts as 1.
     pub empty_is_one: bool,
     /// The clock.
     pub clock: Clock,
-    /// Where its metrics go.
+    /// The registry of its metrics.
     pub registry: &'a Registry,
-    /// Where others are told of its scores.
+    /// The channel of scores for others than the engine.
     pub told: Option<mpsc::Sender<Score>>,
-    /// What was spent before, as (minute, dollars).
+    /// What earlier processes spent, as (minute, dollars).
     pub paid: Vec<(u64, Quanta)>,
-    /// What each tenant gets of its queue.
+    /// The shares of tenants in its queue.
     pub shares: Shares,
 }
 
 impl Judge {
-    /// Sets the judge up; the engine's end of its queue is the second.
+    /// Sets up the judge; returns it with the engine's end of its queue.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Judge {
         Ok((judge, handle))
     }
 
-    /// Works until `stop`, or until nobody can ask any more; then waits a little for what is out.
+    /// Works until `stop`, or until the engine's end of the queue is gone; then waits a while for the traces in flight.
     pub async fn run<S: Sink>(mut self, sink: S, stop: impl Future<Output = ()> + Send) {
         let Some(mut inbox) = self.inbox.take() else { return };
         let judge = Arc::new(self);
@@ -167,11 +167,11 @@ impl Judge {
         };
         let patience = if stopped { GRACE } else { judge.options.deadline };
         let rest = async { while cases.join_next().await.is_some() {} };
-        // What is still out then is given up; where a log is kept, the next process asks the rest.
+        // Traces that are not judged by then are given up; where a log is kept, the next process asks the rest.
         let _ = tokio::time::timeout(patience, rest).await;
     }
 
-    /// Judges one trace and reports it.
+    /// Judges one trace, or gives it up, and reports that.
     async fn trace<S: Sink>(&self, waiting: Waiting, sink: &S) {
         let Waiting { request, due, left, share } = waiting;
         let away = self.away(&request);
@@ -186,7 +186,7 @@ impl Judge {
         drop(share);
     }
 
-    /// Asks about one trace and reports what was said.
+    /// Asks about one trace and reports the scores.
     async fn hear<S: Sink>(&self, mut request: JudgeRequest, due: Timestamp, sink: &S) {
         let trace = request.trace();
         let transcript = self.redactor.transcript(request.transcript);
@@ -219,7 +219,7 @@ impl Judge {
         }
     }
 
-    /// Judges a trace a second time, to see how far that is from the first.
+    /// Judges a trace a second time, to measure how far the scores are from the first ones.
     async fn judge_again<S: Sink>(&self, first: &Case, mut second: Case, agent: &str, sink: &S) {
         let due = self.clock.now().after(self.options.deadline);
         let mut questions = TraceQuestions::passing(self, sink, due);
@@ -234,7 +234,7 @@ impl Judge {
         self.paid(questions.unsaid(), due, sink).await;
     }
 
-    /// Judges the traces with known answers.
+    /// Judges the traces with known answers, and measures the drift.
     async fn round<S: Sink>(&self, sink: &S) {
         let due = self.clock.now().after(self.options.deadline);
         let mut questions = TraceQuestions::passing(self, sink, due);
@@ -258,7 +258,7 @@ impl Judge {
         self.paid(questions.unsaid(), due, sink).await;
     }
 
-    /// Tells the engine what was paid for no trace.
+    /// Tells the engine of a cost that belongs to no trace.
     async fn paid<S: Sink>(&self, cost: Quanta, due: Timestamp, sink: &S) {
         let reply = JudgeReply { cost, ..JudgeReply::default() };
         self.deliver(reply, Vec::new(), due, sink).await;
@@ -268,19 +268,19 @@ impl Judge {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing can be asked of a trace now: then its texts are not even looked at, which is what a judge that is away
-    /// would cost otherwise.
+    /// Why nothing can be asked about a trace; `None` if something may be. Then its texts are not even redacted, so that a judge
+    /// that is away costs little.
     fn away(&self, request: &JudgeRequest) -> Option<&'static str> {
         let agent = request.agent.agent_name.as_str();
         let metrics = self.options.metrics.iter().filter(|_| request.metrics);
         let own = metrics.map(|metric| self.options.model(*metric, agent));
         let named = request.rubrics.iter().flat_map(|rubric| &rubric.judges.models);
         let models = own.chain([self.options.model_of(agent)]).chain(named.map(String::as_str));
-        // What was answered before may be all that it takes.
+        // If there are answers from before, they may be all that is needed.
         if request.answered.is_empty() { self.asker.away(models) } else { None }
     }
 
-    /// Gives up on a trace.
+    /// Gives up a trace: counts why, and tells the engine that its judgement is over.
     async fn leave<S: Sink>(
         &self,
         request: JudgeRequest,
@@ -303,7 +303,7 @@ impl Judge {
         self.deliver(reply, Vec::new(), due, sink).await;
     }
 
-    /// What came of the metrics, as reports; others are told of it, too.
+    /// The scores of the metrics as reports; also tells others of them.
     fn reports(&self, case: &Case, asked: &AskedTrace) -> Vec<Report> {
         let wall = self.clock.wall();
         let mut reports = Vec::new();
@@ -330,7 +330,7 @@ impl Judge {
         }
     }
 
-    /// Gives the engine what was said; it may ask to come back later, up to the deadline.
+    /// Gives a reply and reports to the engine; if it is overloaded, tries again until the deadline.
     pub(super) async fn deliver<S: Sink>(
         &self,
         reply: JudgeReply,
@@ -356,7 +356,7 @@ impl Judge {
     }
 }
 
-/// The time until the next round; without rounds there is no end to it.
+/// Waits until the next round; for ever if there are no rounds.
 async fn pause(every: Duration) {
     if every.is_zero() {
         std::future::pending::<()>().await;
@@ -372,7 +372,7 @@ fn result_name(result: &Result<Outcome, &'static str>) -> &'static str {
     }
 }
 
-/// The metrics that are judged; for messages at the start.
+/// The names of the metrics that are judged, for messages at the start.
 pub fn names(metrics: &[Metric]) -> String {
     metrics.iter().map(|metric| metric.name()).collect::<Vec<_>>().join(", ")
 }

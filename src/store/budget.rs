@@ -1,8 +1,8 @@
-//! How many bytes the store may have, and has.
+//! The bytes of the store, and their limit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes of log, of snapshots and of what left memory against their limit.
+/// The bytes of the log, of snapshots and of evicted sessions, with their common limit.
 #[derive(Debug)]
 pub struct Budget {
     max: u64,
@@ -11,7 +11,7 @@ pub struct Budget {
     away: AtomicU64,
     written: AtomicU64,
     finished: AtomicU64,
-    // A snapshot would make room.
+    // Whether the session store asked for a snapshot, as one would make room.
     pressed: AtomicBool,
 }
 
@@ -44,49 +44,49 @@ impl Budget {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Bytes of what left memory.
+    /// Bytes of the files of evicted sessions.
     pub fn away(&self) -> u64 {
         self.away.load(Ordering::Relaxed)
     }
 
-    /// Returns whether log and snapshots take more than half of what is theirs.
+    /// Whether log and snapshots take more than half of what evicted sessions leave them.
     pub fn is_tight(&self) -> bool {
         let theirs = self.max.saturating_sub(self.away());
         self.log().saturating_add(self.snapshots()) > theirs / 2
     }
 
-    /// Returns whether `more` bytes of log are within it.
+    /// Whether `more` bytes are within the limit.
     pub fn has_room(&self, more: u64) -> bool {
         let taken = self.log().saturating_add(self.snapshots()).saturating_add(self.away());
         taken.saturating_add(more) <= self.max
     }
 
-    /// Returns whether `more` bytes may leave memory: these take half of it at most.
+    /// Whether `more` bytes of sessions may be evicted: those on disk take half of the limit at most.
     pub(super) fn has_room_away(&self, more: u64) -> bool {
         self.away().saturating_add(more) <= self.max / 2 && self.has_room(more)
     }
 
-    /// Returns whether what left memory takes so much that what is not needed of it should go.
+    /// Whether evicted sessions take so much that files which are not needed should be removed.
     pub(super) fn is_full_away(&self) -> bool {
         self.away() > self.max / 4
     }
 
-    /// A file of what left memory has so many bytes more.
+    /// Adds the bytes that a file of evicted sessions grew by.
     pub(super) fn add_away(&self, bytes: u64) {
         self.away.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A file of what left memory is gone.
+    /// Subtracts the bytes of a removed file of evicted sessions.
     pub(super) fn remove_away(&self, bytes: u64) {
         self.away.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A snapshot would make room.
+    /// Asks for a snapshot, as one would make room.
     pub(super) fn press(&self) {
         self.pressed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a snapshot would make room, as somebody said since the last time.
+    /// Whether a snapshot was asked for since the last call, to make room.
     pub fn was_pressed(&self) -> bool {
         self.pressed.swap(false, Ordering::Relaxed)
     }
@@ -96,22 +96,22 @@ impl Budget {
         self.finished.load(Ordering::Relaxed)
     }
 
-    /// A snapshot was finished.
+    /// Counts a finished snapshot.
     pub(super) fn add_finished(&self) {
         self.finished.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The log has this many bytes now.
+    /// Sets the bytes of the log.
     pub(super) fn set_log(&self, bytes: u64) {
         self.log.store(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes were written.
+    /// Adds bytes of log that were replayed or written.
     pub(super) fn add_written(&self, bytes: u64) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The snapshots have this many bytes now.
+    /// Sets the bytes of all snapshots.
     pub(super) fn set_snapshots(&self, bytes: u64) {
         self.snapshots.store(bytes, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! Group commit: one thread writes, many wait.
 //!
-//! While a group is being written and synced the next one piles up, so the more is waiting the more one sync is for.
-//! Each record is answered when its group is safe. After a sync that failed everybody is refused, for good.
+//! While a group is written and synced the next one piles up, so the more records wait, the more of them share one sync.
+//! Each record is answered when its group is safe. After a failed sync all records are refused, for good.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -16,19 +16,19 @@ use super::log::Log;
 use super::record::Record;
 use crate::telemetry;
 
-/// Who is told what the store does.
+/// An observer of what the store does.
 pub trait Watch: Send + Sync {
     /// Reads the time, in nanoseconds that do not go back.
     fn nanos(&self) -> u64;
 
-    /// A group of `records` was committed, as `bytes` of log; it took `nanos`.
+    /// Notes that a group of `records` was committed, as `bytes` of log, within `nanos`.
     fn committed(&self, records: u64, bytes: u64, nanos: u64);
 
-    /// Records were not appended.
+    /// Notes that `records` were not appended.
     fn refused(&self, records: u64, why: Refused);
 }
 
-/// Appends records. Clones share the thread that writes; it ends with the last of them.
+/// A handle that appends records. Clones share the thread that writes, which ends with the last of them.
 #[derive(Clone)]
 pub struct Committer {
     jobs: SyncSender<Job>,
@@ -36,13 +36,13 @@ pub struct Committer {
     stopped: watch::Receiver<bool>,
 }
 
-/// Which records have been applied.
+/// The ledger of which records have been applied; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger(Arc<Mutex<Open>>);
 
 #[derive(Debug, Default)]
 struct Open {
-    // The record after the last one that was committed; 0 before the first.
+    // The number of the next record; 0 until the committer starts.
     next: u64,
     unapplied: BTreeSet<u64>,
 }
@@ -68,7 +68,7 @@ struct Writer {
 }
 
 impl Committer {
-    /// Starts the thread. A group waits for `interval` before it is written.
+    /// Starts the thread that writes. A group waits for `interval` before it is written.
     pub fn start(opened: super::Opened, interval: Duration, watch: Arc<dyn Watch>) -> Self {
         let log = opened.into_log();
         let (jobs, inbox) = sync_channel(MAX_WAITING);
@@ -85,8 +85,8 @@ impl Committer {
     ///
     /// # Errors
     ///
-    /// Fails if there is no room, too many wait, or the store has stopped. Then the record is not in the log, or the
-    /// store has stopped and it is not known.
+    /// Fails if there is no room, too many records wait, or the store has stopped. Then the record is not in the log, or, if the
+    /// store has stopped, may be.
     pub async fn append(&self, record: Record) -> Result<Ticket, Refused> {
         let (reply, answer) = oneshot::channel();
         self.jobs.try_send(Job::Append { record, reply }).map_err(|error| match error {
@@ -96,24 +96,24 @@ impl Committer {
         answer.await.unwrap_or(Err(Refused::Stopped))
     }
 
-    /// Lets go of the log up to record `seq`; returns when that is done.
+    /// Removes the log up to record `seq`, which is not needed; returns when that is done.
     pub async fn release(&self, seq: u64) {
         let (done, released) = oneshot::channel();
         let jobs = self.jobs.clone();
-        // The channel may be full, and its writer does not wait for anybody.
+        // On a thread that may block, as the channel may be full.
         let sent = tokio::task::spawn_blocking(move || jobs.send(Job::Release { seq, done }));
         if sent.await.is_ok_and(|sent| sent.is_ok()) {
-            // A writer that has gone releases nothing.
+            // Fails if the writer has ended; then nothing is removed.
             let _ = released.await;
         }
     }
 
-    /// Which records have been applied.
+    /// The ledger of which records have been applied.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Returns when a sync has failed, after which nothing is appended any more.
+    /// Waits until the log has stopped; nothing is appended after that.
     pub async fn stopped(&self) {
         if self.stopped.clone().wait_for(|stopped| *stopped).await.is_err() {
             std::future::pending::<()>().await;
@@ -122,7 +122,7 @@ impl Committer {
 }
 
 impl Ledger {
-    /// The record up to which all are applied.
+    /// The record up to which all records are applied.
     pub fn applied(&self) -> u64 {
         let open = self.open();
         open.unapplied.first().copied().unwrap_or(open.next).saturating_sub(1)
@@ -134,13 +134,13 @@ impl Ledger {
 }
 
 impl Ticket {
-    /// Its number.
+    /// The sequence number of the record.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// The record is applied: a snapshot that begins from here on has it. One whose ticket is dropped instead is
-    /// replayed at the next start.
+    /// Notes that the record is applied, so that a snapshot that begins later has it. A record whose ticket is dropped instead
+    /// is replayed at the next start.
     pub fn applied(self) {
         self.ledger.open().unapplied.remove(&self.seq);
     }
@@ -174,15 +174,15 @@ impl Writer {
         match job {
             Job::Append { record, reply } => group.push((record, reply)),
             Job::Release { seq, done } => {
-                // What cannot be removed now is removed with the next snapshot.
+                // A segment that cannot be removed is removed after the next snapshot.
                 let _ = self.log.release(seq);
                 let _ = done.send(());
             }
         }
     }
 
-    /// Writes a group; one that does not fit whole is tried record by record, so that one large record does not keep
-    /// out those that fit.
+    /// Writes a group. One that cannot be written whole is tried record by record, so that one large record does not keep out
+    /// those that fit.
     fn commit(&mut self, group: Vec<(Record, oneshot::Sender<Answer>)>) {
         if group.is_empty() {
             return;
@@ -191,7 +191,7 @@ impl Writer {
         match self.append(&records) {
             Ok(first) => {
                 for (seq, reply) in (first..).zip(replies) {
-                    // A sender that went away leaves its ticket here: the record is replayed at the next start.
+                    // If its sender has gone, the ticket is dropped, and the record is replayed at the next start.
                     let _ = reply.send(Ok(Ticket { seq, ledger: self.ledger.clone() }));
                 }
             }
@@ -230,8 +230,8 @@ impl Writer {
 
 type Answer = Result<Ticket, Refused>;
 
-/// Records that wait to be written; more are refused.
+/// How many records may wait to be written; more are refused.
 const MAX_WAITING: usize = 4096;
 
-/// Bytes of a group; what is beyond is for the next one.
+/// Bytes of payload after which a group takes no more records.
 const MAX_GROUP_BYTES: usize = 1 << 20;

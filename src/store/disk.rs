@@ -1,6 +1,6 @@
 //! The file system as the store sees it: one flat directory of named files.
 //!
-//! What is written is safe once its file is synced, a new or renamed or removed name once the directory is.
+//! Bytes that are written are safe once their file is synced; a name that is new, changed or removed, once the directory is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 
 /// A directory.
 pub trait Disk: Send + Sync {
-    /// Makes an empty file, in place of one that has this name.
+    /// Creates an empty file; it replaces a file of this name.
     ///
     /// # Errors
     ///
     /// Fails if the system does.
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Reads a file from its beginning.
+    /// Opens a file to be read from its beginning.
     ///
     /// # Errors
     ///
     /// Fails if the system does, or there is no such file.
     fn open(&self, name: &str) -> io::Result<Box<dyn Read + Send>>;
 
-    /// Reads so many bytes of a file from byte `at` on.
+    /// Reads `bytes` bytes of a file from byte `at` on.
     ///
     /// # Errors
     ///
-    /// Fails if the system does, or there are none.
+    /// Fails if the system does, or the file does not have them.
     fn read_at(&self, name: &str, at: u64, bytes: usize) -> io::Result<Vec<u8>>;
 
     /// Writes into a file from byte `at` on, which may be past its end; nothing is synced.
@@ -50,7 +50,7 @@ pub trait Disk: Send + Sync {
     /// Fails if the system does.
     fn list(&self) -> io::Result<Vec<(String, u64)>>;
 
-    /// Gives a file another name, in place of a file that has it.
+    /// Renames a file; it replaces a file that has the new name.
     ///
     /// # Errors
     ///
@@ -64,27 +64,27 @@ pub trait Disk: Send + Sync {
     /// Fails if the system does.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes names safe.
+    /// Syncs the directory, which makes the names of files safe.
     ///
     /// # Errors
     ///
-    /// Fails if the system does; what was written since may then be lost.
+    /// Fails if the system does; changes of names since the last sync may then be lost.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// How an error message calls a file.
+    /// The path of a file for error messages.
     fn path(&self, name: &str) -> PathBuf;
 }
 
 /// A file that is written to its end.
 pub trait DiskFile: Write + Send {
-    /// Makes what was written safe.
+    /// Syncs the file, which makes what was written safe.
     ///
     /// # Errors
     ///
-    /// Fails if the system does; what was written since the last time may then be lost, and trying again proves nothing.
+    /// Fails if the system does; what was written since the last sync may then be lost, even if another sync succeeds.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Cuts it to its first `bytes`, and goes on writing there.
+    /// Cuts the file to its first `bytes`, and goes on writing there.
     ///
     /// # Errors
     ///
@@ -92,16 +92,16 @@ pub trait DiskFile: Write + Send {
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
 }
 
-/// A directory of the file system. Files are for the owner alone: requests hold prompts.
+/// A directory of the file system. Only the owner may read its files, as requests hold prompts.
 #[derive(Clone, Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// The directory at `path`, made if it is not there.
+    /// The directory at `path`, which is created if it is missing.
     ///
     /// # Errors
     ///
-    /// Fails if it is not there and cannot be made.
+    /// Fails if it is missing and cannot be created.
     pub fn new(path: &Path) -> io::Result<Self> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true);
@@ -112,7 +112,7 @@ impl Folder {
     }
 }
 
-/// A file opened for writing, for the owner alone.
+/// Opens a file for writing, and creates it, if it is missing, for the owner alone.
 pub(super) fn private(path: &Path, truncate: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(truncate);
@@ -172,7 +172,7 @@ impl Disk for Folder {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        // Only Unix lets a directory be opened to be synced; elsewhere the system keeps names in order.
+        // A directory can be opened and synced on Unix only; other systems keep names in order themselves.
         if cfg!(unix) { File::open(&self.0)?.sync_all() } else { Ok(()) }
     }
 

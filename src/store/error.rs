@@ -1,4 +1,4 @@
-//! What can go wrong with the store; each says where, and what to do.
+//! The errors of the store; each says where it is, and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub enum StoreError {
         /// What the system said.
         source: io::Error,
     },
-    /// Another process has it.
+    /// Another process uses the directory.
     #[error("{} (`store.directory`) is in use by another process; give each its own directory", path.display())]
     InUse {
         /// The directory.
@@ -30,7 +30,7 @@ pub enum StoreError {
         /// What the system said.
         source: io::Error,
     },
-    /// A release with another format wrote it.
+    /// A file was written by a release with another format.
     #[error(
         "{} is of format {found}, and this release reads {known}; start the release that wrote it, or set \
          `store.directory` to another directory",
@@ -60,14 +60,14 @@ pub enum StoreError {
         /// The last one.
         last: u64,
     },
-    /// What a snapshot holds is not what this release can read, although its bytes are whole.
+    /// A section of a snapshot is whole, but cannot be read by this release.
     #[error(
         "cannot restore `{section}` of the snapshot: {why}; set `store.directory` to another directory, or start the release that wrote it"
     )]
     Section {
-        /// Which part.
+        /// The name of the section.
         section: String,
-        /// Why.
+        /// Why it cannot be read.
         why: String,
     },
 }
@@ -75,43 +75,43 @@ pub enum StoreError {
 /// Why a record was not appended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refused {
-    /// It would be more than `store.max_bytes`.
+    /// The store would have more than `store.max_bytes`.
     #[error("the store is full; raise `store.max_bytes`")]
     Budget,
-    /// The disk has no room, or its owner no quota.
+    /// The disk is full, or the user's quota of it.
     #[error("the disk of `store.directory` is full")]
     Disk,
-    /// The system would not take it; trying again can help.
+    /// The system failed to write it; another attempt can succeed.
     #[error("the store cannot be written")]
     Write,
     /// Too many records wait.
     #[error("too many records are waiting to be written")]
     Busy,
-    /// A sync failed, or the log has stopped: nothing is taken any more.
+    /// A sync failed, or the log has stopped; it takes no more records.
     #[error("the store has stopped")]
     Stopped,
 }
 
 impl StoreError {
-    /// A file that could not be read.
+    /// Makes the error for a file that could not be read.
     pub(super) fn read(path: PathBuf) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::File { what: "read", path, source }
     }
 
-    /// A file that could not be written.
+    /// Makes the error for a file that could not be written.
     pub(super) fn write(path: PathBuf) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::File { what: "write", path, source }
     }
 }
 
 impl Refused {
-    /// Why a record could not be written.
+    /// The refusal for a write that failed with this error.
     pub(super) fn of(error: &io::Error) -> Self {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
         if full.contains(&error.kind()) { Self::Disk } else { Self::Write }
     }
 
-    /// Whether the disk does not take what it should, for want of room or as it fails.
+    /// Whether the cause is the disk: it is full, or it fails.
     pub fn is_of_disk(self) -> bool {
         matches!(self, Self::Disk | Self::Write | Self::Stopped)
     }

@@ -1,4 +1,4 @@
-//! One process a directory.
+//! The lock that gives a directory to one process.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use super::disk::private;
 use super::error::StoreError;
 
-/// Held as long as the process uses the directory; the system lets go of it when the process ends, however it ends.
+/// The lock on a directory, held while the process uses it; the system releases it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the directory.
+    /// Locks the directory.
     ///
     /// # Errors
     ///
@@ -30,7 +30,7 @@ impl Lock {
     }
 }
 
-/// The file that is locked.
+/// The name of the file that is locked.
 const NAME: &str = "lock";
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The log: segments that groups of records are appended to.
 //!
-//! A group is one write and, with `fsync`, one sync. A write that failed is taken back; after a sync that failed
-//! nothing is known of what is on disk, so the log stops for good.
+//! A group is one write and, with `fsync`, one sync. A failed write is cut off again; after a failed sync it is not known what
+//! is on disk, so the log stops for good.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -16,13 +16,13 @@ use super::options::{Durability, StoreOptions};
 use super::record::{FILE_HEAD, Record, head};
 use super::recover::Recovery;
 
-/// The end of the log.
+/// The log, open at its end.
 pub(crate) struct Log {
     disk: Arc<dyn Disk>,
     budget: Arc<Budget>,
     fsync: bool,
     segment_bytes: u64,
-    // Invariant: every segment, in order; the last one is written to.
+    // Invariant: all segments, in order, of which the last one is written to.
     segments: VecDeque<Segment>,
     file: Option<Box<dyn DiskFile>>,
     next: u64,
@@ -35,14 +35,14 @@ pub(crate) struct Log {
 /// One file of the log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Segment {
-    /// The first record in it.
+    /// The number of its first record.
     pub(super) first: u64,
     pub(super) salt: u32,
     pub(super) bytes: u64,
 }
 
 impl Segment {
-    /// The segment that a file of this name is.
+    /// The segment that a file of this name holds.
     pub(super) fn of(name: &str, bytes: u64) -> Option<Self> {
         let (first, salt) = name.strip_prefix("log-")?.strip_suffix(".wal")?.split_once('-')?;
         let salt = u32::from_str_radix(salt, 16).ok()?;
@@ -56,7 +56,7 @@ impl Segment {
 }
 
 impl Log {
-    /// Goes on behind what was recovered, with a new segment.
+    /// Opens the log with a new segment after the recovered ones.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         options: &StoreOptions,
@@ -125,12 +125,12 @@ impl Log {
         self.next
     }
 
-    /// Returns whether nothing will be taken any more.
+    /// Whether the log has stopped; then it takes no more records.
     pub(crate) fn has_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Removes the segments that hold nothing after record `seq`; the one that is written to stays.
+    /// Removes the segments that hold no record after `seq`; the one that is written to stays.
     pub(crate) fn release(&mut self, seq: u64) -> io::Result<()> {
         while let (Some(first), Some(second)) = (self.segments.front(), self.segments.get(1)) {
             if second.first > seq.saturating_add(1) {
@@ -143,7 +143,7 @@ impl Log {
         self.disk.sync_names()
     }
 
-    /// Writes a group behind the last one, or nothing of it.
+    /// Writes a group after the last one, whole or not at all.
     fn write(&mut self, group: &[Record]) -> Result<(), Refused> {
         let Some((segment, file)) = self.segments.back().zip(self.file.as_mut()) else {
             return Err(Refused::Write);
@@ -157,7 +157,7 @@ impl Log {
             self.group = Vec::new();
         }
         if let Err(error) = written {
-            // Half a group must not stay in front of the next one, nor come back after a crash.
+            // A part of a group must neither stay before the next group nor come back after a crash.
             let taken_back = file.cut(segment.bytes).and_then(|()| file.sync());
             self.stopped = taken_back.is_err();
             return Err(self.refusal(&error));
@@ -177,7 +177,7 @@ impl Log {
         })
     }
 
-    /// Begins a new segment. The one before it is whole on disk by then.
+    /// Begins a new segment, after the previous one was synced.
     fn roll(&mut self) -> io::Result<()> {
         if self.sync().is_err() {
             return Err(io::Error::other("a sync failed"));
@@ -198,7 +198,7 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                // It has no record; if it cannot go now, the next start lets it go.
+                // The file has no record; if it cannot be removed, the next start removes it.
                 let _ = self.disk.remove(&name);
                 Err(error)
             }
@@ -210,8 +210,8 @@ impl Log {
     }
 }
 
-/// What the head of a segment begins with.
+/// The first bytes of a segment's head.
 pub(super) const LOG_MAGIC: &[u8; 6] = b"AGSLOG";
 
-/// Room for a group that is kept for the next one.
+/// The largest buffer, in bytes, that is kept for the next group.
 const MAX_KEPT_BYTES: usize = 4 << 20;

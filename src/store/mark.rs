@@ -1,8 +1,9 @@
-//! How far the log has come, beside the log: what is missing at its end is known to be missing.
+//! Marks of how far the log has come, in a file beside it, which tell that records are missing at its end.
 //!
-//! A frame vouches for those before it, so damage in the middle of the log tells of itself; the end has nobody behind it. So after each
-//! group the number of its last record is written here, 12 bytes that are not synced by themselves: after a crash of the process all of them
-//! are there, after one of the machine some may not be. A mark that is there is true: what it names was acknowledged.
+//! A frame says which records before it were acknowledged, so damage in the middle of the log is found; the last frame has none
+//! after it. So after each group the number of its last record is written here, 12 bytes that are not synced: after a crash of the
+//! process all marks are there, after a crash of the machine some may be missing. A mark that is there is true: the record that it
+//! names was acknowledged.
 
 use std::io::{self, Read, Write};
 
@@ -10,24 +11,24 @@ use crc32c::crc32c;
 
 use super::disk::{Disk, DiskFile};
 
-/// The file of marks.
+/// The name of the file of marks.
 pub(super) const MARKS: &str = "end.marks";
 
-/// Bytes of one mark: the record's number, and a sum.
+/// Bytes of one mark: the number of a record, and its checksum.
 const MARK_BYTES: usize = 12;
 
 /// Bytes of marks after which the file begins anew.
 const MAX_BYTES: u64 = 4096;
 
-/// The marks, as they are written.
+/// The file of marks, open for writing.
 pub(super) struct Marks {
-    // `None`: the last write failed.
+    // `None` after a write that failed.
     file: Option<Box<dyn DiskFile>>,
     bytes: u64,
 }
 
 impl Marks {
-    /// Begins anew with the record that the log ends with now.
+    /// Begins a new file with a mark of `last`, the last record of the log.
     ///
     /// # Errors
     ///
@@ -40,7 +41,7 @@ impl Marks {
         Ok(Self { file: Some(file), bytes: MARK_BYTES as u64 })
     }
 
-    /// The record was acknowledged, and all before it. Where that cannot be written it is known of older ones.
+    /// Marks the records up to `last` as acknowledged. If that cannot be written, fewer records are known to be acknowledged.
     pub(super) fn set(&mut self, disk: &dyn Disk, last: u64) {
         let Some(file) = self.file.as_mut() else {
             if let Ok(anew) = Self::begin(disk, last) {
@@ -54,14 +55,14 @@ impl Marks {
             self.bytes = 0;
         }
         if written.and_then(|()| file.write_all(&mark(last))).is_err() {
-            // Half a mark would hide those behind it.
+            // Later marks would not be found after half a mark, so the next one begins a new file.
             self.file = None;
         }
         self.bytes += MARK_BYTES as u64;
     }
 }
 
-/// The last record that is known to have been acknowledged; 0: none is.
+/// The last record that a mark says was acknowledged; 0 if there is none.
 pub(super) fn last(disk: &dyn Disk) -> u64 {
     let mut bytes = Vec::new();
     let read = disk.open(MARKS).and_then(|mut file| file.read_to_end(&mut bytes));

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A record is acknowledged when its group has been written and, with `fsync`, is on disk. Records that a crash cuts
-//! off were never acknowledged; recovery gives back a prefix of the log that has every acknowledged one.
-//! What a file holds and how its damage is judged: [`record`], [`snapshot`], [`recover`].
+//! off were never acknowledged; recovery returns a prefix of the log that has every acknowledged one.
+//! The formats of the files are in [`record`] and [`snapshot`], and how damage is judged in [`recover`].
 
 mod budget;
 mod commit;
@@ -44,9 +44,9 @@ pub use snapshot::{KEPT, Section, Snapshot, SnapshotWriter};
 
 use self::log::Log;
 
-/// A directory that is recovered: what was found, and the log that goes on from there.
+/// A recovered directory, and the log that goes on from there.
 pub struct Opened {
-    /// What was found; to be replayed before anything is appended.
+    /// What was recovered; it is to be replayed before anything is appended.
     pub recovery: Recovery,
     log: Log,
     budget: Arc<Budget>,
@@ -54,11 +54,11 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Looks through the directory, mends the end of its log, and begins a new segment.
+    /// Reads the directory, mends the end of its log, and begins a new segment.
     ///
     /// # Errors
     ///
-    /// Fails if files cannot be read or written, are of another format, or miss what was acknowledged.
+    /// Fails if files cannot be read or written, are of another format, or miss acknowledged records.
     pub fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<Self, StoreError> {
         let recovery = Recovery::run(disk.as_ref(), options)?;
         let budget = Arc::new(Budget::new(options.max_bytes));
@@ -68,12 +68,12 @@ impl Opened {
         Ok(Self { recovery, log, budget, disk })
     }
 
-    /// Where it is.
+    /// The disk that the store is on.
     pub fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
     }
 
-    /// The bytes that it may have.
+    /// The budget of the store's bytes.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }

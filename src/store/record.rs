@@ -12,17 +12,17 @@
 //!       44..    payload
 //! ```
 //!
-//! Numbers are little-endian. The CRCs of a frame start from the salt in the name of its file, so that nobody who sends
-//! the bytes of a frame in a request has them taken for one. `acknowledged` is what tells damage from a cut: bytes that are no frame can be the torn end of
-//! a write that was never acknowledged, or acknowledged records that were damaged later. A whole frame after them
-//! whose `acknowledged` reaches them says which.
+//! Numbers are little-endian. The CRCs of a frame start from the salt in the name of its file, so that the bytes of a frame
+//! that somebody sends in a request are not taken for one. `acknowledged` tells damage from a torn write: bytes that are no
+//! frame can be the torn end of a write that was never acknowledged, or acknowledged records that were damaged later. They
+//! are the latter if a whole frame after them has an `acknowledged` that reaches them.
 
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 
 use crate::engine::span::Timestamp;
 
-/// What a payload is.
+/// The kind of a payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// A request as it was received.
@@ -31,22 +31,22 @@ pub enum Kind {
     Section,
     /// The end of a snapshot.
     End,
-    /// What a judge said.
+    /// The answer of a judge.
     Judged,
-    /// How far wall time is ahead of the time from here on: nanoseconds, 8 bytes, little-endian.
+    /// How far wall time is ahead of time from this record on: nanoseconds, 8 bytes, little-endian.
     Clock,
-    /// Something that a newer release writes.
+    /// A kind that only a newer release knows.
     Unknown(u32),
 }
 
-/// What is appended to the log.
+/// One entry of the log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
     /// When it arrived, by the time that timers go by.
     pub arrival: Timestamp,
-    /// What it is.
+    /// What its payload is.
     pub kind: Kind,
-    /// Its bytes.
+    /// The payload.
     pub payload: Bytes,
 }
 
@@ -61,11 +61,11 @@ pub(super) struct Frame {
 /// The head of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Head {
-    /// A file of this kind and a version that is known, with its number.
+    /// The head of a file of this kind and of the known version, with its number.
     Known(u64),
-    /// One of another version.
+    /// The head of a file of another version.
     Other(u16),
-    /// None, or a damaged one.
+    /// No head, or a damaged one.
     Bad,
 }
 
@@ -94,13 +94,13 @@ impl Kind {
 }
 
 impl Record {
-    /// Bytes of its frame; `None` if its payload is too long for one.
+    /// The size of its frame in bytes; `None` if its payload is too long for one.
     pub(super) fn frame_bytes(&self) -> Option<u64> {
         let payload = u32::try_from(self.payload.len()).ok()?;
         Some(u64::from(payload) + FRAME_HEAD as u64)
     }
 
-    /// Writes its frame behind `out`. The payload must fit a frame.
+    /// Appends its frame to `out`. The payload must fit in a frame.
     pub(super) fn encode(&self, salt: u32, seq: u64, acknowledged: u64, out: &mut Vec<u8>) {
         let mut head = [0; FRAME_HEAD];
         head[..4].copy_from_slice(FRAME_MAGIC);
@@ -118,7 +118,7 @@ impl Record {
     }
 }
 
-/// The frame at byte `at` and where it ends; `None` if none is there whole.
+/// The frame at byte `at` and where it ends; `None` if there is no whole frame.
 pub(super) fn frame(salt: u32, bytes: &Bytes, at: usize) -> Option<(Frame, usize)> {
     let head = bytes.get(at..at.checked_add(FRAME_HEAD)?)?;
     if &head[..4] != FRAME_MAGIC || crc32c_append(salt, &head[8..]) != u32_at(head, 4) {
@@ -181,7 +181,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// The version of the files, the same for log and snapshots; what a frame holds may grow by kinds.
+/// The version of the files, the same for log and snapshots; a new kind of record needs no new version.
 pub(super) const VERSION: u16 = 10;
 
 /// Bytes of the head of a file.

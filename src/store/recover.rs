@@ -1,10 +1,10 @@
-//! The start: the newest snapshot that is whole, and the records after it.
+//! Recovery at the start: the newest snapshot that is whole, and the records after it.
 //!
 //! Every record of the log is checked before any is replayed. Where bytes are no frame, or records are missing:
 //!
-//! - If a later frame, or a mark of where the log ended, tells that the missing records were acknowledged, they are damaged: an error that says where, or,
-//!   with `damaged_records = "skip"`, a count.
-//! - If none does, it is the end of what a crash let through. It was never acknowledged, and is cut off.
+//! - If a later frame, or a mark of where the log ended, tells that the missing records were acknowledged, they are damaged:
+//!   this is an error that says where, or, with `damaged_records = "skip"`, a count.
+//! - If neither does, a crash interrupted the write. The records were never acknowledged, and are cut off.
 //!
 //! Damage to records that the snapshot holds does not matter. Nothing is removed before what replaces it is safe, and
 //! every step can be done again, so a crash during recovery is a crash like any other.
@@ -21,23 +21,23 @@ use super::options::{DamagedRecords, Durability, StoreOptions};
 use super::record::{FILE_HEAD, Frame, Head, Kind, Record, VERSION, frame, next_frame, read_head};
 use super::snapshot::{self, Snapshot};
 
-/// What was found, and what was done about it.
+/// A recovered directory: its snapshot, its log, and what was mended.
 pub struct Recovery {
     /// The newest snapshot that is whole.
     pub snapshot: Option<Snapshot>,
-    /// What there was to mend.
+    /// The damage that was found.
     pub found: Found,
     segments: Vec<Segment>,
     base: u64,
     next: u64,
 }
 
-/// What recovery came across.
+/// Counts of the damage that recovery found.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Found {
-    /// Snapshots that were not whole; an older one was taken, or all of the log.
+    /// Snapshots that were not whole; an older one was used, or the whole log.
     pub bad_snapshots: u64,
-    /// Bytes at the end of the log that were cut off: never acknowledged.
+    /// Bytes that were cut off at the end of the log; they were never acknowledged.
     pub cut_bytes: u64,
     /// Acknowledged records that could not be read and were left out.
     pub lost_records: u64,
@@ -59,12 +59,12 @@ struct Gap {
     last: u64,
 }
 
-/// What a look through the log has come to.
+/// The result of reading through the log.
 #[derive(Default)]
 struct Survey {
     gaps: Vec<Gap>,
     next: u64,
-    // What later frames vouch for, and these or the marks.
+    // The last record that was acknowledged, according to later frames, and according to these or the marks.
     vouched_by_frames: u64,
     vouched: u64,
 }
@@ -76,11 +76,11 @@ impl Recovery {
         let snapshot = snapshot::newest(disk, &mut found.bad_snapshots)?;
         let base = snapshot.as_ref().map_or(0, |snapshot| snapshot.seq);
         let mut segments = segments(disk)?;
-        // A segment whose successor begins by then has nothing to replay.
+        // A segment has nothing to replay if the next one begins at the record after the snapshot or before.
         let first = segments.partition_point(|segment| segment.first <= base.saturating_add(1));
         let old = first.saturating_sub(1);
         let mut survey = survey(disk, &segments[old..], base)?;
-        // Without syncs a crash of the machine may take the end of the log; then nobody can have it restored.
+        // Without syncs a crash of the machine may lose the end of the log, and nobody can restore it; this is counted, not refused.
         let refuses = options.damaged_records == DamagedRecords::Refuse;
         let marked = mark::last(disk);
         let is_synced = options.durability == Durability::Fsync;
@@ -104,7 +104,7 @@ impl Recovery {
             found.lost_records += last - gap.first + 1;
         }
         if let Some(last) = segments.last() {
-            // It may be in the system's memory alone, and what is written from here on vouches for it.
+            // Synced here, as its end may be in the system's memory alone, and later frames will say that it was acknowledged.
             let name = last.name();
             disk.truncate(&name, last.bytes).map_err(StoreError::write(disk.path(&name)))?;
         }
@@ -124,7 +124,7 @@ impl Recovery {
         Replay { disk, segments, after: self.base, at: None }
     }
 
-    /// Takes the snapshot, which need not be held while the log is replayed.
+    /// Takes the snapshot out, so that it is not held while the log is replayed.
     pub fn take_snapshot(&mut self) -> Option<Snapshot> {
         self.snapshot.take()
     }
@@ -199,7 +199,7 @@ fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, St
                     known: VERSION,
                 });
             }
-            // It was begun when all before it were acknowledged.
+            // A segment is begun when all records before it are acknowledged.
             Head::Known(first) => {
                 survey.expect(number, FILE_HEAD, first, first.saturating_sub(1));
             }
@@ -230,7 +230,7 @@ fn survey(disk: &dyn Disk, segments: &[Segment], base: u64) -> Result<Survey, St
 }
 
 impl Survey {
-    /// Takes up to which record the log should go, by its marks; returns whether it ends before.
+    /// Takes in the record up to which the log should go by its marks; returns whether the log ends before it.
     fn end_at(&mut self, marked: u64, segments: &[Segment]) -> bool {
         self.vouched = self.vouched_by_frames.max(marked);
         let ends_early = marked >= self.next;
@@ -247,23 +247,23 @@ impl Survey {
         ends_early
     }
 
-    /// Takes that all records before `seq` should have been found before `(segment, offset)`.
+    /// Notes a gap if records before `seq`, which is at byte `offset` of `segment`, were not found; and what was acknowledged.
     fn expect(&mut self, segment: usize, offset: usize, seq: u64, acknowledged: u64) {
         self.vouched_by_frames = self.vouched_by_frames.max(acknowledged);
         if seq > self.next {
-            // Bytes without a frame at the end of the segment before this one tell where.
+            // Bytes without a frame at the end of the previous segment are where the gap begins.
             let open = self.gaps.pop_if(|gap| gap.last == u64::MAX);
             let (segment, offset) = open.map_or((segment, offset), |gap| (gap.segment, gap.offset));
             self.gaps.push(Gap { segment, offset, first: self.next, last: seq - 1 });
             self.next = seq;
         } else if seq == self.next {
-            // Bytes behind the last frame of a segment that lack nothing.
+            // Bytes after the last frame of a segment are no gap, as no record is missing.
             self.gaps.pop_if(|gap| gap.last == u64::MAX);
         }
     }
 }
 
-/// Cuts the log off at a byte of a segment, and all that follows; returns how many bytes went.
+/// Cuts off the log from a byte of a segment on; returns how many bytes were removed.
 fn cut(
     disk: &dyn Disk,
     segments: &mut Vec<Segment>,
@@ -271,7 +271,7 @@ fn cut(
     offset: usize,
 ) -> Result<u64, StoreError> {
     let mut gone = 0;
-    // The last one first: what is left is a log at any time.
+    // The last segment first, so that what is left is a log at any time.
     while segments.len() > at + 1 {
         let Some(segment) = segments.pop() else { break };
         let name = segment.name();

@@ -1,12 +1,12 @@
-//! What left memory and may be wanted again: files of one shard's, written to their end and never changed.
+//! The sessions that were evicted to disk: files of one shard, which are only appended to.
 //!
 //! ```text
-//! away-{shard}-{number}:  a head as the log's, then bytes of one after the other
+//! away-{shard}-{number}:  a head as the log's, then the bytes of one session after the other
 //! ```
 //!
-//! Where each is, with its CRC-32C, is known to whoever put it there, who saves that with the rest of its state. So a file is
-//! synced before a snapshot may name it, and goes when nothing in it is needed and no snapshot that is kept can name it. A start
-//! goes on with a new file.
+//! The stage that evicts a session knows its place and its CRC-32C, and saves them with the rest of its state. So a file is
+//! synced before a snapshot may name it, and is removed when nothing in it is needed and no snapshot that is kept can name it.
+//! A start goes on with a new file.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -26,30 +26,30 @@ pub struct FileSessionStore {
     shard: usize,
     file_bytes: u64,
     files: BTreeMap<u64, Stored>,
-    // The last one, as long as it is written to.
+    // The file that is written to, with its number.
     open: Option<(u64, Box<dyn DiskFile>)>,
-    // Files that are not synced and not written to any more.
+    // Full files that are not synced yet.
     closed: Vec<Box<dyn DiskFile>>,
-    // A sync failed: nothing is known of what is on disk.
+    // Whether a sync failed: then nothing is known of what is on disk.
     failed: bool,
 }
 
-/// A file.
+/// What is known of one file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stored {
     bytes: u64,
-    /// Things in it that are needed.
+    /// Sessions in it that are needed.
     live: u64,
-    /// How many snapshots were finished when none that began later could name it.
+    /// How many snapshots were finished when nothing in it was needed; those that began later cannot name it.
     needless: Option<u64>,
 }
 
 impl FileSessionStore {
-    /// The session store of a shard, of which a snapshot names these places.
+    /// Opens the session store of a shard; `places` are those that a snapshot names.
     ///
     /// # Errors
     ///
-    /// Fails if files cannot be listed, or a later release wrote one that is needed.
+    /// Fails if files cannot be listed, or if one that is needed has another format.
     pub fn open(
         disk: Arc<dyn Disk>,
         budget: Arc<Budget>,
@@ -64,7 +64,7 @@ impl FileSessionStore {
                 budget.add_away(bytes);
             }
         }
-        // A file that is gone is known as well: its number is not taken again.
+        // A file that is missing is listed as well, so that its number is not used again.
         places.for_each(|place| files.entry(place.file).or_default().live += 1);
         let session_store = Self {
             disk,
@@ -94,7 +94,7 @@ impl FileSessionStore {
         format!("{}{number:012}", prefix(self.shard))
     }
 
-    /// Appends to the file that is written to, or begins one.
+    /// Appends to the open file, or to a new one; returns the file's number and where the bytes begin in it.
     fn append(&mut self, bytes: &[u8]) -> io::Result<(u64, u64)> {
         let full = |file: &Stored| file.bytes >= self.file_bytes;
         if self.open.as_ref().is_some_and(|(number, _)| self.files.get(number).is_none_or(full)) {
@@ -112,10 +112,10 @@ impl FileSessionStore {
         Ok((*number, at))
     }
 
-    /// Begins a file.
+    /// Creates the next file to write to.
     fn begin(&mut self) -> io::Result<()> {
         let number = self.files.last_key_value().map_or(1, |(last, _)| last + 1);
-        // Whatever comes of it, the number is taken.
+        // Even if the file cannot be created, its number is not used again.
         self.files.insert(number, Stored::default());
         let mut file = self.disk.create(&self.name(number))?;
         file.write_all(&head(AWAY_MAGIC, self.shard as u64))?;
@@ -125,7 +125,7 @@ impl FileSessionStore {
         Ok(())
     }
 
-    /// What comes next goes into another file.
+    /// Closes the open file, so that the next session goes into another.
     fn close(&mut self) {
         self.closed.extend(self.open.take().map(|(_, file)| file));
     }
@@ -137,7 +137,7 @@ impl FileSessionStore {
         Ok(())
     }
 
-    /// Removes files that no snapshot names which is kept, and notes which ones none will name from here on.
+    /// Removes the files that no kept snapshot can name, and notes which files the next snapshots will not name.
     fn tidy(&mut self) {
         let needless =
             |(number, _): &(u64, _)| self.files.get(number).is_some_and(Stored::is_needless);
@@ -167,7 +167,7 @@ impl FileSessionStore {
 }
 
 impl Stored {
-    /// Whether there is nothing in it that is needed.
+    /// Whether nothing in the file is needed.
     fn is_needless(&self) -> bool {
         self.live == 0
     }
@@ -188,7 +188,7 @@ impl SessionStore for FileSessionStore {
                 Some(SessionPlace { file: number, at, bytes: length, sum: crc32c::crc32c(bytes) })
             }
             Err(error) => {
-                // What the file ends with is not known: the next one goes into another.
+                // It is not known what the file ends with, so the next session goes into another.
                 self.close();
                 tracing::error!(%error, "a session cannot be put on disk");
                 None
@@ -232,12 +232,12 @@ fn prefix(shard: usize) -> String {
     format!("away-{shard}-")
 }
 
-/// The number of a file of this shard.
+/// The number in the name of a file, if the file is this shard's.
 fn number_of(name: &str, shard: usize) -> Option<u64> {
     name.strip_prefix(&prefix(shard))?.parse().ok()
 }
 
-/// What the head of a file begins with.
+/// The first bytes of a file's head.
 const AWAY_MAGIC: &[u8; 6] = b"AGAWAY";
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Snapshots: the state after a record of the log, in named sections.
 //!
-//! A head as the log's, with the sequence number; then frames of kind `Section`, a piece each (length of the name, name,
-//! bytes), pieces of one section in order; then one of kind `End`. A snapshot is written under another name, synced,
-//! and only then given its own: one that has its name is whole, unless the disk lost something, and then it is left
-//! for the one before it.
+//! A file has a head as the log's, with the sequence number; then frames of kind `Section`, a piece each (length of the name,
+//! name, bytes), the pieces of one section in order; then a frame of kind `End`. A snapshot is written under another name,
+//! synced, and only then given its own. So a snapshot of that name is whole, unless the disk lost something; then the one
+//! before it is used.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use crate::engine::span::Timestamp;
 /// A snapshot that was read.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Snapshot {
-    /// The record after which this was the state; it may have some of what follows.
+    /// The record after which this was the state, which may include some later records.
     pub seq: u64,
     /// The sections by name.
     pub sections: BTreeMap<String, Vec<u8>>,
@@ -31,11 +31,11 @@ pub struct Snapshot {
 pub struct Section {
     /// Its name, of at most 255 bytes.
     pub name: String,
-    /// What it holds.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// A snapshot that is being written. Dropped before its end it is none.
+/// A snapshot that is being written. If it is dropped before it is finished, it is removed.
 pub struct SnapshotWriter {
     disk: Arc<dyn Disk>,
     budget: Arc<Budget>,
@@ -77,8 +77,8 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Ends it: from here on it is the newest. Of the older ones the newest stays, if `keep` is more than one; returns
-    /// the sequence number up to which the log is not needed any more.
+    /// Finishes the snapshot, which is the newest from then on, and removes all but the newest `keep`. Returns the sequence number
+    /// up to which the log is not needed.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl SnapshotWriter {
         self.disk.rename(&part_name(self.seq), &name(self.seq))?;
         self.finished = true;
         self.disk.sync_names()?;
-        // It is safe: now older ones can go.
+        // The new snapshot is safe, so older ones can be removed.
         let mut seqs: Vec<u64> =
             list(self.disk.as_ref())?.into_iter().map(|(seq, _)| seq).collect();
         seqs.sort_unstable_by(|a, b| b.cmp(a));
@@ -101,7 +101,7 @@ impl SnapshotWriter {
         let sizes = list(self.disk.as_ref())?.into_iter().map(|(_, bytes)| bytes);
         self.budget.set_snapshots(sizes.sum());
         self.budget.add_finished();
-        // With one snapshot alone the log from its beginning is the second source.
+        // While there are fewer snapshots than `keep`, the whole log is the second source.
         Ok(if seqs.len() < keep { 0 } else { seqs.last().copied().unwrap_or(0) })
     }
 
@@ -117,13 +117,13 @@ impl SnapshotWriter {
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // Room for others; should it stay, the next start removes it.
+            // This makes room; if it fails, the next start removes the file.
             let _ = self.disk.remove(&part_name(self.seq));
         }
     }
 }
 
-/// The newest snapshot that is whole; those that are not are counted.
+/// Reads the newest snapshot that is whole; adds the number of those that are not to `bad`.
 pub(super) fn newest(disk: &dyn Disk, bad: &mut u64) -> Result<Option<Snapshot>, StoreError> {
     let listed = list(disk).map_err(StoreError::read(disk.path("")))?;
     for (seq, _) in listed.into_iter().rev() {
@@ -143,7 +143,7 @@ pub(super) fn newest(disk: &dyn Disk, bad: &mut u64) -> Result<Option<Snapshot>,
     Ok(None)
 }
 
-/// Bytes of all snapshots. What was left of one that was never finished goes.
+/// The bytes of all snapshots. Removes the files of snapshots that were never finished.
 pub(super) fn bytes(disk: &dyn Disk) -> Result<u64, StoreError> {
     let files = disk.list().map_err(StoreError::read(disk.path("")))?;
     let mut sum = 0;
@@ -204,14 +204,14 @@ fn seq_of(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Snapshots that are kept: the second is there for when the first cannot be read.
+/// How many snapshots are kept: if the newest cannot be read, the other one is.
 pub const KEPT: usize = 2;
 
-/// What the head of a snapshot begins with.
+/// The first bytes of a snapshot's head.
 const SNAPSHOT_MAGIC: &[u8; 6] = b"AGSNAP";
 
 const PREFIX: &str = "snapshot-";
 const PART: &str = ".part";
 
-/// Bytes of a section in one frame, at most.
+/// The most bytes of a section in one frame.
 const PIECE_BYTES: usize = 1 << 20;

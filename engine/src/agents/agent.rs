@@ -1,4 +1,4 @@
-//! One agent as its shards tell of it: the panes of each, and the windows that they add up to.
+//! One agent as its shards tell it: the panes of each shard, and the windows that they add up to.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crate::window::{PANES, Window};
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     pub(super) shards: BTreeMap<u32, Shard>,
-    // By width; 0 is everything.
+    // By width of their panes; 0 is the window of everything.
     pub(super) windows: BTreeMap<u64, Window>,
-    // Present once something was said of a run.
+    // Present once a run was told.
     pub(super) runs: Option<Box<AgentRuns>>,
 }
 
-/// What one shard has said of it.
+/// What one shard has told of an agent.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     pub(super) revision: u64,
-    // By width and index, under the revision that told it. Invariant: the sum over shards is in `windows`.
+    // By width and index, each with the revision that told it. Invariant: the sum over shards is in `windows`.
     panes: BTreeMap<(u64, u64), (u64, PaneSum)>,
     // The rest of the newest update, without its panes.
     pub(super) rest: SessionUpdate,
@@ -33,13 +33,13 @@ impl Agent {
         self.shards.is_empty() && self.runs.is_none()
     }
 
-    /// Whether time can change it.
+    /// Whether it can change as time passes.
     pub(super) fn has_panes_or_runs(&self) -> bool {
         self.runs.is_some()
             || self.shards.values().any(|shard| shard.panes.keys().any(|(width, _)| *width > 0))
     }
 
-    /// Whether it is certain that something is its own.
+    /// Whether something is certain to be this agent's: a run, or a trace.
     pub(super) fn is_certain(&self) -> bool {
         self.runs.is_some() || self.shards.values().any(|shard| !shard.rest.uncertain)
     }
@@ -49,7 +49,7 @@ impl Agent {
         self.shards.values().any(|shard| !shard.rest.silences.open.is_empty())
     }
 
-    /// Replaces one pane of one shard under a revision; one without traces and sessions is deleted, and one that is in no window.
+    /// Replaces one pane of one shard under a revision; deletes it if it has neither traces nor sessions, or is in no window.
     pub(super) fn replace(&mut self, number: u32, revision: u64, pane: PaneSum, wall: Timestamp) {
         let key = (pane.width_nanos, pane.index);
         let shard = self.shards.entry(number).or_default();
@@ -63,7 +63,7 @@ impl Agent {
         }
     }
 
-    /// Lets go of what a shard told under a lower revision; returns whether there was any.
+    /// Drops what a shard told under a lower revision; returns whether there was any.
     pub(super) fn began(&mut self, number: u32, revision: u64) -> bool {
         let Some(shard) = self.shards.get_mut(&number) else { return false };
         if shard.revision < revision {
@@ -80,7 +80,7 @@ impl Agent {
         !old.is_empty()
     }
 
-    /// Takes back all that a shard has said.
+    /// Drops all that a shard has told.
     pub(super) fn forget(&mut self, number: u32) {
         let Some(shard) = self.shards.remove(&number) else { return };
         for ((width, _), (_, pane)) in shard.panes {
@@ -90,8 +90,8 @@ impl Agent {
         }
     }
 
-    /// Lets panes go that are in no window any more, or, after the wall clock was set back, not yet; returns whether there
-    /// were any.
+    /// Drops panes that are in no window any more, or, after the wall clock was set back, not yet; returns whether there were
+    /// any.
     pub(super) fn expire(&mut self, wall: Timestamp) -> bool {
         let mut any = false;
         for shard in self.shards.values_mut() {

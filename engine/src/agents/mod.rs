@@ -1,8 +1,8 @@
-//! Stage 3: what the shards know of each agent becomes one set of numbers.
+//! Stage 3: merges what the shards know of each agent into one set of numbers.
 //!
 //! Every shard of the session stage sends, for each agent, full replacements of the panes that changed; this
-//! stage keeps the newest of each and the sum over shards. Sums are integers, so the numbers are the same bits
-//! whatever the number of shards.
+//! stage keeps the newest of each pane and the sum over shards. Sums are integers, so the numbers are the same
+//! bits for any number of shards.
 
 mod agent;
 
@@ -36,10 +36,10 @@ use crate::window::{Window, last_traces, pane_width, window_begin, window_name};
 /// The service name of the series that agents over `max_agents` share.
 pub const OVERFLOW: &str = "__overflow__";
 
-/// What a report about an agent as a whole is called: its present level is usual. The label names a stream; without one it is all.
+/// The name of a report that says that an agent's present level is the usual one. Its label names a stream; without one: all.
 pub const BASELINE: &str = "baseline";
 
-/// How agents are summed up, all of it.
+/// The options of the agent stage.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentsOptions {
     /// Windows and bounds.
@@ -48,9 +48,9 @@ pub struct AgentsOptions {
     pub tasks: TaskOptions,
     /// The agent reliability score.
     pub ars: ArsOptions,
-    /// Versions compared.
+    /// How versions are compared.
     pub drift: DriftOptions,
-    /// Drops.
+    /// How drops are found.
     pub drops: DropOptions,
     /// How tenants share the bounds.
     pub shares: Shares,
@@ -64,7 +64,7 @@ pub struct Agents {
     options: AgentOptions,
     // By name.
     windows: Vec<(Arc<str>, Duration)>,
-    // What the window of everything is called, and that of the last traces.
+    // Names of the window over everything and of that over the last traces.
     all: Arc<str>,
     last: Arc<str>,
     tasks: TaskOptions,
@@ -74,42 +74,42 @@ pub struct Agents {
     shares: Shares,
     judging: Option<JudgeRules>,
     agents: BTreeMap<AgentKey, Agent>,
-    // Agents with series of their own, first come; at most `max_agents`.
+    // Agents with series of their own, the first that came; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
-    // Those of them of which nothing is certain: they make way for others.
+    // Exported agents of which nothing is certain: they make way for others.
     uncertain: BTreeSet<AgentKey>,
-    // Agents that made way since the last call of `drain`.
+    // Agents that lost their series to others since the last call of `drain`.
     ousted: BTreeSet<AgentKey>,
     dirty: BTreeSet<AgentKey>,
-    // Those of them of which more sessions run away since they were taken.
+    // Dirty agents of which more sessions run away since their last update was taken.
     urgent: BTreeSet<AgentKey>,
-    // Something changed of an agent without series of its own.
+    // Whether an agent without series of its own has changed.
     overflowed: bool,
     now: Timestamp,
-    // How far wall time is ahead of it.
+    // How far wall time is ahead of `now`.
     shift: WallShift,
-    // Until when no pane has to go, by wall time.
+    // Wall time until which no pane expires.
     edge: Timestamp,
     counts: Counts,
 }
 
-/// The stage as it is written down. What it has of the shards is not: they say it again.
+/// The stage in a snapshot. What the shards told is left out: they tell it again.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<A, D> {
     exported: Vec<AgentKey>,
     agents: Vec<(AgentKey, A)>,
-    // Traces told it once: no shard can say it again.
+    // Follows from what was told of each trace once: no shard can tell it again.
     drops: D,
     now: Timestamp,
 }
 
-/// What no shard can say again of an agent.
+/// What no shard can tell again of an agent.
 #[derive(Debug, Deserialize, Serialize)]
 struct SavedAgent<R> {
     runs: Option<R>,
 }
 
-/// The stage that was read back.
+/// The stage, read from a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns>, SavedDrops>);
@@ -144,7 +144,7 @@ impl Agents {
         }
     }
 
-    /// Takes what a shard says of an agent, unless a newer word of that shard is held.
+    /// Applies what a shard tells of an agent, unless a newer update of that shard was applied.
     pub fn handle(&mut self, mut update: SessionUpdate, now: Timestamp) {
         self.now = self.now.max(now);
         let wall = self.wall();
@@ -186,7 +186,7 @@ impl Agents {
         if self.export(&key, is_certain) {
             self.drops.tell(&key, done, self.shift);
         } else {
-            // What shares its series with others has no usual level of its own.
+            // An agent that shares its series with others has no usual level of its own.
             self.counts.add_many("drops", "overflow", done.len() as u64);
         }
         if has_learned {
@@ -200,13 +200,13 @@ impl Agents {
         self.dirty.insert(key);
     }
 
-    /// Counts the traces that were told, in the order in which they arrived: which of them were told together must not matter.
+    /// Has drops count the traces that were told, in the order in which they arrived, whichever were told together.
     pub fn settle(&mut self) {
         let after = self.drops.settle(&self.drift, &mut self.counts);
         self.dirty.extend(after.into_iter().filter(|key| self.agents.contains_key(key)));
     }
 
-    /// A shard has told everything that it holds, all of it under this revision or a higher one: the rest is no more.
+    /// Drops what a shard told under a lower revision: it has told everything that it holds under this one or a higher one.
     pub fn began(&mut self, shard: u32, revision: u64) {
         for (key, agent) in &mut self.agents {
             if agent.began(shard, revision) {
@@ -220,7 +220,7 @@ impl Agents {
         self.agents.keys()
     }
 
-    /// What outlives the process; what was told must be settled.
+    /// The stage for a snapshot; must be settled.
     pub fn save(&self) -> impl Serialize + '_ {
         let agents = self.agents.iter().map(|(key, agent)| {
             let runs = agent.runs.as_ref().map(|runs| runs.save());
@@ -234,8 +234,8 @@ impl Agents {
         }
     }
 
-    /// Takes over what an earlier process held; everything counts as changed. The shards have to say the rest
-    /// before the next [`Agents::drain`].
+    /// Takes over the agents of a snapshot; all of them count as changed. The shards have to tell the rest before the next
+    /// [`Agents::drain`].
     pub fn restore(&mut self, saved: SavedAgents) {
         let Saved { exported, agents, drops, now } = saved.0;
         self.drops.restore(drops);
@@ -252,7 +252,7 @@ impl Agents {
         }
     }
 
-    /// Takes what somebody reported of a run, whether or not the agent has traces, or of an agent.
+    /// Applies a report about a run, whether or not the agent has traces, or about an agent.
     pub fn report(&mut self, report: Report, now: Timestamp) {
         self.now = self.now.max(now);
         match &report.target {
@@ -268,9 +268,9 @@ impl Agents {
         }
     }
 
-    /// Takes the present level of an agent for the usual one.
+    /// Accepts the present level of an agent as the usual one.
     fn accept(&mut self, agent: &AgentKey, report: &Report) {
-        // What came before it counts before it.
+        // Traces that came before the report count before it.
         self.settle();
         let stream = report.label.as_deref();
         if &*report.name != BASELINE || stream.is_some_and(|name| Stream::named(name).is_none()) {
@@ -283,9 +283,9 @@ impl Agents {
         }
     }
 
-    /// Notes that something of these agents was rolled out.
+    /// Remembers a deployment of these agents.
     fn deploy(&mut self, agents: &AgentKey, report: &Report) {
-        // What came before it counts before it.
+        // Traces that came before the report count before it.
         self.settle();
         let deployment = Deployment::of(agents, report, self.shift.wall(self.now));
         let is_new = self.drops.deploy(&deployment, self.now, &self.shares, &mut self.counts);
@@ -311,7 +311,7 @@ impl Agents {
         let runs = agent
             .runs
             .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
-        // The first time that somebody says so, as it is of a session.
+        // Only the first outcome of a run counts, as with a session.
         let is_first = tells_outcome(&report) && !runs.has_outcome(target);
         let outcome = is_first.then(|| DoneTrace {
             at_unix_nano: self.shift.wall(self.now).0,
@@ -329,8 +329,8 @@ impl Agents {
         self.dirty.insert(key);
     }
 
-    /// Gives an agent, of which something is certain or nothing is, series of its own, while there is room or one of which nothing is
-    /// certain can make way for it; returns whether it has.
+    /// Gives an agent series of its own while there is room; an agent of which something is certain may take those of one of which
+    /// nothing is. Returns whether it has series of its own.
     fn export(&mut self, key: &AgentKey, is_certain: bool) -> bool {
         if !self.exported.contains(key) {
             let is_full = self.exported.len() >= self.options.max_agents;
@@ -353,7 +353,8 @@ impl Agents {
         true
     }
 
-    /// Takes its series from the last agent of which nothing is certain, of this tenant or of any; returns whether there was one.
+    /// Takes the series from the last agent of which nothing is certain: one of this tenant, else, if `of_any`, one of any tenant.
+    /// Returns whether there was one.
     fn oust(&mut self, tenant: &str, of_any: bool) -> bool {
         let of_tenant = self.uncertain.range(first_of(tenant)..);
         let of_tenant = of_tenant.take_while(|key| key.tenant == tenant).last();
@@ -365,13 +366,13 @@ impl Agents {
         self.ousted.insert(last)
     }
 
-    /// Whether a tenant has all the agents that it gets, by a list that begins with its own.
+    /// Whether a tenant has as many agents as it may; `agents` begins with its own.
     fn is_at_quota<'a>(&self, tenant: &str, agents: impl Iterator<Item = &'a AgentKey>) -> bool {
         let quota = self.shares.quota(tenant_hash(Some(tenant)), self.options.max_agents);
         agents.take_while(|key| key.tenant == tenant).nth(quota - 1).is_some()
     }
 
-    /// The next edge of a pane, while there is anything to expire.
+    /// The time of the next edge of a pane, while there is anything to expire.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let next = self.next_edge()?;
         let pane = self.agents.values().any(Agent::has_panes_or_runs).then_some(next);
@@ -395,8 +396,7 @@ impl Agents {
         self.shift.wall(self.now)
     }
 
-    /// From here on wall time is ahead of the time by `shift`: the wall clock was set. No timer moves; what is then in no window
-    /// goes.
+    /// Sets how far wall time is ahead of time, after the wall clock was set. No timer moves; what is then in no window is dropped.
     pub fn shift_to(&mut self, shift: WallShift) {
         let is_back = shift < self.shift;
         if shift == self.shift {
@@ -412,7 +412,7 @@ impl Agents {
         self.handle_timeout(self.now);
     }
 
-    /// Lets panes go that are in no window any more.
+    /// Drops the panes and runs that have expired.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
         let wall = self.wall();
@@ -435,12 +435,13 @@ impl Agents {
         }
     }
 
-    /// Takes what has changed since the last call, in the order of names.
+    /// Takes the updates of the agents that have changed since the last call, in the order of their keys.
     pub fn drain(&mut self) -> Vec<AgentUpdate> {
         self.drain_some(usize::MAX)
     }
 
-    /// Likewise, of so many agents at most; none once all that changed was taken.
+    /// Takes the updates of at most `most` agents that have changed, and that of the shared series with the last of them; none
+    /// once all were taken.
     pub fn drain_some(&mut self, most: usize) -> Vec<AgentUpdate> {
         self.settle();
         let mut updates = Vec::new();
@@ -462,12 +463,12 @@ impl Agents {
         updates
     }
 
-    /// Whether something changed that people are paged for: more sessions of an agent run away.
+    /// Whether more sessions of an agent run away, which people are paged for.
     pub fn is_urgent(&self) -> bool {
         !self.urgent.is_empty()
     }
 
-    /// As [`Agents::drain_some`], of the agents of which something is urgent.
+    /// Takes the updates of at most `most` agents of which more sessions run away.
     pub fn drain_urgent(&mut self, most: usize) -> Vec<AgentUpdate> {
         self.settle();
         let mut updates = Vec::new();
@@ -480,7 +481,7 @@ impl Agents {
         updates
     }
 
-    /// What has changed of an agent that has series of its own, or had.
+    /// The update of an agent that has series of its own, or had.
     fn take(&mut self, key: AgentKey) -> Option<AgentUpdate> {
         let is_ousted = self.ousted.remove(&key);
         let is_exported = self.exported.contains(&key);
@@ -507,7 +508,7 @@ impl Agents {
         Some(update)
     }
 
-    /// A new version is as silent as the other versions of its agent are, until enough of its own traces are known.
+    /// Adds the silences of an agent's other versions to those of a new one that has too few traces to know what is usual.
     fn lend_silences(&self, key: &AgentKey, update: &mut AgentUpdate) {
         if update.silences.open.is_empty() || update.silences.knows_enough() {
             return;
@@ -517,14 +518,14 @@ impl Agents {
         update.view.traces_stalled = update.silences.stalled();
     }
 
-    /// The other versions of an agent.
+    /// The other versions of an agent, in the same environment.
     fn others<'a>(&'a self, key: &'a AgentKey) -> impl Iterator<Item = (&'a AgentKey, &'a Agent)> {
         let named = self.agents.range(key.before_versions()..);
         let named = named.take_while(|(other, _)| other.is_called_as(key));
         named.filter(move |(other, _)| *other != key && other.environment == key.environment)
     }
 
-    /// What could not be used, and how often a bound bit.
+    /// Counts of what could not be used, and of what was over a bound.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -536,7 +537,7 @@ impl Agents {
 
     /// The numbers of one agent, or of several that share their series.
     fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentUpdate {
-        // Mostly there is one, and its windows are what is shown.
+        // Mostly there is one agent, whose windows are used as they are.
         let mut windows: Few<u64, Cow<'_, Window>> = Few::with_capacity(self.windows.len() + 1);
         for (width, window) in agents.iter().flat_map(|agent| &agent.windows) {
             match windows.get_mut(width) {
@@ -572,7 +573,7 @@ impl Agents {
     }
 }
 
-/// Before all agents of a tenant.
+/// The key that sorts before all agents of a tenant.
 fn first_of(tenant: &str) -> AgentKey {
     AgentKey { tenant: tenant.to_owned(), ..AgentKey::default() }
 }

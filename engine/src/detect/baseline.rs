@@ -12,40 +12,40 @@ pub(super) struct Tally {
     pub(super) sum: f64,
 }
 
-/// The past, of which the older part counts less.
+/// The past of a stream; its older part counts less.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Baseline {
     count: f64,
     sum: f64,
     after: [After; CELLS],
     decayed: Timestamp,
-    // Values that it took itself: a version begins with those of the one before it.
+    // Values that were not handed on from the version before.
     own: u64,
-    // There was once enough of it.
+    // Whether it once had enough values.
     established: bool,
 }
 
-/// Values since the baseline last took any, which it takes once no evidence is up.
+/// Values that the baseline has not taken yet: it takes them while there is no evidence of a change.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Pending {
     pub(super) all: Tally,
     after: [Tally; CELLS],
 }
 
-/// Values that came after much the same.
+/// The sum of the values of one cell.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct After {
     count: f64,
     sum: f64,
 }
 
-/// How often a value is bad after others.
+/// The level of values after others like them.
 struct Follow {
     mean: f64,
     count: f64,
 }
 
-/// The last values, as far as they tell of the next: whether each was bad, the last one in the lowest bit.
+/// The last eight values: whether each was bad, the last one in the lowest bit.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(super) struct Recent(u8);
@@ -60,14 +60,14 @@ impl Tally {
         Self { count: self.count.saturating_sub(other.count), sum: (self.sum - other.sum).max(0.0) }
     }
 
-    /// Their mean in `[0,1]`; 0 of none.
+    /// Their mean in `[0,1]`; 0 if there are none.
     pub(super) fn mean(self) -> f64 {
         (self.sum / self.count.max(1) as f64).clamp(0.0, 1.0)
     }
 }
 
 impl Baseline {
-    /// The usual level, in `[0,1]`; without a past nearly the level of the objective.
+    /// The usual level, in `[0,1]`; with little past, near the level of the objective.
     pub(super) fn level(&self, objective: f64) -> f64 {
         ((self.sum + PRIOR * objective) / (self.count + PRIOR)).clamp(0.0, 1.0)
     }
@@ -78,8 +78,8 @@ impl Baseline {
         (level * (1.0 - level) / (self.count + PRIOR)).sqrt()
     }
 
-    /// The level of values that came after much the same as the next one does, as far as that is sure; without any, what is
-    /// expected of failures that have one cause.
+    /// The level of values in the cell of the next one, less its standard error; without such values, what is expected of
+    /// failures that have one cause.
     pub(super) fn level_after(&self, cell: Option<usize>, level: f64) -> f64 {
         let Some(cell) = cell else { return level };
         if cell >= RUNS {
@@ -92,22 +92,22 @@ impl Baseline {
         follow.surely()
     }
 
-    /// Whether there is, or was once, enough of a past to be held against.
+    /// Whether there is, or once was, enough of a past to compare with.
     pub(super) fn is_established(&self) -> bool {
         self.established
     }
 
-    /// Whether what it took itself is enough to be held against.
+    /// Whether its own values, without those handed on, are enough to compare with.
     pub(super) fn is_own(&self) -> bool {
         self.own >= OWN_ENOUGH
     }
 
-    /// The same for another stream, that has taken nothing itself.
+    /// The baseline for the stream of the next version, which has no values of its own.
     pub(super) fn handed_on(self) -> Self {
         Self { own: 0, ..self }
     }
 
-    /// Takes what is pending, after what is held has aged to this moment.
+    /// Takes the pending values, after its own have aged to this moment.
     pub(super) fn take(&mut self, pending: &mut Pending, at: Timestamp, memory: f64) {
         self.age(at, memory);
         let taken = std::mem::take(pending);
@@ -121,7 +121,7 @@ impl Baseline {
         self.established |= self.count >= ENOUGH;
     }
 
-    /// A past of these values alone, held against from here on.
+    /// A baseline of these values alone, which are enough.
     pub(super) fn accepted(tally: Tally, at: Timestamp) -> Self {
         Self {
             count: tally.count as f64,
@@ -133,7 +133,7 @@ impl Baseline {
         }
     }
 
-    /// Lets the past count less, by half in `memory` days, but no less than `ENOUGH` values do.
+    /// Makes the past count less: half in `memory` days, but no less than `ENOUGH` values.
     fn age(&mut self, at: Timestamp, memory: f64) {
         let passed = days(at.0.saturating_sub(self.decayed.0));
         if passed < AGE_STEP {
@@ -153,7 +153,7 @@ impl Baseline {
 }
 
 impl After {
-    /// With values at a level that is expected.
+    /// The level with values at the expected one added.
     fn above(&self, expected: f64) -> Follow {
         let count = self.count + PRIOR_AFTER;
         Follow { mean: ((self.sum + PRIOR_AFTER * expected) / count).clamp(0.0, 1.0), count }
@@ -168,7 +168,7 @@ impl Follow {
 }
 
 impl Pending {
-    /// How values follow each other, of them alone.
+    /// Adds a value to its cell alone.
     pub(super) fn follow(&mut self, value: f64, cell: Option<usize>) {
         if let Some(after) = cell.and_then(|cell| self.after.get_mut(cell)) {
             after.add(value);
@@ -191,8 +191,8 @@ impl Recent {
         self.0 = (self.0 << 1) | u8::from(bad);
     }
 
-    /// Which of the cells the next value belongs to: by the length of the run of bad values before it, else by how many of
-    /// the last eight were bad; `None` if none was.
+    /// The cell of the next value: by the length of the run of bad values before it, else by how many of the last eight were
+    /// bad; `None` if none was.
     pub(super) fn cell(self) -> Option<usize> {
         let (run, bad) = (self.0.trailing_ones() as usize, self.0.count_ones() as usize);
         match (run, bad) {
@@ -203,28 +203,28 @@ impl Recent {
     }
 }
 
-/// Lengths of runs that are told apart.
+/// Lengths of runs of bad values that have cells of their own.
 const RUNS: usize = 6;
 
-/// Kinds of pasts that are told apart.
+/// Cells: kinds of values before another.
 const CELLS: usize = RUNS + 3;
 
-/// Values of a past that is enough to be held against.
+/// Values of a past that is enough to compare with.
 const ENOUGH: f64 = 100.0;
 
-/// The same, of values that were not handed on.
+/// Values of its own, not handed on, of a past that is enough to compare with.
 const OWN_ENOUGH: u64 = 100;
 
-/// Values at the level of the objective that a past begins with.
+/// Values at the level of the objective that are added to a past.
 const PRIOR: f64 = 10.0;
 
-/// How fast it is forgotten how values follow each other, over how fast the level is: there are fewer such values.
+/// How fast cells age, relative to the level: they have fewer values.
 const ORDER_AGES: f64 = 0.125;
 
-/// Values that each cell begins with: at the usual level, or after a run at that of the cell before.
+/// Values that are added to each cell: at the usual level, or after a run at the level of the cell before.
 const PRIOR_AFTER: f64 = 10.0;
 
-/// How often a first failure is followed by one, as far as anything is known beforehand.
+/// How often a first failure is followed by another, as assumed beforehand.
 const FOLLOWS: f64 = 0.3;
 
 /// Days that pass before the past ages.

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! c_r = r c / (1 - c + r c)       the chance c, if the odds of failing were r times as high for every run
-//! x/m = c_r / p_r                 p the usual mean of c, as far as it may be off
+//! x/m = c_r / p_r                 p the usual mean of c plus its standard error
 //! ```
 //!
-//! A bet on `x/m` pays 1 at most on average while the mean of `c` is at most `p`, whatever chances are distributed like: `c_r` is concave in `c` for
-//! `r >= 1`, so its mean is at most `p_r` (Jensen). If chances are right and failed runs go on to look like failed ones, it is the likelihood ratio of the
-//! higher rate against the usual one: nothing tells more of a run whose outcome is not known.
+//! A bet on `x/m` pays at most 1 on average while the mean of `c` is at most `p`, whatever the distribution of chances: `c_r` is
+//! concave in `c` for `r >= 1`, so its mean is at most `p_r` (Jensen). If chances are right and failed runs keep looking as they
+//! do, it is the likelihood ratio of the higher rate against the usual one: nothing tells more of a run without a known outcome.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,18 +15,18 @@ use super::budget::{Budget, days};
 use super::evidence::{Evidence, Ratios};
 use crate::span::Timestamp;
 
-/// What a stream of outcomes holds besides them, where runs without one have a chance.
+/// What a stream of outcomes holds of the chances of runs without one.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Predicted {
     pub(super) usual: Chances,
     pub(super) pending: Moments,
-    /// By outcomes alone, against the usual level: what runs are like may change without more of them failing.
+    /// Evidence of outcomes alone against the usual level: runs may change without more of them failing.
     pub(super) told: Evidence,
-    /// The time between outcomes.
+    /// The time between outcomes that is not spent.
     pub(super) budget: Budget,
 }
 
-/// What is usually predicted; the older part of it counts less.
+/// The usual chances; the older ones count less.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Chances {
     held: Moments,
@@ -50,7 +50,7 @@ impl Moments {
 }
 
 impl Chances {
-    /// Takes these, after what is held has aged to this moment.
+    /// Takes the pending chances, after its own have aged to this moment.
     pub(super) fn take(&mut self, pending: &mut Moments, at: Timestamp, memory: f64) {
         let Moments { count, sum, squares } = std::mem::take(pending);
         let passed = days(at.0.saturating_sub(self.aged.0));
@@ -66,8 +66,8 @@ impl Chances {
         self.held.squares += squares;
     }
 
-    /// A chance over the greatest mean of none that changed: the usual one, and the one at which the odds of failing are so many times, at
-    /// least 1, the usual ones; `None` before enough is known.
+    /// A chance over the greatest means of no change: the usual mean, and the one at which the odds of failing are `tolerated_odds`,
+    /// at least 1, times the usual ones; `None` before enough chances are known.
     pub(super) fn ratios(&self, chance: f64, tolerated_odds: f64) -> Option<Ratios> {
         let Moments { count, sum, squares } = self.held;
         if count < ENOUGH {
@@ -80,7 +80,7 @@ impl Chances {
         Some(Ratios { usual: chance / usual, tolerated: tilt(chance, tolerated_odds) / tolerated })
     }
 
-    /// How much a chance speaks for failing less than at this level: of a value `x`, `(1 - x) / (1 - level)`.
+    /// How much a chance speaks for failing less than at `odds` times the usual odds, as `(1 - x) / (1 - level)` does of a value.
     pub(super) fn ratio_of_good(&self, chance: f64, odds: f64) -> f64 {
         let Moments { count, sum, .. } = self.held;
         let usual = if count > 0.0 { sum / count } else { chance };
@@ -88,12 +88,12 @@ impl Chances {
     }
 }
 
-/// A chance, if the odds of failing were so many times as high.
+/// The chance that has `odds` times the odds of this one.
 fn tilt(chance: f64, odds: f64) -> f64 {
     odds * chance / (1.0 - chance + odds * chance)
 }
 
-/// Odds at one level over those at another; 1 at least.
+/// The odds at one level over those at another; at least 1.
 pub(super) fn odds_ratio(level: f64, over: f64) -> f64 {
     let odds = |level: f64| {
         let level = level.clamp(LEAST, 1.0 - LEAST);
@@ -102,16 +102,16 @@ pub(super) fn odds_ratio(level: f64, over: f64) -> f64 {
     (odds(level) / odds(over)).max(1.0)
 }
 
-/// Chances of a past that is enough to be held against.
+/// Chances that are enough to know what is usual.
 const ENOUGH: f64 = 100.0;
 
-/// Standard errors of the usual mean that are tolerated, where that is more.
+/// Standard errors of the usual mean that are tolerated, where they are more than the tolerance.
 const ERRORS_TOLERATED: f64 = 3.0;
 
-/// Days that pass before the past ages.
+/// Days that pass before chances age.
 const AGE_STEP: f64 = 1.0 / 24.0;
 
-/// No level is nearer to 0 or 1.
+/// The least distance of a level to 0 and 1.
 const LEAST: f64 = 1e-4;
 
 #[cfg(test)]

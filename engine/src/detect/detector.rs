@@ -10,10 +10,10 @@ use super::options::Limits;
 use super::recovery::Recovery;
 use crate::span::Timestamp;
 
-/// Watches one stream of an agent version for a rise of its level, which is bad.
+/// The detector of one stream of an agent version: it watches for a rise of the level, which is bad.
 ///
-/// What it holds does not depend on [`Limits`], but for what it has decided: evidence is in days, and limits are told with
-/// each value. It is written down and read back without a loss.
+/// Its state does not depend on [`Limits`], but for its decisions: evidence is in days, and limits are given with each value.
+/// It is serialised without a loss.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Detector {
@@ -22,16 +22,16 @@ pub struct Detector {
     baseline: Baseline,
     pending: Pending,
     recent: Recent,
-    // Stands still while evidence is up.
+    // Made anew only when the baseline changes.
     nulls: Option<Nulls>,
-    /// Against the usual level.
+    /// Evidence against the usual level.
     changed: Evidence,
-    /// Against the worst level that is tolerated.
+    /// Evidence against the worst level that is tolerated.
     intolerable: Evidence,
     starts: Starts,
     recovery: Recovery,
     incident: Option<Incident>,
-    // Only of a stream of outcomes that has predictions.
+    // Only for a stream of outcomes that has predictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted: Option<Box<Predicted>>,
 }
@@ -43,73 +43,73 @@ pub struct Observation {
     kind: Kind,
 }
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     /// A verdict, or a measure.
     Plain,
-    /// The chance that a run failed of which no outcome is known.
+    /// The chance that a run without a known outcome failed.
     Chance,
-    /// The outcome of a run, and its chance if that counted before.
+    /// The outcome of a run, and the run's chance if that was counted before.
     Outcome(Option<f64>),
 }
 
-/// How bad it is.
+/// How bad a stream is.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// As usual.
     #[default]
     Quiet,
-    /// There was a drop, which is over by much evidence; more has to come.
+    /// There was a drop; much evidence says that it is over, and more is needed.
     Recovering,
-    /// Some evidence of a drop: what chance alone does ten times as often as a page.
+    /// There is some evidence of a drop; chance alone makes warnings ten times as often as pages.
     Warning,
     /// A drop.
     Critical,
 }
 
-/// What a stream is held against.
+/// What the level of a stream is compared with.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Against {
-    /// The objective: there is no past yet.
+    /// The objective, as there is no past yet.
     Objective,
     /// The agent's own past.
     Past,
 }
 
-/// What a stream has come to.
+/// The state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DropState {
     /// How bad it is.
     pub severity: Severity,
-    /// What it is held against.
+    /// What its level is compared with.
     pub against: Against,
-    /// The usual level, or that of the objective, in `[0,1]`.
+    /// The usual level, or the level of the objective, in `[0,1]`.
     pub usual: f64,
-    /// Evidence of a drop over that of a page: 1 or more is a page.
+    /// Evidence of a drop, divided by that of a page: 1 or more is a page.
     pub evidence: f64,
-    /// The drop, or what may be one; `None` while it is quiet, and of a warning that fades.
+    /// The drop, or what may be one; `None` while the stream is quiet, and for a warning that fades.
     pub drop: Option<DropFound>,
 }
 
 /// A drop, or what may be one.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct DropFound {
-    /// When the first value came that belongs to it, as far as can be told.
+    /// When its first value came, as far as can be told.
     pub since: Timestamp,
-    /// Level before, in `[0,1]`.
+    /// The level before, in `[0,1]`.
     pub from: f64,
-    /// Mean since, or since it relapsed, in `[0,1]`; without the good values at its end once it recovers.
+    /// The mean since it began or relapsed, in `[0,1]`; without the good values at its end once it recovers.
     pub to: f64,
-    /// Values of that mean.
+    /// The number of values in that mean.
     pub traces: u64,
-    /// How likely it is that the level really left what is tolerated, in `[0,1]`, if streams do so once a month.
+    /// How likely it is that the level really left what is tolerated, in `[0,1]`, if the level of a stream does so once a month.
     pub confidence: f64,
 }
 
-/// What a new version of an agent has of the one before it.
+/// What a new version of an agent takes over from the version before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inheritance {
     baseline: Baseline,
@@ -117,10 +117,10 @@ pub struct Inheritance {
     unspent: Budget,
 }
 
-/// The greatest means of a stream in which nothing changed.
+/// The greatest means that a stream may have if nothing has changed.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 struct Nulls {
-    /// The usual level, as far as it may be off.
+    /// The usual level plus its standard error.
     usual: f64,
     /// The worst level that is tolerated.
     tolerated: f64,
@@ -134,29 +134,30 @@ struct Incident {
     from: f64,
     values: Tally,
     confidence: f64,
-    /// 1, and a tenth as much with each relapse: what does not settle needs more and more evidence, of either kind.
+    /// The weight of evidence of a recovery: 1, and a tenth of it after each relapse, so that a level that does not settle needs
+    /// more and more evidence of a recovery and of a relapse.
     trust: f64,
 }
 
-/// A value in its turn.
+/// A value as it is counted.
 #[derive(Clone, Copy)]
 struct Turn {
     at: Timestamp,
-    /// Days that it spends.
+    /// The days that it spends.
     seed: f64,
-    /// Over the greatest means, given what came before.
+    /// The value over the greatest means of no change, given what came before.
     ratios: Ratios,
     kind: Turned,
 }
 
-/// What a value is in its turn.
+/// The kind of a value as it is counted.
 #[derive(Clone, Copy)]
 enum Turned {
-    /// A value, and what came before it.
+    /// A value, and the cell of the values before it.
     Value(f64, Option<usize>),
     /// A chance.
     Chance(f64),
-    /// An outcome, what came before it, and what its chance was worth, if that counted.
+    /// An outcome, the cell of the values before it, and the ratios of its run's chance if that was counted.
     Outcome(f64, Option<usize>, Option<Ratios>),
 }
 
@@ -171,22 +172,22 @@ impl Observation {
         Self { value: f64::from(u8::from(failed)), kind: Kind::Plain }
     }
 
-    /// The chance that a run failed of which no outcome is known, in `[0,1]`; `None` for any other, and for NaN. It belongs into a stream of
-    /// [outcomes](Self::outcome).
+    /// The chance that a run without a known outcome failed, in `[0,1]`; `None` for any other number, and for NaN. It belongs in a
+    /// stream of [outcomes](Self::outcome).
     pub fn chance(chance: f64) -> Option<Self> {
         (0.0..=1.0).contains(&chance).then_some(Self { value: chance, kind: Kind::Chance })
     }
 
-    /// The outcome of a run, in a stream that has the chances of others; and the run's own chance, if that counted before.
+    /// The outcome of a run, in a stream that has chances of other runs; `chance` is the run's own, if that was counted before.
     pub fn outcome(failed: bool, chance: Option<f64>) -> Self {
         Self { kind: Kind::Outcome(chance), ..Self::verdict(failed) }
     }
 }
 
 impl Detector {
-    /// Takes the next value; returns how bad it is from here on, if that changed.
+    /// Takes the next value; returns the severity if that changed.
     ///
-    /// Values count in the order in which they are given. A time before that of the value before counts as the same time.
+    /// Values count in the order in which they are given. A time before that of the last value counts as the same time.
     pub fn observe(
         &mut self,
         at: Timestamp,
@@ -206,7 +207,7 @@ impl Detector {
         (self.severity != before).then_some(self.severity)
     }
 
-    /// How bad it is.
+    /// How bad the stream is.
     pub fn severity(&self) -> Severity {
         self.severity
     }
@@ -216,14 +217,14 @@ impl Detector {
         self.severity == Severity::Quiet && self.starts.are_none()
     }
 
-    /// Chances are made in another way from here on: what is usual of them is learnt anew, and until then they say nothing.
+    /// Forgets what chances are usual, as another model makes them; they do not count until that is learnt anew.
     pub fn renew_chances(&mut self) {
         if let Some(predicted) = &mut self.predicted {
             (predicted.usual, predicted.pending) = Default::default();
         }
     }
 
-    /// What the values so far come to.
+    /// The state after the values so far.
     pub fn state(&self, limits: &Limits) -> DropState {
         let against =
             if self.baseline.is_established() { Against::Past } else { Against::Objective };
@@ -236,12 +237,12 @@ impl Detector {
         }
     }
 
-    /// Whether it is held against what it has learnt itself, not against an objective or what the version before left.
+    /// Whether the level is compared with a past of its own, not with the objective or the past of the version before.
     pub fn has_own_past(&self) -> bool {
         self.baseline.is_established() && self.baseline.is_own()
     }
 
-    /// Takes the level since the drop began for the usual one; returns whether there is a drop, or a warning of one.
+    /// Accepts the level since the drop began as the usual one; returns whether there is a drop, or a warning of one.
     pub fn accept(&mut self, at: Timestamp) -> bool {
         let values = match (&self.incident, self.severity) {
             (Some(incident), Severity::Critical) => incident.values,
@@ -254,22 +255,22 @@ impl Detector {
         true
     }
 
-    /// Forgets what was usual and what speaks against it: it is held against the objective until it has a past again.
+    /// Forgets the past and all evidence: the level is compared with the objective until there is a past again.
     pub fn renew(&mut self) {
         self.baseline = Baseline::default();
         self.start_over();
         (self.nulls, self.predicted) = (None, None);
     }
 
-    /// What the next version of the agent is held against, and the time that this one has not spent on false alarms, which
-    /// goes to it.
+    /// The past that the next version of the agent is compared with, and the time that this one has not spent on false alarms:
+    /// the next version spends it.
     pub fn bequeath(&mut self) -> Inheritance {
         let chances = self.predicted.as_ref().map(|predicted| predicted.usual);
         Inheritance { baseline: self.baseline, chances, unspent: self.budget.take() }
     }
 
-    /// Begins with what the version before left, before the first value: it is held against that version's baseline, and what
-    /// is wrong from the first trace on is found soonest.
+    /// Takes over from the version before, before the first value: the level is compared with that version's baseline, and a
+    /// version that is worse from its first trace on is found soonest.
     pub fn inherit(&mut self, from: &Inheritance, limits: &Limits) {
         self.baseline = from.baseline.handed_on();
         self.budget = from.unspent;
@@ -285,8 +286,8 @@ impl Detector {
         self.nulls = None;
     }
 
-    /// Learns what is usual, of a stream of outcomes and chances: against an objective it is not held, a stream of outcomes alone is. Returns
-    /// whether that is all that there is to do.
+    /// Learns what is usual for a stream of outcomes and chances, while there is no past: unlike other streams, it is not compared
+    /// with the objective. Returns whether that is all there is to do with the value.
     fn prepares(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> bool {
         let predicted = self.predicted.get_or_insert_default();
         if self.baseline.is_established() {
@@ -305,7 +306,7 @@ impl Detector {
         true
     }
 
-    /// A value in its turn; `None`: a chance that says nothing, as it is not known what is usual.
+    /// The value to count; `None`: a chance, while it is not known what chances are usual.
     fn turn(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> Option<Turn> {
         let nulls = *self.nulls.get_or_insert_with(|| Nulls::of(&self.baseline, limits));
         let (level, usual) = (
@@ -343,7 +344,7 @@ impl Detector {
         })
     }
 
-    /// While nothing is known to be bad: collects evidence, and what is usual where there is none.
+    /// Counts a value while there is no drop: collects evidence, and learns what is usual where there is none.
     fn watch(&mut self, turn: &Turn, limits: &Limits) {
         self.weigh(turn, turn.seed, turn.seed);
         self.count(turn);
@@ -353,7 +354,7 @@ impl Detector {
         } else if self.severity == Severity::Quiet && days >= limits.page * WARN {
             self.severity = Severity::Warning;
         } else if self.severity == Severity::Warning && days < limits.page * WARN * WARN {
-            // What was nearly a drop is not usual, but how its failures followed each other may be.
+            // The values of what was nearly a drop are not usual, but how its failures followed each other may be.
             self.severity = Severity::Quiet;
             self.forget_pending();
             self.learn(turn.at, limits);
@@ -365,7 +366,7 @@ impl Detector {
         }
     }
 
-    /// While it is bad: looks for evidence that it is good again.
+    /// Counts a value in a drop: looks for evidence that the level is good again.
     fn hold(&mut self, turn: &Turn, limits: &Limits) {
         self.weigh(turn, turn.seed, turn.seed);
         let confidence = self.confidence();
@@ -391,8 +392,7 @@ impl Detector {
         }
     }
 
-    /// While it is good again, by some evidence: looks for more, and for a relapse, of which less has to be known than of a
-    /// drop.
+    /// Counts a value in a recovery: looks for more evidence of it, and for a relapse, which takes less evidence than a drop.
     fn recover(&mut self, turn: &Turn, limits: &Limits) {
         let Some(mut incident) = self.incident else { return };
         let relapse = limits.page * RELAPSE * incident.trust;
@@ -400,7 +400,7 @@ impl Detector {
         self.count(turn);
         self.look_for_recovery(turn, &incident);
         if self.days() >= limits.page {
-            // The level that it came back at may be another.
+            // The relapse may have another level than the drop.
             incident.values = self.since_start();
             incident.trust *= TRUST_AGAIN;
             self.begin(incident);
@@ -439,14 +439,14 @@ impl Detector {
             self.intolerable.observe(tolerated, edge_seed);
         }
         if let (Turned::Outcome(..), Some(predicted)) = (turn.kind, &mut self.predicted) {
-            // Of a relapse less has to be known here, too.
+            // A relapse takes less evidence here as well.
             let relapse = if seed > turn.seed { seed } else { 0.0 };
             let seed = predicted.budget.spend(turn.at).max(relapse);
             predicted.told.observe(usual, seed);
         }
     }
 
-    /// Counts a value that is usual, if nothing comes of it.
+    /// Counts a value among those that are usual if no drop comes of them.
     fn count(&mut self, turn: &Turn) {
         let mark = Mark { at: turn.at, before: self.pending.all };
         self.starts.observe(turn.ratios.tolerated, mark);
@@ -461,7 +461,7 @@ impl Detector {
         }
     }
 
-    /// Days in which chance alone gets this far once, at least.
+    /// The evidence: days in which chance alone gets this far once, at least.
     fn days(&self) -> f64 {
         let told = self.predicted.as_ref().map(|predicted| predicted.told.days() / TOLD);
         let days = self.changed.days().min(self.intolerable.days() / EDGE);
@@ -503,7 +503,7 @@ impl Detector {
         self.nulls = Some(Nulls::of(&self.baseline, limits));
     }
 
-    /// Quiet, with nothing known but what is usual.
+    /// Becomes quiet, and forgets everything but what is usual.
     fn start_over(&mut self) {
         self.severity = Severity::Quiet;
         self.forget_pending();
@@ -514,7 +514,7 @@ impl Detector {
         self.incident = None;
     }
 
-    /// Forgets the values that might have been usual, but for how they followed each other.
+    /// Forgets the values that were not learnt yet, but for how they followed each other.
     fn forget_pending(&mut self) {
         self.pending.all = Tally::default();
         self.predicted.iter_mut().for_each(|predicted| predicted.pending = Default::default());
@@ -562,19 +562,19 @@ impl Detector {
 }
 
 impl Incident {
-    /// Mean of its values.
+    /// The mean of its values.
     fn level(&self) -> f64 {
         level_of(self.values, self.from)
     }
 }
 
-/// The mean of values; of none, as only chances came since, the level before.
+/// The mean of values; the level before if there are none, as only chances have come since.
 fn level_of(values: Tally, before: f64) -> f64 {
     if values.count == 0 { before } else { values.mean() }
 }
 
 impl Turn {
-    /// What is counted of it: a chance is not.
+    /// The value, unless it is a chance.
     fn value(&self) -> Option<f64> {
         match self.kind {
             Turned::Value(value, _) | Turned::Outcome(value, ..) => Some(value),
@@ -591,12 +591,12 @@ impl Nulls {
         let (level, error) = (baseline.level(limits.objective), baseline.error(limits.objective));
         let usual = level + error;
         let tolerated = limits.tolerated(level).max(level + ERRORS_TOLERATED * error);
-        // Over a level near 1 there is room for a rise, too.
+        // Leaves room for a rise over a level near 1.
         let most = f64::midpoint(1.0, level);
         Self { usual: usual.min(most), tolerated: tolerated.min(most) }
     }
 
-    /// The same after values that others like them followed at this level.
+    /// The greatest means for a value if such values usually have this level after values like those before it.
     fn after(self, level: f64, limits: &Limits) -> Self {
         let most = f64::midpoint(1.0, level);
         Self {
@@ -607,40 +607,40 @@ impl Nulls {
 }
 
 impl Limits {
-    /// The worst level that is tolerated of a stream of this usual one.
+    /// The worst level that is tolerated of a stream with this usual level.
     fn tolerated(&self, level: f64) -> f64 {
         (level + self.tolerance).max(level * self.ratio)
     }
 }
 
-/// Evidence of a warning, over that of a page.
+/// Evidence of a warning, as a part of that of a page.
 const WARN: f64 = 0.1;
 
-/// Evidence against the worst level that is tolerated, over that against the usual one, which both make a page.
+/// Evidence against the worst tolerated level that a page takes, as a part of that against the usual level.
 const EDGE: f64 = 0.1;
 
-/// Evidence of outcomes alone, over that of outcomes and predictions together, which both make a page.
+/// Evidence of outcomes alone that a page takes, as a part of that of outcomes and predictions together.
 const TOLD: f64 = 0.3;
 
-/// The most of the time to a page that a new version begins with.
+/// The part of the time to a page that a new version begins with, at most.
 const MOST_AT_ONCE: f64 = 0.01;
 
-/// What each value of a recovery spends on a relapse at least, of the time to a page.
+/// The part of the time to a page that each value of a recovery spends on a relapse, at least.
 const RELAPSE: f64 = 0.0001;
 
-/// Trust after a relapse, over that before.
+/// Trust after a relapse, as a part of that before.
 const TRUST_AGAIN: f64 = 0.1;
 
-/// Values of a drop that may be one cause which comes again: so many failures that follow each other are learnt as that.
+/// Values of a drop up to which its failures may have one cause that comes again: how they followed each other is learnt.
 const BURST: u64 = 16;
 
-/// Values that are learnt together.
+/// Pending values that are enough to be learnt.
 const LEARNT_TOGETHER: u64 = 16;
 
-/// Standard errors of the usual level that are tolerated, where that is more than the tolerance.
+/// Standard errors of the usual level that are tolerated, where they are more than the tolerance.
 const ERRORS_TOLERATED: f64 = 3.0;
 
-/// Days between two drops of one stream, as far as anything is known beforehand.
+/// Days between two drops of one stream, as assumed beforehand.
 const BETWEEN_DROPS: f64 = 30.0;
 
 #[cfg(test)]

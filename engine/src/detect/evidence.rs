@@ -4,9 +4,9 @@
 //! R_k <- (R_k + w_k b) (1 - f_k + f_k x / m)        M = sum of R_k
 //! ```
 //!
-//! `x` is the value, `m` what its mean is at most, given everything before it, if nothing changed, and `b` the time that this
-//! value spends (see [`super::budget`]). The factor is what a bet of the share `f_k` on "more than `m`" pays: its mean is at
-//! most 1 then, whatever the distribution of `x` in `[0,1]`. On values that are 0 or 1 it is the likelihood ratio of
+//! `x` is the value, `m` the greatest mean that it has if nothing changed, given everything before it, and `b` the time that
+//! the value spends (see [`super::budget`]). The factor is what a bet of the share `f_k` on "more than `m`" pays: if nothing
+//! changed, its mean is at most 1, whatever the distribution of `x` in `[0,1]`. On values that are 0 or 1 it is the likelihood ratio of
 //! `m + f_k (1 - m)` against `m`.
 
 use serde::{Deserialize, Serialize};
@@ -14,31 +14,31 @@ use serde::{Deserialize, Serialize};
 use super::baseline::Tally;
 use crate::span::Timestamp;
 
-/// Bets: the shares of the capital that are set on a rise. Small ones win on small rises, great ones on great rises.
+/// Bets: the shares of the capital that are set on a rise. Small ones win on small rises, large ones on large rises.
 pub(super) const BETS: [f64; COUNT] = [0.06, 0.15, 0.33, 0.6, 0.95];
 
-/// What part of the evidence each bet is.
+/// The part of the evidence that each bet has.
 pub(super) const WEIGHTS: [f64; COUNT] = [0.12, 0.18, 0.24, 0.23, 0.23];
 
 const COUNT: usize = 5;
 
-/// Evidence does not grow beyond this, so that it stays a number however long an outage lasts.
+/// The most evidence, so that it stays a finite number however long an outage lasts.
 const MOST: f64 = 1e100;
 
-/// The sum over all moments at which a change may have begun.
+/// Evidence of a change, by bet: sums over all moments at which it may have begun.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(super) struct Evidence([f64; COUNT]);
 
 impl Evidence {
-    /// Takes the next value over the greatest mean of no change, and the days that it spends.
+    /// Takes the next value, as its ratio over the greatest mean of no change, and the days that it spends.
     pub(super) fn observe(&mut self, ratio: f64, seed: f64) {
         for (sum, (bet, weight)) in self.0.iter_mut().zip(BETS.into_iter().zip(WEIGHTS)) {
             *sum = ((*sum + weight * seed) * payout(bet, ratio)).min(MOST);
         }
     }
 
-    /// Takes a value of which a part has counted before, over the same mean: it takes the place of that.
+    /// Takes a value that replaces one that was counted before; both are ratios over the greatest mean of no change.
     pub(super) fn observe_after(&mut self, ratio: f64, counted: f64, seed: f64) {
         for (sum, (bet, weight)) in self.0.iter_mut().zip(BETS.into_iter().zip(WEIGHTS)) {
             let paid = payout(bet, ratio) / payout(bet, counted);
@@ -57,21 +57,21 @@ impl Evidence {
     }
 }
 
-/// A value over the greatest means of a stream in which nothing changed.
+/// A value over the greatest means of no change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratios {
     pub(super) usual: f64,
     pub(super) tolerated: f64,
 }
 
-/// For each bet the stretch of values up to the last one that speaks most for a change, by cumulative sums.
+/// For each bet, the stretch of values up to the last one that speaks most for a change, by cumulative sums.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Starts {
     capitals: [f64; COUNT],
     marks: [Mark; COUNT],
 }
 
-/// The values before a stretch, counted from where its owner began to count, and when it began.
+/// The beginning of a stretch: its time, and the sum of the pending values before it.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Mark {
     pub(super) at: Timestamp,
@@ -85,7 +85,7 @@ impl Default for Starts {
 }
 
 impl Starts {
-    /// Takes the next value over the greatest mean of no change, and the mark of a stretch that begins with it.
+    /// Takes the next value, as its ratio over the greatest mean of no change, and the mark of a stretch that begins with it.
     pub(super) fn observe(&mut self, ratio: f64, mark: Mark) {
         for (bet, (capital, begin)) in
             BETS.into_iter().zip(self.capitals.iter_mut().zip(&mut self.marks))

@@ -32,7 +32,7 @@ pub struct DropOptions {
     pub max_deployments: usize,
 }
 
-/// What the options come to for each of so many streams.
+/// The limits of one stream that follow from the options.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Mean days to a false page of one stream.
@@ -41,7 +41,7 @@ pub struct Limits {
     pub(super) ratio: f64,
     /// The failure rate of the objective.
     pub(super) objective: f64,
-    /// Days.
+    /// Days in which the past comes to count half.
     pub(super) memory: f64,
     pub(super) accept_after: Option<Duration>,
 }
@@ -62,13 +62,13 @@ impl Default for DropOptions {
 }
 
 impl DropOptions {
-    /// The limits of each of so many streams, which share the false pages evenly. They may change at any time: evidence is
-    /// in days, and forgets nothing by it.
+    /// The limits of each of `streams` streams, which share the false pages evenly. They may change at any time: evidence is in
+    /// days, and is not lost by that.
     pub fn limits(&self, streams: usize) -> Limits {
         self.limits_against(self.objective, streams)
     }
 
-    /// The same of streams that are held against this success rate while they have no past.
+    /// The limits of each of `streams` streams that are compared with this success rate while they have no past.
     pub fn limits_against(&self, objective: f64, streams: usize) -> Limits {
         let streams = f64::from(u32::try_from(streams.max(1)).unwrap_or(u32::MAX));
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -82,14 +82,14 @@ impl DropOptions {
         }
     }
 
-    /// The success rate that an agent of this name is held against while it has no past.
+    /// The success rate that an agent of this name is compared with while it has no past.
     pub fn objective_of(&self, agent: &str) -> f64 {
         self.objectives.get(agent).copied().unwrap_or(self.objective)
     }
 }
 
-/// Days of a quarter of a year.
+/// Days in a quarter of a year.
 const QUARTER: f64 = 365.25 / 4.0;
 
-/// Rate of failures of the strictest objective: against 0, the first failure would be proof.
+/// The failure rate of the strictest objective: against 0, the first failure would be proof.
 const LEAST: f64 = 1e-4;

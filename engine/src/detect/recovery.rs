@@ -1,4 +1,4 @@
-//! Evidence that a level is good again: the same e-detector, upside down.
+//! Evidence that a level is good again: the e-detector of a drop, the other way round.
 //!
 //! ```text
 //! G(m) = sum of G_k     G_k <- (G_k + 1/n) (1 - f_k + f_k (1 - x) / (1 - m))
@@ -7,14 +7,14 @@
 //! quiet      if G(m2) >= 10000    m2 = sqrt(tolerated * m1)
 //! ```
 //!
-//! While values have a mean of `m` or more, `G(m)` reaches such a number once in so many values or less often; while they have that of
-//! the drop, far less often.
+//! While values have a mean of `m` or more, `G(m)` reaches a number once in as many values, or less often; while they have the mean
+//! of the drop, far less often.
 
 use serde::{Deserialize, Serialize};
 
 use super::baseline::Tally;
 
-/// The evidence, and the stretch of good values that it speaks of.
+/// The evidence, and the stretch of good values that it is about.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Recovery {
     better: [f64; BETS.len()],
@@ -24,8 +24,8 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// Takes the next value, which has `(1 - x) / (1 - m)` by level; `tolerated` and `drop` are levels. Only what is an outcome is part of the
-    /// stretch.
+    /// Takes the next value; `ratio_at` is its `(1 - x) / (1 - m)` by level, `tolerated` and `drop` are levels. A chance has no
+    /// `value`, and is no part of the stretch.
     pub(super) fn observe(
         &mut self,
         ratio_at: impl Fn(f64) -> f64,
@@ -48,12 +48,12 @@ impl Recovery {
         }
     }
 
-    /// Whether the level is much better, where evidence counts for this part of itself.
+    /// Whether the level is much better, by the evidence times `trust`.
     pub(super) fn is_better(&self, trust: f64) -> bool {
         self.better.iter().sum::<f64>() * trust >= BETTER
     }
 
-    /// Whether the level is good, likewise.
+    /// Whether the level is good, by the evidence times `trust`.
     pub(super) fn is_good(&self, trust: f64) -> bool {
         self.good.iter().sum::<f64>() * trust >= GOOD
     }
@@ -63,21 +63,21 @@ fn payout(bet: f64, ratio: f64) -> f64 {
     1.0 - bet + bet * ratio
 }
 
-/// Values in which chance alone has as much evidence that a level is much better once, at least.
+/// Evidence that a level is much better: values in which chance alone has it once, at least.
 const BETTER: f64 = 1_000.0;
 
-/// Likewise, that it is good.
+/// Evidence that a level is good: values in which chance alone has it once, at least.
 const GOOD: f64 = 10_000.0;
 
-/// As in [`super::evidence`]; successes tell less than failures do, so there is no use for small ones.
+/// Bets, as in [`super::evidence`]; small ones are of no use, as successes tell less than failures do.
 const BETS: [f64; 3] = [0.25, 0.55, 0.9];
 
-/// The bet by which a stretch of good values is told from what is before it.
+/// The bet that finds where a stretch of good values begins.
 const SMALL_BET: f64 = 0.15;
 
 const SEED: f64 = 1.0 / BETS.len() as f64;
 
-/// There is always a worse level.
+/// The worst level to recover to, so that there is always a worse one.
 const MOST_BAD: f64 = 0.99;
 
 const MOST: f64 = 1e100;

@@ -30,11 +30,11 @@ pub struct MeanSequence {
     bets: f64,
     /// Sum of `lambda x`.
     staked: f64,
-    /// Sum of what variance costs in the radius.
+    /// Sum of the terms of the variance in the radius.
     toll: f64,
 }
 
-/// Where a mean lies.
+/// An interval for a mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// In `[0,1]`.
@@ -43,14 +43,14 @@ pub struct Interval {
     pub upper: f64,
 }
 
-/// How much higher the mean of a candidate is than that of a baseline.
+/// The difference of the mean of a candidate from that of a baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
     /// Difference of the means of the values, in `[-1,1]`.
     pub estimate: f64,
-    /// The least that it may be.
+    /// The lower end of its interval.
     pub lower: f64,
-    /// The most that it may be.
+    /// The upper end of its interval.
     pub upper: f64,
     /// Values of the baseline.
     pub baseline: u64,
@@ -75,7 +75,7 @@ pub fn difference(
 }
 
 impl MeanSequence {
-    /// Takes the next value; returns whether it did: one that is not in `[0,1]` would void the guarantee.
+    /// Takes the next value; returns whether it did: a value that is not in `[0,1]` would void the guarantee.
     pub fn observe(&mut self, value: Quanta, options: &DriftOptions) -> bool {
         if !(0..=Quanta::ONE).contains(&value.0) {
             return false;
@@ -94,7 +94,7 @@ impl MeanSequence {
         true
     }
 
-    /// Where the mean lies, or `None` before the first value; each version has half of `alpha`.
+    /// The interval of the mean, or `None` before the first value; each version has half of `alpha`.
     pub fn interval(&self, options: &DriftOptions) -> Option<Interval> {
         (self.count > 0).then(|| {
             let center = self.staked / self.bets;
@@ -112,7 +112,7 @@ impl MeanSequence {
         (self.count > 0).then(|| ratio(self.sum, whole))
     }
 
-    /// The mean with one further value of one half.
+    /// The mean with one more value of one half.
     fn regularised_mean(&self) -> f64 {
         let whole = (i128::from(self.count) + 1) * i128::from(Quanta::ONE);
         ratio(self.sum + i128::from(Quanta::ONE / 2), whole)
@@ -131,7 +131,7 @@ fn budget(options: &DriftOptions) -> f64 {
     (4.0 / options.alpha).ln()
 }
 
-/// A bet of 1 could lose everything.
+/// The greatest bet; a bet of 1 could lose everything.
 const MAX_BET: f64 = 0.5;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Deployments that somebody told: when something of an agent was rolled out, and whether its level is to be the usual one.
+//! Deployments that somebody told: when a version of an agent was rolled out, and whether its level is to be the usual one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use crate::span::{Report, Timestamp};
 use crate::tenants::{Shares, TenantHash, tenant_hash};
 use crate::update::AgentKey;
 
-/// What a report about agents as a whole is called: something of them was rolled out.
+/// The name of a report that says that something of agents was rolled out.
 pub const DEPLOYMENT: &str = "deployment";
 
 /// One deployment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Deployment {
-    /// Which agents: what is empty is any. The version is the one that was rolled out; empty: not told.
+    /// The agents: an empty field, but for the tenant, is any. The version is the one that was rolled out; empty: not told.
     pub(super) agents: AgentKey,
-    /// What tells it from others of these agents; empty: its time.
+    /// What tells it from other deployments of these agents; empty: its time does.
     id: Arc<str>,
-    /// What it is called.
+    /// Its name; `None`: not told.
     pub(super) name: Option<Arc<str>>,
     /// When it was, by wall time.
     pub(super) at: Timestamp,
-    /// Whatever level it brings is usual.
+    /// Whether it accepts whatever level it brings as the usual one.
     pub(super) is_accepted: bool,
 }
 
-/// Those that were told last, in the order in which they were.
+/// The deployments that were told last, in the order in which they were told.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(super) struct Deployments(Vec<Deployment>);
 
 impl Deployment {
-    /// What a report tells, which came at this wall time: none is later than it is told.
+    /// The deployment that a report tells which came at this wall time; its time is at most that.
     pub(crate) fn of(agents: &AgentKey, report: &Report, wall: Timestamp) -> Self {
         let told = Some(report.time).filter(|time| time.0 > 0);
         Self {
@@ -45,7 +45,7 @@ impl Deployment {
         }
     }
 
-    /// Whether it is one of this agent, of whatever version.
+    /// Whether it is one of this agent, of any version.
     pub(super) fn is_of(&self, agent: &AgentKey) -> bool {
         let AgentKey { tenant, service_name, agent_name, environment, .. } = &self.agents;
         let is = |wanted: &String, name: &String| wanted.is_empty() || wanted == name;
@@ -55,7 +55,7 @@ impl Deployment {
             && is(environment, &agent.environment)
     }
 
-    /// Whether this version was rolled out by it, as far as it tells.
+    /// Whether it rolled out this version, or does not tell which one of this agent.
     pub(super) fn is_of_version(&self, agent: &AgentKey) -> bool {
         let version = &self.agents.agent_version;
         self.is_of(agent) && (version.is_empty() || *version == agent.agent_version)
@@ -73,8 +73,8 @@ impl Deployment {
 }
 
 impl Deployments {
-    /// Remembers a deployment, unless it is known; over the bound the oldest one goes of the tenant that has the most in proportion
-    /// to its share. Returns whether it is new, and whether one had to go.
+    /// Remembers a deployment, unless it is known; over the bound, the tenant that has the most in proportion to its share loses
+    /// its oldest one. Returns whether the deployment is new, and whether one was lost.
     pub(super) fn insert(
         &mut self,
         deployment: Deployment,
@@ -96,14 +96,14 @@ impl Deployments {
         (true, over)
     }
 
-    /// Those of an agent, of whatever version, the newest first.
+    /// The deployments of an agent, of any version, the newest first.
     pub(super) fn of(&self, agent: &AgentKey) -> Vec<&Deployment> {
         let mut own: Vec<_> = self.0.iter().filter(|known| known.is_of(agent)).collect();
         own.sort_by_key(|known| std::cmp::Reverse(known.at));
         own
     }
 
-    /// Whether whatever level this version brings was said to be usual, of it by name.
+    /// Whether a deployment that names this version accepts whatever level it brings.
     pub(super) fn accept(&self, agent: &AgentKey) -> bool {
         self.0.iter().any(|known| {
             known.is_accepted

@@ -13,19 +13,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::span::Timestamp;
 
-/// The silences of one agent.
+/// The gaps between traces of one agent.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Gaps {
     first: Option<Timestamp>,
     last: Timestamp,
     count: u64,
-    // Seconds in gaps of up to 1, 2, 4, .. seconds, counted less the older they are.
+    // Seconds in gaps of up to 1, 2, 4, .. seconds; older ones count less.
     seconds: Vec<f64>,
     decayed: Timestamp,
 }
 
 impl Gaps {
-    /// Takes the time of the next trace; one before the last counts as the same time.
+    /// Takes the time of the next trace; a time before the last counts as the same time.
     pub(super) fn observe(&mut self, at: Timestamp, memory: Duration) {
         if self.first.is_none() {
             (self.first, self.last, self.decayed) = (Some(at), at, at);
@@ -47,12 +47,12 @@ impl Gaps {
         self.count = self.count.saturating_add(1);
     }
 
-    /// When it was last heard.
+    /// The time of the last trace.
     pub(super) fn last(&self) -> Timestamp {
         self.last
     }
 
-    /// The usual gap in seconds; `None` before there were twenty, and a day of them.
+    /// The usual gap in seconds; `None` before there were twenty gaps, over at least a day.
     pub(super) fn usual(&self) -> Option<f64> {
         let known = self.first.is_some_and(|first| seconds(first, self.last) >= KNOWN);
         if self.count < ENOUGH || !known {
@@ -76,13 +76,13 @@ fn edge(power: usize) -> f64 {
     (power as f64).exp2()
 }
 
-/// Powers of two that are told apart: 2^31 s are 68 years.
+/// Powers of two that gaps are told apart by: 2^31 s are 68 years.
 const MOST: usize = 32;
 
 /// Part of the time that is in gaps which are not usual.
 const RARE: f64 = 0.05;
 
-/// Gaps, and seconds of them, before any is usual: a night has to be among them.
+/// Gaps, and seconds that they span, before any is usual: a night has to be among them.
 const ENOUGH: u64 = 20;
 const KNOWN: f64 = 86_400.0;
 

@@ -1,20 +1,20 @@
-//! Drops of all agents: which streams are watched, what each is held against, and how the false pages are shared.
+//! Drops of all agents: which streams are watched, what each is compared with, and how they share the false pages.
 //!
 //! ```text
 //! DoneTrace --> Watch (by agent version) --> Watched (by stream): detector, examples
 //! ```
 //!
-//! A trace counts when its verdicts do, without a delay. What was told between two calls of [`Drops::settle`] counts in the order in
-//! which it arrived, so that nothing depends on how many shards told it. An outcome that is told after its trace was done counts
-//! when it is told, once; one of a session counts once, too.
+//! A trace counts when its verdicts do, without a delay. Traces that were told between two calls of [`Drops::settle`] count in the
+//! order in which they arrived, so nothing depends on the number of shards. An outcome that is told after its trace was done counts
+//! once, when it is told; so does an outcome of a session.
 //!
-//! Streams that page share `drop.false_pages_per_quarter` evenly, as far as they had a value within a day of the newest; those that only
-//! warn share as many warnings among themselves. A new version of an agent begins with what the latest one before it has
-//! learnt, and is held against that until it has learnt a hundred values of its own; unless a deployment was told that accepts
-//! whatever level it brings.
+//! Streams that page share `drop.false_pages_per_quarter` evenly, if they had a value within a day of the newest; streams that only
+//! warn share as many warnings among themselves. A new version of an agent begins with what the latest version before it has
+//! learnt, and is compared with that until it has learnt a hundred values of its own, unless a deployment was told that accepts
+//! whatever level the version has.
 //!
-//! An agent that has gone is remembered for four times `drop.memory`, and four times `agents.max_agents` are at most; over it the one
-//! that was unheard of for longest is forgotten.
+//! An agent of which nothing comes any more is remembered for four times `drop.memory`. At most four times `agents.max_agents` are
+//! remembered; over that, the one of which nothing has come for longest is forgotten.
 
 mod deployments;
 mod gaps;
@@ -64,26 +64,26 @@ pub struct Drops {
     shares: Shares,
 }
 
-/// A done trace of an agent that was told and is not counted yet.
+/// A done trace or an outcome of an agent that was told and is not counted yet.
 #[derive(Debug)]
 struct ArrivedTrace {
-    /// Time of arrival, which no step of the wall clock moves.
+    /// The time, not the wall time, of the trace's end, or when the outcome was told.
     at: Timestamp,
     agent: Arc<AgentKey>,
     trace: DoneTrace,
 }
 
-/// Among how many streams what may be false is shared.
+/// Numbers of streams that share the false pages and the false warnings.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Shares {
     paging: usize,
     warning: usize,
     newest: Timestamp,
-    // When it was last looked which streams go on.
+    // When streams that go on were last counted.
     counted: Timestamp,
 }
 
-/// Drops as they are written down.
+/// Drops in a snapshot.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<W> {
     watches: Vec<(AgentKey, W)>,
@@ -91,13 +91,13 @@ struct Saved<W> {
     shares: Shares,
 }
 
-/// Drops that were read back.
+/// Drops, read from a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct SavedDrops(Saved<Watch>);
 
 impl Drops {
-    /// Nothing is watched yet; `max_agents` have series of their own.
+    /// Watches nothing yet; `max_agents` is the number of agents that may have series of their own.
     pub fn new(options: DropOptions, max_agents: usize) -> Self {
         Self {
             options,
@@ -110,7 +110,7 @@ impl Drops {
         }
     }
 
-    /// What outlives the process; nothing may wait to be settled.
+    /// The watches for a snapshot; must be settled.
     pub(super) fn save(&self) -> impl Serialize + '_ {
         debug_assert!(self.waiting.is_empty());
         let watches = self.watches.iter().map(|(key, watch)| (key.clone(), watch));
@@ -118,7 +118,7 @@ impl Drops {
         Saved { watches: watches.collect(), deployments, shares: self.shares }
     }
 
-    /// Takes over what an earlier process held.
+    /// Takes over the watches of a snapshot.
     pub(super) fn restore(&mut self, saved: SavedDrops) {
         let Saved { watches, deployments, shares } = saved.0;
         self.watches.extend(watches);
@@ -126,7 +126,7 @@ impl Drops {
         self.shares = shares;
     }
 
-    /// Takes note of what was told of traces of this agent.
+    /// Takes traces and outcomes of an agent, to be counted by [`Drops::settle`].
     pub(super) fn tell(
         &mut self,
         agent: &AgentKey,
@@ -146,7 +146,7 @@ impl Drops {
         self.told.push(agent);
     }
 
-    /// Counts what was told, in its order; returns the agents that are held against one that was told of.
+    /// Counts what was told, in the order of arrival; returns the agents whose version before was among those told of.
     pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
         let mut waiting = mem::take(&mut self.waiting);
         let mut in_turn: Vec<_> = waiting.iter().collect();
@@ -157,15 +157,15 @@ impl Drops {
         }
         let told = mem::take(&mut self.told);
         let after = told.iter().flat_map(|agent| self.versions_after(agent)).cloned().collect();
-        // The room for a burst is not kept.
+        // Does not keep the room for a burst.
         waiting.clear();
         waiting.shrink_to(ROOM);
         self.waiting = waiting;
         after
     }
 
-    /// Takes the present level of an agent's stream, or of all of them, for the usual one; returns whether there was a drop, or a
-    /// warning of one.
+    /// Accepts the present level of an agent's stream, or of all its streams, as the usual one; returns whether there was a drop,
+    /// or a warning of one.
     pub(super) fn accept(&mut self, agent: &AgentKey, stream: Option<&str>, at: Timestamp) -> bool {
         let Some(watch) = self.watches.get_mut(agent) else { return false };
         let mut any = false;
@@ -175,8 +175,8 @@ impl Drops {
         any
     }
 
-    /// Notes that something of these agents was rolled out, and, if its report says so, that whatever level that brings is usual: it
-    /// ends drops, and what does not drop begins anew. Returns whether that is new; `at` is the time, which no step of the clock moves.
+    /// Remembers a deployment of these agents. If it accepts whatever level it brings, it ends drops, and other streams begin anew.
+    /// Returns whether the deployment is new; `at` is the time, not the wall time.
     pub(super) fn deploy(
         &mut self,
         deployment: &Deployment,
@@ -195,7 +195,7 @@ impl Drops {
         is_new
     }
 
-    /// The deployments of an agent, of whatever version, the newest first.
+    /// The deployments of an agent, of any version, the newest first.
     pub(super) fn deployments(&self, agent: &AgentKey) -> Vec<DeploymentView> {
         let own = self.deployments.of(agent).into_iter().take(SHOWN);
         own.map(|deployment| DeploymentView {
@@ -207,9 +207,8 @@ impl Drops {
         .collect()
     }
 
-    /// Says of an agent what is known by watching it: how its version differs from the one before it, what its streams have come to, in
-    /// the order of the list, when something of it last came that became a done trace, by wall time, and for how many seconds it is
-    /// usually silent at most.
+    /// Adds to an agent what is known by watching it: its deployments, how its version differs from the one before, the states of
+    /// its streams in the order of [`STREAMS`], when its last done trace came, by wall time, and its usual gap in seconds.
     pub(super) fn look_at(
         &self,
         agent: &AgentKey,
@@ -223,7 +222,7 @@ impl Drops {
         let streams = watch.streams.iter().map(|(stream, watched)| {
             let limits = self.shares.limits(&self.options, agent, stream);
             let before = before(agent, watch).filter(|before| {
-                // What the version before does too is no fault of this one.
+                // A drop that the version before has too is no fault of this one.
                 watched.is_held_against_the_version_before(&limits) && !self.drops(before, stream)
             });
             watched.view(stream, &limits, before.map(|key| key.agent_version), shift)
@@ -234,7 +233,7 @@ impl Drops {
         view.usual_gap_seconds = watch.gaps.usual();
     }
 
-    /// Whether a stream of an agent is, or may be, in a drop.
+    /// Whether a stream of an agent is in a drop, or there is a warning of one.
     fn drops(&self, agent: &AgentKey, stream: &Stream) -> bool {
         let watch = self.watches.get(agent);
         watch.and_then(|watch| watch.streams.get(stream.name)).is_some_and(Watched::drops)
@@ -252,7 +251,7 @@ impl Drops {
         })
     }
 
-    /// Time goes on: which streams go on is looked at each hour, and what was unheard of for long is forgotten.
+    /// Takes the time on to `at`: each hour it counts the streams that go on, and forgets agents of which nothing has come for long.
     fn pass(&mut self, at: Timestamp, counts: &mut Counts) {
         self.shares.newest = self.shares.newest.max(at);
         let newest = self.shares.newest;
@@ -272,7 +271,7 @@ impl Drops {
         self.shares = shares;
     }
 
-    /// Makes room for a new agent; returns what its watch begins with.
+    /// Makes room for a new agent; returns its new watch.
     fn begin(&mut self, agent: &AgentKey, counts: &mut Counts) -> Watch {
         let before = self.latest_before(agent).map(|key| key.agent_version.clone());
         if self.watches.len() >= self.max {
@@ -291,13 +290,13 @@ impl Drops {
         watch
     }
 
-    /// The other version of this agent that was heard of last.
+    /// The other version of this agent of which something came last.
     fn latest_before<'d>(&'d self, agent: &'d AgentKey) -> Option<&'d AgentKey> {
         let others = self.other_versions(agent);
         others.max_by_key(|(other, watch)| (watch.told, *other)).map(|(other, _)| other)
     }
 
-    /// The versions that began after this one, before any other.
+    /// The versions that began while this one was the latest.
     fn versions_after<'d>(&'d self, agent: &'d AgentKey) -> impl Iterator<Item = &'d AgentKey> {
         let own = agent.agent_version.as_str();
         let others = self.other_versions(agent);
@@ -314,7 +313,7 @@ impl Drops {
         versions.filter(move |(other, _)| other.environment == agent.environment && *other != agent)
     }
 
-    /// Counts what was told of a trace.
+    /// Counts a trace or an outcome.
     fn count(&mut self, told: &ArrivedTrace, drift: &DriftOptions, counts: &mut Counts) {
         let ArrivedTrace { at, agent, trace } = told;
         let mut watch = match self.watches.get_mut(agent) {
@@ -345,7 +344,7 @@ impl Drops {
         }
     }
 
-    /// Begins a stream, with what the version before has left for it.
+    /// Begins a stream with what it takes over from the version before.
     fn begin_stream(
         &mut self,
         agent: &AgentKey,
@@ -372,7 +371,7 @@ impl Shares {
         *share += 1;
     }
 
-    /// What a stream of an agent is held against.
+    /// The limits of a stream of an agent.
     fn limits(&self, options: &DropOptions, agent: &AgentKey, stream: &Stream) -> Limits {
         if stream.pages {
             options.limits_against(options.objective_of(&agent.agent_name), self.paging)
@@ -388,20 +387,20 @@ fn before(agent: &AgentKey, watch: &Watch) -> Option<AgentKey> {
     Some(AgentKey { agent_version: version, ..agent.clone() })
 }
 
-/// Agents that are remembered for each that may have series.
+/// Agents that are remembered for each that may have series of its own.
 const REMEMBERED: usize = 4;
 
-/// For how many times the memory an agent is remembered: its past would count a sixteenth then.
+/// How many times `drop.memory` an agent is remembered for: its past counts a sixteenth after that.
 const MEMORIES: u32 = 4;
 
-/// How long a stream without a value counts as one that goes on: as long as a gap counts.
+/// How long a stream goes on after its last value: as long as the longest gap that counts.
 const GOES_ON: Duration = Duration::from_secs(86_400);
 
-/// Time between two looks at which streams go on.
+/// Time after which streams that go on are counted again.
 const LOOK: Duration = Duration::from_secs(3_600);
 
 /// Deployments that are shown of an agent.
 const SHOWN: usize = 32;
 
-/// Traces for which room is kept while none wait.
+/// Traces that room is kept for while none wait.
 const ROOM: usize = 1_024;

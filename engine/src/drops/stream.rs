@@ -1,4 +1,4 @@
-//! The streams of an agent in which drops are looked for. This is the one list: state, metrics, documents and API go by it.
+//! The streams of an agent that drops are looked for in. State, metrics, documents and API follow from this one list.
 
 use super::watch::Watch;
 use crate::detect::Observation;
@@ -10,10 +10,10 @@ use crate::update::{DoneTrace, Effort};
 pub struct Stream {
     /// Its name, in labels and in the API.
     pub name: &'static str,
-    /// A drop of it pages; of others it only warns, and without a past they are held against one half, as they have no
-    /// objective.
+    /// Whether its drops page. Drops of other streams only warn; as these have no objective, they are compared with one half
+    /// while they have no past.
     pub pages: bool,
-    /// What is bad.
+    /// What is bad, for the documents.
     pub doc: &'static str,
     pub(super) measure: Reading,
 }
@@ -21,11 +21,11 @@ pub struct Stream {
 /// How the value of a trace is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reading {
-    /// It is bad or not.
+    /// Whether the trace is bad.
     Failed(fn(&DoneTrace) -> Option<bool>),
-    /// The mean of the shares of the agent's usual traces that took less of these measures, as far as they are known of it.
+    /// The mean rank of the trace among the agent's usual traces, over those of these measures that are known of it.
     Rank(&'static [Measure]),
-    /// An outcome, or the chance of a run without one.
+    /// The outcome of the trace, or without one the chance that it failed.
     Predicted,
 }
 
@@ -33,11 +33,11 @@ pub(super) enum Reading {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Value {
     pub(super) observation: Observation,
-    /// The trace is an example of what is bad.
+    /// Whether the trace is an example of what is bad.
     pub(super) bad: bool,
 }
 
-/// All of them.
+/// All streams.
 pub const STREAMS: &[Stream] = &[
     Stream {
         name: "verdict",
@@ -89,10 +89,10 @@ pub const STREAMS: &[Stream] = &[
     },
 ];
 
-/// The stream of predictions.
+/// The name of the stream of predictions.
 pub(super) const PREDICTED: &str = "predicted_failure";
 
-/// The success rate that streams without an objective are held against while they have no past.
+/// The success rate that streams without an objective are compared with while they have no past.
 pub(super) const NO_OBJECTIVE: f64 = 0.5;
 
 impl Stream {
@@ -106,7 +106,7 @@ impl Stream {
         matches!(self.measure, Reading::Rank(_))
     }
 
-    /// What this stream has of a trace; `None`: nothing, or too little is known of what is usual.
+    /// The value of a trace in this stream; `None`: it has none, or too little is known of what is usual.
     pub(super) fn value(&self, trace: &DoneTrace, watch: &Watch) -> Option<Value> {
         match self.measure {
             Reading::Failed(failed) => {
@@ -122,7 +122,8 @@ impl Stream {
     }
 }
 
-/// Nothing before there is a model. An outcome that is told later takes the place of the chance, which counted when the trace was done.
+/// The value of a trace in the stream of predictions; `None` before there is a model. An outcome that is told later replaces the
+/// chance that was counted when the trace was done.
 fn predicted(trace: &DoneTrace, watch: &Watch) -> Option<Value> {
     let effort = trace.effort.as_ref().filter(|_| watch.learner.is_made());
     let chance = effort.and_then(|effort| watch.learner.chance(effort, &watch.usual));
@@ -144,8 +145,8 @@ fn rank(effort: &Effort, measures: &[Measure], usual: &Spread) -> Option<f64> {
     (known > 0).then(|| sum / f64::from(known))
 }
 
-/// The chance from which on a trace is an example of what fails.
+/// The least chance of a trace that is an example of what fails.
 const LIKELY: f64 = 0.5;
 
-/// The percentile from which on a trace is an example of a rise.
+/// The least percentile of a trace that is an example of a rise.
 const UNUSUAL: f64 = 0.9;

@@ -24,33 +24,33 @@ pub(super) struct Watch {
     pub(super) streams: Streams,
     /// The version that was the latest when this one began.
     pub(super) before: Option<String>,
-    /// It began with nothing of the version before, or forgot it: whatever level it brings is usual.
+    /// Whether it takes nothing over from the version before, as whatever level it has is usual.
     pub(super) anew: bool,
     pub(super) gaps: Gaps,
-    /// What its usual traces take: values of a stream that drops are not among them.
+    /// Efforts of its usual traces: those that came while a stream of efforts was in a drop are left out.
     pub(super) usual: Spread,
-    /// What outcomes have taught of its traces.
+    /// The model of failures that is learnt from outcomes of its traces.
     pub(super) learner: Learner,
-    /// Of 1 - risk, for comparison with other versions.
+    /// Values of 1 - risk, for comparison with other versions.
     pub(super) level: MeanSequence,
-    /// When something was last told of it.
+    /// When a trace or an outcome of it was last counted.
     pub(super) told: Timestamp,
 }
 
-/// Its streams as far as there was a value, in the order of the list; they are written down by name.
+/// The streams of an agent version that have had a value, in the order of [`STREAMS`]; serialised by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Streams(pub(super) Box<[Option<Watched>; STREAMS.len()]>);
 
-/// One stream of it.
+/// One stream of an agent version.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Watched {
     pub(super) detector: Detector,
-    /// It has the baseline of the version before until it has its own.
+    /// Whether its baseline is that of the version before, as it has no past of its own yet.
     pub(super) inherited: bool,
     pub(super) last: Timestamp,
-    // The latest.
+    // The latest failures.
     failures: VecDeque<Failure>,
-    /// Where to look; present while there is a drop.
+    /// Where to look; present while there is a drop or a warning of one.
     pub(super) example: Option<Example>,
 }
 
@@ -62,7 +62,7 @@ struct Failure {
     session: ScopedId,
 }
 
-/// What carried a failure.
+/// The cause of a failure.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct Cause {
     /// The computed signal with the greatest risk; empty: none has any.
@@ -71,16 +71,16 @@ pub(super) struct Cause {
     pub(super) tool: String,
 }
 
-/// What carries most of the failures, as they were when the drop was found, and sessions in which they are.
+/// The cause of most failures when the drop was found, and sessions that failed by it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Example {
     pub(super) cause: Cause,
-    /// Two at most. They stay while the drop does, so that a page and what it links to do not change.
+    /// Two sessions at most. They stay as long as the drop, so that a page and what it links to do not change.
     pub(super) sessions: Vec<ScopedId>,
 }
 
 impl Watch {
-    /// Takes when a trace came, and what it took, unless the agent takes more than usual just now.
+    /// Counts a trace's arrival, its outcome, and its effort unless a stream of efforts is in a drop.
     pub(super) fn count(&mut self, at: Timestamp, trace: &DoneTrace, memory: Duration) {
         self.told = self.told.max(at);
         if trace.is_first() {
@@ -96,7 +96,7 @@ impl Watch {
         }
     }
 
-    /// Learns from a trace's outcome, unless the agent fails more than usual just now.
+    /// Learns from a trace's outcome while the stream of predictions is quiet.
     fn learn(&mut self, effort: &Effort, failed: bool) {
         let mut watched = self.streams.get_mut(PREDICTED);
         let detector = watched.as_ref().map(|watched| &watched.detector);
@@ -109,15 +109,15 @@ impl Watch {
         }
     }
 
-    /// The version before this one of an agent, as far as something of it is handed on.
+    /// The version before this one, if this one takes something over from it.
     pub(super) fn left_by(&self, agent: &AgentKey) -> Option<AgentKey> {
         if self.anew { None } else { super::before(agent, self) }
     }
 
-    /// Takes whatever level there is from here on for the usual one: in a drop that since it began.
+    /// Makes the level from here on the usual one; of a stream in a drop, the level since the drop began.
     pub(super) fn renew(&mut self, at: Timestamp) {
         for (stream, watched) in self.streams.iter_mut() {
-            // A level among what was usual says nothing of what will be.
+            // Ranks among traces that were usual say nothing of ranks among those that will be.
             if stream.ranks() || !watched.accept(at) {
                 watched.renew();
             }
@@ -127,12 +127,12 @@ impl Watch {
 }
 
 impl Streams {
-    /// All of them.
+    /// All streams that have had a value.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static Stream, &Watched)> {
         STREAMS.iter().zip(&*self.0).filter_map(|(stream, held)| Some((stream, held.as_ref()?)))
     }
 
-    /// All of them, to be changed.
+    /// All streams that have had a value, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&'static Stream, &mut Watched)> {
         let all = STREAMS.iter().zip(&mut *self.0);
         all.filter_map(|(stream, held)| Some((stream, held.as_mut()?)))
@@ -196,7 +196,7 @@ impl Watched {
         }
     }
 
-    /// What is said of it; `before` is the version before, if it is held against that.
+    /// The view of the stream; `before` is the version before, if the level is compared with that version's past.
     pub(super) fn view(
         &self,
         stream: &'static Stream,
@@ -237,24 +237,24 @@ impl Watched {
         }
     }
 
-    /// What it has come to; a stream that does not page warns at most.
+    /// Its state; a stream that does not page warns at most.
     fn state(&self, stream: &Stream, limits: &Limits) -> DropState {
         let state = self.detector.state(limits);
         let most = if stream.pages { Severity::Critical } else { Severity::Warning };
         DropState { severity: state.severity.min(most), ..state }
     }
 
-    /// Whether it is, or may be, in a drop.
+    /// Whether it is in a drop, or there is a warning of one.
     pub(super) fn drops(&self) -> bool {
         self.detector.severity() >= Severity::Warning
     }
 
-    /// Whether what it is held against is what the version before left.
+    /// Whether its level is compared with the past of the version before.
     pub(super) fn is_held_against_the_version_before(&self, limits: &Limits) -> bool {
         self.inherited && self.detector.state(limits).against == Against::Past
     }
 
-    /// Takes the level since the drop began for the usual one; returns whether there was one.
+    /// Accepts the level since the drop began as the usual one; returns whether there was a drop, or a warning of one.
     pub(super) fn accept(&mut self, at: Timestamp) -> bool {
         let accepted = self.detector.accept(at);
         if accepted {
@@ -263,13 +263,13 @@ impl Watched {
         accepted
     }
 
-    /// Forgets what was usual.
+    /// Forgets the past and all evidence.
     fn renew(&mut self) {
         self.detector.renew();
         (self.inherited, self.example) = (false, None);
     }
 
-    /// What carries most of the failures since the drop began, and the latest sessions in which it does.
+    /// The cause of most failures since the drop began, and the latest sessions that failed by it.
     fn find(&self, limits: &Limits) -> Option<Example> {
         let since = self.detector.state(limits).drop?.since;
         let failures = || self.failures.iter().rev().filter(|failure| failure.at >= since);
@@ -281,7 +281,7 @@ impl Watched {
         Some(example)
     }
 
-    /// One session is an example, two are better.
+    /// Adds a trace's session to the example, if that has room and the same cause.
     fn find_another(&mut self, cause: &Cause, trace: &DoneTrace) {
         if let Some(example) = &mut self.example {
             example.add(cause, &trace.session);
@@ -290,7 +290,7 @@ impl Watched {
 }
 
 impl Cause {
-    /// What takes long or costs much need not fail.
+    /// The cause of a trace's failure; none in a stream of ranks, as what takes long or costs much need not fail.
     fn of(stream: &Stream, trace: &DoneTrace) -> Self {
         if stream.ranks() {
             return Self::default();
@@ -312,8 +312,8 @@ impl Example {
     }
 }
 
-/// Failures from which the cause of a drop is told.
+/// Failures that the cause of a drop is found from, at most.
 const FAILURES: usize = 16;
 
-/// Sessions that are shown.
+/// Sessions of an example, at most.
 const SESSIONS: usize = 2;

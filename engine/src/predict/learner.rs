@@ -1,7 +1,7 @@
-//! The chance of failing that drops are found by: the same features and priors, learnt from one trace after the other, as they come.
+//! The chance of failure that drops are found by: the features and priors of `model.rs`, learnt from traces as they come.
 //!
-//! What is predicted must mean the same for long, or a change of the model would pass for one of the agent. So the model stands still
-//! until twice as many outcomes are known, later until there are so many new ones, and is made anew only while nothing speaks for a drop.
+//! Predictions must mean the same for long, or a change of the model would pass for one of the agent. So the model stays as it is until
+//! as many new outcomes are known as before, at most 256, and is made anew only while nothing speaks for a drop.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,19 @@ use super::model::{Alike, Row, fit, logistic, ranked, row};
 use super::spread::Spread;
 use crate::update::Effort;
 
-/// Outcomes that traces had, and the model that was last made of them.
+/// Outcomes of traces, and the model that was last made of them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Learner {
-    // The latest.
+    // The latest outcomes.
     rows: VecDeque<(Row, bool)>,
-    // All that ever came, and how many there must be before a model is made anew.
+    // How many outcomes ever came, and how many there must be before the model is made anew.
     outcomes: u64,
     next: u64,
     coefficients: Option<Row>,
 }
 
 impl Learner {
-    /// The chance that a trace's run failed, in `[0,1]`; `None` before enough outcomes are known, or traces to compare it with.
+    /// The chance that a trace's run failed, in `[0,1]`; `None` before enough outcomes, or traces to compare it with, are known.
     pub(crate) fn chance(&self, effort: &Effort, usual: &Spread) -> Option<f64> {
         let coefficients = self.coefficients?;
         let row = row_among(usual, effort)?;
@@ -45,7 +45,7 @@ impl Learner {
         self.coefficients.is_some()
     }
 
-    /// Makes the model anew, if so many outcomes have come; returns whether it did.
+    /// Makes the model anew, if enough outcomes have come; returns whether it did.
     pub(crate) fn renew(&mut self) -> bool {
         let failed = self.rows.iter().filter(|(_, failed)| *failed).count();
         if self.outcomes < self.next.max(LEAST_OUTCOMES)
@@ -61,19 +61,19 @@ impl Learner {
     }
 }
 
-/// The features of a trace among those that are usual.
+/// The features of a trace, ranked among the usual traces.
 fn row_among(usual: &Spread, effort: &Effort) -> Option<Row> {
     let ranked = ranked(effort, |measure, value| usual.rank(measure, value))?;
     Some(row(&ranked, effort, Alike::default()))
 }
 
-/// Outcomes that a model is made of.
+/// Outcomes that a model is made of, at most.
 const MOST_ROWS: usize = 256;
 
-/// The first model is made of so many outcomes,
+/// Outcomes that the first model is made of, at least.
 const LEAST_OUTCOMES: u64 = 32;
 
-/// and so many of each kind.
+/// Outcomes of each kind, failed and not, that a model is made of, at least.
 const LEAST_OF_EACH: usize = 5;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Which runs fail: how much effort a session took beside its agent's others, the chance that it failed, how often the agent's
-//! sessions succeed, and how good all of that has been.
+//! Which runs fail: how much effort a session took compared with others of its agent, the chance that it failed, how often the
+//! agent's sessions succeed, and how good these predictions have been.
 //!
-//! Sessions tell their agents what they took ([`Spread`], [`EffortSums`]); runs with an outcome are kept by the agent
-//! ([`KnownRun`]). Both meet in [`Learned`], when somebody looks at the agent or at one of its sessions: nothing is computed before.
+//! Sessions tell their agents their efforts ([`Spread`], [`EffortSums`]); the agent keeps runs with an outcome ([`KnownRun`]).
+//! Both meet in [`Learned`] when somebody looks at the agent or at one of its sessions: nothing is computed before.
 
 pub(crate) mod learner;
 mod model;
@@ -29,11 +29,11 @@ use super::view::{AgentView, PredictionView, SessionView, SuccessView, TraceView
 /// The sessions of an agent in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Population {
-    /// The least end of a session in it whose outcome is known; `None` if there is none.
+    /// The least end of a session in the window whose outcome is known; `None` if there is none.
     pub told_since: Option<Timestamp>,
-    /// How many there are.
+    /// The number of sessions.
     pub sessions: u64,
-    /// What they took.
+    /// Sums of their efforts.
     pub efforts: EffortSums,
 }
 
@@ -46,7 +46,7 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// Learns from these, each in the order of their starts.
+    /// Learns from rankings and from runs whose outcome is known, in the order of their starts.
     pub fn new(
         rankings: Rankings,
         known: &[KnownRun],
@@ -60,7 +60,7 @@ impl Learned {
         Self { quality: quality::quality(&model, known), success: success.collect(), model }
     }
 
-    /// How good it has been.
+    /// How good predictions and signals have been.
     pub fn quality(&self) -> &Quality {
         &self.quality
     }
@@ -70,15 +70,15 @@ impl Learned {
         &self.success
     }
 
-    /// Says of the agent what is learned of it.
+    /// Adds to the agent what is learned of it.
     pub fn look_at_agent(&self, agent: &mut AgentView) {
         agent.success.clone_from(&self.success);
         agent.signal_auroc.clone_from(&self.quality.auroc);
         agent.calibration = self.quality.calibration;
     }
 
-    /// Says of a session of this agent how much effort it took, and how likely it failed; nothing before there are [`LEAST_RUNS`]
-    /// to compare it with.
+    /// Adds to a session of this agent how much effort it took, and how likely it failed; nothing before there are [`LEAST_RUNS`]
+    /// sessions to compare it with.
     pub fn look_at(&self, session: &mut SessionView) {
         let tasks = session.traces.iter().filter_map(|trace| trace.attempt.as_ref());
         let task = tasks.filter_map(|attempt| attempt.task.as_deref()).next();
@@ -90,8 +90,8 @@ impl Learned {
         session.prediction = Some(self.explain(&predicted));
     }
 
-    /// Says the same of a done trace beside its agent's other traces, and returns it. What is learned is how whole sessions went, and
-    /// what is said is how its session went, by this trace alone.
+    /// Adds to a done trace how much effort it took compared with its agent's other traces, and how likely its session failed, by
+    /// this trace alone; returns the prediction. The model is learned from whole sessions.
     pub fn look_at_trace(&self, session: &ScopedId, trace: &mut TraceView) -> Option<Prediction> {
         let task = trace.attempt.as_ref().and_then(|attempt| attempt.task.as_deref());
         let took = trace.took.as_ref()?;
@@ -101,7 +101,7 @@ impl Learned {
         Some(predicted)
     }
 
-    /// Where a prediction comes from.
+    /// The explanation of a prediction: what it was made from.
     pub fn explain(&self, predicted: &Prediction) -> PredictionView {
         let ranks = Measure::ALL.iter().filter(|measure| measure.is_effort());
         let ranks = ranks.filter_map(|of| Some((of.name(), predicted.ranked.ranks[*of as usize]?)));
@@ -114,14 +114,14 @@ impl Learned {
     }
 }
 
-/// Those that our judge was asked about, if they are enough: how likely it was to be is known. Else all.
+/// The runs that our judge was asked about, if they are enough, as it is known how likely each was to be chosen; else all runs.
 fn whose_selection_is_known(known: Vec<&KnownRun>) -> Vec<&KnownRun> {
     let judged = || known.iter().copied().filter(|run| run.probability.is_some());
     if judged().count() >= success::LEAST_TOLD { judged().collect() } else { known }
 }
 
-/// The share of sessions that succeed. What is known of all of them is their effort: the mean over the measures, each in buckets, set to mean 0 and
-/// deviation 1 over the agent's sessions. It is a sum over measures, so its mean over a window follows from the sums.
+/// The share of sessions that succeed. The predictor, which is known of all sessions, is their effort: the mean of the measures'
+/// buckets, each scaled to mean 0 and deviation 1 over the agent's sessions. Its mean over a window follows from the window's sums.
 fn success(ranking: &Ranking, known: &[KnownRun], population: &Population) -> Option<SuccessView> {
     let since = population.told_since?;
     let known: Vec<&KnownRun> = known.iter().filter(|run| run.end >= since).collect();
@@ -151,7 +151,8 @@ fn success(ranking: &Ranking, known: &[KnownRun], population: &Population) -> Op
             probability: run.probability,
         })
         .collect();
-    // How the effort of the others varies is not kept: nobody chose by it who is told.
+    // The variance of the other sessions' effort is not kept; that of the known ones stands for it, as effort did not decide which
+    // outcomes are told.
     let runs = told.len() as f64;
     let mean = told.iter().map(|run| run.predictor).sum::<f64>() / runs;
     let variance = told.iter().map(|run| (run.predictor - mean).powi(2)).sum::<f64>() / runs;

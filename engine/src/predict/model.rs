@@ -1,14 +1,14 @@
-//! The chance that a run failed: a logistic model over [`FEATURES`], which begins with a prior that ships and learns from the
-//! outcomes of the agent's runs that somebody told.
+//! The chance that a run failed: a logistic model over [`FEATURES`], which begins with fixed priors and learns from the known
+//! outcomes of the agent's runs.
 //!
 //! ```text
 //! P(failed) = 1 / (1 + exp(-(b_0 + sum of b_i x_i)))
 //! b = the most likely one, if b_i is normal around the prior of feature i (ridge regression), by Newton's method
 //! ```
 //!
-//! It is a function of the runs that are told, in the order of their starts, and of the agent's distributions: not of when who
-//! asks. The priors are no fit: that more effort than usual goes with failure is what public recordings of agents with known
-//! outcomes agree on (docs/outcomes.md); of nothing else the sign is taken for granted.
+//! It is a function of the runs with known outcomes, in the order of their starts, and of the agent's distributions; it does not
+//! depend on when somebody asks. The priors are not fitted: public recordings of agents with known outcomes agree that more
+//! effort than usual goes with failure (docs/outcomes.md); the sign of nothing else is taken for granted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,21 +19,21 @@ use crate::math::Quanta;
 use crate::span::Timestamp;
 use crate::update::{Effort, ScopedId};
 
-/// Steps of Newton's method at most; a handful is what it takes.
+/// Steps of Newton's method, at most; it mostly takes a handful.
 const STEPS: usize = 30;
 
-/// A task's record counts as if so many more runs had gone as the agent's others,
+/// Runs that failed as often as the agent's others do, which are added to the record of a task.
 const TASK_WEIGHT: f64 = 2.0;
 
-/// and so do those of a tool and of models.
+/// Runs that failed as often as the agent's others do, which are added to the record of a tool or of models.
 const CALLED_WEIGHT: f64 = 4.0;
 
-/// A number that a run is judged by.
+/// A feature of a run: a number that the chance of failure depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
-    /// As results carry it.
+    /// Its name in results.
     pub name: &'static str,
-    /// What it says, for people.
+    /// Its meaning, for people.
     pub doc: &'static str,
     /// Its coefficient before any outcome is known.
     prior: f64,
@@ -44,7 +44,7 @@ pub struct Feature {
 
 /// The features; the first is the intercept.
 pub const FEATURES: [Feature; 15] = [
-    // A quarter of the runs fails, as far as is known: anything from 6 to 64 % within two standard deviations.
+    // Beforehand a quarter of the runs is taken to fail: anything from 2 to 87 % within two standard deviations.
     feature("base", "How often this agent's runs fail", -1.1, 1.5, |_| 1.0),
     feature("effort", "More effort than the agent's other runs", 3.0, 2.0, |run| run.effort - 0.5),
     feature(
@@ -86,7 +86,7 @@ pub const FEATURES: [Feature; 15] = [
     feature("last_tool", "How other runs went that called the same tool last", 1.0, 0.5, |run| {
         run.of_tool
     }),
-    // Models differ in what they take and in how often they fail: without it, what they take would stand for which of them it was.
+    // Models differ in effort and in how often they fail: without this feature, effort would stand for the model that was used.
     feature("model", "How other runs went that called the same models", 1.0, 0.5, |run| {
         run.of_models
     }),
@@ -103,18 +103,18 @@ const fn feature(
     Feature { name, doc, prior, spread, value }
 }
 
-/// How many there are.
+/// The number of features.
 pub(super) const N: usize = FEATURES.len();
 
 /// The features of one run.
 pub(super) type Row = [f64; N];
 
-/// What features are computed from.
+/// The numbers that features are computed from.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inputs {
     effort: f64,
     ranks: [Option<f64>; Measure::ALL.len()],
-    /// Effort among the runs of its task.
+    /// Rank of the effort among the runs at its task.
     among_task: Option<f64>,
     failed_share: f64,
     failed_models: f64,
@@ -124,49 +124,50 @@ struct Inputs {
     of_task: f64,
 }
 
-/// What is known of runs that are like one: how far the log-odds of failure of the others are above those of all runs.
+/// What is known of runs like one: how far the log-odds of their failure are above those of all runs, that one left out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Alike {
-    /// Of the same task.
+    /// Of runs at the same task.
     task: f64,
-    /// That called the same tool last, or none.
+    /// Of runs that called the same tool last, or none as well.
     tool: f64,
-    /// That called the same models, or none.
+    /// Of runs that called the same models last, or none as well.
     models: f64,
-    /// The effort among the runs of the task, where there are enough.
+    /// Rank of the effort among the runs at the task, where there are enough.
     among_task: Option<f64>,
 }
 
 impl Inputs {
-    /// How far a rank is above the effort as a whole; 0 where it is not known.
+    /// How far the rank by a measure is above the effort as a whole; 0 if it is not known.
     fn beyond(&self, measure: Measure) -> f64 {
         self.ranks[measure as usize].map_or(0.0, |rank| rank - self.effort)
     }
 }
 
-/// A run whose outcome somebody told.
+/// A run whose outcome is known; several runs of one session count as one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownRun {
-    /// The session that it is, or is part of.
+    /// Its session.
     pub session: Arc<ScopedId>,
     /// Its task, if it has one.
     pub task: Option<Arc<str>>,
     /// End of its last trace.
     pub end: Timestamp,
-    /// What it took.
+    /// Its effort.
     pub effort: Effort,
     /// The worst score of each signal over its traces.
     pub signals: BTreeMap<Cow<'static, str>, Quanta>,
-    /// The risk of each of its traces that has one, but for what was told of the outcome.
+    /// The risks of its traces by all signals but the outcome.
     pub risks: Vec<Quanta>,
-    /// It is no success.
+    /// Whether it is no success.
     pub failed: bool,
-    /// How likely our judge was to be asked about it, in `(0,1]`; `None`: it was not, and others told, who knows why.
+    /// How likely our judge was to be asked about it, in `(0,1]`; `None`: others told the outcome, and nobody knows how likely that
+    /// was.
     pub probability: Option<f64>,
 }
 
 impl KnownRun {
-    /// Takes the signals of some of its traces.
+    /// Adds the signals of some of its traces.
     pub fn add_signals(&mut self, signals: &[(Cow<'static, str>, Quanta)]) {
         for (name, score) in signals {
             let worst = self.signals.entry(name.clone()).or_insert(*score);
@@ -175,27 +176,27 @@ impl KnownRun {
     }
 }
 
-/// How much effort a run took beside the agent's others.
+/// How much effort a run took compared with the agent's others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranked {
-    /// Mean of the ranks of what is effort, in `[0,1]`.
+    /// The mean rank by measures of effort, in `[0,1]`.
     pub effort: f64,
-    /// The share of runs that took less, in `[0,1]`; `None` where the wire does not tell.
+    /// The rank by each measure: the share of runs that took less, in `[0,1]`; `None`: it is not known.
     pub ranks: [Option<f64>; Measure::ALL.len()],
 }
 
-/// What is predicted of a run.
+/// The prediction for a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// How much effort it took.
     pub ranked: Ranked,
     /// The chance that it failed, in `[0,1]`.
     pub failure: f64,
-    /// What each feature adds to the log-odds.
+    /// What each feature adds to the log-odds of failure.
     pub carried_by: [f64; N],
 }
 
-/// What is predicted: a session among sessions, or a trace among traces.
+/// What a prediction is made from: a session among sessions, or a trace among traces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Whole {
     /// A session.
@@ -204,23 +205,23 @@ pub enum Whole {
     Trace,
 }
 
-/// A model of one agent.
+/// The model of one agent.
 #[derive(Clone, Debug)]
 pub struct Model {
     rankings: Rankings,
     coefficients: [f64; N],
-    // Curvature of what is minimised, at the coefficients.
+    // Curvature of the function that is minimised, at the coefficients.
     curve: [[f64; N]; N],
     tasks: BTreeMap<Arc<str>, Record>,
     // By the tool that was called last.
     tools: BTreeMap<Option<u64>, Record>,
-    // By the models that were.
+    // By the models that were called last.
     models: BTreeMap<Option<u64>, Record>,
     all: Record,
     sessions: BTreeMap<Arc<ScopedId>, KnownSession>,
 }
 
-/// What is told of a session.
+/// A session with a known outcome.
 #[derive(Clone, Debug)]
 struct KnownSession {
     task: Option<Arc<str>>,
@@ -229,7 +230,7 @@ struct KnownSession {
     failed: bool,
 }
 
-/// How runs of one kind went.
+/// The record of runs of one kind: how many there were, and how many failed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     runs: u64,
@@ -237,7 +238,7 @@ struct Record {
 }
 
 impl Model {
-    /// Learns from the runs that are told.
+    /// Learns from the runs whose outcome is known.
     pub fn new(rankings: Rankings, known: &[KnownRun]) -> Self {
         let mut all = Record::default();
         let mut tasks: BTreeMap<Arc<str>, Record> = BTreeMap::new();
@@ -279,7 +280,7 @@ impl Model {
         model
     }
 
-    /// What the agent's sessions are ranked among, or its traces.
+    /// The ranking of the agent's sessions, or of its traces.
     pub(super) fn ranking(&self, whole: Whole) -> &Ranking {
         match whole {
             Whole::Session => &self.rankings.sessions,
@@ -287,13 +288,13 @@ impl Model {
         }
     }
 
-    /// How many outcomes it has learned from.
+    /// The number of outcomes that it has learned from.
     pub fn outcomes(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Predicts how a session went, by what it took, or by what one of its traces took; what is told of that session itself has no
-    /// part in its task's record. `None` before there are enough to rank it among.
+    /// Predicts how a session went, by its effort or by that of one of its traces; the session's own outcome is left out of the
+    /// records that it is compared with. `None` before there are enough sessions or traces to rank it among.
     pub fn predict(
         &self,
         whole: Whole,
@@ -310,7 +311,7 @@ impl Model {
         Some(Prediction { ranked, failure: logistic(carried_by.iter().sum()), carried_by })
     }
 
-    /// Each of the runs that it learned from: its effort, the chance that the model would give it had it not, and whether it failed.
+    /// Of each run that it learned from: its effort, the chance of failure by the model without this run, and whether it failed.
     pub(super) fn left_out(&self, known: &[KnownRun]) -> Vec<(f64, f64, bool)> {
         let odds = |run: &KnownRun| {
             let (ranked, row) = self.row_of(run)?;
@@ -357,7 +358,7 @@ impl Model {
             task: task.map_or(0.0, of_task),
             tool: above(of_tool, has_own(&|own| own.tool == tool), CALLED_WEIGHT),
             models: above(of_models, has_own(&|own| own.models == models), CALLED_WEIGHT),
-            // A trace may be a part of a run.
+            // A trace may be only a part of a run, so it is not ranked among runs.
             among_task: task
                 .filter(|_| whole == Whole::Session)
                 .and_then(|task| Some(ranked_among(self.rankings.tasks.get(task)?)?.effort)),
@@ -373,7 +374,7 @@ impl Record {
         self.failed += u64::from(failed);
     }
 
-    /// The same without a run that is among them: what is told of a run says nothing of itself.
+    /// The record without a run that is in it: the outcome of a run says nothing about itself.
     fn without(self, own: Option<&KnownSession>) -> Self {
         own.map_or(self, |own| Self {
             runs: self.runs - 1,
@@ -381,12 +382,13 @@ impl Record {
         })
     }
 
-    /// The share that failed, of one success and one failure more.
+    /// The share that failed, with one success and one failure added.
     fn usual(self) -> f64 {
         (self.failed as f64 + 1.0) / (self.runs as f64 + 2.0)
     }
 
-    /// How far the log-odds of failure of these are above those of all, of which so many count with them; 0 where these are none, or all.
+    /// How far the log-odds of failure of these runs are above those of all, with `weight` runs that fail as all do added to them;
+    /// 0 if these runs are none, or all.
     fn above(self, all: Self, weight: f64) -> f64 {
         if self.runs == 0 || self.runs == all.runs {
             return 0.0;
@@ -397,7 +399,7 @@ impl Record {
     }
 }
 
-/// Ranks a run by the share of others that took less of a measure; `None` before there are enough.
+/// Ranks a run by `rank`, the share of others that took less of a measure; `None` if no rank is known.
 pub(super) fn ranked(
     effort: &Effort,
     rank: impl Fn(Measure, u64) -> Option<f64>,
@@ -409,7 +411,7 @@ pub(super) fn ranked(
     (known > 0).then(|| Ranked { effort: sum / f64::from(known), ranks })
 }
 
-/// The features of a run that is ranked among others, with what is known of runs like it.
+/// The features of a run, by its ranks among others and what is known of runs like it.
 pub(super) fn row(ranked: &Ranked, effort: &Effort, alike: Alike) -> Row {
     let share = |part: u64, all: u64| part as f64 / all.max(part).max(1) as f64;
     let inputs = Inputs {
@@ -426,7 +428,7 @@ pub(super) fn row(ranked: &Ranked, effort: &Effort, alike: Alike) -> Row {
     FEATURES.map(|feature| (feature.value)(&inputs))
 }
 
-/// The most likely coefficients, and the curvature there.
+/// The most likely coefficients, and the curvature at them.
 pub(super) fn fit(rows: &[([f64; N], f64)]) -> ([f64; N], [[f64; N]; N]) {
     let priors = FEATURES.map(|feature| feature.prior);
     let precisions = FEATURES.map(|feature| 1.0 / (feature.spread * feature.spread));
@@ -464,7 +466,7 @@ pub(super) fn fit(rows: &[([f64; N], f64)]) -> ([f64; N], [[f64; N]; N]) {
     (coefficients, curve)
 }
 
-/// Solves `matrix x = right` by Cholesky's decomposition; of the matrix, which is positive definite, the lower half is read.
+/// Solves `matrix x = right` by Cholesky's decomposition; the matrix is positive definite, and only its lower half is read.
 fn solve(mut matrix: [[f64; N]; N], right: [f64; N]) -> [f64; N] {
     for i in 0..N {
         for j in 0..=i {

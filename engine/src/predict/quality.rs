@@ -1,4 +1,4 @@
-//! How well numbers tell this agent's failed runs from the others, and how right its chances are.
+//! How well signals and predictions tell an agent's failed runs from the others, and how right the predicted chances are.
 //!
 //! ```text
 //! AUROC = P(x of a failed run > x of another) + P(equal) / 2
@@ -6,8 +6,8 @@
 //! ECE   = sum over ten bins of chances of (share of runs in it) |mean chance - share that failed|
 //! ```
 //!
-//! A run's own outcome has no part in the chance that it is held against: that is what the model without the run would say, to
-//! first order (one step of Newton's method from the fitted coefficients; Rahnama Rad and Maleki, "A scalable estimate of the
+//! A run's outcome is compared with the chance that the model without this run gives, to first order (one step of Newton's
+//! method from the fitted coefficients; Rahnama Rad and Maleki, "A scalable estimate of the
 //! out-of-sample prediction error via approximate leave-one-out cross-validation", arXiv 1801.10243).
 
 use std::collections::BTreeMap;
@@ -17,27 +17,27 @@ use crate::score::agent_reliability::AgentReliability;
 use crate::signal::outcome;
 use crate::view::{AurocView, CalibrationView};
 
-/// Runs of each kind, failed and not, that there must be.
+/// Runs of each kind, failed and not, that there must be for a result.
 const LEAST: usize = 5;
 
 /// Bins of chances.
 const BINS: usize = 10;
 
-/// How good what is said of an agent's runs has been.
+/// How good signals and predictions have been for an agent's runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quality {
-    /// By signal (as risk: what is better is turned round), `reliability` (likewise, over the session's traces by all signals but the outcome),
-    /// `effort` and `predicted_failure`.
+    /// The AUROC of each signal, of `reliability` (over the session's traces, by all signals but the outcome), `effort` and
+    /// `predicted_failure`; of signals and `reliability`, which are better the higher, 1 minus the score is used.
     pub auroc: BTreeMap<String, AurocView>,
-    /// Of the predictions; `None` before there are enough outcomes.
+    /// The calibration of the predictions; `None` before there are enough outcomes.
     pub calibration: Option<CalibrationView>,
 }
 
-/// Holds all that is known of these runs against their outcomes.
+/// Compares signals and predictions of these runs with their outcomes.
 pub(super) fn quality(model: &Model, known: &[KnownRun]) -> Quality {
     let mut told: BTreeMap<&str, Vec<(f64, bool)>> = BTreeMap::new();
     for run in known {
-        // What is told of the outcome says nothing about what tells it.
+        // The outcome as a signal is left out, as it is what the others are compared with.
         let signals = run.signals.iter().filter(|(name, _)| name.as_ref() != outcome::NAME);
         let signals = signals.map(|(name, score)| (&**name, 1.0 - score.to_f64()));
         let mut reliability = AgentReliability::default();
@@ -66,7 +66,7 @@ fn enough(runs: &[(f64, bool)]) -> bool {
     failed >= LEAST && runs.len() - failed >= LEAST
 }
 
-/// By ranks, equal ones in the middle.
+/// The AUROC, by ranks; equal values share the middle one. `None` without enough runs.
 fn auroc_of(mut runs: Vec<(f64, bool)>) -> Option<AurocView> {
     if !enough(&runs) {
         return None;

@@ -1,5 +1,5 @@
-//! How much effort the runs of an agent take: a distribution that can be taken back exactly, and is the same bits however runs
-//! come and whichever shard holds them.
+//! Distributions of the effort that runs of an agent take. Runs can be taken back exactly, and the bits do not depend on the
+//! order of runs or on the shards that hold them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use crate::span::Timestamp;
 use crate::update::{Effort, PartialSum};
 
-/// Runs that there must be before it is said how much one took beside others.
+/// Runs that there must be before others are ranked among them.
 pub const LEAST_RUNS: u64 = 20;
 
-/// Weeks that are kept: the one that is going on, and the one before it.
+/// Weeks that are kept: the latest two that have runs.
 const WEEKS: usize = 2;
 
 const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
 
-/// What is measured of a run.
+/// A measure of a run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Measure {
     /// Model calls.
@@ -37,7 +37,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// All of them, each at its own number.
+    /// All measures, each at the place of its discriminant.
     pub const ALL: [Self; 7] = [
         Self::ModelCalls,
         Self::ToolCalls,
@@ -48,7 +48,7 @@ impl Measure {
         Self::Answer,
     ];
 
-    /// As results carry it.
+    /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::ModelCalls => "model_calls",
@@ -66,17 +66,17 @@ impl Measure {
         self != Self::Answer
     }
 
-    /// The bucket that a run is in; 0 where the wire does not tell.
+    /// The bucket of a run; 0 where the wire does not tell.
     pub(super) fn bucket(self, effort: &Effort) -> f64 {
         self.of(effort).map_or(0.0, |value| f64::from(bucket(value)))
     }
 
-    /// What a run has of it; `None` where the wire does not tell.
+    /// The value for a run; `None` where the wire does not tell.
     pub fn of(self, effort: &Effort) -> Option<u64> {
         Self::all_of(effort)[self as usize]
     }
 
-    /// Likewise of all of them, in their order.
+    /// The values of all measures for a run, in their order; `None` where the wire does not tell.
     fn all_of(effort: &Effort) -> [Option<u64>; Self::ALL.len()] {
         let told = |told: PartialSum| (told.traces > 0).then_some(told.sum);
         [
@@ -91,7 +91,7 @@ impl Measure {
     }
 }
 
-/// The bucket that a run is in, of each measure that the wire tells: all that distributions and sums have of it.
+/// The buckets of a run, by measure: all that distributions and sums have of it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct EffortBuckets([u16; Measure::ALL.len()]);
@@ -103,15 +103,15 @@ impl From<&Effort> for EffortBuckets {
 }
 
 impl EffortBuckets {
-    /// Of a run of which the wire tells nothing.
+    /// The buckets of a run of which the wire tells nothing.
     const NOTHING: Self = Self([UNTOLD; Measure::ALL.len()]);
 
-    /// Of each measure; `None` where the wire does not tell.
+    /// The bucket of each measure; `None` where the wire does not tell.
     fn each(self) -> [Option<u16>; Measure::ALL.len()] {
         self.0.map(told)
     }
 
-    /// Of each measure where a run is and where another one is; `None` if that is the same bucket.
+    /// For each measure, the bucket of this run and that of another; `None` if they are the same.
     fn changes_to(self, after: Self) -> impl Iterator<Item = Option<Change>> {
         let both = self.0.into_iter().zip(after.0);
         both.map(|(before, after)| (before != after).then(|| (told(before), told(after))))
@@ -121,23 +121,23 @@ impl EffortBuckets {
 /// The buckets of two runs, where the wire tells.
 type Change = (Option<u16>, Option<u16>);
 
-/// No number is in this bucket.
+/// The bucket of a measure that the wire does not tell; no number is in it.
 const UNTOLD: u16 = u16::MAX;
 
-/// The distribution, by week of the runs' starts.
+/// The distribution of efforts, by the week in which runs started.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Spread {
     weeks: BTreeMap<u64, [Counts; Measure::ALL.len()]>,
 }
 
-/// Runs by bucket, in the order of the buckets; none without runs.
+/// Numbers of runs by bucket, in the order of the buckets; buckets without runs are left out.
 type Counts = Vec<(u16, u32)>;
 
-/// When a run started, and what it took.
+/// The start of a run, and its effort.
 pub type StartedRun = (Timestamp, EffortBuckets);
 
 impl Spread {
-    /// Adds a run that started then. Of an earlier week than those that are kept it adds nothing.
+    /// Adds a run that started at `start`, unless that is in a week before those that are kept.
     pub fn add(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
         self.weeks.entry(start.0 / WEEK).or_default();
         while self.weeks.len() > WEEKS {
@@ -149,7 +149,7 @@ impl Spread {
         }
     }
 
-    /// What all of these took, whenever they started.
+    /// The distribution of these efforts, whenever the runs started.
     pub fn of_runs<'e>(efforts: impl IntoIterator<Item = &'e Effort>) -> Self {
         let mut spread = Self::default();
         efforts.into_iter().for_each(|effort| spread.add(Timestamp::default(), effort));
@@ -167,7 +167,7 @@ impl Spread {
         }
     }
 
-    /// Takes back a run that was added, if there is one, and adds another in its place; only what differs is touched.
+    /// Takes back a run that was added, if `before` is one, and adds another, if `after` is one; only what differs is touched.
     pub fn replace(&mut self, before: Option<StartedRun>, after: Option<StartedRun>) {
         if let (Some((start, before)), Some((other, after))) = (before, after)
             && start.0 / WEEK == other.0 / WEEK
@@ -184,7 +184,7 @@ impl Spread {
         after.into_iter().for_each(|(start, effort)| self.add(start, effort));
     }
 
-    /// All of these as one: of the last two weeks that any of them has.
+    /// The sum of these distributions, over the last two weeks that any of them has.
     pub fn of_all(spreads: &[Arc<Self>]) -> Self {
         let mut all = Self::default();
         for (week, counts) in spreads.iter().flat_map(|spread| &spread.weeks) {
@@ -201,8 +201,8 @@ impl Spread {
         all
     }
 
-    /// The share of runs that took less of this than `value`, those alike counted half, in `[0,1]`; `None` below [`LEAST_RUNS`]
-    /// that tell.
+    /// The share of runs that took less than `value`, in `[0,1]`; runs in the same bucket count half. `None` below [`LEAST_RUNS`]
+    /// runs that tell.
     pub(crate) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
         let own = bucket(value);
         let sum = |counts: &[(u16, u32)]| -> u64 {
@@ -225,7 +225,8 @@ impl Spread {
     }
 }
 
-/// A distribution made ready to rank many runs: by measure the buckets of all weeks in order, each with the runs that are in it or below.
+/// A distribution prepared to rank many runs: for each measure the buckets of all weeks in order, each with the number of runs in
+/// it or below.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ranking([Vec<(u16, u64)>; Measure::ALL.len()]);
 
@@ -247,7 +248,7 @@ impl From<&Spread> for Ranking {
 }
 
 impl Ranking {
-    /// As [`Spread::rank`] has it.
+    /// The rank of a value; see [`Spread::rank`].
     pub(super) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
         let (summed, own) = (&self.0[measure as usize], bucket(value));
         let (below, others) = summed.split_at(summed.partition_point(|(held, _)| *held < own));
@@ -256,7 +257,7 @@ impl Ranking {
         rank(less, same.map_or(0, |(_, runs)| runs - less), summed.last()?.1)
     }
 
-    /// Mean and standard deviation of the buckets that runs are in; `None` below [`LEAST_RUNS`] that tell, or if all are alike.
+    /// Mean and standard deviation of the runs' buckets; `None` below [`LEAST_RUNS`] runs that tell, or if all buckets are the same.
     pub(super) fn moments(&self, measure: Measure) -> Option<(f64, f64)> {
         let (mut runs, mut sum, mut squares) = (0_u64, 0_u64, 0_u64);
         for (bucket, below) in &self.0[measure as usize] {
@@ -274,29 +275,29 @@ impl Ranking {
     }
 }
 
-/// What an agent's sessions and traces are ranked among.
+/// The rankings of one agent.
 #[derive(Clone, Debug, Default)]
 pub struct Rankings {
-    /// Whole sessions.
+    /// The ranking of whole sessions.
     pub sessions: Ranking,
-    /// Single traces.
+    /// The ranking of single traces.
     pub traces: Ranking,
-    /// Runs of tasks that have [`LEAST_RUNS`] or more.
+    /// The rankings of runs at tasks that have [`LEAST_RUNS`] or more.
     pub tasks: Arc<TaskRankings>,
 }
 
-/// What runs took, by task.
+/// Rankings of runs by task.
 pub type TaskRankings = BTreeMap<Arc<str>, Ranking>;
 
-/// What many runs took, by measure: how many tell, and the sum of their buckets. It can be taken back exactly.
+/// Sums of the efforts of many runs, by measure: how many runs tell, and the sum of their buckets. Runs can be taken back exactly.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub struct EffortSums([PartialSum; Measure::ALL.len()]);
 
 impl EffortSums {
-    /// Takes back what a run took, if there is one, and adds what another did; only what differs is touched. A function of its own for who
-    /// counts instructions.
+    /// Takes back the effort of a run, if `before` is one, and adds that of another, if `after` is one; only what differs is
+    /// touched. Not inlined, so that its instructions can be counted.
     #[inline(never)]
     pub fn replace(&mut self, before: Option<EffortBuckets>, after: Option<EffortBuckets>) {
         let [before, after] = [before, after].map(|of| of.unwrap_or(EffortBuckets::NOTHING).0);
@@ -309,17 +310,17 @@ impl EffortSums {
         }
     }
 
-    /// Adds what others took.
+    /// Adds the sums of other runs.
     pub fn merge(&mut self, other: &Self) {
         self.combine(other, u64::saturating_add);
     }
 
-    /// Takes back what others took, which was added.
+    /// Takes back the sums of other runs, which were added.
     pub fn unmerge(&mut self, other: &Self) {
         self.combine(other, u64::saturating_sub);
     }
 
-    /// Those that tell of this, and the sum of their buckets.
+    /// The number of runs that tell a measure, and the sum of their buckets.
     pub(super) fn told(&self, measure: Measure) -> PartialSum {
         self.0[measure as usize]
     }
@@ -336,13 +337,13 @@ fn told(bucket: u16) -> Option<u16> {
     (bucket != UNTOLD).then_some(bucket)
 }
 
-/// What the bucket of one run adds to sums.
+/// What the bucket of one run adds to a sum.
 fn told_sum(bucket: u16) -> PartialSum {
     let sum = if bucket == UNTOLD { 0 } else { bucket.into() };
     PartialSum { traces: u64::from(bucket != UNTOLD), sum }
 }
 
-/// The share of runs that took less, those alike counted half.
+/// The share of runs that took less, those in the same bucket counted half; `None` below [`LEAST_RUNS`] runs.
 fn rank(less: u64, alike: u64, all: u64) -> Option<f64> {
     (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
 }
@@ -362,7 +363,7 @@ fn remove(counts: &mut Counts, bucket: u16) {
     }
 }
 
-/// Numbers below 32 are told apart; above, those of one sixteenth of a power of two are alike.
+/// The bucket of a number: numbers below 32 have one each; above, each power of two is divided into sixteen.
 fn bucket(value: u64) -> u16 {
     let Some(octave) = value.checked_ilog2().filter(|octave| *octave >= 5) else {
         return u16::try_from(value).unwrap_or(u16::MAX);

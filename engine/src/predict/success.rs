@@ -1,4 +1,4 @@
-//! The share of runs that succeed, from those of which somebody told the outcome, and from what is known of all.
+//! The share of runs that succeed, from the runs of which the outcome was told and from a predictor that is known of all runs.
 //!
 //! ```text
 //! estimate = mean(y - w f) over runs that are told + w mean(f) over the others
@@ -6,31 +6,32 @@
 //! w        = cov(y, f) / ((1 + n/N) var(f))
 //! ```
 //!
-//! Runs that are told with different chances (all that are flagged, and a share of the others) are weighted by 1 over these:
+//! Runs that are told with different chances (all that are flagged, and a share of the others) are weighted by 1 over their chance:
 //!
 //! ```text
 //! estimate = mean_w(y) + w (mean(f) over all runs - mean_w(f))         mean_w(y) = sum(y / p) / sum(1 / p)
-//! variance = sum over chances p of W_p^2 q_p (1 - q_p) / n_p + W_p (q_p - mean_w(y))^2 / (n + N), times what predictions spare
+//! variance = sum over chances p of W_p^2 q_p (1 - q_p) / n_p + W_p (q_p - mean_w(y))^2 / (n + N), over the gain by predictions
 //! w        = sum((y - mean_w(y)) (f - mean_w(f)) / p^2) / sum((f - mean_w(f))^2 / p^2)
 //! ```
 //!
-//! `W_p` is the share of those of chance `p` in the weights, and `q_p` their share of successes, one of each kind more: a few that weigh much
-//! and went alike are no proof (Hajek's ratio estimator, and Agresti and Coull's shares within strata).
+//! `W_p` is the share that runs of chance `p` have in the weights, and `q_p` their share of successes; where it stands for a
+//! variance, two of each kind are added: a few runs of great weight that all went alike are no proof (Hajek's ratio estimator, and
+//! Agresti and Coull's shares within strata).
 //!
 //! The interval at all times at once is the asymptotic confidence sequence of I. Waudby-Smith, D. Arbour, R. Sinha, E. H. Kennedy and A. Ramdas,
-//! "Time-uniform central limit theory and asymptotic confidence sequences" (arXiv 2103.06476), over as many runs as the variance is worth:
+//! "Time-uniform central limit theory and asymptotic confidence sequences" (arXiv 2103.06476), over as many runs as have that variance:
 //!
 //! ```text
-//! estimate +- sqrt(v 2 (n r^2 + 1) / (n^2 r^2) ln(sqrt(n r^2 + 1) / 0.05))         v = that of a share, two of each kind more
+//! estimate +- sqrt(v 2 (n r^2 + 1) / (n^2 r^2) ln(sqrt(n r^2 + 1) / 0.05))         v = variance of a share, two of each kind added
 //! ```
 //!
 //! `y` is 1 for a success, `f` a number that every run has, `n` runs are told and `N` are not. Source: Angelopoulos, Duchi and
 //! Zrnic, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453, for means. `f` need not be a chance: `w` gives it
-//! scale and sign. Where it says nothing of `y`, `w` is near 0, and labels alone are left.
+//! scale and sign. Where it says nothing about `y`, `w` is near 0, and only labels count.
 //!
-//! We depart from it in two things. `w` is one number more than the share that is tuned on the same `n` labels, so the variance that is left
-//! counts `(n - 1) / (n - 2)` times, as it does in regression; otherwise ten labels always seem to gain. And the interval of a share is the wider
-//! the nearer the share is to one half, so an estimate with less variance may have the wider interval: then labels alone are left, too.
+//! We depart from the source in two things. `w` is tuned on the same `n` labels as the share, so the remaining variance counts
+//! `(n - 1) / (n - 2)` times, as in regression; otherwise ten labels always seem to gain. And the interval of a share is wider the
+//! nearer the share is to one half, so an estimate with less variance may have a wider interval: then only labels count as well.
 
 use crate::view::SuccessView;
 
@@ -40,28 +41,28 @@ const Z: f64 = 1.959_963_984_540_054;
 /// Runs that must be told before there is an interval.
 pub(super) const LEAST_TOLD: usize = 5;
 
-/// The square of the width of the mixture in the interval at all times: narrowest after some fifty runs.
+/// `r^2` of the interval at all times, which makes it narrowest after some fifty runs.
 const ALWAYS: f64 = 0.157;
 
-/// A run of which the outcome is told.
+/// A run whose outcome was told.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LabelledRun {
     /// 1 for a success, 0 for none.
     pub(super) label: f64,
-    /// What is known of every run.
+    /// The predictor, which is known of every run.
     pub(super) predictor: f64,
-    /// How likely it was to be told, in `(0,1]`; `None`: nobody knows.
+    /// How likely its outcome was to be told, in `(0,1]`; `None`: nobody knows.
     pub(super) probability: Option<f64>,
 }
 
-/// The runs that are not told.
+/// The runs whose outcome was not told.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Others {
-    /// How many there are.
+    /// Their number.
     pub(super) runs: u64,
     /// Mean of the predictor over them.
     pub(super) mean: f64,
-    /// Its variance, over their number.
+    /// Variance of the predictor, divided by their number.
     pub(super) variance: f64,
 }
 
@@ -76,7 +77,7 @@ struct Mean {
     weight: f64,
 }
 
-/// The mean of labels by prediction-powered inference; without a weight it is tuned. `None` without labels or without others.
+/// The mean of labels by prediction-powered inference; `weight` is tuned if it is `None`. `None` without labels or other runs.
 fn powered_mean(told: &[LabelledRun], others: Others, weight: Option<f64>) -> Option<Mean> {
     if told.is_empty() || others.runs == 0 {
         return None;
@@ -97,15 +98,15 @@ fn powered_mean(told: &[LabelledRun], others: Others, weight: Option<f64>) -> Op
     })
 }
 
-/// A share of successes, and over how many runs it is worth: as many as would have its variance if each was told alike.
+/// A share of successes, and the number of runs that it is worth: as many as would have its variance if all were as likely told.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Share {
     estimate: f64,
     worth: f64,
 }
 
-/// The share of successes with Wilson's interval. What predictions are worth counts as so many more runs that are told, so that the
-/// interval is one where all or none succeed; they are left out where they would make it wider. `None` below [`LEAST_TOLD`].
+/// The share of successes with Wilson's interval. The gain by predictions counts as more runs that were told, so that there is an
+/// interval where all or none succeed; predictions are left out where they would make it wider. `None` below [`LEAST_TOLD`].
 pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Option<SuccessView> {
     if told.len() < LEAST_TOLD {
         return None;
@@ -133,7 +134,7 @@ pub(super) fn success_ratio(told: &[LabelledRun], others: Option<Others>) -> Opt
     })
 }
 
-/// Labels alone, and with predictions where less variance is left, where each run was as likely to be told as any other.
+/// The share by labels alone, and that with predictions if its variance is less, where all runs were as likely to be told.
 fn unweighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Share>) {
     let runs = told.len() as f64;
     let share = mean(told.iter().map(|run| run.label));
@@ -146,13 +147,14 @@ fn unweighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Sh
     (Share { estimate: share, worth: runs }, powered)
 }
 
-/// How many times the variance of labels alone is that with predictions, whose weight was tuned on as many runs; `None` where it is none less.
+/// The variance of labels alone, divided by that with predictions, whose weight was tuned on `runs` runs; `None` if that is not
+/// less.
 fn spared(alone: f64, powered: f64, runs: f64) -> Option<f64> {
     let powered = powered * (runs - 1.0) / (runs - 2.0);
     (powered > 0.0 && powered < alone).then(|| alone / powered)
 }
 
-/// The same of runs that were more or less likely to be told.
+/// The share by labels alone, and that with predictions if its variance is less, where some runs were more likely to be told.
 fn weighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Share>) {
     let weight = |run: &LabelledRun| 1.0 / run.probability.unwrap_or(1.0);
     let total: f64 = told.iter().map(weight).sum();
@@ -177,14 +179,14 @@ fn weighted(told: &[LabelledRun], others: Option<Others>) -> (Share, Option<Shar
     let tuned = products / squares(&|run| (run.predictor - predictor).powi(2));
     let Some((all, spread)) = of_all.filter(|_| tuned.is_finite()) else { return (share, None) };
     let rest = squares(&|run| (run.label - label - tuned * (run.predictor - predictor)).powi(2));
-    // As many runs as these are worth; few of great weight say nothing.
+    // The number of equally weighted runs that these are worth; a few of great weight say nothing.
     let kish = 1.0 / squares(&|_| 1.0);
     let spared = spared(alone, rest + tuned * tuned * spread, kish).filter(|_| kish > 2.0);
     let estimate = (label + tuned * (all - predictor)).clamp(0.0, 1.0);
     (share, spared.map(|spared| Share { estimate, worth: share.worth * spared }))
 }
 
-/// The variance of the weighted share by what runs of each probability have, and the share that it goes by.
+/// The variance of the weighted share, added up over the runs of each probability, and the smoothed share that it is of.
 fn stratified(told: &[LabelledRun], total: f64, label: f64, many: f64) -> (f64, f64) {
     let mut runs: Vec<&LabelledRun> = told.iter().collect();
     let chance = |run: &LabelledRun| run.probability.unwrap_or(1.0);
@@ -202,7 +204,7 @@ fn stratified(told: &[LabelledRun], total: f64, label: f64, many: f64) -> (f64, 
     (variance, middle)
 }
 
-/// The interval of a share over so many runs that holds at all times at once.
+/// The interval of a share that holds at all times at once, over as many runs as the share is worth.
 fn always(Share { estimate: share, worth: runs }: Share) -> (f64, f64) {
     let smoothed = (share * runs + 2.0) / (runs + 4.0);
     let times = runs * ALWAYS + 1.0;
@@ -212,7 +214,7 @@ fn always(Share { estimate: share, worth: runs }: Share) -> (f64, f64) {
     ((share - half).max(0.0), (share + half).min(1.0))
 }
 
-/// Wilson's score interval of a share over as many runs as it is worth.
+/// Wilson's score interval of a share, over as many runs as the share is worth.
 fn wilson(Share { estimate: share, worth: runs }: Share) -> (f64, f64) {
     let square = Z * Z / runs;
     let middle = share + square / 2.0;
@@ -226,13 +228,13 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// Over the number of values, as the source has it.
+/// The variance, divided by the number of values as in the source.
 fn variance(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let middle = mean(values.clone());
     mean(values.map(|value| (value - middle).powi(2)))
 }
 
-/// The variance of the predictor over all runs, over one less than their number.
+/// The variance of the predictor over all runs, divided by one less than their number.
 fn pooled(told: &[LabelledRun], others: Others) -> f64 {
     let (runs, many) = (told.len() as f64, others.runs as f64);
     let own = mean(told.iter().map(|run| run.predictor));

@@ -1,7 +1,7 @@
 //! What one stage tells the next.
 //!
-//! Every hop is an idempotent upsert: what is told replaces everything of a lower revision under the same key, so a stage
-//! may see it late, twice or again after a restart. The receiver keeps the highest revision; an equal one is accepted.
+//! Every hop is an idempotent upsert: an update replaces everything of a lower revision under the same key, so a stage may
+//! see it late, twice or again after a restart. The receiver keeps the highest revision; an equal one is accepted.
 //! Within a process these structs are moved; between processes, and in snapshots, they are `MessagePack` with the names of
 //! those fields that do not have their default.
 
@@ -22,8 +22,7 @@ pub use trace::{
     ToldLoops, ToolCall, TraceState, TraceUpdate, TurnStart, Violation,
 };
 
-/// Structs whose fields are left out where they have their default, when they are written: so they are written with names, never
-/// by their order.
+/// Structs of which fields with the default value are left out when written; so fields are written by name, never by order.
 macro_rules! facts {
     ($($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $kind:ty,)* })*) => {$(
         $(#[$about])*
@@ -41,7 +40,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 facts! {
-    /// Whose series a trace counts towards.
+    /// The agent whose series a trace counts towards.
     pub struct AgentKey {
         /// Authenticated tenant; empty: without tenants.
         pub tenant: String,
@@ -55,23 +54,23 @@ facts! {
         pub environment: String,
     }
 
-    /// Which conversation a trace belongs to.
+    /// The session, or conversation, that a trace belongs to.
     pub struct SessionKey {
         /// Authenticated tenant; empty: without tenants.
         pub tenant: String,
         /// The session id.
         pub id: String,
-        /// Tells sessions of one id apart: the namespace of their services, or their agent; empty: the id is one's own.
+        /// What tells sessions with the same id apart: the namespace of their services, or their agent; empty: the id alone does.
         pub scope: String,
-        /// The attribute that named the session, `trace` or `instance`.
+        /// The attribute that named the session; `trace` or `instance` if none did.
         pub source: String,
     }
 
-    /// A session of a tenant that is known.
+    /// The name of a session within a known tenant.
     pub struct ScopedId {
         /// The session id.
         pub id: String,
-        /// Its scope, as [`SessionKey`] has it.
+        /// Its scope, as in [`SessionKey`].
         pub scope: String,
     }
 
@@ -79,16 +78,16 @@ facts! {
     /// A stage passes it on when it has come in on all of its inputs.
     #[derive(Copy)]
     pub struct Barrier {
-        /// Which one it is.
+        /// The number of the barrier.
         pub epoch: u64,
-        /// What a stage holds when it has come in on all inputs goes into the snapshot
-        /// of the state after this record of the log; absent: no snapshot.
+        /// The record of the log after which a snapshot is made: of what each stage holds when the
+        /// barrier has come in on all its inputs; absent: no snapshot.
         pub log_sequence: Option<u64>,
     }
 
-    /// A response that a trace has.
+    /// A response of a model, and its trace.
     pub struct Response {
-        /// Absent: without tenants.
+        /// Authenticated tenant; absent: without tenants.
         pub tenant: Option<String>,
         /// The provider's id of the response.
         pub id: String,
@@ -96,19 +95,19 @@ facts! {
         pub trace_id: TraceId,
     }
 
-    /// A shard of the session stage has a new owner, who has told everything that the shard holds: what was told of it under a
-    /// lower revision and not again is no more.
+    /// A shard of the session stage has a new owner, which has told everything that the shard holds: what was told of the shard
+    /// under a lower revision, and not again, is gone.
     #[derive(Copy)]
     pub struct Began {
         /// The shard.
         pub shard: u32,
-        /// What is of a lower revision was told by an earlier owner.
+        /// The lowest revision of the new owner.
         pub revision: u64,
     }
 }
 
 impl AgentKey {
-    /// Stands before all versions of an agent of this name, in whatever environment.
+    /// The key that sorts before all versions of an agent of this name, in all environments.
     pub(crate) fn before_versions(&self) -> Self {
         Self {
             tenant: self.tenant.clone(),
@@ -118,7 +117,7 @@ impl AgentKey {
         }
     }
 
-    /// Whether both are called the same: versions and environments of one agent, which stand next to each other.
+    /// Whether both are versions or environments of one agent: they differ in nothing else, and sort next to each other.
     pub(crate) fn is_called_as(&self, other: &Self) -> bool {
         (&self.tenant, &self.service_name, &self.agent_name)
             == (&other.tenant, &other.service_name, &other.agent_name)
@@ -126,7 +125,7 @@ impl AgentKey {
 }
 
 impl SessionKey {
-    /// Whether it is that of one trace alone, which named none.
+    /// Whether it is the session of a single trace that named none.
     pub fn is_own(&self) -> bool {
         self.source == "trace"
     }

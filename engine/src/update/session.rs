@@ -1,4 +1,4 @@
-//! What the stage of sessions tells the stage of agents.
+//! What the session stage tells the agent stage.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use crate::predict::{EffortSums, Spread};
 use crate::span::TraceId;
 
 facts! {
-    /// A sum over those traces that tell what is summed.
+    /// A sum over the traces that tell an amount.
     #[derive(Copy)]
     pub struct PartialSum {
-        /// Traces that tell.
+        /// Traces that tell the amount.
         pub traces: u64,
-        /// Their sum.
+        /// The sum of their amounts.
         pub sum: u64,
     }
 
-    /// What a trace took, or several of one run or session.
+    /// The effort of a trace, or of several traces of one run or session.
     #[derive(Copy)]
     pub struct Effort {
         /// Model calls.
@@ -38,21 +38,21 @@ facts! {
         pub failed_calls: u64,
         /// Model calls that failed.
         pub failed_model_calls: u64,
-        /// Model calls that were stopped before their end or refused, and agents that were stopped as a whole.
+        /// Model calls that were stopped before their end or refused; one more for each trace whose agent was stopped as a whole.
         pub stopped_calls: u64,
         /// Tokens written.
         pub output_tokens: PartialSum,
         /// Cost in 1e-12 USD.
         pub cost_quanta: PartialSum,
-        /// From the first start of a trace to its last end, in nanoseconds; pauses between traces left out.
+        /// From the first start in a trace to the last end, in nanoseconds, summed over traces: pauses between them are left out.
         pub nanos: u64,
         /// The longest call of a model or a tool, in nanoseconds.
         pub longest_call_nanos: u64,
         /// Distinct words of the last answer; absent: no text arrived.
         pub answer_words: Option<u64>,
-        /// Hash of the name of the tool that was called last; absent: none was, or its name is not told.
+        /// Hash of the name of the tool that was called last; absent: none was called, or its name is not told.
         pub last_tool: Option<u64>,
-        /// Hash of the names of the models that the last trace called that called any; absent: none did, or no name is told.
+        /// Hash of the names of the models that were called by the last trace that called any; absent: none did, or no name is told.
         pub last_models: Option<u64>,
     }
 
@@ -60,19 +60,19 @@ facts! {
     pub struct RunTrace {
         /// The trace.
         pub trace_id: TraceId,
-        /// It is not done any more, or not this agent's.
+        /// Whether the trace is not done any more, or is not this agent's any more.
         pub gone: bool,
-        /// What it says of the attempt.
+        /// The attempt that it is part of.
         pub attempt: Option<Attempt>,
         /// The session.
         pub session: ScopedId,
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
-        /// End, likewise.
+        /// End, in nanoseconds since the Unix epoch.
         pub end_unix_nano: u64,
-        /// Names of its tool calls, in order; empty: unknown.
+        /// Names of the tools that it called, in order; an empty name: unknown.
         pub actions: Vec<String>,
-        /// What it took.
+        /// Its effort.
         pub effort: Effort,
         /// Time spent in model calls, in nanoseconds.
         pub model_nanos: u64,
@@ -80,17 +80,17 @@ facts! {
         pub errors: u64,
         /// Cost in 1e-12 USD; absent: not known.
         pub cost_quanta: Option<i64>,
-        /// It is judged whatever the rate, where what is flagged is.
+        /// Whether it is flagged: it is judged whatever the rate, if flagged traces are.
         pub flagged: bool,
-        /// Its risk by all signals but the outcome, as if our judge had not been asked, in quanta of 1e-12.
+        /// Its risk by all signals but the outcome, without the judge's scores, in quanta of 1e-12.
         pub risk_quanta: Option<i64>,
-        /// Scores of the trace; and those of its session that the trace has none of.
+        /// Reported scores of the trace, and those of its session that the trace has no score for.
         pub reported: Vec<ReportedScore>,
         /// Its signals, in quanta of 1e-12, in the order of their names.
         pub signals: Vec<(Cow<'static, str>, i64)>,
     }
 
-    /// Traces of one risk.
+    /// The number of traces with one risk.
     #[derive(Copy)]
     pub struct Level {
         /// Risk, in steps of 1e-4.
@@ -99,7 +99,7 @@ facts! {
         pub count: u64,
     }
 
-    /// A signal over traces.
+    /// The sum of a signal over traces.
     #[derive(Copy)]
     pub struct SignalSum {
         /// Traces that have it.
@@ -116,70 +116,70 @@ facts! {
         pub index: u64,
         /// Done traces that ended in it.
         pub traces: u64,
-        /// Those with a risk.
+        /// Traces of these with a risk.
         pub risk_count: u64,
-        /// Their risks, as far as nobody had to be asked.
+        /// Their risks, without the judge's scores.
         pub levels: Vec<Level>,
-        /// The risks of those that our judge was asked about, with what it said.
+        /// Risks with the judge's scores, of the traces that our judge was asked about.
         pub judged_levels: Vec<Level>,
-        /// Those with an uncertainty.
+        /// Traces of these with an uncertainty.
         pub uncertainty_count: u64,
-        /// Sum of their squares, in quanta squared.
+        /// Sum of the squares of their uncertainties, in quanta squared.
         pub uncertainty_squares: i128,
         /// Sums of signals, by name.
         pub signals: Few<Cow<'static, str>, SignalSum>,
         /// Sessions whose newest trace of this agent lies in this pane.
         pub sessions: u64,
-        /// What they took.
+        /// Sums of these sessions' efforts.
         pub efforts: EffortSums,
     }
 
-    /// One of the last N traces.
+    /// One of the last N traces of an agent.
     pub struct LastTrace {
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
         /// The trace.
         pub trace_id: TraceId,
-        /// Its risk, in quanta of 1e-12, as far as nobody had to be asked.
+        /// Its risk without the judge's scores, in quanta of 1e-12.
         pub risk_quanta: Option<i64>,
-        /// Its weighted uncertainty, likewise.
+        /// Its weighted uncertainty without the judge's scores, in quanta of 1e-12.
         pub uncertainty_quanta: Option<i64>,
-        /// Its risk with what our judge said, if that was asked.
+        /// Its risk with the judge's scores, in quanta of 1e-12; absent: our judge was not asked.
         pub judged_quanta: Option<i64>,
     }
 
-    /// What drops are found by, of a trace that was done for the first time; or an outcome that was told of a trace or of a
-    /// session later, on its own. What is absent is not known, or was told before.
+    /// The facts of a trace that was first done, to find drops by; or an outcome of a trace or a session that was told later, on
+    /// its own. An absent fact is not known, or was told before.
     pub struct DoneTrace {
-        /// The trace; absent: it is about a session.
+        /// The trace; absent: the outcome is of a session.
         pub trace_id: Option<TraceId>,
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
-        /// Wall time: the end of the trace; of an outcome that was told later, when it was.
+        /// Wall time of the end of the trace; of an outcome that was told later, the wall time when it was told.
         pub at_unix_nano: u64,
-        /// Arrival of the newest thing of it.
+        /// Arrival time of the newest span, log record or report of it.
         pub touched_unix_nano: u64,
         /// Its risk, by all signals.
         pub risk_quanta: Option<i64>,
-        /// The verdict by computed signals alone.
+        /// Whether the trace failed, by computed signals alone.
         pub failed: Option<bool>,
-        /// The outcome that somebody told is no success.
+        /// Whether the outcome that somebody told is no success.
         pub outcome_failed: Option<bool>,
-        /// One of its tool calls failed, of those that tell.
+        /// Whether one of its tool calls failed; absent: no call tells.
         pub tools_failed: Option<bool>,
-        /// It has a loop.
+        /// Whether it has a loop.
         pub looped: Option<bool>,
-        /// What it took; of an outcome of a session, what its last done trace took.
+        /// Its effort; of an outcome of a session, the effort of the session's last done trace.
         pub effort: Option<Effort>,
         /// The session.
         pub session: ScopedId,
-        /// The computed signal with the greatest risk, where there is any.
+        /// The computed signal with the greatest risk; empty: none has any.
         pub signal: String,
         /// The tool that failed last or loops; empty: none.
         pub tool: String,
     }
 
-    /// Silences of an agent's traces by level, as `silences.rs` has it.
+    /// Silences of an agent's traces, by level; see `silences.rs`.
     pub struct Silences {
         /// Done traces, each once.
         pub traces: u64,
@@ -189,15 +189,15 @@ facts! {
         pub open: BTreeMap<u8, u64>,
     }
 
-    /// Bucket counts (not cumulative), one more than there are bounds.
+    /// A histogram of scores, or of amounts.
     pub struct ScoreHistogram {
-        /// Counts of the buckets.
+        /// Counts of the buckets, not cumulative; one more than there are bounds.
         pub buckets: Vec<u64>,
-        /// All of them.
+        /// The sum of all counts.
         pub count: u64,
         /// Sum of the scores, in quanta of 1e-12.
         pub sum_quanta: i128,
-        /// At most one for each bucket; none where scores are taken back.
+        /// Exemplars, at most one for each bucket; none where scores are taken back.
         pub exemplars: Vec<Exemplar>,
     }
 
@@ -215,23 +215,23 @@ facts! {
 
     /// What one shard of the session stage knows of one agent. Key: (agent, shard).
     pub struct SessionUpdate {
-        /// Whose numbers these are.
+        /// The agent.
         pub agent: Option<AgentKey>,
-        /// The shard that says so.
+        /// The shard.
         pub shard: u32,
-        /// Replaces every lower one.
+        /// Revision: an update replaces every one with a lower revision.
         pub revision: u64,
-        /// The shard holds nothing of this agent any more.
+        /// Whether the shard holds nothing of this agent any more.
         pub tombstone: bool,
-        /// Whether it is not certain of any trace that it is this agent's.
+        /// Whether there is no trace that is certain to be this agent's.
         pub uncertain: bool,
-        /// Changed panes only; a pane without traces is deleted.
+        /// Panes that changed; one without traces and sessions is deleted.
         pub panes: Vec<PaneSum>,
-        /// The greatest N by (start, trace id) on this shard.
+        /// The last N traces on this shard, by (start, trace id).
         pub last: Vec<LastTrace>,
-        /// Monotone since the process started.
+        /// Counters, monotone since the process started.
         pub counters: Counters,
-        /// What earlier processes counted, of the families whose totals are shown.
+        /// Counters of earlier processes, of the families whose totals are shown.
         pub earlier: Counters,
         /// Open sessions.
         pub sessions_active: u64,
@@ -239,35 +239,35 @@ facts! {
         pub sessions_looping: BTreeMap<LoopLabels, u64>,
         /// Sessions that go on over a limit, or have a trace that does.
         pub sessions_over_limit: BTreeMap<RunLimit, u64>,
-        /// Open sessions, as they stand.
+        /// Reliabilities of open sessions, as they are.
         pub open_reliability: Option<ScoreHistogram>,
-        /// Open sessions, likewise.
+        /// Consistencies of open sessions, as they are.
         pub open_consistency: Option<ScoreHistogram>,
-        /// Closed sessions, each once.
+        /// Reliabilities of closed sessions, each session once.
         pub closed_reliability: Option<ScoreHistogram>,
-        /// Closed sessions, likewise.
+        /// Consistencies of closed sessions, each session once.
         pub closed_consistency: Option<ScoreHistogram>,
-        /// Scores of single traces by signal, each trace once, at done.
+        /// Scores of traces by signal, each trace once, when it is done.
         pub trace_signals: Few<Cow<'static, str>, ScoreHistogram>,
-        /// Traces that are part of a run, as far as they changed.
+        /// Traces that are part of a run, if they changed.
         pub run_traces: Vec<RunTrace>,
-        /// Traces that were done for the first time since the last message.
+        /// Traces that were first done, and outcomes that were told, since the last update.
         pub done_traces: Vec<DoneTrace>,
-        /// Nothing but panes is told: what else was told before stays.
+        /// Whether the update has nothing but panes: what was told of the rest before stays.
         pub panes_only: bool,
         /// How long its traces are silent.
         pub silences: Silences,
-        /// What its traces took, each trace once.
+        /// Distributions of what its traces took, each trace once.
         pub distributions: Few<Distribution, ScoreHistogram>,
         /// How much effort its sessions took.
         pub spread: Arc<Spread>,
-        /// How much its done traces took, each alone.
+        /// How much effort its done traces took, each by itself.
         pub trace_spread: Arc<Spread>,
     }
 }
 
 impl SessionUpdate {
-    /// Whether more sessions loop or are over a limit in some way than an earlier update of this shard and agent said.
+    /// Whether some kind of loop or some limit has more sessions than in an earlier update of this shard and agent.
     pub fn runs_further_away_than(&self, earlier: &Self) -> bool {
         grows(&self.sessions_looping, &earlier.sessions_looping)
             || grows(&self.sessions_over_limit, &earlier.sessions_over_limit)
@@ -279,7 +279,7 @@ fn grows<L: Ord>(counts: &BTreeMap<L, u64>, earlier: &BTreeMap<L, u64>) -> bool 
 }
 
 impl Effort {
-    /// Both together; the answer, the last tool and the last models are those of `other`, which came later, if it has any.
+    /// Both efforts together; the answer, the last tool and the last models are those of `other`, which came later, if it has any.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let longest = self.longest_call_nanos.max(other.longest_call_nanos);
@@ -292,7 +292,7 @@ impl Effort {
         }
     }
 
-    /// What is left without `other`, which was added; the answer, what was called last and the longest call stay.
+    /// The effort without `other`, which was added; the answer, the last tool, the last models and the longest call stay.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_sub)
@@ -322,17 +322,17 @@ impl Effort {
 }
 
 impl DoneTrace {
-    /// When its facts count among those of all agents: as they came, whichever shard tells them.
+    /// The place of its facts among those of all agents: the order of arrival, whichever shard tells them.
     pub fn turn(&self) -> (u64, u64, Option<TraceId>, &ScopedId) {
         (self.touched_unix_nano, self.start_unix_nano, self.trace_id, &self.session)
     }
 
-    /// Whether it is of a trace that was done for the first time, and not an outcome that was told later.
+    /// Whether it has the facts of a trace that was first done, and is not an outcome that was told later.
     pub fn is_first(&self) -> bool {
         self.looped.is_some()
     }
 
-    /// What is told once under this name: the facts of a trace that was done, or an outcome that was told later.
+    /// The name under which it is told once: that of a trace's facts, or of an outcome that was told later.
     pub fn name(&self) -> Vec<u8> {
         let ScopedId { id, scope } = &self.session;
         let about = match &self.trace_id {

@@ -1,4 +1,4 @@
-//! What the stage of traces tells the stage of sessions.
+//! What the assemble stage tells the session stage.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::text::Embedding;
 use crate::span::{SpanId, Status, TraceId};
 
-/// Whether more may come of a trace.
+/// The state of a trace: whether more of it may come.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -16,13 +16,13 @@ pub enum TraceState {
     /// Spans may still come.
     #[default]
     Open,
-    /// The root ended and it was quiet, or it timed out; a late span re-opens it.
+    /// The root ended and the trace was quiet, or the trace timed out; a late span re-opens it.
     Done,
     /// Final: nothing can change it any more.
     Sealed,
 }
 
-/// What tells that a trace is over, or what an open one waits for; in rising order of how long that is waited for.
+/// The reason why a trace is over, or what an open one waits for; in rising order of how long the wait is.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -32,37 +32,37 @@ pub enum OverBy {
     Root,
     /// The parent of an agent's span is of another process, and did not come: that span is the root.
     RemoteParent,
-    /// Parents of such spans do not come.
+    /// A parent is missing, and parents of such spans do not come.
     ParentsNeverCome,
-    /// A parent is missing of which nothing is known.
+    /// A parent is missing, and nothing is known of it.
     NothingKnown,
     /// The parent of an agent's span is of the same process: its caller still runs.
     LocalParent,
-    /// Parents of such spans come.
+    /// A parent is missing, and parents of such spans come.
     ParentsCome,
-    /// It was open for `trace_max_age`.
+    /// The trace was open for `trace_max_age`.
     Age,
-    /// There was no room for it.
+    /// There was no room for the trace.
     Room,
     /// The input ended.
     EndOfInput,
 }
 
-/// Whether new user input began a trace.
+/// Whether a trace began with new input of a user.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub enum TurnStart {
-    /// The wire does not tell, and nothing in the trace is an answer to anybody.
+    /// The wire does not tell, and no text of the trace answers anybody.
     #[default]
     Unknown,
     /// A user's message began it.
     Asked,
-    /// It goes on with the trace before it.
+    /// It continues the trace before it.
     Continued,
 }
 
-/// What a step of a trace calls.
+/// What a step of a trace calls: its kind.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -77,12 +77,12 @@ pub enum StepKind {
     Agent,
 }
 
-/// How a layer of what was expected went.
+/// The verdict on one layer of an expectation.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
 pub enum ExpectedStatus {
-    /// Nothing was asked, or nothing of it could be checked.
+    /// Nothing was expected, or nothing that was expected could be checked.
     #[default]
     Skip,
     /// As expected.
@@ -102,30 +102,30 @@ facts! {
         pub arguments: Option<String>,
         /// Hash of the canonical result; absent: not sent.
         pub result_hash: Option<u64>,
-        /// Absent: the wire does not tell.
+        /// Whether the call failed; absent: the wire does not tell.
         pub error: Option<bool>,
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
-        /// End, likewise.
+        /// End, in nanoseconds since the Unix epoch.
         pub end_unix_nano: u64,
         /// Hash of the canonical arguments; absent: not sent.
         pub arguments_hash: Option<u64>,
         /// Sorted hashes of the distinct values in the arguments; only where the run may go on in the next trace.
         pub argument_values: Vec<u64>,
-        /// Hash of the id that the model gave the call; likewise.
+        /// Hash of the id that the model gave the call; only where the run may go on in the next trace.
         pub call_id: Option<u64>,
-        /// Start and end are those of the call, not of the model call that asked for it.
+        /// Whether start and end are those of the call, not of the model call that asked for it.
         pub timed: bool,
-        /// Its span, or that of the model call that asked for it; zero: unknown, as of a call that came with an earlier trace.
+        /// Its span, or the span of the model call that asked for it; zero: unknown, as for a call that came with an earlier trace.
         pub span_id: SpanId,
     }
 
-    /// What a model was told of an earlier call.
+    /// The result of an earlier tool call, as a model was told it.
     #[derive(Copy)]
     pub struct CallResult {
         /// Hash of the id that the model gave the call.
         pub call_id: u64,
-        /// It is marked as an error.
+        /// Whether it is marked as an error.
         pub failed: bool,
         /// Hash of the canonical result; absent: not sent.
         pub hash: Option<u64>,
@@ -135,7 +135,7 @@ facts! {
     pub struct Violation {
         /// The rule.
         pub constraint: String,
-        /// `low`, `medium`, `high`; absent: not said.
+        /// How bad it is: `low`, `medium`, `high`; absent: not said.
         pub severity: Option<String>,
     }
 
@@ -149,13 +149,13 @@ facts! {
         pub trial: Option<String>,
         /// Whether the task succeeded; absent: nobody said.
         pub success: Option<bool>,
-        /// The agent says that it gave up or handed over.
+        /// Whether the agent says that it gave up or handed over.
         pub abstained: Option<bool>,
-        /// `none`, `fault`, `environment`, `prompt`; absent: not said.
+        /// The kind of disturbance: `none`, `fault`, `environment`, `prompt`; absent: not said.
         pub perturbation: Option<String>,
-        /// Which disturbance of its kind.
+        /// The disturbance among those of its kind.
         pub perturbation_id: Option<String>,
-        /// It is the undisturbed run that others are compared with.
+        /// Whether it is the undisturbed run that others are compared with.
         pub baseline: Option<bool>,
         /// The answer that is right.
         pub expected_output: Option<String>,
@@ -169,23 +169,23 @@ facts! {
         pub violations: Vec<Violation>,
     }
 
-    /// What a trace says beside its calls.
+    /// What a trace says apart from its calls.
     pub struct Remarks {
-        /// The session that its session continues.
+        /// The session that the trace's session continues.
         pub previous_session: Option<String>,
-        /// What guardrails came to, in order of start; the first so many.
+        /// Verdicts of guardrails, in order of start; only the first ones, up to a bound.
         pub guardrails: Vec<Guardrail>,
-        /// Since when the agent has been waiting for somebody, in nanoseconds since the Unix epoch; absent: it is not.
+        /// When the agent began to wait for somebody, in nanoseconds since the Unix epoch; absent: it does not wait.
         pub waits_since_unix_nano: Option<u64>,
         /// Changes to files that people accepted.
         pub accepted_edits: u64,
-        /// Those that they rejected.
+        /// Changes to files that people rejected.
         pub rejected_edits: u64,
         /// When the conversation was cut down to a summary, in order, in nanoseconds since the Unix epoch.
         pub compacted_unix_nano: Vec<u64>,
     }
 
-    /// What a guardrail came to.
+    /// The verdict of a guardrail.
     pub struct Guardrail {
         /// Its name; absent: not sent.
         pub name: Option<String>,
@@ -193,7 +193,7 @@ facts! {
         pub result: Option<String>,
     }
 
-    /// Tokens of a trace or of a loop; absent: not told.
+    /// Tokens of a trace, a loop or a step; absent: not told.
     #[derive(Copy)]
     pub struct Tokens {
         /// Tokens read, cached ones included.
@@ -208,17 +208,17 @@ facts! {
         pub kind: LoopKind,
         /// How bad it is.
         pub severity: Severity,
-        /// The tool that is called; of a cycle the first.
+        /// The tool that is called; of a cycle the first one.
         pub tool: String,
-        /// Calls in the run; full periods of a cycle.
+        /// Calls in the run; of a cycle its full periods.
         pub count: u64,
-        /// How much of it is on the wire.
+        /// How much of its calls is on the wire.
         pub evidence: Evidence,
         /// The traces of the run, in order.
         pub trace_ids: Vec<TraceId>,
-        /// Of a run within one trace the places of its first and last call among the tool calls of that.
+        /// Places of its first and last call among the tool calls of its trace; absent: the run spans several traces.
         pub calls: Option<(u64, u64)>,
-        /// Spans of its calls, of those that tell; the first so many.
+        /// Spans of its calls, where they are known; only the first ones, up to a bound.
         pub span_ids: Vec<SpanId>,
         /// Tokens spent in it.
         pub tokens: Option<Tokens>,
@@ -234,69 +234,69 @@ facts! {
         pub name: String,
         /// The score, in quanta of 1e-12.
         pub score_quanta: i64,
-        /// `reported`, `judge`.
+        /// Who made it: `reported` or `judge`.
         pub source: String,
         /// Evaluator and version.
         pub identifier: String,
         /// When it was made, in nanoseconds since the Unix epoch.
         pub time_unix_nano: u64,
-        /// What it was called, if it was.
+        /// The score's label, if it has one.
         pub label: Option<String>,
-        /// Why, if our judge said.
+        /// The reason for the score, if our judge gave one.
         pub explanation: Option<String>,
-        /// Our judge, its model and version of the prompts, where `identifier` is the rule that was broken.
+        /// Our judge, with its model and the version of its prompts, where `identifier` is the rule that was broken.
         pub judge: Option<String>,
     }
 
-    /// What the output's similarity to its neighbours is computed from.
+    /// What the similarity of an output to those of neighbouring traces is computed from.
     pub struct OutputDigest {
         /// Sorted hashes of the distinct tokens.
         pub tokens: Vec<u64>,
-        /// The hashed embedding, of counts.
+        /// The hashed embedding, made of counts of tokens.
         pub embedding: Embedding,
-        /// What an embedding model made of the text, of length one, in steps of 1e-6; only if one was asked.
+        /// The vector that an embedding model made of the text, of length one, in steps of 1e-6; empty: there is none.
         pub model_embedding: Embedding,
         /// Hash of that model's name.
         pub embedder: u64,
     }
 
-    /// Texts, present only where content is kept.
+    /// Texts of a trace, present only where content is kept.
     pub struct Content {
         /// What the user said.
         pub input: Option<String>,
         /// What the agent answered.
         pub output: Option<String>,
-        /// What it did, in order of start.
+        /// The agent's calls, in order of start.
         pub steps: Vec<Step>,
     }
 
     /// A call of a model, a tool or another agent.
     pub struct Step {
-        /// Of what.
+        /// What is called.
         pub kind: StepKind,
         /// The model, the tool or the agent; empty: unknown.
         pub name: String,
         /// Its span.
         pub span_id: SpanId,
-        /// When it began, Unix nanoseconds.
+        /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
-        /// When it ended.
+        /// End, in nanoseconds since the Unix epoch.
         pub end_unix_nano: u64,
-        /// Whether it failed; `None` where the wire does not tell.
+        /// Whether it failed; absent: the wire does not tell.
         pub error: Option<bool>,
-        /// Of a model.
+        /// Tokens of a model call.
         pub tokens: Option<Tokens>,
-        /// In 1e-12 USD, of a model.
+        /// Cost of a model call, in 1e-12 USD.
         pub cost_quanta: Option<i64>,
-        /// Time until the first piece of the answer, in nanoseconds, of a model that streams.
+        /// Time until the first piece of a streamed answer came, in nanoseconds.
         pub first_chunk_nanos: Option<u64>,
-        /// Canonical JSON, of a tool.
+        /// Arguments of a tool call, as canonical JSON.
         pub arguments: Option<String>,
-        /// What a tool gave back, cut to a length.
+        /// Result of a tool call, cut to a length.
         pub result: Option<String>,
     }
 
-    /// What a trace has spent that was done before a span named its session.
+    /// What a trace that was done before a span named its session has spent.
     #[derive(Copy)]
     pub struct Spent {
         /// Tokens read.
@@ -309,17 +309,17 @@ facts! {
         pub tools_ok: u64,
         /// Tool calls that failed.
         pub tools_failed: u64,
-        /// Tool calls of which the wire does not tell.
+        /// Tool calls of which the wire does not tell whether they failed.
         pub tools_unknown: u64,
         /// Model calls.
         pub model_calls: u64,
-        /// Equal tool names next to each other.
+        /// Tool calls of the same tool as the call before.
         pub adjacent_tool_repeats: u64,
     }
 
-    /// What a trace has told another session of, as it stood when it left: loops of an agent, or what it spent.
+    /// What a trace told another session before it left it: loops of an agent, or what it spent.
     pub struct ToldLoops {
-        /// Under whose name.
+        /// The agent that it was counted under.
         pub agent: Option<AgentKey>,
         /// The loops.
         pub loops: Vec<Loop>,
@@ -335,43 +335,43 @@ facts! {
         pub model_calls: u64,
         /// Tool calls.
         pub tool_calls: u64,
-        /// Calls of either that failed.
+        /// Model and tool calls that failed.
         pub errors: u64,
         /// Loops of its tool calls.
         pub loops: u64,
         /// Tokens read, as far as they are known.
         pub input_tokens: u64,
-        /// Tokens written, likewise.
+        /// Tokens written, as far as they are known.
         pub output_tokens: u64,
-        /// Cost in 1e-12 USD, likewise.
+        /// Cost in 1e-12 USD, as far as it is known.
         pub cost_quanta: u64,
     }
 
-    /// One layer of what a trace was expected to be.
+    /// One layer of an expectation, as the trace met it.
     pub struct ExpectedLayer {
-        /// How it went.
+        /// Its verdict.
         pub status: ExpectedStatus,
         /// What was not as expected.
         pub problems: Vec<String>,
-        /// What else there is to say.
+        /// Other remarks.
         pub notes: Vec<String>,
-        /// A JSON object; empty: none.
+        /// Details as a JSON object; empty: none.
         pub details: String,
     }
 
-    /// A trace against the expectations of a query that it answers.
+    /// How a trace met the expectations of a query that it answers.
     pub struct Expectation {
         /// The query.
         pub query: String,
-        /// It must stop a build.
+        /// Whether it must stop a build.
         pub hard_fail: bool,
-        /// The answer.
+        /// The layer of the answer.
         pub correctness: Option<ExpectedLayer>,
-        /// The tools on the way.
+        /// The layer of the tools that were called.
         pub path: Option<ExpectedLayer>,
-        /// The documents found.
+        /// The layer of the documents that were found.
         pub retrieval: Option<ExpectedLayer>,
-        /// What it cost.
+        /// The layer of the cost.
         pub cost: Option<ExpectedLayer>,
     }
 
@@ -379,25 +379,25 @@ facts! {
     pub struct TraceUpdate {
         /// The trace.
         pub trace_id: TraceId,
-        /// Distinct spans, logs and reports applied, plus changes of state.
+        /// Distinct spans, log records and reports applied, plus changes of state.
         pub revision: u64,
-        /// The trace left this session: forget it here.
+        /// Whether the trace has left this session, which is to forget it.
         pub tombstone: bool,
         /// Its session.
         pub session: Option<SessionKey>,
         /// Its agent.
         pub agent: Option<AgentKey>,
-        /// Whether more may come.
+        /// Its state: whether more may come.
         pub state: TraceState,
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
-        /// End, likewise.
+        /// End, in nanoseconds since the Unix epoch.
         pub end_unix_nano: u64,
-        /// A root arrived.
+        /// Whether a root arrived.
         pub complete: bool,
         /// The root's status, as sent; absent: no root arrived.
         pub status: Option<Status>,
-        /// The trace failed.
+        /// Whether the trace failed.
         pub error: bool,
         /// Tool calls, in order of start.
         pub tools: Vec<ToolCall>,
@@ -411,64 +411,64 @@ facts! {
         pub loops: Vec<Loop>,
         /// Scores that were reported or judged.
         pub reported: Vec<ReportedScore>,
-        /// Absent: no output text arrived (not the same as an empty one).
+        /// The digest of the output; absent: no output text arrived (not the same as an empty one).
         pub output_digest: Option<OutputDigest>,
-        /// Texts.
+        /// Texts, where content is kept.
         pub content: Option<Content>,
         /// Model and tool calls.
         pub steps: u64,
-        /// Those that failed or repeat an earlier call and its result.
+        /// Model and tool calls that failed or repeat an earlier call and its result.
         pub wasted_steps: u64,
-        /// Successful model calls that do not say how many tokens they took: what the tokens leave out.
+        /// Successful model calls that do not say how many tokens they took; the tokens leave them out.
         pub calls_without_tokens: u64,
-        /// Likewise of which the price is not known.
+        /// Successful model calls whose cost is not known; the cost leaves them out.
         pub calls_without_cost: u64,
-        /// Equal tool names next to each other.
+        /// Tool calls of the same tool as the call before.
         pub adjacent_tool_repeats: u64,
         /// The most model calls in a row without a tool call.
         pub calls_without_tool: u64,
         /// Agents below the outermost one, in the order of their names.
         pub sub_agents: Vec<SubAgent>,
-        /// Arrival time of the newest thing applied.
+        /// Arrival time of the newest span, log record or report applied.
         pub touched_unix_nano: u64,
-        /// A trace was taken before its time (age, shutdown, eviction).
+        /// Whether the trace was ended early (age, shutdown, eviction).
         pub partial: bool,
-        /// What other sessions were told before the trace came to this one, so that it counts once.
+        /// What other sessions were told before the trace moved to this one, so that it counts once.
         pub told: Vec<ToldLoops>,
-        /// Whether new user input began it.
+        /// Whether it began with new input of a user.
         pub turn_start: TurnStart,
-        /// It ended on a tool call, not on an answer: the next trace may go on with it.
+        /// Whether it ended on a tool call, not on an answer: the next trace may continue it.
         pub unfinished: bool,
-        /// What its model calls were told of calls of earlier traces; only if it may go on with one.
+        /// Results of earlier traces' tool calls that its model calls were told; only if it may continue one of these traces.
         pub results: Vec<CallResult>,
         /// The user.
         pub user: Option<String>,
-        /// What it says of an attempt at a task.
+        /// The attempt at a task that it is part of.
         pub attempt: Option<Box<Attempt>>,
-        /// What it says beside its calls; of few traces anything.
+        /// Remarks beside its calls; few traces have any.
         pub remarks: Option<Box<Remarks>>,
         /// Names of the models called, sorted.
         pub models: Vec<String>,
-        /// Of these those that no table has a price for, and how many of their calls tell tokens but no cost.
+        /// Models that no table has a price for, each with the number of its calls that tell tokens but no cost.
         pub unpriced: Vec<(String, u64)>,
-        /// Time spent in model calls, all together.
+        /// Time spent in all model calls, in nanoseconds.
         pub model_nanos: u64,
-        /// The longest of them.
+        /// Time spent in the longest model call, in nanoseconds.
         pub longest_model_nanos: u64,
         /// Model calls that failed.
         pub failed_model_calls: u64,
-        /// Model calls that were stopped before their end or refused, and the agent as a whole, if it was.
+        /// Model calls that were stopped before their end or refused; one more if the agent as a whole was stopped.
         pub stopped_calls: u64,
-        /// Only of a trace that is done.
+        /// How it met the expectations of queries; only once it is done.
         pub expectations: Vec<Expectation>,
-        /// Nearness of the output to the input, by an embedding model; absent: none was asked, or a text is missing.
+        /// Nearness of the output to the input by an embedding model, in 1e-12; absent: none was asked, or a text is missing.
         pub coherence_quanta: Option<i64>,
-        /// Nothing is counted of it yet: no root is in, and one may still come, or nobody has named its agent and somebody may.
+        /// Whether nothing of it counts yet: its root, or the name of its agent, is missing and may still come.
         pub uncertain: bool,
-        /// Why it is taken for over, or is not yet.
+        /// Why it is taken to be over, or what it waits for.
         pub evidence: OverBy,
-        /// Nothing has come since it was told as done: only the state is new, and of the rest no more is sent than trace,
-        /// revision and session.
+        /// Whether nothing has come since it was told as done: only the state is new, and beside it only trace, revision
+        /// and session are sent.
         pub unchanged: bool,
     }
 }
@@ -481,7 +481,7 @@ impl ToolCall {
 }
 
 impl Spent {
-    /// All that a trace says it has spent.
+    /// What a trace has spent in all.
     pub fn of(update: &TraceUpdate) -> Self {
         let tools = update.tools.iter().map(|tool| tool.error);
         let tokens = update.tokens.unwrap_or_default();
@@ -489,7 +489,7 @@ impl Spent {
         Self::new(tokens, update.cost_quanta, tools, update.llm_calls, repeats)
     }
 
-    /// What so many tokens, such a cost in 1e-12 USD, and calls come to; of each tool call it is told whether it failed.
+    /// The sum of tokens, cost in 1e-12 USD, and calls; `tools` says of each tool call whether it failed.
     pub fn new(
         tokens: Tokens,
         cost: Option<i64>,
@@ -518,7 +518,7 @@ impl Spent {
 }
 
 impl SubAgent {
-    /// The families of what is counted of it.
+    /// The families of the counters of a sub-agent.
     pub const FAMILIES: [Counter; 6] = [
         Counter::SubAgentCostUsd,
         Counter::SubAgentErrors,
@@ -528,7 +528,7 @@ impl SubAgent {
         Counter::SubAgentToolCalls,
     ];
 
-    /// What is counted of it: the family, the labels after its name, how much.
+    /// Its counters: of each the family, the labels after its name, and the amount.
     pub fn counts(&self) -> [(Counter, &'static [&'static str], u64); 7] {
         [
             (Counter::SubAgentCostUsd, &[], self.cost_quanta),
@@ -541,7 +541,7 @@ impl SubAgent {
         ]
     }
 
-    /// Adds what was counted of it under these labels after its name.
+    /// Adds `more` to what a counter of this family, with these labels after the name, counts.
     pub fn count(&mut self, family: Counter, labels: &[String], more: u64) {
         let sum = match (family, labels) {
             (Counter::SubAgentCostUsd, []) => &mut self.cost_quanta,
@@ -558,7 +558,7 @@ impl SubAgent {
 }
 
 impl Expectation {
-    /// The layers by name, in order; one that is absent is skipped.
+    /// The layers by name, in order; an absent one counts as skipped.
     pub fn layers(&self) -> [(&'static str, Option<&ExpectedLayer>); 4] {
         [
             ("correctness", self.correctness.as_ref()),
@@ -570,7 +570,7 @@ impl Expectation {
 }
 
 impl OverBy {
-    /// As results carry it.
+    /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Root => "root",
@@ -587,7 +587,7 @@ impl OverBy {
 }
 
 impl ExpectedStatus {
-    /// As results and labels carry it.
+    /// Its name in results and labels.
     pub fn name(self) -> &'static str {
         match self {
             Self::Skip => "skip",

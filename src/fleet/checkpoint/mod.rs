@@ -1,12 +1,12 @@
-//! Checkpoints: what the owner of a partition holds, and the offset that it goes on from, in a directory or an object store.
+//! Checkpoints: the state of a partition, and the offset to go on from, in a directory or an object store.
 //!
 //! ```text
-//! {topic}/{partition}/{generation}.owner              made once, by the one who owns the partition from then on
-//! {topic}/{partition}/{generation}-{offset}.state     what it held before that offset
+//! {topic}/{partition}/{generation}.owner              created once, by the instance that owns the partition from then on
+//! {topic}/{partition}/{generation}-{offset}.state     the state before the record at that offset
 //! ```
 //!
-//! A generation is one owner. The newest state is that of the highest generation, so one who was replaced and does not know
-//! it yet can write without harm. Generations begin at the time in seconds: they rise even where the store was lost.
+//! A generation is one owner. The newest state is that of the highest generation, so an owner that was replaced and does not
+//! know it yet can write without harm. A generation is at least the time in seconds, so it rises even if the store was lost.
 //!
 //! ```text
 //! byte 0   "agck"
@@ -31,46 +31,46 @@ use super::wire::{pack, unpack};
 use crate::engine::span::Timestamp;
 use crate::telemetry;
 
-/// What a file begins with.
+/// The first bytes of a file.
 const MAGIC: &[u8; 4] = b"agck";
 
 /// The version that is written, and the only one that is read.
 const VERSION: u8 = 10;
 
-/// Bytes before the state.
+/// Bytes of the head, before the state.
 const HEAD: usize = 9;
 
-/// States that are kept: the second is there for when the first cannot be read.
+/// How many states are kept: if the newest cannot be read, the other one is.
 const KEPT: usize = 2;
 
-/// How long the store may take for one thing.
+/// How long the store may take for one operation.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Compression that costs little.
+/// The level of compression, which costs little time.
 const LEVEL: i32 = 1;
 
-/// Where checkpoints are.
+/// The store of checkpoints.
 #[derive(Clone, Debug)]
 pub(super) struct Checkpoints {
     place: Place,
     runtime: Handle,
 }
 
-/// What the owner of a partition held.
+/// The state of a partition, as its owner wrote it.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Checkpoint {
-    /// The first record that is not in it.
+    /// The offset of the first record that is not in the state.
     pub(super) next: i64,
-    /// How far its time had come.
+    /// The time of the partition.
     pub(super) now: Timestamp,
-    /// The owner of each shard of the stage before, as last heard of.
+    /// The generation of the last known owner of each shard of the previous stage.
     #[serde(default)]
     pub(super) senders: BTreeMap<u32, u64>,
-    /// The state, by name.
+    /// The sections of the state, by name.
     pub(super) sections: BTreeMap<String, Vec<u8>>,
 }
 
-/// Why there is no checkpoint to be had.
+/// Why a checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The place cannot be used at all.
@@ -81,13 +81,13 @@ pub enum CheckpointError {
         /// Why.
         source: io::Error,
     },
-    /// The store did not do it.
+    /// An operation of the store failed.
     #[error("the store of checkpoints (`fleet.checkpoints`) failed: {0}")]
     Store(#[from] io::Error),
     /// The store takes too long.
     #[error("the store of checkpoints (`fleet.checkpoints`) did not answer in time")]
     Slow,
-    /// A release with another format wrote it.
+    /// The checkpoint was written by a release with another format.
     #[error(
         "checkpoint {name} is of version {version}, and this release reads {VERSION}: run the release that wrote it, or name \
          an empty `fleet.checkpoints` to begin anew"
@@ -98,21 +98,21 @@ pub enum CheckpointError {
         /// Its version.
         version: u8,
     },
-    /// It could not be written down.
+    /// The state could not be encoded.
     #[error("a checkpoint could not be written down")]
     Unwritable,
-    /// Somebody else owns the partition.
+    /// The partition has a new owner.
     #[error("the partition has a new owner")]
     Replaced,
 }
 
 impl Checkpoints {
-    /// Checkpoints at this place, a directory or `s3://bucket/prefix`; for the latter the environment has the credentials,
-    /// as Amazon's own tools want them. `runtime` runs what the store has to wait for.
+    /// Opens the checkpoints at this place, a directory or `s3://bucket/prefix`; for the latter the credentials are in the
+    /// environment variables that Amazon's own tools use. `runtime` runs the operations of the store.
     ///
     /// # Errors
     ///
-    /// Fails if there can be none at that place.
+    /// Fails if checkpoints cannot be kept at that place.
     pub(super) fn open(place: &str, runtime: Handle) -> Result<Self, CheckpointError> {
         let open = Place::open(place);
         let open =
@@ -120,12 +120,12 @@ impl Checkpoints {
         Ok(Self { place: open, runtime })
     }
 
-    /// Becomes the owner of a partition: returns the generation, higher than all before it, and the newest state that
-    /// there is. Blocks its thread.
+    /// Makes the caller the owner of a partition: returns its generation, which is higher than all before it, and the newest
+    /// state, if there is one. Blocks its thread.
     ///
     /// # Errors
     ///
-    /// Fails if the store does, or has a state of a later release.
+    /// Fails if the store does, or if it has a state of another format.
     pub(super) fn claim(
         &self,
         of: &str,
@@ -155,11 +155,11 @@ impl Checkpoints {
         Ok((own, None))
     }
 
-    /// Writes a state, and lets older ones go. Blocks its thread.
+    /// Writes a state, and removes all but the newest `KEPT`. Blocks its thread.
     ///
     /// # Errors
     ///
-    /// Fails if the store does, or if the partition has a new owner meanwhile.
+    /// Fails if the store does, or if the partition has a new owner by then.
     pub(super) fn write(
         &self,
         of: &str,
@@ -183,7 +183,7 @@ impl Checkpoints {
         }
         let states: Vec<&String> = names.iter().filter(|name| name.ends_with(".state")).collect();
         let old = states.iter().rev().skip(KEPT).copied();
-        // Of owners before this one, and of states that they did not get to write whole, nothing is of use.
+        // The `.owner` files of earlier owners, and states that they did not finish writing, are of no use.
         let others = names.iter().filter(|name| !name.ends_with(".state"));
         for name in old.chain(others.filter(|name| generation(name) < Some(own))) {
             self.wait(self.place.delete(of, name))?;
@@ -191,7 +191,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The names of what there is of a partition, in order.
+    /// The names of the files of a partition, in order.
     fn names(&self, of: &str) -> Result<Vec<String>, CheckpointError> {
         let mut names = self.wait(self.place.list(of))?;
         names.retain(|name| generation(name).is_some());
@@ -205,7 +205,7 @@ impl Checkpoints {
     }
 }
 
-/// The generation that a name begins with; `None` if it is none of ours.
+/// The generation that a name begins with; `None` if it is no file of checkpoints.
 fn generation(name: &str) -> Option<u64> {
     name.get(..20)?.parse().ok()
 }

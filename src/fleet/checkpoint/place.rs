@@ -1,4 +1,4 @@
-//! Where checkpoints are kept: objects by name, in folders, in a directory that instances share or in S3.
+//! The storage of checkpoints: named objects in folders, in a directory that instances share or in S3.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -16,11 +16,11 @@ pub(super) enum Place {
     S3(Bucket),
 }
 
-/// A file that is still being written.
+/// The suffix of a file that is still being written.
 const PART: &str = ".part";
 
 impl Place {
-    /// The place that `fleet.checkpoints` names: `s3://bucket/prefix`, or a directory, which is made if it is not there.
+    /// The place that `fleet.checkpoints` names: `s3://bucket/prefix`, or a directory, which is created if it is missing.
     pub(super) fn open(place: &str) -> io::Result<Self> {
         if place.starts_with("s3://") {
             #[cfg(feature = "s3")]
@@ -35,11 +35,11 @@ impl Place {
         Ok(Self::Directory(directory.to_owned()))
     }
 
-    /// Makes an empty object that must not exist.
+    /// Creates an empty object, which must not exist yet.
     ///
     /// # Errors
     ///
-    /// Fails with [`io::ErrorKind::AlreadyExists`] if it does, and if the place does.
+    /// Fails with [`io::ErrorKind::AlreadyExists`] if the object exists, and if the place fails.
     pub(super) async fn create(&self, folder: &str, name: &str) -> io::Result<()> {
         match self {
             Self::Directory(base) => in_directory(base, folder, name, create).await,
@@ -96,7 +96,7 @@ impl Place {
     }
 }
 
-/// Does `work` on a thread that may wait for a disk, or for a network that has one.
+/// Does `work` on a thread that may block on a disk, local or of a network.
 async fn in_directory<T: Send + 'static>(
     base: &Path,
     folder: &str,
@@ -119,7 +119,7 @@ fn put(folder: &Folder, name: &str, bytes: &[u8]) -> io::Result<()> {
     let written = file.write_all(bytes).and_then(|()| file.sync());
     let renamed = written.and_then(|()| folder.rename(&part, name));
     if let Err(error) = renamed {
-        // What is left of it is in nobody's way, and may be what a full disk has no room for.
+        // Removed to make room, as the disk may be full; if that fails, the file does no harm.
         let _ = folder.remove(&part);
         return Err(error);
     }

@@ -1,4 +1,4 @@
-//! Checkpoints in S3, or in what speaks its protocol.
+//! Checkpoints in S3, or in a store that speaks its protocol.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
-/// A bucket, and the prefix of what is ours in it.
+/// A bucket, and the prefix of the checkpoints in it.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
     store: Arc<AmazonS3>,
@@ -16,9 +16,9 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket and prefix of `s3://bucket/prefix`. The environment has the credentials, as Amazon's own tools want them.
+    /// Opens `s3://bucket/prefix`; the credentials are in the environment variables that Amazon's own tools use.
     pub(super) fn open(place: &str) -> io::Result<Self> {
-        // Its client takes the provider that the process has; somebody may have said which already.
+        // The client uses the process's TLS provider; this fails if one is installed already.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let rest = place.trim_start_matches("s3://");
         let prefix = rest.split_once('/').map_or("", |(_, prefix)| prefix);

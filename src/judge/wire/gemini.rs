@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
 use crate::outbound::Secret;
 
-/// Why Gemini stops where it will not go on.
+/// The finish reasons with which Gemini refuses.
 const REFUSALS: [&str; 6] =
     ["SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE"];
 
@@ -41,7 +41,7 @@ pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
     let candidate = reply.pointer("/candidates/0");
     let parts = candidate.and_then(|candidate| candidate.pointer("/content/parts")?.as_array());
     let said = parts.map(|parts| {
-        // What it thought is no answer.
+        // Parts with thoughts are not the answer.
         let said = parts.iter().filter(|part| part["thought"] != true);
         said.filter_map(|part| part.get("text")?.as_str()).collect::<String>()
     });

@@ -1,4 +1,4 @@
-//! How endpoints are spoken to: a call becomes a request, a reply becomes an answer. One format, one file; no IO here.
+//! The formats of endpoints: from a call to a request, and from a reply to an answer. Each format has a file; no IO here.
 
 mod anthropic;
 mod gemini;
@@ -20,38 +20,38 @@ use crate::outbound::Secret;
 pub struct Call<'a> {
     /// The model.
     pub model: &'a str,
-    /// The words.
+    /// The prompt.
     pub prompt: &'a Prompt,
-    /// What is asked: its schema goes along.
+    /// The stage, whose schema goes with the request.
     pub stage: Stage,
-    /// How freely it answers.
+    /// The temperature: how freely the model answers.
     pub temperature: f64,
-    /// Tokens of the answer.
+    /// The most tokens of the answer.
     pub max_output_tokens: u32,
-    /// How much of it the endpoint understands.
+    /// How much of the format the endpoint understands.
     pub dialect: Dialect,
 }
 
-/// How much of the format an endpoint understands. One that refuses a request as malformed is asked in the next one.
+/// How much of the format an endpoint understands. If it refuses a request as malformed, the next dialect is tried.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Dialect {
-    /// All of it.
+    /// All of the format.
     #[default]
     Full,
-    /// Schemas, but no temperature, and the newer name of the limit: models that think by themselves refuse the others.
+    /// Schemas, but no temperature, and the newer name of the token limit: reasoning models refuse a temperature and the older name.
     WithoutTemperature,
-    /// No schemas: the form stands in the words alone.
+    /// No schemas: only the prompt says what form the answer has.
     WithoutSchema,
-    /// Neither.
+    /// Neither schemas nor a temperature.
     Bare,
 }
 
 /// A request to be posted.
 #[derive(Clone, PartialEq)]
 pub struct Request {
-    /// Where to.
+    /// The address.
     pub url: String,
-    /// Headers beside the content type, the key among them.
+    /// Headers besides the content type, including the key.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Value,
@@ -64,33 +64,33 @@ impl fmt::Debug for Request {
     }
 }
 
-/// What was answered.
+/// The answer in a reply, and its tokens.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Answer {
     /// The text.
     pub text: String,
-    /// Tokens that were read; `None`: not said.
+    /// Tokens of the prompt; `None` if the reply does not say.
     pub input_tokens: Option<u64>,
-    /// Tokens that were written; `None`: not said.
+    /// Tokens of the answer; `None` if the reply does not say.
     pub output_tokens: Option<u64>,
 }
 
-/// Why there is no answer in a reply that came whole.
+/// Why a complete reply has no answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoAnswer {
     /// The model, or a filter before it, would not answer.
     #[error("the judge refused to answer")]
     Refused,
-    /// It ran into the limit of tokens.
+    /// The answer ran into the limit of tokens.
     #[error("the answer was cut off at `judge.max_output_tokens`")]
     CutOff,
-    /// It is not what the format says.
+    /// The reply does not have the format.
     #[error("the reply does not have the configured format (`judge.format`)")]
     NotOfFormat,
 }
 
 impl NoAnswer {
-    /// As counters carry it.
+    /// Its name as a label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -101,7 +101,7 @@ impl NoAnswer {
 }
 
 impl Dialect {
-    /// The next plainer one; `None` if there is none.
+    /// The next plainer dialect; `None` if there is none.
     pub fn plainer(self) -> Option<Self> {
         match self {
             Self::Full => Some(Self::WithoutTemperature),
@@ -133,7 +133,7 @@ impl Format {
         }
     }
 
-    /// The answer in a reply, and the tokens that it took even where there is none.
+    /// The answer in a reply, or why there is none, with its tokens in both cases.
     pub fn answer(self, reply: &Value) -> (Answer, Option<NoAnswer>) {
         match self {
             Self::None => (Answer::default(), Some(NoAnswer::NotOfFormat)),
@@ -144,7 +144,7 @@ impl Format {
     }
 }
 
-/// The address of a call: the configured one if it names the call itself, else with the call's path behind it.
+/// The address of a call: the configured one, with the call's path appended unless it ends with that already.
 pub(crate) fn address(url: &str, call: &str) -> String {
     let (path, query) =
         url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
@@ -153,7 +153,7 @@ pub(crate) fn address(url: &str, call: &str) -> String {
     query.map_or_else(|| whole.clone(), |query| format!("{whole}?{query}"))
 }
 
-/// A count under a path of keys.
+/// The count at a JSON pointer.
 fn count(reply: &Value, pointer: &str) -> Option<u64> {
     reply.pointer(pointer)?.as_u64()
 }

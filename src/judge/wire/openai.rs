@@ -1,4 +1,4 @@
-//! Chat completions, as OpenAI defined them and many others speak them.
+//! Chat completions, as OpenAI defined them and many other servers accept them.
 //!
 //! `POST {url}/chat/completions`, key as bearer, or in `api-key` where the address is Azure's. The schema goes as
 //! `response_format`.
@@ -56,7 +56,7 @@ pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
     (answer, why)
 }
 
-/// The header that carries the key.
+/// The header with the key.
 pub(crate) fn bearer(url: &str, key: &Secret) -> (&'static str, String) {
     if is_azure(url) {
         ("api-key", key.reveal().to_owned())
@@ -65,7 +65,7 @@ pub(crate) fn bearer(url: &str, key: &Secret) -> (&'static str, String) {
     }
 }
 
-/// A text, or the texts of parts.
+/// The text of a message's content, which is a text or a list of parts.
 fn content(content: &Value) -> Option<String> {
     if let Some(text) = content.as_str() {
         return Some(text.to_owned());
@@ -74,7 +74,7 @@ fn content(content: &Value) -> Option<String> {
     Some(parts.iter().filter_map(|part| part.get("text")?.as_str()).collect())
 }
 
-/// The answer without what was thought before it, which servers that do not know a model's way to think leave in.
+/// The answer without the thinking before it, which servers that do not know the model's format of thinking leave in.
 fn spoken(text: &str) -> &str {
     let is_answer = text.trim_start().starts_with(['{', '`']);
     text.split_once("</think>").filter(|_| !is_answer).map_or(text, |(_, spoken)| spoken)
