@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::judgement::PendingJudgement;
-use super::open_trace::{OpenTrace, State};
+use super::open_trace::{OpenTrace, Reader, State};
 use super::{Assemble, Attention, Quanta, Reading, Timestamp, TraceKey};
 use crate::embedding::{EmbedRequest, Embedded};
 use crate::judging::{JudgeReply, JudgeRequest};
@@ -50,8 +50,8 @@ impl Assemble {
             && let Some(judgement) = &held.judgement
             && let Some(asked) = judgement.ask_again(rubrics)
         {
-            let rules = (rules, !self.attention.reads(id.tenant));
-            self.requests.push(held.request((id.id, &trace), &update, asked, rules));
+            let reader = Reader { rules, unread: !self.attention.reads(id.tenant) };
+            self.requests.push(held.request(&trace, &update, asked, reader));
         }
         let embedded = held.embedded().map(|embedded| embedded.texts);
         self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
@@ -82,7 +82,7 @@ impl Assemble {
             let unasked = PendingJudgement::new(held.decided);
             let judgement = held.judgement.as_deref().unwrap_or(&unasked);
             let asked = judgement.to_ask(|| rules.pick(&update), rubrics);
-            asked.map(|asked| held.request((id.id, &trace), &update, asked, (rules, unread)))
+            asked.map(|asked| held.request(&trace, &update, asked, Reader { rules, unread }))
         });
         request.into_iter().for_each(|request| self.ask_judge(id, request));
         self.ask_embedder(texts);

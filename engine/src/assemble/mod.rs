@@ -425,7 +425,7 @@ impl Assemble {
             let texts = keeping.texts(text_bytes.all(), counts);
             let resource = resources.shared(&span.resource);
             let before = held.parts.spans.text_bytes();
-            match held.take(span, (options.max_spans_per_trace, &rules.loops), |spans, span| {
+            match held.take(span, options.max_spans_per_trace, &rules.loops, |spans, span| {
                 spans.add(span, resource, symbols, texts)
             }) {
                 Ok(added) => {
@@ -524,14 +524,14 @@ impl Assemble {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
             let mut update = evaluate(id.id, trace, &self.rules, done)?;
-            self.name((held, trace), &mut update);
+            self.name(held, trace, &mut update);
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
         let mut update = evaluate(id.id, trace, &self.with_texts, done)?;
-        self.name((held, trace), &mut update);
+        self.name(held, trace, &mut update);
         let none = Judgements::new();
         let judgements = held.judgement.as_ref().map_or(&none, |judgement| judgement.judgements());
-        let (expected, rubrics) = expectations((&update, trace), &self.suites, judgements);
+        let (expected, rubrics) = expectations(&update, trace, &self.suites, judgements);
         update.expectations = expected;
         let content = update.content.as_ref();
         let texts = self

@@ -40,14 +40,15 @@ impl Names {
     }
 
     /// Whether no agent is known that spans from there speak for.
-    pub(super) fn knows_none(&self, (resource, scope): (&Resource, u64)) -> bool {
+    pub(super) fn knows_none(&self, resource: &Resource, scope: u64) -> bool {
         self.sources.get(key(resource, scope)).is_none()
     }
 
     /// The one agent that spans from there speak for, as far as is known then.
     pub(super) fn only(
         &self,
-        (resource, scope): (&Resource, u64),
+        resource: &Resource,
+        scope: u64,
         now: Timestamp,
     ) -> Option<&AgentKey> {
         let Agents(agents) = self.sources.get(key(resource, scope))?;
@@ -127,12 +128,12 @@ mod tests {
         let at = |hour: u64| Timestamp(hour * 3_600_000_000_000);
         let mut names = Names::new(10);
         let only = |names: &Names, hour| {
-            names.only((&resource, 1), at(hour)).map(|agent| agent.agent_name.clone())
+            names.only(&resource, 1, at(hour)).map(|agent| agent.agent_name.clone())
         };
-        assert!(names.knows_none((&resource, 1)));
+        assert!(names.knows_none(&resource, 1));
         names.learn([(&resource, 1)].into_iter(), &agent("one"), at(0));
         assert_eq!(only(&names, 1).as_deref(), Some("one"));
-        assert!(names.knows_none((&resource, 2)));
+        assert!(names.knows_none(&resource, 2));
         names.learn([(&resource, 1)].into_iter(), &agent("two"), at(10));
         assert_eq!(only(&names, 11), None);
         assert_eq!(only(&names, 25).as_deref(), Some("two"));

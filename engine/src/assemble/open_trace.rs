@@ -11,7 +11,7 @@ use crate::embedding::Embedded;
 use crate::judging::{JudgeRequest, JudgeRules};
 use crate::loops;
 use crate::options::{AssembleOptions, LoopOptions};
-use crate::span::{Log, Operation, Pause, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp, TraceId};
+use crate::span::{Log, Operation, Pause, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp};
 use crate::tenants::TraceKey;
 use crate::trace::{
     Added, Spans, Symbol, Symbols, TraceContents, TraceView, Transcript, transcript, whole_words,
@@ -93,6 +93,15 @@ struct Sent {
     scope: Symbol,
     source: Symbol,
     id: Box<str>,
+}
+
+/// The judge, as a request is made for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a> {
+    /// What it is asked about.
+    pub(super) rules: &'a JudgeRules,
+    /// It does not read transcripts at present.
+    pub(super) unread: bool,
 }
 
 /// What an embedding model was asked, and what it has answered.
@@ -259,11 +268,13 @@ impl OpenTrace {
     /// What the judge is given.
     pub(super) fn request(
         &self,
-        (trace_id, trace): (TraceId, &TraceView<'_>),
+        trace: &TraceView<'_>,
         update: &TraceUpdate,
-        (metrics, mut rubrics): Questions,
-        (rules, unread): (&JudgeRules, bool),
+        questions: Questions,
+        reader: Reader<'_>,
     ) -> JudgeRequest {
+        let Reader { rules, unread } = reader;
+        let (metrics, mut rubrics) = questions;
         let mut truncated = false;
         for judged in rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
             let kept = whole_words(&judged.text, rules.max_transcript_bytes).len();
@@ -274,7 +285,7 @@ impl OpenTrace {
         let read = || transcript(trace, rules.max_transcript_bytes);
         let (mut transcript, root) = if unread { (Transcript::default(), None) } else { read() };
         transcript.truncated |= truncated;
-        let agent = update.agent.clone().unwrap_or_default();
+        let (trace_id, agent) = (self.id.id, update.agent.clone().unwrap_or_default());
         let answered = self
             .judgement
             .as_ref()
@@ -317,7 +328,8 @@ impl OpenTrace {
     pub(super) fn take(
         &mut self,
         span: &Span,
-        (max, loops): (usize, &LoopOptions),
+        max: usize,
+        loops: &LoopOptions,
         add: impl FnOnce(&mut Spans, &Span) -> Added,
     ) -> Result<Added, &'static str> {
         if !self.has_room(span, max) {
@@ -382,7 +394,8 @@ impl OpenTrace {
     /// Makes it done. One without a root can be re-opened by it until it is of age, unless that is known never to come.
     pub(super) fn close(
         &mut self,
-        (now, evidence): (Timestamp, OverBy),
+        now: Timestamp,
+        evidence: OverBy,
         never: bool,
         options: &AssembleOptions,
     ) {

@@ -63,7 +63,7 @@ impl Assemble {
         }
         self.ages.remove(held.opened);
         let evidence = if rooted { OverBy::Root } else { evidence };
-        held.close((now, evidence), never, &self.options);
+        held.close(now, evidence, never, &self.options);
         self.deadlines.mark(id, held, Pending::News);
         self.deadlines.reschedule(id, held);
         self.count_forgotten();
@@ -108,11 +108,7 @@ impl Assemble {
     /// Whose trace it is, and whether that is certain: it is once nothing more is waited for, whatever came first, or once the prompt
     /// of a turn is in that log records tell, which nothing but the next one ends. Whom nobody has named by then goes by the name of
     /// the service; before, by that of the one agent which is known there.
-    pub(super) fn name(
-        &self,
-        (held, trace): (&OpenTrace, &TraceView<'_>),
-        update: &mut TraceUpdate,
-    ) {
+    pub(super) fn name(&self, held: &OpenTrace, trace: &TraceView<'_>, update: &mut TraceUpdate) {
         let Some(agent) = &mut update.agent else { return };
         let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
         let over = sealed || (update.complete && held.state != State::Open);
@@ -121,7 +117,7 @@ impl Assemble {
             agent.agent_name.clone_from(&agent.service_name);
         } else if unnamed {
             let known = source(trace)
-                .and_then(|(resource, scope)| self.names.only((resource, scope), held.touched));
+                .and_then(|(resource, scope)| self.names.only(resource, scope, held.touched));
             known.into_iter().for_each(|known| presume(agent, known));
         }
         scope_by_agent(update, self.rules.scope);
@@ -139,7 +135,7 @@ impl Assemble {
         let Some(held) = self.traces.get(id) else { return };
         let spans = &held.parts.spans;
         let mut sources = spans.sources();
-        if sources.any(|(resource, scope)| self.names.knows_none((resource, scope)))
+        if sources.any(|(resource, scope)| self.names.knows_none(resource, scope))
             && let Some(agent) = named_agent(&held.parts.view())
         {
             self.names.learn(spans.sources(), &agent, held.touched);

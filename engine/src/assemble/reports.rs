@@ -44,7 +44,8 @@ impl Assemble {
     fn wait(&mut self, id: TraceId, report: Report, now: Timestamp) {
         let due = now.after(self.options.report_wait);
         let max = self.options.max_waiting_reports;
-        if self.waiting.put((id, report), due, (max, &self.shares)) {
+        self.waiting.put(id, report, due);
+        if self.waiting.fit(max, &self.shares) {
             self.counts.add("reports", "waiting_full");
         }
     }

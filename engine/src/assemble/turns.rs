@@ -63,13 +63,14 @@ impl Assemble {
     /// Applies a span that was told by a record: it may be for the order of the session's prompts to tell its turn.
     pub(super) fn told(&mut self, span: Span, now: Timestamp) {
         let limits = Limits {
+            now,
             late: now.before(self.options.late_horizon),
             old: now.before(self.options.trace_max_age),
             max_sessions: self.options.max_turn_sessions,
             max_spans: self.options.max_turn_spans,
         };
         let tenant = tenant_hash(span.resource.tenant.as_deref());
-        let change = self.turns.apply((span, tenant), (now, limits), &self.shares);
+        let change = self.turns.apply(span, tenant, limits, &self.shares);
         for (left, span) in change.moved {
             self.span(void(&span, left), now);
             self.span(span, now);
@@ -95,6 +96,7 @@ impl Assemble {
 /// What bounds what is known.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
+    now: Timestamp,
     /// What came before is not moved any more.
     late: Timestamp,
     /// Sessions that were not heard of since are forgotten.
@@ -104,16 +106,11 @@ struct Limits {
 }
 
 impl Turns {
-    fn apply(
-        &mut self,
-        (span, tenant): (Span, TenantHash),
-        (now, limits): (Timestamp, Limits),
-        shares: &Shares,
-    ) -> Change {
+    fn apply(&mut self, span: Span, tenant: TenantHash, limits: Limits, shares: &Shares) -> Change {
         let mut change = Change { span, ..Change::default() };
         let Some(key) = change.span.trace_id.session_of_turn() else { return change };
         let own = self.tenants.entry(tenant).or_default();
-        self.sessions += usize::from(own.hear(key, now));
+        self.sessions += usize::from(own.hear(key, limits.now));
         let Some(session) = own.sessions.get_mut(&key) else { return change };
         let before = session.movable.len();
         session.let_go(limits.late);
@@ -123,7 +120,7 @@ impl Turns {
             let turn = session.turn_at(change.span.end).unwrap_or(change.span.trace_id);
             hang(&mut change.span, turn);
             let place = (change.span.end, change.span.span_id);
-            session.movable.insert(place, (now, change.span.clone()));
+            session.movable.insert(place, (limits.now, change.span.clone()));
         }
         let after = session.movable.len();
         own.held = (own.held + after).saturating_sub(before);

@@ -43,18 +43,18 @@ impl Waiting {
         self.reports.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Keeps a report for a trace until it gives up. Returns whether there were more than may wait: one that has waited long has gone.
-    pub(super) fn put(
-        &mut self,
-        (id, report): (TraceId, Report),
-        due: Timestamp,
-        (max, shares): (usize, &Shares),
-    ) -> bool {
+    /// Adds a report about a trace that has not come; `due` is when it is dropped.
+    pub(super) fn put(&mut self, id: TraceId, report: Report, due: Timestamp) {
         let key = (due, self.next);
         self.next += 1;
         self.by_trace.entry(id).or_default().insert(key);
         self.by_tenant.entry(whose(&report)).or_default().insert(key);
         self.reports.insert(key, report);
+    }
+
+    /// Drops the oldest report of the tenant that has the most in proportion to its share if there are more than `max`; returns whether it
+    /// did.
+    pub(super) fn fit(&mut self, max: usize, shares: &Shares) -> bool {
         if self.reports.len() <= max {
             return false;
         }
@@ -153,7 +153,8 @@ mod tests {
             [report("shop", 1)].into_iter().chain((2..50).map(|byte| report("bank", byte)));
         let over = reports.filter(|report| {
             let due = Timestamp(u64::from(report.0.0[0]));
-            waiting.put(report.clone(), due, (5, &shares))
+            waiting.put(report.0, report.1.clone(), due);
+            waiting.fit(5, &shares)
         });
         assert_eq!(over.count(), 44);
         let of = |byte, tenant| TraceKey::new(TraceId([byte; 16]), Some(tenant));

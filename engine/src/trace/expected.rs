@@ -15,7 +15,8 @@ use crate::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpdate};
 /// Holds a trace that has its texts against every query that it answers, in the order of the files; and the rules that
 /// have come to be judged, and are not in `judgements`.
 pub fn expectations(
-    (trace, laid): (&TraceUpdate, &TraceView<'_>),
+    trace: &TraceUpdate,
+    laid: &TraceView<'_>,
     suites: &[Suite],
     judgements: &Judgements,
 ) -> (Vec<Expectation>, Vec<RubricRequest>) {
@@ -39,7 +40,7 @@ pub fn expectations(
             let rules =
                 spec.flat_map(|spec| unjudged(spec, &judges, &result.correctness, judgements));
             let texts = span_assertions::for_judges(&query.span_assertions, &observed);
-            let texts = texts.map(|judged| of_text(judged, &judges));
+            let texts = texts.map(|(rubric, field, text)| of_text(rubric, field, text, &judges));
             let texts = texts.filter(|rubric| !judgements.contains_key(&rubric.key));
             asked.extend(rules.chain(texts).map(|rubric| (rubric.key.clone(), rubric)));
             expectation(query.query.clone(), result)
@@ -74,7 +75,7 @@ fn unjudged<'a>(
 }
 
 /// A rule for a field of a span.
-fn of_text((rubric, field, text): (&Rubric, &str, String), judges: &Judges) -> RubricRequest {
+fn of_text(rubric: &Rubric, field: &str, text: String, judges: &Judges) -> RubricRequest {
     RubricRequest {
         key: judge::key(&rubric.rule, &text),
         rule: rubric.rule.clone(),

@@ -25,7 +25,7 @@ pub(super) fn of(
     };
     let agents = shape.behaviour().filter(is_inner).map(|span| Step {
         name: span.agent_name().unwrap_or_else(|| span.name()).to_owned(),
-        ..step(StepKind::Agent, (span, span.end), span.failed)
+        ..step(StepKind::Agent, span, span.end, span.failed)
     });
     let models = models.iter().zip(spends).map(|(span, spend)| Step {
         name: span
@@ -40,7 +40,7 @@ pub(super) fn of(
         }),
         cost_quanta: spend.cost.map(|cost| cost.0),
         first_chunk_nanos: span.model.as_ref().and_then(|model| model.first_chunk_nanos),
-        ..step(StepKind::Model, (span.span, span.end), span.failed)
+        ..step(StepKind::Model, span.span, span.end, span.failed)
     });
     let spans = shape.tool_spans();
     let result = |id: SpanId| {
@@ -69,7 +69,7 @@ pub(super) fn of(
     steps
 }
 
-fn step(kind: StepKind, (span, end): (&SpanView<'_>, Timestamp), failed: bool) -> Step {
+fn step(kind: StepKind, span: &SpanView<'_>, end: Timestamp, failed: bool) -> Step {
     Step {
         kind,
         span_id: span.span_id,

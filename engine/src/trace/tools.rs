@@ -41,12 +41,12 @@ pub(super) fn of(
             tool.result = tool.result.or_else(|| result?.hash);
             match ran {
                 Some(ran) => {
-                    tool_call(&tool, (ran, ran.end), (failed || !ran.is_begun()).then_some(failed))
+                    tool_call(&tool, ran, ran.end, (failed || !ran.is_begun()).then_some(failed))
                 }
                 None => {
                     let begun = model.span.is_begun() && !model.failed;
                     let error = (failed || !begun).then_some(failed);
-                    ToolCall { timed: false, ..tool_call(&tool, (model.span, model.end), error) }
+                    ToolCall { timed: false, ..tool_call(&tool, model.span, model.end, error) }
                 }
             }
         };
@@ -64,7 +64,7 @@ pub(super) fn of(
         tool.arguments = tool.arguments.or_else(|| asked?.arguments);
         tool.result = tool.result.or_else(|| result(&tool)?.hash);
         let error = (!span.is_begun()).then_some(span.failed);
-        tool_call(&tool, (span.span, span.end), error)
+        tool_call(&tool, span.span, span.end, error)
     };
     spans.iter().map(call).collect()
 }
@@ -151,7 +151,8 @@ pub(super) fn called<'s>(
 
 fn tool_call(
     tool: &Tool<'_>,
-    (span, end): (&SpanView<'_>, Timestamp),
+    span: &SpanView<'_>,
+    end: Timestamp,
     error: Option<bool>,
 ) -> ToolCall {
     let arguments = tool.arguments;
