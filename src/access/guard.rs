@@ -1,4 +1,4 @@
-//! The door of a router: who comes in, and what those are told who do not.
+//! The guard of a router: lets requests in by their sender, and answers those that are denied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use tokio::time::timeout;
 
 use super::{Access, Denied, Hosts, Identity, May, PeerNames};
 
-/// Health can be asked for by anybody: what asks is often a machine without a token.
+/// The paths of health, which are open to anybody, as machines without a token often ask.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Where things are sent to, by the beginning of the path; `needed` knows the rest.
+/// The beginnings of the paths that data is sent to; `needed` knows the others.
 const INGEST_PATHS: [&str; 6] = [
     "/v1/",
     "/opentelemetry.proto.collector.",
@@ -33,7 +33,7 @@ const INGEST_PATHS: [&str; 6] = [
     "/api/v1/deployments",
 ];
 
-/// What a sender without access can have thrown away before it is answered.
+/// The most bytes of a denied request's body that are read and thrown away before the answer, and the longest time for that.
 const MAX_DISCARDED_BYTES: usize = 1 << 20;
 const MAX_DISCARDING: Duration = Duration::from_secs(5);
 
@@ -41,8 +41,8 @@ const MAX_DISCARDING: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub struct Insider;
 
-/// Lets in whom `access` knows, as an [`Identity`] among the request's extensions, if the request is for one of `hosts`;
-/// `denied` is told why a request was not answered.
+/// Lets requests in that are for one of `hosts` and whose sender `access` allows; adds its [`Identity`] to their extensions.
+/// Calls `denied` with the reason for each request that is not let in.
 pub fn guard(
     router: Router,
     hosts: Hosts,
@@ -68,7 +68,7 @@ pub fn guard(
     }))
 }
 
-/// What a request to this path does; `None`: what anybody may.
+/// What the sender of a request to this path must be allowed to do; `None`: the path is open to anybody.
 pub fn needed(path: &str) -> Option<May> {
     if OPEN_PATHS.contains(&path) {
         None
@@ -84,7 +84,7 @@ pub fn needed(path: &str) -> Option<May> {
 fn enter(access: &Access, mut request: Request) -> Result<Request, (Denied, Box<Request>)> {
     let Some(needed) = needed(request.uri().path()) else {
         let reader = identify(access, May::Read, &request);
-        // A tenant is told nothing of what concerns others.
+        // A tenant does not see what concerns others.
         if reader.is_ok_and(|reader| reader.tenant.is_none()) {
             request.extensions_mut().insert(Insider);
         }
@@ -104,8 +104,8 @@ fn identify(access: &Access, needed: May, request: &Request) -> Result<Identity,
     access.identify(needed, token.as_deref(), request.extensions().get::<PeerNames>())
 }
 
-/// The token that a request brings: as bearer, or as the password of any user, which is all that browsers and some
-/// scrapers can do.
+/// The token of a request: a bearer token, or the password of any user, as browsers and some scrapers can send only
+/// that.
 fn token(headers: &HeaderMap) -> Result<Option<String>, Denied> {
     let mut sent = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = sent.next() else { return Ok(None) };
@@ -127,7 +127,7 @@ fn token(headers: &HeaderMap) -> Result<Option<String>, Denied> {
     Ok(Some(password.to_owned()))
 }
 
-/// Answers in the words of the protocol that was spoken.
+/// Answers a denied request in the protocol of the request.
 async fn refuse(denied: Denied, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -169,12 +169,12 @@ async fn discard(mut body: Body) {
             left = less;
         }
     };
-    // Whether it came to its end does not matter.
+    // Whether the body was read to its end does not matter.
     let _ = timeout(MAX_DISCARDING, rest).await;
 }
 
 impl Denied {
-    /// The reason under which it is counted.
+    /// The reason under which the denial is counted.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unknown => "unauthenticated",
@@ -199,7 +199,7 @@ impl Denied {
         }
     }
 
-    /// The same whatever was wrong with a token, so that nobody learns which there are.
+    /// The message to the sender; the same for every wrong token, so that nobody learns which tokens exist.
     fn message(self) -> &'static str {
         match self {
             Self::Unknown => "a token or a client certificate that is known here is needed",

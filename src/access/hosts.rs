@@ -1,9 +1,9 @@
-//! Which names a listener answers to, and which sites may change something.
+//! The host names that a listener answers to, and the sites whose pages may change something.
 //!
-//! A page of any site can have its own name resolve to 127.0.0.1 (DNS rebinding): its browser then takes a daemon on
-//! loopback for that site's own server, and lets the page read and write. What the browser sends as `Host` is still the
-//! page's name, so loopback answers to its own names alone. And a page can send to any address without reading the answer:
-//! its browser says so as `Origin`.
+//! Any site can let its own name resolve to 127.0.0.1 (DNS rebinding): the browser then takes a daemon on loopback for that
+//! site's own server, and lets pages of the site read and write. The browser still sends the site's name as `Host`, so a listener
+//! on loopback answers to its own names alone. A page can also send to any address without reading the answer: its browser names
+//! the site as `Origin`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, Uri};
 
 use super::Denied;
 
-/// The names of a listener.
+/// The host names of a listener.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     loopback: bool,
@@ -24,20 +24,20 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Those of a listener on loopback, or on another address, where any name may be its own unless some are named.
+    /// The names of a listener on loopback or on another address. On another address any name may be its own unless some are named.
     pub fn new(loopback: bool, named: &[String]) -> Self {
         Self { loopback, named: named.iter().map(|name| name.to_ascii_lowercase()).collect() }
     }
 
-    /// Lets a request through that goes to one of these names and, if it may change something, comes from no other site.
+    /// Checks that a request is for one of these names and, if it could change something, comes from no other site.
     ///
     /// # Errors
     ///
-    /// Says which of the two is wrong.
+    /// Returns which of the two is wrong.
     pub(super) fn check(&self, request: &Request) -> Result<(), Denied> {
         let headers = request.headers();
         let sent = headers.get_all(HOST).iter().map(host_of);
-        // HTTP/2 has it in the address, HTTP/1 may have it in both. Browsers always say it; who does not is none.
+        // HTTP/2 has the host in the address, HTTP/1 may have it in both. Browsers always send it, so a request without one passes.
         let hosts: Option<Vec<String>> =
             request.uri().authority().map(host).into_iter().chain(sent).collect();
         let is_answered = hosts.as_deref().is_some_and(|hosts| self.all_are_own(hosts));
@@ -59,7 +59,7 @@ impl Hosts {
     }
 
     fn all_are_own(&self, hosts: &[String]) -> bool {
-        // Elsewhere than on loopback its names are not known unless all of them are told; an address is nobody else's name.
+        // The names of a listener that is not on loopback are known only if they are configured. No other site can own an address.
         let is_any = !self.loopback && self.named.is_empty();
         let is_own = |host: &String| {
             self.is_named(host) || is_loopback(host) || (!self.loopback && address(host).is_some())
@@ -77,7 +77,7 @@ pub fn is_host(text: &str) -> bool {
     text.parse::<Authority>().is_ok_and(|authority| authority.host() == text)
 }
 
-/// Nobody else's names: whatever a resolver says of others, these are this machine.
+/// Whether a host is this machine, which no resolver changes: `localhost`, names below it, and loopback addresses.
 fn is_loopback(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host);
     name == "localhost"
@@ -85,7 +85,7 @@ fn is_loopback(host: &str) -> bool {
         || address(name).is_some_and(|address| address.to_canonical().is_loopback())
 }
 
-/// The address that a host is, if it is no name.
+/// The IP address that a host is, if it is no name.
 fn address(host: &str) -> Option<IpAddr> {
     let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     match v6 {
@@ -100,11 +100,11 @@ fn host_of(value: &HeaderValue) -> Option<String> {
 
 /// The host of an address without its port, in lower case.
 fn host(authority: &Authority) -> Option<String> {
-    // No browser sends a user here.
+    // An address with a user is refused: no browser sends one.
     (!authority.as_str().contains('@')).then(|| authority.host().to_ascii_lowercase())
 }
 
-/// The host of a page that is on the web; `None` for `null`, which is any page at all.
+/// The host of an origin of http or https; `None` for others, such as `null`, which can be any page.
 fn site(origin: &HeaderValue) -> Option<String> {
     let origin: Uri = Uri::try_from(origin.as_bytes()).ok()?;
     let is_web = matches!(origin.scheme_str(), Some("http" | "https"));

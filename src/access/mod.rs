@@ -1,9 +1,9 @@
-//! Who may come in, and whose everything is that they send.
+//! Access: who may send requests, what they may do, and the tenant of what they send.
 //!
-//! A connection is plain or TLS, with or without a certificate of the client ([`tls`]); a request names who sends it by
-//! that certificate or by a bearer token ([`guard()`]). Both are an [`Identity`]: what it may do, and its tenant. The
-//! tenant of a span is that of its sender, never what the span says. Before that, a browser is kept from doing what another site
-//! asks it to ([`Hosts`]).
+//! A connection is plain or TLS, with or without a certificate of the client ([`tls`]); a request names its sender by
+//! that certificate or by a bearer token ([`guard()`]). Both stand for an [`Identity`]: what it may do, and its tenant. The
+//! tenant of a span is that of its sender, never what the span says. Before that, requests that a browser makes for another site
+//! are refused ([`Hosts`]).
 
 mod guard;
 mod hosts;
@@ -28,31 +28,31 @@ pub use options::{
 };
 pub use tls::PeerNames;
 
-/// A token shorter than this could be guessed.
+/// The least bytes of a token; a shorter one could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// A file longer than this holds no token.
+/// The most bytes of a file with a token.
 const MAX_TOKEN_BYTES: usize = 4096;
 
-/// Who may come in.
+/// The identities that are known, and what is open to all.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    // By digest: comparing what was sent says nothing about the tokens, whatever time it takes.
+    // By digest, so that the time that a comparison takes tells nothing about the tokens.
     tokens: BTreeMap<[u8; 32], Identity>,
     certificates: BTreeMap<String, Identity>,
     open: Vec<May>,
-    // Nobody is named: whoever reaches a listener may do everything,
+    // No identity is configured: all who reach a listener may do everything,
     anybody: bool,
-    // and has to show a certificate of the clients' authority for that.
+    // but must show a certificate of the clients' authority if this is true.
     certified: bool,
 }
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Identity {
     /// Its name in the configuration; empty for anybody.
     pub name: Arc<str>,
-    /// Whose everything is that it sends, and all that it sees; `None`: nobody's, and everything.
+    /// The tenant of what it sends, and the only one that it sees; `None`: it sends for no tenant and sees all.
     pub tenant: Option<Arc<str>>,
     may: Vec<May>,
 }
@@ -60,13 +60,13 @@ pub struct Identity {
 /// Why a request is not answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Denied {
-    /// It does not say who sends it, or nobody knows that token or certificate.
+    /// It has neither token nor certificate, or an unknown one.
     Unknown,
-    /// Who sends it may not do that.
+    /// Its sender may not do that.
     Forbidden,
-    /// It goes to another name than those of a listener on loopback.
+    /// It is for a host name that the listener does not answer to.
     Host,
-    /// A page of another site would change something.
+    /// It comes from a page of another site and could change something.
     Origin,
 }
 
@@ -120,7 +120,7 @@ pub enum AccessError {
 }
 
 impl Access {
-    /// Reads the tokens; `certified` says whether clients can show certificates.
+    /// Reads the tokens and certificates of the options; `certified` tells whether clients can show certificates.
     ///
     /// # Errors
     ///
@@ -156,17 +156,17 @@ impl Access {
         Ok(access)
     }
 
-    /// The same on a listener without TLS, where no certificate can be shown.
+    /// The same access for a listener without TLS, where no certificate can be shown.
     #[must_use]
     pub fn in_plain_text(self) -> Self {
         Self { certified: false, ..self }
     }
 
-    /// Who sent a request with this token or certificate, if it may do this.
+    /// The sender of a request with this token or certificate, if it may do what is `needed`.
     ///
     /// # Errors
     ///
-    /// Denies what nobody may do, or not this one. A token that nobody knows is denied even with a good certificate.
+    /// Fails if the sender is unknown, or may not do that. An unknown token is denied even with a known certificate.
     pub fn identify(
         &self,
         needed: May,
@@ -184,7 +184,7 @@ impl Access {
         };
         match known {
             Some(identity) if identity.may.contains(&needed) => Ok(identity.clone()),
-            // Open is open to all, and they see no more of it than without a token.
+            // An identity may also do what is open to all, but with its own tenant.
             Some(identity) if self.open.contains(&needed) => Ok(identity.clone()),
             Some(_) => Err(Denied::Forbidden),
             None if token.is_none() && self.open.contains(&needed) => Ok(Identity::default()),
@@ -193,7 +193,7 @@ impl Access {
     }
 }
 
-/// Who sent a request that came through [`guard()`]; a router without it serves anybody.
+/// The sender of a request that came through [`guard()`]; without a guard, it is anybody.
 impl<S: Sync> FromRequestParts<S> for Identity {
     type Rejection = Infallible;
 
@@ -216,22 +216,22 @@ impl Identity {
         Ok(Self { name: name.into(), tenant: tenant.map(Arc::from), may: may.to_vec() })
     }
 
-    /// Whether both are known by one name, and of one tenant.
+    /// Whether both have the same name and tenant.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.tenant, &self.name) == (&other.tenant, &other.name)
     }
 
-    /// Whose things it is shown that asks for a tenant's, or for all: its own, whatever it asks for.
+    /// The tenant whose things are shown to an identity that asks for those of a tenant, or of all: its own if it has one.
     pub fn scope(&self, asked: Option<String>) -> Option<String> {
         self.tenant.as_deref().map(str::to_owned).or(asked)
     }
 
-    /// The same for one thing, which is a tenant's or, with an empty one, nobody's.
+    /// The tenant of one thing that an identity asks for: its own if it has one. The empty one stands for no tenant.
     pub fn instead_of<'a>(&'a self, asked: &'a str) -> &'a str {
         self.tenant.as_deref().unwrap_or(asked)
     }
 
-    /// Whether it sees what is this tenant's; the empty one is nobody.
+    /// Whether the identity sees what is of this tenant; the empty one stands for no tenant.
     pub fn sees(&self, tenant: &str) -> bool {
         self.tenant.as_deref().is_none_or(|own| own == tenant)
     }

@@ -1,7 +1,7 @@
 //! TLS of the listeners: rustls, with the certificates of clients if wanted.
 //!
-//! Certificates run out and are replaced while the daemon runs, so their files are looked at again and again; what is
-//! new holds for new connections, and what cannot be used is told and left.
+//! Certificates expire and are replaced while the daemon runs, so their files are read again and again. New certificates
+//! hold for new connections; files that cannot be used are reported, and the certificates in use stay.
 
 use std::fs;
 use std::io;
@@ -25,7 +25,7 @@ use super::{AccessError, ClientAuth, TlsOptions};
 /// The names in a client's certificate: DNS names and URIs.
 pub type PeerNames = Arc<[String]>;
 
-/// Names of one certificate that are looked at; further ones are not.
+/// The most names of a certificate that are read; further ones are ignored.
 const MAX_NAMES: usize = 64;
 
 const CERT: &str = "tls.cert_file";
@@ -38,7 +38,7 @@ pub struct Tls {
     config: watch::Receiver<Arc<ServerConfig>>,
 }
 
-/// What the files hold.
+/// The content of the files.
 #[derive(Clone, Eq, PartialEq)]
 struct Files {
     cert: Vec<u8>,
@@ -47,12 +47,12 @@ struct Files {
 }
 
 impl Tls {
-    /// TLS as configured; `None` without a certificate. A task of its own looks at the files again until every clone
-    /// is gone, and tells what came of files that changed: `loaded` or `failed`.
+    /// Sets up TLS as configured; `None` without a certificate. A task reads the files again until every clone is dropped,
+    /// and calls `reloaded` with `loaded` for files that changed, or `failed` if they cannot be used.
     ///
     /// # Errors
     ///
-    /// Fails if a file cannot be read or does not hold what it should, or if certificate and key do not belong together.
+    /// Fails if a file cannot be read or has the wrong content, or if certificate and key do not belong together.
     pub fn start(
         options: &TlsOptions,
         reloaded: impl Fn(&'static str) + Send + 'static,
@@ -63,7 +63,7 @@ impl Tls {
         Ok(Some(Self { config }))
     }
 
-    /// Says whether TLS can be set up as configured.
+    /// Checks that TLS can be set up as configured.
     ///
     /// # Errors
     ///
@@ -72,11 +72,11 @@ impl Tls {
         Files::read(options)?.map_or(Ok(()), |files| files.config(options).map(drop))
     }
 
-    /// Shakes hands with a client; the names are those of its certificate, if it showed one.
+    /// Makes the handshake with a client; returns the names of its certificate, if it showed one.
     ///
     /// # Errors
     ///
-    /// Fails if the client is none of TLS's, or shows no certificate that will do. It is told by an alert, and no more.
+    /// Fails if the client does not speak TLS, or shows no valid certificate where one is required. The client only gets an alert.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
@@ -89,7 +89,7 @@ impl Tls {
     }
 }
 
-/// The names that a certificate which was verified speaks for.
+/// The names in a certificate that was verified.
 fn names(certificate: &CertificateDer<'_>) -> PeerNames {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return [].into() };
     let names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
@@ -120,7 +120,7 @@ async fn reload(
                 tracing::info!("certificates were read anew");
             }
             Ok(Ok(None)) => {}
-            // A file may be half written: the next look will show.
+            // A file may be half written, so it is read again next time.
             Ok(Err(error)) => {
                 told("failed");
                 tracing::warn!(%error, "certificates stay as they were");
@@ -201,7 +201,7 @@ fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     if chain.is_empty() { Err("holds no certificate (PEM)".to_owned()) } else { Ok(chain) }
 }
 
-/// What a parser says can quote the file, and this one may hold a key.
+/// The text for a file that cannot be parsed. The parser's message is not in it, as it can quote the file, which may hold a key.
 fn unread(what: &str, error: &pem::Error) -> String {
     if matches!(error, pem::Error::NoItemsFound) {
         format!("holds no {what} (PEM)")

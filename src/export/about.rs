@@ -1,4 +1,4 @@
-//! What the page has to know of the daemon that it shows: whether texts are kept, and where else to look.
+//! The facts about the daemon that the page needs: whether texts are kept, and links to other places.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct AboutView {
     pub prometheus: bool,
 }
 
-/// Presets of links to traces: what stands before the `+`, and the path.
+/// The presets of links to traces: the name before the `+`, and the path.
 const PRESETS: &[(&str, &str)] = &[
     ("jaeger", "/trace/{trace_id}"),
     ("langfuse", "/trace/{trace_id}"),
@@ -51,12 +51,12 @@ impl Default for LinkOptions {
 }
 
 impl LinkOptions {
-    /// Where people reach the page, without a slash at the end.
+    /// The address of the page for people, without a slash at the end.
     pub fn base(&self) -> &str {
         self.public_url.trim_end_matches('/')
     }
 
-    /// Where a trace is shown, with `{trace_id}` in it.
+    /// The link to a trace, with `{trace_id}` in it; `None` without one.
     pub fn trace_link(&self) -> Option<String> {
         let preset = PRESETS.iter().find_map(|(name, path)| {
             let base = self.trace.strip_prefix(name)?.strip_prefix('+')?;
@@ -65,13 +65,13 @@ impl LinkOptions {
         preset.or_else(|| (!self.trace.is_empty()).then(|| self.trace.clone()))
     }
 
-    /// Whether the link is one: of http, and with a place for the trace.
+    /// Whether the link to a trace is valid: over http or https, and with a place for the trace id. Also if there is none.
     pub fn is_sound(&self) -> bool {
         self.trace_link().is_none_or(|link| is_http(&link) && link.contains("{trace_id}"))
     }
 }
 
-/// Whether a browser may be sent there.
+/// Whether an address is of http or https, so that a browser may be sent there.
 pub fn is_http(url: &str) -> bool {
     url.starts_with("http://") || url.starts_with("https://")
 }

@@ -1,6 +1,6 @@
-//! What became of the alerts: as Prometheus says where `links.prometheus_url` is set, else those that the rules would raise.
+//! The state of alerts: by Prometheus if `links.prometheus_url` is set, else the alerts that the rules would raise.
 //!
-//! Prometheus is asked one fixed question, by the daemon, so that a browser need not reach it; its answer is kept for some seconds.
+//! The daemon asks Prometheus one fixed question, so that a browser need not reach it, and keeps the answer for some seconds.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,17 +55,17 @@ pub(super) struct AlertView {
 pub struct AlertSource {
     url: String,
     client: Client,
-    // One question at a time; who waited takes its answer.
+    // One question at a time; those who waited take its answer.
     asking: Arc<Semaphore>,
     answer: Arc<Mutex<Option<(Timestamp, Answer)>>>,
 }
 
 type Answer = Result<Vec<AlertView>, CallError>;
 
-/// For so long an answer holds.
+/// How long an answer is used.
 const KEPT_FOR: Duration = Duration::from_secs(5);
 
-/// Alerts that are told.
+/// The most alerts in an answer.
 const MAX_ALERTS: usize = 1_000;
 
 impl AlertSource {
@@ -102,7 +102,7 @@ impl AlertSource {
     }
 }
 
-/// The alerts in an answer of Prometheus that are of our rules; `None` if it is no such answer.
+/// The alerts of our rules in an answer of Prometheus; `None` if the answer cannot be read.
 fn read(reply: &[u8]) -> Option<Vec<AlertView>> {
     let Reply { data } = serde_json::from_slice(reply).ok()?;
     let mut alerts: Vec<AlertView> = data.alerts.into_iter().filter_map(Raised::view).collect();
@@ -121,7 +121,7 @@ struct Alerts {
     alerts: Vec<Raised>,
 }
 
-/// An alert, as Prometheus tells it.
+/// An alert in an answer of Prometheus.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Raised {
@@ -172,7 +172,7 @@ fn unix_nano(text: &str) -> Option<u64> {
     if !known || hour > 23 || minute > 59 || second > 60 || fraction.len() > 9 {
         return None;
     }
-    // Years begin in March, so that the day that some have more is their last.
+    // Years begin in March here, so that a leap day is the last day of its year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days =
         365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719_469;
@@ -182,7 +182,7 @@ fn unix_nano(text: &str) -> Option<u64> {
 }
 
 impl<Q: Query> Exporter<Q> {
-    /// The alerts that somebody may see.
+    /// The alerts that an identity may see.
     pub(super) async fn alerts(&self, identity: &Identity) -> Result<AlertsPage, Refused> {
         let asked = match &self.alert_source {
             Some(source) => Some(source.alerts((self.now)()).await),

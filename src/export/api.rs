@@ -1,7 +1,7 @@
 //! The query API: JSON over HTTP. `openapi.rs` describes it, from these types.
 //!
-//! A page of a list has `limit` (100, at most 1000) and `offset` (at most 100000), and says how many there are. What
-//! cannot be read is 400 `bad_request`; what is not there is 404 with a code that says what.
+//! A page of a list has `limit` (100, at most 1000) and `offset` (at most 100000), and states the total. A request that
+//! cannot be read is answered with 400 `bad_request`; one for a missing thing with 404 and a code for the kind of thing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,23 +32,23 @@ use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
 use crate::export::board::{Board, headline};
 
-/// Things on one page, unless asked for otherwise, and at most.
+/// The entries on one page by default, and at most.
 pub(super) const PAGE: usize = 100;
 pub(super) const MAX_PAGE: usize = 1_000;
 
-/// Things left out before a page, at most: what comes after is better found by a filter.
+/// The greatest offset of a page: entries after it are better found by a filter.
 pub(super) const MAX_OFFSET: usize = 100_000;
 
-/// Traces on a page of sessions in full, at most: over them it ends early, after one session at least.
+/// The most traces on a page of whole sessions: over it the page ends early, after one session at least.
 pub(super) const MAX_TRACES: usize = 10_000;
 
-/// Bytes of a message that says what was asked wrongly.
+/// The most bytes of the message about a bad request.
 const MAX_MESSAGE_BYTES: usize = 512;
 
-/// Scopes that are named where an id is not enough.
+/// The most scopes that are named when several sessions have an id.
 const MAX_SCOPES: usize = 20;
 
-/// Points of a sparkline.
+/// The points of a sparkline.
 const SPARK: usize = 60;
 
 /// Agents, on pages.
@@ -343,7 +343,7 @@ async fn sessions<Q: Query>(
     let (mut sessions, mut traces) = (Vec::new(), 0);
     for row in page.sessions {
         let tenant = row.agent.tenant.as_deref().unwrap_or_default();
-        // One that went meanwhile is left out.
+        // A session that was evicted meanwhile is left out.
         let session = exporter.query.session(tenant, &row.session_id, Some(&row.scope)).await;
         let Found::One(mut session) = session else { continue };
         exporter.look_at(&mut session);
@@ -377,7 +377,7 @@ async fn trace<Q: Query>(
     exporter.trace(&identity, &id, params).await.map(Json)
 }
 
-/// The answers, whichever way they are asked for: of what who asks may see.
+/// The answers of the JSON API and of gRPC, restricted to what the identity may see.
 impl<Q: Query> Exporter<Q> {
     pub(super) fn agents(
         &self,
@@ -412,7 +412,7 @@ impl<Q: Query> Exporter<Q> {
         Ok(FleetPage { agents, total, totals, unpriced_models })
     }
 
-    /// What the page has to know of the daemon.
+    /// The facts about the daemon that the page needs.
     pub(super) fn described(&self) -> AboutView {
         let history_seconds = self.board.remembers().as_secs();
         AboutView { history_seconds, ..self.about.clone() }
@@ -451,7 +451,7 @@ impl<Q: Query> Exporter<Q> {
         Ok(SessionRowsPage { sessions, total, partial })
     }
 
-    /// Says of a session and of its traces what is learned of their agents.
+    /// Adds to a session and its traces what is learned about their agents.
     fn look_at(&self, session: &mut SessionView) {
         look_at_session(session, |agent| self.board.agent(agent));
     }
@@ -496,7 +496,7 @@ impl<Q: Query> Exporter<Q> {
     }
 }
 
-/// A page of the agents that fit, how many do, and what they come to together. All that fit are looked at.
+/// A page of the agents that match, their number, and their totals. Calls `look` for each that matches.
 fn paged(
     board: &Board,
     identity: &Identity,
@@ -528,12 +528,12 @@ fn totals(updates: &[Arc<AgentUpdate>]) -> FleetTotals {
     }
 }
 
-/// Sessions over a limit: the greatest number of any limit, as one may be over several.
+/// The number of sessions over a limit: the greatest of any limit, as a session may be over several.
 pub(super) fn over_limit(update: &AgentUpdate) -> u64 {
     update.sessions_over_limit.values().copied().max().unwrap_or(0)
 }
 
-/// `critical`, `warning`, or none.
+/// The worst severity of the drops of an agent: `critical`, `warning` or none.
 pub(super) fn worst_drop(update: &AgentUpdate) -> Option<&'static str> {
     let drops = &update.view.drops;
     ["critical", "warning"]
@@ -545,7 +545,7 @@ fn rows(board: &Board, updates: &[Arc<AgentUpdate>], lookback: Lookback) -> Vec<
     updates.iter().map(|update| fleet_row(board, update, lookback)).collect()
 }
 
-/// What reads the disk, where it holds up nobody.
+/// Runs a function that reads the disk on a thread where it may block.
 async fn reading<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refused> {
@@ -556,7 +556,7 @@ async fn reading<T: Send + 'static>(
     })
 }
 
-/// An agent in a list.
+/// The row of an agent in a list.
 pub(super) fn fleet_row(board: &Board, update: &AgentUpdate, lookback: Lookback) -> FleetRow {
     let (window, scores) = headline(update).unzip();
     let view = &update.view;
@@ -602,7 +602,7 @@ pub(super) fn bounds(
     Ok((limit.unwrap_or(PAGE).min(MAX_PAGE), offset))
 }
 
-/// What was asked wrongly, in the words of who could not read it: they may repeat some of it, and it may be long.
+/// The refusal of a bad request, in the parser's words, cut short: they may repeat a long part of the request.
 fn bad_request(message: &str) -> Refused {
     let end =
         (0..=MAX_MESSAGE_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
@@ -610,7 +610,7 @@ fn bad_request(message: &str) -> Refused {
     Refused::new(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 
-/// Several sessions have the id; the first of their scopes are named.
+/// The refusal of a request for an id that several sessions have; it names the first of their scopes.
 fn ambiguous(mut scopes: Vec<String>) -> Refused {
     let count = scopes.len();
     scopes.truncate(MAX_SCOPES);

@@ -1,4 +1,4 @@
-//! The board: the agents as they stand, for everybody who reads. The one map that threads share.
+//! The board: the newest update of each agent, for all readers. The one map that threads share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -12,24 +12,24 @@ use crate::engine::span::Timestamp;
 use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, WindowView};
 
-/// The newest word on each agent, and a little of its past.
+/// The newest update of each agent, and a little of its past.
 #[derive(Debug, Default)]
 pub struct Board {
-    // Nobody waits, and nothing is read from a disk, while it is locked.
+    // Invariant: while it is locked, nothing waits and nothing is read from a disk.
     posts: RwLock<Posts>,
     options: ApiOptions,
     shown: OnceLock<Shown>,
     kept: OnceLock<KeptHistory>,
 }
 
-/// Whether agents are shown at all.
+/// The condition under which agents are shown at all.
 struct Shown(Box<dyn Fn() -> bool + Send + Sync>);
 
-/// What is on the board.
+/// The agents on the board.
 #[derive(Debug, Default)]
 struct Posts {
     agents: BTreeMap<AgentKey, Posted>,
-    // Rises with everything that is written.
+    // Rises with every update.
     revision: u64,
 }
 
@@ -39,29 +39,29 @@ struct Posted {
     update: Arc<AgentUpdate>,
     revision: u64,
     past: Ring,
-    /// When it had its first point.
+    /// The time of its first point.
     began: Option<Timestamp>,
 }
 
 impl Board {
-    /// An empty board that remembers so much.
+    /// An empty board with these bounds of the past.
     pub fn new(options: ApiOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// Shows agents only while this holds: otherwise somebody else may own them.
+    /// Shows agents only while `holds` is true: otherwise another instance may own them.
     pub fn show_while(&self, holds: impl Fn() -> bool + Send + Sync + 'static) {
-        // Only the first time counts, and there is one.
+        // Only the first call counts, and there is only one.
         let _ = self.shown.set(Shown(Box::new(holds)));
     }
 
-    /// Writes an agent down, or wipes it off if it is gone.
+    /// Replaces the update of an agent, or removes the agent if it is gone.
     pub fn apply(&self, update: AgentUpdate) {
         let update = Arc::new(update);
         let mut posts = self.write();
         posts.revision += 1;
         let revision = posts.revision;
-        // What was there may be much to free, which nobody is to wait for.
+        // The old update may take long to free, so it is dropped after the lock.
         if update.gone {
             let gone = posts.agents.remove(&update.agent);
             drop(posts);
@@ -89,13 +89,13 @@ impl Board {
         }
     }
 
-    /// Keeps the past of agents there from here on.
+    /// Keeps the past of agents in this history from here on.
     pub fn keep(&self, history: KeptHistory) {
-        // Only the first time counts, and there is one.
+        // Only the first call counts, and there is only one.
         let _ = self.kept.set(history);
     }
 
-    /// Writes a row of every agent where the past is kept; tells why one was not written, for each that was not.
+    /// Writes a row of every agent to the kept history, if there is one; returns why rows were not written, or agents displaced.
     pub fn keep_rows(&self, now: Timestamp) -> Vec<NotKept> {
         let Some(kept) = self.kept.get() else { return Vec::new() };
         let agents = self.sorted();
@@ -122,12 +122,12 @@ impl Board {
         self.wanted(|_| true)
     }
 
-    /// The agents that are wanted, in the order of their names.
+    /// The agents that `wanted` admits, in the order of their names.
     pub fn wanted(&self, wanted: impl Fn(&AgentUpdate) -> bool) -> Vec<Arc<AgentUpdate>> {
         self.changed(0, wanted).0
     }
 
-    /// Those of them that were written down since a revision, and the revision now.
+    /// The agents that `wanted` admits and that were updated after the revision `since`, and the current revision.
     pub fn changed(
         &self,
         since: u64,
@@ -140,12 +140,12 @@ impl Board {
         (updates.cloned().collect(), posts.revision)
     }
 
-    /// The revision now.
+    /// The current revision.
     pub fn revision(&self) -> u64 {
         self.read().revision
     }
 
-    /// One agent as it stands.
+    /// The newest update of one agent.
     pub fn agent(&self, key: &AgentKey) -> Option<Arc<AgentUpdate>> {
         self.read().agents.get(key).map(|posted| Arc::clone(&posted.update))
     }
@@ -190,14 +190,14 @@ impl Board {
             return held;
         }
         let rows = self.rows(key, lookback);
-        // Of each stretch of time the last known value.
+        // The last known value of each stretch of time.
         let each = rows.len().div_ceil(points).max(1);
         let last = |rows: &[Row]| rows.iter().rev().find_map(Row::failure_ratio);
         let kept: Vec<Option<f64>> = rows.chunks(each).map(last).collect();
         if kept.is_empty() { held } else { kept }
     }
 
-    /// What was kept of an agent.
+    /// The kept rows of an agent.
     fn rows(&self, key: &AgentKey, lookback: Lookback) -> Vec<Row> {
         let Lookback { range, now } = lookback;
         let since = now.0.saturating_sub(nanos(range.lasting())) / 1_000_000_000;
@@ -206,14 +206,14 @@ impl Board {
         kept.map_or_else(Vec::new, |kept| kept.read(key, range.archive(), since))
     }
 
-    /// When versions of an agent came, but for the first that is known.
+    /// When versions of an agent came, without the first known one.
     fn new_versions(&self, key: &AgentKey) -> Vec<NewVersionView> {
         let AgentKey { tenant, service_name, agent_name, environment, .. } = key;
         let is_of_name = |other: &AgentKey| {
             (&other.tenant, &other.service_name, &other.agent_name)
                 == (tenant, service_name, agent_name)
         };
-        // All versions of a name stand together.
+        // All versions of a name are next to each other in the map.
         let first =
             AgentKey { agent_version: String::new(), environment: String::new(), ..key.clone() };
         let mut versions: Vec<(Timestamp, String)> = {
@@ -236,17 +236,17 @@ impl Board {
         versions.into_iter().map(view).collect()
     }
 
-    /// What it remembers.
+    /// The bounds of the past, and the other options of the API.
     pub fn options(&self) -> ApiOptions {
         self.options
     }
 
-    /// How many agents there are.
+    /// The number of agents.
     pub fn len(&self) -> usize {
         self.read().agents.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no agents.
     pub fn is_empty(&self) -> bool {
         self.read().agents.is_empty()
     }
@@ -264,7 +264,8 @@ impl Board {
     }
 }
 
-/// The window whose numbers are an agent's headline: `last_50` where there is one; windows of time come and go.
+/// The window whose numbers are an agent's headline: that of the last traces if there is one, as windows of time come and go; else the
+/// first.
 pub(super) fn headline(update: &AgentUpdate) -> Option<(&Arc<str>, &WindowView)> {
     let last = update.view.windows.iter().find(|(name, _)| name.starts_with("last_"));
     last.or_else(|| update.view.windows.iter().next())

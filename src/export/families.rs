@@ -3,7 +3,7 @@
 use crate::engine::counters::Counter;
 use crate::engine::distributions::Distribution;
 
-/// What kind of family it is.
+/// The kind of a family.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     /// Goes up and down.
@@ -14,7 +14,7 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// A family: its exported name (without `_total`), its type, what it says, its labels beside the agent's, and whether it is
+/// A family: its exported name (without `_total`), its kind, its help text, its labels beside the agent's, and whether it is
 /// exported without `metrics.detail = "full"`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
@@ -26,7 +26,7 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// The same, exported with `metrics.detail = "full"` alone.
+    /// The same family, exported only with `metrics.detail = "full"`.
     pub(super) const fn in_full(self) -> Self {
         Self { core: false, ..self }
     }
@@ -95,7 +95,7 @@ pub(super) const WINDOW_SESSIONS: Family = family(
 )
 .in_full();
 
-/// A score over runs: its name in the engine, when it has no value, its family.
+/// A score over runs: its name in the engine, the text on when it has no value, and its family.
 #[derive(Debug)]
 pub(super) struct ScoreFamily {
     pub(super) score: &'static str,
@@ -279,7 +279,7 @@ pub(super) const VERSION_DIFFERENCE: Family = family(
     "Mean of 1 - risk less that of an earlier version: bounds (lower, upper) at 95 % confidence whenever one looks.",
 ).in_full();
 
-/// Sessions as they stand.
+/// The present sessions.
 pub(super) const SESSIONS_ACTIVE: Family =
     family("agentgauge_sessions_active", Kind::Gauge, &[], "Open sessions.");
 pub(super) const SESSIONS_LOOPING: Family = family(
@@ -340,7 +340,7 @@ const fn taken(
     DistributionFamily { distribution, family: family(name, Kind::Histogram, &[], help).in_full() }
 }
 
-/// All of them, exported with `metrics.detail = "full"`.
+/// All distributions of what traces took, exported with `metrics.detail = "full"`.
 pub(super) const DISTRIBUTIONS: &[DistributionFamily] = &[
     taken(
         Distribution::Duration,
@@ -369,26 +369,26 @@ pub(super) const DISTRIBUTIONS: &[DistributionFamily] = &[
     ),
 ];
 
-/// What the default detail has of a counter.
+/// The series of a counter that the default detail has.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum InCore {
     /// Every series.
     All,
-    /// Those whose first label has this value.
+    /// The series whose first label has this value.
     Of(&'static str),
-    /// Their sum, without labels of its own.
+    /// The sum of all series, without labels beside the agent's.
     Sum,
 }
 
-/// A counter of the engine, its family, and how many of its units make one.
+/// A counter of the engine, its family, and the number of its units that make one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterFamily {
     pub(super) engine: Counter,
     pub(super) family: Family,
     pub(super) per_unit: u64,
-    /// What is exported of it without `metrics.detail = "full"`, if anything is.
+    /// The series that are exported without `metrics.detail = "full"`, if any are.
     pub(super) in_core: InCore,
-    /// Values of the labels that are there from an agent's beginning, as 0: what rises from nothing has no `increase`.
+    /// Label values of series that every agent has from the start, as 0: a series that begins above 0 has no `increase`.
     pub(super) zeros: &'static [&'static [&'static str]],
 }
 
@@ -437,7 +437,7 @@ const fn in_core(in_core: InCore, counter: CounterFamily) -> CounterFamily {
     CounterFamily { in_core, ..counter }
 }
 
-/// The label of what a sub-agent did.
+/// The label of counters by sub-agent.
 const PART: &[&str] = &["gen_ai_sub_agent_name"];
 
 /// All counters of the engine but [`Counter::Loops`], which the API alone shows. Counters belong to the process: they start at 0 and
@@ -584,7 +584,7 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
     )),
 ];
 
-/// Each counter of the engine is exported once: one that is not does not compile.
+/// Checks at compile time that each counter of the engine is exported once.
 const _: () = {
     let mut found = 0_u64;
     let mut at = 0;

@@ -1,6 +1,6 @@
-//! The query API over gRPC, with reflection, on the port of the JSON API: the same answers, carried over field by field.
+//! The query API over gRPC, with reflection, on the port of the JSON API: the same answers, converted field by field.
 //!
-//! `proto/agentgauge/v1/query.proto` has the messages; a test holds their fields against those of the JSON objects.
+//! `proto/agentgauge/v1/query.proto` has the messages; a test compares their fields with those of the JSON objects.
 
 use std::pin::Pin;
 use std::sync::LazyLock;
@@ -37,13 +37,13 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/query/agentgauge.v1.rs"));
 }
 
-/// What reflection tells, and what carries JSON over.
+/// The descriptors of the messages, for reflection and for converting JSON.
 const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/query/descriptors.bin"));
 
 static POOL: LazyLock<Option<DescriptorPool>> =
     LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).ok());
 
-/// Answers by asking what the JSON API asks.
+/// The service, which answers by the same functions as the JSON API.
 struct Service<Q>(Exporter<Q>);
 
 /// The routes.
@@ -54,7 +54,7 @@ pub(super) fn router<Q: Query>(exporter: &Exporter<Q>) -> Router<Exporter<Q>> {
     };
     let service = QueryServiceServer::new(Service(exporter.clone()));
     let mut router = Router::new().route_service(&all_of(&service), service);
-    // They fail only if the descriptors, which are ours, cannot be read.
+    // Building fails only if our own descriptors cannot be read.
     if let Ok(v1) = reflection().build_v1() {
         router = router.route_service(&all_of(&v1), v1);
     }
@@ -236,7 +236,7 @@ fn sessions(request: v1::ListSessionsRequest) -> SessionParams {
     }
 }
 
-/// How far back; without a word an hour.
+/// The range that a text names; an hour if it is empty.
 fn ranged(text: &str) -> Result<Range, Status> {
     if text.is_empty() {
         return Ok(Range::default());
@@ -249,7 +249,7 @@ fn size(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// A JSON object as the message of this name.
+/// Converts a value, by way of its JSON object, to the message of this name.
 fn carried<T: Message + Default>(name: &str, value: impl Serialize) -> Result<Response<T>, Status> {
     let failed = || Status::internal("the answer could not be carried over");
     let pool = POOL.as_ref().ok_or_else(failed)?;

@@ -1,7 +1,7 @@
-//! What was on the board before: a ring of points for each agent, in memory, for sparklines and the page.
+//! The past of the board: a ring of points for each agent, in memory, for sparklines and the page.
 //!
-//! Prometheus keeps the past; this is the last hour for whoever has none at hand, and with a store a week (`kept_history.rs`). Scores
-//! are held to four decimals.
+//! Prometheus keeps the past; this is the last hour for those without a Prometheus, and with a store a week (`kept_history.rs`).
+//! Scores are held to four decimals.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -94,27 +94,27 @@ pub enum Range {
     Week,
 }
 
-/// How far back one looks, and from when.
+/// A range of time, and its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookback {
-    /// How far.
+    /// The length of the range.
     pub range: Range,
-    /// From when, by wall time.
+    /// The end of the range, in wall time.
     pub now: Timestamp,
 }
 
-/// Rows of one step.
+/// The rows of one step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Archive {
-    /// For six hours.
+    /// Rows of a minute, for six hours.
     Minutes,
-    /// Of five minutes, for a day.
+    /// Rows of five minutes, for a day.
     FiveMinutes,
-    /// For a week.
+    /// Rows of half an hour, for a week.
     HalfHours,
 }
 
-/// A point as it is kept.
+/// A point as it is kept in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Row {
     /// Seconds since 1970.
@@ -123,12 +123,12 @@ pub(super) struct Row {
     reliability: u16,
     consistency: u16,
     usual: u16,
-    /// A place in [`STATES`], and one more; 0 is none.
+    /// The position in [`STATES`] plus one; 0: none.
     state: u8,
     active: u32,
     looping: u32,
     traces: u64,
-    /// NaN is none.
+    /// NaN: none.
     cost: f64,
 }
 
@@ -140,7 +140,7 @@ pub(super) struct Ring {
     points: VecDeque<Point>,
 }
 
-/// How an agent stood at one time.
+/// The state of an agent at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Point {
     at: Timestamp,
@@ -153,7 +153,7 @@ pub(super) struct Point {
     cost: Option<f64>,
 }
 
-/// Scores in ten-thousandths; over [`MOST`]: there is none.
+/// Scores in ten-thousandths; over [`MOST`]: none.
 #[derive(Clone, Copy, Debug)]
 struct Scores {
     window: u8,
@@ -178,7 +178,7 @@ impl Default for ApiOptions {
 }
 
 impl Ring {
-    /// Notes how an agent stands.
+    /// Adds a point for the state of an agent.
     pub(super) fn note(&mut self, update: &AgentUpdate, now: Timestamp, max_points: usize) {
         while self.points.len() >= max_points.max(1) {
             self.points.pop_front();
@@ -191,7 +191,7 @@ impl Ring {
         self.points.push_back(Point::of(update, now, scores.into()));
     }
 
-    /// The past as far as it is held, after what was kept of the window `kept`.
+    /// The points in memory, after the older ones of `kept`, a window and its kept rows.
     pub(super) fn view(
         &self,
         agent: AgentName,
@@ -210,7 +210,7 @@ impl Ring {
         view(agent, step, &windows, &points)
     }
 
-    /// The share of failing traces in one window, the last `points` of it.
+    /// The share of failing traces in one window, for the last `points`.
     pub(super) fn failing(&self, window: &str, points: usize) -> Vec<Option<f64>> {
         let named = self.windows.iter().zip(0_u8..).find(|(name, _)| *name == window);
         let skipped = self.points.len().saturating_sub(points);
@@ -263,7 +263,7 @@ impl Point {
     }
 }
 
-/// Points as columns.
+/// The columns of points.
 fn view(agent: AgentName, step: Duration, windows: &[String], points: &[Point]) -> HistoryView {
     let column = |of: fn(&Scores) -> u16| -> BTreeMap<String, Vec<Option<f64>>> {
         let named = windows.iter().zip(0_u8..);
@@ -290,7 +290,7 @@ fn view(agent: AgentName, step: Duration, windows: &[String], points: &[Point]) 
 }
 
 impl Range {
-    /// How long it is.
+    /// The length of the range.
     pub(super) fn lasting(self) -> Duration {
         let hours = match self {
             Self::Hour => 1,
@@ -301,7 +301,7 @@ impl Range {
         Duration::from_secs(3_600 * hours)
     }
 
-    /// The rows that reach so far.
+    /// The finest archive that reaches back so far.
     pub(super) fn archive(self) -> Archive {
         match self {
             Self::Hour | Self::SixHours => Archive::Minutes,
@@ -323,7 +323,7 @@ impl Archive {
         }
     }
 
-    /// How many there are.
+    /// The number of rows.
     pub(super) fn rows(self) -> usize {
         match self {
             Self::Minutes => 360,
@@ -342,7 +342,7 @@ impl Row {
 }
 
 impl Row {
-    /// How an agent stands, by one window.
+    /// The row for the state of an agent, with the scores of one window.
     pub(super) fn of(update: &AgentUpdate, window: Option<&WindowView>, now: Timestamp) -> Self {
         let scores = window.map(|window| Scores::of(0, window));
         let point = Point::of(update, now, scores.into_iter().collect());
@@ -362,7 +362,8 @@ impl Row {
         }
     }
 
-    /// This row in the place of one of the same step: of both the worse state, so that no drop is lost between two rows.
+    /// This row, which replaces `before`: if both are of the same step, it keeps the worse state and the greater number of looping
+    /// sessions, so that no drop is lost between two rows.
     #[must_use]
     pub(super) fn after(self, before: Option<Self>, archive: Archive) -> Self {
         let same = before.filter(|row| row.at / archive.step() == self.at / archive.step());
@@ -385,7 +386,7 @@ impl Row {
         }
     }
 
-    /// As it is written: little-endian, and the CRC-32C of that.
+    /// The bytes in the file: little-endian values, and their CRC-32C.
     pub(super) fn bytes(self) -> Vec<u8> {
         let mut bytes = self.at.to_le_bytes().to_vec();
         for share in [self.failing, self.reliability, self.consistency, self.usual] {
@@ -401,7 +402,7 @@ impl Row {
         bytes
     }
 
-    /// A row, if it is one.
+    /// Reads a row; `None` if its sum is wrong.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (row, sum) = bytes.split_last_chunk::<4>()?;
         let sound = row.len() == ROW - 4 && crc32c(row).to_le_bytes() == *sum;
@@ -429,7 +430,7 @@ impl Row {
     }
 }
 
-/// What is said of the share of failing traces, the worst last.
+/// The states of the share of failing traces, the worst last.
 const STATES: [&str; 4] = ["quiet", "recovering", "warning", "critical"];
 
 fn packed(score: Option<f64>) -> u16 {

@@ -29,21 +29,21 @@ use crate::access::{Identity, Insider};
 use crate::engine::span::Timestamp;
 use crate::telemetry;
 
-/// Lists of sessions that are made at a time; more wait.
+/// The most lists of sessions that are made at a time; more wait.
 const MAX_LISTS: usize = 2;
 
-/// Between so many pieces of a scrape. To give way to tasks that are ready, as between all pieces, is not enough: threads
-/// that decode want the core too.
+/// The pause after each `PIECES` pieces of a scrape. Yielding to tasks that are ready, as between all pieces, is not enough:
+/// threads that decode need the core, too.
 const PAUSE: Duration = Duration::from_millis(1);
 const PIECES: u64 = 4;
 
 /// Gathers the daemon's own metrics.
 pub type Gather = Arc<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
 
-/// Tells wall time.
+/// Reads wall time.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Counts something, by one of a few reasons.
+/// Counts an event, by one of a few reasons.
 pub type Count = Arc<dyn Fn(&'static str) + Send + Sync>;
 
 /// What the endpoints read.
@@ -58,13 +58,13 @@ pub struct Exporter<Q> {
     pub(super) lists: Arc<Semaphore>,
     /// Room for live streams; more are refused.
     pub(super) streams: Streams,
-    /// True once the daemon goes down; streams end then.
+    /// True once the daemon goes down, which ends streams.
     pub(super) stopping: watch::Receiver<bool>,
-    /// What the page has to know of the daemon.
+    /// The facts about the daemon that the page needs.
     pub(super) about: AboutView,
-    /// Who is asked what became of alerts.
+    /// The Prometheus that is asked for the state of alerts.
     pub(super) alert_source: Option<AlertSource>,
-    /// What ranges of time end with.
+    /// The clock by which ranges of time end.
     pub(super) now: Now,
 }
 
@@ -91,25 +91,25 @@ impl<Q: Query> Exporter<Q> {
         }
     }
 
-    /// Says this of the daemon.
+    /// Sets the facts about the daemon.
     #[must_use]
     pub fn about(self, about: AboutView) -> Self {
         Self { about, ..self }
     }
 
-    /// Asks there what became of alerts.
+    /// Sets the Prometheus to ask for the state of alerts.
     #[must_use]
     pub fn alerts_of(self, alert_source: Option<AlertSource>) -> Self {
         Self { alert_source, ..self }
     }
 
-    /// Ends its streams when this becomes true.
+    /// Ends streams when `stopping` becomes true.
     #[must_use]
     pub fn stopping(self, stopping: watch::Receiver<bool>) -> Self {
         Self { stopping, ..self }
     }
 
-    /// Calls these for every scrape that is cut off, with a reason, and for every stream for which there is no room, with the limit.
+    /// Calls `cut` for every scrape that is cut off, with the reason, and `full` for every stream without room, with the limit.
     #[must_use]
     pub fn counting(self, cut: Count, full: Count) -> Self {
         let options = self.board.options();
@@ -139,7 +139,7 @@ impl<Q: Query> Exporter<Q> {
     }
 }
 
-/// The page is sent as it is made, a piece at a time, so that neither its size nor a slow reader holds anybody up.
+/// Answers a scrape. The page is sent piece by piece as it is rendered, so that neither its size nor a slow reader holds up others.
 async fn metrics<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
@@ -152,7 +152,7 @@ async fn metrics<Q: Query>(
     let accept =
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    // A tenant is told nothing of what the daemon does for others.
+    // A tenant does not see the daemon's own metrics, which count what is done for others.
     let families = if identity.tenant.is_some() { Vec::new() } else { (exporter.health)() };
     let mut last = match health(&families, format) {
         Ok(text) => text,
@@ -173,7 +173,7 @@ async fn metrics<Q: Query>(
     ([(header::CONTENT_TYPE, format.content_type())], Body::from_stream(reading)).into_response()
 }
 
-/// Lets others go before a piece of a page, whose number this is.
+/// Gives way to other tasks before the piece of a page with this number.
 pub(super) async fn give_way(number: u64) {
     if !number.is_multiple_of(PIECES) {
         yield_now().await;
@@ -182,7 +182,7 @@ pub(super) async fn give_way(number: u64) {
     }
 }
 
-/// The daemon's own metrics; OpenMetrics names a counter's family without its `_total`.
+/// The daemon's own metrics as text; OpenMetrics names a counter's family without its `_total`.
 pub(super) fn health(
     families: &[MetricFamily],
     format: Format,
@@ -206,7 +206,8 @@ pub(super) fn health(
     Ok(text.lines().map(line).collect())
 }
 
-/// Whether it is ready, for anybody; why not can name brokers and topics, and is for those who may read everything.
+/// Answers whether the daemon is ready, for anybody; the reason can name brokers and topics, so only those who may read everything
+/// get it.
 async fn ready<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     insider: Option<Extension<Insider>>,
@@ -225,15 +226,15 @@ async fn ready<Q: Query>(
     }
 }
 
-/// An error as every endpoint tells it.
+/// An error, as all endpoints answer it.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) status: StatusCode,
-    /// For programs; does not change.
+    /// The code for programs, which does not change.
     pub(super) code: &'static str,
-    /// For people.
+    /// The message for people.
     pub(super) message: String,
-    /// Where an id of a session is not enough: the scopes to choose from.
+    /// The scopes to choose from, if several sessions have the id.
     pub(super) scopes: Vec<String>,
 }
 
@@ -258,7 +259,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// What to do about an alert.
+/// Answers with the section of the runbook about an alert.
 async fn runbook(Path(alert): Path<String>) -> Response {
     match runbooks::section(&alert) {
         Some(section) => format!("{alert}\n\n{section}\n").into_response(),
@@ -270,12 +271,12 @@ fn error(status: StatusCode, code: &'static str, message: &str) -> Response {
     Refused::new(status, code, message).into_response()
 }
 
-/// Nothing from elsewhere, no text that becomes code, and in nobody's frame.
+/// The policy of the page: it loads nothing from elsewhere, runs no text as code, and is in no frame.
 const CONTENT_SECURITY: HeaderValue = HeaderValue::from_static(
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'",
 );
 
-/// Browsers are to take answers for what they say they are, and to load nothing from elsewhere.
+/// Adds headers by which browsers take answers for the type that is stated and load nothing from elsewhere.
 async fn hardened(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

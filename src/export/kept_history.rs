@@ -1,12 +1,12 @@
-//! What was on the board for a week, in a file: rows of agents at three steps, each overwritten when its time comes round.
+//! The past of the board for a week, in a file: rows of agents at three steps. Each archive is a ring, whose oldest row is overwritten.
 //!
 //! ```text
 //! history:  slots of SLOT bytes, one for each agent
 //! slot:     a head (magic, CRC-32C, length, names), then the rows of each archive
-//! row:      when and what, then their CRC-32C; a row that was torn is none
+//! row:      time and values, then their CRC-32C; a torn row counts as none
 //! ```
 //!
-//! Where a row is follows from its time, so nothing is moved and nothing is looked for. Rows are not synced: after a power cut the last
+//! The place of a row follows from its time, so rows are neither moved nor searched. Rows are not synced: after a power cut the last
 //! minutes may be missing.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::engine::span::Timestamp;
 use crate::engine::update::AgentKey;
 use crate::store::{Disk, Folder};
 
-/// The file, and where in it each agent is.
+/// The file, and the slot of each agent.
 pub struct KeptHistory {
     disk: Arc<dyn Disk>,
     max_agents: usize,
@@ -31,9 +31,9 @@ pub struct KeptHistory {
 #[derive(Debug, Default)]
 struct Slots {
     of: BTreeMap<AgentKey, Slot>,
-    /// How many the file has.
+    /// The number of slots in the file.
     count: u64,
-    /// Agents whose history went for that of others, since it was asked.
+    /// The number of agents that lost their slot to others since it was last taken.
     displaced: usize,
 }
 
@@ -42,23 +42,23 @@ struct Slot {
     number: u64,
     /// When the first row was written.
     began: Timestamp,
-    /// When the last one was, in seconds.
+    /// The time of the last row, in seconds.
     last: u32,
 }
 
-/// Why an agent's row was not written, as a counter tells it.
+/// Why an agent's row was not written, for a counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NotKept {
-    /// As many agents as there is room for had rows at this very time, or one had to go for another.
+    /// All slots have agents with a row of the last minute; or an agent lost its slot to another.
     Full,
-    /// Its names are longer than a head.
+    /// The agent's names are too long for a head.
     Names,
     /// The disk failed.
     Disk,
 }
 
 impl NotKept {
-    /// As counters carry it.
+    /// The name as a label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "history_agents",
@@ -69,7 +69,7 @@ impl NotKept {
 }
 
 impl KeptHistory {
-    /// The history in a directory, with room for so many agents.
+    /// Opens or makes the history in a directory, with room for `max_agents`.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl KeptHistory {
         Ok(kept)
     }
 
-    /// Which slots were written to last: those that were not go first.
+    /// Reads the time of the last row of each slot: the agent with the oldest loses its slot first.
     fn find_last(&self) {
         let slots = &mut *self.slots();
         for slot in slots.of.values_mut() {
@@ -109,7 +109,7 @@ impl KeptHistory {
     ///
     /// # Errors
     ///
-    /// Fails with why it was not written; the agents after it are not the worse for it.
+    /// Fails with the reason why the row was not written.
     pub(super) fn note(&self, agent: &AgentKey, row: Row) -> Result<(), NotKept> {
         let slots = &mut *self.slots();
         let number = match slots.of.get_mut(agent) {
@@ -128,7 +128,7 @@ impl KeptHistory {
         written.map_err(|_| NotKept::Disk)
     }
 
-    /// A slot for a new agent: a new one, or that of the agent that has had no row for longest.
+    /// Takes a slot for a new agent: a free or new one, or that of the agent that has had no row for longest.
     fn claim(&self, slots: &mut Slots, agent: &AgentKey, at: u32) -> Result<u64, NotKept> {
         let began = Timestamp(u64::from(at) * 1_000_000_000);
         let head = head(agent, began).ok_or(NotKept::Names)?;
@@ -144,7 +144,7 @@ impl KeptHistory {
             slots.displaced += 1;
             slot.number
         };
-        // Of whoever had it before nothing is left, before its new name is written.
+        // The rows of the slot's earlier agent are cleared before the new names are written.
         let mut blank = vec![0; usize::try_from(SLOT).unwrap_or_default()];
         let write = |bytes: &[u8]| {
             self.disk.write_at(FILE, number * SLOT, bytes).map_err(|_| NotKept::Disk)
@@ -157,7 +157,7 @@ impl KeptHistory {
         Ok(number)
     }
 
-    /// The rows of an agent, the oldest first; none of an agent that has none.
+    /// The rows of an agent from the second `since` on, the oldest first; empty if it has none.
     pub(super) fn read(&self, agent: &AgentKey, archive: Archive, since: u32) -> Vec<Row> {
         let number = self.slots().of.get(agent).map(|slot| slot.number);
         let mut rows = number.map_or_else(Vec::new, |number| self.rows(number, archive));
@@ -168,16 +168,16 @@ impl KeptHistory {
 
     fn rows(&self, number: u64, archive: Archive) -> Vec<Row> {
         let bytes = self.disk.read_at(FILE, place(number, archive, 0), ROW * archive.rows());
-        // The last slot of a file that was cut short has less.
+        // The last slot of a file that was cut short has fewer rows.
         bytes.unwrap_or_default().chunks_exact(ROW).filter_map(Row::read).collect()
     }
 
-    /// How many agents lost their history to others since this was asked.
+    /// The number of agents that lost their slot to others since the last call.
     pub(super) fn take_displaced(&self) -> usize {
         std::mem::take(&mut self.slots().displaced)
     }
 
-    /// When an agent had its first row.
+    /// The time of an agent's first row.
     pub(super) fn began(&self, agent: &AgentKey) -> Option<Timestamp> {
         self.slots().of.get(agent).map(|slot| slot.began)
     }
@@ -193,7 +193,7 @@ impl std::fmt::Debug for KeptHistory {
     }
 }
 
-/// Where the row of a time is.
+/// The position in the file of the row of a time.
 fn place(number: u64, archive: Archive, at: u32) -> u64 {
     let before: usize =
         Archive::ALL.into_iter().take_while(|other| *other != archive).map(Archive::rows).sum();
@@ -232,9 +232,9 @@ fn read_head(head: &[u8]) -> Option<(AgentKey, Timestamp)> {
 const FILE: &str = "history";
 const MAGIC: &[u8; 4] = b"agh1";
 const HEAD: usize = 1_024;
-/// Bytes of a row.
+/// The bytes of a row.
 pub(super) const ROW: usize = 48;
-/// Bytes of an agent: a head and the rows of three archives.
+/// The bytes of a slot: a head and the rows of three archives.
 const SLOT: u64 = (HEAD + ROW * (360 + 288 + 336)) as u64;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! A live stream of changes, as server-sent events.
 //!
-//! Each stream looks at the board once a second and tells the agents that changed since it last looked: one `agents`
-//! event with their newest rows. A slow reader is told less often, never late; nothing piles up for it. The id of an event is
-//! the board's revision, so a client that comes back with `Last-Event-ID` gets what it missed.
+//! Each stream looks at the board once a second and sends the agents that changed since its last look: one `agents`
+//! event with their newest rows. A slow reader gets fewer events, never old rows, and nothing piles up for it. The id of an event
+//! is the board's revision, so a client that comes back with `Last-Event-ID` gets what it missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -62,24 +62,24 @@ pub(super) struct StreamParams {
     pub(super) tenant: Option<String>,
 }
 
-/// Room for streams: so many for each identity, so that nobody uses up those of others.
+/// Room for streams: a number for each identity, so that none takes the room of others.
 #[derive(Clone)]
 pub(super) struct Streams {
     most: usize,
     full: Count,
-    // By tenant and name; both are of the configuration.
+    // Invariant: bounded, as tenants and names come from the configuration.
     of: Arc<Mutex<BTreeMap<Who, Arc<Semaphore>>>>,
 }
 
 type Who = (Option<Arc<str>>, Arc<str>);
 
 impl Streams {
-    /// Room for so many of each identity; `full` is called where there is none.
+    /// Room for `most` streams of each identity; `full` is called if there is none left.
     pub(super) fn new(most: usize, full: Count) -> Self {
         Self { most, full, of: Arc::default() }
     }
 
-    /// Room for one more of somebody, until it is dropped; `None` if there is none.
+    /// Takes room for a stream of an identity, given back when dropped; `None` if there is none left.
     fn begin(&self, identity: &Identity) -> Option<OwnedSemaphorePermit> {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         let room = of.entry((identity.tenant.clone(), Arc::clone(&identity.name)));
@@ -92,19 +92,19 @@ impl Streams {
     }
 }
 
-/// One reader.
+/// The stream of one reader.
 pub(super) struct Stream {
     board: Arc<Board>,
     filter: AgentFilter,
     since: u64,
     told: BTreeSet<AgentKey>,
     stopping: watch::Receiver<bool>,
-    // The first look is at once.
+    // Whether the stream has looked at the board; the first look is at once.
     looked: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-/// The stream.
+/// Answers with a stream of events.
 pub(super) async fn events<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
@@ -122,7 +122,7 @@ pub(super) async fn events<Q: Query>(
 }
 
 impl Stream {
-    /// A stream that has told everything up to a revision, if there is room for one.
+    /// A stream of changes after the revision `last`, if there is room for one.
     pub(super) fn new<Q: Query>(
         exporter: &Exporter<Q>,
         identity: &Identity,
@@ -138,13 +138,13 @@ impl Stream {
             return Err(Refused::new(status, "too_many_streams", message));
         };
         let Exporter { board, stopping, .. } = exporter.clone();
-        // A revision that is not reached yet is of an earlier process.
+        // A revision that the board has not reached is of an earlier process.
         let since = last.filter(|last| *last <= board.revision()).unwrap_or(0);
         let told = BTreeSet::new();
         Ok(Self { board, filter, since, told, stopping, looked: false, _permit: permit })
     }
 
-    /// Waits for changes; with the revision up to which they go. `None` when the daemon goes down.
+    /// Waits for changes; returns them with the revision up to which they go, and `None` when the daemon goes down.
     pub(super) async fn next(mut self) -> Option<((Changes, u64), Self)> {
         loop {
             if self.looked {
@@ -161,7 +161,7 @@ impl Stream {
         }
     }
 
-    /// What changed since the last look; `None` if nothing did.
+    /// The changes since the last look; `None` if there are none, except at the first.
     fn changes(&mut self) -> Option<Changes> {
         let wanted = |update: &AgentUpdate| self.filter.admits(&update.view.agent);
         let (updates, revision) = self.board.changed(self.since, wanted);
@@ -178,13 +178,13 @@ impl Stream {
         }
         let nothing = agents.is_empty() && gone.is_empty();
         self.since = revision;
-        // The first look tells even that there is nothing, so that a reader knows that it is heard.
+        // The first look always gives an event, so that a reader knows that the stream works.
         (!nothing || !self.looked)
             .then(|| Changes { agents, gone: gone.iter().map(AgentName::from).collect() })
     }
 }
 
-/// Waits for the daemon to go down; for ever if nobody is left to say so.
+/// Waits for the daemon to go down; for ever if the sender is dropped.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
     if stopping.wait_for(|stopping| *stopping).await.is_err() {
         std::future::pending::<()>().await;

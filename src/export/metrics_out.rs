@@ -1,4 +1,4 @@
-//! Metrics out: what `/metrics` shows, sent as OTLP metrics to those who do not scrape.
+//! Metrics out: sends what `/metrics` shows as OTLP metrics, for those who do not scrape.
 //!
 //! ```text
 //! gauge                     Gauge
@@ -6,11 +6,11 @@
 //! histogram                 Histogram, cumulative since then; buckets (lower, upper], as there, with their exemplars
 //! ```
 //!
-//! The page, what the daemon says of itself included, is read back piece by piece, so both say the same of the same moment and neither
-//! holds anybody up; labels are attributes, empty ones are left out. Units stay in the names, so that whoever makes Prometheus series
-//! of these gets those of the page. `POST {url}/v1/metrics`, protobuf, gzip, in requests of bounded size. A round that could not be sent
-//! is not kept: the next one says more.
-//! Metrics that come in on our own ports are counted and dropped, so nothing of this comes back.
+//! The page, with the daemon's own metrics, is rendered and parsed piece by piece, so that both outputs agree and neither holds up
+//! other tasks. Labels are attributes, and empty ones are left out. Units stay in the names, so that Prometheus series made of these
+//! metrics are those of the page. `POST {url}/v1/metrics`, protobuf, gzip, in requests of bounded size. A round that could not be sent
+//! is not kept, as the next one replaces it.
+//! Metrics that come in on our own ports are counted and dropped, so there is no feedback.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -36,7 +36,7 @@ use super::push::{Push, Signal};
 use crate::engine::span::Timestamp;
 use crate::outbound::Secret;
 
-/// Gives the page of the agents as OpenMetrics, what the daemon says of itself, and the moment that both are of.
+/// Returns the page of the agents as OpenMetrics, the daemon's own metrics, and the time of both.
 pub type Page = Arc<dyn Fn() -> (Exposition, Vec<MetricFamily>, Timestamp) + Send + Sync>;
 
 /// Sends metrics.
@@ -48,14 +48,14 @@ pub struct MetricsOut {
     outcomes: IntCounterVec,
 }
 
-/// Points of one request.
+/// The most points of one request.
 const MAX_POINTS: usize = 4_000;
 
-/// How long the last round may take when the daemon stops.
+/// The longest time for the last round when the daemon stops.
 const GRACE: Duration = Duration::from_secs(5);
 
 impl MetricsOut {
-    /// Sets it up, for a process that began at `begun`.
+    /// Sets up the sender, for a process that began at `begun`.
     ///
     /// # Errors
     ///
@@ -89,18 +89,18 @@ impl MetricsOut {
             () = &mut stop => {}
             () = rounds => {}
         }
-        // What is not out by then is lost with the process.
+        // Points that are not sent by then are lost with the process.
         let _ = tokio::time::timeout(GRACE, self.round()).await;
     }
 
     async fn round(&self) {
         let (page, own, now) = (self.page)();
         let (mut head, mut batch) = (Head::default(), Batch::default());
-        // As in a scrape, which says what is wrong with it.
+        // Metrics that cannot be rendered are left out; a scrape reports the error.
         let own = health(&own, Format::Text).unwrap_or_default();
         for (number, piece) in (0_u64..).zip(page.chain([own])) {
             give_way(number).await;
-            // It has not begun in the future, even if the clock was set back.
+            // If the clock was set back, the start must not be in the future.
             for metric in families(&piece, &mut head, self.begun.min(now), now) {
                 for full in batch.add(metric) {
                     self.send(full).await;
@@ -141,7 +141,7 @@ struct Sample<'p> {
 
 type Labels<'p> = Vec<(&'p str, String)>;
 
-/// The head of a family; a piece of a page may go on with the family of the one before it.
+/// The head of a family; a piece of a page may go on with the family of the piece before.
 #[derive(Clone, Debug, Default)]
 struct Head {
     name: String,
@@ -149,20 +149,21 @@ struct Head {
     kind: String,
 }
 
-/// A family in the making, or a part of it.
+/// A family, or a part of it, with its samples.
 struct Family<'p> {
     head: Head,
     samples: Vec<Sample<'p>>,
 }
 
-/// Metrics on their way into a request.
+/// The metrics of the next request.
 #[derive(Debug, Default)]
 struct Batch {
     metrics: Vec<Metric>,
     points: usize,
 }
 
-/// The metrics of a piece of a page in either format, after this head; families without a sample are left out.
+/// The metrics in a piece of a page in either format; `head` is the last head before it, and then the last one in it. Families
+/// without a sample are left out.
 fn families(piece: &str, head: &mut Head, begun: Timestamp, now: Timestamp) -> Vec<Metric> {
     let mut families = vec![Family { head: head.clone(), samples: Vec::new() }];
     for line in piece.lines() {
@@ -251,7 +252,7 @@ fn distributions(
             Some("_sum") => point.sum = Some(sample.value),
             Some("_count") => point.count = whole(sample.value),
             Some("_bucket") => {
-                // On the page a bucket has all that is below it, too.
+                // On the page the count of a bucket includes all buckets below.
                 let count = whole(sample.value);
                 point.bucket_counts.push(count.saturating_sub(*below));
                 *below = count;
@@ -290,8 +291,8 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     Some(Sample { name, labels, value: value.trim().parse().ok()?, exemplar })
 }
 
-/// Labels as they are written, up to the brace that ends them: `a="x",b="y"}`, with backslashes before what would end one; and what
-/// comes after.
+/// Labels as they are written, up to the closing brace: `a="x",b="y"}`, with escapes by backslashes; and the text
+/// after them.
 fn labels_of(mut text: &str) -> Option<(Labels<'_>, &str)> {
     let mut labels = Vec::new();
     loop {
@@ -331,7 +332,7 @@ fn exemplar_of(text: &str) -> Option<Exemplar> {
     })
 }
 
-/// Labels as attributes.
+/// The attributes for labels that are not empty.
 fn labelled(labels: &[(&str, String)]) -> Vec<KeyValue> {
     let known = labels.iter().filter(|(_, value)| !value.is_empty());
     let attribute = |(name, value): &(&str, String)| KeyValue {
@@ -352,7 +353,7 @@ fn points(metric: &Metric) -> usize {
 }
 
 impl Batch {
-    /// Adds a metric, in parts if it is large; returns what was full before that.
+    /// Adds a metric, in parts if it is large; returns the requests that got full.
     fn add(&mut self, metric: Metric) -> Vec<Vec<Metric>> {
         let mut full = Vec::new();
         for part in parts(metric) {
@@ -371,7 +372,7 @@ impl Batch {
     }
 }
 
-/// Adds the points of a metric to those of the same one; gives it back if that is another.
+/// Adds the points of a metric to `last` if that is of the same name; else returns the metric.
 fn join(last: &mut Metric, more: Metric) -> Option<Metric> {
     if last.name != more.name {
         return Some(more);
@@ -386,13 +387,13 @@ fn join(last: &mut Metric, more: Metric) -> Option<Metric> {
         (Some(metric::Data::Histogram(last)), Some(metric::Data::Histogram(more))) => {
             last.data_points.extend(more.data_points);
         }
-        // A name is of one kind.
+        // A name always has one kind, so this does not happen.
         (_, data) => return Some(Metric { data, ..more }),
     }
     None
 }
 
-/// A metric in parts that fit a request.
+/// Splits a metric into parts that fit a request.
 fn parts(metric: Metric) -> Vec<Metric> {
     let Metric { name, description, data, .. } = metric;
     let part = |data| Metric {
@@ -419,7 +420,7 @@ fn parts(metric: Metric) -> Vec<Metric> {
                 part(metric::Data::Histogram(Histogram { data_points: points, ..histogram }))
             })
             .collect(),
-        // Nothing else is made here.
+        // Other kinds of metrics are not made here.
         Some(metric::Data::ExponentialHistogram(_) | metric::Data::Summary(_)) | None => Vec::new(),
     }
 }
@@ -434,7 +435,7 @@ fn request(metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
     ExportMetricsServiceRequest { resource_metrics: vec![metrics] }
 }
 
-/// How many points the endpoint says it did not take; none if its reply is not understood.
+/// The number of points that the endpoint rejected, by its reply; 0 if the reply cannot be read.
 fn rejected(reply: &[u8]) -> u64 {
     let response = ExportMetricsServiceResponse::decode(reply).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |partial| partial.rejected_data_points);

@@ -17,7 +17,7 @@ use crate::engine::drops::STREAMS;
 use crate::engine::explained::TraceExplanation;
 use crate::engine::view::SessionView;
 
-/// One question: how it is asked and what comes back.
+/// One operation: its path, its parameters and its answer.
 struct Operation {
     path: &'static str,
     id: &'static str,
@@ -30,7 +30,7 @@ struct Operation {
 
 const JSON: &str = "application/json";
 
-/// All questions; what is taken in is described by hand.
+/// All operations that only read; those that take data in are described by hand.
 const OPERATIONS: &[Operation] = &[
     Operation {
         path: "/api/v1/agents",
@@ -132,7 +132,7 @@ const OPERATIONS: &[Operation] = &[
     },
 ];
 
-/// The document.
+/// The OpenAPI document.
 pub fn openapi() -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
@@ -215,7 +215,7 @@ fn reports() -> Value {
     })
 }
 
-/// The word that an agent's present level is usual.
+/// The schema of a request that accepts an agent's present level as usual.
 fn acceptance() -> Value {
     let mut properties = agent();
     let names: Vec<&str> = STREAMS.iter().map(|stream| stream.name).collect();
@@ -230,7 +230,7 @@ fn acceptance() -> Value {
     })
 }
 
-/// The word that something was rolled out.
+/// The schema of a request about a deployment.
 fn deployment() -> Value {
     let mut properties = agent();
     for name in ["id", "name"] {
@@ -248,7 +248,7 @@ fn deployment() -> Value {
     })
 }
 
-/// How an agent is named.
+/// The properties that name an agent.
 fn agent() -> Map<String, Value> {
     let names = ["service_name", "agent_name", "agent_version", "environment"];
     names.into_iter().map(|name| (name.to_owned(), json!({ "type": "string" }))).collect()

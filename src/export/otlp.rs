@@ -1,8 +1,8 @@
-//! Scores out: what the judge said, as `gen_ai.evaluation.result` log records on the judged trace and its root span.
+//! Scores out: sends the judge's scores as `gen_ai.evaluation.result` log records on the judged trace and its root span.
 //!
-//! `POST {url}/v1/logs`, protobuf, gzip. Records wait in a bounded queue, go out in batches, and are sent again while the
-//! endpoint is down; what there is no room or patience for is counted and goes. Nobody waits for any of this, and what
-//! comes back to our own ports under our own scope is not read.
+//! `POST {url}/v1/logs`, protobuf, gzip. Records wait in a bounded queue, are sent in batches, and are sent again while the
+//! endpoint is down. Records over the queue or after the last attempt are counted and dropped. No stage waits for any of this, and
+//! records that come back to our own ports under our own scope are not read.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -76,16 +76,16 @@ pub enum ScoresOutError {
     /// The endpoint cannot be used.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// Its metrics cannot be set up.
+    /// The metrics of scores out cannot be set up.
     #[error("cannot set up the metrics of scores out: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
-/// How long the last scores may take when the daemon stops; longer than those who make them have.
+/// The longest time for the last scores when the daemon stops; longer than their producers have.
 const GRACE: Duration = Duration::from_secs(6);
 
 impl ScoresOut {
-    /// Sets it up; scores go into the sender.
+    /// Sets up scores out; scores go into the returned channel.
     ///
     /// # Errors
     ///
@@ -104,8 +104,8 @@ impl ScoresOut {
         Ok((Self { options: options.clone(), push, outcomes, inbox }, sender))
     }
 
-    /// Sends until nobody has scores any more. After `stop`, who makes scores stops, too: what there is then has a little time
-    /// to go, and what is unsent after that is lost with the process.
+    /// Sends scores until all senders are dropped. After `stop`, the producers stop, too: scores that wait then have `GRACE` to be
+    /// sent, and scores that are unsent after that are lost with the process.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
         let mut work = pin!(self.work());
         tokio::select! {
@@ -126,7 +126,7 @@ impl ScoresOut {
         }
     }
 
-    /// The next batch: as many as there are when the first of them has waited long enough. Empty: there will be none.
+    /// Waits for the next batch: at most `max_batch` scores, as they come until the first has waited long enough. Empty after the last.
     async fn batch(&mut self) -> Vec<Score> {
         let mut batch = Vec::new();
         batch.extend(self.inbox.recv().await);
@@ -139,7 +139,7 @@ impl ScoresOut {
                 }
             }
         };
-        // Over is over: with what there is.
+        // When the time is over, the batch is what there is.
         let _ = tokio::time::timeout(self.options.interval, more).await;
         batch
     }
@@ -180,16 +180,16 @@ impl Default for ScoresOutOptions {
     }
 }
 
-/// Tells this process from others that send to the same place: a random UUID, new at each start.
+/// The id that tells this process from others that send to the same endpoint: a random UUID, new at each start.
 static INSTANCE: LazyLock<String> = LazyLock::new(|| {
     let random = |which: u8| u128::from(RandomState::new().hash_one(which));
-    // Of version 4, and of the usual variant.
+    // A UUID of version 4 and the usual variant.
     let id = (random(0) << 64 | random(1)) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
     let hex = format!("{id:032x}");
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 });
 
-/// Whose word it is.
+/// Our own scope.
 pub(super) fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: OWN_SCOPE.to_owned(),
@@ -198,12 +198,12 @@ pub(super) fn scope() -> InstrumentationScope {
     }
 }
 
-/// Who tells.
+/// The resource of this process.
 pub(super) fn resource() -> Resource {
     Resource { attributes: attributes(told_by(&INSTANCE)), ..Resource::default() }
 }
 
-/// A batch as OTLP has it.
+/// The OTLP request of a batch.
 fn request(batch: &[Score]) -> ExportLogsServiceRequest {
     let records = ScopeLogs {
         scope: Some(scope()),
@@ -244,7 +244,7 @@ fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
     told.into_iter().map(attribute).collect()
 }
 
-/// How many records the endpoint says it did not take; none if its reply is not understood.
+/// The number of records that the endpoint rejected, by its reply; 0 if the reply cannot be read.
 fn rejected(reply: &[u8]) -> u64 {
     let response = ExportLogsServiceResponse::decode(reply).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |partial| partial.rejected_log_records);

@@ -1,4 +1,4 @@
-//! The page that tells what is measured, written from the families and from the heads of the files that compute.
+//! The document on what is measured, written from the families and the head comments of the files that compute it.
 
 use std::fmt::Write;
 
@@ -38,7 +38,7 @@ const FORMULAS: &str = "
 The heads of the files that compute them.
 ";
 
-/// A file that computes something, and its text.
+/// A file that computes something that is exported: its title and its text.
 struct Source {
     title: &'static str,
     text: &'static str,
@@ -50,7 +50,7 @@ macro_rules! sources {
     };
 }
 
-/// All files that compute something which is exported.
+/// All files that compute something that is exported.
 const SOURCES: &[Source] = sources! {
     "agent_reliability" => "score/agent_reliability.rs",
     "agent_consistency" => "score/agent_consistency.rs",
@@ -91,7 +91,7 @@ const SOURCES: &[Source] = sources! {
     "version difference" => "drift/sequential.rs",
 };
 
-/// An example query of a family, by the beginning of its name; the first that fits.
+/// Example queries of families, by the beginning of their names; the first match is used.
 const QUERIES: &[(&str, &str)] = &[
     (
         "agentgauge_agent_reliability_score",
@@ -141,7 +141,7 @@ pub fn page() -> String {
     for source in SOURCES {
         line(&mut page, format_args!("\n### {}\n", source.title));
         for text in source.text.lines().map_while(|line| line.strip_prefix("//!")) {
-            // A heading of the file is not one of the page.
+            // Headings of the file become plain lines, as they are no headings of the page.
             let text = text.strip_prefix(' ').unwrap_or(text);
             line(&mut page, format_args!("{}", text.trim_start_matches("# ")));
         }

@@ -1,4 +1,4 @@
-//! What is wrong now, the worst first: drops, loops that go on, runs over a limit, traces that hang.
+//! The present problems, the worst first: drops, loops that go on, runs over a limit, stalled traces.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::engine::loops::Severity;
 use crate::engine::sessions::Found;
 use crate::engine::view::{AgentName, SessionName, SessionView};
 
-/// Looping sessions that examples are looked for in.
+/// The most looping sessions among which examples are looked for.
 const LOOPING: usize = 50;
 
-/// Examples that are looked at, each a whole session.
+/// The most agents for which an example is read, a whole session each.
 const EXAMPLES: usize = 20;
 
 /// What is wrong now, on pages.
@@ -66,7 +66,7 @@ pub(super) struct Problem {
 }
 
 impl<Q: Query> Exporter<Q> {
-    /// What is wrong with the agents that are asked for.
+    /// The problems of the agents that are asked for.
     pub(super) async fn problems(
         &self,
         identity: &Identity,
@@ -158,14 +158,14 @@ impl Problem {
         self.session = Some(SessionName { session_id, scope });
     }
 
-    /// Where it stands: what is critical first, then drops, then the greatest.
+    /// The order of problems: critical ones first, then by kind, drops before others, then the greatest count.
     fn place(&self) -> impl Ord + '_ {
         let count = u64::MAX - self.count;
         (self.severity != "critical", self.kind, count, &self.agent, &self.what)
     }
 }
 
-/// The worst of its drops: where one is critical, those that only warn are of the same cause, and are left to the agent's own view.
+/// The drops of the worst severity of an agent: beside a critical drop, warnings have the same cause and are left to the agent's view.
 fn drops(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
     let worst = worst_drop(update);
     let drops = update.view.drops.iter();
@@ -191,7 +191,7 @@ fn drops(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
     })
 }
 
-/// The limits that sessions of an agent are over.
+/// A problem for each limit that sessions of an agent are over.
 fn over_limits(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
     let over = update.sessions_over_limit.iter().filter(|(_, sessions)| **sessions > 0);
     over.map(|(limit, sessions)| Problem {
@@ -216,7 +216,7 @@ fn stall(update: &AgentUpdate) -> Option<Problem> {
     })
 }
 
-/// The worst of the loops that go on.
+/// The worst severity of the loops that go on.
 fn severity(update: &AgentUpdate) -> &'static str {
     let weighing = update.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
     let on = weighing.filter(|(_, sessions)| **sessions > 0);

@@ -1,5 +1,5 @@
-//! Requests to another OTLP endpoint over HTTP, with gzip unless that is not wanted: what fails for now is sent again, with growing
-//! waits, up to a number of attempts.
+//! Sends requests to another OTLP endpoint over HTTP, with gzip if configured. A request whose failure may pass is sent again, with
+//! growing waits, up to a number of attempts.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -27,14 +27,14 @@ pub(super) enum Signal {
     Metrics,
 }
 
-/// Bytes of a reply; it says little.
+/// The most bytes of a reply, as replies are short.
 const MAX_REPLY_BYTES: usize = 65_536;
 
-/// The longest that an endpoint may ask to be left alone for, so that one reply does not silence us for days.
+/// The longest wait that an endpoint may ask for, so that one reply does not stop us for days.
 const MAX_ASKED_WAIT: Duration = Duration::from_secs(300);
 
 impl Push {
-    /// Sets it up.
+    /// Sets up the requests of a signal.
     ///
     /// # Errors
     ///
@@ -63,11 +63,11 @@ impl Push {
         })
     }
 
-    /// Sends a request; the reply to it.
+    /// Sends a request; returns the reply.
     ///
     /// # Errors
     ///
-    /// Fails as the last attempt did.
+    /// Fails with the error of the last attempt.
     pub(super) async fn send(&self, body: Vec<u8>) -> Result<Vec<u8>, CallError> {
         let body = if self.gzip { compressed(body).await? } else { body };
         let mut attempt = 0;
@@ -97,7 +97,7 @@ impl Signal {
         }
     }
 
-    /// Where its requests go: below the endpoint, which may be given with the path of one of the signals.
+    /// The address of its requests: below that of the endpoint, which may end in the path of one of the signals.
     fn address(self, url: &str) -> String {
         let base = url.trim_end_matches('/');
         let known = [Self::Logs, Self::Metrics].map(Self::path);
@@ -106,7 +106,7 @@ impl Signal {
     }
 }
 
-/// Of statuses those that OTLP calls retryable; of failures those that may pass.
+/// Whether a request may be sent again: after a status that OTLP calls retryable, or another failure that may pass.
 fn may_retry(error: CallError) -> bool {
     match error {
         CallError::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
@@ -131,11 +131,11 @@ fn asked_wait(error: CallError) -> Duration {
     }
 }
 
-/// The least that compresses at all: what libdeflate calls the fastest level stores bytes as they are.
+/// The lowest level that compresses: the one that libdeflate calls the fastest stores bytes as they are.
 static QUICK: LazyLock<CompressionLvl> =
     LazyLock::new(|| CompressionLvl::new(1).unwrap_or_default());
 
-/// A body with gzip, quickly rather than well. A round of metrics is large: nobody is held up meanwhile.
+/// Compresses a body with gzip, quickly rather than well; on a thread that may block, as a round of metrics is large.
 async fn compressed(body: Vec<u8>) -> Result<Vec<u8>, CallError> {
     let compress = move || {
         let mut compressor = Compressor::new(*QUICK);
@@ -144,7 +144,7 @@ async fn compressed(body: Vec<u8>) -> Result<Vec<u8>, CallError> {
         gzip.truncate(length);
         Some(gzip)
     };
-    // There is room for whatever becomes of it: it fails only with the process.
+    // The buffer has room for any result, so this fails only if the process ends.
     tokio::task::spawn_blocking(compress).await.ok().flatten().ok_or(CallError::BrokenOff)
 }
 

@@ -1,4 +1,4 @@
-//! Questions about sessions, and who answers them.
+//! The questions about sessions that the endpoints ask.
 
 use std::future::Future;
 
@@ -6,12 +6,12 @@ use crate::engine::explained::{SessionFilter, SessionRow, Sort, TraceExplanation
 use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
 
-/// Who can be asked about sessions.
+/// The source of answers about sessions.
 pub trait Query: Clone + Send + Sync + 'static {
     /// A page of sessions.
     fn list(&self, request: ListRequest) -> impl Future<Output = Listing> + Send;
 
-    /// What is held under an id, and, if it is told, a scope.
+    /// The session under an id and, if it is given, a scope.
     fn session(
         &self,
         tenant: &str,
@@ -19,7 +19,7 @@ pub trait Query: Clone + Send + Sync + 'static {
         scope: Option<&str>,
     ) -> impl Future<Output = Found> + Send;
 
-    /// One trace; `None` if no session holds it. Faster where the session is known, by its id, or by its id and its scope.
+    /// One trace; `None` if no session holds it. Faster if `session` gives the id of its session, or id and scope.
     fn explain(
         &self,
         tenant: &str,
@@ -27,14 +27,14 @@ pub trait Query: Clone + Send + Sync + 'static {
         trace: TraceId,
     ) -> impl Future<Output = Option<TraceExplanation>> + Send;
 
-    /// Whether all stages are running, and every source reads.
+    /// Succeeds if all stages run and every source reads.
     ///
     /// # Errors
     ///
-    /// What is missing.
+    /// Returns what is missing.
     fn ready(&self) -> Result<(), String>;
 
-    /// What those who run it should know although it is ready.
+    /// A remark for operators on a daemon that is ready.
     fn remark(&self) -> Option<String> {
         None
     }
@@ -43,13 +43,13 @@ pub trait Query: Clone + Send + Sync + 'static {
 /// A page of sessions that is asked for.
 #[derive(Clone, Debug, Default)]
 pub struct ListRequest {
-    /// Which.
+    /// The sessions to list.
     pub filter: SessionFilter,
-    /// In which order.
+    /// The order.
     pub sort: Sort,
-    /// How many at most.
+    /// The most sessions on the page.
     pub limit: usize,
-    /// How many to leave out before them.
+    /// The number of sessions to leave out before the page.
     pub offset: usize,
 }
 
@@ -58,8 +58,8 @@ pub struct ListRequest {
 pub struct Listing {
     /// The page.
     pub rows: Vec<SessionRow>,
-    /// How many sessions fit, on all pages.
+    /// The number of sessions that match, on all pages.
     pub total: u64,
-    /// Sessions that others hold are not among them.
+    /// Whether sessions are missing, as other instances hold them or they left memory for the disk.
     pub partial: bool,
 }

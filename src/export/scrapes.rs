@@ -1,10 +1,10 @@
 //! Pages of metrics on their way to their readers.
 //!
-//! A page is rendered, at most a few at a time, and waits here for whoever asked for it: a slow reader holds bytes and no
-//! permit. So many pages of one identity wait; for one more the one goes whose reader has taken nothing for longest, and that is not
-//! one that reads. What waits is bounded for each reader, which holds up nobody but itself; and for all operators and for all tenants
-//! together: over that, one goes of the identity that holds most. So nobody keeps others from reading, and no
-//! tenant an operator, who is anybody without a tenant.
+//! A few pages are rendered at a time, and wait here for their readers: a slow reader holds bytes and no permit. The pages of one
+//! identity are bounded in number; over the bound the page is cut off whose reader has taken nothing for longest. The bytes that wait
+//! are bounded for each reader, whose page is not rendered further meanwhile; and for all operators together and for all tenants
+//! together: over that bound, a page of the identity that holds most is cut off. So no identity keeps others from reading, and no
+//! tenant keeps an operator, which is any identity without a tenant.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,16 +21,16 @@ use super::history::ApiOptions;
 use super::http::Count;
 use crate::access::Identity;
 
-/// Pages that are rendered at a time, for operators and for tenants.
+/// The most pages that are rendered at a time, for operators and for tenants each.
 const MAX_RENDERED: usize = 4;
 
-/// How long a scrape may take. Prometheus waits ten seconds unless told otherwise.
+/// The longest time for a scrape. Prometheus waits ten seconds by default.
 const SCRAPE_TIME: Duration = Duration::from_secs(30);
 
-/// Those of an identity that may wait for their pages to be made, for each that may be slow to read one.
+/// The most scrapes of an identity, those included that wait to be rendered, as a multiple of `max_scrapes`.
 const WAITING: usize = 8;
 
-/// The share of a reader, of what may wait for all those of an identity that has as many as it may.
+/// The divisor of `max_scrape_bytes / max_scrapes` that gives the bytes over which a page is not rendered further.
 const READERS_SHARE: usize = 4;
 
 /// All pages that are under way.
@@ -50,7 +50,7 @@ struct Readers {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    // Rises with whatever is read.
+    // Rises with each piece that is read, and each one added for a reader without any.
     moves: u64,
     readers: BTreeMap<u64, Reader>,
 }
@@ -65,11 +65,11 @@ struct Reader {
     bytes: usize,
     is_whole: bool,
     waker: Option<Waker>,
-    // Told when something was read, and when it is gone.
+    // Notified when a piece was read, and when the reader is removed.
     changed: Arc<Notify>,
 }
 
-/// A page that is made, until its reader has it.
+/// The rendering of a page, until its reader has all of it.
 pub(super) struct Making {
     scrapes: Scrapes,
     who: Arc<Identity>,
@@ -78,21 +78,21 @@ pub(super) struct Making {
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A page that is read: its pieces, then its end, or an error if it was cut off. Whoever reads it no more drops it.
+/// The reader's end of a page: its pieces, then its end, or an error if it was cut off. Dropped when reading ends.
 pub(super) struct Reading {
     readers: Arc<Readers>,
     number: u64,
 }
 
 impl Scrapes {
-    /// No pages yet.
+    /// Scrapes without any page; `cut` counts pages that are cut off.
     pub(super) fn new(options: ApiOptions, cut: Count) -> Self {
         let permits = || Arc::new(Semaphore::new(MAX_RENDERED));
         let readers = Readers { options, cut, state: Mutex::default() };
         Self { operators: permits(), tenants: permits(), readers: Arc::new(readers) }
     }
 
-    /// A page for somebody, when it is its turn; `None` if it has been cut off meanwhile.
+    /// Waits for the turn to render a page for an identity; `None` if it was cut off meanwhile.
     pub(super) async fn begin(&self, who: &Identity) -> Option<(Making, Reading)> {
         let who = Arc::new(who.clone());
         let (number, changed) = self.readers.enter(&who);
@@ -105,7 +105,7 @@ impl Scrapes {
 }
 
 impl Making {
-    /// Makes the page of these pieces, `before` each of which others may go, and waits for its reader, but only so long.
+    /// Renders the page from these pieces, with `before` awaited before each, and waits for its reader; `SCRAPE_TIME` at most.
     pub(super) async fn send<F: Future<Output = ()>>(
         mut self,
         pieces: impl Iterator<Item = String>,
@@ -131,11 +131,11 @@ impl Making {
         }
     }
 
-    /// Adds a piece, when there is room for it; `None` when nobody reads any more.
+    /// Adds a piece when there is room for it; `None` if the reader is gone.
     async fn push(&mut self, piece: String) -> Option<()> {
         let readers = Arc::clone(&self.scrapes.readers);
         while readers.waits_for(self.number)? {
-            // Others can have theirs made meanwhile.
+            // Other pages can be rendered meanwhile.
             self.permit = None;
             self.changed.notified().await;
         }
@@ -145,7 +145,7 @@ impl Making {
         readers.push(self.number, piece)
     }
 
-    /// Waits for its turn to be made; `None` when nobody reads any more.
+    /// Waits for the turn to be rendered; `None` if the reader is gone.
     async fn permit(&mut self) -> Option<()> {
         let Scrapes { operators, tenants, readers } = &self.scrapes;
         let turns = if self.who.tenant.is_none() { operators } else { tenants };
@@ -168,7 +168,7 @@ impl Making {
 }
 
 impl Readers {
-    /// One more reader; of far too many of its identity, another one goes.
+    /// Adds a reader; if its identity has far too many, another one is cut off.
     fn enter(&self, who: &Arc<Identity>) -> (u64, Arc<Notify>) {
         let mut state = self.state();
         let own = |reader: &Reader| reader.who.is_same(who);
@@ -193,21 +193,21 @@ impl Readers {
         (number, changed)
     }
 
-    /// Whether a reader has enough to read for the moment; `None` if it is gone.
+    /// Whether a reader has to take something before more is rendered; `None` if it is gone.
     fn waits_for(&self, number: u64) -> Option<bool> {
         let ApiOptions { max_scrapes, max_scrape_bytes, .. } = self.options;
         let share = max_scrape_bytes / max_scrapes.max(1) / READERS_SHARE;
         self.state().readers.get(&number).map(|reader| reader.bytes > share)
     }
 
-    /// A piece for a reader; `None` if it is gone, or has to go as there is too much.
+    /// Adds a piece for a reader; `None` if the reader is gone, or is cut off for lack of room.
     fn push(&self, number: u64, piece: String) -> Option<()> {
         let ApiOptions { max_scrapes, max_scrape_bytes, .. } = self.options;
         let mut state = self.state();
         let State { moves, readers, .. } = &mut *state;
         let reader = readers.get_mut(&number)?;
         if reader.pieces.is_empty() {
-            // From here on it is up to its reader.
+            // The time without a move begins here, as there is something to read.
             *moves += 1;
             reader.moved = *moves;
         }
@@ -245,7 +245,7 @@ impl Readers {
         }
     }
 
-    /// Lets a reader go, and whoever waits for it know; false if it has gone before.
+    /// Removes a reader and wakes both ends; false if it was removed before.
     fn remove(&self, number: u64) -> bool {
         let Some(reader) = self.state().readers.remove(&number) else { return false };
         reader.changed.notify_one();
@@ -259,14 +259,14 @@ impl Readers {
 }
 
 impl State {
-    /// The reader for which nothing has moved for longest, though there is something to take, if there is such a one.
+    /// The reader among `of` for which nothing has moved for longest; those with something to read come first.
     fn stalest(&self, of: impl Fn(&Reader) -> bool) -> Option<u64> {
         let readers = self.readers.iter().filter(|(_, reader)| of(reader));
         let key = |(_, reader): &(&u64, &Reader)| (reader.pieces.is_empty(), reader.moved);
         readers.min_by_key(key).map(|(number, _)| *number)
     }
 
-    /// Who has to go as tenants, or operators, hold more than this together.
+    /// The reader to cut off if all tenants, or all operators, together hold more than `max_bytes`.
     fn over(&self, is_tenant: bool, max_bytes: usize) -> Option<u64> {
         let readers =
             self.readers.values().filter(|reader| reader.who.tenant.is_some() == is_tenant);
@@ -288,7 +288,7 @@ impl Stream for Reading {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut state = self.readers.state();
         let State { moves, readers, .. } = &mut *state;
-        // It is not whole, and its reader has to know that.
+        // The page was cut off, and its reader has to know that it is not whole.
         let Some(reader) = readers.get_mut(&self.number) else {
             return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
         };
@@ -315,7 +315,7 @@ impl Drop for Reading {
 
 impl Drop for Making {
     fn drop(&mut self) {
-        // One that ends before its page is whole leaves a reader that would wait for ever.
+        // If the page is not whole, its reader would wait for ever.
         let readers = &self.scrapes.readers;
         let whole = readers.state().readers.get(&self.number).is_none_or(|reader| reader.is_whole);
         if !whole {

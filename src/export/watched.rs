@@ -1,4 +1,4 @@
-//! What watching an agent shows, as families: one list of what each says, and of whom.
+//! The families of what is found by watching an agent: one list, with help texts and how samples are read.
 
 use super::families::{Family, Kind, family};
 use crate::engine::agent_update::AgentUpdate;
@@ -6,14 +6,14 @@ use crate::engine::math::ratio;
 use crate::engine::predict::Learned;
 use crate::engine::view::{DropFoundView, DropView};
 
-/// A family, and how its samples are read.
+/// A family, and the function that reads its samples.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) family: Family,
     pub(super) of: Samples,
 }
 
-/// Tells the labels of each sample of an agent, and its value.
+/// Calls back with the labels and the value of each sample of an agent.
 type Samples = fn(&AgentUpdate, &mut dyn FnMut(&[&str], f64));
 
 const fn gauge(
@@ -29,7 +29,7 @@ const fn full(Watched { family, of }: Watched) -> Watched {
     Watched { family: family.in_full(), of }
 }
 
-/// All of them, in the order of the page. Streams are those of `engine/drops/stream.rs`.
+/// All families of watched agents, in the order of the page. Streams are those of `engine/drops/stream.rs`.
 pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_drop",
@@ -208,12 +208,12 @@ pub(super) const WATCHED: &[Watched] = &[
     ),
 ];
 
-/// What is learned of an agent of which some outcome is known.
+/// What is learned about an agent, if the outcome of some session is known.
 fn learned(update: &AgentUpdate) -> impl Iterator<Item = &Learned> {
     (!update.known_runs.is_empty()).then(|| update.learned()).into_iter()
 }
 
-/// Each stream that drops, or may.
+/// Calls `tell` with each stream that drops or may drop.
 fn found(update: &AgentUpdate, mut tell: impl FnMut(&DropView, &DropFoundView)) {
     let on = update.view.drops.iter().filter(|drop| is_on(drop));
     on.filter_map(|drop| Some((drop, drop.drop.as_ref()?)))

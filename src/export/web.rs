@@ -1,4 +1,4 @@
-//! The page: files of `web/`, in the binary as they are. No build step, and nothing from elsewhere.
+//! The page: the files of `web/`, which are in the binary as they are. There is no build step, and nothing is loaded from elsewhere.
 
 use axum::Router;
 use axum::http::header;
@@ -8,7 +8,7 @@ use axum::routing::get;
 use super::http::Exporter;
 use super::query::Query;
 
-/// A file, its path and its type.
+/// A file of the page, with its path and its content type.
 struct Asset {
     path: &'static str,
     content_type: &'static str,

@@ -1,8 +1,8 @@
 //! One budget of bytes for all requests in flight, whatever transport they came over.
 //!
 //! A request takes room for its body while it is read, then for what decoding it allocates, and gives all of it back
-//! when its batch has been applied. Who waits for room waits before it has any (see [`super::entrance`]); here nobody waits, so
-//! nothing can deadlock: a request that finds none is answered at once, and its sender comes back.
+//! when its batch has been applied. Requests wait in [`super::entrance`]; here none waits, so nothing can deadlock: a request
+//! that finds no room is answered at once, and its sender comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::{Overloaded, Refusal};
 #[derive(Clone, Debug)]
 pub struct Admission {
     max_bytes: usize,
-    // Invariant: at most `max_bytes`, and the sum of what the permits hold.
+    // Invariant: the sum of what the permits hold; at most `max_bytes`.
     taken_bytes: Arc<AtomicUsize>,
 }
 
@@ -34,7 +34,7 @@ pub enum NoRoom {
     Yet(Overloaded),
 }
 
-/// When a sender that found no room is asked to come back: requests in flight last less.
+/// The time after which a sender that found no room is asked to come back; requests in flight take less.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Admission {
@@ -59,7 +59,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Fails, and keeps what it has, if that is more than the whole budget or more than what is left of it.
+    /// Fails, and keeps what the permit has, if that is more than the whole budget or more than what is left of it.
     pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let max = self.admission.max_bytes;
         let wanted = self.bytes.saturating_add(bytes);

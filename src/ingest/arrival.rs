@@ -1,4 +1,4 @@
-//! A body on its way: how fast it has to come, and what all of those may hold that come slowly.
+//! A body on its way: how fast it has to come, and how much all larger bodies on their way may hold.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -19,14 +19,14 @@ use super::peer::Peer;
 use super::status::Failure;
 use crate::access::Identity;
 
-/// Who sends a request, and over what.
+/// The sender of a request, and the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Source {
     pub(super) whose: Whose,
     peer: Arc<Peer>,
 }
 
-/// The least that has to come, time after time.
+/// The least bytes that have to come in each window of time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     window: Duration,
@@ -43,11 +43,11 @@ pub(super) struct Arrival<'b> {
     whose: Whose,
 }
 
-/// Looks whether a pace is kept.
+/// Checks whether a pace is kept.
 struct Watch {
     pace: Pace,
     came_bytes: usize,
-    // Set while something is waited for.
+    // Set since the body was first waited for.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -66,16 +66,16 @@ struct OpenBodies {
     bodies: BTreeMap<u64, OpenBody>,
 }
 
-/// What a larger body holds.
+/// The bytes that a larger body holds.
 #[derive(Debug)]
 struct OpenBody {
     whose: Whose,
     bytes: usize,
-    // Its other end is told when this goes.
+    // When this is dropped, the receiver in `Large` learns that the body is displaced.
     _displaced: oneshot::Sender<()>,
 }
 
-/// A larger body's share, until it is dropped.
+/// A larger body's share, which is given back when this is dropped.
 #[derive(Debug)]
 struct Large {
     arrivals: Arc<Arrivals>,
@@ -83,14 +83,14 @@ struct Large {
     displaced: oneshot::Receiver<()>,
 }
 
-/// The time over which a body has to keep its pace, and after which it is first looked at.
+/// The time over which a body has to keep its pace, and after which the pace is first checked.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// The pace that keeps a place: a body that comes slower is no reason for others to wait.
+/// The pace at which a body keeps its place: others should not wait for a slower one.
 const HURRY: Pace = Pace { window: Duration::from_millis(100), least_bytes: 64 << 10 };
 
 impl Source {
-    /// Who sent a request with these extensions.
+    /// The source of a request with these extensions.
     pub(super) fn of(extensions: &Extensions) -> Self {
         let identity = extensions.get::<Identity>();
         let tenant = identity.map(|identity| identity.tenant.as_ref().unwrap_or(&identity.name));
@@ -101,7 +101,7 @@ impl Source {
 }
 
 impl Pace {
-    /// So many bytes a second, over five seconds or, if that is shorter, over the time in which anything at all has to come.
+    /// A pace of `bytes_per_second`, over five seconds or, if that is shorter, over `patience`.
     pub(super) fn new(bytes_per_second: usize, patience: Duration) -> Self {
         let window = patience.min(WINDOW);
         let millis = usize::try_from(window.as_millis()).unwrap_or(usize::MAX);
@@ -111,14 +111,14 @@ impl Pace {
 }
 
 impl<'b> Arrival<'b> {
-    /// A body of which nothing came yet.
+    /// The arrival of a body of which nothing has been read yet.
     pub(super) fn new(body: &'b mut Body, source: &Source, pace: Pace) -> Self {
         let Source { whose, peer } = source.clone();
         let (pace, hurry) = (Watch::new(pace), Watch::new(HURRY));
         Self { body, pace, hurry, large: None, peer, whose }
     }
 
-    /// What comes next of it; `None` when it is whole. A body that comes slowly loses its place and goes on without.
+    /// Waits for the next bytes of the body; `None` when it is whole. A body that comes slowly loses its place and goes on without.
     pub(super) async fn next(
         &mut self,
         place: &mut Option<Turn>,
@@ -151,7 +151,7 @@ impl<'b> Arrival<'b> {
         .await
     }
 
-    /// From here on it is one of the larger ones. While it waited for its place, it was not its fault that nothing came.
+    /// Counts the body among the larger ones. Its pace begins anew, as it was not read while it waited for its place.
     pub(super) fn goes_on(
         &mut self,
         came_bytes: usize,
@@ -179,7 +179,7 @@ impl Watch {
         Self { pace, came_bytes: 0, timer: None }
     }
 
-    /// Whether less came than had to, while nothing more is there.
+    /// Whether less came in a window than the pace demands; called while nothing more is there.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         let window = self.pace.window;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(window)));
@@ -188,7 +188,7 @@ impl Watch {
                 return true;
             }
             self.came_bytes = 0;
-            // From now on, however late this is: what comes meanwhile is what counts.
+            // The next window begins at this moment, however late the timer is noticed.
             timer.as_mut().set(sleep(window));
         }
         false
@@ -196,7 +196,7 @@ impl Watch {
 }
 
 impl Arrivals {
-    /// Room for so many bytes.
+    /// Room of `max_bytes` for larger bodies.
     pub(super) fn new(max_bytes: usize) -> Arc<Self> {
         Arc::new(Self { max_bytes, held: Mutex::default() })
     }
@@ -241,7 +241,7 @@ impl OpenBodies {
 }
 
 impl Large {
-    /// Takes room for more; where there is none, the one goes that takes most, and that may be this one.
+    /// Takes room for more bytes; where there is none, the largest body of whoever holds most is displaced, which may be this one.
     fn grow(&self, bytes: usize) -> Result<(), Failure> {
         let mut held = self.arrivals.held();
         let share = held.bodies.get_mut(&self.number).ok_or(Failure::Displaced)?;

@@ -1,4 +1,4 @@
-//! The one place where decoded spans and records become the engine's, whatever they were encoded as.
+//! The one place where decoded spans and records become the engine's, whatever their encoding.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -64,12 +64,12 @@ impl<'a> Builder<'a> {
         Self { conventions, repair, tenant, resource: Arc::default(), names, batch }
     }
 
-    /// Makes room for what the pre-scan has counted.
+    /// Reserves room for the spans that the pre-scan has counted.
     pub(super) fn expect(&mut self, spans: u64) {
         self.batch.spans.reserve(usize::try_from(spans).unwrap_or(0));
     }
 
-    /// What follows is of this resource; returns whether nothing had to be mended of it.
+    /// Sets the resource of what follows; returns whether nothing in it had to be mended.
     pub(super) fn resource(&mut self, attributes: RawAttributes<'_>) -> bool {
         let (resource, mended) =
             self.conventions.resource(&RawResource { attributes }, self.tenant);
@@ -79,12 +79,12 @@ impl<'a> Builder<'a> {
         is_sound
     }
 
-    /// The resource is to be known by its bytes when it comes again.
+    /// Remembers the current resource by its bytes.
     pub(super) fn keep_resource(&mut self, sent: &[u8]) {
         self.names.keep_resource(sent, &self.resource);
     }
 
-    /// What follows is of the resource of these bytes, if it is known; returns whether it is.
+    /// Sets the resource of what follows to the one of these bytes, if it is known; returns whether it is.
     pub(super) fn known_resource(&mut self, sent: &[u8]) -> bool {
         let Some(resource) = self.names.resource(sent, self.tenant) else { return false };
         self.resource = Arc::clone(resource);
@@ -96,7 +96,7 @@ impl<'a> Builder<'a> {
         self.conventions.scope(raw)
     }
 
-    /// Builds a span by its plan, and returns whether it has one.
+    /// Builds a span by its plan; returns whether it has one and valid ids.
     pub(super) fn planned(
         &mut self,
         frame: &Frame<'_>,
@@ -116,8 +116,8 @@ impl<'a> Builder<'a> {
         true
     }
 
-    /// Builds a span, and a plan for others like it if there is an outline of it; returns the list of its attributes, empty, to
-    /// be used again.
+    /// Builds a span, and a plan for similar spans if it has an outline; returns the list of its attributes, emptied, to be used
+    /// again.
     pub(super) fn span<'s>(
         &mut self,
         sent: EncodedSpan<'s>,
@@ -189,14 +189,14 @@ impl<'a> Builder<'a> {
         self.unused(reading.unused);
     }
 
-    /// A span or record that is not even one.
+    /// Rejects a span or record that cannot even be read.
     pub(super) fn reject(&mut self, why: &'static str, logs: bool) {
         let tally = &mut self.batch.tally;
         *(if logs { &mut tally.logs } else { &mut tally.spans }) += 1;
         rejected(tally, why);
     }
 
-    /// Takes a report of our own API, or notes what is wrong with it.
+    /// Adds a report of our own API, or notes why it is rejected.
     pub(super) fn report(
         &mut self,
         index: usize,
@@ -229,7 +229,7 @@ impl<'a> Builder<'a> {
         self.batch
     }
 
-    /// They are whose who sent them, whatever they are about.
+    /// Adds reports, which belong to the tenant of the sender, whatever they are about.
     fn reports(&mut self, reports: Vec<Report>) {
         let tenant = self.tenant;
         let owned = |report| Report { tenant: tenant.cloned(), ..report };
@@ -249,7 +249,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The status of a code, which is the low half of a number; unknown codes say nothing.
+/// The status of a code, by the low half of its number; that of unknown codes is unset.
 pub(super) fn status(code: u64) -> Status {
     match low32(code) {
         1 => Status::Ok,
@@ -258,13 +258,13 @@ pub(super) fn status(code: u64) -> Status {
     }
 }
 
-/// The low half, as protobuf reads 32-bit numbers.
+/// The low half of a number, as protobuf reads 32-bit numbers.
 pub(super) fn low32(number: u64) -> u32 {
     let [.., a, b, c, d] = number.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Whether a span's parent is of another process, by the flags that say so; `None`: they do not.
+/// Whether a span's parent is of another process, by the span's flags; `None` if they do not say.
 fn remote_parent(flags: u32) -> Option<bool> {
     const KNOWN: u32 = 0x100;
     const REMOTE: u32 = 0x200;

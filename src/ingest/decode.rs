@@ -1,4 +1,4 @@
-//! From bytes to a [`Batch`]: one path for all transports.
+//! Decodes bytes to a [`Batch`]: one path for all transports.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,11 +45,11 @@ pub struct Decoder {
     limits: IngestLimits,
     conventions: Arc<Conventions>,
     plans: bool,
-    // What came again and again in earlier requests: as many as were ever decoded at once.
+    // Names that recurred in earlier requests: one set for each request that was ever decoded at the same time.
     names: Arc<Mutex<Vec<Names>>>,
 }
 
-/// A request that is within the limits but not decoded yet; its body is owned, or borrowed from where it lies.
+/// A request that is within the limits but not decoded yet; its body is owned or borrowed.
 #[derive(Debug)]
 pub struct Prepared<B = Bytes> {
     signal: Signal,
@@ -80,7 +80,7 @@ impl Decoder {
         Self { limits, conventions, plans: true, names: Arc::default() }
     }
 
-    /// The same, which reads every span the long way: what plans are held against.
+    /// The same decoder without plans: it reads every span in full, which plans are compared with.
     #[must_use]
     pub fn without_plans(self) -> Self {
         Self { plans: false, names: Arc::default(), ..self }
@@ -91,11 +91,11 @@ impl Decoder {
         &self.limits
     }
 
-    /// Undoes the compression and looks at what is inside, within the limits and before anything is decoded.
+    /// Inflates a request and scans it, within the limits and before anything is decoded.
     ///
     /// # Errors
     ///
-    /// Refuses what is over a limit, and what is not what it says it is.
+    /// Refuses a request that is over a limit, and one that is malformed.
     pub fn prepare(
         &self,
         signal: Signal,
@@ -110,7 +110,7 @@ impl Decoder {
         )
     }
 
-    /// Looks at what is inside an uncompressed request, where it lies.
+    /// Scans an uncompressed request, where it lies.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// Refuses what is malformed as a whole.
+    /// Refuses a request that is malformed as a whole.
     pub fn decode<B: AsRef<[u8]>>(
         &self,
         prepared: Prepared<B>,
@@ -189,7 +189,7 @@ impl Decoder {
 }
 
 impl<B> Prepared<B> {
-    /// What decoding allocates, at most, in bytes: what admission counts.
+    /// The most that decoding allocates, in bytes, which admission counts.
     pub fn estimated_bytes(&self) -> usize {
         self.scan.estimated_bytes
     }

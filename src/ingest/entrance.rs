@@ -1,16 +1,16 @@
 //! Where requests wait for room.
 //!
-//! A body that comes in small is read as it comes, and then waits for its turn: for room to be decoded and applied in. A turn is
-//! as large as the request is thought to become by what came, and all turns together are an eighth of the budget, so that
-//! whoever has one finds room in it.
+//! A small body is read as it comes, and then waits for its turn: for room to be decoded and applied in. A turn is as large as
+//! the request is expected to become, judged by the bytes of its body, and all turns together are an eighth of the budget, so that
+//! a request with a turn finds room in the budget.
 //!
-//! A body that is read and refused then has cost the sender's time and ours for nothing. So the rest of a larger one is read
-//! when turns are given out again and bodies are not read at too many places; what it has not sent yet stays with it meanwhile, as
-//! the windows of HTTP/2 and TCP hold it back. Who has such a place keeps it until it has its turn, or loses it when its bytes come
-//! slowly. What was only announced counts for nothing.
+//! A body that is read and then refused has cost the sender's time and ours for nothing. So the rest of a larger body is read only
+//! once turns are given out again and a place is free, which bounds how many are read at a time; until then the rest stays with its
+//! sender, held back by the windows of HTTP/2 and TCP. A body keeps its place until it has its turn, or loses it when its bytes come
+//! slowly.
 //!
-//! Room is shared fairly ([`super::fair`]). Who has a turn waits for nothing, who has a place waits for a turn alone, and whoever
-//! waits does so for a short time, so nothing can deadlock.
+//! Room is shared fairly ([`super::fair`]). A request with a turn waits for nothing, one with a place only for a turn, and each
+//! wait is short, so nothing can deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,32 +28,32 @@ pub(super) struct Entrance {
     turns: Arc<Fair>,
     places: Arc<Fair>,
     max_wait: Duration,
-    /// What bodies of each compression came to, in sixteenths of their bytes.
+    /// The decoded size of plain and of compressed bodies, in sixteenths of the bytes of the body.
     plain: AtomicUsize,
     compressed: AtomicUsize,
 }
 
-/// What turns are counted in.
+/// The bytes of one unit of turns and places.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// The share of the budget that requests with a turn are thought to take.
+/// The divisor of the budget that gives the room of all turns.
 const SHARE: usize = 8;
 
-/// The share of the budget for each that waits: more than what HTTP/2 takes in for it.
+/// The part of the budget for each waiting request: more than HTTP/2 takes in for it.
 const WAITING_BYTES: usize = 1 << 20;
 
-/// At least so many may wait.
+/// The number of requests that may always wait.
 const MIN_WAITING: usize = 16;
 
-/// A body takes no more than this of the places, however long it may become.
+/// The most bytes of places that a body takes, however long it may become.
 const MAX_PLACE_BYTES: usize = 4 << 20;
 
-/// What is thought of bodies before any came, in sixteenths.
+/// The decoded size that is assumed before any body came, in sixteenths of its bytes.
 const PLAIN: usize = 4 * 16;
 const COMPRESSED: usize = 40 * 16;
 
 impl Entrance {
-    /// The way to a budget of `max_bytes`, for which a request waits for `max_wait`.
+    /// The entrance to a budget of `max_bytes`, for which a request waits for `max_wait` at most.
     pub(super) fn new(max_bytes: usize, max_wait: Duration) -> Self {
         let all = units(max_bytes / SHARE);
         let max_waiting = (max_bytes / WAITING_BYTES).max(MIN_WAITING);
@@ -66,22 +66,22 @@ impl Entrance {
         }
     }
 
-    /// What all turns come to.
+    /// The bytes of all turns together.
     pub(super) fn all_bytes(&self) -> usize {
         usize::try_from(self.turns.all()).unwrap_or(usize::MAX).saturating_mul(UNIT_BYTES)
     }
 
-    /// How many wait.
+    /// The number of requests that wait for a turn or a place.
     pub(super) fn waiting(&self) -> usize {
         self.turns.waiting() + self.places.waiting()
     }
 
-    /// How long a request waits.
+    /// The longest time that a request waits.
     pub(super) fn max_wait(&self) -> Duration {
         self.max_wait
     }
 
-    /// A turn for a body that came to so many bytes.
+    /// Waits for a turn for a body of `bytes`.
     pub(super) async fn turn(
         &self,
         whose: &Whose,
@@ -93,7 +93,8 @@ impl Entrance {
         self.turns.enter(whose, units(bytes.saturating_mul(known) / 16), max_wait).await
     }
 
-    /// A place for a larger body, of which so many bytes are still to come; it waits in the line for turns first.
+    /// Waits for a place for a larger body, of which `bytes` are still to come; first in the line for turns. Also returns whether it
+    /// waited.
     pub(super) async fn place(&self, whose: &Whose, bytes: usize) -> Option<(Turn, bool)> {
         let place = async {
             let (turn, queued) = entered(self.turns.enter(whose, 1, self.max_wait).await)?;
@@ -105,11 +106,11 @@ impl Entrance {
         timeout(self.max_wait, place).await.unwrap_or_default()
     }
 
-    /// A body of so many bytes came to so many in all.
+    /// Notes that a body of `bytes` took `all` bytes with what it was decoded to.
     pub(super) fn came_to(&self, compression: Compression, bytes: usize, all: usize) {
         let found = (all.saturating_mul(16) / bytes.max(1)).min(MAX_SIXTEENTHS);
         let known = self.sixteenths(compression);
-        // One that is lost to another request at the same time is no loss.
+        // An update that is lost to a concurrent one does no harm.
         let old = known.load(Ordering::Relaxed);
         let new = (7 * old + found) / 8;
         if new != old {
@@ -125,10 +126,10 @@ impl Entrance {
     }
 }
 
-/// More than this no compression of telemetry comes to.
+/// The greatest ratio that is believed: no compression of telemetry gets beyond it.
 const MAX_SIXTEENTHS: usize = 1_000 * 16;
 
-/// A turn and whether it was waited for; `None` where there was none.
+/// The turn and whether it was waited for; `None` if the request was turned away.
 pub(super) fn entered(entered: Entered) -> Option<(Turn, bool)> {
     match entered {
         Entered::AtOnce(turn) => Some((turn, false)),

@@ -1,9 +1,11 @@
 //! Room that is shared fairly by those who wait for it.
 //!
-//! What comes free goes to whom it was given least of, first among tenants, then among the connections of that tenant, then in
-//! the order of asking. What that one needs is waited for, so whoever asks for much gets it, too. Who waits holds nothing of it.
+//! Free room goes to the waiting tenant that was given least, then to the connection of that tenant that was given least, then in
+//! the order of asking. Nobody else gets room before there is enough for that one, so large requests are served, too. Waiting takes
+//! no room.
 //!
-//! Only those who wait are compared: one who waits anew begins where the others stand, whatever it had before.
+//! Only those who wait are compared: a tenant or connection that begins to wait starts level with the one that was given least,
+//! whatever it had before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +17,9 @@ use tokio::time::timeout;
 /// Whose request it is.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Whose {
-    /// The tenant, or who else it is by name.
+    /// The tenant, else the name of the sender.
     pub(super) tenant: Arc<str>,
-    /// The connection.
+    /// The number of the connection.
     pub(super) connection: u64,
 }
 
@@ -36,29 +38,29 @@ pub(super) struct Turn {
     units: u32,
 }
 
-/// How somebody came by a turn.
+/// The outcome of asking for a turn.
 #[derive(Debug)]
 pub(super) enum Entered {
-    /// At once.
+    /// There was room at once.
     AtOnce(Turn),
-    /// It waited.
+    /// There was room after a wait.
     Waited(Turn),
-    /// Its time was over, or too many waited.
+    /// There was no room in time, or too many waited.
     TurnedAway,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    // Invariant: what is free and what turns hold is all.
+    // Invariant: free units and those of turns add up to `all`.
     free: u32,
-    // Invariant: as many as stand in lines; at most `max_waiting`.
+    // Invariant: the number of waiters in all lines; at most `max_waiting`.
     waiting: usize,
     asked: u64,
-    // Invariant: no tenant without a line, no line that is empty.
+    // Invariant: every tenant has a line, and no line is empty.
     tenants: BTreeMap<Arc<str>, Tenant>,
 }
 
-/// A tenant of whom somebody waits.
+/// A tenant with waiting requests.
 #[derive(Debug, Default)]
 struct Tenant {
     given: u64,
@@ -66,7 +68,7 @@ struct Tenant {
     lines: BTreeMap<u64, Line>,
 }
 
-/// Those who wait of one connection.
+/// The waiting requests of one connection.
 #[derive(Debug, Default)]
 struct Line {
     given: u64,
@@ -80,7 +82,7 @@ struct Waiter {
     granted: oneshot::Sender<Turn>,
 }
 
-/// Takes one that waits out of its line when dropped.
+/// A place in a line, which is left when this is dropped.
 struct Place<'r> {
     room: &'r Arc<Fair>,
     whose: &'r Whose,
@@ -88,23 +90,23 @@ struct Place<'r> {
 }
 
 impl Fair {
-    /// So many units, for which so many may wait.
+    /// Room of `all` units, for which `max_waiting` requests may wait.
     pub(super) fn new(all: u32, max_waiting: usize) -> Arc<Self> {
         let state = Mutex::new(State { free: all, ..State::default() });
         Arc::new(Self { all, max_waiting, state })
     }
 
-    /// All units.
+    /// The number of units, free or not.
     pub(super) fn all(&self) -> u32 {
         self.all
     }
 
-    /// How many wait.
+    /// The number of waiting requests.
     pub(super) fn waiting(&self) -> usize {
         self.state().waiting
     }
 
-    /// So many units, or all if that is less, within `max_wait`.
+    /// Takes `units`, or all if that is less; waits for `max_wait` at most.
     pub(super) async fn enter(
         self: &Arc<Self>,
         whose: &Whose,
@@ -120,7 +122,7 @@ impl Fair {
             }
             let (granted, turn) = oneshot::channel();
             let number = state.stand(whose, units, granted);
-            // Who is displaced finds its sender gone.
+            // A displaced waiter sees that its sender is dropped.
             if state.waiting > self.max_waiting {
                 state.displace();
             }
@@ -138,19 +140,19 @@ impl Fair {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives what is free to those whose turn it is.
+    /// Gives free units to those whose turn it is.
     fn give(self: &Arc<Self>) {
         loop {
             let next = self.state().next();
             let Some(Waiter { units, granted, .. }) = next else { return };
-            // One that went away meanwhile gives it back at once.
+            // If the waiter went away meanwhile, the turn is dropped and gives its units back.
             drop(granted.send(Turn { room: Arc::clone(self), units }));
         }
     }
 }
 
 impl State {
-    /// The last in its line; its number.
+    /// Adds a waiter to the end of its line; returns its number.
     fn stand(&mut self, whose: &Whose, units: u32, granted: oneshot::Sender<Turn>) -> u64 {
         self.asked += 1;
         self.waiting += 1;
@@ -170,7 +172,7 @@ impl State {
         number
     }
 
-    /// The one whose turn it is, if there is room for it; the room is taken then.
+    /// Takes out the waiter whose turn it is, with its units, if enough are free.
     fn next(&mut self) -> Option<Waiter> {
         let (name, tenant) = self.tenants.iter_mut().min_by_key(|(_, tenant)| tenant.given)?;
         let (connection, line) = tenant
@@ -185,7 +187,7 @@ impl State {
         self.take(&whose, |_| Some(0))
     }
 
-    /// Turns away the last one of whom most wait.
+    /// Turns away the last waiter in the longest line of the tenant with most waiters.
     fn displace(&mut self) {
         let most = self.tenants.iter().max_by_key(|(_, tenant)| tenant.waiting);
         let line = most.and_then(|(name, tenant)| {
@@ -197,7 +199,7 @@ impl State {
         }
     }
 
-    /// Takes one out of a line, by its position.
+    /// Takes a waiter out of a line, by its position.
     fn take(
         &mut self,
         whose: &Whose,
@@ -231,7 +233,7 @@ impl Drop for Place<'_> {
             waiters.iter().position(|waiter| waiter.number == self.number)
         };
         let left = self.room.state().take(self.whose, of).is_some();
-        // Whoever came after one that needed much may fit.
+        // A waiter behind it may need less.
         if left {
             self.room.give();
         }

@@ -13,7 +13,7 @@ use super::{Batch, Compression, Encoding, Refusal, Signal};
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system will not give it.
+    /// The system does not let us read it.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file or folder.
@@ -21,7 +21,7 @@ pub enum FileError {
         /// What the system said.
         source: io::Error,
     },
-    /// Its name does not tell what it is.
+    /// Its name does not tell how it is written.
     #[error("cannot tell what {} holds: {hint}", path.display())]
     Unknown {
         /// The file.
@@ -41,11 +41,11 @@ pub enum FileError {
     },
 }
 
-/// The recordings under some paths, in order: a file as it is, of a folder every recording in it.
+/// The recordings under some paths, in order: a file itself, and every recording in a folder.
 ///
 /// # Errors
 ///
-/// Fails if a path cannot be read, or a file named directly is no recording.
+/// Fails if a path cannot be read.
 pub fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FileError> {
     let mut files = Vec::new();
     for path in paths {
@@ -75,7 +75,7 @@ pub fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FileError> {
 ///
 /// # Errors
 ///
-/// Fails if it cannot be read, or holds something else than its name says.
+/// Fails if the file cannot be read, is no recording by its name, or holds something else than its name says.
 pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
     let hint = "use a name that ends in .pb (with `traces` or `logs` in it), .json or .jsonl, and .gz or .zst after it";
     let unknown = || FileError::Unknown { path: path.to_owned(), hint };
@@ -98,11 +98,11 @@ pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
         text = request.into();
     }
     let mut batches = Vec::new();
-    // One document, or one a line.
+    // The text is one document, or has one in each line.
     let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
     let first = lines.iter().find(|line| !line.iter().all(u8::is_ascii_whitespace));
     let whole = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
-    // What has to be mended is none as it is; then the first line tells.
+    // A document that has to be mended does not parse as it is; then the first line tells which of the two it is.
     if whole || first.is_some_and(|line| !super::json::is_nearly(line)) {
         lines = vec![&text[..]];
     }
@@ -119,7 +119,7 @@ pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
     Ok(batches)
 }
 
-/// How a file is written, by its name; `None` if it is no recording.
+/// Encoding, compression and signal of a file by its name; `None` if it is no recording.
 fn recording(path: &Path) -> Option<(Encoding, Compression, Option<Signal>)> {
     let name = path.file_name()?.to_str()?;
     let (name, compression) = match name.rsplit_once('.') {
@@ -139,7 +139,7 @@ fn recording(path: &Path) -> Option<(Encoding, Compression, Option<Signal>)> {
     }
 }
 
-/// What a JSON request holds, by the names in it.
+/// The signals of a JSON request, by the names in it.
 fn signals(line: &[u8]) -> Vec<Signal> {
     let text = String::from_utf8_lossy(line);
     let has = |names: [&str; 2]| names.iter().any(|name| text.contains(name));

@@ -61,14 +61,14 @@ async fn answer<S: Sink>(
 ) -> Response {
     let (head, mut body) = request.into_parts();
     if let Err(failure) = protocol(&head.method, head.version, &head.headers) {
-        // Whoever sent this speaks plain HTTP and would not understand a gRPC status.
+        // The sender speaks plain HTTP and would not understand a gRPC status.
         receiver.note(&failure);
         if head.version < Version::HTTP_2 {
             receiver.discard(&mut body, &Source::of(&head.extensions)).await;
         }
         return (failure.status(), failure.grpc().message().to_owned()).into_response();
     }
-    // Held once, however it is waited for.
+    // Pinned once, so that both ways to wait below share the future.
     let exported = pin!(export(&receiver, signal, &head, &mut body));
     let result = match deadline(&head.headers) {
         Some(wait) => timeout(wait, exported).await.unwrap_or(Err(Failure::Deadline)),
@@ -153,7 +153,7 @@ fn compression(headers: &HeaderMap) -> Option<Compression> {
         .map_or(Some(Compression::None), |name| Compression::named(name.to_str().ok()?))
 }
 
-/// How long the sender waits: up to eight digits and a unit. What is none of that says nothing.
+/// How long the sender waits: up to eight digits and a unit; `None` for anything else.
 fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -170,7 +170,7 @@ fn deadline(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// A frame with the message, and a trailer that says it went well.
+/// A successful answer: a frame with the message, and a trailer with status 0.
 fn answered(message: &[u8]) -> Response {
     let mut frame = BytesMut::with_capacity(PREFIX_BYTES + message.len());
     frame.put_u8(0);

@@ -29,7 +29,7 @@ pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
     router.fallback(move |request| answer(receiver, None, request))
 }
 
-/// Routes what our own API is told to a receiver: reports, and that a level is usual or something was deployed, which travel as reports.
+/// Routes the reports of our own API to a receiver, and requests to accept a level or about a deployment, which travel as reports.
 pub fn reports<S: Sink>(receiver: &Receiver<S>) -> Router {
     let mut router = Router::new();
     for (path, take) in [
@@ -43,14 +43,14 @@ pub fn reports<S: Sink>(receiver: &Receiver<S>) -> Router {
     router
 }
 
-/// What one thing is called, and what makes a request of reports of it, or says what is wrong.
+/// The name of a kind of request, and the function that turns its body into a request of reports, or says what is wrong with it.
 type Said = (&'static str, fn(&[u8]) -> Result<Bytes, String>);
 
-/// What comes at a path.
+/// The kind of request at a path.
 #[derive(Clone, Copy)]
 enum Take {
     Signal(Signal),
-    /// One thing in JSON, which travels as a report.
+    /// One object in JSON, which travels as a report.
     Said(Said),
 }
 
@@ -77,7 +77,7 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
         Ok(message) => status::response(StatusCode::OK, encoding, message),
         Err(failure) => {
             receiver.note(&failure);
-            // HTTP/2 can end one stream; HTTP/1 has to end the connection. Who waits for "100 Continue" sends nothing.
+            // HTTP/2 can end one stream; HTTP/1 has to end the connection. A sender that waits for "100 Continue" sends no body.
             let sending = head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT);
             if sending && failure.leaves_a_body() {
                 receiver.discard(&mut body, &source).await;
@@ -140,7 +140,7 @@ fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     }
 }
 
-/// The compression of the body; several in a row are none of ours.
+/// The compression of the body; `None` for unknown ones, and for several in a row.
 fn compression(headers: &HeaderMap) -> Option<Compression> {
     let mut named = headers.get_all(CONTENT_ENCODING).iter();
     let Some(first) = named.next() else { return Some(Compression::None) };

@@ -11,20 +11,20 @@ use super::{Compression, Refusal};
 /// The checksum and the size at the end of a gzip member.
 const TRAILER_BYTES: usize = 8;
 
-/// Deflate cannot do better than about 1,032 to 1.
+/// A bound for the ratio of deflate, which cannot do better than about 1,032 to 1.
 const MAX_DEFLATE_RATIO: usize = 1_040;
 
-/// What compression usually saves, for a first guess at the size.
+/// The usual ratio of compression, for a first guess at the size.
 const USUAL_RATIO: usize = 8;
 
-/// Windows beyond this are refused: 8 MiB, what the format asks every decoder to support.
+/// The largest window that is accepted, as a power of two: 8 MiB, which the format asks every decoder to support.
 const MAX_WINDOW_LOG: u32 = 23;
 
 /// Inflates a body to at most `max` bytes.
 ///
 /// # Errors
 ///
-/// Refuses what inflates to more, and what is not compressed as it says.
+/// Refuses a body that inflates to more, and one that is not compressed as stated.
 pub(super) fn inflate(compression: Compression, body: Bytes, max: usize) -> Result<Bytes, Refusal> {
     let inflated = match compression {
         Compression::None => body,
@@ -35,7 +35,7 @@ pub(super) fn inflate(compression: Compression, body: Bytes, max: usize) -> Resu
 }
 
 fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
-    // The last four bytes are the sender's word for the size of the last member: a hint, no more.
+    // The last four bytes state the size of the last member, by the sender: a hint, no more.
     let (rest, trailer) =
         body.split_last_chunk::<TRAILER_BYTES>().ok_or_else(|| malformed("gzip", "truncated"))?;
     let [.., a, b, c, d] = *trailer;
@@ -48,7 +48,7 @@ fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
         match decompressor.gzip_decompress(body, &mut inflated) {
             Ok(length) => {
                 inflated.truncate(length);
-                // It reads the first member alone. That is all if its trailer ends the body, and stands nowhere else.
+                // Only the first member was read. It is the only one if its trailer ends the body and occurs nowhere else.
                 let whole =
                     trailer_of(&inflated) == *trailer && memmem::find(rest, trailer).is_none();
                 return if whole { Ok(inflated) } else { members(body, max) };

@@ -1,8 +1,8 @@
 //! OTLP JSON, read leniently: null is absent, numbers may be strings, ids are hex in any case, enums are numbers or
-//! names, names are camel or snake case, what is unknown is ignored, and what is of another type is as if it were not there.
+//! names, names are camel or snake case, unknown fields are ignored, and fields of another type count as absent.
 //!
-//! What JSON cannot say (half an emoji, a number that no float holds) is mended, once the strict reader has refused it; of
-//! equal names the last holds.
+//! What JSON cannot express (half an emoji, a number that no float holds) is mended, once the strict reader has refused it. Of
+//! equal names the last one is read.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -24,14 +24,14 @@ use crate::engine::convention::mend::{self, Mended, Numbers, Rules};
 use crate::engine::convention::{RawAttributes, RawScope, RawValue, Scope};
 use crate::engine::span::Status;
 
-/// What one JSON value costs decoded, in bytes: itself and its place in a list or an ordered map.
+/// The bytes of one decoded JSON value: itself and its place in a list or an ordered map.
 const VALUE_BYTES: usize = 160;
 
-/// JSON levels that OTLP itself needs, and that one value inside another adds.
+/// Levels of JSON that OTLP itself needs, and that each level of nested values adds.
 const OUTER_LEVELS: usize = 16;
 const LEVELS_PER_VALUE: usize = 4;
 
-/// Bytes as protobuf's JSON has them: either alphabet, with or without the padding.
+/// The decoders for bytes in protobuf's JSON: either alphabet, with or without the padding.
 const BASE64: [GeneralPurpose; 2] = {
     let lenient = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
@@ -39,7 +39,7 @@ const BASE64: [GeneralPurpose; 2] = {
     [GeneralPurpose::new(&STANDARD, lenient), GeneralPurpose::new(&URL_SAFE, lenient)]
 };
 
-/// Numbers as protobuf's JSON names those that JSON has no word for.
+/// The names that protobuf's JSON has for numbers that JSON cannot express.
 const NAMED: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
 
 /// Estimates what decoding costs, by a walk over the bytes that allocates nothing.
@@ -64,7 +64,7 @@ pub(super) fn scan(body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
             _ => {}
         }
     }
-    // An attribute is about eight of these.
+    // An attribute has about eight JSON items.
     if items / 8 > bounds.max_items {
         return Err(Refusal::TooLarge {
             what: "the number of items",
@@ -72,12 +72,12 @@ pub(super) fn scan(body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
             key: "ingest.max_request_items",
         });
     }
-    // What has to be mended is there twice, and up to twice as long.
+    // A request that has to be mended is held twice, and its copy is up to twice as long.
     let estimated_bytes = 3 * body.len() + items * VALUE_BYTES;
     Ok(Scan { estimated_bytes, items, deep, ..Scan::default() })
 }
 
-/// Brackets inside each other that are read.
+/// The deepest nesting of brackets that is read.
 fn max_depth(bounds: Bounds) -> usize {
     OUTER_LEVELS + LEVELS_PER_VALUE * bounds.max_nesting
 }
@@ -125,19 +125,19 @@ struct Reader {
 }
 
 impl Reader {
-    /// Parses a request as it is; `None`: it has to be mended.
+    /// Parses a request as it is; `None` if it has to be mended.
     fn as_it_is<'a>(&self, body: &'a [u8], deep: bool) -> Result<Option<Json<'a>>, Refusal> {
         let Some(text) = str::from_utf8(body).ok().filter(|_| !deep) else { return Ok(None) };
         match strictly(text) {
-            // It broke off: no mending makes that whole.
+            // A request that breaks off cannot be mended.
             Err(error) if error.is_eof() => Err(malformed(&error)),
             parsed => Ok(parsed.ok()),
         }
     }
 
-    /// The text of a request that cannot be parsed as it is, mended.
+    /// Mends the text of a request that cannot be parsed as it is.
     fn mend(&self, body: &[u8], max_depth: usize) -> String {
-        // What is cut off here is inside of a value that nests too deep, which is counted, or of what nobody reads.
+        // The text that is cut off here is in a value that nests too deep, which is counted elsewhere, or in an unused field.
         let rules = Rules { max_depth, numbers: Numbers::Named, controls: true };
         let Mended { text, strings, numbers, controls, deep: _ } = mend::json(body, rules);
         self.odd.update(|odd| Odd { strings, numbers, controls, ..odd });
@@ -267,7 +267,7 @@ impl Reader {
             .collect()
     }
 
-    /// A value; one that nests too deep is absent. Of several the last holds.
+    /// Reads a value, the last one if there are several; one that nests too deep is null.
     fn value<'a>(&self, sent: &'a Json<'a>, nesting: usize) -> RawValue<'a> {
         if nesting > self.max_nesting {
             self.odd.update(|odd| Odd { deep: odd.deep + 1, ..odd });
@@ -300,14 +300,14 @@ impl Reader {
         value
     }
 
-    /// What is of another type is counted.
+    /// Reads a value by `read`; one of another type is counted and absent.
     fn of_type<'a, T>(
         &self,
         value: &'a Json<'a>,
         read: impl Fn(&'a Json<'a>) -> Option<T>,
     ) -> Option<T> {
         let read = read(value);
-        // An empty object, as PHP writes it, is no other type than an object.
+        // An empty list can be an empty object as PHP writes it, so it is not counted.
         if read.is_none() && value.as_list().is_none_or(|list| !list.is_empty()) {
             self.odd.update(|odd| Odd { types: odd.types + 1, ..odd });
         }
@@ -336,12 +336,12 @@ impl Reader {
         get(holder, name).and_then(|text| self.of_type(text, Json::as_str)).unwrap_or_default()
     }
 
-    /// An unsigned number, or 0 where there is none.
+    /// An unsigned number, or 0 if it is absent.
     fn number(&self, holder: &Json<'_>, name: &str) -> u64 {
         get(holder, name).and_then(|number| self.whole(number)).unwrap_or(0)
     }
 
-    /// A whole number in any of its spellings; one that there is no room for is counted, and absent.
+    /// A whole number in any of its spellings; one that is not whole or out of range is counted and absent.
     fn whole<N: TryFrom<i128>>(&self, sent: &Json<'_>) -> Option<N> {
         let number = match sent {
             Json::Number(number) => whole_number(number),
@@ -354,7 +354,7 @@ impl Reader {
             }
         };
         let number = number.and_then(|number| N::try_from(number).ok());
-        // What was mended is counted.
+        // Numbers that were mended to a name are counted already.
         if number.is_none() && sent.as_str().is_none_or(|text| !NAMED.contains(&text)) {
             self.odd.update(|odd| Odd { numbers: odd.numbers + 1, ..odd });
         }
@@ -375,7 +375,7 @@ impl Reader {
         number
     }
 
-    /// The bytes of a hex id; what is not hex has no bytes, which is no valid id.
+    /// The bytes of a hex id; one byte, which is no valid id, if it is not hex.
     fn id(&self, holder: &Json<'_>, name: &str) -> Vec<u8> {
         let hex = self.text(holder, name).as_bytes();
         let digit =

@@ -41,10 +41,10 @@ use crate::engine::tenants::TraceKey;
 pub use receiver::{Now, Observe, Receiver};
 pub use request::Request;
 
-/// What one request held, decoded and normalised.
+/// The content of one request, decoded and normalised.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// When it arrived.
+    /// When the request arrived.
     pub arrival: Timestamp,
     /// Spans, in the order sent.
     pub spans: Vec<Span>,
@@ -52,11 +52,11 @@ pub struct Batch {
     pub logs: Vec<Log>,
     /// Scores found on spans and in log records.
     pub reports: Vec<Report>,
-    /// What our judge says of traces; the reports are then what came of it.
+    /// Our judge's replies about traces; the reports are then what follows from the replies.
     pub judged: Vec<JudgeReply>,
-    /// What an embedding model made of texts, by trace.
+    /// An embedding model's results for texts, by trace.
     pub embedded: Vec<(TraceKey, Embedded)>,
-    /// What could not be used, and what was mended.
+    /// Counts of what the request held, what could not be used and what was mended.
     pub tally: Tally,
     /// The request itself, for the write-ahead log; `None` if the sink keeps none.
     pub request: Option<Request>,
@@ -73,7 +73,7 @@ pub struct Tally {
     pub metric_points: u64,
     /// Reports over our own API that were accepted.
     pub reports: u64,
-    /// Those that were not: their position and why.
+    /// Reports that were rejected: position and reason.
     pub rejected_reports: Vec<(usize, String)>,
     /// Spans and logs left out, by reason; these go into `partial_success`.
     pub rejected: BTreeMap<&'static str, u64>,
@@ -84,7 +84,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Also rejects what there was no room for.
+    /// Also counts as rejected what traces and sessions had no room for.
     pub fn reject(&mut self, left_out: LeftOut) {
         let LeftOut { trace_full, session_full } = left_out;
         for (why, count) in [(TRACE_FULL, trace_full), (SESSION_FULL, session_full)] {
@@ -95,13 +95,13 @@ impl Tally {
     }
 }
 
-/// Why spans and log records are rejected whose trace is full.
+/// The reason for rejecting spans and log records whose trace is full.
 pub const TRACE_FULL: &str = "trace_full";
 
-/// Likewise of traces whose session is full.
+/// The reason for rejecting spans and log records of traces whose session is full.
 pub const SESSION_FULL: &str = "session_full";
 
-/// What a request carries.
+/// The kind of data that a request carries.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Signal {
     /// `ExportTraceServiceRequest`.
@@ -182,7 +182,7 @@ pub enum Refusal {
 pub struct Overloaded {
     /// When to come back.
     pub retry_after: Duration,
-    /// What there is none of.
+    /// What was missing.
     pub lacks: Lacks,
 }
 
@@ -193,7 +193,7 @@ impl Overloaded {
     }
 }
 
-/// What a request that has to come back found none of.
+/// What was missing for a request that has to come back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Lacks {
     /// A turn among the requests in flight.
@@ -222,17 +222,17 @@ impl Lacks {
     }
 }
 
-/// Spans and log records of a batch that were applied by nobody, for want of room in their traces and sessions.
+/// Counts of spans and log records of a batch that were not applied, as their traces or sessions had no room.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LeftOut {
-    /// They are over `assemble.max_spans_per_trace`.
+    /// Those over `assemble.max_spans_per_trace`.
     pub trace_full: u64,
-    /// They are of traces over `session.max_traces_per_session`.
+    /// Those of traces over `session.max_traces_per_session`.
     pub session_full: u64,
 }
 
 impl LeftOut {
-    /// Both together.
+    /// The sums of both counts.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -244,11 +244,11 @@ impl LeftOut {
 
 /// Where decoded batches go.
 pub trait Sink: Clone + Send + Sync + 'static {
-    /// Whether it writes requests to a log, and so wants them with their batches.
+    /// Whether the sink writes requests to a log, and so needs them with their batches.
     fn keeps_log(&self) -> bool {
         false
     }
 
-    /// Applies a batch; returns when every shard has applied its part, with what they had no room for.
+    /// Applies a batch; returns when every shard has applied its part, with the counts of what the shards had no room for.
     fn submit(&self, batch: Batch) -> impl Future<Output = Result<LeftOut, Overloaded>> + Send;
 }

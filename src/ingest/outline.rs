@@ -1,4 +1,4 @@
-//! A span as its bytes have it, for plans: nothing of it is checked yet.
+//! The outline of a span for plans, read from its bytes without checks.
 
 use std::str;
 
@@ -6,7 +6,7 @@ use super::builder::status;
 use super::wire::{Fields, Wire, key_and_value, plain};
 use crate::engine::convention::{Outline, RawPair};
 
-/// What a span says of itself beside its outline.
+/// The fields of a span that are not in its outline.
 #[derive(Default)]
 pub(super) struct Frame<'a> {
     pub(super) trace_id: &'a [u8],
@@ -17,7 +17,7 @@ pub(super) struct Frame<'a> {
     pub(super) flags: u32,
 }
 
-/// Reads a span; `None` if it is not as nearly all are, be it right or wrong.
+/// Reads a span; `None` if it does not have the usual form, valid or not.
 pub(super) fn read<'a>(sent: &'a [u8], outline: &mut Outline<'a>) -> Option<Frame<'a>> {
     outline.clear();
     let mut frame = Frame::default();
@@ -30,7 +30,7 @@ pub(super) fn read<'a>(sent: &'a [u8], outline: &mut Outline<'a>) -> Option<Fram
             (1, Wire::Bytes(id)) => frame.trace_id = id,
             (2, Wire::Bytes(id)) => frame.span_id = id,
             (4, Wire::Bytes(id)) => frame.parent = id,
-            // Of two the last is read, but what is wrong with the first is counted, too.
+            // A span with two names is read in full, as errors in the first name are counted, too.
             (5, Wire::Bytes(name)) if outline.name.is_empty() => outline.name = name,
             (7, Wire::Fixed64(time)) => frame.start = time,
             (8, Wire::Fixed64(time)) => frame.end = time,
@@ -46,7 +46,7 @@ pub(super) fn read<'a>(sent: &'a [u8], outline: &mut Outline<'a>) -> Option<Fram
                 }
             }
             (16, Wire::Fixed32(flags)) => frame.flags = flags,
-            // Events and links, and what is of another type.
+            // Events, links, and fields of another type.
             (1 | 2 | 4 | 5 | 7..=11 | 13 | 15 | 16, _) => return None,
             _ => {}
         }

@@ -1,9 +1,9 @@
-//! Who is connected, and who goes first when there is no room for another.
+//! The connections of a listener, and which of them is closed first when there is no room for another.
 //!
-//! A connection is told apart by what it is good for. Least is lost with one on which nothing was ever answered well: it is
-//! idle, slow, or nobody's. Then come those that have nothing under way or wait for a body. One with a request that has come
-//! whole is never dropped. Among equals the one goes for whose sake nothing has moved for longest. The last few to come are
-//! given time to say something: as long as no more than they are new, they count as the others do.
+//! Connections are ranked by their use. Least is lost with one on which no request was ever answered well: it is idle or
+//! slow, or its sender has no access. Then come those that have nothing under way or wait for a body. A connection with a request that
+//! has come whole is never closed. Among equals the one is closed on which nothing has moved for longest. New connections are
+//! given time for a first request: as long as they are few, they rank as the served ones do.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     number: u64,
-    // Rises with whatever moves on any connection; no clock has to be read.
+    // Counts the moves on all connections of the listener, so that no clock has to be read.
     moves: Arc<AtomicU64>,
     moved: AtomicU64,
     started: AtomicU64,
@@ -33,16 +33,16 @@ pub(super) struct Peer {
 pub(super) struct Peers {
     max_new: usize,
     moves: Arc<AtomicU64>,
-    // Invariant: as many as there are [`Connected`], so no more than there may be connections.
+    // Invariant: one entry for each [`Connected`], so no more than there may be connections.
     all: Mutex<BTreeMap<u64, Arc<Peer>>>,
 }
 
-/// A connection, which is one of its listener's until it is dropped.
+/// A connection, which its listener's [`Peers`] list until this is dropped.
 #[derive(Debug)]
 pub(super) struct Connected {
     peers: Arc<Peers>,
     pub(super) peer: Arc<Peer>,
-    /// Where it comes from.
+    /// The address that the connection comes from.
     pub(super) address: SocketAddr,
 }
 
@@ -54,22 +54,22 @@ pub(super) struct Running(Arc<Peer>);
 #[derive(Debug)]
 pub(super) struct Arriving(Arc<Peer>);
 
-/// Bodies that a connection may let stall before it is closed for that: one can be bad luck.
+/// Stalled bodies after which a connection is closed: a single one can be bad luck.
 const MAX_SLOW: usize = 4;
 
-/// Tells connections of all listeners apart.
+/// The number of the next connection, over all listeners.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// The share of connections on which nothing was answered well yet, and that count as the others do.
+/// The divisor of `max_connections` that gives how many connections without a good answer may rank as served.
 const NEW_SHARE: usize = 8;
 
 impl Peers {
-    /// Of a listener with so many connections at most.
+    /// The connections of a listener that has at most `max`.
     pub(super) fn new(max: usize) -> Self {
         Self { max_new: max / NEW_SHARE, moves: Arc::default(), all: Mutex::default() }
     }
 
-    /// One more, from this address.
+    /// Adds a connection from this address.
     pub(super) fn connect(self: &Arc<Self>, address: SocketAddr) -> Connected {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let peer = Arc::new(Peer { number, moves: Arc::clone(&self.moves), ..Peer::default() });
@@ -79,7 +79,7 @@ impl Peers {
         Connected { peers: Arc::clone(self), peer, address }
     }
 
-    /// Asks the one to leave with which least is lost; false if all of them are busy.
+    /// Asks the connection of least use to leave; false if all of them are busy or leaving already.
     pub(super) fn displace(&self) -> bool {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = || all.values().filter(|peer| !peer.is_busy() && !peer.is_leaving());
@@ -101,30 +101,30 @@ impl Drop for Connected {
 }
 
 impl Peer {
-    /// Which connection of the process it is; 0: none.
+    /// The number of the connection in this process; 0: none.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Something of it came or went.
+    /// Notes that bytes came or went on the connection.
     pub(super) fn moves_on(&self) {
         self.moved.store(self.moves.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// A body is on its way.
+    /// Counts a body as on its way.
     pub(super) fn arriving(self: &Arc<Self>) -> Arriving {
         self.arriving.fetch_add(1, Ordering::Relaxed);
         Arriving(Arc::clone(self))
     }
 
-    /// One of its bodies stalled; with too many the connection goes.
+    /// Counts a stalled body; after too many the connection is asked to leave.
     pub(super) fn stalled(&self) {
         if self.slow.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SLOW {
             self.leaves();
         }
     }
 
-    /// A request begins.
+    /// Counts a request as running.
     pub(super) fn runs(self: &Arc<Self>) -> Running {
         self.started.fetch_add(1, Ordering::Relaxed);
         self.running.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Peer {
         Running(Arc::clone(self))
     }
 
-    /// Requests so far.
+    /// The number of requests so far.
     pub(super) fn started(&self) -> u64 {
         self.started.load(Ordering::Relaxed)
     }
@@ -142,25 +142,25 @@ impl Peer {
         self.running.load(Ordering::Relaxed) > 0
     }
 
-    /// One of its requests was answered well, by somebody who may ask.
+    /// Notes that a request that needs access was answered well.
     pub(super) fn was_served(&self) {
-        // Mostly it was before; a line of the cache that is not written stays with all who read it.
+        // Mostly it is set already, and a cache line that is not written stays in the caches of all cores that read it.
         if !self.served.load(Ordering::Relaxed) {
             self.served.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether one of its requests was answered well.
+    /// Whether a request that needs access was answered well.
     pub(super) fn is_served(&self) -> bool {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Whether it let too many bodies stall.
+    /// Whether too many bodies of the connection stalled.
     pub(super) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed) >= MAX_SLOW
     }
 
-    /// Returns when it has to leave.
+    /// Waits until the connection is asked to leave.
     pub(super) async fn told_to_leave(&self) {
         self.leave.notified().await;
     }
@@ -174,7 +174,7 @@ impl Peer {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Whether a request of it has come whole and is not answered yet.
+    /// Whether a request has come whole and is not answered yet.
     fn is_busy(&self) -> bool {
         self.running.load(Ordering::Relaxed) > self.arriving.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
 //! Walks protobuf without allocating, before anything decodes it.
 //!
 //! A few kilobytes of gzip can hold millions of empty spans, each of which costs hundreds of bytes once decoded. The
-//! walk counts what decoding would make, adds up what that would cost, and goes no deeper than values may nest. What is inside of a
-//! record is let go before the next one is decoded: of those that are short it takes a megabyte at most in each thread that decodes, and
+//! walk counts what decoding would make, adds up what that would cost, and goes no deeper than values may nest. The content of a
+//! record is freed before the next record is decoded: for short records it takes a megabyte at most in each thread that decodes, and
 //! is not counted.
 
 use std::borrow::Cow;
@@ -14,29 +14,29 @@ use super::{Refusal, Signal};
 use crate::engine::convention::{RawEvent, RawLog, RawSpan, RawValue};
 use crate::engine::span::{Log, Resource, Span};
 
-/// What a request holds.
+/// Counts and estimates of the content of a request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Scan {
     /// Spans, log records or metric data points.
     pub records: u64,
     /// Messages inside messages, all of them.
     pub items: usize,
-    /// What decoding allocates, at most, in bytes.
+    /// The most that decoding allocates, in bytes.
     pub estimated_bytes: usize,
-    /// Whether values nest deeper than the bound; what is in them is not looked at.
+    /// Whether values nest deeper than the bound; values below it are not looked at.
     pub deep: bool,
 }
 
 /// Bounds of the walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Messages inside messages.
+    /// The greatest number of messages inside messages.
     pub max_items: usize,
-    /// Values inside values; what is deeper is left out.
+    /// The deepest nesting of values inside values; deeper ones are left out.
     pub max_nesting: usize,
 }
 
-/// A message: what it costs, and which of its fields are messages.
+/// A type of message: the bytes that one costs, and the fields that are messages.
 struct Message {
     name: &'static str,
     bytes: usize,
@@ -58,12 +58,12 @@ pub fn scan(signal: Signal, body: &[u8], bounds: Bounds) -> Result<Scan, Refusal
     Ok(walk.scan)
 }
 
-/// Walks a request, but not into short records of one that is too short for as many items as there may be: what is wrong in
-/// these is found when they are decoded, which metrics never are. Counts records alone.
+/// Walks a request; skips the content of short spans and log records if the request is too short to have more items than
+/// allowed: errors in them are found when they are decoded. Of the counts only `records` is complete.
 ///
 /// # Errors
 ///
-/// As [`scan`], as far as it looks.
+/// As [`scan`], for the parts that are walked.
 pub(super) fn records(signal: Signal, body: &[u8], bounds: Bounds) -> Result<Scan, Refusal> {
     // No item is shorter than its tag and its length.
     let many = body.len() / 2 > bounds.max_items;
@@ -86,7 +86,7 @@ fn root(signal: Signal) -> &'static Message {
 struct Walk {
     bounds: Bounds,
     scan: Scan,
-    // Records of at most so many bytes are not looked into; 0: all are.
+    // The size in bytes up to which records are not walked; 0: all are walked.
     skipped: usize,
 }
 
@@ -110,7 +110,7 @@ impl Walk {
     fn inner(&mut self, message: &Message, sent: &[u8], nesting: usize) -> Result<(), Refusal> {
         self.scan.items += 1;
         self.scan.records += u64::from(message.record);
-        // A growing vector holds up to twice what is in it.
+        // A growing vector has room for up to twice its elements.
         self.scan.estimated_bytes += 2 * message.bytes;
         if self.scan.items > self.bounds.max_items {
             let max = self.bounds.max_items;
@@ -126,14 +126,14 @@ impl Walk {
         }
         let nesting = nesting + usize::from(message.value);
         if nesting > self.bounds.max_nesting {
-            // It is left out.
+            // Decoding leaves this value out.
             self.scan.deep = true;
             return Ok(());
         }
         self.message(message, sent, nesting)
     }
 
-    /// Counts a key and a value as nearly all are; `false` if they are others, or a bound may bite.
+    /// Counts a key and a value of the usual form; `false` if they have another form, or a bound may be reached.
     #[inline]
     fn plain(&mut self, sent: &[u8], nesting: usize) -> bool {
         let room = nesting < self.bounds.max_nesting && self.scan.items + 1 < self.bounds.max_items;
@@ -154,16 +154,16 @@ const fn plain(
     Message { name, bytes, record: false, value: false, pairs: 0, fields }
 }
 
-/// What one span costs: borrowed, and as the engine's.
+/// The bytes of one span: borrowed from the request, and as the engine's [`Span`].
 const SPAN_BYTES: usize = size_of::<RawSpan<'_>>() + size_of::<Span>();
 
-/// What one log record costs: borrowed, and as the engine's, which may be a span and that of whoever is behind it.
+/// The bytes of one log record: borrowed from the request, and as the engine's [`Log`] and up to two spans that are made of it.
 const LOG_BYTES: usize = size_of::<RawLog<'_>>() + size_of::<Log>() + 2 * size_of::<Span>();
 
-/// What one attribute costs.
+/// The bytes of one attribute.
 const KEY_VALUE_BYTES: usize = size_of::<(Cow<'_, str>, RawValue<'_>)>();
 
-/// Bytes of a record that is short: nearly all are without texts, and most with them.
+/// The largest short record, in bytes: nearly all records without texts are short, and most with texts.
 const SHORT_RECORD: usize = 16 << 10;
 
 static TRACES: Message = plain("ExportTraceServiceRequest", 0, &[(1, &RESOURCE_SPANS)]);

@@ -1,4 +1,4 @@
-//! OTLP protobuf: what the pre-scan has let through is walked.
+//! OTLP protobuf: decodes requests that the pre-scan has let through.
 
 use std::borrow::Cow;
 use std::str;
@@ -31,15 +31,15 @@ pub(super) fn decode(
             builder.tally().metric_points = scan.records;
             Ok(())
         }
-        // Few and small.
+        // Reports are few and small.
         Signal::Reports => return reports(body, builder),
     };
-    // The walk does not know the names of messages.
+    // The pre-scan names the malformed message, as the walk does not know the names of messages.
     let named = || prescan::scan(signal, body, bounds).err();
     walked.map_err(|malformed| named().unwrap_or_else(|| malformed.within("request")))
 }
 
-/// Takes reports; strings that are not UTF-8 are mended once they have been refused.
+/// Takes the reports of a request; strings that are not UTF-8 are mended if the request was refused as it is.
 fn reports(body: &[u8], builder: &mut Builder<'_>) -> Result<(), Refusal> {
     let mut odd = Odd::default();
     let sent = parsed(body).or_else(|refusal| {
@@ -52,14 +52,14 @@ fn reports(body: &[u8], builder: &mut Builder<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The messages inside a message, by their fields. Whatever else has a length is a string.
+/// The messages inside a message, by their field numbers. All other fields with a length are strings.
 struct Inside(&'static [(u32, Self)]);
 
 const REPORTS: Inside = Inside(&[(1, REPORT)]);
 const REPORT: Inside = Inside(&[(5, RUN)]);
 const RUN: Inside = Inside(&[(1, Inside(&[]))]);
 
-/// A message whose strings are UTF-8, and how many were not.
+/// Copies a message with its strings made UTF-8, and adds to `strings` how many were not.
 fn mended(message: &[u8], inside: &Inside, strings: &mut u64) -> Result<Vec<u8>, Malformed> {
     let mut mended = Vec::with_capacity(message.len());
     for field in Fields::of(message) {
@@ -75,7 +75,7 @@ fn mended(message: &[u8], inside: &Inside, strings: &mut u64) -> Result<Vec<u8>,
                 mended.extend(value.to_le_bytes());
                 continue;
             }
-            // No field that is known is one.
+            // No known field has this type.
             Wire::Fixed32(_) => continue,
             Wire::Bytes(sent) => sent,
         };

@@ -1,4 +1,4 @@
-//! What all transports do with a request: read it, admit it, decode it, hand it on, count it.
+//! What all transports do with a request: they read it, admit it, decode it, hand it on and count it.
 
 use std::fmt;
 use std::mem;
@@ -23,15 +23,15 @@ use super::{Batch, Compression, Encoding, Overloaded, Refusal, Request, Signal, 
 use crate::engine::span::Timestamp;
 use crate::engine::time::Moment;
 
-/// Who is told what came in, and counts it.
+/// Counts the requests that come in.
 pub trait Observe: Send + Sync {
-    /// A request was applied; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
+    /// Counts an applied request; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
     fn received(&self, transport: &'static str, encoding: &'static str, tally: &Tally);
 
-    /// A request was refused whole, for one of a few reasons.
+    /// Counts a request that was refused whole, for one of a few reasons.
     fn refused(&self, reason: &'static str);
 
-    /// A request waited for room before its body was read, and `entered` or was `refused`.
+    /// Counts a request that had to wait for a turn or a place; `outcome` is `entered` or `refused`.
     fn waited(&self, outcome: &'static str);
 }
 
@@ -54,9 +54,9 @@ struct Shared<S> {
     admission: Admission,
     entrance: Entrance,
     arrivals: Arc<Arrivals>,
-    // Bounds what is inflated but not admitted yet: one request per core.
+    // Bounds the requests that are inflated but not admitted yet: one per core.
     decoding: Arc<Semaphore>,
-    // Room of bodies that were decoded, for those to come: the kernel clears what it gives anew.
+    // Buffers of decoded bodies, kept for later bodies, as the kernel has to clear new memory.
     // Invariant: at most one per core, each of at most `MAX_KEPT_BYTES`.
     rooms: Mutex<Vec<BytesMut>>,
     max_rooms: usize,
@@ -69,60 +69,60 @@ pub(super) struct Envelope {
     pub(super) signal: Signal,
     pub(super) encoding: Encoding,
     pub(super) compression: Compression,
-    /// Whose request it is, by its identity.
+    /// The tenant, by the identity of the sender.
     pub(super) tenant: Option<Arc<str>>,
 }
 
-/// A body that was read whole, with the room it takes.
+/// A body that was read whole, with its share of the budget.
 pub(super) struct Received {
     pub(super) body: Bytes,
     pub(super) permit: Permit,
     pub(super) turn: Turn,
 }
 
-/// What came of a body so far, with the room it takes.
+/// The part of a body that has come so far, with its share of the budget.
 struct Gathered {
     // A body that comes in one piece is taken as it is.
     first: Bytes,
     bytes: BytesMut,
     permit: Permit,
-    // What its sender says of its length; 0: nothing.
+    // The length of the body according to its sender; 0: not said.
     announced: usize,
 }
 
-/// A message that was decoded where it lay, with the room it takes.
+/// A decoded message, with its share of the budget.
 pub(super) struct Taken {
     transport: &'static str,
     batch: Batch,
     permit: Permit,
-    // Given back when its batch is applied.
+    // Given back when the batch is applied.
     _turn: Option<Turn>,
     encoding: Encoding,
 }
 
-/// What is read of a body before there has to be a place for it; less than HTTP/2 takes in unread.
+/// Bytes of a body that are read before it needs a place; fewer than HTTP/2 takes in unread.
 const SMALL_BODY_BYTES: usize = 64 << 10;
 
-/// Room for the first bytes of a larger body, whatever its sender says about its length.
+/// The most that is reserved for a larger body when its first bytes have come, whatever length its sender announced.
 const FIRST_BYTES: usize = 2 << 20;
 
-/// The budget's share for larger bodies that are on their way.
+/// The divisor of the budget that gives the share for larger bodies that are on their way.
 const ARRIVING_SHARE: usize = 2;
 
-/// Room that is used again, at least and at most.
+/// The least and the greatest size of buffers that are kept for later bodies.
 const MIN_KEPT_BYTES: usize = 32 << 10;
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// Bodies that are decoded where they came in; what is compressed can be much more than it looks.
+/// The largest bodies that are decoded on the thread that read them; a compressed one can be much larger than it looks.
 const SMALL_BYTES: usize = 256 << 10;
 const SMALL_COMPRESSED_BYTES: usize = 4 << 10;
 
-/// What is thrown away of a body that was refused, at most, so that its sender gets to read the answer.
+/// The most that is read and thrown away of a refused body, so that its sender gets to read the answer.
 const MAX_DISCARDED_BYTES: usize = 256 << 20;
 
 impl<S: Sink> Receiver<S> {
-    /// A receiver that decodes by `decoder`, within its limits, and hands batches to `sink`; something of a body has to
-    /// come within `read_timeout`, and of a body that was read the batch waits no longer.
+    /// A receiver that decodes by `decoder`, within its limits, and hands batches to `sink`; some part of a body has to
+    /// come within `read_timeout`, and a larger body that was read waits no longer than that for its turn.
     pub fn new(
         decoder: Decoder,
         sink: S,
@@ -170,19 +170,19 @@ impl<S: Sink> Receiver<S> {
         self.shared.observe.refused(failure.reason());
     }
 
-    /// The bytes that a message may have, inflated or not.
+    /// The largest size of a message in bytes, inflated or not.
     pub(super) fn max_request_bytes(&self) -> usize {
         self.shared.decoder.limits().max_request_bytes
     }
 
-    /// The refusal of a message that has more.
+    /// The refusal of a message that is larger.
     pub(super) fn too_large(&self) -> Failure {
         let max = self.max_request_bytes();
         Refusal::TooLarge { what: "the request", max, key: "ingest.max_request_bytes" }.into()
     }
 
-    /// Reads a body of a message and at most `framing` bytes around it, at its pace and within the budget; more than a little
-    /// when there is a place for it, and returns when it has its turn.
+    /// Reads a body, which is a message and at most `framing` bytes around it, at its pace and within the budget. The rest of a
+    /// larger body is read when there is a place for it. Returns when the body has its turn.
     pub(super) async fn read(
         &self,
         body: &mut Body,
@@ -210,7 +210,7 @@ impl<S: Sink> Receiver<S> {
                 gathered.expect(&data, framing);
                 place = self.place(&gathered, source).await?;
                 arrival.goes_on(gathered.len() + data.len(), &self.shared.arrivals)?;
-                // It would all have to be sent again.
+                // If it were refused, all of it would have to be sent again.
                 max_wait = *read_timeout;
             }
             self.gather(&mut gathered, data, framing)?;
@@ -234,7 +234,7 @@ impl<S: Sink> Receiver<S> {
                 left = less;
             }
         };
-        // Whether it came to its end does not matter.
+        // Whether the body was read to its end does not matter.
         let _ = timeout(self.shared.read_timeout, rest).await;
     }
 
@@ -250,7 +250,7 @@ impl<S: Sink> Receiver<S> {
     }
 
     /// Decodes an uncompressed message where it lies, on the caller's thread, if there is room for it. Its times are
-    /// held against `sent`, when its broker had it.
+    /// held against `sent`, the time at which its broker had it.
     #[cfg(feature = "kafka")]
     pub(super) fn take(
         &self,
@@ -275,21 +275,21 @@ impl<S: Sink> Receiver<S> {
         Ok(Taken { transport, batch, permit, _turn: None, encoding })
     }
 
-    /// Applies what was taken, and counts what was in it; returns that, with what the stages left out.
+    /// Applies a decoded message and counts its content; returns the counts, with what the stages left out.
     pub(super) async fn hand_on(&self, taken: Taken) -> Result<Tally, Overloaded> {
         let Taken { transport, batch, permit, _turn, encoding } = taken;
         let mut tally = batch.tally.clone();
         let left_out = self.shared.sink.submit(batch).await?;
         drop(permit);
         self.shared.observe.received(transport, encoding.name(), &tally);
-        // The stages have counted it.
+        // The stages have counted what they left out.
         tally.reject(left_out);
         Ok(tally)
     }
 
-    /// A place for the rest of a larger body.
+    /// Waits for a place for the rest of a larger body.
     async fn place(&self, gathered: &Gathered, source: &Source) -> Result<Option<Turn>, Failure> {
-        // One that does not say how long it is may become as long as any.
+        // A body of unknown length may become as long as is allowed.
         let most = match gathered.announced {
             0 => self.max_request_bytes(),
             announced => announced,
@@ -310,7 +310,7 @@ impl<S: Sink> Receiver<S> {
         Ok(turn)
     }
 
-    /// Adds what came to what there is.
+    /// Adds bytes that came to those of the body, within the limit and the budget.
     fn gather(&self, gathered: &mut Gathered, data: Bytes, framing: usize) -> Result<(), Failure> {
         let max = self.max_request_bytes().saturating_add(framing);
         let came = gathered.len();
@@ -328,7 +328,7 @@ impl<S: Sink> Receiver<S> {
             gathered.bytes.extend_from_slice(&mem::take(&mut gathered.first));
         }
         let bytes = &mut gathered.bytes;
-        // Bytes that came vouch for those that were announced.
+        // Once enough bytes have come, the announced length is believed.
         if came > SMALL_BODY_BYTES && bytes.capacity() < gathered.announced.min(FIRST_BYTES) {
             bytes.reserve(gathered.announced.min(FIRST_BYTES) - bytes.len());
         }
@@ -336,13 +336,13 @@ impl<S: Sink> Receiver<S> {
         Ok(())
     }
 
-    /// Room for a body, of one before it if there is any.
+    /// A buffer for a body: that of an earlier body if one is kept.
     fn room(&self) -> BytesMut {
         let mut rooms = self.shared.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         rooms.pop().unwrap_or_default()
     }
 
-    /// Keeps the room of a body that nobody needs any more.
+    /// Keeps the buffer of a body that nobody needs any more.
     fn keep_room(&self, body: Bytes) {
         let Ok(mut room) = body.try_into_mut() else { return };
         room.clear();
@@ -382,7 +382,7 @@ impl<S: Sink> Receiver<S> {
         let Moment { now, wall } = now();
         let request = sink.keeps_log().then(|| {
             let (tenant, body) = (tenant.clone(), body.clone());
-            // A replay holds its times against what they were held against.
+            // A replay holds the times of spans against the same wall time.
             let sent = (wall != now).then_some(wall);
             Request { signal, encoding, compression, sent, tenant, body }
         });
@@ -399,7 +399,7 @@ impl<S: Sink> Receiver<S> {
 }
 
 impl Gathered {
-    /// Reads what the first bytes say of its length.
+    /// Takes the length of the body from its first bytes, if they state it.
     fn expect(&mut self, data: &[u8], framing: usize) {
         if self.len() == 0 {
             self.announced = self.announced.max(framed_bytes(data, framing));
@@ -420,14 +420,14 @@ impl<S: Sink> fmt::Debug for Receiver<S> {
     }
 }
 
-/// The length of a body that begins with the length of what is framed in it; 0 if it does not say.
+/// The length of a body by the length of its message in the first bytes; without one that of the framing.
 fn framed_bytes(first: &[u8], framing: usize) -> usize {
     let length = first.get(..framing).and_then(|frame| frame.last_chunk());
     let length = length.map_or(0, |length| u32::from_be_bytes(*length));
     usize::try_from(length).unwrap_or(usize::MAX).saturating_add(framing)
 }
 
-/// Whether decoding a body takes no longer than handing it to another thread is worth.
+/// Whether a body is too small for its decoding to be worth another thread.
 fn is_small(compression: Compression, bytes: usize) -> bool {
     match compression {
         Compression::None => bytes <= SMALL_BYTES,
@@ -435,7 +435,7 @@ fn is_small(compression: Compression, bytes: usize) -> bool {
     }
 }
 
-/// A task that panicked is our fault; one that was cancelled is the daemon going down.
+/// The failure of a request whose task ended early: a panic is our fault, a cancelled task means that the daemon goes down.
 fn failed<T>(error: &JoinError) -> Result<T, Failure> {
     if error.is_panic() {
         tracing::error!("a request made the daemon panic; it was refused");

@@ -1,4 +1,4 @@
-//! Mends what can be mended in one span or record, and rejects alone what cannot.
+//! Mends spans and records one by one, and rejects those that cannot be mended.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ pub(super) struct Repair {
     pub(super) max_span_age: Duration,
 }
 
-/// What was not as it should be in the fields of spans and records, which were read without it. Both encodings count alike.
+/// Counts of wrong values in the fields of spans and records, which were mended or left out. Both encodings count alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Odd {
-    /// Strings with something in them that is no character.
+    /// Strings that are not valid text.
     pub(super) strings: u64,
-    /// Numbers that their field or their encoding does not hold.
+    /// Numbers that their field or their encoding cannot hold.
     pub(super) numbers: u64,
-    /// Fields of another type than theirs.
+    /// Fields of another type than the schema's.
     pub(super) types: u64,
     /// Values that nest deeper than `ingest.max_nesting`.
     pub(super) deep: u64,
-    /// Control characters as JSON does not have them.
+    /// Control characters that JSON does not allow.
     pub(super) controls: u64,
 }
 
 impl Odd {
-    /// Counts it.
+    /// Adds the counts to the repairs of a tally.
     pub(super) fn tell(self, tally: &mut Tally) {
         let Self { strings, numbers, types, deep, controls } = self;
         for (why, count) in [
@@ -53,7 +53,7 @@ impl Repair {
     /// The times of a span: present, plausible, and the end not before the start.
     pub(super) fn times(&self, start: u64, end: u64, tally: &mut Tally) -> (Timestamp, Timestamp) {
         let known = |time: u64| (time != 0).then_some(time);
-        // One of the two is better than the arrival.
+        // The other time of the span is a better guess than the arrival.
         let start_known = known(start).or_else(|| known(end));
         let end_known = known(end).or_else(|| known(start));
         if start == 0 || end == 0 {
@@ -67,7 +67,7 @@ impl Repair {
         (start, end.max(start))
     }
 
-    /// A single time, else the other, else the arrival.
+    /// A time of a record, else its other one, else the arrival.
     pub(super) fn time(&self, time: u64, otherwise: u64, tally: &mut Tally) -> Timestamp {
         let known = [time, otherwise].into_iter().find(|time| *time != 0);
         self.plausible(known, tally)
@@ -88,7 +88,7 @@ impl Repair {
     }
 }
 
-/// The ids of a span, or why it has to go.
+/// The ids of a span, or the reason for rejecting it.
 pub(super) fn ids(trace_id: &[u8], span_id: &[u8]) -> Result<(TraceId, SpanId), &'static str> {
     let trace_id = trace_id.try_into().map(TraceId).map_err(|_| "invalid_trace_id")?;
     let span_id = span_id.try_into().map(SpanId).map_err(|_| "invalid_span_id")?;
@@ -98,7 +98,7 @@ pub(super) fn ids(trace_id: &[u8], span_id: &[u8]) -> Result<(TraceId, SpanId), 
     if span_id.is_zero() { Err("invalid_span_id") } else { Ok((trace_id, span_id)) }
 }
 
-/// A parent's id; one that is none makes a root, and is counted unless it is just not there.
+/// The id of a parent; an invalid one makes the span a root, and is counted unless it is empty or all zero.
 pub(super) fn parent(id: &[u8], tally: &mut Tally) -> Option<SpanId> {
     let parent = id.try_into().map(SpanId).ok().filter(|id| !id.is_zero());
     if parent.is_none() && id.iter().any(|byte| *byte != 0) {

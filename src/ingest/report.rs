@@ -25,7 +25,7 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/agentgauge.v1.rs"));
 }
 
-/// Rejections that an answer lists; further ones are only counted.
+/// The most rejections that an answer lists; further ones are only counted.
 pub(super) const MAX_LISTED: usize = 100;
 
 /// A report as JSON has it.
@@ -63,7 +63,7 @@ struct JsonAgent {
     environment: String,
 }
 
-/// Whose present level is to be taken for the usual one.
+/// The agents whose present level is to be taken as the usual one, and the stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct JsonAcceptance {
@@ -74,7 +74,7 @@ struct JsonAcceptance {
     stream: Option<String>,
 }
 
-/// What was rolled out, of which agents.
+/// A deployment, and the agents that it is of.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct JsonDeployment {
@@ -133,7 +133,7 @@ pub(super) fn response(accepted: u64, rejected: &[(usize, String)]) -> ReportRes
     ReportResponse { accepted, rejected }
 }
 
-/// The same in JSON.
+/// The answer to a request in JSON.
 pub(super) fn response_json(accepted: u64, rejected: &[(usize, String)]) -> String {
     let rejected: Vec<Value> =
         rejected.iter().map(|(index, error)| json!({ "index": index, "error": error })).collect();
@@ -168,7 +168,7 @@ fn accept(
     caps.reported(&sent).map_err(|why| explained(why, &report.name).clone())
 }
 
-/// What is said of agents as a whole. A score says yes or no; more is not asked of it.
+/// A report about agents as a whole. Its score only means yes or no.
 fn of_agents(caps: &Caps<'_>, target: Target, report: v1::Report) -> Report {
     let label = report.label.filter(|label| !label.is_empty());
     Report {
@@ -185,7 +185,7 @@ fn of_agents(caps: &Caps<'_>, target: Target, report: v1::Report) -> Report {
     }
 }
 
-/// The word that an agent's present level is usual.
+/// Checks a report that accepts the present level of agents as usual: its label must name a stream, if it has one.
 fn acceptance(report: Report) -> Result<Report, String> {
     let label = report.label.as_deref();
     if let Some(label) = label.filter(|label| Stream::named(label).is_none()) {
@@ -195,11 +195,11 @@ fn acceptance(report: Report) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The body of a request to accept a level, as one of reports: `{"service_name": .., "stream": ..}`.
+/// Turns the body of a request to accept a level, `{"service_name": .., "stream": ..}`, into a request of reports.
 ///
 /// # Errors
 ///
-/// Fails if it is no such body.
+/// Fails if the body is no such request.
 pub fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
     let asked: JsonAcceptance = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let JsonAcceptance { service_name, agent_name, agent_version, environment, stream } = asked;
@@ -211,11 +211,11 @@ pub fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
     Ok(json!({ "reports": [report] }).to_string().into())
 }
 
-/// The body of a request that tells of a deployment, likewise: `{"service_name": .., "agent_version": .., "accept": ..}`.
+/// Turns the body of a request about a deployment, `{"service_name": .., "agent_version": .., "accept": ..}`, into a request of reports.
 ///
 /// # Errors
 ///
-/// Likewise.
+/// Fails if the body is no such request.
 pub fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
     let told: JsonDeployment = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let JsonDeployment { service_name, agent_name, agent_version, environment, .. } = told;
@@ -274,7 +274,7 @@ fn target(
     }
 }
 
-/// An agent as it is named, of who sent it: the tenant is never taken from a request.
+/// The key of an agent that a report names. The tenant is the sender's, and never taken from a request.
 fn whose(agent: v1::Agent, tenant: Option<&str>, field: &str) -> Result<AgentKey, String> {
     let v1::Agent { service_name, agent_name, agent_version, environment } = agent;
     if service_name.is_empty() && agent_name.is_empty() {
@@ -284,7 +284,7 @@ fn whose(agent: v1::Agent, tenant: Option<&str>, field: &str) -> Result<AgentKey
     Ok(AgentKey { tenant, service_name, agent_name, agent_version, environment })
 }
 
-/// What is wrong, for people.
+/// The text for people of what is wrong with a report.
 fn explained(why: &str, name: &str) -> String {
     match why {
         "report_without_name" => "`name` is missing".to_owned(),

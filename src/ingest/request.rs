@@ -4,8 +4,8 @@
 //! byte  0   signal: 1 traces, 2 logs, 3 metrics, 4 reports of our own API
 //!       1   encoding: 1 protobuf, 2 JSON
 //!       2   compression: 0 none, 1 gzip, 2 zstd; plus 128 if a time follows, plus 64 if a tenant does
-//!       3.. the time that its times are held against, 8 bytes, big-endian; without one: its arrival
-//!       ..  the length of its tenant's name, 4 bytes, big-endian, and the name; without one: nobody's
+//!       3.. the time that the times of spans are held against, 8 bytes, big-endian; without one: the arrival
+//!       ..  the length of the tenant's name, 4 bytes, big-endian, and the name; without one: no tenant
 //!       ..  body, as it came
 //! ```
 
@@ -19,22 +19,22 @@ use crate::engine::span::Timestamp;
 /// A request that was within all limits.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Request {
-    /// What it carries.
+    /// The kind of data that it carries.
     pub signal: Signal,
     /// How it is written.
     pub encoding: Encoding,
     /// How it is compressed.
     pub compression: Compression,
-    /// When a broker had it, or wall time as it arrived, if that is not the time of its arrival: its times are held against this.
+    /// The time that the times of spans are held against, if it is not that of the arrival: the broker's, or wall time at the arrival.
     pub sent: Option<Timestamp>,
-    /// Whose it is, by the identity of who sent it, which its body does not say.
+    /// The tenant, by the identity of the sender; the body does not state it.
     pub tenant: Option<Arc<str>>,
     /// Its body.
     pub body: Bytes,
 }
 
 impl Request {
-    /// Its bytes in the log.
+    /// The bytes of the request in the log.
     pub fn to_bytes(&self) -> Bytes {
         let name_bytes = self.tenant.as_ref().map_or(0, |tenant| LENGTH + tenant.len());
         let mut bytes = BytesMut::with_capacity(HEAD + TIME + name_bytes + self.body.len());
@@ -67,7 +67,7 @@ impl Request {
         bytes.freeze()
     }
 
-    /// Reads what [`Request::to_bytes`] wrote; `None` if it is none of that.
+    /// Reads what [`Request::to_bytes`] wrote; `None` if the bytes are no request.
     pub fn from_bytes(mut bytes: Bytes) -> Option<Self> {
         let [signal, encoding, compression] = *bytes.get(..HEAD)? else { return None };
         let (timed, owned) = (compression & TIMED != 0, compression & OWNED != 0);
@@ -96,14 +96,14 @@ impl Request {
     }
 }
 
-/// Reads the name of a tenant off the front.
+/// Takes the name of a tenant off the front of `bytes`.
 fn tenant(bytes: &mut Bytes) -> Option<Arc<str>> {
     let length = usize::try_from(bytes.try_get_u32().ok()?).ok()?;
     let name = (length <= bytes.len()).then(|| bytes.split_to(length))?;
     str::from_utf8(&name).ok().map(Arc::from)
 }
 
-/// Bytes in front of the body, those of a time and those of the length of a tenant's name.
+/// The number of bytes before time, tenant and body, of a time, and of the length of a tenant's name.
 const HEAD: usize = 3;
 const TIME: usize = 8;
 const LENGTH: usize = 4;

@@ -3,7 +3,7 @@
 //! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of its first request
 //! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests and over the head of a further one
 //! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again). Where there is no room
-//! for a new connection, one goes that is of least use (see [`super::peer`]).
+//! for a new connection, the one of least use is closed (see [`super::peer`]).
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -67,16 +67,16 @@ pub struct Port {
     tls: Option<Tls>,
 }
 
-/// What a server has to tell.
+/// What happens at a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// The last connection that there may be was taken.
+    /// The last free place for a connection was taken.
     Full,
-    /// A client and we found no secure connection.
+    /// A TLS handshake with a client failed.
     Handshake,
     /// The head of a request was too large.
     LongHead,
-    /// We closed a connection, for one of a few reasons.
+    /// The server closed a connection, for one of a few reasons.
     Closed(&'static str),
 }
 
@@ -89,42 +89,42 @@ struct Server {
     tell: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
-/// A body whose connection knows how far it has come, whoever reads it.
+/// A body that tells its connection of its progress, whoever reads it.
 struct Tracked {
     body: Incoming,
     peer: Arc<Peer>,
-    // Until all of it has come.
+    // Set until the whole body has come.
     arriving: Option<Arriving>,
 }
 
-/// A stream that writes together what is answered at about the same time, and fails when its peer takes nothing for too long.
+/// A stream that writes answers of about the same time together, and fails when its peer takes nothing for too long.
 struct Impatient {
     stream: TcpStream,
     patience: Duration,
     // Set while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
     peer: Arc<Peer>,
-    // How often others had their turn since something was first to be written.
+    // How often other tasks had their turn since there was first something to write.
     rounds: u8,
 }
 
-/// What a client may send of a body that nobody reads yet; the rest of it stays with the sender.
+/// Bytes that a client may send of a body that nobody reads yet; the rest of the body stays with the sender.
 pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 
-/// Requests of a connection. Its window has room for what all of them may send, so that none holds up another.
+/// Requests of a connection at a time. The connection's window has room for what all of them may send, so that none holds up another.
 pub const MAX_STREAMS: u32 = 64;
 
-/// How often others have their turn before an answer is written, as long as more answers are to come: from a request to its
-/// answer it is so many tasks.
+/// How often other tasks have their turn before an answer is written, as long as more answers are to come: a request passes
+/// through that many tasks before it is answered.
 const ROUNDS: u8 = 4;
 
 /// The smallest buffer that hyper allows for the head of an HTTP/1 request.
 const MIN_HTTP1_HEAD_BYTES: usize = 8 << 10;
 
-/// How long to wait after the system could not give us a connection.
+/// Pause after the system could not give us a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long one that has to leave may take over what is under way; then another one is asked to.
+/// How long a connection that has to leave may take over what is under way; then another one is asked to leave.
 const LEAVING: Duration = Duration::from_millis(100);
 
 impl Default for ServerOptions {
@@ -141,7 +141,7 @@ impl Default for ServerOptions {
 }
 
 impl Port {
-    /// Speaks TLS on a listener, or plain text.
+    /// A port that speaks TLS on a listener, or plain text without `tls`.
     pub fn new(listener: TcpListener, tls: Option<Tls>) -> Self {
         Self { listener, tls }
     }
@@ -172,7 +172,7 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     let mut told = false;
-    // One that was accepted and for which there is no room yet.
+    // An accepted connection for which there is no room yet.
     let mut waiting = None;
     loop {
         let (slot, (stream, address)) = tokio::select! {
@@ -229,7 +229,7 @@ fn builder(options: &ServerOptions) -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // It runs from the end of the request before: the first head has less, in `serve_requests`.
+        // This time runs from the end of the request before; the first head has less time, in `serve_requests`.
         .header_read_timeout(options.idle_timeout.max(options.header_read_timeout))
         .max_buf_size(head_bytes.max(MIN_HTTP1_HEAD_BYTES));
     builder
@@ -237,7 +237,7 @@ fn builder(options: &ServerOptions) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20))
-        // What is larger is refused unseen; up to there it is refused by `answer`, which counts it.
+        // hyper refuses a head over twice the limit, unseen; `answer` refuses a smaller one over the limit, and counts it.
         .max_header_list_size(options.max_header_bytes.saturating_mul(2))
         .max_frame_size(256 << 10)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -258,7 +258,7 @@ async fn accept(listener: &TcpListener, peers: &Peers) -> (TcpStream, SocketAddr
             Err(error) => {
                 tracing::warn!(%error, "no connection could be accepted");
                 if !is_of_one_connection(&error) {
-                    // The process may have as many files open as it may: one of them can be a connection of no use.
+                    // The process may have reached its limit of open files: one of them can be a connection of no use.
                     peers.displace();
                     sleep(ACCEPT_PAUSE).await;
                 }
@@ -267,14 +267,14 @@ async fn accept(listener: &TcpListener, peers: &Peers) -> (TcpStream, SocketAddr
     }
 }
 
-/// Waits for a free slot; whoever is of no use is asked to make room.
+/// Waits for a free slot; asks the connections of least use to leave meanwhile.
 async fn room(slots: &Arc<Semaphore>, peers: &Peers) -> OwnedSemaphorePermit {
     loop {
         if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
             return slot;
         }
         peers.displace();
-        // It fails only if the semaphore were closed, which nobody does.
+        // Acquiring fails only if the semaphore is closed, which nobody does.
         if let Ok(Ok(slot)) = timeout(LEAVING, Arc::clone(slots).acquire_owned()).await {
             return slot;
         }
@@ -303,7 +303,7 @@ async fn connection(
     mut stopped: watch::Receiver<()>,
     _slot: OwnedSemaphorePermit,
 ) {
-    // Only latency is lost without it.
+    // Where this fails, only latency suffers.
     let _ = stream.set_nodelay(true);
     let patience = server.options.read_timeout;
     let peer = Arc::clone(&connected.peer);
@@ -339,7 +339,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let Connected { peer, address, .. } = connected;
     let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
         let (server, peer, running) = (Arc::clone(server), Arc::clone(peer), peer.runs());
-        // Whoever may do what anybody may is nobody in particular.
+        // Requests that anybody may make do not make a connection count as served.
         let counts = needed(request.uri().path()).is_some();
         request.extensions_mut().insert(Arc::clone(&peer));
         if let Some(names) = &names {
@@ -377,7 +377,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             }
             () = peer.told_to_leave() => {
                 let why = if peer.is_slow() { SLOW } else { DISPLACED };
-                // With one that was never served nothing is lost, however it ends.
+                // Nothing is lost with a connection that was never served, however it ends.
                 if !peer.is_served() {
                     return (server.tell)(Event::Closed(why));
                 }
@@ -416,14 +416,14 @@ async fn answer(server: &Server, request: hyper::Request<Body>) -> Result<Respon
     server.router.clone().oneshot(request).await
 }
 
-/// Why we close connections.
+/// Reasons for which the server closes connections.
 const DISPLACED: &str = "displaced";
 const IDLE: &str = "idle";
 const SLOW: &str = "slow_bodies";
 const SLOW_HEAD: &str = "slow_head";
 const STALLED: &str = "stalled";
 
-/// The head of an HTTP/2 request, in the bytes that a header list has by RFC 9113, 6.5.2.
+/// The size of the head of an HTTP/2 request, in bytes as RFC 9113, 6.5.2, counts them.
 fn head_bytes<B>(request: &hyper::Request<B>) -> u64 {
     let uri = request.uri();
     let pseudo = [
@@ -438,7 +438,7 @@ fn head_bytes<B>(request: &hyper::Request<B>) -> u64 {
     pseudo.chain(fields).map(|(name, value)| (name + value + 32) as u64).sum()
 }
 
-/// Why it was us who ended a connection; `None` if it was not.
+/// Why the server ended a connection; `None` if it was not the server.
 fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -457,7 +457,7 @@ fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     None
 }
 
-/// Whether a request was answered well, over HTTP or over gRPC, which puts what went wrong into the head.
+/// Whether a request was answered well, over HTTP or over gRPC, whose failures have their status in the head.
 fn is_success(response: &Response) -> bool {
     let status = response.headers().get("grpc-status");
     response.status().is_success() && status.is_none_or(|status| status == "0")
@@ -498,7 +498,7 @@ impl http_body::Body for Tracked {
 }
 
 impl Impatient {
-    /// Whether a write has to wait until other tasks have had their turn: answers that they have ready go with it. Each write
+    /// Whether a write has to wait until other tasks have had their turn, so that their answers are written with it. Each write
     /// is a call to the system that costs as much as a small request.
     fn gathers(&mut self, context: &Context<'_>) -> bool {
         let gathers = self.rounds < ROUNDS && self.peer.is_running();
@@ -510,7 +510,7 @@ impl Impatient {
         gathers
     }
 
-    /// Passes on what a write came to, unless it has waited for too long.
+    /// Passes on the result of a write, unless the write has waited for too long.
     fn within_patience<T>(
         &mut self,
         written: Poll<io::Result<T>>,
@@ -522,7 +522,7 @@ impl Impatient {
             self.peer.moves_on();
             return written;
         }
-        // What waits for its peer waits for nobody else.
+        // A write that waits for its peer does not wait for other tasks as well.
         self.rounds = ROUNDS;
         let patience = self.patience;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));

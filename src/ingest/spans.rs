@@ -1,8 +1,8 @@
-//! A plain list of spans, as tools write them down for their own tests: each an object with a name, times and attributes, the
-//! attributes as in OTLP or as an object of plain values; alone, or under `spans`.
+//! A plain list of spans, as tools write them for their own tests, at the top or under `spans`: each span is an object with a
+//! name, times and attributes, which are as in OTLP or an object of plain values.
 //!
-//! It becomes an OTLP request. Spans without ids are one trace, whose id is of the text; of those without ids of their own, the
-//! parent is the innermost span that lasts around them.
+//! The list becomes an OTLP request. Spans without a trace id are one trace, whose id is a hash of the text. The parent of a span
+//! without an id is the innermost span that lasts around it.
 
 use std::cmp::Reverse;
 
@@ -46,8 +46,8 @@ pub(super) fn request(text: &[u8]) -> Option<Vec<u8>> {
     serde_json::to_vec(&request).ok()
 }
 
-/// Of each span the place of the innermost one that lasts around it; of two that last equally long the later in the list
-/// is the outer one, as spans are written down when they end.
+/// For each span the index of the innermost span that lasts around it; of two spans with the same times the later in the list
+/// is the outer one, as spans are written when they end.
 fn parents(spans: &[Value]) -> Vec<Option<usize>> {
     let times: Vec<(u64, u64)> = spans
         .iter()
@@ -71,7 +71,7 @@ fn time(span: &Value, name: &str) -> u64 {
     time.and_then(|time| time.as_u64().or_else(|| time.as_str()?.trim().parse().ok())).unwrap_or(0)
 }
 
-/// A text that is not empty, under either name.
+/// The text under either name, if it is not empty.
 fn text_of<'a>(span: &'a Map<String, Value>, camel: &str, snake: &str) -> Option<&'a str> {
     let text = span.get(camel).or_else(|| span.get(snake)).and_then(Value::as_str);
     text.filter(|text| !text.is_empty())

@@ -1,4 +1,4 @@
-//! What a sender is told, as OTLP has it: success, partial success, and errors that say whether to come back.
+//! The answers to senders, as OTLP has them: success, partial success, and errors that say whether to come back.
 //!
 //! The table of statuses is that of the OTLP specification ("Failures" and "OTLP/HTTP Response").
 
@@ -28,9 +28,9 @@ use super::{Encoding, Overloaded, Refusal, Signal, Tally, report};
 /// Why a request was not applied.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Failure {
-    /// It can never be.
+    /// It is refused for good.
     Refused(Refusal),
-    /// Not at the moment.
+    /// There is no room for it at the moment.
     Overloaded(Overloaded),
     /// Its content type is none of OTLP's.
     MediaType,
@@ -38,13 +38,13 @@ pub(super) enum Failure {
     ContentEncoding,
     /// Its method is not POST.
     Method,
-    /// Nothing is here.
+    /// Nothing is served at its path.
     Path,
-    /// gRPC over a version of HTTP that cannot carry it.
+    /// It is gRPC over a version of HTTP that cannot carry it.
     Version,
     /// Its body came too slowly.
     Slow,
-    /// Its body was on its way for long, and its sender held more than others who needed the room.
+    /// Its body was slow and large, and its sender held most of the room that others needed.
     Displaced,
     /// Its body broke off; nobody is likely to read the answer.
     Broken,
@@ -58,7 +58,7 @@ pub(super) enum Failure {
 const MAX_MESSAGE_BYTES: usize = 256;
 
 impl Failure {
-    /// The reason under which it is counted.
+    /// The reason under which the failure is counted.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Refused(Refusal::TooLarge { .. }) => "too_large",
@@ -122,7 +122,7 @@ impl Failure {
         response
     }
 
-    /// The answer over gRPC. Only a want of room carries `RetryInfo`: without it RESOURCE_EXHAUSTED is final.
+    /// The answer over gRPC. Only a lack of room carries `RetryInfo`: without it RESOURCE_EXHAUSTED is final.
     pub(super) fn grpc(&self) -> tonic::Status {
         let again = |retry_after| {
             let details = ErrorDetails::with_retry_info(Some(retry_after));
@@ -271,12 +271,12 @@ fn protobuf(signal: Signal, partial: Option<(i64, String)>) -> Vec<u8> {
             }),
         }
         .encode_to_vec(),
-        // Answered by its own message, above.
+        // `success` answers reports with a message of their own.
         Signal::Reports => Vec::new(),
     }
 }
 
-/// The same in OTLP's JSON, where 64-bit integers are strings.
+/// The `Export*ServiceResponse` in OTLP's JSON, where 64-bit integers are strings.
 fn json(signal: Signal, partial: Option<(i64, String)>) -> String {
     let Some((rejected, message)) = partial else { return "{}".to_owned() };
     let field = match signal {
@@ -291,14 +291,14 @@ fn json(signal: Signal, partial: Option<(i64, String)>) -> String {
     .to_string()
 }
 
-/// Says what was rejected and why, as in `2 invalid_span_id, 1 invalid_trace_id`.
+/// The counts of what was rejected by reason, as in `rejected: 2 invalid_span_id, 1 invalid_trace_id`.
 fn explanation(tally: &Tally) -> String {
     let reasons: Vec<_> =
         tally.rejected.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     cut(format!("rejected: {}", reasons.join(", ")))
 }
 
-/// Whole seconds, at least one: zero would mean "at once".
+/// A wait in whole seconds, rounded up, at least one: zero would mean "at once".
 fn seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }

@@ -1,6 +1,6 @@
 //! JSON as a tree that borrows from its text: an object is a short list, and a string without escapes costs no copy.
 //!
-//! An ordered map for each object costs ten times what a small object says; requests are made of small objects.
+//! An ordered map costs ten times the content of a small object, and requests are made of small objects.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ pub(super) enum Json<'a> {
     Number(Number),
     Text(Cow<'a, str>),
     List(Box<[Self]>),
-    /// Names and values as they were sent: of equal names the last holds.
+    /// Names and values as they were sent; of equal names the last one is read.
     Object(Box<[(Cow<'a, str>, Self)]>),
 }
 
@@ -47,7 +47,7 @@ impl<'a> Json<'a> {
         if let Self::Object(fields) = self { Some(fields) } else { None }
     }
 
-    /// The field of an object; null is one.
+    /// The field of an object, the last one of this name; null counts as a field.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         let mut fields = self.as_object()?.iter().rev();
         fields.find(|(known, _)| known == name).map(|(_, value)| value)
@@ -136,7 +136,7 @@ impl<'de> Deserializer<'de> for &'de Json<'_> {
             Json::Text(text) => visitor.visit_borrowed_str(text),
             Json::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
             Json::Object(fields) => {
-                // Whoever takes no more than a few names asks for few before it refuses, so this looks at each field few times.
+                // A reader that knows few names refuses an object at its first unknown name, so each field is compared few times.
                 let is_last = |at: usize| {
                     let name = &fields[at].0;
                     !fields[at + 1..].iter().any(|(later, _)| later == name)

@@ -1,9 +1,9 @@
-//! OTLP protobuf, borrowed from the bytes: no message is built, nothing is copied, only what is used is looked at.
+//! OTLP protobuf, borrowed from the bytes: no message is built, nothing is copied, and only fields that are used are read.
 //!
-//! Fields may come in any order (Go's Collector sends a resource after its spans), and more than once: of a value the
-//! last holds, messages and lists are merged, as protobuf has it. The pre-scan has bounded counts before.
-//! A string that is not UTF-8, a field of another type and a value that nests too deep cost themselves alone, so that the
-//! rest of the request survives.
+//! Fields may come in any order (Go's Collector sends a resource after its spans), and more than once: the last of several
+//! values is read, and messages and lists are merged, as protobuf has it. The pre-scan has bounded the counts before.
+//! A string that is not UTF-8, a field of another type and a value that nests too deep are mended or left out alone, so that
+//! the rest of the request survives.
 
 use std::borrow::Cow;
 use std::{mem, str};
@@ -14,30 +14,30 @@ use super::repair::Odd;
 use super::wire::{Fields, Malformed, Wire, pair};
 use crate::engine::convention::{Outline, Plain, RawAttributes, RawScope, RawValue, Scope, mend};
 
-/// What is built, and what had to be mended for that.
+/// A walk over a request: the builder that gets its records, and counts of what had to be mended.
 struct Walk<'a, 'w, 'b> {
     builder: &'w mut Builder<'b>,
     record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
     max_nesting: usize,
-    // Values around the one at hand.
+    // The number of values around the current one.
     nesting: usize,
     odd: Odd,
     // A list that is used again for each span.
     attributes: RawAttributes<'a>,
-    // The span at hand, for its plan.
+    // The outline of the current span, for its plan.
     outline: Outline<'a>,
 }
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// Attributes that most spans are below.
+/// A number of attributes that most spans stay below.
 const USUAL_ATTRIBUTES: usize = 16;
 
 /// Walks an `ExportTraceServiceRequest`.
 ///
 /// # Errors
 ///
-/// Says what is wrong with its first message that is none.
+/// Returns what is wrong with the first malformed message.
 pub(super) fn traces(body: &[u8], max_nesting: usize, builder: &mut Builder<'_>) -> Result<()> {
     Walk::new(max_nesting, builder, Walk::planned_or_not).request(body)
 }
@@ -68,7 +68,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Self { builder, record, max_nesting, nesting: 0, odd, attributes, outline }
     }
 
-    /// Walks down to the records: requests, resources and scopes have the same fields for spans and logs.
+    /// Walks a request down to its records: requests, resources and scopes have the same fields for spans and logs.
     fn request(mut self, body: &'a [u8]) -> Result<()> {
         for field in Fields::of(body) {
             match field? {
@@ -161,7 +161,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Ok(())
     }
 
-    /// Builds a span by its plan, else the long way.
+    /// Builds a span by its plan, or in full if it has none.
     fn planned_or_not(&mut self, sent: &'a [u8], scope: Scope) -> Result<()> {
         let frame = outline::read(sent, &mut self.outline);
         if frame.as_ref().is_some_and(|frame| self.builder.planned(frame, &self.outline, scope)) {
@@ -169,7 +169,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         }
         let before = self.odd;
         let span = self.span(sent)?;
-        // Of what was mended there is no plan.
+        // A span that had to be mended gets no plan.
         let outline = frame.filter(|_| self.odd == before).map(|_| &self.outline);
         self.attributes = self.builder.span(span, outline, scope);
         Ok(())
@@ -352,7 +352,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Ok(())
     }
 
-    /// Whether what is inside the value at hand is left out.
+    /// Whether values inside the current one are left out.
     fn is_deepest(&self) -> bool {
         self.nesting >= self.max_nesting
     }

@@ -18,8 +18,8 @@ pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
 
-/// An attribute as nearly all are, key and value in this order, each once, and its value's bytes and what they say; `None` for any
-/// other attribute, be it right or wrong. It must not depend on how the crate is cut up whether it and its parts are calls.
+/// The key and the value of an attribute in the usual form: key and value in this order, each once, and the value a single text, boolean
+/// or number; `None` for any other attribute, valid or not. Always inlined, with its parts, however the crate is split for compilation.
 #[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
 #[inline(always)]
 pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
@@ -38,7 +38,7 @@ pub(super) fn key_and_value(message: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((key, value))
 }
 
-/// What a value's bytes say, if it is a single string or number, and nothing else.
+/// The value in a value's bytes, if it is a single string, boolean or number and nothing else.
 #[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
 #[inline(always)]
 pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
@@ -61,13 +61,13 @@ pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
     }
 }
 
-/// What has its length before it, and what comes after it.
+/// Splits bytes that begin with a length into as many bytes and the rest.
 #[inline]
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     short(bytes).or_else(|| long(bytes))
 }
 
-/// The same of a length of one byte or two; `None` if it is longer, or than the bytes.
+/// [`prefixed`] for a length of one byte or two; `None` if it has more bytes or is over the bytes there are.
 #[inline]
 fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     match bytes {
@@ -77,7 +77,7 @@ fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// The same of a length of any size.
+/// [`prefixed`] for a length of any size.
 #[inline(never)]
 fn long(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut fields = Fields::of(bytes);
@@ -85,7 +85,7 @@ fn long(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     fields.rest.split_at_checked(usize::try_from(length).ok()?)
 }
 
-/// A number of two bytes.
+/// The value of a varint of two bytes.
 #[inline]
 fn two(low: u8, high: u8) -> u16 {
     u16::from(low & 0x7f) | u16::from(high) << 7
@@ -152,7 +152,7 @@ impl<'a> Fields<'a> {
         Ok(*taken)
     }
 
-    /// A field of any kind; after an error there are no more.
+    /// Reads a field of any kind; after an error there are no more.
     #[inline(never)]
     fn any(&mut self) -> Result<(u32, Wire<'a>), Malformed> {
         let field = self.field();
@@ -213,7 +213,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl Malformed {
-    /// The refusal of a request that has it in a message of this name.
+    /// The refusal of a request that has the error in a message of this name.
     pub(super) fn within(self, what: &'static str) -> Refusal {
         Refusal::Malformed { what, why: self.0.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! Addresses of endpoints: what may be configured, and what is refused wherever it turns up.
+//! Addresses of endpoints: those that may be configured, and those that are refused wherever they occur.
 //!
 //! The address must be https unless plain http was asked for. Link-local addresses, where clouds keep their credentials,
 //! are refused in every way that a host can be written.
@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 /// Why an endpoint cannot be used at all.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum EndpointError {
-    /// It is no address.
+    /// The text is no address.
     #[error("`{key}` must be an address like https://host/v1: {why}")]
     NoUrl {
         /// The option.
@@ -21,7 +21,7 @@ pub enum EndpointError {
         /// What is wrong.
         why: String,
     },
-    /// It is plain http, and nobody said that this is fine.
+    /// The address is plain http, which is not allowed.
     #[error("`{key}` is not https; set `{allow}` to true if that is meant")]
     NotHttps {
         /// The option.
@@ -29,7 +29,7 @@ pub enum EndpointError {
         /// The option that allows it.
         allow: &'static str,
     },
-    /// It carries a name and a password.
+    /// The address has a name or a password in it.
     #[error(
         "`{key}` must not carry a name or a password: keys come from the environment or a file"
     )]
@@ -37,15 +37,15 @@ pub enum EndpointError {
         /// The option.
         key: &'static str,
     },
-    /// It carries a key.
+    /// The query of the address has a key in it.
     #[error("`{key}` must not carry a key (`{name}=`): keys come from the environment or a file")]
     KeyInQuery {
         /// The option.
         key: &'static str,
-        /// The part of the query that looks like one.
+        /// The parameter that looks like a key.
         name: String,
     },
-    /// It is link-local, or where a cloud keeps its credentials.
+    /// The address is link-local, or one where a cloud keeps its credentials.
     #[error("`{key}` is a link-local or metadata address, which is refused")]
     LinkLocal {
         /// The option.
@@ -65,7 +65,7 @@ pub enum EndpointError {
 ///
 /// # Errors
 ///
-/// Fails if it is none, not https without leave, with credentials, or link-local.
+/// Fails if the text is no address, or the address is http and not allowed to be, has credentials in it, or is refused.
 pub fn check(
     key: &'static str,
     allow: &'static str,
@@ -90,7 +90,7 @@ pub fn check(
         return Err(no_url("it names no host".to_owned()));
     }
     let port = authority.as_str().get(host.len()..).unwrap_or_default();
-    // What is no port would be taken for the usual one.
+    // An invalid port would be taken for the default one.
     if !matches!(port, "" | ":") && authority.port_u16().is_none() {
         return Err(no_url("its port is none".to_owned()));
     }
@@ -100,11 +100,11 @@ pub fn check(
     Ok(uri)
 }
 
-/// Checks that the address that the option `key` gives carries no key in its query: it is shown wherever the configuration is.
+/// Checks that the address of the option `key` has no key in its query: the address is shown wherever the configuration is.
 ///
 /// # Errors
 ///
-/// Fails if a part of the query is named like one.
+/// Fails if a parameter of the query is named like a key and not empty.
 pub fn check_keyless(key: &'static str, uri: &Uri) -> Result<(), EndpointError> {
     let named = |(name, value): (Cow<'_, str>, Cow<'_, str>)| {
         let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -116,15 +116,15 @@ pub fn check_keyless(key: &'static str, uri: &Uri) -> Result<(), EndpointError> 
     found.map_or(Ok(()), |name| Err(EndpointError::KeyInQuery { key, name }))
 }
 
-/// Reads an address. What a path may not hold as it stands, as the name of a model with a space in it, is escaped.
+/// Reads an address. Characters that are not allowed in a path, such as a space in the name of a model, are escaped.
 ///
 /// # Errors
 ///
-/// Fails with what is wrong with it, without its text.
+/// Fails with what is wrong with the address, without its text.
 pub(super) fn read(url: &str) -> Result<Uri, String> {
     let escaped = utf8_percent_encode(url.trim(), ESCAPED).to_string();
     escaped.parse().map_err(|error: http::uri::InvalidUri| {
-        // A path of any letters is fine, so it is the host.
+        // A path may have any letters, so the host must be wrong.
         let why = if url.is_ascii() { "" } else { " (a host beyond ASCII is written as xn--...)" };
         format!("{error}{why}")
     })
@@ -139,7 +139,7 @@ pub(super) fn is_refused_host(host: &str) -> bool {
     }
 }
 
-/// `169.254.0.0/16`, `fe80::/10` and where clouds keep their credentials; of IPv4 also where it is written as IPv6.
+/// Whether an address is refused: `169.254.0.0/16`, `fe80::/10` and where clouds keep their credentials; IPv4 also within IPv6.
 pub(super) fn is_refused(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local() || METADATA_V4.contains(&address),
@@ -151,8 +151,8 @@ pub(super) fn is_refused(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address that resolvers take a host for: one to four numbers, decimal, octal (`0`) or hexadecimal (`0x`), the last of
-/// which fills what the others leave.
+/// The IPv4 address that resolvers take a host for: one to four numbers, decimal, octal (`0`) or hexadecimal (`0x`), of which the
+/// last takes the bits that the others leave.
 fn written(host: &str) -> Option<Ipv4Addr> {
     let host = host.strip_suffix('.').unwrap_or(host);
     let numbers: Vec<u32> = host.split('.').map(number).collect::<Option<_>>()?;
@@ -174,7 +174,7 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The IPv4 address that a translator (NAT64, `64:ff9b::/96`) or a relay (6to4, `2002::/16`) is to be asked for.
+/// The IPv4 address in one for a translator (NAT64, `64:ff9b::/96`) or a relay (6to4, `2002::/16`).
 fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let ([0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..]) = address.segments()
     else {
@@ -185,18 +185,18 @@ fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::new(a, b, c, d))
 }
 
-/// What no address holds as it stands, as browsers escape it; a `%` is taken for the beginning of an escape.
+/// The characters that are escaped in an address, as browsers do; a `%` is taken as the beginning of an escape.
 const ESCAPED: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`').add(b'{').add(b'}');
 
-/// Where Alibaba, Oracle and Azure answer beside the link-local address.
+/// The metadata addresses of Alibaba, Oracle and Azure beside the link-local one.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(192, 0, 0, 192),
     Ipv4Addr::new(168, 63, 129, 16),
 ];
 
-/// Where AWS and Google answer over IPv6.
+/// The metadata addresses of AWS and Google in IPv6.
 const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),

@@ -1,4 +1,4 @@
-//! Sends requests to one endpoint: no redirects, no proxy, no cookies, a bound on what comes back and on how long it takes.
+//! Sends requests to one endpoint: no redirects, no proxy, no cookies, and bounds for the size of the reply and the time.
 //!
 //! Errors carry neither headers nor bodies.
 
@@ -29,41 +29,41 @@ pub struct Client {
     options: ClientOptions,
 }
 
-/// What every call keeps to.
+/// The limits of every call.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientOptions {
-    /// Plain http is fine.
+    /// Whether plain http is allowed.
     pub allow_http: bool,
-    /// Bytes of a reply.
+    /// The most bytes of a reply.
     pub max_reply_bytes: usize,
-    /// How long a call may take, its reply included.
+    /// The longest time for a call, its reply included.
     pub timeout: Duration,
 }
 
 /// Why a call has no reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CallError {
-    /// Nobody is there.
+    /// There was no connection.
     Connect,
-    /// It took too long.
+    /// The call took too long.
     Timeout,
     /// The reply broke off.
     BrokenOff,
     /// The reply is over the limit.
     TooLarge,
-    /// The endpoint points elsewhere.
+    /// The endpoint answered with a redirect.
     Redirect,
-    /// An error status, and when to come back if it says.
+    /// The endpoint answered with an error status.
     Status {
         /// The code.
         code: u16,
-        /// When to come back.
+        /// The time to wait, if the reply names one.
         retry_after: Option<Duration>,
     },
 }
 
 impl CallError {
-    /// As counters carry it.
+    /// The name as a label value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -78,7 +78,7 @@ impl CallError {
         }
     }
 
-    /// Whether the same call may go well later.
+    /// Whether the same call may succeed later.
     pub fn is_passing(self) -> bool {
         match self {
             Self::Connect | Self::Timeout | Self::BrokenOff => true,
@@ -87,12 +87,12 @@ impl CallError {
         }
     }
 
-    /// Whether the endpoint may have done the work all the same, and want to be paid.
+    /// Whether the endpoint may have done the work all the same, and charge for it.
     pub fn may_cost(self) -> bool {
         match self {
             Self::Timeout | Self::BrokenOff | Self::TooLarge => true,
             Self::Connect | Self::Redirect => false,
-            // A gateway that lost patience, or lost whom it had asked.
+            // A gateway gave up waiting, or lost its connection.
             Self::Status { code, .. } => matches!(code, 408 | 502 | 504 | 520..=524),
         }
     }
@@ -108,7 +108,7 @@ impl Client {
         Self::with_names(key, options, Arc::new(system))
     }
 
-    /// The same, with names looked up there.
+    /// [`Client::new`], with names looked up by `names`.
     fn with_names(
         key: &'static str,
         options: ClientOptions,
@@ -124,7 +124,7 @@ impl Client {
         Ok(Self { http, options })
     }
 
-    /// Asks for what is at an address; the reply's body.
+    /// Gets an address; returns the body of the reply.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Client {
         timeout(self.options.timeout, reply).await.unwrap_or(Err(CallError::Timeout))
     }
 
-    /// Posts a body; the reply's.
+    /// Posts a body; returns the body of the reply.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Client {
         timeout(self.options.timeout, reply).await.unwrap_or(Err(CallError::Timeout))
     }
 
-    /// Sends a request, and again what the other side says it has not looked at.
+    /// Sends a request, and again if the other side has not looked at it.
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, CallError> {
         let mut attempts = 0;
         loop {
@@ -184,7 +184,7 @@ impl Client {
         }
         let mut reply = Vec::new();
         while let Some(frame) = response.frame().await {
-            // Trailers say nothing to us.
+            // Trailers are not used.
             let Ok(chunk) = frame.map_err(|error| failure(&error))?.into_data() else { continue };
             if reply.len() + chunk.len() > self.options.max_reply_bytes {
                 return Err(CallError::TooLarge);
@@ -195,11 +195,11 @@ impl Client {
     }
 }
 
-/// Headers that no log of a library shows.
+/// Headers that are marked as sensitive, so that libraries do not log them.
 fn sensitive(headers: &[(&'static str, String)]) -> HeaderMap {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
-        // A key with a line break in it is no header; without it the endpoint says that it is missing.
+        // A key with a line break in it is no valid header, so it is left out, and the endpoint reports that it is missing.
         if let Ok(mut value) = HeaderValue::from_str(value) {
             value.set_sensitive(true);
             map.insert(HeaderName::from_static(name), value);
@@ -223,12 +223,12 @@ fn failure(error: &(dyn Error + 'static)) -> CallError {
     }
 }
 
-/// An error, what caused it, what caused that, and so on.
+/// An error and the chain of its causes.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     successors(Some(error), |&error| error.source())
 }
 
-/// Whether the other side has closed an HTTP/2 connection, or a stream of it, before it looked at the request.
+/// Whether the other side closed the HTTP/2 connection, or the stream, before it looked at the request.
 fn is_untouched(error: &(dyn Error + 'static)) -> bool {
     let told = causes(error).find_map(|error| error.downcast_ref::<h2::Error>());
     let Some(error) = told else { return false };
@@ -237,7 +237,7 @@ fn is_untouched(error: &(dyn Error + 'static)) -> bool {
     error.is_remote() && (closed || refused)
 }
 
-/// How long to wait, as the reply says: in seconds, or until a date, which is later than its own by as much.
+/// The time to wait by a reply: in seconds, or until a date, counted from the date of the reply.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let said = text(RETRY_AFTER)?;
@@ -245,17 +245,17 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         return Some(Duration::from_secs(seconds));
     }
     let date = |text| httpdate::parse_http_date(text).ok();
-    // A date that has passed says: at once.
+    // A date that has passed means no wait.
     Some(date(said)?.duration_since(date(text(DATE)?)?).unwrap_or_default())
 }
 
-/// Who we say we are.
+/// The user agent of our requests.
 const OURSELVES: &str = concat!("agentgauge/", env!("CARGO_PKG_VERSION"));
 
-/// How long a connection is kept for the next request.
+/// The longest time that an idle connection is kept.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
-/// Attempts at one request that the other side says it has not looked at.
+/// The most attempts at a request that the other side has not looked at.
 const MAX_ATTEMPTS: usize = 3;
 
 #[cfg(test)]

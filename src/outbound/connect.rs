@@ -1,4 +1,4 @@
-//! Connections to an endpoint: TLS by the system's authorities, and no address that is refused.
+//! Connections to an endpoint: TLS by the system's authorities, and none to a refused address.
 
 use std::error::Error;
 use std::fmt;
@@ -23,14 +23,14 @@ use tower::Service;
 
 use super::address::{is_refused, is_refused_host};
 
-/// Connects to addresses that may be used, in time.
+/// Connects to addresses that are not refused, within a limit of time.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     inner: HttpsConnector<HttpConnector<Guarded>>,
     limit: Duration,
 }
 
-/// Looks a name up, as the system does or as a test wants it.
+/// Looks up a name, as the system does or as a test needs it.
 pub(super) type Lookup = dyn Fn(Name) -> Soon<io::Result<Vec<SocketAddr>>> + Send + Sync;
 
 pub(super) type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -38,11 +38,11 @@ pub(super) type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type BoxError = Box<dyn Error + Send + Sync>;
 
 impl Connector {
-    /// Connects within `limit`, name and handshake included.
+    /// A connector that takes at most `limit`, lookup and handshake included.
     ///
     /// # Errors
     ///
-    /// Fails if the system knows no authority, or TLS cannot be set up.
+    /// Fails if the system has no certificates of authorities, or TLS cannot be set up.
     pub(super) fn new(
         allow_http: bool,
         limit: Duration,
@@ -52,7 +52,7 @@ impl Connector {
         http.enforce_http(false);
         http.set_nodelay(true);
         http.set_connect_timeout(Some(limit));
-        // A peer that is gone without a word is noticed before a request is lost to it.
+        // Keepalive notices a peer that is silently gone before a request is lost to it.
         http.set_keepalive(Some(KEEPALIVE));
         http.set_keepalive_interval(Some(KEEPALIVE));
         http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
@@ -60,7 +60,7 @@ impl Connector {
         http.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
         let https = HttpsConnectorBuilder::new().with_tls_config(tls()?);
         let https = if allow_http { https.https_or_http() } else { https.https_only() };
-        // HTTP/2 if the other side knows it, which TLS tells.
+        // HTTP/2 is used if the other side offers it in TLS.
         Ok(Self { inner: https.enable_all_versions().wrap_connector(http), limit })
     }
 }
@@ -75,7 +75,7 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        // What is no name is not looked up.
+        // A host that is an address is not looked up, so it is checked here.
         if to.host().is_some_and(is_refused_host) {
             return Box::pin(ready(Err("the address is one that may not be used".into())));
         }
@@ -112,7 +112,7 @@ pub(super) fn system(name: Name) -> Soon<io::Result<Vec<SocketAddr>>> {
     Box::pin(async move { Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.collect()) })
 }
 
-/// Passes refused addresses over. What it gives is what is connected to: nothing is looked up a second time.
+/// A lookup without refused addresses. Its results are connected to directly: names are not looked up a second time.
 #[derive(Clone)]
 struct Guarded(Arc<Lookup>);
 
@@ -148,13 +148,13 @@ fn usable(found: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     found.into_iter().filter(|at| !is_refused(at.ip())).collect()
 }
 
-/// How long a connection is silent before it is asked whether the peer is there, and between two such questions.
+/// The time for which a connection is silent before a keepalive probe, and between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Questions without an answer after which it is not.
+/// The number of unanswered probes after which the connection is dead.
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// How long what was sent may go unacknowledged.
+/// The longest time for which sent data may go unacknowledged.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 

@@ -1,4 +1,4 @@
-//! Calls to other people's endpoints: the judge's, a collector's. One client with one set of guards, and the keys.
+//! Calls to endpoints of others, such as the judge's or a collector's: one client with one set of guards, and the keys.
 
 pub mod address;
 pub mod client;

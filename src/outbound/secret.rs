@@ -1,4 +1,4 @@
-//! A key that shows itself to nobody but the endpoint it is for.
+//! A key that is shown only to the endpoint that it is for.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Secret(String);
 
 impl Secret {
-    /// A key, without the space around it that files end with; `None` if nothing is left.
+    /// A key, without white space around it, such as the line break that files end with; `None` if nothing is left.
     pub fn new(text: &str) -> Option<Self> {
         Some(text.trim()).filter(|text| !text.is_empty()).map(|text| Self(text.to_owned()))
     }

@@ -1,19 +1,19 @@
 //! The text of a sample: labels, and a number.
 //!
-//! A page is mostly the same few dozen bytes again and again, so what is plain is copied, and what has to be looked at letter by letter
-//! is rare: a label with something to escape, a number that is neither whole nor short.
+//! A page mostly repeats the same few dozen bytes, so plain text is copied, and little is handled letter by letter: labels with
+//! something to escape, and numbers that are neither whole nor short.
 
 use std::fmt::Write;
 
 use crate::engine::update::AgentKey;
 
-/// Label values are cut to this many bytes.
+/// The most bytes of a label value; longer ones are cut.
 const MAX_LABEL_BYTES: usize = 128;
 
-/// Whole numbers below this are floats exactly.
+/// Whole numbers below this are exact as floats.
 const WHOLE: u64 = 1 << 53;
 
-/// The labels of an agent. One without a value is left out, which Prometheus takes as the same; the first is always there.
+/// The labels of an agent. Empty ones are left out, which means the same to Prometheus; the first is always there.
 pub(super) fn label_block(agent: &AgentKey) -> String {
     let mut block = String::new();
     let names = [
@@ -34,7 +34,7 @@ pub(super) fn label_block(agent: &AgentKey) -> String {
     block
 }
 
-/// A label and its value.
+/// Writes a label and its value.
 pub(super) fn label(name: &str, value: &str, text: &mut String) {
     text.push_str(name);
     text.push_str("=\"");
@@ -42,7 +42,7 @@ pub(super) fn label(name: &str, value: &str, text: &mut String) {
     text.push('"');
 }
 
-/// Escapes a label value and cuts it; control characters, which some parsers choke on, become spaces.
+/// Writes a label value, cut and escaped; control characters, which some parsers cannot read, become spaces.
 fn escape(value: &str, text: &mut String) {
     let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
     if value.len() <= MAX_LABEL_BYTES && value.bytes().all(plain) {
@@ -59,7 +59,7 @@ fn escape(value: &str, text: &mut String) {
     }
 }
 
-/// A count, as the float that is nearest to it.
+/// Writes a count, as the float that is nearest to it.
 pub(super) fn count(count: u64, text: &mut String) {
     if count < WHOLE {
         text.push_str(itoa::Buffer::new().format(count));
@@ -68,7 +68,7 @@ pub(super) fn count(count: u64, text: &mut String) {
     }
 }
 
-/// A number as the shortest decimal that is read as the same one, without an exponent.
+/// Writes a number as the shortest decimal that reads as the same number, without an exponent.
 pub(super) fn number(value: f64, text: &mut String) {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! The Prometheus text format and OpenMetrics, from live state at each scrape: a series that ended is gone.
+//! The Prometheus text format and OpenMetrics, from live state at each scrape: a series that ended is not exported.
 //!
 //! The agent's labels are rendered once per agent. A score over nothing has no series.
 
@@ -49,7 +49,7 @@ impl Format {
     }
 }
 
-/// Renders all agents in one piece. OpenMetrics still wants its `# EOF` after what others have to add.
+/// Renders all agents in one piece. OpenMetrics needs `# EOF` after the last metrics, which the caller adds.
 pub fn render(agents: &[Arc<AgentUpdate>], format: Format, detail: Detail) -> String {
     Exposition::new(agents.to_vec(), format, detail).collect()
 }
@@ -65,26 +65,26 @@ pub enum Detail {
     Full,
 }
 
-/// A page in pieces, one after the other: whoever sends it can let others run between two of them.
+/// A page in pieces, one after the other, so that other tasks can run between two pieces.
 ///
-/// A piece may be empty. It holds up its thread for a bounded time, however many agents there are.
+/// A piece may be empty. Each takes its thread for a bounded time, however many agents there are.
 #[derive(Debug)]
 pub struct Exposition {
-    // Those whose labels are not rendered yet.
+    // Agents whose labels are not rendered yet.
     waiting: std::vec::IntoIter<Arc<AgentUpdate>>,
     agents: Vec<Exported>,
     parts: Vec<Section>,
     page: Page,
-    // Where it goes on.
+    // The position of the next sample: part and agent.
     part: usize,
     agent: usize,
 }
 
-/// From so many bytes, or so many looks at an agent, a piece is enough.
+/// The bytes, and the visits to an agent, after which a piece ends.
 const PIECE_BYTES: usize = 56 << 10;
 const PIECE_LOOKS: usize = 500;
 
-/// Agents that a piece lets go of once everything is written: what was written over since has its last owner here.
+/// The agents that a piece drops once everything is written: updates that were replaced meanwhile are freed here.
 const PIECE_AGENTS: usize = 50;
 
 #[derive(Debug)]
@@ -97,7 +97,7 @@ struct Exported {
 /// Reads one number of a window.
 type Reading = fn(&WindowView) -> Option<f64>;
 
-/// What is written of one agent after the other: a family has to be in one place.
+/// A part of the page, written for one agent after the other, as the samples of a family have to be together.
 #[derive(Clone, Copy, Debug)]
 enum Section {
     Window(&'static Family, Reading),
@@ -133,7 +133,7 @@ impl Exposition {
         }
     }
 
-    /// Writes a piece.
+    /// Writes the next piece.
     fn write(&mut self) -> String {
         self.page.text.reserve(PIECE_BYTES + PIECE_BYTES / 8);
         for _ in 0..PIECE_LOOKS {
@@ -186,7 +186,7 @@ pub(super) fn families() -> impl Iterator<Item = &'static Family> {
 }
 
 impl Section {
-    /// All of them, in the order of the page.
+    /// All parts, in the order of the page.
     fn all(detail: Detail) -> Vec<Self> {
         let windows = [
             Self::Window(&RELIABILITY, |window| window.reliability),
@@ -225,7 +225,7 @@ impl Section {
         parts
     }
 
-    /// Its family, and whether that has a head even if no agent has a sample.
+    /// The family of the part, and whether it has a head even if no agent has a sample.
     fn family(self) -> (&'static Family, bool) {
         match self {
             Self::Window(family, _) | Self::ClosedSessions(family, _) => (family, true),

@@ -1,4 +1,4 @@
-//! A page as it is written: what each family has of an agent.
+//! Writes a page: the samples that each family has of an agent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ use crate::engine::update::Exemplar;
 /// Upper bounds of the buckets of scores as text, the last of them infinite.
 static BOUNDS: LazyLock<Bounds> = LazyLock::new(|| bounds(&SCORE_BOUNDS));
 
-/// Likewise, of what traces took, by distribution.
+/// Upper bounds of the buckets of each distribution of what traces took, as text.
 static TAKEN: LazyLock<Vec<Bounds>> = LazyLock::new(|| {
     let of = |taken: &Distribution| -> Bounds {
         let shown = |bound: &u64| ratio(i128::from(*bound), i128::from(taken.per_unit()));
@@ -37,11 +37,11 @@ fn bounds(bounds: &[f64]) -> Bounds {
     bounds.chain(["+Inf".to_owned()]).collect()
 }
 
-/// What a histogram shows.
+/// The content of a histogram.
 struct Histogram<'b> {
     buckets: &'b Buckets,
     bounds: &'static Bounds,
-    // How many units of the sum make one.
+    // The number of units of the sum that make one.
     per_unit: i128,
 }
 
@@ -54,22 +54,22 @@ impl<'b> Histogram<'b> {
 /// No labels but the agent's.
 const NONE: [&str; 0] = [];
 
-/// What is written so far.
+/// The text that is written so far.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) text: String,
     format: Format,
-    // The head of a family that has no sample yet, and none if it gets none.
+    // The family that was begun and has no head yet: it gets one with its first sample.
     head: Option<&'static Family>,
 }
 
 impl Page {
-    /// An empty one.
+    /// An empty page.
     pub(super) fn new(format: Format) -> Self {
         Self { text: String::new(), format, head: None }
     }
 
-    /// Begins a family.
+    /// Begins the family of a part, with its head if it always has one.
     pub(super) fn begin(&mut self, part: &Section) {
         let (family, always) = part.family();
         self.head = Some(family);
@@ -78,7 +78,7 @@ impl Page {
         }
     }
 
-    /// Writes what a part has of an agent.
+    /// Writes the samples that a part has of an agent.
     pub(super) fn write(&mut self, part: &Section, agent: &Exported) {
         let Exported { update, labels } = agent;
         match *part {
@@ -158,7 +158,7 @@ impl Page {
         }
     }
 
-    /// Writes what this detail has of a counter.
+    /// Writes the samples of a counter that this detail has.
     fn counter_in(&mut self, detail: Detail, counter: &CounterFamily, agent: &Exported) {
         match (detail, counter.in_core) {
             (Detail::Full, _) | (Detail::Core, InCore::All) => self.counter(counter, None, agent),
@@ -173,7 +173,7 @@ impl Page {
 
     fn window(&mut self, family: &Family, of: Reading, agent: &Exported) {
         for (name, window) in &agent.update.view.windows {
-            // Which sessions the last traces are of is not known.
+            // The number of sessions is not known for windows of the last traces.
             let known = family.name != WINDOW_SESSIONS.name || !name.starts_with("last_");
             if let Some(value) = of(window).filter(|_| known) {
                 self.sample(family, &agent.labels, &[name], value);
@@ -197,7 +197,7 @@ impl Page {
         }
     }
 
-    /// How many runs each score is over.
+    /// Writes the number of runs that each score is over.
     fn run_samples(&mut self, agent: &Exported) {
         for (name, scores) in &agent.update.run_scores {
             for score in SCORES {
@@ -236,7 +236,7 @@ impl Page {
         }
     }
 
-    /// What was counted; only where the first label has the value `of`, if that is given.
+    /// Writes the series of a counter; only those whose first label has the value `of`, if it is given.
     fn counter(&mut self, counter: &CounterFamily, of: Option<&str>, agent: &Exported) {
         let counted = agent.update.counters.family(counter.engine).iter();
         let of = |labels: &[String]| of.is_none_or(|of| labels.first().is_some_and(|is| is == of));
@@ -267,14 +267,14 @@ impl Page {
         self.value(value);
     }
 
-    /// The head of the family that was begun, unless it is there.
+    /// Writes the head of the family that was begun, unless it is written.
     fn head(&mut self) {
         if let Some(family) = self.head.take() {
             self.family(family);
         }
     }
 
-    /// The head of a family. In the text format a counter's family carries its `_total`.
+    /// Writes the head of a family. In the text format the name of a counter's family has its `_total`.
     fn family(&mut self, family: &Family) {
         let kind = match family.kind {
             Kind::Gauge => "gauge",
@@ -289,20 +289,20 @@ impl Page {
         let _ = writeln!(self.text, "# TYPE {name}{total} {kind}");
     }
 
-    /// A sample of a family's own name.
+    /// Writes a sample under the family's name without a suffix.
     fn sample<L: AsRef<str>>(&mut self, family: &Family, agent: &str, labels: &[L], value: f64) {
         self.series(family, "", agent, labels);
         self.value(value);
     }
 
-    /// What follows the name and the labels of a series.
+    /// Writes what follows the labels of a series: the closing brace, the value and a line break.
     fn value(&mut self, value: f64) {
         self.text.push_str("} ");
         line::number(value, &mut self.text);
         self.text.push('\n');
     }
 
-    /// The name and the labels of a series, up to the closing brace.
+    /// Writes the name and the labels of a series, up to the closing brace.
     fn series<L: AsRef<str>>(&mut self, family: &Family, suffix: &str, agent: &str, labels: &[L]) {
         self.head();
         self.text.push_str(family.name);
@@ -327,7 +327,7 @@ impl Page {
         let start = self.text.len();
         self.series(family, "_bucket", agent, labels);
         self.text.push_str(",le=\"");
-        // All but the bound is the same in every bucket.
+        // Everything but the bound is the same in every bucket.
         let series = start..self.text.len();
         for (bucket, (bound, sum)) in (0..).zip(cumulative(buckets, bounds)) {
             if bucket > 0 {
@@ -349,7 +349,7 @@ impl Page {
         self.value(number(buckets.count));
     }
 
-    /// An example of what is in a bucket: its trace, its score, and when it ended.
+    /// Writes an example for a bucket: the id, the score and the end of a trace.
     fn exemplar(&mut self, exemplar: &Exemplar) {
         let _ = write!(self.text, " # {{trace_id=\"{}", exemplar.trace_id);
         let score = Quanta(exemplar.score_quanta).to_f64();
@@ -371,7 +371,7 @@ fn cumulative<'b>(
     })
 }
 
-/// A count, as the float that is nearest to it.
+/// The float that is nearest to a count.
 pub(super) fn number(count: u64) -> f64 {
     ratio(i128::from(count), 1)
 }

@@ -1,7 +1,7 @@
-//! Changes of what a member of a group reads: from where librdkafka asks for them to where they are made.
+//! Changes of the partitions that a member of a group reads: queued when librdkafka asks for them, made later.
 //!
-//! It asks while it is polled. They are made outside of that, by whoever reads, once what they take away is settled. The
-//! group waits for each answer, and so does a consumer that closes: nothing that was asked for may be left without one.
+//! librdkafka asks while it is polled. The reader makes a change outside of the poll, once the records of revoked partitions are
+//! settled. The group waits for each change, and so does a consumer that closes, so every change that is asked for must be made.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,24 +23,24 @@ pub(crate) struct Assignment {
 
 /// A change of the assignment that the group asks for.
 pub(crate) enum Change {
-    /// These partitions are ours as well.
+    /// Adds these partitions to ours.
     Assign(TopicPartitionList),
-    /// These are no longer.
+    /// Takes these partitions from us.
     Revoke(TopicPartitionList),
 }
 
 impl Assignment {
-    /// Nothing is asked for yet.
+    /// An assignment without changes.
     pub(crate) fn new(status: Arc<Status>) -> Self {
         Self { status, changes: Mutex::default(), closing: AtomicBool::new(false) }
     }
 
-    /// How the member stands with its brokers.
+    /// The status of the member's source.
     pub(crate) fn status(&self) -> &Arc<Status> {
         &self.status
     }
 
-    /// librdkafka asks for a change.
+    /// Queues a change that librdkafka asks for; makes it at once while closing.
     pub(crate) fn ask<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
@@ -56,7 +56,7 @@ impl Assignment {
         }
     }
 
-    /// The next change that was asked for.
+    /// Takes the next change that was asked for.
     pub(crate) fn change(&self) -> Option<Change> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
@@ -67,7 +67,7 @@ impl Assignment {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Makes a change. The first assignment, though it may be empty, means that we are in the group.
+    /// Makes a change. The first assignment, even an empty one, means that the member is in the group.
     pub(crate) fn make<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
@@ -96,8 +96,8 @@ impl Assignment {
         }
     }
 
-    /// Before the consumer is dropped: nobody looks any more, so changes are made where they are asked for, and those asked
-    /// for before are made now.
+    /// Prepares for dropping the consumer: makes the queued changes, and lets later ones be made as soon as they are asked for, as
+    /// nobody reads the queue any more.
     pub(crate) fn close<C: ConsumerContext>(&self, consumer: &BaseConsumer<C>) {
         self.closing.store(true, Ordering::SeqCst);
         while let Some(change) = self.change() {

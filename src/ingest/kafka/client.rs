@@ -1,4 +1,4 @@
-//! From our options to librdkafka's.
+//! Turns our options into those of librdkafka.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use rdkafka::error::KafkaError;
 
 use super::options::{KafkaOptions, SaslMechanism, Start};
 
-/// Why there can be no Kafka source; what may get better by itself is no such reason.
+/// Why there can be no Kafka source; only what does not get better by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// A file that an option names cannot be read.
@@ -25,13 +25,13 @@ pub enum SourceError {
     Client(#[from] KafkaError),
 }
 
-/// How often stored offsets are committed.
+/// The time between commits of stored offsets.
 const COMMIT_INTERVAL_MS: &str = "5000";
 
-/// How soon a topic that was missing, or a partition that was added, is found.
+/// The time within which a topic that was missing, or a partition that was added, is found.
 const METADATA_INTERVAL_MS: &str = "10000";
 
-/// How long a dead letter may take to be delivered.
+/// The longest time that the delivery of a dead letter may take.
 const DELIVERY_TIMEOUT_MS: &str = "30000";
 
 /// The largest dead letter that is tried; the broker has a limit of its own.
@@ -48,7 +48,7 @@ pub fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
         .set("group.id", &options.group)
         .set("partition.assignment.strategy", "cooperative-sticky")
         .set("auto.offset.reset", start)
-        // What is stored is committed; what is applied is stored, by us.
+        // librdkafka commits stored offsets; the source stores those of applied records.
         .set("enable.auto.offset.store", "false")
         .set("enable.auto.commit", "true")
         .set("auto.commit.interval.ms", COMMIT_INTERVAL_MS)
@@ -62,7 +62,7 @@ pub fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
     Ok(config)
 }
 
-/// Whether a client can be made of these options; none is, so nothing is sent to anybody.
+/// Checks that clients can be made of these options; makes none, so nothing is sent to anybody.
 ///
 /// # Errors
 ///
@@ -97,7 +97,7 @@ pub(crate) fn client(options: &KafkaOptions) -> Result<ClientConfig, SourceError
         ("ssl.key.location", "kafka.tls_key_file", &options.tls_key_file),
     ] {
         if !path.is_empty() {
-            // librdkafka would read it later, and would not say whose path it was.
+            // librdkafka reads the file later, and would not name the option in an error.
             read(key, path)?;
             config.set(name, path);
         }

@@ -1,4 +1,4 @@
-//! What librdkafka tells between records.
+//! The callbacks of librdkafka: changes of the assignment, errors, logs and commits.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use rdkafka::types::RDKafkaRespErr;
 use super::assignment::Assignment;
 use super::status::{Problem, Status};
 
-/// Keeps changes of the assignment for the source, which makes them when its records are settled.
+/// The context of the consumer. It keeps changes of the assignment for the source, which makes them when its records are settled.
 pub(super) struct Context {
     pub(super) assignment: Assignment,
 }
 
-/// Makes the consumer ready to be dropped, whatever happened: it waits for its partitions to be given back.
+/// Makes the consumer ready to be dropped, even after a panic: a consumer waits until its partitions are given back.
 pub(super) struct Closing<'c>(pub(super) &'c BaseConsumer<Context>);
 
 impl Context {
@@ -34,7 +34,7 @@ impl Drop for Closing<'_> {
 
 impl ClientContext for Context {
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        // What needs a person is told by `error` and the probe, once.
+        // `error` and the probe report what a person has to mend, once.
         tracing::debug!(target: "librdkafka", facility, "{message}");
     }
 
@@ -59,7 +59,7 @@ impl ConsumerContext for Context {
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         if let Err(error) = result {
-            // The next commit goes further; until then records would be read again.
+            // The next commit covers these offsets, too; after a crash before it, records are read again.
             tracing::warn!(%error, "Kafka offsets were not committed");
         }
     }

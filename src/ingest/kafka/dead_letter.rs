@@ -1,4 +1,4 @@
-//! Records that cannot be read, sent on as they are with headers that say where they were and why.
+//! Sends records that cannot be read on as they are, with headers that say where they came from and why they were skipped.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, Prod
 use super::client::{self, SourceError};
 use super::options::KafkaOptions;
 
-/// Sends dead letters, and tells by number which were delivered.
+/// The sender of dead letters, which reports by number which were delivered.
 pub(super) struct DeadLetters {
     topic: String,
     producer: BaseProducer<Deliveries>,
 }
 
-/// Told of deliveries: the number of the record, and whether it arrived.
+/// The channel for reports of deliveries: the number of the record, and whether it arrived.
 struct Deliveries(Sender<(usize, bool)>);
 
 impl DeadLetters {
-    /// `None` if none are wanted.
+    /// A sender to the topic of the options; `None` if they name none.
     pub(super) fn new(
         options: &KafkaOptions,
         delivered: Sender<(usize, bool)>,
@@ -35,7 +35,7 @@ impl DeadLetters {
         Ok(Some(Self { topic: options.dead_letter_topic.clone(), producer }))
     }
 
-    /// Sends a record on; its number is told when it arrived, or did not.
+    /// Sends a record on; whether it arrived is reported later under `number`.
     pub(super) fn send(
         &self,
         number: usize,
@@ -62,7 +62,7 @@ impl DeadLetters {
         self.producer.send(record).map_err(|(error, _)| error)
     }
 
-    /// Lets the producer tell of deliveries.
+    /// Lets the producer report deliveries.
     pub(super) fn poll(&self) {
         if self.producer.in_flight_count() > 0 {
             self.producer.poll(Duration::ZERO);
@@ -87,7 +87,7 @@ impl ProducerContext for Deliveries {
         if let Err((error, _)) = result {
             tracing::warn!(%error, "a dead letter was not delivered; check `kafka.dead_letter_topic`");
         }
-        // A source that has gone does not need to know.
+        // This fails only if the source is gone, which needs no report then.
         let _ = self.0.send((number, result.is_ok()));
     }
 }

@@ -8,18 +8,18 @@ use rdkafka::Message;
 use rdkafka::TopicPartitionList;
 use rdkafka::message::BorrowedMessage;
 
-/// A record and how far it has come. It stays where librdkafka has it until it is settled, so that it can be decoded
-/// again when there was no room for it.
+/// A record and its state. Its message stays in librdkafka's memory until it is settled, so that it can be decoded again if
+/// there was no room for it.
 pub(super) struct Record<'c> {
     pub(super) message: BorrowedMessage<'c>,
-    /// Which of the topics it is from.
+    /// The index of its topic.
     pub(super) topic: usize,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
-    /// Not decoded, or to be decoded again.
+    /// Waiting to be decoded, or decoded again.
     Held,
     /// With the stages, or on its way as a dead letter.
     Running,
@@ -27,7 +27,7 @@ enum State {
     Settled,
 }
 
-/// What became of a record that was running.
+/// The outcome of a running record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
     /// Every shard has applied it.
@@ -38,7 +38,7 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// Tells what becomes of one record, even if the task that should tell it goes.
+/// Reports the outcome of one record when dropped, so even if the task that applies it is cancelled or panics.
 pub(super) struct Ticket {
     number: usize,
     outcome: Outcome,
@@ -59,13 +59,13 @@ impl<'c> Flight<'c> {
         Self { records: BTreeMap::new(), next: 0, tell, told }
     }
 
-    /// Takes a record in.
+    /// Adds a record, to be decoded.
     pub(super) fn push(&mut self, message: BorrowedMessage<'c>, topic: usize) {
         self.records.insert(self.next, Record { message, topic, state: State::Held });
         self.next += 1;
     }
 
-    /// The records, settled or not.
+    /// The number of records, settled or not.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -88,46 +88,46 @@ impl<'c> Flight<'c> {
         self.records.iter().find_map(held)
     }
 
-    /// A record by its number, if it is still there.
+    /// The record of a number, if it is still in flight.
     pub(super) fn get(&self, number: usize) -> Option<&Record<'c>> {
         self.records.get(&number)
     }
 
-    /// A record goes to the stages; the ticket tells what becomes of it.
+    /// Marks a record as with the stages; returns the ticket that reports its outcome.
     pub(super) fn run(&mut self, number: usize) -> Ticket {
         self.set(number, State::Running);
         Ticket { number, outcome: Outcome::Refused, told: self.tell.clone() }
     }
 
-    /// A record goes out as a dead letter.
+    /// Marks a record as on its way as a dead letter.
     pub(super) fn send(&mut self, number: usize) {
         self.set(number, State::Running);
     }
 
-    /// A record has to be tried again.
+    /// Marks a record as to be decoded again.
     pub(super) fn hold(&mut self, number: usize) {
         self.set(number, State::Held);
     }
 
-    /// A record is done with.
+    /// Marks a record as applied or given up.
     pub(super) fn settle(&mut self, number: usize) {
         self.set(number, State::Settled);
     }
 
-    /// What was told of records since, waiting at most so long for the first.
+    /// The outcomes that were reported since the last call, waiting at most `wait` for the first.
     pub(super) fn told(&self, wait: Duration) -> Vec<(usize, Outcome)> {
-        // The other half is ours as well, so an error means that the time is over.
+        // `self.tell` keeps the channel open, so an error means that the time is over.
         let first = self.told.recv_timeout(wait).ok();
         first.into_iter().chain(self.told.try_iter()).collect()
     }
 
-    /// Takes out the first record if it is settled: all before it are, too.
+    /// Takes out the first record if it is settled; all records before it are taken out already.
     pub(super) fn pop(&mut self) -> Option<Record<'c>> {
         let first = self.records.first_entry()?;
         (first.get().state == State::Settled).then(|| first.remove())
     }
 
-    /// Forgets what is held of partitions that are no longer ours: their next owner reads it.
+    /// Drops the held records of revoked partitions: the next owner reads them.
     pub(super) fn give_up(&mut self, partitions: &TopicPartitionList) {
         self.records.retain(|_, record| {
             let message = &record.message;
@@ -144,7 +144,7 @@ impl<'c> Flight<'c> {
 }
 
 impl Ticket {
-    /// The record was applied.
+    /// Reports that the record was applied.
     pub(super) fn applied(mut self) {
         self.outcome = Outcome::Applied;
     }
@@ -155,7 +155,7 @@ impl Drop for Ticket {
         if std::thread::panicking() {
             self.outcome = Outcome::Failed;
         }
-        // A source that has gone does not need to know.
+        // This fails only if the source is gone, which needs no outcome then.
         let _ = self.told.send((self.number, self.outcome));
     }
 }

@@ -1,9 +1,9 @@
 //! Kafka: records that each hold one OTLP request, as the OpenTelemetry Collector's Kafka exporter writes them, keyed
 //! or not.
 //!
-//! One thread polls librdkafka, decodes each record where it lies and hands it to the stages; a record's offset is
-//! stored, to be committed, once every shard has applied it and all records read before it. So a crash reads records
-//! again, and since every hop is an idempotent upsert that changes nothing.
+//! One thread polls librdkafka, decodes each record where it lies and hands it to the stages. The offset of a record is
+//! stored, to be committed, once every shard has applied it and all records read before it. So records are read again after a
+//! crash, which changes nothing, as every hop is an idempotent upsert.
 
 #[cfg(feature = "kafka")]
 mod assignment;

@@ -1,7 +1,7 @@
-//! Looks at the brokers from the side, every few seconds: are they there, are the topics there, how far behind are we.
+//! Probes the brokers every few seconds: whether they answer, whether the topics exist, and how far the source lags.
 //!
-//! A thread of its own, so that a broker that does not answer holds up no record. Lag is asked for rather than taken
-//! from what was last fetched, so that it is right while the source is paused.
+//! The probe has a thread of its own, so that a broker that does not answer holds up no record. The brokers are asked for the
+//! lag, as what was last fetched would give a wrong one while the source is paused.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,13 +18,13 @@ use super::options::Start;
 use super::status::{Problem, Status, Watch};
 use super::topic::Topic;
 
-/// How long an answer is waited for; also how long it can hold up a shutdown.
+/// The longest wait for an answer, which can hold up a shutdown as long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The offset after the last applied record of each partition, by the number of its topic.
 pub(super) type Positions = Mutex<BTreeMap<(usize, i32), i64>>;
 
-/// What is looked at, and who is told.
+/// The probe of a source.
 pub(super) struct Probe<'s> {
     pub(super) consumer: &'s BaseConsumer<Context>,
     pub(super) topics: &'s [Topic],
@@ -35,7 +35,7 @@ pub(super) struct Probe<'s> {
 }
 
 impl Probe<'_> {
-    /// Looks every `interval` until the other end of `stop` is gone.
+    /// Probes every `interval` until the other end of `stop` is dropped.
     pub(super) fn run(&self, interval: Duration, stop: &Receiver<()>) {
         loop {
             self.look();
@@ -52,8 +52,8 @@ impl Probe<'_> {
             Ok(Some(problem)) => self.status.problem(problem),
             Err(error) => self.status.problem(Problem::Unreachable { why: error.to_string() }),
         }
-        // A lag that is not known is not shown. That alone is no reason not to be ready: the group's coordinator does
-        // not answer while the group is changing.
+        // An unknown lag is not shown. It does not make the source unready, as the group's coordinator does not answer
+        // while the group changes.
         let lags = self.lags().unwrap_or_else(|error| {
             tracing::debug!(%error, "the lag is not known");
             BTreeMap::new()
@@ -61,7 +61,7 @@ impl Probe<'_> {
         self.watch.lags(&lags);
     }
 
-    /// The first topic that cannot be read.
+    /// The problem with the first topic that cannot be read; `None` if all can.
     fn topics_are_there(&self) -> KafkaResult<Option<Problem>> {
         for topic in self.topics {
             let metadata = self.consumer.fetch_metadata(Some(&topic.name), PATIENCE)?;
@@ -75,7 +75,7 @@ impl Probe<'_> {
                     Problem::Forbidden { what: format!("topic `{name}`"), key }
                 }
                 Some(code) if missing(code) => Problem::Missing { topic: name.clone(), key },
-                // A partition without a leader and the like: passes.
+                // Errors that pass, such as a partition without a leader.
                 Some(code) => Problem::Other { why: format!("topic `{name}` (`{key}`): {code}") },
             };
             return Ok(Some(problem));
@@ -83,7 +83,7 @@ impl Probe<'_> {
         Ok(None)
     }
 
-    /// Records of each assigned partition that are not applied yet; what is not known is left out.
+    /// The number of records of each assigned partition that are not applied yet; partitions with an unknown lag are left out.
     fn lags(&self) -> KafkaResult<BTreeMap<(String, i32), i64>> {
         let assigned = self.consumer.assignment()?;
         if assigned.count() == 0 {
@@ -99,7 +99,7 @@ impl Probe<'_> {
             let applied = self.position(&key).or_else(|| committed.get(&key).copied());
             let begin = begins.get(&key).copied();
             let position = match (applied, self.start) {
-                // What the broker no longer has is not waited for.
+                // Records that the broker has dropped do not count.
                 (Some(applied), _) => Some(begin.map_or(applied, |begin| begin.max(applied))),
                 (None, Start::Earliest) if known => begin,
                 (None, Start::Earliest | Start::Latest) => None,
@@ -118,7 +118,7 @@ impl Probe<'_> {
     }
 }
 
-/// Says which partitions the brokers have let go of further than the group had come, before they are read on from there.
+/// Logs and counts the records of newly assigned partitions that the brokers dropped before the group had read them.
 pub(super) fn notice_gone(
     consumer: &BaseConsumer<Context>,
     partitions: &TopicPartitionList,
@@ -147,7 +147,7 @@ pub(super) fn notice_gone(
     }
 }
 
-/// Where partitions begin or end.
+/// Asks for the offsets at which partitions begin or end.
 fn ask(
     consumer: &BaseConsumer<Context>,
     partitions: &TopicPartitionList,
@@ -163,7 +163,7 @@ fn missing(code: Code) -> bool {
         .contains(&code)
 }
 
-/// The offsets that are numbers.
+/// The offsets of partitions, by topic and partition, where they are numbers.
 fn offsets(partitions: &TopicPartitionList) -> BTreeMap<(String, i32), i64> {
     let elements = partitions.elements();
     let known = elements.iter().filter_map(|element| match element.offset() {

@@ -1,8 +1,8 @@
-//! The loop that reads.
+//! The loop that reads records.
 //!
-//! Back-pressure: where the stages have no room, or too many records are in flight, the source waits a moment and then
-//! pauses its partitions; it goes on polling, so that it keeps its place in the group. One record that cannot be read
-//! holds up none after it.
+//! Back-pressure: when the stages have no room or too many records are in flight, the source waits a moment and then
+//! pauses its partitions; it goes on polling, so that it keeps its place in the group. A record that cannot be read
+//! does not hold up later records.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -23,26 +23,26 @@ use crate::ingest::status::Failure;
 /// How long a poll waits for a record.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How long is waited for room before it is looked for again, at first and when paused.
+/// The time to wait for room before trying again, at first and when paused.
 const WAIT: Duration = Duration::from_millis(10);
 const WAIT_PAUSED: Duration = Duration::from_millis(100);
 
-/// How many first waits go by before the partitions are paused: what was fetched ahead is fetched again after a pause.
+/// The number of first waits before the partitions are paused, which costs: records fetched ahead are fetched again after a pause.
 const WAITS_BEFORE_PAUSE: u32 = 20;
 
-/// How many first waits records in flight may take when partitions go, or the daemon.
+/// The number of first waits that records in flight may take when partitions are revoked or the daemon stops.
 const WAITS_TO_DRAIN: u32 = 500;
 
-/// The source at work.
+/// The state of a source that reads.
 pub(super) struct Reading<'c, S: Sink> {
     source: &'c Source<S>,
     flight: Flight<'c>,
     paused: bool,
-    /// Waits since anything went forward.
+    /// The number of waits since a record was last applied.
     waits: u32,
-    /// A record was refused, and nothing was waited for since.
+    /// Whether a record was refused since the last wait.
     refused: bool,
-    /// Why it cannot go on at all.
+    /// Why the source cannot go on at all.
     fatal: Option<String>,
     /// Records skipped, by topic and reason.
     skipped: BTreeMap<(usize, &'static str), u64>,
@@ -54,7 +54,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         Self { source, flight, paused: false, waits: 0, refused: false, fatal: None, skipped }
     }
 
-    /// Reads until it is told to stop, or cannot go on: then it says why.
+    /// Reads until the source is told to stop or cannot go on; returns why it cannot.
     pub(super) fn read(mut self) -> Option<String> {
         while !self.source.stopping() && self.fatal.is_none() {
             self.change_assignment();
@@ -73,7 +73,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         self.fatal
     }
 
-    /// Takes what librdkafka has: a record, or a change.
+    /// Polls librdkafka, and takes the record if there is one.
     fn poll(&mut self, wait: Duration) {
         match self.source.consumer.poll(wait) {
             Some(Ok(message)) => {
@@ -86,13 +86,13 @@ impl<'c, S: Sink> Reading<'c, S> {
                 let cause = self.source.consumer.client().fatal_error();
                 self.fatal = Some(cause.map_or_else(|| error.to_string(), fatal));
             }
-            // What stands in the way is told by the context and the probe.
+            // The context and the probe report lasting problems.
             Some(Err(error)) => tracing::debug!(%error, "no Kafka record"),
             None => {}
         }
     }
 
-    /// Decodes what is held, in its order, as far as there is room.
+    /// Decodes held records in their order, as far as there is room.
     fn decode_held(&mut self) {
         while let Some(number) = self.flight.first_held() {
             let Some(record) = self.flight.get(number) else { return };
@@ -116,14 +116,14 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Gives a record up, and sends it on if dead letters are wanted.
+    /// Skips a record, and sends it on if there is a topic for dead letters.
     fn skip(&mut self, number: usize, failure: &Failure) {
         let Some(record) = self.flight.get(number) else { return };
         let (topic, reason) = (&self.source.topics[record.topic], failure.reason());
         self.source.watch.skipped(&topic.name, reason);
         let count = self.skipped.entry((record.topic, reason)).or_default();
         *count += 1;
-        // The 1st, 10th, 100th: a broken sender must not fill the log.
+        // Only the 1st, 10th, 100th is logged: a broken sender must not fill the log.
         if count.checked_ilog10().is_some_and(|digits| *count == 10_u64.pow(digits)) {
             let why = if let Failure::Refused(refusal) = failure {
                 refusal.to_string()
@@ -154,8 +154,8 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Hears what became of records, waiting at most so long, and stores the offsets of those settled in order.
-    /// Returns whether any went forward.
+    /// Takes the outcomes of records, waiting at most `wait` for one, and stores the offsets of those settled in order.
+    /// Returns whether any was applied.
     fn settle(&mut self, wait: Duration) -> bool {
         let mut forward = false;
         for (number, outcome) in self.flight.told(wait) {
@@ -183,7 +183,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
         while let Some(record) = self.flight.pop() {
             let message = &record.message;
-            // A partition that is no longer ours has no place for it: its next owner reads the record again.
+            // Storing fails if the partition was revoked: its next owner reads the record again.
             if self.source.consumer.store_offset_from_message(message).is_ok() {
                 let mut positions =
                     self.source.positions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,18 +193,18 @@ impl<'c, S: Sink> Reading<'c, S> {
         forward
     }
 
-    /// Waits for room, and pauses when that takes long.
+    /// Waits for room, and pauses the partitions when that takes long.
     fn wait(&mut self) {
         let wait = if self.paused { WAIT_PAUSED } else { WAIT };
         let forward = self.settle(wait);
         if std::mem::take(&mut self.refused) {
-            // Whoever refused it needs the time.
+            // The stages need time to make room.
             std::thread::sleep(wait);
         }
         self.waits = if forward { 0 } else { self.waits.saturating_add(1) };
         if self.paused || self.waits >= WAITS_BEFORE_PAUSE {
             self.pause();
-            // Serves the group; a record that was under way comes to the end of those held.
+            // Polling keeps the place in the group; a record that still comes is put behind those held.
             self.poll(Duration::ZERO);
         }
     }
@@ -240,8 +240,8 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Makes the changes that the group asks for. What goes is drained first, so that its offsets are committed and
-    /// its next owner does not read it again.
+    /// Makes the changes that the group asks for. Before partitions are revoked, records in flight are drained, so that their
+    /// offsets are committed and the next owner does not read them again.
     fn change_assignment(&mut self) {
         let assignment = &self.source.consumer.context().assignment;
         while let Some(change) = assignment.change() {
@@ -270,7 +270,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
     }
 
-    /// Waits for what is in flight, not for what is held.
+    /// Waits for running records, not for those held.
     fn drain(&mut self) {
         for _ in 0..WAITS_TO_DRAIN {
             if !self.flight.runs() {
@@ -282,7 +282,7 @@ impl<'c, S: Sink> Reading<'c, S> {
     }
 }
 
-/// Why a client cannot go on.
+/// The reason why a client cannot go on, and what to do.
 fn fatal((code, reason): (RDKafkaErrorCode, String)) -> String {
     if code == RDKafkaErrorCode::FencedInstanceId {
         "another instance took its place in the group; give each its own `kafka.group_instance_id`, and restart"

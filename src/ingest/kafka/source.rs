@@ -1,4 +1,4 @@
-//! The source: set up from its options, then a thread that reads, and one that looks at the brokers from the side.
+//! The source: it is set up from its options, then one thread reads, and another one probes the brokers.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,12 +24,12 @@ use crate::ingest::receiver::{Envelope, Receiver, Taken};
 use crate::ingest::status::Failure;
 use crate::ingest::{Compression, Refusal, Sink};
 
-/// A header that says more than this names no tenant.
+/// The longest name of a tenant in a header; a longer one is ignored.
 const MAX_TENANT_BYTES: usize = 256;
 
 /// A Kafka source, in its group but not reading yet.
 pub struct Source<S: Sink> {
-    // Dropped before the consumer, which may wait for its brokers: the stages end when nobody can reach them.
+    // Dropped before the consumer, which may wait for its brokers: the stages end when nothing refers to them.
     pub(super) receiver: Receiver<S>,
     pub(super) options: KafkaOptions,
     pub(super) topics: Vec<Topic>,
@@ -44,12 +44,12 @@ pub struct Source<S: Sink> {
 }
 
 impl<S: Sink> Source<S> {
-    /// A source that hands batches to `receiver` until `stopping` says so, or its sender is gone. Brokers that do not
-    /// answer are no error: it goes on trying.
+    /// A source that hands batches to `receiver` until `stopping` is true or its sender is dropped. Brokers that do not
+    /// answer are no error: the source goes on trying.
     ///
     /// # Errors
     ///
-    /// Fails if an option cannot be followed at all, such as a certificate that cannot be read.
+    /// Fails if an option can never work, such as a certificate that cannot be read.
     pub fn new(
         options: &KafkaOptions,
         receiver: Receiver<S>,
@@ -79,12 +79,12 @@ impl<S: Sink> Source<S> {
         })
     }
 
-    /// How it stands with its brokers.
+    /// The status of the source.
     pub fn status(&self) -> &Arc<Status> {
         &self.status
     }
 
-    /// Reads until it is told to stop, then waits for what is in flight, and commits. Blocks its thread.
+    /// Reads until the source is told to stop, then waits for records in flight, and commits. Blocks its thread.
     pub fn run(self) {
         let _closing = Closing(&self.consumer);
         let names: Vec<&str> = self.topics.iter().map(|topic| topic.name.as_str()).collect();
@@ -102,7 +102,7 @@ impl<S: Sink> Source<S> {
         };
         let interval = self.options.probe_interval;
         let fatal = std::thread::scope(|scope| {
-            // Dropped when reading ends, however it does: then the probe ends too.
+            // Dropped when reading ends, even by a panic, so that the probe ends too.
             let (_stop, stopped) = channel();
             scope.spawn(move || probe.run(interval, &stopped));
             Reading::new(&self).read()
@@ -112,13 +112,13 @@ impl<S: Sink> Source<S> {
         }
     }
 
-    /// Whether it should end.
+    /// Whether the source should end.
     pub(super) fn stopping(&self) -> bool {
-        // Without a sender the daemon has gone.
+        // If the sender is dropped, the daemon is gone.
         *self.stopping.borrow() || self.stopping.has_changed().is_err()
     }
 
-    /// Decodes a record where it lies; a panic is a record that cannot be read.
+    /// Decodes a record where it lies; a panic counts as a record that cannot be read.
     pub(super) fn take(
         &self,
         topic: &Topic,
@@ -145,7 +145,7 @@ impl<S: Sink> fmt::Debug for Source<S> {
     }
 }
 
-/// Whose record it is: as a header says that is believed, else as its topic does.
+/// The tenant of a record: by the header that is trusted, else by its topic.
 fn tenant<M: Message>(options: &KafkaOptions, message: &M) -> Option<Arc<str>> {
     let named = options.tenant_header.as_str();
     let headers = message.headers().filter(|_| !named.is_empty());
@@ -155,7 +155,7 @@ fn tenant<M: Message>(options: &KafkaOptions, message: &M) -> Option<Arc<str>> {
     told.map(Arc::from).or_else(|| options.tenants.get(message.topic()).cloned())
 }
 
-/// When the broker or the sender had the record; a time that says nothing is none.
+/// The time of a record, by the broker or the sender; `None` if it has none above 0.
 fn sent(message: &BorrowedMessage<'_>) -> Option<Timestamp> {
     let millis =
         u64::try_from(message.timestamp().to_millis()?).ok().filter(|millis| *millis > 0)?;

@@ -1,4 +1,4 @@
-//! How the source stands with its brokers, for people and for `readyz`.
+//! Whether the source can read from its brokers, for people and for `readyz`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,31 +6,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-/// Who is told how the source fares, and counts it.
+/// Counts what the source does, for metrics.
 pub trait Watch: Send + Sync {
-    /// A record was applied.
+    /// Counts an applied record.
     fn applied(&self, topic: &str);
 
-    /// A record was skipped, for one of a few reasons.
+    /// Counts a skipped record, for one of a few reasons.
     fn skipped(&self, topic: &str, reason: &'static str);
 
-    /// So many records were gone before they were read.
+    /// Counts records that the topic dropped before they were read.
     fn gone(&self, _topic: &str, _records: u64) {}
 
-    /// A dead letter was delivered, or was not.
+    /// Counts a dead letter that was delivered or not.
     fn dead_letter(&self, delivered: bool);
 
-    /// The source paused its partitions, or went on.
+    /// Sets whether the source has paused its partitions.
     fn paused(&self, paused: bool);
 
-    /// Whether the source reads, as far as it knows.
+    /// Sets whether the source is in its group and knows of no problem.
     fn ready(&self, ready: bool);
 
-    /// How many records of each assigned partition are not applied yet; a partition that is not named is not known.
+    /// Sets how many records of each assigned partition are not applied yet; the lag of partitions left out is not known.
     fn lags(&self, lags: &BTreeMap<(String, i32), i64>);
 }
 
-/// Shared by the source, its probe, and who asks whether it is ready.
+/// The status of a source, shared with its probe and with `readyz`.
 pub struct Status {
     watch: Arc<dyn Watch>,
     brokers: String,
@@ -43,14 +43,14 @@ struct InputStatus {
     problem: Option<Problem>,
 }
 
-/// What keeps the source from reading. It goes on trying: each of these can be mended from outside.
+/// What keeps the source from reading. The source goes on trying where this can be mended from outside.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Problem {
-    /// No broker answers, and none said why.
+    /// No broker can be reached.
     Unreachable { why: String },
-    /// The brokers do not accept who we say we are.
+    /// The brokers do not accept our credentials.
     Credentials { why: String },
-    /// TLS does not come about.
+    /// TLS with the brokers fails.
     Tls { why: String },
     /// There is no such topic.
     Missing { topic: String, key: &'static str },
@@ -66,11 +66,11 @@ impl Status {
         Self { watch, brokers: brokers.join(", "), now: Mutex::default() }
     }
 
-    /// Fails, and says why, unless the source is in its group and nothing stands in its way.
+    /// Succeeds if the source is in its group and has no problem.
     ///
     /// # Errors
     ///
-    /// What is wrong, with the option to look at.
+    /// Returns what is wrong, with the option to look at.
     pub fn ready(&self) -> Result<(), String> {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         match &now.problem {
@@ -80,12 +80,12 @@ impl Status {
         }
     }
 
-    /// The source got its partitions, or lost its place in the group.
+    /// Sets whether the source is in its group.
     pub(crate) fn joined(&self, joined: bool) {
         self.change(|now| now.joined = joined);
     }
 
-    /// Something stands in the way.
+    /// Notes a problem, and logs it once.
     pub(crate) fn problem(&self, problem: Problem) {
         let text = problem.describe(&self.brokers);
         let told = self.change(|now| {
@@ -97,7 +97,7 @@ impl Status {
             now.problem = Some(problem);
             told
         });
-        // Told once, until it is over or another one: librdkafka repeats itself.
+        // A problem is logged as an error once, until it is over or changes its kind: librdkafka repeats itself.
         if told {
             tracing::debug!("{text}");
         } else {
@@ -105,7 +105,7 @@ impl Status {
         }
     }
 
-    /// The brokers answer, and all topics are there.
+    /// Notes that the brokers answer and all topics are there.
     pub(crate) fn well(&self) {
         if self.change(|now| now.problem.take()).is_some() {
             tracing::info!("the Kafka source is well again");
@@ -127,7 +127,7 @@ impl fmt::Debug for Status {
 }
 
 impl Problem {
-    /// What an error of librdkafka means; `None` if it is no standing problem, or one that is told otherwise.
+    /// The problem that an error of librdkafka means; `None` if it does not last, or the probe finds it.
     pub(crate) fn of(code: Code, reason: &str) -> Option<Self> {
         let why = reason.to_owned();
         let is = |codes: &[Code]| codes.contains(&code);
@@ -146,7 +146,7 @@ impl Problem {
         }
     }
 
-    /// Whether this is why no broker can be reached, or says so already.
+    /// Whether `other` only says that no broker can be reached, and this problem says so already, or why.
     fn explains(&self, other: &Self) -> bool {
         let silent = matches!(other, Self::Unreachable { .. });
         let why =

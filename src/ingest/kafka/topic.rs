@@ -1,9 +1,9 @@
-//! The topics that are read, with what their records hold.
+//! The topics that are read, with signal and encoding of their records.
 
 use super::super::Signal;
 use super::options::{KafkaEncoding, KafkaOptions};
 
-/// A topic and what its records hold.
+/// A topic, with signal and encoding of its records.
 #[derive(Clone, Debug)]
 pub(super) struct Topic {
     pub(super) name: String,
@@ -14,7 +14,7 @@ pub(super) struct Topic {
 }
 
 impl Topic {
-    /// Every topic of these options.
+    /// All topics of these options.
     pub(super) fn all(options: &KafkaOptions) -> Vec<Self> {
         let of = |names: &[String], signal, encoding, keys| -> Vec<Self> {
             names.iter().map(|name| Self { name: name.clone(), signal, encoding, keys }).collect()
