@@ -1,6 +1,6 @@
 //! Tool arguments in canonical form, so that equal calls compare equal whichever library wrote them.
 //!
-//! JSON with sorted keys; JSON inside a JSON string is unwrapped, twice at most; a Python `repr` is
+//! The form is JSON with sorted keys; JSON inside a JSON string is unwrapped, twice at most; a Python `repr` is
 //! understood; wrappers that libraries put around arguments, and the run ids inside them, are taken off. What is
 //! not JSON becomes a JSON string.
 
@@ -30,7 +30,7 @@ const BOOKKEEPING: [&str; 8] = [
 pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
     let length = value.as_str().map_or(0, str::len);
     let value = sorted(unwrap(read(Json::of(value))));
-    // Seldom longer than what was sent.
+    // The text is seldom longer than what was sent.
     let (mut text, mut values) = (String::with_capacity(length), Vec::new());
     value.write(&mut text, &mut |scalar| values.push(xxh3_64(scalar.as_bytes())));
     Arguments::from_canonical(text, values)
@@ -56,12 +56,12 @@ pub(super) fn hash_of(value: Json<'_>) -> u64 {
     xxh3_64(text.as_bytes())
 }
 
-/// Returns whether a key is a library's bookkeeping rather than an argument or a result.
+/// Whether a key is a library's bookkeeping rather than an argument or a result.
 pub(super) fn keeps_books(key: &str) -> bool {
     BOOKKEEPING.contains(&key) || key == "kwargs"
 }
 
-/// The JSON value that was meant: a string that holds JSON, or Python, is read.
+/// The JSON value that was meant: a string that holds JSON or Python is replaced by what it holds.
 fn read(mut value: Json<'_>) -> Json<'_> {
     for _ in 0..2 {
         let inner = match &value {
@@ -77,7 +77,7 @@ fn read(mut value: Json<'_>) -> Json<'_> {
     value
 }
 
-/// The value that a text holds.
+/// The value of a text that holds JSON or Python.
 fn inside(text: &str) -> Option<Json<'_>> {
     may_be_json(text).then(|| json::read(text)).flatten().or_else(|| python::parse(text))
 }
@@ -90,7 +90,7 @@ fn may_be_json(text: &str) -> bool {
     })
 }
 
-/// Takes off what libraries put around the arguments.
+/// Takes off the wrappers that libraries put around arguments.
 fn unwrap(value: Json<'_>) -> Json<'_> {
     let Json::Object(map) = value else { return value };
     let empty = |value: &Json<'_>| match value {

@@ -1,4 +1,4 @@
-//! Names and texts within their limits.
+//! Cuts names and texts to their limits.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Conventions;
 use crate::span::Text;
 
-/// Conventions at one span, record, resource or report, of which they note whether they had to cut a name or a text.
+/// What cuts the names and texts of one span, record, resource or report, and notes whether any had to be cut.
 #[derive(Debug)]
 pub struct Caps<'c> {
     pub(super) conventions: &'c Conventions,
@@ -15,7 +15,7 @@ pub struct Caps<'c> {
 }
 
 impl Conventions {
-    /// For one span, record, resource or report.
+    /// Makes the caps of one span, record, resource or report.
     pub fn caps(&self) -> Caps<'_> {
         Caps { conventions: self, names: Cell::default(), texts: Cell::default() }
     }
@@ -27,7 +27,7 @@ impl Caps<'_> {
         capped(name, self.conventions.options.max_name_bytes, &self.names)
     }
 
-    /// Likewise, of one that is shared.
+    /// A shared name, cut at `convention.max_name_bytes`.
     pub fn shared(&self, name: Arc<str>) -> Arc<str> {
         let kept = self.name(&name);
         if kept.len() == name.len() { name } else { Arc::from(kept) }
@@ -46,7 +46,7 @@ impl Caps<'_> {
     }
 }
 
-/// A text cut to at most `max` bytes, at a character.
+/// A text cut to at most `max` bytes, between two characters; notes in `cut` whether it was longer.
 fn capped<'v>(text: &'v str, max: usize, cut: &Cell<bool>) -> &'v str {
     let kept = &text[..text.floor_char_boundary(max)];
     cut.set(cut.get() || kept.len() < text.len());

@@ -88,7 +88,7 @@ impl Convention for ClaudeCode {
         if raw.name == EXECUTION {
             draft.tool_name.offer(1, Cow::Borrowed(EXECUTION));
         }
-        // Of a server's tool the conventional attribute has the bare name, which is not the one that the model calls it by.
+        // For a server's tool, the conventional attribute has the bare name, by which the model does not call it.
         let of_server = |name: &&str| name.starts_with("mcp__");
         let tool = raw.attributes.str("tool_name").filter(of_server);
         draft.tool_name.offer(9, tool.map(Cow::Borrowed));
@@ -173,7 +173,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     true
 }
 
-/// The name by which the model called a tool of a server: of these the record says but that they are one, and which beside it.
+/// The name by which the model called a server's tool: the record's `tool_name` is `mcp_tool`, and server and tool are named beside it.
 fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
     raw.attributes.str("tool_name").filter(|name| *name == "mcp_tool")?;
     let beside = |key: &str| raw.attributes.str(key).map(str::to_owned);
@@ -184,7 +184,7 @@ fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
     Some(format!("mcp__{server}__{tool}"))
 }
 
-/// The part of a tool call that fails: its span is no call, but that above it fails with it.
+/// The span of the execution in a tool call: it is no call of its own, and the tool span above it fails with it.
 const EXECUTION: &str = "claude_code.tool.execution";
 
 fn operation(kind: &str) -> Option<Operation> {

@@ -1,5 +1,5 @@
-//! Codex CLI: log records alone. Nothing but the order of the records joins a prompt with what came of it; they have no time but
-//! that at which they were observed.
+//! Codex CLI: log records alone. Only the order of the records joins a prompt with what came of it; their only time is that at
+//! which they were observed.
 
 use std::borrow::Cow;
 
@@ -81,10 +81,10 @@ impl Convention for Codex {
 fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let failed = raw.attributes.str("error.message").is_some();
     match heard.tells {
-        // An event for each part of a stream, and its end twice: once with what it took.
+        // A stream has an event for each part and two for its end, of which one has the token counts.
         Some(Tells::Model) if failed => heard.tells = Some(Tells::ModelError),
         Some(Tells::Model) => return heard.tokens.input.is_some(),
-        // What succeeded is told by the end of its stream.
+        // A request that succeeded is told by the end of its stream.
         Some(Tells::ModelError) => {
             let status = raw.attributes.get("http.response.status_code").and_then(count);
             return failed || status.is_some_and(|status| status >= 400);
@@ -106,19 +106,19 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     true
 }
 
-/// The name of a tool of a server, with that of the server before it.
+/// The name of a server's tool, with the server's name before it.
 fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
     let server = raw.attributes.str("tool_namespace").filter(|name| name.starts_with("mcp__"))?;
     let tool = raw.attributes.str("tool_name").filter(|name| !name.starts_with("mcp__"))?;
     Some(format!("{}__{tool}", server.trim_end_matches('_')))
 }
 
-/// Whether somebody did not let the tool be called.
+/// Whether a decision did not let the tool be called.
 fn is_refusal(decision: &str) -> bool {
     ["denied", "abort", "rejected", "timed_out"].iter().any(|refusal| decision.starts_with(refusal))
 }
 
-/// A command's output without what the client measured of it, which is another each time.
+/// A command's output without the client's measurements, which differ each time.
 fn without_measures(output: &str) -> Cow<'_, str> {
     let measured = ["Chunk ID: ", "Wall time: "];
     let Some((head, _)) = output.split_once("Output:\n") else { return output.into() };

@@ -1,4 +1,4 @@
-//! A span while conventions are read: for each concept the best witness so far.
+//! The draft of a span, which conventions fill: for each concept the best value so far.
 //!
 //! Conventions may overlap on one span. Each offers what it knows with a rank, and the lowest rank holds, so the
 //! order in which they are asked does not matter.
@@ -16,14 +16,14 @@ use crate::span::{
     Violation,
 };
 
-/// A concept's best value so far, by rank; of equal ranks the first.
+/// The best value of a concept so far, by rank; of equal ranks the first.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked<T>(Option<(u8, T)>);
 
 /// What conventions say of a span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft<'v> {
-    /// Which convention decided on the operation.
+    /// The convention that decided on the operation.
     pub(super) convention: Ranked<&'static str>,
     pub(super) operation: Ranked<Operation>,
     pub(super) agent_name: Ranked<Cow<'v, str>>,
@@ -37,7 +37,7 @@ pub(super) struct Draft<'v> {
     pub(super) tool_call_id: Ranked<Cow<'v, str>>,
     pub(super) arguments: Ranked<Arguments>,
     pub(super) result_hash: Ranked<u64>,
-    /// Results become texts too.
+    /// Whether results are kept as texts too.
     pub(super) keep_results: bool,
     pub(super) result: Ranked<Text>,
     pub(super) model: Ranked<Cow<'v, str>>,
@@ -54,13 +54,13 @@ pub(super) struct Draft<'v> {
     pub(super) asked_by_user: Ranked<bool>,
     pub(super) input: Ranked<Text>,
     pub(super) output: Ranked<Text>,
-    /// Some attribute says that it failed.
+    /// Whether some attribute says that the span failed.
     pub(super) failed: bool,
-    /// Some attribute says that something stopped it.
+    /// Whether some attribute says that something stopped the span.
     pub(super) stopped: bool,
     attempt: Option<Box<AttemptDraft<'v>>>,
     remarks: Option<Box<RemarksDraft<'v>>>,
-    /// The last input among message events, and what came last of all.
+    /// Of message events: the last user's text, the last tool's results, and whether the last message is a user's.
     pub(super) event_input: Option<String>,
     pub(super) event_results: Option<Vec<ToolResult>>,
     pub(super) last_asked: Option<bool>,
@@ -91,7 +91,7 @@ pub(super) struct AttemptDraft<'v> {
     pub(super) violations: Vec<Violation>,
 }
 
-/// What conventions say beside what was called.
+/// What conventions say beside calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RemarksDraft<'v> {
     pub(super) previous_session: Ranked<Cow<'v, str>>,
@@ -104,12 +104,12 @@ pub(super) struct RemarksDraft<'v> {
 const PLACEHOLDERS: [&str; 5] = ["<not specified>", "<REDACTED>", "[REDACTED]", "<elided>", "N/A"];
 
 impl<'v> Draft<'v> {
-    /// Nothing is known yet; results become texts too where they are kept.
+    /// Makes an empty draft; with `keep_results`, results are kept as texts too.
     pub(super) fn new(keep_results: bool) -> Self {
         Self { keep_results, ..Self::default() }
     }
 
-    /// What is said of the attempt: of few spans anything is.
+    /// Returns the draft of the attempt, made when it is first needed, as few spans say anything of one.
     pub(super) fn attempt(&mut self) -> &mut AttemptDraft<'v> {
         self.attempt.get_or_insert_default()
     }
@@ -119,12 +119,12 @@ impl<'v> Draft<'v> {
         self.attempt.take()?.finish()
     }
 
-    /// What is said beside what was called: of few spans anything is.
+    /// Returns the draft of the remarks, made when it is first needed, as few spans have any.
     pub(super) fn remarks(&mut self) -> &mut RemarksDraft<'v> {
         self.remarks.get_or_insert_default()
     }
 
-    /// Takes that, with names as `shared` has them; `None` if nothing was said.
+    /// Takes the remarks, with names as `shared` returns them; `None` if there are none.
     pub(super) fn take_remarks(
         &mut self,
         shared: impl Fn(&str) -> Arc<str>,
@@ -190,7 +190,7 @@ impl AttemptDraft<'_> {
 }
 
 impl<T> Ranked<T> {
-    /// Takes the value if nothing of this rank or better is there.
+    /// Takes the value if there is none of this rank or a better one.
     pub(super) fn offer(&mut self, rank: u8, value: impl Into<Option<T>>) {
         let held = self.0.as_ref().map(|(rank, _)| *rank);
         if held.is_none_or(|held| rank < held)
@@ -200,7 +200,7 @@ impl<T> Ranked<T> {
         }
     }
 
-    /// Returns whether an offer of this rank would be taken: what is costly to read is read only then.
+    /// Whether an offer of this rank would be taken; what is costly to read is read only then.
     pub(super) fn wants(&self, rank: u8) -> bool {
         self.0.as_ref().is_none_or(|(held, _)| rank < *held)
     }
@@ -224,16 +224,16 @@ impl<T> Default for Ranked<T> {
     }
 }
 
-/// A text that says something.
+/// The text without the space around it; `None` if it is empty or a placeholder.
 pub(super) fn meant(text: &str) -> Option<&str> {
-    // Most begin and end with what can be seen.
+    // Most texts begin and end with visible characters.
     let seen = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
     let (first, last) = (text.as_bytes().first(), text.as_bytes().last());
     let text = if seen(first) && seen(last) { text } else { text.trim() };
     (!text.is_empty() && !PLACEHOLDERS.contains(&text)).then_some(text)
 }
 
-/// Whether a text that begins so may stand for nothing.
+/// Whether a text that begins with this byte may be a placeholder.
 pub(super) fn begins_placeholder(first: u8) -> bool {
     PLACEHOLDERS.iter().any(|placeholder| placeholder.as_bytes().first() == Some(&first))
 }

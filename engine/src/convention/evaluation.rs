@@ -21,7 +21,7 @@ pub(super) const RESULT: &str = "gen_ai.evaluation.result";
 /// The agent's own confidence, as it states it.
 const CONFIDENCE: &str = "agentgauge.confidence";
 
-/// What there is on a span that has results.
+/// What the code looks for on a span: one of them is on each span that has results.
 pub(super) const LOOKS_FOR: &[Trigger] = &[
     Trigger::Event,
     Trigger::Key(CONFIDENCE),
@@ -34,10 +34,10 @@ pub(super) const LOOKS_FOR: &[Trigger] = &[
     Trigger::Keys("session.evaluations."),
 ];
 
-/// Results of one span or record, and why some were none.
+/// Results of one span or record; an error is the reason why something is no result.
 pub(super) type Results = Vec<Result<Report, &'static str>>;
 
-/// What one result says, before it is anybody's.
+/// What one result says, before its target is known.
 #[derive(Default)]
 struct Finding<'a> {
     name: Option<Arc<str>>,
@@ -49,7 +49,7 @@ struct Finding<'a> {
     range: Option<&'a RawValue<'a>>,
 }
 
-/// Whether OpenInference says that a result is about something else than its carrier's target.
+/// What an OpenInference annotation is about, by the beginning of its key.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 enum Scope {
     Span,
@@ -66,9 +66,9 @@ pub struct SentReport<'a> {
     pub name: &'a str,
     /// Its value.
     pub score: Option<f64>,
-    /// What it is called.
+    /// Its label.
     pub label: Option<&'a str>,
-    /// Tells it from others of its name.
+    /// An id that tells it from other scores of its name.
     pub id: &'a str,
     /// When it was made; 0 if not said.
     pub time: Timestamp,
@@ -103,7 +103,7 @@ pub(super) fn of_span(
     let own = Target::Trace(raw.trace_id);
     let linked = raw.links.first().map(|link| Target::Trace(link.trace_id));
     let evaluator = operation == Operation::Evaluation;
-    // An evaluator's span is about what it links to, else about its parent's trace; one that stands alone says by id.
+    // An evaluator's span is about the trace that it links to, else, if it is a root, about what its ids name, else about its own trace.
     let standing_alone = evaluator && raw.parent.is_none();
     let by_id = || target_by_id(caps, &raw.attributes, tenant);
     let about = linked
@@ -154,7 +154,7 @@ fn target_by_id(
     tenant: Option<&Arc<str>>,
 ) -> Option<Target> {
     let response = attributes.get("gen_ai.response.id").and_then(name).map(Arc::from);
-    // Strands' evaluators put the trace id there; no provider's id looks like one.
+    // Strands' evaluators send a trace id as the response id; no provider's id looks like one.
     let response = response.map(|id| match trace_id(&id) {
         Some(trace_id) => Target::Trace(trace_id),
         None => Target::Response { tenant: tenant.cloned(), id: caps.shared(id) },
@@ -201,7 +201,7 @@ fn annotations<'a>(
 ) -> BTreeMap<(Scope, &'a str, usize), Finding<'a>> {
     let mut found: BTreeMap<(Scope, &str, usize), Finding<'_>> = BTreeMap::new();
     for (key, value) in attributes.iter() {
-        // Nearly all keys are told apart by their first letter.
+        // The first letter rules out nearly all keys.
         if !key.starts_with(['a', 'e', 's', 't']) {
             continue;
         }
@@ -294,7 +294,7 @@ fn range_of(sent: &RawValue<'_>) -> Option<[f64; 2]> {
     (range[0] < range[1]).then_some(range)
 }
 
-/// What is left of safety after a violation: 1 less the severity's weight, as the Princeton methodology has it (low
+/// The score of a violation: 1 minus the severity's weight, as the Princeton methodology has it (low
 /// 0.25, medium 0.5, high 1; anything else counts as medium).
 fn severity(label: &str) -> f64 {
     match label.trim() {

@@ -1,4 +1,4 @@
-//! From what conventions said to the engine's span: names and texts within their limits, names shared.
+//! Makes the engine's span from a draft: names and texts are cut to their limits, and names are shared.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::json::Json;
 use super::{Caps, Conventions, Emitter, Names, RawAttributes, RawSpan, lines, messages};
 use crate::span::{ModelFacts, Operation, SessionName, Span, Status, Tokens, ToolFacts};
 
-/// Names within their limits, those that were read before shared.
+/// What cuts names to their limit and shares those that were read before.
 pub(super) struct Naming<'n> {
     pub(super) caps: &'n Caps<'n>,
     pub(super) names: &'n mut Names,
@@ -45,7 +45,7 @@ impl Caps<'_> {
         })
     }
 
-    /// Adds what comes from texts, and what few spans have.
+    /// Adds to a span what is read from texts, and what few spans have.
     pub(super) fn finish_texts(&self, draft: &mut Draft<'_>, span: &mut Span) {
         if let Some(tool) = &mut span.tool {
             tool.arguments = draft.arguments.take();
@@ -68,12 +68,12 @@ impl Caps<'_> {
 }
 
 impl Naming<'_> {
-    /// A name within its limit, shared.
+    /// Returns a name, cut to its limit and shared.
     fn share(&mut self, name: &str) -> Arc<str> {
         self.names.share(self.caps.name(name))
     }
 
-    /// The span that a draft has come to.
+    /// Makes the span of a draft.
     pub(super) fn finish(
         &mut self,
         raw: &RawSpan<'_>,
@@ -82,7 +82,7 @@ impl Naming<'_> {
         emitter: Emitter<'_>,
     ) -> Span {
         let operation = draft.operation.take().unwrap_or_default();
-        // A key of one's own goes before the list of keys, what a convention says goes after it.
+        // A key mapped in the configuration goes before the list of session keys, what a convention says goes after it.
         let (custom, late) = match draft.session.take_ranked() {
             Some((0, session)) => (Some(session), None),
             Some((_, session)) => (None, Some(session)),
@@ -101,7 +101,7 @@ impl Naming<'_> {
             end: raw.end,
             operation,
             status: raw.status,
-            // An exception may have been dealt with where the library says that all went well.
+            // An exception counts only where the status is unset: it may have been handled where the library says that all went well.
             failed: raw.status == Status::Error
                 || draft.failed
                 || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
@@ -142,7 +142,7 @@ impl Naming<'_> {
         }
     }
 
-    /// What a model span says of its call, and an agent span of all of its calls, if it says what they used.
+    /// The facts of a model span's call, or of all calls of an agent span, if that says how many tokens they used.
     fn model(&mut self, operation: Operation, draft: &mut Draft<'_>) -> Option<ModelFacts> {
         let tokens = Tokens {
             input: draft.input_tokens.take(),

@@ -37,7 +37,7 @@ impl<'a> Messages<'a> {
     pub(super) fn of(attributes: &'a RawAttributes<'a>, prefix: &str) -> Self {
         let mut messages: BTreeMap<usize, Message<'a>> = BTreeMap::new();
         for (key, value) in attributes.iter() {
-            // Prefixes end in a dot; most other keys have none there.
+            // Prefixes end in a dot; most other keys have no dot at that place.
             let dotted = key.as_bytes().get(prefix.len() - 1) == Some(&b'.');
             let rest = if dotted { key.strip_prefix(prefix) } else { None };
             let numbered = rest.and_then(numbered);
@@ -62,7 +62,7 @@ impl<'a> Messages<'a> {
         self.0.is_empty()
     }
 
-    /// What they say as a model's input.
+    /// What the messages say as a model's input.
     pub(super) fn asked(&self) -> InputFacts<'a> {
         let is_user = |message: &&Message<'_>| matches!(message.role, "user" | "human");
         let last_first = || self.0.values().rev();
@@ -85,7 +85,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// What they say as a model's output.
+    /// What the messages say as a model's output.
     pub(super) fn said(&self) -> Said<'a> {
         let own = || {
             self.0.values().filter(|message| matches!(message.role, "assistant" | "ai" | "model"))

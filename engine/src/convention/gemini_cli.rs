@@ -1,4 +1,4 @@
-//! Gemini CLI: log records, and spans that say less. Each model call is told several times: it is `gemini_cli.api_response` that
+//! Gemini CLI: log records, and spans that say less. A model call is told several times, of which `gemini_cli.api_response`
 //! counts. Output tokens exclude thoughts.
 
 use std::borrow::Cow;
@@ -82,7 +82,7 @@ impl Convention for GeminiCli {
     }
 }
 
-/// Where a user can ask again the prompts of a session are numbered.
+/// The turn of a prompt, by its id if that is the session's and a number, as where a user can ask again; else by the order.
 fn turn(session: &str, prompt: Option<&str>) -> Turn {
     let numbered = |prompt: &&str| {
         prompt.strip_prefix(session).is_some_and(|number| number.starts_with("########"))
@@ -103,7 +103,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     true
 }
 
-/// What the model said, in the chunks that its API sent.
+/// The text of a model's answer, from the chunks that its API sent.
 fn answer(chunks: &str) -> Option<String> {
     let Some(Json::List(chunks)) = json::read(chunks) else { return None };
     let mut said = String::new();

@@ -1,4 +1,4 @@
-//! From attribute names to the lines that read them: each attribute of a span is looked up once.
+//! The index from attribute names to the lines that read them: each attribute of a span is looked up once.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -18,17 +18,17 @@ pub(super) struct Index {
     rules: Vec<Rule>,
     keys: Keys,
     session_json_keys: Vec<(String, String)>,
-    /// Conventions without marks.
+    /// Conventions without marks, which are always read; conventions are bits here and below.
     always: u64,
-    /// Those whose code is asked of any span.
+    /// Conventions whose code runs on any span.
     asked: u64,
-    /// Those whose code looks for events.
+    /// Conventions whose code looks for events.
     by_event: u64,
-    /// And for spans of these names.
+    /// Span names that the code of conventions looks for.
     by_name: Vec<(&'static str, u64)>,
-    /// And for keys that begin with these.
+    /// Beginnings of keys that the code of conventions looks for.
     by_start: Vec<(&'static str, u64)>,
-    // By first byte: those of the above that begin with it, as bits.
+    // By first byte: the entries of `by_start` that begin with it, as bits.
     starts: [u64; 256],
 }
 
@@ -36,21 +36,21 @@ pub(super) struct Index {
 #[derive(Debug)]
 struct Keys {
     uses: HashMap<String, Uses, BuildHasherDefault<KeyHasher>>,
-    // By first byte: the lengths of keys that begin with it, as bits. Most keys are nobody's.
+    // By first byte: the lengths of keys that begin with it, as bits. Most keys of spans are used by no convention.
     lengths: [u64; 256],
 }
 
-/// What a key is used for, by lines and by code.
+/// The uses of a key, by lines and by code.
 #[derive(Debug, Default)]
 struct Uses {
     lines: Vec<Use>,
     asked: u64,
 }
 
-/// The bit beside those of the conventions, of what finds scores on spans.
+/// The bit, after those of the conventions, of the code that finds scores on spans.
 const SCORES: u64 = 1 << CONVENTIONS.len();
 
-/// One line.
+/// One line of a convention or of the configuration.
 #[derive(Debug)]
 struct Rule {
     says: Says,
@@ -63,13 +63,13 @@ struct Rule {
 /// What an attribute is used for.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Use {
-    /// It marks a convention.
+    /// A mark of a convention: the convention's place in the list.
     Mark(usize),
-    /// It is a session key: its place in the list.
+    /// A session key: its place in the list.
     Session(usize),
-    /// Its JSON holds a session key: its place in the list.
+    /// JSON that may hold a session key: that key's place in the list.
     SessionJson(usize),
-    /// It is what a line reads.
+    /// What a line reads: the line's place among the rules.
     Rule(usize),
 }
 
@@ -79,16 +79,16 @@ pub(super) struct Hits<'i> {
     // Invariant: sorted by use; of equal keys the last attribute, which holds, is first.
     found: Vec<Found>,
     recognised: u64,
-    // Conventions whose code has something to look at.
+    // Conventions whose code has something to look at, as bits.
     asked: u64,
 }
 
-/// An attribute that is used: its use, and its place from the end. One number, as many are sorted for each span.
+/// A use of an attribute, and the attribute's place from the end, in one number, as many are sorted for each span.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Found(u64);
 
 impl Found {
-    /// Bits of a place: no span has as many attributes.
+    /// Bits of a place: no span has more attributes than they can count.
     const PLACE: u32 = 32;
 
     fn new(used: Use, at: usize) -> Self {
@@ -110,7 +110,7 @@ impl Use {
     /// Bits of a number in a list.
     const NUMBER: u32 = 28;
 
-    /// A number that orders as uses do.
+    /// A number; the numbers of uses are in the order of the uses.
     fn code(self) -> u64 {
         let (kind, number) = match self {
             Self::Mark(number) => (0, number),
@@ -138,7 +138,7 @@ impl Use {
 pub(super) struct KeyHasher(u64);
 
 impl KeyHasher {
-    /// The hash of a list that goes on with a key.
+    /// The hash of a list of keys, from the hash of all but its last key.
     #[inline]
     pub(super) fn next(before: u64, key: &[u8]) -> u64 {
         let mut hasher = Self(before);
@@ -169,7 +169,7 @@ impl Hasher for KeyHasher {
         self.0 = hash.wrapping_mul(Self::ODD);
     }
 
-    // What ends a string, whose length is in the hash.
+    // The byte that ends a string, which is left out as the length is in the hash.
     #[inline]
     fn write_u8(&mut self, _byte: u8) {}
 
@@ -296,7 +296,7 @@ impl Index {
 }
 
 impl Keys {
-    /// What a key is used for, to be added to.
+    /// The uses of a key, to add to.
     fn of(&mut self, key: &str) -> &mut Uses {
         self.lengths[first(key)] |= length(key);
         self.uses.entry(key.to_owned()).or_default()
@@ -318,7 +318,7 @@ fn length(key: &str) -> u64 {
 }
 
 impl<'i> Hits<'i> {
-    /// Looks all attributes up; `recognised` are the conventions that are read without a mark among them.
+    /// Looks all attributes up; `recognised` are the conventions that are read without a mark among the attributes.
     pub(super) fn new(
         index: &'i Index,
         attributes: &RawAttributes<'_>,
@@ -343,12 +343,12 @@ impl<'i> Hits<'i> {
         Self { index, found, recognised, asked }
     }
 
-    /// Looks up attributes that are not a span's.
+    /// Looks up attributes of something other than a span.
     pub(super) fn once(index: &'i Index, attributes: &RawAttributes<'_>) -> Self {
         Self::new(index, attributes, index.always())
     }
 
-    /// Looks at what else there is on a span.
+    /// Adds the conventions whose code looks for the events or the name of a span.
     pub(super) fn on(mut self, raw: &RawSpan<'_>) -> Self {
         if !raw.events.is_empty() {
             self.asked |= self.index.by_event;
@@ -363,7 +363,7 @@ impl<'i> Hits<'i> {
         self.asked & SCORES != 0
     }
 
-    /// Whether code finds anything on the span, and not lines alone.
+    /// Whether code, beside the lines, has something to look at on the span.
     pub(super) fn asks_code(&self) -> bool {
         (self.recognised | SCORES) & self.asked != 0
     }
@@ -431,7 +431,7 @@ impl<'i> Hits<'i> {
         })
     }
 
-    /// Where the session keys are, best first.
+    /// The places of the session keys that are there, best first.
     pub(super) fn session_places(&self) -> impl Iterator<Item = usize> {
         let is_session = |found: &&Found| matches!(found.used(), Use::Session(_));
         self.found.iter().filter(is_session).map(|found| found.at())
@@ -449,7 +449,7 @@ impl<'i> Hits<'i> {
         })
     }
 
-    /// What is to be taken, in order, by places.
+    /// The steps to take, in order: lines, with the places of what they read.
     pub(super) fn steps(&self) -> impl Iterator<Item = Step> {
         self.lines().map(|(rule, at)| Step { says: rule.says, rank: rule.rank, at })
     }

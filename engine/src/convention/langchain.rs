@@ -1,6 +1,6 @@
-//! LangChain and LangGraph, whichever library watches them: what a graph or chain that is no agent's by its kind is called.
+//! LangChain and LangGraph, whichever library instruments them: the names of graphs and chains whose kind is not that of an agent.
 //!
-//! A graph is a chain, and its nodes are chains below it, of which one may be called `agent`. So the user's name for all of it is
+//! A graph is a chain, and its nodes are chains below it, of which one may be called `agent`. So the user's name for the whole is
 //! that of the trace's root, or `lc_agent_name` in the metadata of every run below an agent.
 
 use std::borrow::Cow;

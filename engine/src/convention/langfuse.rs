@@ -1,6 +1,6 @@
 //! Langfuse's SDKs: observations.
 //!
-//! Names are span names; inputs, outputs and usage are JSON or plain text. The status stays unset on errors: the level
+//! Names are span names; inputs, outputs and usage are JSON or plain text. The status stays unset on errors, which the level
 //! tells. Usage parts exclude one another, unless they are the provider's own totals.
 
 use super::draft::{Draft, lower};

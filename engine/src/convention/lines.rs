@@ -14,12 +14,12 @@ use crate::span::Operation;
 /// One attribute that a convention reads.
 pub(super) struct Line {
     pub(super) says: Says,
-    /// Among all conventions the lowest rank holds.
+    /// Its rank: among all conventions, the lowest holds.
     pub(super) rank: u8,
     pub(super) key: &'static str,
 }
 
-/// What an attribute is about. The order is that of reading: what a span is comes first.
+/// What an attribute is about, in the order of reading: what a span is comes first.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Says {
     /// What the span is about, by the words of the library.
@@ -27,14 +27,14 @@ pub(super) enum Says {
     Session,
     User,
     AgentName,
-    /// What an agent is called that no span names: the workflow that it is part of.
+    /// The workflow that an agent is part of, whose name the agent has if no span names it.
     Workflow,
     AgentId,
     AgentVersion,
     Environment,
-    /// It failed, if this is true of the value.
+    /// Whether the span failed, which it did if this is true of the value.
     Failed(fn(&RawValue<'_>) -> bool),
-    /// Something stopped it before its end, if this is true of the value.
+    /// Whether something stopped the span before its end, which it did if this is true of the value.
     Stopped(fn(&RawValue<'_>) -> bool),
     ToolName,
     ToolCallId,
@@ -47,7 +47,7 @@ pub(super) enum Says {
     CacheWrittenTokens,
     OutputTokens,
     Cost,
-    /// The conversation before it was cut down to a summary.
+    /// Whether the conversation before the span was cut down to a summary.
     Compacted,
     Input,
     Output,
@@ -64,17 +64,17 @@ pub(super) enum Says {
     ExpectedTools,
     Retrieved,
     Cited,
-    /// The session that this one continues.
+    /// The session that the span's session continues.
     PreviousSession,
     /// Seconds until the first piece of a streamed answer.
     FirstChunk,
     /// A guardrail's name.
     Guardrail,
-    /// What it decided.
+    /// What a guardrail decided.
     GuardrailResult,
 }
 
-/// One line of a table.
+/// Makes one line of a table.
 pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
     Line { says, rank, key }
 }
@@ -175,8 +175,8 @@ impl Says {
         Self::ALL.iter().position(|other| other.name() == self.name()).unwrap_or(usize::MAX)
     }
 
-    /// Whether a span of this operation has the concept at all: a tool's name on a model span is a request. A model's tokens
-    /// on an agent span are a sum, for where no model call has a span.
+    /// Whether the concept is read on spans of this operation: a tool's name on a model span is only a request. A model's tokens
+    /// on an agent span are a sum, for traces in which no model call has a span.
     pub(super) fn belongs_on(self, operation: Operation) -> bool {
         match self {
             Self::ToolName | Self::ToolCallId | Self::ToolArguments | Self::ToolResult => {
@@ -219,7 +219,7 @@ impl Says {
         }
     }
 
-    /// Offers what the value says.
+    /// Offers the draft what the value says.
     pub(super) fn take<'v>(
         self,
         rank: u8,
@@ -287,7 +287,7 @@ impl Says {
     }
 }
 
-/// Whether a task succeeded, in the words that are about.
+/// Whether a task succeeded, by the words that libraries use for it.
 pub(super) fn success_named(word: &str) -> Option<bool> {
     match &*lower(word) {
         "success" | "succeeded" | "pass" | "passed" | "true" | "completed" | "resolved" => {
@@ -298,17 +298,17 @@ pub(super) fn success_named(word: &str) -> Option<bool> {
     }
 }
 
-/// A value that means yes.
+/// Whether a value means yes.
 pub(super) fn truth(value: &RawValue<'_>) -> bool {
     draft::flag(value) == Some(true)
 }
 
-/// A value that is there and says something.
+/// Whether a value is there and says something.
 pub(super) fn present(value: &RawValue<'_>) -> bool {
     name(value).is_some()
 }
 
-/// The first attribute that is there.
+/// The value of the first attribute that is there.
 pub(super) fn first<'a>(
     attributes: &'a RawAttributes<'a>,
     keys: &[&str],
@@ -316,7 +316,7 @@ pub(super) fn first<'a>(
     keys.iter().find_map(|key| attributes.get(key))
 }
 
-/// Whether a span has any of these events.
+/// Whether a span has an event of this name.
 pub(super) fn has_event(raw: &RawSpan<'_>, name: &str) -> bool {
     raw.events.iter().any(|event| event.name == name)
 }

@@ -1,7 +1,7 @@
 //! Mastra's exporters.
 //!
 //! `mastra.span.type` tells what a span is and goes before OpenInference's kind, which marks nested levels of one
-//! model call. Tokens are on the outermost of them or on the innermost.
+//! model call. Tokens are on the outermost or on the innermost of these levels.
 
 use super::Convention;
 use super::lines::{Line, Says, line};

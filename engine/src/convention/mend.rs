@@ -1,7 +1,7 @@
-//! What is nearly text and nearly JSON, mended so that the rest of it can be read: half an emoji, as JavaScript cuts one
+//! Mends what is nearly text or nearly JSON, so that the rest of it can be read: half an emoji, as JavaScript cuts one
 //! (`\ud83d`); bytes that are not UTF-8; numbers that no float holds (`1e400`), and `NaN` and `Infinity` as Python writes them.
 //!
-//! Only what a strict reader has refused comes here: what is well costs nothing.
+//! Only what a strict reader has refused is mended, so valid input costs nothing.
 
 use std::mem;
 use std::str;
@@ -9,7 +9,7 @@ use std::str;
 /// How to mend.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Lists and objects inside each other; what is deeper becomes `null`.
+    /// How deep lists and objects may be inside each other; deeper ones become `null`.
     pub max_depth: usize,
     /// What becomes of a number that JSON has no word for.
     pub numbers: Numbers,
@@ -29,19 +29,19 @@ pub enum Numbers {
 /// A mended text, and what was done to it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Mended {
-    /// At most twice as long as what was sent.
+    /// The mended text, at most twice as long as what was sent.
     pub text: String,
-    /// Strings with something in them that is no character.
+    /// Number of strings that had something in them that is no character.
     pub strings: u64,
-    /// Numbers that JSON has no word for.
+    /// Number of numbers that JSON has no word for.
     pub numbers: u64,
-    /// Control characters that stood in strings as they are.
+    /// Number of control characters that were in strings without an escape.
     pub controls: u64,
-    /// Values that were too deep.
+    /// Number of lists and objects that were too deep.
     pub deep: u64,
 }
 
-/// Mends JSON. What is wrong with its structure stays wrong, and ends it where that is seen.
+/// Mends JSON. A wrong structure stays wrong, and some faults end the text where they are found.
 pub fn json(sent: &[u8], rules: Rules) -> Mended {
     let text = String::with_capacity(sent.len());
     let done = Mended { text, ..Mended::default() };
@@ -71,7 +71,7 @@ pub fn utf8(bytes: &[u8]) -> String {
         }
         text.push_str(chunk.valid());
         for byte in chunk.invalid() {
-            // A half is three bytes, and each of them is a chunk of its own.
+            // Half a surrogate pair is three bytes, each of which is a chunk of its own.
             halves = match (halves, byte) {
                 (_, 0xed) => 1,
                 (1, 0xa0..=0xbf) => 2,
@@ -110,7 +110,7 @@ impl<'a> Mending<'a> {
             return;
         }
         self.done.deep += 1;
-        // Without its end it is none, and neither is the whole.
+        // If it has no end, neither it nor the whole text is JSON.
         if let Some(length) = balanced(self.rest) {
             self.take(length);
             self.done.text.push_str("null");
@@ -119,7 +119,7 @@ impl<'a> Mending<'a> {
         }
     }
 
-    /// A number, or a word that is one; anything else is no JSON, whatever follows.
+    /// Takes a number or a word of JSON; anything else is no JSON and ends the text.
     fn word(&mut self) {
         let is_of_it = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
         let length = self.rest.iter().take_while(|byte| is_of_it(byte)).count();
@@ -166,12 +166,12 @@ impl<'a> Mending<'a> {
                 self.characters(&utf8(content));
             }
         }
-        // Once, whatever was wrong with it.
+        // A string counts once, whatever was wrong with it.
         self.done.strings = self.done.strings.min(before + 1);
         self.done.text.push_str(if is_whole { "\"" } else { "" });
     }
 
-    /// What stands in a string: escapes stay as they are.
+    /// Takes the content of a string; valid escapes stay as they are.
     fn characters(&mut self, content: &str) {
         let mut rest = content;
         while let Some(at) = rest.find(|c: char| c == '\\' || c < ' ') {
@@ -183,7 +183,7 @@ impl<'a> Mending<'a> {
         self.done.text.push_str(rest);
     }
 
-    /// Takes an escape or a control character; how long it is.
+    /// Takes an escape or a control character and returns its length in bytes.
     fn special(&mut self, text: &str) -> usize {
         let length = match unit(text) {
             Some(0xd800..=0xdbff) if is_second(text.get(UNIT..)) => 2 * UNIT,
@@ -195,7 +195,7 @@ impl<'a> Mending<'a> {
             _ if text.starts_with('\\') => 1 + text[1..].chars().next().map_or(0, char::len_utf8),
             _ if self.rules.controls => {
                 self.done.controls += 1;
-                // Others would be three times as long, and what was sent bounds what is held.
+                // Most others have longer escapes, and the mended text is at most twice as long as what was sent.
                 self.done.text.push_str(match text.as_bytes().first() {
                     Some(b'\n') => "\\n",
                     Some(b'\r') => "\\r",
@@ -211,7 +211,7 @@ impl<'a> Mending<'a> {
     }
 }
 
-/// Characters of an escaped unit of UTF-16.
+/// The length of an escaped unit of UTF-16, in characters.
 const UNIT: usize = 6;
 
 /// The unit of UTF-16 that is escaped at the beginning of a text.
@@ -228,7 +228,7 @@ fn is_second(text: Option<&str>) -> bool {
 /// A number, infinite if no float holds it.
 fn float(word: &str) -> Option<f64> {
     let digits = word.strip_prefix('-').unwrap_or(word);
-    // Some have names in Rust.
+    // Rust would also parse names, such as `inf`.
     digits.starts_with(|c: char| c.is_ascii_digit()).then(|| word.parse().ok()).flatten()
 }
 

@@ -70,7 +70,7 @@ impl Convention for Mlflow {
     }
 }
 
-/// Whether a span is MLflow's at all.
+/// Whether a span is MLflow's.
 fn is_own(raw: &RawSpan<'_>) -> bool {
     raw.attributes.get("mlflow.spanType").is_some()
 }

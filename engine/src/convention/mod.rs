@@ -1,7 +1,7 @@
 //! Conventions: what each instrumentation library calls things.
 //!
 //! The only place that knows attribute names. A convention is one file and one line in
-//! [`CONVENTIONS`]; it recognises by attributes and scope, never by schema URL.
+//! [`CONVENTIONS`]; it is recognised by attributes and scope, never by schema URL.
 
 mod agent_framework;
 mod agentgauge;
@@ -77,7 +77,7 @@ use super::span::{
 
 /// What one library or specification calls things.
 ///
-/// Most of it is a table of lines; what a line cannot say is code. The documentation is written from both.
+/// Most of a convention is a table of lines; what a line cannot say is code. The documentation is written from both.
 trait Convention: Sync {
     /// Its name in counts.
     fn name(&self) -> &'static str;
@@ -91,7 +91,7 @@ trait Convention: Sync {
     /// What names the agent, as a line of Markdown.
     fn agent(&self) -> &'static str;
 
-    /// By which keys and scopes it is recognised; without any its keys speak for themselves.
+    /// The keys and scopes by which it is recognised; without any it is read on every span.
     fn marks(&self) -> &'static [Mark] {
         &[]
     }
@@ -116,18 +116,18 @@ trait Convention: Sync {
         &[]
     }
 
-    /// What its code looks for on a span: where none of it is there, `operation` and `read` have nothing to say and are
-    /// not called. One that has marks, or whose code is there only for log records, need not tell.
+    /// What its code looks for on a span: where none of it is there, `operation` and `read` are not called. If it is
+    /// empty, they are called on every span that is recognised by a mark.
     fn looks_for(&self) -> &'static [Trigger] {
         &[]
     }
 
-    /// What a span is about, where no line tells; the rank is as that of a line.
+    /// What a span is about, where no line tells, with a rank like that of a line.
     fn operation(&self, _raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
         None
     }
 
-    /// Offers what no line finds on a span.
+    /// Offers the draft what no line finds on a span.
     fn read<'v>(&self, _raw: &'v RawSpan<'_>, _draft: &mut Draft<'v>) {}
 
     /// How its agents speak, if they do so in log records instead of spans.
@@ -135,11 +135,11 @@ trait Convention: Sync {
         None
     }
 
-    /// Takes what it finds in a log record; `event` is the event's name, wherever it was.
+    /// Writes what it finds in a log record into the draft; `event` is the event's name, wherever it was.
     fn log(&self, _raw: &RawLog<'_>, _event: &str, _draft: &mut LogDraft) {}
 }
 
-/// What tells a convention.
+/// A mark by which a convention is recognised.
 #[derive(Clone, Copy, Debug)]
 enum Mark {
     /// A span attribute.
@@ -153,7 +153,7 @@ enum Mark {
 enum Trigger {
     /// An attribute.
     Key(&'static str),
-    /// Attributes that begin with this; it ends in a dot.
+    /// Attributes whose names begin with this, which ends in a dot.
     Keys(&'static str),
     /// An event.
     Event,
@@ -161,7 +161,7 @@ enum Trigger {
     Span(&'static str),
 }
 
-/// All conventions; the order is that of the documentation, ranks decide.
+/// All conventions, in the order of the documentation; which of them holds is decided by ranks.
 const CONVENTIONS: &[&dyn Convention] = &[
     &otel_genai::OtelGenAi,
     &openinference::OpenInference,
@@ -195,7 +195,7 @@ pub fn generic_names() -> impl Iterator<Item = &'static str> {
 
 /// Whether some library gives this name to an agent which the user did not name.
 pub(super) fn is_generic(name: &str) -> bool {
-    // By length: most names are told by it alone, and this is asked for each span.
+    // By length, which rules out most names: this is called for each span.
     static GENERIC: LazyLock<BTreeMap<usize, Vec<&str>>> = LazyLock::new(|| {
         let mut by_length: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
         for name in generic_names() {
@@ -207,7 +207,7 @@ pub(super) fn is_generic(name: &str) -> bool {
     of_length.is_some_and(|names| names.iter().any(|generic| generic.eq_ignore_ascii_case(name)))
 }
 
-/// Whether a name is a random one: a UUID, or hex of that length.
+/// Whether a name is a random id: a UUID, or as many hex digits.
 pub(super) fn is_random(name: &str) -> bool {
     name.len() >= 32 && name.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
 }
@@ -248,24 +248,24 @@ pub const SESSION_JSON_KEYS: &[&str] =
 pub struct Conventions {
     options: ConventionOptions,
     index: Arc<Index>,
-    // Those of the configuration first.
+    // The dialects of the configuration come first.
     dialects: Arc<[Dialect]>,
 }
 
-/// What a scope tells of all spans and records in it.
+/// What an instrumentation scope tells of all its spans and records.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
     /// Hash of its name.
     id: u64,
-    /// The conventions to read.
+    /// The conventions that are read in it, as bits.
     recognised: u64,
     /// The dialect of its log records.
     dialect: Option<usize>,
-    /// It is ours: what is in it somebody sent back.
+    /// Whether it is agentgauge's own, so that its records are scores that somebody sent back.
     own: bool,
 }
 
-/// Whose a span or a record is: a scope of a resource.
+/// The sender of a span or a record: a scope of a resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Emitter<'r> {
     /// The scope.
@@ -279,11 +279,11 @@ pub struct Emitter<'r> {
 pub struct Reading {
     /// The span.
     pub span: Span,
-    /// Scores on it.
+    /// The scores on it.
     pub reports: Vec<Report>,
-    /// What was mended of it; see [`Caps::cuts`].
+    /// What was cut in it; see [`Caps::cuts`].
     pub repaired: Vec<&'static str>,
-    /// Why something on it was of no use.
+    /// The reasons why something on it was not used.
     pub unused: Vec<&'static str>,
 }
 
@@ -292,13 +292,13 @@ pub struct Reading {
 pub struct LogReading {
     /// The record, if it belongs to a trace and says something about it.
     pub log: Option<Log>,
-    /// What an agent that speaks in records says by it.
+    /// The spans that are made of the record of an agent that tells what it does in records.
     pub spans: Vec<Span>,
     /// The score in it.
     pub reports: Vec<Report>,
-    /// What was mended of it; see [`Caps::cuts`].
+    /// What was cut in it; see [`Caps::cuts`].
     pub repaired: Vec<&'static str>,
-    /// Why it was of no use.
+    /// The reasons why it was not used.
     pub unused: Vec<&'static str>,
 }
 
@@ -317,7 +317,7 @@ struct LogDraft {
 }
 
 impl Conventions {
-    /// Reads by these options.
+    /// Makes a reader with these options.
     pub fn new(options: ConventionOptions) -> Self {
         let index = Arc::new(Index::new(&options));
         let configured = options.logs.iter().map(Dialect::configured);
@@ -326,13 +326,13 @@ impl Conventions {
         Self { options, index, dialects }
     }
 
-    /// The same, which asks all code of any span: what a test holds the choice of code against.
+    /// Returns a reader that runs the code of every recognised convention on each span, for tests of the choice of code.
     pub fn asking_all(mut self) -> Self {
         Arc::get_mut(&mut self.index).into_iter().for_each(Index::ask_all);
         self
     }
 
-    /// Reads a resource; the tenant comes from the connection, never from an attribute. With it comes what was mended of it.
+    /// Reads a resource, and returns it with what was cut in it. The tenant comes from the connection, never from an attribute.
     pub fn resource(
         &self,
         raw: &RawResource<'_>,
@@ -400,7 +400,7 @@ impl Conventions {
     /// Reads a log record.
     pub fn log(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> LogReading {
         let Emitter { scope, resource } = emitter;
-        // Scores of ours that somebody sent back.
+        // Our own scores, which somebody sent back.
         if scope.own {
             return LogReading { unused: vec!["own_score"], ..LogReading::default() };
         }
@@ -472,7 +472,7 @@ impl Conventions {
     }
 }
 
-/// Operations that are none of those that count: steps of workflows, memory, messages between agents.
+/// Operations that do not count: steps of workflows, memory, messages between agents.
 const OTHER_OPERATIONS: [&str; 29] = [
     "agent_step",
     "chain",
@@ -522,7 +522,7 @@ fn operation_named(name: &str) -> Option<Operation> {
     }
 }
 
-/// A hash of what a record says, so that it is the same record whenever it comes again.
+/// A hash of what a record says, which is the same whenever the record comes again.
 fn identity(raw: &RawLog<'_>, event: &str) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&raw.trace_id.unwrap_or_default().0);

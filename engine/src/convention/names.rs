@@ -1,5 +1,5 @@
-//! What comes again and again: names of agents, models, tools, sessions, of which one copy is kept; and kinds of spans, of which
-//! it is kept how they are read.
+//! What comes again and again: names of agents, models, tools and sessions, and resources, of which one copy is kept; and kinds of
+//! spans, of which plans are kept.
 
 use std::str;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::plan::Plans;
 use crate::span::Resource;
 
-/// Names and resources met lately, and plans of spans; one reader's own, kept from request to request.
+/// Recent names and resources, and plans of spans; each reader has its own and keeps it from request to request.
 #[derive(Debug, Default)]
 pub struct Names {
     pub(super) shared: Shared,
@@ -36,15 +36,15 @@ pub(super) struct Shared {
     slots: Box<[Option<Arc<str>>]>,
 }
 
-/// Names at most.
+/// Names that are kept at most.
 const MAX_SLOTS: usize = 512;
 
-/// Resources at most, and the bytes of one.
+/// Resources that are kept at most, and bytes of one at most.
 const MAX_RESOURCES: usize = 64;
 const MAX_RESOURCE_BYTES: usize = 4_096;
 
 impl Names {
-    /// Nothing was met yet, and every span and resource is read the long way.
+    /// Makes one that keeps names alone: every span and resource is read the long way.
     pub fn without_plans() -> Self {
         let resources = Resources { slots: Box::default() };
         Self { plans: Plans::none(), resources, ..Self::default() }
@@ -57,7 +57,7 @@ impl Names {
         is_same.then_some(&known.resource)
     }
 
-    /// Keeps a resource of which nothing had to be mended.
+    /// Keeps a resource in which nothing had to be mended.
     pub fn keep_resource(&mut self, sent: &[u8], resource: &Arc<Resource>) {
         if sent.len() <= MAX_RESOURCE_BYTES
             && let Some(slot) = self.resources.slots.get_mut(slot(sent, MAX_RESOURCES))
@@ -66,14 +66,14 @@ impl Names {
         }
     }
 
-    /// The name, shared with its equals before it where they are remembered.
+    /// Returns the kept copy of the name, if there is one, else a new one.
     pub(super) fn share(&mut self, name: &str) -> Arc<str> {
         self.shared.share(name.as_bytes()).unwrap_or_else(|| Arc::from(name))
     }
 }
 
 impl Shared {
-    /// The name of these bytes; `None` if something in them is no character. What is known need not be checked again.
+    /// Returns the name of these bytes, shared; `None` if something in them is no character. Known names are not checked again.
     pub(super) fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
         let slot = self.slots.get_mut(slot(name, MAX_SLOTS))?;
         match slot {

@@ -3,7 +3,7 @@
 //! Recognised by `openinference.span.kind`. Messages are flattened over attributes
 //! (`llm.output_messages.0.message.content`); `input.value` and `output.value` are the texts of agents and chains, and a
 //! tool's arguments and result. `tool.parameters` is a schema, not arguments. The SDK's limit of attributes may have
-//! pushed out the oldest: session and values, while messages stay.
+//! pushed out the oldest, which are the session and the values, while messages stay.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ fn operation(kind: &str) -> Option<Operation> {
     })
 }
 
-/// Ids of the documents that a retriever or a reranker gave, in order.
+/// Ids of the documents that a retriever or a reranker returned, in order.
 fn documents(attributes: &RawAttributes<'_>) -> Option<Vec<Arc<str>>> {
     let mut documents: BTreeMap<usize, Arc<str>> = BTreeMap::new();
     for (key, value) in attributes.iter() {

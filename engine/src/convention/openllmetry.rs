@@ -1,7 +1,7 @@
-//! OpenLLMetry (Traceloop): the decorators' own spans, and its model spans of before the GenAI messages.
+//! OpenLLMetry (Traceloop): the spans of its decorators, and its model spans from before the GenAI messages.
 //!
 //! `traceloop.entity.input` holds the call of the decorated function as `{"args":[..],"kwargs":{..}}`,
-//! `traceloop.entity.output` what it returned, as JSON. `traceloop.entity.name` names an agent or a tool, by the kind.
+//! `traceloop.entity.output` what the function returned, as JSON. `traceloop.entity.name` names an agent or a tool, by the span's kind.
 
 use std::borrow::Cow;
 use std::sync::Arc;

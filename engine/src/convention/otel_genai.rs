@@ -18,14 +18,14 @@ use crate::span::{Operation, Pause, Status};
 /// The convention.
 pub(super) struct OtelGenAi;
 
-/// Tells that a model call failed.
+/// The event of a model call that failed.
 const EXCEPTION: &str = "gen_ai.client.operation.exception";
 
-/// Tell that an agent waits for somebody, and that it goes on.
+/// The events of an agent that waits for somebody, and of one that goes on.
 const PAUSED: &str = "gen_ai.agent.paused";
 const RESUMED: &str = "gen_ai.agent.resumed";
 
-/// Carries a model call's messages where they are not on its span.
+/// The event that carries a model call's messages where they are not on its span.
 const DETAILS: &str = "gen_ai.client.inference.operation.details";
 
 const LINES: &[Line] = &[
@@ -67,7 +67,7 @@ const LINES: &[Line] = &[
     line(Says::CacheWrittenTokens, 15, "gen_ai.usage.cache_write.input_tokens"),
     line(Says::Cost, 20, "gen_ai.usage.cost"),
     line(Says::Cost, 22, "gen_ai.usage.cost.total"),
-    // Dollars, for all its name.
+    // In dollars, despite its name.
     line(Says::Cost, 24, "gen_ai.cost.total_tokens"),
     line(Says::Compacted, 10, "gen_ai.conversation.compacted"),
     line(Says::Failed(cut_short), 72, "gen_ai.agent.finish_reason"),
@@ -166,7 +166,7 @@ impl Convention for OtelGenAi {
                 "gen_ai.content.prompt" => ask(draft, 72, attributes.get("gen_ai.prompt")),
                 "gen_ai.content.completion" => say(draft, 72, attributes.get("gen_ai.completion")),
                 _ if is_tool => {}
-                // Of several the last is the turn's: the history comes before it.
+                // The last of several is the turn's; those before it are history.
                 "gen_ai.user.message" => {
                     if let Some(content) = attributes.get("content") {
                         let asked = messages::asked(content);
@@ -236,7 +236,7 @@ impl Convention for OtelGenAi {
     }
 }
 
-/// Costs of parts of a call that add up to all of it.
+/// Costs of the parts of a call, which add up to its cost.
 const USAGE_COSTS: &[&str] = &[
     "gen_ai.usage.cost.input",
     "gen_ai.usage.cost.output",
@@ -244,10 +244,10 @@ const USAGE_COSTS: &[&str] = &[
     "gen_ai.usage.cost.cache_write",
 ];
 
-/// Likewise, as Sentry's SDKs name them.
+/// Costs of the parts of a call, as Sentry's SDKs name them.
 const SENTRY_COSTS: &[&str] = &["gen_ai.cost.input_tokens", "gen_ai.cost.output_tokens"];
 
-/// The sum of those that are there; `None` without the first two, as less would be told than was spent.
+/// The sum of the costs that are there; `None` without the first two, as it would be less than was spent.
 fn sum_of(attributes: &RawAttributes<'_>, parts: &[&str]) -> Option<Quanta> {
     let dollars = |key: &&str| attributes.get(key).and_then(number).filter(|cost| *cost >= 0.0);
     let (needed, more) = parts.split_at(parts.len().min(2));
@@ -256,13 +256,13 @@ fn sum_of(attributes: &RawAttributes<'_>, parts: &[&str]) -> Option<Quanta> {
     Quanta::from_f64(needed?.into_iter().chain(more).sum())
 }
 
-/// An agent that was stopped before it was done; what a guardrail stops is no failure of the agent.
+/// Whether an agent was stopped before it was done; a stop by a guardrail is no failure of the agent.
 fn cut_short(reason: &RawValue<'_>) -> bool {
     let reason = reason.as_str().map(str::to_ascii_lowercase);
     matches!(reason.as_deref(), Some("error" | "max_iterations" | "max_turns" | "timeout"))
 }
 
-/// The code of a JSON-RPC error, as MCP has them, in a number or its text; codes of other protocols are words.
+/// Whether a code is that of a JSON-RPC error, as MCP has them: a number or its text; codes of other protocols are words.
 fn json_rpc_error(code: &RawValue<'_>) -> bool {
     number(code).is_some_and(|code| code < 0.0)
 }
@@ -288,7 +288,7 @@ fn say<'v>(draft: &mut Draft<'v>, rank: u8, value: Option<&'v RawValue<'_>>) {
 fn with_role<'v>(body: Json<'v>, role: &'v str) -> Json<'v> {
     let role = (Cow::Borrowed("role"), Json::Text(role.into()));
     match body {
-        // Of two roles the body's own holds.
+        // If the body has a role of its own, that one holds.
         Json::Object(map) => Json::Object([role].into_iter().chain(map.into_entries()).collect()),
         content
         @ (Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::List(_)) => {
@@ -301,7 +301,7 @@ fn mcp(method: &str) -> Option<Operation> {
     (method == "tools/call").then_some(Operation::ExecuteTool)
 }
 
-/// A finish reason that tells of something other than the end of an answer or a call of tools, in a list, in the JSON text of one, or alone.
+/// Whether a finish reason is other than the end of an answer or a call of tools; reasons are a list, the JSON text of one, or alone.
 pub(super) fn stopped(reasons: &RawValue<'_>) -> bool {
     let is_stop = |reason: &str| {
         let reason = reason.to_ascii_lowercase().replace('-', "_");
@@ -314,7 +314,7 @@ pub(super) fn stopped(reasons: &RawValue<'_>) -> bool {
     }
 }
 
-/// What OpenTelemetry and the providers call it, in lower case with underscores.
+/// Finish reasons of OpenTelemetry and the providers for what was stopped, in lower case with underscores.
 const STOPS: [&str; 17] = [
     "blocklist",
     "content_filter",
@@ -335,7 +335,7 @@ const STOPS: [&str; 17] = [
     "timeout",
 ];
 
-/// A finish reason of `error`, in a list or in the JSON text of one.
+/// Whether a finish reason is `error`; reasons are a list, the JSON text of one, or alone.
 fn error_among(reasons: &RawValue<'_>) -> bool {
     let is_error = |reason: &Json<'_>| reason.as_str() == Some("error");
     match messages::parsed(reasons) {

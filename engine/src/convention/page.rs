@@ -1,4 +1,4 @@
-//! The page that tells what is read, written from the conventions themselves.
+//! The documentation page of what is read, written from the conventions themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -97,7 +97,7 @@ pub fn page() -> String {
         for convention in CONVENTIONS {
             let lines = convention.lines().iter();
             for line in lines.filter(|line| line.says.name() == says.name()) {
-                // A key that does not speak for itself is read of that library alone.
+                // A key of a convention that has marks is read of that library alone.
                 let key = if convention.marks().is_empty() {
                     format!("`{}`", line.key)
                 } else {

@@ -1,9 +1,9 @@
 //! Plans: what is done with the attributes of spans that look alike.
 //!
-//! The spans of one library come with the same keys in the same order again and again. From one of them that was read the long
-//! way a plan is made: for each place what its value is used for, best witness first. A span of a plan is read from its bytes: its keys
-//! are compared, and its values are checked once, where they are used. A plan stands for what the long way does, or for nothing: spans
-//! whose kind or failure hangs on a value have a plan for each such value, and of spans on which code finds something there is none.
+//! The spans of one library have the same keys in the same order again and again. After one of them was read the long way, a plan
+//! is made from it: for each place what its value is used for, best rank first. A span that has a plan is read from its bytes: its
+//! keys are compared, and its values are checked once, where they are used. A plan gives the same as the long way: where the operation
+//! or the failure of spans depends on a value, each such value has a plan, and spans on which code finds something have none.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,11 +25,11 @@ use crate::span::{
     ModelFacts, Operation, SessionName, Span, SpanId, Status, Timestamp, ToolFacts, TraceId,
 };
 
-/// Plans by the hash of the keys and of the conventions that their scope tells; when there are too many, all go.
+/// Plans by the hash of the keys and of the conventions that their scope tells; when there are too many kinds, all are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Plans {
     kinds: HashMap<u64, Kind, BuildHasherDefault<KeyHasher>>,
-    // None are made.
+    // Whether no plans are made.
     none: bool,
     planned: u64,
 }
@@ -37,18 +37,18 @@ pub(super) struct Plans {
 /// What is known of spans with the same keys.
 #[derive(Debug, Default)]
 struct Kind {
-    // None until the second one comes.
+    // Empty until the second such span comes.
     keys: Box<[Arc<str>]>,
     recognised: u64,
     plans: Vec<Plan>,
-    // How many plans were tried, those that could not be made too.
+    // Number of attempts to make a plan, failed ones included.
     tried: usize,
 }
 
-/// What is done with a span.
+/// How spans that look alike are read.
 #[derive(Debug)]
 pub struct Plan {
-    /// Places whose bytes have to be these.
+    /// Places, and the bytes that a span must have there.
     same: Vec<(usize, Box<[u8]>)>,
     operation: Operation,
     convention: Option<Name>,
@@ -57,11 +57,11 @@ pub struct Plan {
     phantoms: Vec<&'static str>,
     // Invariant: of the places that one field is read from, the best is first.
     fields: Vec<(Field, usize)>,
-    /// What is read by a draft, as many spans have none of it.
+    /// Steps that are read by way of a draft, which many spans do not need.
     drafted: Vec<Step>,
 }
 
-/// What a place is read into.
+/// The field of a span that a value is read into.
 #[derive(Clone, Copy, Debug)]
 enum Field {
     Session,
@@ -84,7 +84,7 @@ enum Field {
     FirstChunk,
 }
 
-/// What a line reads, and where.
+/// What a line reads, and the place of the attribute that it reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) says: Says,
@@ -92,17 +92,17 @@ pub(super) struct Step {
     pub(super) at: usize,
 }
 
-/// Kinds of spans, and plans of each. A kind is a list of keys, so each may be as long as spans usually are.
+/// Kinds of spans at most, and plans of a kind at most.
 const MAX_KINDS: usize = 512;
 const MAX_PLANS: usize = 8;
 
-/// Attributes of a span that has a plan, bytes of its keys, and of a value that has to be the same.
+/// Attributes of a span that has a plan at most, bytes of its keys at most, and bytes at most of a value that has to be the same.
 const MAX_PLACES: usize = 64;
 const MAX_KEY_BYTES: usize = 4_096;
 const MAX_SAME_BYTES: usize = 64;
 
 impl Plans {
-    /// No plans, whatever comes.
+    /// Makes an empty collection to which no plan is ever added.
     pub(super) fn none() -> Self {
         Self { none: true, ..Self::default() }
     }
@@ -119,7 +119,7 @@ impl Plans {
         Some((kind, plan))
     }
 
-    /// Whether a plan is to be made: not of what comes but once.
+    /// Whether a plan is to be made; never for the first span of a kind.
     fn wants(&mut self, outline: &Outline<'_>, scope: Scope) -> bool {
         let key_bytes: usize = outline.pairs.iter().map(|pair| pair.key.len()).sum();
         if self.none || outline.pairs.len() > MAX_PLACES || key_bytes > MAX_KEY_BYTES {
@@ -149,12 +149,12 @@ impl Plans {
 }
 
 impl Names {
-    /// Spans that had a plan.
+    /// The number of spans that had a plan.
     pub fn planned(&self) -> u64 {
         self.plans.planned
     }
 
-    /// Keeps the plan of a span for others like it, if it may be of use; only then it is made.
+    /// Makes the plan of a span and keeps it for others like it, if one is wanted.
     pub fn learn(
         &mut self,
         outline: &Outline<'_>,
@@ -169,7 +169,7 @@ impl Names {
 
 impl Kind {
     fn is_of(&self, outline: &Outline<'_>, scope: Scope) -> bool {
-        // By place, as no iterator over both at once is sure to be compiled into one loop.
+        // By place, as an iterator over both at once is not sure to be compiled into one loop.
         let is_there = |(at, key): (usize, &Arc<str>)| {
             outline.pairs.get(at).is_some_and(|pair| same(key.as_bytes(), pair.key))
         };
@@ -183,7 +183,7 @@ fn hash(outline: &Outline<'_>, scope: Scope) -> u64 {
     outline.keys ^ scope.recognised
 }
 
-/// Whether these are the same bytes, by words: keys are too short for a call.
+/// Whether these are the same bytes, compared by words: keys are too short to be worth a call.
 #[inline]
 fn same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
@@ -198,7 +198,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
         }
         (rest, other_rest) = (after, other_after);
     }
-    // What is left of long ones is compared with some of what was before it.
+    // Of long ones the last eight bytes are compared, some of them again.
     match (one.last_chunk::<8>(), other.last_chunk::<8>()) {
         (Some(last), Some(other_last)) => last == other_last,
         _ => rest == other_rest,
@@ -206,7 +206,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 }
 
 impl Conventions {
-    /// Adds a span of a plan, all of it but its ids and times; `None` if it has none, or something has to be mended.
+    /// Adds a span that has a plan, without its ids and times, and returns it; `None` if it has no plan or has to be mended.
     pub fn planned<'s>(
         &self,
         outline: &Outline<'_>,
@@ -224,7 +224,7 @@ impl Conventions {
         let mut reader = Reader { outline, kind, plan, shared, max_bytes, checked: same };
         let name = reader.share(outline.name)?;
         let at = spans.len();
-        // Made where it stays.
+        // Made in place, and not moved.
         spans.extend(iter::once_with(|| plan.span(outline, name, emitter)));
         if self.fill(&mut reader, spans.get_mut(at)?).is_none() {
             spans.truncate(at);
@@ -234,7 +234,7 @@ impl Conventions {
         Some(span)
     }
 
-    /// Reads what a span of a plan says.
+    /// Reads a span by its plan; `None` if something has to be mended.
     fn fill(&self, reader: &mut Reader<'_, '_>, span: &mut Span) -> Option<()> {
         let plan = reader.plan;
         for (field, at) in &plan.fields {
@@ -250,7 +250,7 @@ impl Conventions {
                 tool.name = Some(reader.share(name.as_bytes())?);
             }
         }
-        // What an agent used is said only where it is told.
+        // An agent's span has model facts only if it says how many tokens were used.
         let tokens = span.model.as_ref().map(|model| model.tokens).unwrap_or_default();
         if plan.operation == Operation::InvokeAgent
             && tokens.input.is_none()
@@ -261,7 +261,7 @@ impl Conventions {
         reader.check_rest()
     }
 
-    /// Takes what goes by a draft.
+    /// Reads what goes by way of a draft; `None` if something has to be mended or cut.
     fn drafted(&self, reader: &mut Reader<'_, '_>, span: &mut Span) -> Option<()> {
         let plan = reader.plan;
         let values = plan.drafted.iter().map(|step| reader.value(step.at));
@@ -269,7 +269,7 @@ impl Conventions {
         let mut draft = Draft::new(self.options.keep_results);
         draft.operation.offer(0, plan.operation);
         for (step, value) in plan.drafted.iter().zip(&values) {
-            // The key matters to sessions alone.
+            // The key matters for sessions alone, which are not read by way of a draft.
             step.says.take(step.rank, "", value, &mut draft);
         }
         let caps = self.caps();
@@ -291,7 +291,7 @@ impl Conventions {
 }
 
 impl Field {
-    /// What is read from a line, if not by a draft.
+    /// The field that a line is read into; `None` if it is read by way of a draft.
     fn of(says: Says) -> Option<Self> {
         match says {
             Says::Session => Some(Self::Session),
@@ -343,7 +343,7 @@ impl Plan {
         self.phantoms.iter().any(|phantom| phantom.as_bytes() == name)
     }
 
-    /// A span of which no attribute was read.
+    /// Makes the span before any attribute is read.
     #[inline]
     fn span(&self, outline: &Outline<'_>, name: Arc<str>, emitter: Emitter<'_>) -> Span {
         let (operation, status) = (self.operation, outline.status);
@@ -402,10 +402,10 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
                 decided = lines::word(value).and_then(|word| named(&word)).is_some();
             }
         } else if !step.says.belongs_on(span.operation) {
-            // Nobody reads it here.
+            // The concept is not read on spans of this operation.
         } else if is_plain(step.at) {
             match Field::of(step.says) {
-                // A key of one's own goes before the list of keys.
+                // A key mapped in the configuration goes before the list of session keys.
                 Some(field @ Field::Session) if step.rank == 0 => custom.push((field, step.at)),
                 Some(field) => fields.push((field, step.at)),
                 None => drafted.push(step),
@@ -433,14 +433,14 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
     })
 }
 
-/// Reads values by a plan, each checked once.
+/// A reader of values by a plan, which checks each once.
 struct Reader<'o, 'a> {
     outline: &'o Outline<'a>,
     kind: &'o Kind,
     plan: &'o Plan,
     shared: &'o mut Shared,
     max_bytes: usize,
-    // Places that need not be checked any more, as bits.
+    // Places that need no further check, as bits.
     checked: u64,
 }
 
@@ -502,17 +502,17 @@ impl<'a> Reader<'_, 'a> {
         self.outline.pairs.get(at)
     }
 
-    /// The value at a place, whole.
+    /// Returns the value at a place; `None` if it is not plain or has to be mended.
     fn value(&mut self, at: usize) -> Option<RawValue<'a>> {
         let value = self.pair(at)?.value?.checked()?;
         self.checked |= 1 << at;
         Some(value)
     }
 
-    /// The name at a place, as [`draft::name`] has it, if there is one; its bytes are checked when it is shared.
+    /// Returns the name at a place, as [`draft::name`] reads it, if there is one; its bytes are checked when it is shared.
     fn name(&mut self, at: usize) -> Option<Option<Cow<'a, [u8]>>> {
         match self.pair(at)?.value? {
-            // It begins and ends with what can be seen, and neither is it quoted nor does it stand for nothing.
+            // It begins and ends with visible characters, is not quoted and is no placeholder.
             Plain::Text(text @ [first @ b'!'..=b'~', .., b'!'..=b'~'])
                 if *first != b'"' && !draft::begins_placeholder(*first) =>
             {
@@ -535,7 +535,7 @@ impl<'a> Reader<'_, 'a> {
         Some(())
     }
 
-    /// A name that does not come again.
+    /// Reads an id, which is not shared, as it does not come again.
     fn id(&mut self, at: usize, to: &mut Option<Arc<str>>) -> Option<()> {
         if to.is_none()
             && let Some(name) = self.name(at)?
@@ -558,12 +558,12 @@ impl<'a> Reader<'_, 'a> {
         Some(())
     }
 
-    /// A name, shared; one that has to be cut is left to the long way, which counts it.
+    /// Shares a name; `None` if it has to be mended or cut, which is left to the long way.
     fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
         (name.len() <= self.max_bytes).then(|| self.shared.share(name)).flatten()
     }
 
-    /// Checks what nobody has read.
+    /// Checks the values that were not read; `None` if one has to be mended.
     fn check_rest(&self) -> Option<()> {
         for (at, pair) in self.outline.pairs.iter().enumerate() {
             if self.checked & 1 << at == 0

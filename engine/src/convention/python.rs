@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::json::Json;
 
-/// Nesting beyond which a text is taken as it is.
+/// The depth of nesting beyond which a text is not read as Python.
 const MAX_NESTING: usize = 32;
 
 /// Reads a dict, list or tuple; `None` for anything else, plain words included.
@@ -23,7 +23,7 @@ pub(super) fn content(text: &str) -> Option<String> {
     Reader { rest: text.strip_prefix("content=")? }.string()
 }
 
-/// Whether a text is the `repr` of an object, `Event(result=...`: not what anybody said.
+/// Whether a text is the `repr` of an object, `Event(result=...`, and not what anybody said.
 pub(super) fn is_object(text: &str) -> bool {
     let word = |text: &str| {
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -133,7 +133,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes a comma; none is needed before the end.
+    /// Takes a comma, which is not needed before the end.
     fn separator(&mut self, close: char) -> Option<()> {
         self.skip_space();
         if self.rest.starts_with(close) { Some(()) } else { self.take(',') }

@@ -78,7 +78,7 @@ impl Convention for QwenCode {
     }
 }
 
-/// Calls of agents behind the one that was asked have ids that begin with the session's: `SESSION#AGENT-RUN#ROUND`.
+/// The turn of a prompt. The ids of sub-agents' calls and of work in the background begin with the session's: `SESSION#AGENT-RUN#ROUND`.
 fn turn(session: &str, prompt: Option<&str>) -> Turn {
     if prompt.is_some_and(|prompt| prompt.starts_with(COMPRESSION)) {
         return Turn::Order;
@@ -96,7 +96,7 @@ fn turn(session: &str, prompt: Option<&str>) -> Turn {
     }
 }
 
-/// What makes the conversation shorter is a part of the client: its answer is not the turn's.
+/// Marks a call that makes the conversation shorter as one of a part of the client, whose answer is not the turn's.
 fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let prompt = raw.attributes.str("prompt_id").unwrap_or_default();
     if prompt.starts_with(COMPRESSION) {
@@ -105,7 +105,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     true
 }
 
-/// What the ids of prompts begin with that the client makes up to have the conversation made shorter.
+/// The beginning of the ids of prompts by which the client has the conversation made shorter.
 const COMPRESSION: &str = "compress-";
 
 const NAME: &str = "qwen-code";

@@ -31,7 +31,7 @@ pub enum RawValue<'a> {
     Map(Vec<(Cow<'a, str>, Self)>),
 }
 
-/// A value as nearly all are, as it came: a string may still have something in it that is no character.
+/// A value of the usual kinds, as it came: a string may have bytes in it that are no characters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Plain<'a> {
     /// The bytes of a string.
@@ -51,11 +51,11 @@ pub struct RawPair<'a> {
     pub key: &'a [u8],
     /// The bytes of its value, as they were encoded.
     pub sent: &'a [u8],
-    /// What they say, if that is plain.
+    /// The decoded value, if it is plain.
     pub value: Option<Plain<'a>>,
 }
 
-/// What a plan reads of a span: one that has neither events nor links.
+/// What a plan reads of a span that has neither events nor links.
 #[derive(Debug, Default)]
 pub struct Outline<'a> {
     /// The bytes of its name.
@@ -69,7 +69,7 @@ pub struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// Makes it that of another span.
+    /// Empties it for the next span.
     pub fn clear(&mut self) {
         self.pairs.clear();
         (self.name, self.status, self.keys) = (&[], Status::Unset, 0);
@@ -87,7 +87,7 @@ impl<'a> Outline<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawAttributes<'a> {
     entries: Vec<(Cow<'a, str>, RawValue<'a>)>,
-    // Invariant: has the bit of every key's length. Most keys that are asked for are not there, and no other is as long.
+    // Invariant: has the bit of every key's length. Most keys that are asked for are not there, nor any key of their length.
     lengths: u64,
 }
 
@@ -178,12 +178,12 @@ pub struct RawLog<'a> {
 }
 
 impl<'a> RawAttributes<'a> {
-    /// None yet, with room for so many.
+    /// Makes an empty list with room for so many attributes.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { entries: Vec::with_capacity(capacity), lengths: 0 }
     }
 
-    /// The list without what is in it, for others.
+    /// Returns the list emptied, for other attributes.
     #[must_use]
     pub fn cleared(mut self) -> Self {
         self.entries.clear();
@@ -191,7 +191,7 @@ impl<'a> RawAttributes<'a> {
         self
     }
 
-    /// Adds one after the others.
+    /// Adds an attribute after the others.
     pub fn push(&mut self, key: Cow<'a, str>, value: RawValue<'a>) {
         self.lengths |= length_bit(&key);
         self.entries.push((key, value));
@@ -207,12 +207,12 @@ impl<'a> RawAttributes<'a> {
         self.entries.get(place)
     }
 
-    /// Returns how many there are, those with the same key and with no value too.
+    /// Returns the number of attributes, those with equal keys and those without a value included.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether there are none.
+    /// Whether there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

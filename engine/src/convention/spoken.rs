@@ -1,7 +1,7 @@
-//! Agents that speak in log records: of each of them a dialect, which says what its events are called and what tells a turn.
+//! Agents that tell what they do in log records: each has a dialect, which says what its events are called and how to tell its turns.
 //!
-//! A record becomes a span of the trace of its turn, so everything after this is as with spans. Ids are hashes of what the records
-//! say, so that the same record is the same span whenever it comes again. Where an id joins what belongs to a prompt, the trace is
+//! A record becomes a span of the trace of its turn, so all later stages handle it as a span. Ids are hashes of what the records
+//! say, so that the same record is the same span whenever it comes again. Where the records of a prompt have its id, the trace is
 //! that of session and prompt; where only the order of the records tells, the assemble stage finds the turn
 //! (`assemble/turns.rs`). A record of an agent that sends spans too goes into the trace that it names, and completes the span
 //! of its call there.
@@ -20,33 +20,33 @@ use crate::span::{
     SpanId, Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 
-/// How an agent speaks.
+/// The log records of an agent: the names of its events and attributes, and how to tell its turns.
 #[derive(Clone, Debug)]
 pub(super) struct Dialect {
     /// Its name in counts.
     pub(super) name: Cow<'static, str>,
-    /// What the names of its scopes begin with.
+    /// The beginning of the names of its scopes.
     pub(super) scope: Cow<'static, str>,
-    /// What its events' names begin with, where they do.
+    /// A prefix that the names of its events may have.
     pub(super) prefix: Cow<'static, str>,
-    /// Its events, without the prefix.
+    /// Its events, by name without the prefix.
     pub(super) events: Vec<(Cow<'static, str>, Tells)>,
-    /// Where it says what.
+    /// The attributes that it uses.
     pub(super) keys: Keys,
-    /// Its records go into the traces that they name: its spans are those of its calls.
+    /// Whether it also sends spans of its calls, so that its records go into the traces that they name.
     pub(super) has_spans: bool,
-    /// Its service's version is that of something else.
+    /// Whether the version of its service is not the agent's.
     pub(super) other_version: bool,
-    /// What a prompt's id tells, by session and id.
+    /// Finds the turn of a record by the ids of its session and its prompt.
     pub(super) turn: fn(&str, Option<&str>) -> Turn,
-    /// What no key says; returns whether the record counts.
+    /// Adds what no key says; returns whether the record counts.
     pub(super) mend: fn(&RawLog<'_>, &mut RecordFacts<'_>) -> bool,
 }
 
 /// What a record tells.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Tells {
-    /// A user asked: a turn begins.
+    /// The prompt of a user, which begins a turn.
     Prompt,
     /// A model call is over.
     Model,
@@ -58,7 +58,7 @@ pub(super) enum Tells {
     Tool,
     /// What a model said, in a record of its own.
     Answer,
-    /// The agent itself says that it is in a loop.
+    /// The agent's own report that it is in a loop.
     Loop,
 }
 
@@ -92,15 +92,15 @@ type Names = Cow<'static, [Cow<'static, str>]>;
 /// Which turn of its session a record belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Turn {
-    /// That of the prompt with this hash.
+    /// The turn of the prompt with this hash.
     Prompt(u64),
-    /// None of a user's: work in the background, which is a trace of its own.
+    /// No turn of a user: work in the background with this hash, which is a trace of its own.
     Apart(u64),
-    /// The one that was going on at its time.
+    /// The turn that was going on at the time of the record.
     Order,
 }
 
-/// What a record says, before it is a span.
+/// What a record says, before it becomes a span.
 #[derive(Debug, Default)]
 pub(super) struct RecordFacts<'r> {
     pub(super) tells: Option<Tells>,
@@ -108,32 +108,32 @@ pub(super) struct RecordFacts<'r> {
     pub(super) output: Option<Cow<'r, str>>,
     pub(super) tokens: Tokens,
     pub(super) result: Option<u64>,
-    /// The tool, where its attribute does not name it.
+    /// The name of the tool, where it is not the value of the tool attribute.
     pub(super) tool: Option<Cow<'r, str>>,
     pub(super) failed: bool,
-    /// Nothing was asked of the agent: what began is a command of its client, which may do without a model.
+    /// Whether the prompt is a command of the agent's client, which may run without a model.
     pub(super) is_command: bool,
-    /// Who did it, where that was not the agent itself.
+    /// Who did what the record tells, where that was not the agent itself.
     pub(super) aside: Option<Helper<'r>>,
 }
 
 /// Who is at work beside the agent itself.
 #[derive(Debug)]
 pub(super) enum Helper<'r> {
-    /// An agent that it has begun.
+    /// A sub-agent.
     Agent(Cow<'r, str>),
-    /// A part of the client: it makes titles, or makes the conversation shorter.
+    /// A part of the client, such as one that makes titles or makes the conversation shorter.
     Part(Cow<'r, str>),
 }
 
 impl Keys {
-    /// A list that is known when this is compiled.
+    /// Makes a list that is known at compile time.
     pub(super) const fn fixed(list: &'static [Cow<'static, str>]) -> Names {
         Cow::Borrowed(list)
     }
 }
 
-/// Attributes that are known when this is compiled, best first.
+/// Makes a list of attributes that are known at compile time, best first.
 macro_rules! keys {
     ($($key:literal),*) => {
         $crate::convention::spoken::Keys::fixed(const { &[$(std::borrow::Cow::Borrowed($key)),*] })
@@ -142,7 +142,7 @@ macro_rules! keys {
 pub(super) use keys;
 
 impl Dialect {
-    /// One that is described in the configuration.
+    /// Makes the dialect that the configuration describes.
     pub(super) fn configured(options: &LogConvention) -> Self {
         let text = |text: &str| Cow::Owned(text.to_owned());
         let names = |list: &[String]| Names::Owned(list.iter().map(|key| text(key)).collect());
@@ -198,7 +198,7 @@ impl Dialect {
         match named.strip_prefix(&*self.prefix).filter(|_| !self.prefix.is_empty()) {
             Some(event) => Some(event),
             None if of_scope => Some(named),
-            // One of the configuration may go by its events alone.
+            // A dialect of the configuration may be known by its events alone.
             None if self.scope.is_empty() => {
                 self.events.iter().any(|(event, _)| event == named).then_some(named)
             }
@@ -206,17 +206,18 @@ impl Dialect {
         }
     }
 
-    /// Whether a scope of this name is one of its own.
+    /// Whether a scope of this name is one of the dialect's.
     pub(super) fn is_of(&self, scope: &str) -> bool {
         !self.scope.is_empty() && scope.starts_with(&*self.scope)
     }
 
-    /// What stands for the result of a tool that is not sent: its size, where the arguments are known; else equal ones tell nothing.
+    /// The size of a tool's result, which stands for a result that is not sent, if the arguments are known: else equal sizes tell
+    /// nothing.
     fn size<'r, 'a>(&self, raw: &'r RawLog<'a>) -> Option<&'r RawValue<'a>> {
         get(raw, &self.keys.arguments).and_then(|_| get(raw, &self.keys.result_size))
     }
 
-    /// The name that it is counted under.
+    /// The name that the dialect is counted under.
     fn known_name(&self) -> &'static str {
         super::names().find(|name| *name == self.name).unwrap_or("custom")
     }
@@ -225,7 +226,7 @@ impl Dialect {
         self.events.iter().find(|(known, _)| known == event).map(|(_, tells)| *tells)
     }
 
-    /// What the record says, as far as attributes tell.
+    /// Reads what the attributes of a record say.
     fn hear<'r>(&self, raw: &'r RawLog<'_>, tells: Tells) -> RecordFacts<'r> {
         let keys = &self.keys;
         let tokens = |list: &Names| get(raw, list).and_then(count);
@@ -249,7 +250,7 @@ impl Dialect {
     }
 }
 
-/// A record that is being made a span: whose it is, and of which turn.
+/// A record that is about to become a span, with its dialect, session and turn.
 struct Record<'r, 'a> {
     caps: Caps<'r>,
     dialect: &'r Dialect,
@@ -262,7 +263,7 @@ struct Record<'r, 'a> {
 }
 
 impl Conventions {
-    /// Reads a record of an agent that speaks in them; `None` if it is of none.
+    /// Reads a record of an agent that tells what it does in records; `None` if it has no dialect.
     pub(super) fn spoken(&self, raw: &RawLog<'_>, emitter: Emitter<'_>) -> Option<LogReading> {
         let Emitter { scope, resource } = emitter;
         let mut dialects = self.dialects.iter().enumerate();
@@ -304,7 +305,7 @@ impl Record<'_, '_> {
     fn read(&self, turn: Turn, own: bool) -> LogReading {
         let mut reading = LogReading::default();
         match self.heard.tells {
-            // The span of the turn is on its way, or was here.
+            // The agent itself sends the span of the turn, before or after this record.
             Some(Tells::Prompt) if own => reading.log = self.said(),
             Some(Tells::Prompt) => reading.spans.push(self.prompt()),
             Some(Tells::Answer) if self.answers().is_none() => {
@@ -330,7 +331,7 @@ impl Record<'_, '_> {
         reading
     }
 
-    /// What all spans of a record have in common: it is a moment, and of a turn.
+    /// Makes what all spans of a record have in common: it is a moment of a turn.
     fn bare(&self, operation: Operation) -> Span {
         let Record { dialect, raw, session, resource, .. } = self;
         let above = match raw.span_id.filter(|_| dialect.has_spans && raw.trace_id.is_some()) {
@@ -358,7 +359,7 @@ impl Record<'_, '_> {
         }
     }
 
-    /// The root of a turn. That of a command alone is no agent's at work.
+    /// Makes the root span of a turn; for a command of the client it is not an agent's span.
     fn prompt(&self) -> Span {
         let command = self.heard.is_command;
         let operation = if command { Operation::Other } else { Operation::InvokeAgent };
@@ -366,7 +367,7 @@ impl Record<'_, '_> {
         Span {
             span_id: self.trace_id.prompt(),
             parent: None,
-            // Named after nothing, as what it does is not known: its agent goes by its own name.
+            // A name without the agent's, which `agent_name` has.
             name: Arc::from(INVOKE_AGENT),
             agent_name: Some(Arc::from(self.caps.name(named))),
             input: self.told(self.heard.input.as_deref()),
@@ -375,7 +376,7 @@ impl Record<'_, '_> {
         }
     }
 
-    /// What a user said, of a turn that has a span.
+    /// Makes the log record of a user's prompt, for a turn whose span the agent itself sends.
     fn said(&self) -> Option<Log> {
         let Record { raw, trace_id, .. } = self;
         Some(Log {
@@ -436,20 +437,20 @@ impl Record<'_, '_> {
             remarks: accepted_edit(self).map(|accepted| {
                 Box::new(Remarks { accepted_edit: Some(accepted), ..Remarks::default() })
             }),
-            // Without a status it has begun, and no more is known.
+            // Without a status, the call has begun and no more is known.
             status: if self.heard.tells == Some(Tells::Tool) { Status::Ok } else { Status::Unset },
             ..self.bare(Operation::ExecuteTool)
         }
     }
 
-    /// Puts what was not done by the agent itself below whoever did it.
+    /// Adds a call, below a span of whoever made it if that was not the agent itself.
     fn below_another(&self, call: Span, spans: &mut Vec<Span>) {
         let (operation, who) = match &self.heard.aside {
             None => return spans.push(call),
             Some(Helper::Agent(who)) => (Operation::InvokeAgent, self.caps.name(who)),
             Some(Helper::Part(who)) => (Operation::Other, self.caps.name(who)),
         };
-        // One for each record: it goes where that goes.
+        // Each record has such a span of its own, which moves with it.
         let span_id = SpanId::of(&[&self.span_id.0, b"aside"]);
         let agent = operation == Operation::InvokeAgent;
         spans.push(Span {
@@ -467,13 +468,13 @@ impl Record<'_, '_> {
         text::ranked(RANK, text.map(Cow::from)).map(|text| self.caps.text(text))
     }
 
-    /// What joins an answer to its model call, if it says anything.
+    /// `Some` if an answer has a text, and an id that joins it to its model call.
     fn answers(&self) -> Option<()> {
         get(self.raw, &self.dialect.keys.response_id)?;
         self.heard.output.as_deref().map(|_| ())
     }
 
-    /// The record comes at the end.
+    /// The start of a call: its record is made at its end.
     fn start(&self) -> Timestamp {
         let lasted = get(self.raw, &self.dialect.keys.duration_ms).and_then(number);
         let lasted = lasted.filter(|lasted| (0.0..=MAX_MS).contains(lasted)).unwrap_or(0.0);
@@ -481,7 +482,7 @@ impl Record<'_, '_> {
     }
 }
 
-/// A turn by the id of its prompt, else by the order of what is told.
+/// Finds a turn by the id of its prompt, else by the order of records.
 pub(super) fn by_prompt(session: &str, prompt: Option<&str>) -> Turn {
     match prompt {
         Some(prompt) if prompt != session => Turn::Prompt(xxh3_64(prompt.as_bytes())),
@@ -498,7 +499,7 @@ fn as_arguments(value: &RawValue<'_>) -> Option<Arguments> {
     text::arguments(value)
 }
 
-/// The session that a record names, else its resource's.
+/// The session that a record names, else that of its resource.
 fn session_of_record(
     caps: &Caps<'_>,
     raw: &RawLog<'_>,
@@ -512,7 +513,7 @@ fn session_of_record(
     own.or_else(|| resource.session.clone())
 }
 
-/// Whether the change to a file that a tool is to make was accepted, by a person or by what a person has set.
+/// Whether a tool's change to a file was accepted, by a person or by a person's settings; `None` if it is not said.
 fn accepted_edit(record: &Record<'_, '_>) -> Option<bool> {
     let tool = get(record.raw, &record.dialect.keys.tool)?.as_str()?;
     let decision = record.raw.attributes.str("decision").filter(|_| EDIT_TOOLS.contains(&tool))?;
@@ -527,7 +528,7 @@ fn accepted_edit(record: &Record<'_, '_>) -> Option<bool> {
 const EDIT_TOOLS: [&str; 8] =
     ["Edit", "MultiEdit", "NotebookEdit", "Write", "apply_patch", "edit", "replace", "write_file"];
 
-/// What tells a session of a tenant from all others.
+/// A hash of a tenant and a session id.
 fn session_key(tenant: &str, session: &str) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&(tenant.len() as u64).to_be_bytes());
@@ -536,11 +537,11 @@ fn session_key(tenant: &str, session: &str) -> u64 {
     hash.digest()
 }
 
-/// The name of an agent's span that names no agent.
+/// The name of an agent's span, without the agent's name.
 const INVOKE_AGENT: &str = "invoke_agent";
 
-/// How good a witness a record's text is.
+/// The rank of a record's text.
 const RANK: u8 = 50;
 
-/// No call lasts for longer: a month.
+/// The longest time that a call may last, in milliseconds: a month.
 const MAX_MS: f64 = 2.7e9;

@@ -9,12 +9,12 @@ use super::raw::RawValue;
 use super::{arguments, messages};
 use crate::span::{Arguments, Text};
 
-/// Canonical arguments, unless they stand for nothing.
+/// Canonical arguments; `None` if the value is empty or a placeholder.
 pub(super) fn arguments(value: &RawValue<'_>) -> Option<Arguments> {
     present(value).then(|| arguments::canonical(value))
 }
 
-/// The hash of a result, unless it stands for nothing.
+/// The hash of a result; `None` if the value is empty or a placeholder.
 pub(super) fn result(value: &RawValue<'_>) -> Option<u64> {
     present(value).then(|| arguments::result_hash(value))
 }
@@ -34,7 +34,7 @@ pub(super) fn plain(rank: u8, value: &RawValue<'_>) -> Option<Text> {
     ranked(rank, Some(text))
 }
 
-/// A text with its rank, without the space around it.
+/// A text with its rank, without the space around it; `None` if it is empty or a placeholder.
 pub(super) fn ranked(rank: u8, text: Option<Cow<'_, str>>) -> Option<Text> {
     Some(Text { rank, text: Arc::from(meant(&text?)?) })
 }

@@ -1,12 +1,12 @@
-//! How a score of ours is told to others: as the record that the conventions have for one.
+//! How our own scores are sent to others: as the log record that the conventions have for a score.
 
 use super::evaluation;
 use crate::judging::Score;
 
-/// The scope of what we send. Whatever comes in under it is ours, and not read again.
+/// The scope of what we send. Log records that come in under it are our own and are not read again.
 pub const OWN_SCOPE: &str = "agentgauge";
 
-/// The name of the record of a score.
+/// The event name of the log record of a score.
 pub const RESULT: &str = evaluation::RESULT;
 
 /// A value of an attribute.
@@ -36,7 +36,7 @@ pub fn told(score: &Score) -> Vec<(&'static str, ToldValue)> {
     attributes.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// The attributes of the resource that tells, which this id tells from others of its kind.
+/// The attributes of the resource that sends scores; `instance` is its id.
 pub fn told_by(instance: &str) -> Vec<(&'static str, ToldValue)> {
     let own = |text: &str| ToldValue::Text(text.to_owned());
     vec![

@@ -1,6 +1,6 @@
 //! JSON, borrowed from the text it is in: strings without escapes, which are nearly all, are not copied.
 //!
-//! What is accepted, what it means and how it is written is as `serde_json` has it, which the tests hold it against.
+//! It accepts, understands and writes JSON as `serde_json` does, with which the tests compare it.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,7 @@ use serde_json::Number;
 use super::mend::{self, Numbers, Rules};
 use super::raw::RawValue;
 
-/// A value.
+/// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Json<'a> {
     Null,
@@ -32,20 +32,20 @@ pub(super) struct Object<'a> {
     entries: Vec<(Cow<'a, str>, Json<'a>)>,
 }
 
-/// What content is mended of. How deep it may be is the strict reader's to say.
+/// How content is mended; the strict reader limits its depth.
 const NEARLY: Rules = Rules { max_depth: usize::MAX, numbers: Numbers::Absent, controls: false };
 
-/// Lists and objects inside each other, as many as `serde_json` reads.
+/// How deep lists and objects may be inside each other, as for `serde_json`.
 const MAX_DEPTH: usize = 127;
 
-/// Items and entries that most lists and objects are not above.
+/// The number of items or entries that most lists and objects do not exceed.
 const USUAL: usize = 2;
 
-/// Entries up to which each is compared with each other.
+/// The number of entries up to which each key is compared with each other.
 const FEW: usize = 16;
 
-/// Reads a text that is JSON, or nearly: half an emoji and a number that no float holds cost themselves alone. `None` for
-/// any other.
+/// Reads a text that is JSON, or nearly: of half an emoji or a number that no float holds, nothing else is lost. `None` for
+/// any other text.
 pub(super) fn read(text: &str) -> Option<Json<'_>> {
     parse(text).or_else(|| {
         let mended = mend::json(text.as_bytes(), NEARLY);
@@ -125,12 +125,12 @@ impl<'a> Json<'a> {
         if let Self::Number(number) = self { number.as_f64() } else { None }
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it is neither a list nor an object.
     pub(super) fn is_scalar(&self) -> bool {
         self.as_list().is_none() && self.as_object().is_none()
     }
 
-    /// The same, which borrows nothing.
+    /// Returns the same value, which borrows nothing.
     pub(super) fn into_owned(self) -> Json<'static> {
         match self {
             Self::Null => Json::Null,
@@ -148,7 +148,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Writes it without spaces, and tells of each scalar what was written for it.
+    /// Writes it without spaces, and calls `scalar` with what is written for each scalar.
     pub(super) fn write(&self, text: &mut String, scalar: &mut impl FnMut(&str)) {
         let start = text.len();
         match self {
@@ -194,7 +194,7 @@ impl fmt::Display for Json<'_> {
 }
 
 impl<'a> Object<'a> {
-    /// Of equal keys the place is the first one's, the value the last one's.
+    /// Makes an object; of equal keys, it has the place of the first and the value of the last.
     fn of(mut entries: Vec<(Cow<'a, str>, Json<'a>)>) -> Self {
         let differ = |at: usize| entries[..at].iter().all(|(key, _)| *key != entries[at].0);
         if entries.len() > FEW || !(1..entries.len()).all(differ) {
@@ -250,7 +250,7 @@ impl<'a> Object<'a> {
         self.entries.into_iter()
     }
 
-    /// The same, each entry changed, in the order of the keys.
+    /// Returns the object with each value changed, in the order of the keys.
     pub(super) fn sorted(self, change: fn(Json<'a>) -> Json<'a>) -> Self {
         let mut entries = self.entries;
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -279,7 +279,7 @@ impl<'a> Lexer<'a> {
         Self { text, at: 0 }
     }
 
-    /// Reads a value of lists and objects that are at most so deep inside each other; what is in it only if that is kept.
+    /// Reads a value with lists and objects at most `depth` deep inside each other; keeps what is in them only if `KEPT`.
     fn value<const KEPT: bool>(&mut self, depth: usize) -> Option<Json<'a>> {
         match self.next()? {
             b'"' => self.string().map(Json::Text),
@@ -327,7 +327,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Takes a key and what comes after it, if it is the next, without escapes.
+    /// Takes this key and the colon after it, if they come next and the key is written without escapes.
     pub(super) fn key(&mut self, key: &str) -> Option<()> {
         self.next()?;
         let rest = self.text.get(self.at..)?;
@@ -336,12 +336,12 @@ impl<'a> Lexer<'a> {
         self.take(b':').then_some(())
     }
 
-    /// Takes a string, if it is the next.
+    /// Takes a string, if it comes next.
     pub(super) fn text(&mut self) -> Option<Cow<'a, str>> {
         if self.next()? == b'"' { self.string() } else { None }
     }
 
-    /// A string, borrowed if it has no escapes.
+    /// Takes a string, borrowed if it has no escapes.
     fn string(&mut self) -> Option<Cow<'a, str>> {
         let bytes = self.text.as_bytes();
         let start = self.at;
@@ -361,7 +361,7 @@ impl<'a> Lexer<'a> {
         Some(Cow::Borrowed(&self.text[start + 1..end]))
     }
 
-    /// A number: a short one without a fraction is what its digits say.
+    /// Takes a number; a short one of digits alone is read directly.
     fn number(&mut self) -> Option<Number> {
         let rest = self.text.as_bytes().get(self.at..)?;
         let is_of_it = |byte: &&u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
@@ -386,14 +386,14 @@ impl<'a> Lexer<'a> {
         self.next().is_none()
     }
 
-    /// Takes a character, if it is the next.
+    /// Takes a character, if it comes next, and returns whether it did.
     pub(super) fn take(&mut self, byte: u8) -> bool {
         let is_next = self.next() == Some(byte);
         self.at += usize::from(is_next);
         is_next
     }
 
-    /// The next byte after white space.
+    /// Skips white space and returns the byte after it.
     fn next(&mut self) -> Option<u8> {
         loop {
             match self.text.as_bytes().get(self.at) {
@@ -404,7 +404,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Bytes before the first that ends a string, begins an escape or may not stand in one.
+/// The number of bytes before the first that ends a string, begins an escape or may not be in a string.
 fn plain(bytes: &[u8]) -> usize {
     // Most strings are keys, and end in the first words.
     let (short, long) = bytes.split_at(bytes.len().min(16));
@@ -428,7 +428,7 @@ fn is_special(byte: &u8) -> bool {
     *byte < b' ' || *byte == b'"' || *byte == b'\\'
 }
 
-/// The first bit that is set is in the first special byte of a word, if there is one.
+/// Bits of which the lowest that is set is in the first special byte of a word; 0 if there is none.
 fn specials(word: u64) -> u64 {
     let all = |byte: u8| u64::from_ne_bytes([byte; 8]);
     let zeros = |word: u64| word.wrapping_sub(all(1)) & !word & all(0x80);

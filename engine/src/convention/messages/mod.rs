@@ -20,13 +20,13 @@ use super::{arguments, python};
 use crate::span::{ToolFacts, ToolResult};
 use texts::texts;
 
-/// Bytes from which on a list of messages is read from its end.
+/// Bytes above which a list of messages is read from its end.
 const LONG_BYTES: usize = 4_096;
 
-/// How deep a message may hide in wrappers.
+/// How deep a message may be inside wrappers.
 const MAX_DEPTH: usize = 6;
 
-/// What messages may hide under.
+/// Keys under which messages may be.
 const WRAPPERS: [&str; 12] = [
     "messages",
     "contents",
@@ -67,7 +67,7 @@ enum Role {
 }
 
 impl Role {
-    /// The role of a message that gives it this name; `None` if what does so is no message.
+    /// The role of this name; `None` if it is the name of something that is no message.
     fn named(name: &str) -> Option<Self> {
         Some(match &*lower(name) {
             "user" | "human" | "humanmessage" => Self::User,
@@ -84,24 +84,24 @@ impl Role {
 /// What an input says.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct InputFacts<'v> {
-    /// The last user message that has a text.
+    /// The text of the last user message that has one.
     pub(super) text: Option<Cow<'v, str>>,
-    /// Results of tools after the last message of anybody else: those that this call is the first to see.
+    /// Results of tools after the last message that has none: this call is the first to see them.
     pub(super) results: Vec<ToolResult>,
     /// Whether a user's message comes last.
     pub(super) by_user: Option<bool>,
-    /// The text is no more than the JSON of something else.
+    /// Whether the text is no message but the written form of some other value.
     pub(super) loose: bool,
 }
 
 /// What an output says.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Said<'v> {
-    /// The last assistant message that has a text.
+    /// The text of the last assistant message that has one.
     pub(super) text: Option<Cow<'v, str>>,
     /// All tool calls, in order.
     pub(super) calls: Vec<ToolFacts>,
-    /// The text is no more than the JSON of something else.
+    /// Whether the text is no message but the written form of some other value.
     pub(super) loose: bool,
 }
 
@@ -127,8 +127,8 @@ pub(super) fn asked<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
     long.and_then(asked_last).unwrap_or_else(|| asked_in_all(value))
 }
 
-/// Reads the end of a list of messages, if that says all: a history is as long as its session. Of what is before it is only seen
-/// that it is JSON.
+/// Reads the end of a list of messages, as a history is as long as its session; `None` if the end does not say all. What is before
+/// the end is only checked to be JSON.
 fn asked_last(text: &str) -> Option<InputFacts<'_>> {
     let items = json::items(text)?;
     let few = iter::successors(Some(2), |few| Some(few * 2)).take_while(|few| *few < items.len());
@@ -198,13 +198,13 @@ pub(super) fn said<'v>(value: &'v RawValue<'_>) -> Said<'v> {
     Said { text: text.filter(|text| !text.is_empty()), calls: Vec::new(), loose }
 }
 
-/// Plain text, and whether it is no more than an object's.
+/// Plain text, and whether it is the `repr` of an object.
 fn plain<'v>(value: &'v RawValue<'_>) -> (Option<Cow<'v, str>>, bool) {
     let text = value.as_str();
     (text.map(Cow::Borrowed), text.is_some_and(python::is_object))
 }
 
-/// A value as it was written; nothing of what is empty.
+/// A value as it was written; `None` if it is empty.
 fn as_it_is<'v>(value: &'v RawValue<'_>, parsed: &Option<Json<'_>>) -> Option<Cow<'v, str>> {
     let parsed = parsed.as_ref()?;
     let empty = match parsed {
@@ -217,7 +217,7 @@ fn as_it_is<'v>(value: &'v RawValue<'_>, parsed: &Option<Json<'_>>) -> Option<Co
     (!empty).then(text)
 }
 
-/// Reads messages of which some are a model's input and one is its answer: the convention's events, as a list.
+/// Reads a model's answer from a list of the convention's events, of which the others are its input.
 pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> Said<'v> {
     let Some(Json::List(events)) = parsed(value) else { return Said::default() };
     let choices = events
@@ -248,7 +248,7 @@ pub(super) fn name_of_tool(value: &RawValue<'_>) -> Option<String> {
     (role(value) == Some(Role::Tool)).then(|| name.to_owned())
 }
 
-/// A message, or content of one whose role is known from where it was.
+/// A message, or bare content whose role follows from where it was.
 struct Message<'t, 'v> {
     role: Role,
     body: Option<&'t Object<'v>>,
@@ -289,7 +289,7 @@ fn collect<'t, 'v>(value: &'t Json<'v>, found: &mut Vec<Message<'t, 'v>>, depth:
     }
 }
 
-/// What the last messages say, and whether the first results are among them: whether anybody said something before these.
+/// What the last messages say, and whether they go back to one without results, so that they have all results after it.
 fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
     let mut results: Vec<ToolResult> = Vec::new();
     let (mut by_user, mut whole) = (None, false);
@@ -384,7 +384,7 @@ fn is_call(map: &Object<'_>) -> bool {
     !map.is_empty() && map.keys().all(|key| key == "args" || key == "kwargs")
 }
 
-/// The text that a decorated function was called with: its last by place, else by name.
+/// The last text that a decorated function was called with, by position or else by name.
 fn last_argument<'v>(call: &Object<'v>) -> Option<Cow<'v, str>> {
     let by_place = call.get("args").and_then(Json::as_list).into_iter().flatten();
     let by_name = call.get("kwargs").and_then(Json::as_object).into_iter().flat_map(Object::values);
@@ -421,7 +421,7 @@ fn role(value: &Json<'_>) -> Option<Role> {
     Role::named(name)
 }
 
-/// Where a message keeps its fields.
+/// The object that has the fields of a message.
 fn body<'t, 'v>(value: &'t Json<'v>) -> Option<&'t Object<'v>> {
     let map = value.as_object()?;
     let inner = ["data", "kwargs"].iter().find_map(|key| map.get(key).and_then(Json::as_object));
@@ -486,7 +486,7 @@ fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
     let arguments =
         ["arguments", "args", "input", "toolInput"].iter().find_map(|key| function.get(key));
     let canonical = |value: &Json<'_>| {
-        // As what is sent as text, so that both are equal.
+        // As if it had been sent as text, so that both forms are equal.
         let text = value.as_str().map_or_else(|| value.to_string().into(), Cow::Borrowed);
         arguments::canonical(&RawValue::Str(text))
     };
@@ -499,7 +499,7 @@ fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
     })
 }
 
-/// The id of a call, under the names it has; an item's own `id` is none where there is a `call_id`.
+/// The id of a call, under any of its names; an item's own `id` counts only if no other is there.
 fn id_of(map: &Object<'_>) -> Option<Arc<str>> {
     let keys = ["call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id", "id"];
     named(map, &keys).map(|id| Arc::from(&**id))

@@ -1,12 +1,12 @@
-//! Messages as most are: a role and texts, and nothing else. They are read as they come, without a tree of what is in them.
+//! Messages of the usual form, a role and texts and nothing else, which are read without a tree of their JSON.
 
 use std::borrow::Cow;
 
 use super::Role;
 use crate::convention::json::Lexer;
 
-/// The last text in a list of messages that is of this role, and who said the last message. It is what the tree of the list says,
-/// or `None`: for any other text, and where there is more to messages than texts.
+/// The last text of this role in a list of messages, and the role of the last message, as the tree of the list would give them.
+/// `None` if the messages have more than texts, or if this is no such list.
 pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Role)> {
     let mut lexer = Lexer::of(list);
     let mut said = None;
@@ -25,7 +25,7 @@ pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Ro
 fn message<'v>(lexer: &mut Lexer<'v>) -> Option<(Role, Cow<'v, str>)> {
     lexer.take(b'{').then_some(())?;
     lexer.key("role")?;
-    // A tool's message is a result.
+    // A tool's message is a result and no text.
     let role = Role::named(&lexer.text()?).filter(|role| *role != Role::Tool)?;
     lexer.take(b',').then_some(())?;
     lexer.key("parts").or_else(|| lexer.key("content"))?;
