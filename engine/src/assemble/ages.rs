@@ -8,17 +8,17 @@ use crate::span::Timestamp;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ages(BTreeMap<u64, usize>);
 
-/// Ages by which open traces are shown, youngest first, and from how many minutes on a trace is older.
+/// Ages by which open traces are shown, youngest first, each with the minutes from which on a trace is older.
 pub const AGES: [(&str, u64); 5] =
     [("under_1m", 1), ("1m_to_5m", 5), ("5m_to_15m", 15), ("15m_to_1h", 60), ("over_1h", u64::MAX)];
 
 impl Ages {
-    /// A trace that opened then is open.
+    /// Adds a trace that opened at this time.
     pub(super) fn add(&mut self, opened: Timestamp) {
         *self.0.entry(minute(opened)).or_default() += 1;
     }
 
-    /// It is not any more.
+    /// Removes a trace that opened at this time.
     pub(super) fn remove(&mut self, opened: Timestamp) {
         if let Some(traces) = self.0.get_mut(&minute(opened)) {
             *traces -= 1;
@@ -28,7 +28,7 @@ impl Ages {
         }
     }
 
-    /// How many are of each of [`AGES`].
+    /// The number of open traces of each of [`AGES`].
     pub(super) fn at(&self, now: Timestamp) -> [usize; AGES.len()] {
         let mut counts = [0; AGES.len()];
         for (opened, traces) in &self.0 {

@@ -1,4 +1,4 @@
-//! What is asked of a judge and of an embedding model, and what they say.
+//! Requests to a judge and to an embedding model, and their replies.
 
 use std::mem;
 
@@ -9,27 +9,28 @@ use crate::embedding::{EmbedRequest, Embedded};
 use crate::judging::{JudgeReply, JudgeRequest};
 use crate::update::TraceUpdate;
 
-/// Nanoseconds in a minute, and minutes for which what was paid is kept: an hour, and the one that is going on.
+/// Nanoseconds in a minute.
 const MINUTE: u64 = 60_000_000_000;
+/// Minutes, beside the present one, for which the judge's costs are kept.
 const MINUTES: u64 = 60;
 
 impl Assemble {
-    /// Whether the judge reads what it is asked from here on; if not, it is asked without a transcript.
+    /// Sets whether the judge reads transcripts from here on; if not, it is asked without one.
     pub fn attend(&mut self, attention: Attention) {
         self.attention = attention;
     }
 
-    /// Takes the judgements asked for since the last call; new ones come with [`Self::drain`].
+    /// Takes the requests to the judge since the last call; new ones come with [`Self::drain`].
     pub fn requests(&mut self) -> Vec<JudgeRequest> {
         mem::take(&mut self.requests)
     }
 
-    /// Takes the embeddings asked for since the last call; new ones come with [`Self::drain`].
+    /// Takes the requests to the embedding model since the last call; new ones come with [`Self::drain`].
     pub fn embed_requests(&mut self) -> Vec<EmbedRequest> {
         mem::take(&mut self.embed_requests)
     }
 
-    /// The traces of which an earlier process had asked a judge or an embedding model something that has not come.
+    /// The traces of which a judge or an embedding model was asked something that is not answered.
     pub fn unanswered(&self) -> Vec<TraceKey> {
         let embedding = self.embedding.is_some();
         let waits = |held: &OpenTrace| {
@@ -39,7 +40,7 @@ impl Assemble {
         self.deadlines.traces().filter(|id| self.traces.get(*id).is_some_and(&waits)).collect()
     }
 
-    /// Asks again what is not answered; see [`Self::requests`] and [`Self::embed_requests`].
+    /// Makes the unanswered requests about a trace again; see [`Self::requests`] and [`Self::embed_requests`].
     pub fn ask_again(&mut self, id: TraceKey) {
         let Some(held) = self.traces.get(id).filter(|held| held.state != State::Open) else {
             return;
@@ -57,13 +58,13 @@ impl Assemble {
         self.embed_requests.extend(texts.filter(|texts| embedded != Some(texts.texts)));
     }
 
-    /// What the judge was paid within the last hour, as (minute, dollars).
+    /// The judge's costs within the last hour, as (minute, dollars).
     pub fn paid_to_judge(&self) -> impl Iterator<Item = (u64, Quanta)> {
         self.paid.iter().map(|(minute, cost)| (*minute, Quanta(*cost)))
     }
 
-    /// Reads a trace as it stands, and asks what its reading leaves to ask. If it is undecided whether its texts are kept, a loop
-    /// decides that.
+    /// Evaluates a trace as it stands, and makes the requests that follow. If it is undecided whether its texts are kept, they are
+    /// if it has a loop.
     pub(super) fn read_and_ask(
         &mut self,
         id: TraceKey,
@@ -92,7 +93,7 @@ impl Assemble {
         Some(update)
     }
 
-    /// Asks for embeddings of texts that were not asked about before.
+    /// Requests embeddings of texts, unless the last request was about the same texts.
     fn ask_embedder(&mut self, texts: Option<EmbedRequest>) {
         let Some(texts) = texts else { return };
         let Some(held) = self.traces.get_mut(texts.trace) else { return };
@@ -103,7 +104,7 @@ impl Assemble {
         }
     }
 
-    /// Takes what an embedding model made of a trace's texts.
+    /// Takes an embedding model's results for the texts of a trace.
     pub(super) fn embedded(&mut self, id: TraceKey, embedded: Embedded, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else {
             self.counts.add("late", "embedding_dropped");
@@ -113,10 +114,10 @@ impl Assemble {
         self.reported(id, now);
     }
 
-    /// Asks for judgements of a trace that is done, or for none.
+    /// Makes a request to the judge about a done trace, or notes that there is none.
     fn ask_judge(&mut self, id: TraceKey, request: Option<JudgeRequest>) {
         if let Some(held) = self.traces.get_mut(id) {
-            // Of most traces nothing is asked: they have nothing but that.
+            // Most traces are not asked about, and have no pending judgement.
             held.decided = true;
             if request.is_some() || held.judgement.is_some() {
                 held.judgement().asked(request.as_ref());
@@ -134,7 +135,7 @@ impl Assemble {
         }
     }
 
-    /// Takes what a judge says of a trace.
+    /// Takes a judge's reply about a trace.
     pub(super) fn judged(&mut self, reply: JudgeReply, now: Timestamp) {
         self.paid(reply.cost, now);
         let id = reply.trace;
@@ -155,7 +156,7 @@ impl Assemble {
         }
     }
 
-    /// Keeps what the judge was paid within an hour, minute by minute.
+    /// Adds a cost of the judge, by minute, and drops those older than an hour.
     fn paid(&mut self, cost: Quanta, now: Timestamp) {
         if cost.0 > 0 {
             let minute = now.0 / MINUTE;

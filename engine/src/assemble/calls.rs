@@ -1,4 +1,4 @@
-//! How often each tool was called in a trace: whether it may have a loop is told without reading it.
+//! How often each tool was called in a trace, which tells without evaluating the trace whether it may have a loop.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -8,25 +8,25 @@ use crate::options::LoopOptions;
 use crate::span::{Log, Span, ToolFacts};
 use crate::trace::TraceContents;
 
-/// Calls by the hash of the tool's name; what models call without one has the empty name, and may be any tool's.
+/// Calls by the hash of the tool's name; calls of models without a name are under the empty name, and may be of any tool.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Few<u64, Called>);
 
 /// How often a tool was called.
 #[derive(Clone, Copy, Debug, Default)]
 struct Called {
-    /// By spans, with arguments that are on the wire.
+    /// Number of tool spans with arguments.
     known: usize,
-    /// By spans, with or without.
+    /// Number of tool spans, with or without arguments.
     spans: usize,
-    /// In the output of models.
+    /// Number of calls in the output of models and in log records.
     said: usize,
-    /// It may be called again and again.
+    /// Whether the tool may be called again and again.
     allowed: bool,
 }
 
 impl Calls {
-    /// Those of these spans and log records.
+    /// The calls in these spans and log records.
     pub(super) fn of(parts: &TraceContents, options: &LoopOptions) -> Self {
         let mut calls = Self::default();
         for (tool, arguments) in parts.spans.called_tools() {
@@ -37,8 +37,8 @@ impl Calls {
         calls
     }
 
-    /// Counts what a span says. One that holds in place of another counts again: there may be fewer calls than are counted,
-    /// never more.
+    /// Counts the calls of a span. A span that replaces another counts again: there may be fewer calls than are counted, never
+    /// more.
     pub(super) fn note(&mut self, span: &Span, options: &LoopOptions) {
         if let Some(tool) = &span.tool
             && let Some(name) = &tool.name
@@ -49,13 +49,13 @@ impl Calls {
         said.map(name).for_each(|tool| self.said(tool, options));
     }
 
-    /// Likewise what a log record says.
+    /// Counts the calls of a log record.
     pub(super) fn note_log(&mut self, log: &Log, options: &LoopOptions) {
         log.tool_calls.iter().map(name).for_each(|tool| self.said(tool, options));
     }
 
-    /// Whether some tool that may not be called again and again was called often enough for a loop, by so many spans of tools
-    /// in all.
+    /// Whether a tool that may not be called again and again was called often enough for a loop; `tools` is the number of all
+    /// tool spans.
     pub(super) fn may_loop(&self, tools: usize, options: &LoopOptions) -> bool {
         let Least { known, names } = loops::least(options);
         let calls = || self.0.values();
@@ -63,7 +63,7 @@ impl Calls {
             let often = |called: &Called| called.known >= known || called.spans >= names;
             return calls().any(|called| !called.allowed && often(called));
         }
-        // Arguments may be those that the model said, and so may the name of a span whose own no model said.
+        // A span may take its arguments from a model's output, and its name too, if no model said the span's own name.
         let of_said = |called: &&Called| called.said > 0;
         let named: usize = calls().map(|called| called.spans).sum();
         let named_as_said: usize = calls().filter(of_said).map(|called| called.spans).sum();

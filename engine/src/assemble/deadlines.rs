@@ -1,7 +1,7 @@
 //! When something has to be done about a trace, earliest first.
 //!
-//! A trace that something arrives for is due later than before; its entry stays where it is and is moved when it comes up,
-//! so that what arrives costs no search.
+//! Input makes its trace due later; the entry of the trace stays where it is and is moved when it comes up, so that input
+//! costs no search.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -14,26 +14,26 @@ use crate::tenants::{Shares, TenantHash, TraceKey};
 /// Traces by when they have to be looked at.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
-    // Invariant: those of each tenant that has any.
+    // Invariant: no tenant without traces.
     tenants: BTreeMap<TenantHash, Lists>,
-    // Traces to look at with the next drain; each once, as the trace says.
+    // Traces to look at with the next drain; each once, as its `look` tells.
     marked: Vec<TraceKey>,
 }
 
 /// The traces of one tenant.
 #[derive(Clone, Debug, Default)]
 struct Lists {
-    // Those that are final before the others: they go first where there is no room.
+    // Done traces by when they are sealed; they are evicted first.
     done: Sorted<Due>,
     open: Sorted<Due>,
-    // Of both.
+    // Number of traces in both lists.
     len: usize,
 }
 
-/// A trace, and when it has to be looked at; not later than it is due.
+/// When a trace has to be looked at, which is not later than it is due, and the trace.
 type Entry = (Timestamp, TraceKey);
 
-/// The same among those of its tenant.
+/// An [`Entry`] among those of its tenant.
 type Due = (Timestamp, TraceId);
 
 impl Deadlines {
@@ -42,7 +42,7 @@ impl Deadlines {
         self.first().map(|(due, _)| due)
     }
 
-    /// The trace to look at next, and when.
+    /// The entry of the trace to look at next.
     pub(super) fn first(&self) -> Option<Entry> {
         let firsts = self.tenants.iter().filter_map(|(tenant, lists)| {
             let (due, id) = lists.open.first().into_iter().chain(lists.done.first()).min()?;
@@ -51,7 +51,7 @@ impl Deadlines {
         firsts.min()
     }
 
-    /// The tenant that has the most traces in proportion to its share, with one more for this one.
+    /// The tenant that has the most traces in proportion to its share, counting one more for the newcomer.
     pub(super) fn greediest(&self, shares: &Shares, newcomer: TenantHash) -> Option<TenantHash> {
         let more = |tenant: TenantHash| usize::from(tenant == newcomer);
         shares.greediest(
@@ -59,7 +59,7 @@ impl Deadlines {
         )
     }
 
-    /// Of a tenant's traces that are done the one that is final first.
+    /// The done trace of a tenant that is sealed first.
     pub(super) fn first_done(&self, tenant: TenantHash) -> Option<TraceKey> {
         let (_, id) = self.tenants.get(&tenant)?.done.first()?;
         Some(TraceKey { id, tenant })
@@ -70,7 +70,7 @@ impl Deadlines {
         self.tenants.keys().flat_map(|tenant| self.traces_of(*tenant))
     }
 
-    /// Those of one tenant.
+    /// All traces of one tenant.
     pub(super) fn traces_of(&self, tenant: TenantHash) -> impl Iterator<Item = TraceKey> + '_ {
         let lists = self.tenants.get(&tenant).into_iter();
         let all = lists.flat_map(|lists| lists.open.iter().chain(lists.done.iter()));
@@ -82,7 +82,7 @@ impl Deadlines {
         self.tenants.keys().flat_map(|tenant| self.open_of(*tenant))
     }
 
-    /// Those of one tenant.
+    /// The traces of one tenant that are not done.
     pub(super) fn open_of(&self, tenant: TenantHash) -> impl Iterator<Item = TraceKey> + '_ {
         let lists = self.tenants.get(&tenant).into_iter();
         lists.flat_map(|lists| lists.open.iter()).map(move |(_, id)| TraceKey { id, tenant })
@@ -113,7 +113,7 @@ impl Deadlines {
         self.insert((held.queued, id), held.state != State::Open);
     }
 
-    /// Something new has come: a trace that is re-opened is told of, and its timer may be earlier than it was.
+    /// Marks a trace that got input, to be told if that re-opened it, and moves its entry if it is due earlier.
     pub(super) fn touched(&mut self, id: TraceKey, held: &mut OpenTrace, reopened: bool) {
         self.mark(id, held, if reopened { Pending::Tell } else { Pending::News });
         if reopened || held.due() < held.queued {

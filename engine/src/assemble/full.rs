@@ -1,8 +1,8 @@
-//! Sessions that take no further trace: who sends one is told while its answer is not out, rather than that the trace is dropped
-//! unheard by the session stage.
+//! Sessions that take no further trace: the sender of one is told in the answer, and the session stage does not have to drop the trace
+//! silently.
 //!
-//! What tells is what came of the trace together: its root, and the id of a session that is full. A trace whose root comes later is
-//! taken, and dropped where it is done (`trace_updates`, `session_full`).
+//! For this, the root of the trace and the id of the full session must come together. A trace whose root comes later is taken, and
+//! dropped when it is done (`trace_updates`, `session_full`).
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::span::{Span, Timestamp};
 use crate::tenants::TraceKey;
 use crate::update::SessionKey;
 
-/// Why a span is left out whose trace would be one more of a full session.
+/// The reason for leaving out spans that would begin one more trace of a full session.
 pub(super) const SESSION_FULL: &str = "session_full";
 
 /// A session that takes no further trace.
@@ -21,7 +21,7 @@ pub struct FullSession {
     pub tenant: String,
     /// Its id.
     pub id: String,
-    /// What tells it from others of the id.
+    /// What tells it from other sessions with the same id.
     pub scope: String,
 }
 
@@ -33,7 +33,7 @@ impl From<&SessionKey> for FullSession {
 }
 
 impl Assemble {
-    /// From here on these sessions take no new trace, as their stages say, and others do.
+    /// Sets the sessions that take no new trace; all others do.
     pub fn refuse_traces_of(&mut self, full: BTreeSet<FullSession>) {
         self.full_sessions = full;
     }
@@ -65,7 +65,7 @@ impl Assemble {
         })
     }
 
-    /// Whether a span names a session of its tenant of which one that is full has the id, in whatever scope.
+    /// Whether a span names the id of a full session of its tenant, in whatever scope.
     fn names_full_session(&self, span: &Span) -> bool {
         let tenant = span.resource.tenant.as_deref().unwrap_or_default();
         let named = [&span.session, &span.session_in_json, &span.resource.session];

@@ -1,5 +1,5 @@
-//! What a judge was asked of a trace, and what it has answered. It outlives the process: no answer is paid for twice, and
-//! what was with the judge when the process ended is asked again.
+//! What a judge was asked of a trace, and what it has answered. This is in snapshots: no answer is paid for twice, and
+//! questions that were with the judge when the process ended are asked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,32 +8,32 @@ use serde::{Deserialize, Serialize};
 use crate::expect::Judgements;
 use crate::judging::{JudgeReply, JudgeRequest, RubricRequest};
 
-/// What goes to the judge: whether the metrics do, and which rules for the answer.
+/// Questions to the judge: whether the metrics are judged, and the rules for the answer.
 pub(super) type Questions = (bool, Vec<RubricRequest>);
 
-/// A trace before the judge.
+/// What the judge was asked of a trace, and what it has answered.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(super) struct PendingJudgement {
-    // Whether its metrics are judged is decided once.
+    // Whether it has been decided, which happens once, if the metrics are judged.
     decided: bool,
-    // They are with the judge.
+    // Whether the metrics are with the judge.
     metrics: bool,
     // Keys of rules that were ever given to the judge, and of those that are with it.
     rules: BTreeSet<String>,
     open_rules: BTreeSet<String>,
     judgements: Judgements,
-    // By question; only as long as something is with the judge.
+    // Answers by question; only as long as something is with the judge.
     answered: BTreeMap<String, String>,
 }
 
 impl PendingJudgement {
-    /// Nothing was asked; whether metrics are judged may have been decided.
+    /// The state of a trace of which nothing was asked; `decided`: it has been decided if the metrics are judged.
     pub(super) fn new(decided: bool) -> Self {
         Self { decided, ..Self::default() }
     }
 
-    /// What is to be asked now: the metrics once, if they are picked, and each rule once. It is asked when [`Self::asked`] says so.
+    /// The questions to ask: the metrics once, if they are picked, and each rule once. [`Self::asked`] notes that they are asked.
     pub(super) fn to_ask(
         &self,
         pick: impl FnOnce() -> bool,
@@ -44,7 +44,7 @@ impl PendingJudgement {
         (metrics || !rubrics.is_empty()).then_some((metrics, rubrics))
     }
 
-    /// Whether metrics are judged has been decided, and what there was to ask is with the judge.
+    /// Notes that it has been decided if the metrics are judged, and that the questions of the request are with the judge.
     pub(super) fn asked(&mut self, request: Option<&JudgeRequest>) {
         self.decided = true;
         let Some(JudgeRequest { metrics, rubrics, .. }) = request else { return };
@@ -54,7 +54,7 @@ impl PendingJudgement {
         self.open_rules.extend(keys());
     }
 
-    /// What is still with the judge, of these rules.
+    /// The questions that are still with the judge; of these rules those that are.
     pub(super) fn ask_again(&self, mut rubrics: Vec<RubricRequest>) -> Option<Questions> {
         rubrics.retain(|rubric| self.open_rules.contains(&rubric.key));
         (self.metrics || !rubrics.is_empty()).then_some((self.metrics, rubrics))
@@ -65,13 +65,13 @@ impl PendingJudgement {
         self.metrics || !self.open_rules.is_empty()
     }
 
-    /// Whether nothing is going to be asked of its metrics, and nothing is with the judge. Answers that an earlier process was given may come
-    /// before their question.
+    /// Whether the metrics will not be asked about, and nothing is with the judge. Answers to an earlier process may come before their
+    /// question.
     pub(super) fn is_over(&self) -> bool {
         self.decided && !self.is_open()
     }
 
-    /// Takes what the judge says; returns whether the trace reads differently by it.
+    /// Takes a reply of the judge; returns whether it changes the evaluation of the trace.
     pub(super) fn take(&mut self, reply: JudgeReply) -> bool {
         if reply.metrics_over {
             (self.decided, self.metrics) = (true, false);
@@ -89,7 +89,7 @@ impl PendingJudgement {
         changes
     }
 
-    /// What was judged, by rule.
+    /// The judgements, by rule.
     pub(super) fn judgements(&self) -> &Judgements {
         &self.judgements
     }

@@ -1,10 +1,9 @@
 //! Stage 1: spans, log records and reports become traces, keyed by tenant and trace id.
 //!
-//! A trace is done when its root ended and it was quiet, or when its root is not waited for any longer (`over.rs`); a late span
-//! re-opens it; then it is sealed. What it has come to is sent on as a full [`TraceUpdate`] under a higher revision when it is done, re-opened,
-//! reported of, sealed. Of a trace that is open only what cannot wait is told before: that a loop began or grew, with the
-//! span that closes it, and a trace that may go on with another one, as a loop may be in both. The rest is told once every
-//! `trace_idle`.
+//! A trace is done when its root has ended and it was quiet, or when its root is not waited for any longer (`over.rs`); a late span
+//! re-opens it; then it is sealed. Its facts are sent on as a full [`TraceUpdate`] under a higher revision when it is done, re-opened,
+//! reported on or sealed. An open trace is sent at once only for what cannot wait: that a loop began or grew, with the span that
+//! closes it, and that the trace may go on in another one, as a loop may be in both. All else of it is sent once every `trace_idle`.
 
 mod ages;
 mod asking;
@@ -67,7 +66,7 @@ use super::trace::{
 };
 use super::update::{OverBy, TraceUpdate};
 
-/// What the stage is fed.
+/// An input of the stage.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub enum Input {
     /// A span.
@@ -76,9 +75,9 @@ pub enum Input {
     Log(Box<Log>),
     /// A report about a trace.
     Report(Box<Report>),
-    /// What a judge says of a trace.
+    /// A judge's reply about a trace.
     Judged(Box<JudgeReply>),
-    /// What an embedding model made of a trace's texts.
+    /// An embedding model's results for the texts of a trace.
     Embedded(TraceKey, Embedded),
 }
 
@@ -87,16 +86,16 @@ pub enum Input {
 pub struct Assemble {
     options: AssembleOptions,
     rules: Rules,
-    // The same, with texts; for expectations.
+    // The rules with texts kept; for expectations and embeddings.
     with_texts: Rules,
     suites: Arc<[Suite]>,
     judging: Option<JudgeRules>,
     attention: Attention,
-    // Since the last drain.
+    // Batches since the last drain.
     came: RecentBatches,
-    // Of all traces: what their spans say of long texts that only people and models read.
+    // Bytes of the long texts of all traces that only people and models read.
     text_bytes: TextBytes,
-    // Of those that have any.
+    // The quietest of the traces that have such texts.
     quietest_with_texts: Quietest,
     requests: Vec<JudgeRequest>,
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.
@@ -107,22 +106,22 @@ pub struct Assemble {
     symbols: Symbols,
     parents: Parents,
     names: Names,
-    // Of those that are open.
+    // Ages of the open traces.
     ages: Ages,
-    // Of those that are open.
+    // The quietest of the open traces.
     quietest: Quietest,
     shares: Shares,
-    // Invariant: one entry per held trace, at the moment that the trace says.
+    // Invariant: one entry for each held trace, at its `queued`.
     deadlines: Deadlines,
-    // What is left to say of traces that are gone.
+    // Last updates of traces that were removed.
     farewells: Vec<TraceUpdate>,
     sealed: Sealed,
-    // As their stages say.
+    // Full sessions, as the session stages list them.
     full_sessions: BTreeSet<FullSession>,
     turns: Turns,
-    // For traces that are not there yet.
+    // Reports for traces that have not come.
     waiting: Waiting,
-    // What the judge was paid, by minute.
+    // The judge's costs, by minute.
     paid: BTreeMap<u64, i64>,
     counts: Counts,
 }
@@ -130,16 +129,16 @@ pub struct Assemble {
 /// Spans and log records for which there was no room.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Refused {
-    /// Their trace has its most.
+    /// Those whose trace is full.
     pub trace_full: u64,
-    /// Their trace would be one more of a session that has its most.
+    /// Those that would begin one more trace of a full session.
     pub session_full: u64,
 }
 
-/// A trace as it stands.
+/// The evaluation of a trace as it stands.
 struct Reading {
     update: Box<TraceUpdate>,
-    /// Rules for its answer that nobody has judged.
+    /// Rules for its answer that no judge has judged.
     rubrics: Vec<RubricRequest>,
     /// Its texts, if they are to be embedded.
     texts: Option<EmbedRequest>,
@@ -187,14 +186,14 @@ impl Assemble {
         }
     }
 
-    /// Tells ids of sessions apart by this.
+    /// Sets the scope that tells sessions with the same id apart.
     #[must_use]
     pub fn scoped_by(mut self, scope: SessionScope) -> Self {
         (self.rules.scope, self.with_texts.scope) = (scope, scope);
         self
     }
 
-    /// Makes room by these shares of tenants.
+    /// Sets the shares of tenants by which room is made.
     #[must_use]
     pub fn shared_by(mut self, shares: Shares) -> Self {
         self.parents.shared_by(shares.clone());
@@ -202,7 +201,7 @@ impl Assemble {
         Self { shares, ..self }
     }
 
-    /// Holds every trace that is done against these.
+    /// Sets the expectations that every done trace is checked against.
     #[must_use]
     pub fn expecting(self, suites: Arc<[Suite]>) -> Self {
         Self { suites, ..self }
@@ -221,7 +220,7 @@ impl Assemble {
         Self { embedding: max_text_bytes, ..self }
     }
 
-    /// Applies one thing that arrived at `now`.
+    /// Applies one input that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         match input {
             Input::Span(span) if span.is_of_turn() => self.told(*span, now),
@@ -253,8 +252,8 @@ impl Assemble {
         self.handle_some_timeouts(now, usize::MAX);
     }
 
-    /// Runs at most so many of the timers of traces that are due, the earliest first, and returns whether all have been run:
-    /// of thousands of traces that are done at once only a few are looked at, told and let go at a time.
+    /// Runs at most `at_most` of the timers of traces that are due, the earliest first; returns whether all have run. So, of
+    /// thousands of traces that are done at once, only a few are handled at a time.
     pub fn handle_some_timeouts(&mut self, now: Timestamp, at_most: usize) -> bool {
         for _ in 0..at_most {
             let due = self.deadlines.first().filter(|(due, _)| *due <= now);
@@ -272,7 +271,7 @@ impl Assemble {
         false
     }
 
-    /// Something may have to be done about a trace that is open.
+    /// Runs the timers of an open trace: closes it if it is over, and has it told if that is due.
     fn look_at_open(&mut self, id: TraceKey, due: Timestamp) {
         if self.traces.get(id).is_some_and(|held| held.deadline <= due) {
             self.close_or_wait(id, due);
@@ -285,7 +284,7 @@ impl Assemble {
         self.deadlines.reschedule(id, held);
     }
 
-    /// Ends the input: every trace becomes done, then final.
+    /// Ends the input: every trace becomes done, then sealed.
     pub fn finish(&mut self, now: Timestamp) {
         for id in self.deadlines.traces().collect::<Vec<_>>() {
             if self.traces.get(id).is_some_and(|held| held.state == State::Open) {
@@ -297,7 +296,7 @@ impl Assemble {
         self.counts.add_many("reports", "unmatched", unmatched);
     }
 
-    /// Has everything told with the next drain, even what could wait.
+    /// Has all changes told with the next drain, even those that could wait.
     pub fn tell_all(&mut self) {
         for id in self.deadlines.open().collect::<Vec<_>>() {
             let Some(held) = self.traces.get_mut(id) else { continue };
@@ -307,7 +306,7 @@ impl Assemble {
         }
     }
 
-    /// Takes what there is to tell since the last call: tombstones first, then in order of trace id.
+    /// Takes the updates since the last call: tombstones first, then the others in order of trace id.
     pub fn drain(&mut self) -> Vec<TraceUpdate> {
         let (mut tombstones, mut updates) = (Vec::new(), mem::take(&mut self.farewells));
         let farewells = updates.len();
@@ -322,7 +321,7 @@ impl Assemble {
         tombstones
     }
 
-    /// Tells what there is to tell of a trace; returns the tombstone for the session that it was told to before.
+    /// Adds the update of a trace, if it has news; returns the tombstone for the session that the trace was told to before.
     fn tell(&mut self, id: TraceKey, updates: &mut Vec<TraceUpdate>) -> Option<TraceUpdate> {
         let held = self.traces.get_mut(id)?;
         let look = mem::take(&mut held.look);
@@ -367,7 +366,7 @@ impl Assemble {
         tombstone
     }
 
-    /// Whether a trace that is open has a loop, or had one when it was told.
+    /// Whether an open trace has a loop, or sessions were told something of it that may have to be taken back.
     fn may_have_news(&self, id: TraceKey) -> bool {
         let Some(held) = self.traces.get(id) else { return false };
         let trace = || held.parts.view();
@@ -379,23 +378,23 @@ impl Assemble {
         loops || held.has_told()
     }
 
-    /// What could not be used, or did not change anything.
+    /// Counts of what could not be used or did not change anything.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Spans and log records, since it was counted from zero, for which there was no room.
+    /// Numbers of spans and log records for which there was no room, since the counts were last restarted.
     pub fn refused(&self) -> Refused {
         let count = |why| ["spans", "logs"].iter().map(|what| self.counts.get(what, why)).sum();
         Refused { trace_full: count(TRACE_FULL), session_full: count(SESSION_FULL) }
     }
 
-    /// Counts from zero again.
+    /// Sets all counts to zero.
     pub fn restart_counts(&mut self) {
         self.counts = Counts::default();
     }
 
-    /// How many traces can still change.
+    /// The number of traces that can still change.
     pub fn open_traces(&self) -> usize {
         self.traces.len()
     }
@@ -412,7 +411,7 @@ impl Assemble {
             return self.counts.add_many("late", "dropped", spans.count() as u64);
         }
         let (readers, reads) = (self.has_readers(), self.attention.reads(id.tenant));
-        // Of one that has lost texts nobody reads the rest.
+        // Nobody reads the texts of a trace that has lost some.
         if reads && !readers && self.traces.get(id).is_some_and(|held| !held.untold) {
             self.make_text_room(id, spans.clone());
         }
@@ -429,7 +428,7 @@ impl Assemble {
                 spans.add(span, resource, symbols, texts)
             }) {
                 Ok(added) => {
-                    // Of two that have one id one is left out, whichever came first.
+                    // Of two spans with one id one is left out, whichever came first.
                     if added != Added::New {
                         counts.add("spans", "duplicate");
                     }
@@ -472,7 +471,7 @@ impl Assemble {
         }
         let Some(held) = self.traces.get_mut(id) else { return };
         if let Some(other) = held.parts.others.get_or_insert_default().logs.get_mut(&log.id) {
-            // The position in its request is all that may differ; the lesser holds.
+            // Only the position in its request may differ; the lesser one is kept.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
         } else if held.parts.len() >= max {
@@ -484,7 +483,7 @@ impl Assemble {
         }
     }
 
-    /// Opens the trace, if there is none; returns whether it takes anything: it does not once it is sealed.
+    /// Opens the trace if there is none; returns whether it takes input, which a sealed trace does not.
     fn open(&mut self, id: TraceKey, now: Timestamp) -> bool {
         let state = self.traces.get(id).map(|held| held.state);
         if state.map_or_else(|| self.sealed.contains(id), |state| state == State::Sealed) {
@@ -505,12 +504,12 @@ impl Assemble {
         true
     }
 
-    /// Makes room for one more trace: one is sealed before its time, of those that are done if there are any.
+    /// Makes room for one more trace: seals one before its time, a done one if there is any.
     fn evict(&mut self, newcomer: TenantHash) {
         if self.traces.len() < self.options.max_open_traces {
             return;
         }
-        // Its last word goes out with the next drain; until then it is held beyond the bound.
+        // Its last update goes out with the next drain; until then it is held beyond the bound.
         if let Some(id) = self.least_lost(newcomer) {
             self.take_for_over(id, OverBy::Room);
             self.seal(id);
@@ -518,8 +517,8 @@ impl Assemble {
         }
     }
 
-    /// Reads a trace as it stands. Once it is done it is held against expectations, and filled in with what an embedding
-    /// model said: these need its texts, which stay here unless they are kept.
+    /// Evaluates a trace as it stands. A done trace is checked against expectations and gets the embedding model's results;
+    /// both need its texts, which leave the stage only if content is kept.
     fn read(&self, id: TraceKey, held: &OpenTrace, trace: &TraceView<'_>) -> Option<Reading> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
@@ -551,7 +550,7 @@ impl Assemble {
         Some(Reading { update, rubrics, texts })
     }
 
-    /// Makes a trace final; it leaves with the next drain, or at once if all of it was told.
+    /// Seals a trace; it is removed with the next drain, or at once if all of it was told.
     fn seal(&mut self, id: TraceKey) {
         self.learn_at_end(id);
         let told = self.traces.get(id).filter(|held| held.is_told());
@@ -571,7 +570,7 @@ impl Assemble {
         self.note_sealed(id);
     }
 
-    /// Remembers that nothing more is taken of a trace.
+    /// Remembers that a trace is sealed, so that nothing more is taken for it.
     fn note_sealed(&mut self, id: TraceKey) {
         if self.sealed.insert(id, self.options.max_sealed_traces, &self.shares) {
             self.counts.add("sealed_traces", "forgotten");
@@ -586,16 +585,16 @@ impl Assemble {
     }
 }
 
-/// Why a span or a log record of a trace that has its most is left out.
+/// The reason for leaving out spans and log records of a full trace.
 const TRACE_FULL: &str = "trace_full";
 
-/// Whether it says whose its trace is: what else may come of one whose root is in seldom names another.
+/// Whether an update can be trusted for the agent of its trace: once the root is in, later spans seldom name another one.
 fn is_named(update: &TraceUpdate) -> bool {
     let named = update.agent.as_ref().is_some_and(|agent| !agent.agent_name.is_empty());
     !update.uncertain || (update.complete && named)
 }
 
-/// Nothing is waiting to be told.
+/// When a trace without news has to be told.
 const NEVER: Timestamp = Timestamp(u64::MAX);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Which agents a service speaks for, by the scopes of its spans: learned when a root says so, or when nothing more can.
+//! The agents of each service and scope of spans: learned when a root names one, or when nothing more can.
 //!
-//! The span that names the agent is often the root, which ends and comes last. Until then a trace that names nobody is shown
-//! under the one agent that is known of its service and scope, and under no name where none is, or several are. It is never
-//! counted under what is only presumed.
+//! The span that names the agent is often the root, which ends and comes last. Until then a trace without a name is shown
+//! under the one agent that is known of its service and scope, and under no name if none or several are known. It is never
+//! counted under a presumed name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,30 +21,30 @@ pub(super) struct Names {
     sources: Recent<Agents>,
 }
 
-/// The agents that were named last, by name, and when: of more than two it tells nothing which they are.
+/// The agents that were named last, and when; at most two, as only a single known agent is presumed.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Agents(Vec<(AgentKey, Timestamp)>);
 
-/// How long an agent is known that is not named again.
+/// How long an agent stays known without being named again.
 const MEMORY: Duration = Duration::from_secs(86_400);
 
 impl Names {
-    /// Nothing is known yet, and of at most so many services and scopes something will be.
+    /// An empty table of at most `max` services and scopes.
     pub(super) fn new(max: usize) -> Self {
         Self { sources: Recent::new(max) }
     }
 
-    /// Makes room by these shares of tenants.
+    /// Sets the shares of tenants by which room is made.
     pub(super) fn shared_by(&mut self, shares: Shares) {
         self.sources.shared_by(shares);
     }
 
-    /// Whether no agent is known that spans from there speak for.
+    /// Whether no agent is known of this resource and scope.
     pub(super) fn knows_none(&self, resource: &Resource, scope: u64) -> bool {
         self.sources.get(key(resource, scope)).is_none()
     }
 
-    /// The one agent that spans from there speak for, as far as is known then.
+    /// The agent of this resource and scope, if exactly one is known at `now`.
     pub(super) fn only(
         &self,
         resource: &Resource,
@@ -56,7 +56,7 @@ impl Names {
         known.next().filter(|_| known.next().is_none()).map(|(agent, _)| agent)
     }
 
-    /// A trace with spans from there is this agent's.
+    /// Learns that a trace with spans of these sources is of this agent.
     pub(super) fn learn<'a>(
         &mut self,
         sources: impl Iterator<Item = (&'a Arc<Resource>, u64)>,
@@ -91,17 +91,17 @@ impl Names {
         }
     }
 
-    /// How often something was forgotten since this was last asked.
+    /// The number of entries forgotten since the last call.
     pub(super) fn take_forgotten(&mut self) -> u64 {
         self.sources.take_forgotten()
     }
 
-    /// What outlives the process.
+    /// The agents for a snapshot.
     pub(super) fn save(&self) -> Saved<&Agents> {
         self.sources.save()
     }
 
-    /// Takes over what an earlier process knew.
+    /// Takes over the agents of a snapshot.
     pub(super) fn restore(&mut self, saved: Saved<Agents>) {
         self.sources.restore(saved);
     }

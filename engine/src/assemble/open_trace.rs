@@ -24,7 +24,7 @@ use crate::update::{
 #[derive(Debug, Deserialize, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
 pub(super) struct OpenTrace {
-    // Written down beside it.
+    // Serialised beside the trace.
     #[serde(skip)]
     pub(super) id: TraceKey,
     pub(super) parts: TraceContents,
@@ -33,52 +33,52 @@ pub(super) struct OpenTrace {
     pub(super) touched: Timestamp,
     /// When the newest span or log record came.
     pub(super) heard: Timestamp,
-    /// When it is done, or sealed, or it has to be looked at whether it is done.
+    /// When it is sealed, or is checked for whether it is done.
     pub(super) deadline: Timestamp,
     pub(super) state: State,
     pub(super) partial: bool,
-    /// Why it is taken for over, or is not yet.
+    /// Why it counts as over, or does not yet.
     pub(super) evidence: OverBy,
-    /// That it was quiet for long without a root is learned from it.
+    /// Whether it was quiet for `rootless_idle` without a root, and that was learned from it.
     pub(super) was_quiet: bool,
-    /// It is the turn of an agent that speaks in log records, and there is a later one of its session.
+    /// Whether it is the turn of an agent that speaks in log records, and its session has a later turn.
     #[serde(default)]
     pub(super) followed: bool,
-    /// Nothing is counted of it as it was told last.
+    /// Whether its last update was uncertain, so that nothing of it is counted.
     uncertain: bool,
-    /// Its root has come since it was last looked at.
+    /// Whether its root has come since it was last looked at.
     #[serde(skip)]
     pub(super) root_is_new: bool,
     sent: Option<Box<Sent>>,
-    // Of few traces.
+    // Few traces have any.
     told: Option<Box<Announced>>,
     pub(super) counted_ignored: bool,
-    /// It was told, or found to have nothing to tell, as one that is done, and nothing has come since.
+    /// Whether it was told as done, or found to have nothing to tell, and nothing has come since.
     done_told: bool,
-    /// Texts of it were left out, as a judge was away or had too much to do.
+    /// Whether texts that a judge would have read were left out or dropped.
     pub(super) untold: bool,
-    /// As its root stands, it is neither sampled nor flagged: nobody has been asked yet whether it has a loop.
+    /// Whether its root shows that it is unsampled and not flagged, and it has not been checked for loops yet.
     #[serde(skip)]
     pub(super) passed_over: bool,
-    /// Its texts are not in it; what came since the last drain has them.
+    /// Whether its texts are left out, but are in the batches since the last drain.
     #[serde(skip)]
     pub(super) bare: bool,
-    /// Something failed that is no tool call, or a root does not pass it over: it may be for a judge to read.
+    /// Whether a judge may read it: something other than a tool call failed, or a root does not show that it is unsampled.
     pub(super) wanted: bool,
-    /// When what is new of it while it is open has to be told at the latest.
+    /// When changes of the open trace have to be told at the latest.
     pub(super) tell_at: Timestamp,
-    /// Where its entry among the deadlines is; never later than it is due.
+    /// The time of its entry among the deadlines; never later than it is due.
     #[serde(skip)]
     pub(super) queued: Timestamp,
-    /// Whether it is among those to look at with the next drain.
+    /// Whether it is looked at with the next drain.
     #[serde(skip)]
     pub(super) look: Pending,
     #[serde(skip)]
     signs: Signs,
-    // Of a long trace, once they were asked for.
+    // Counts of its calls, if it is long and they were asked for.
     #[serde(skip)]
     calls: Option<Box<Calls>>,
-    /// Whether its metrics are judged has been decided.
+    /// Whether it has been decided if its metrics are judged.
     pub(super) decided: bool,
     /// Present only where a judge was asked.
     pub(super) judgement: Option<Box<PendingJudgement>>,
@@ -86,7 +86,7 @@ pub(super) struct OpenTrace {
     pub(super) embedding: Option<Box<PendingEmbedding>>,
 }
 
-/// A session that a trace is told to; names that many have in common are shared.
+/// The session that a trace was told to; names that many sessions have in common are shared.
 #[derive(Debug, Deserialize, Serialize)]
 struct Sent {
     tenant: Symbol,
@@ -95,25 +95,25 @@ struct Sent {
     id: Box<str>,
 }
 
-/// The judge, as a request is made for it.
+/// The judge that a request is made for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
-    /// What it is asked about.
+    /// The rules for what it is asked.
     pub(super) rules: &'a JudgeRules,
-    /// It does not read transcripts at present.
+    /// Whether it does not read transcripts at present.
     pub(super) unread: bool,
 }
 
-/// What an embedding model was asked, and what it has answered.
+/// What an embedding model was asked about a trace, and its answer.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct PendingEmbedding {
-    /// The texts that it was asked about last.
+    /// Hash of the texts that it was asked about last.
     pub(super) asked: Option<u64>,
-    /// What it made of these or earlier ones.
+    /// Its results for these texts or earlier ones.
     pub(super) embedded: Option<Embedded>,
 }
 
-/// Where a trace stands.
+/// The state of a trace.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum State {
     Open,
@@ -121,7 +121,7 @@ pub(super) enum State {
     Sealed,
 }
 
-/// Whether a trace is to be looked at.
+/// Whether a trace is looked at with the next drain.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Pending {
     /// Nothing has come.
@@ -133,26 +133,27 @@ pub(super) enum Pending {
     Tell,
 }
 
-/// What tells, without reading a trace, whether it is worth it. Signs may be there for nothing, never the other way round.
+/// Signs that tell whether a trace is worth evaluating. A sign may be present without reason, but is never missing.
 #[derive(Clone, Debug, Default)]
 struct Signs {
-    /// A span without a parent is in.
+    /// Whether a span without a parent is in.
     rooted: bool,
-    /// A record told its root: nothing tells its end.
+    /// Whether its root was told by a log record, so that nothing tells its end.
     turn: bool,
-    /// An agent was invoked.
+    /// Whether an agent was invoked.
     invoked: bool,
-    /// When the last span ended that has no parent.
+    /// When the last span without a parent ended.
     root_end: Timestamp,
-    /// The last time that the agent stopped to wait for somebody, or went on; of few traces.
+    /// The last time that the agent stopped to wait for somebody, or went on; few traces have any.
     pause: Option<Box<Pause>>,
-    /// Tool spans, and calls in the output of models.
+    /// Number of tool spans.
     tools: u32,
+    /// Number of calls in the output of models and in log records.
     called: u32,
 }
 
 impl PendingEmbedding {
-    /// Whether what was asked last has not come.
+    /// Whether the answer to the last question has not come.
     pub(super) fn is_open(&self) -> bool {
         self.asked != self.embedded.as_ref().map(|embedded| embedded.texts)
     }
@@ -161,10 +162,10 @@ impl PendingEmbedding {
 /// What sessions were told that may have to be taken back.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Announced {
-    // Of those that have any.
+    // Few traces have loops.
     loops: Option<Box<AnnouncedLoops>>,
-    // What it has spent, of one that is done and of which no span has named the session, as told to the session it is in, and to the
-    // last one that it left.
+    // What a done trace has spent whose session no span has named: as told to the session that it is in, and to the last one that it
+    // left.
     spending: Option<Spent>,
     spent: Option<Spent>,
 }
@@ -172,18 +173,18 @@ struct Announced {
 /// The loops that sessions were told.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct AnnouncedLoops {
-    // By agent, as told to the session it is in, and to those that it left.
+    // By agent: loops told to the session that the trace is in, and to those that it left.
     telling: BTreeMap<AgentKey, Vec<Loop>>,
     left: BTreeMap<AgentKey, Vec<Loop>>,
-    // Those that were told while nothing was counted, and under whose name.
+    // Loops told while nothing was counted, and the agent that they were told under.
     shown: (AgentKey, Vec<Loop>),
 }
 
-/// Spans from which on calls are counted as they come.
+/// Number of spans from which on calls are counted as they come.
 const LONG: usize = 256;
 
 impl OpenTrace {
-    /// A trace that was not there before `now`.
+    /// A trace that begins at `now`.
     pub(super) fn new(id: TraceKey, now: Timestamp, deadline: Timestamp) -> Self {
         Self {
             id,
@@ -219,30 +220,30 @@ impl OpenTrace {
         }
     }
 
-    /// Whether it is done, was told so, and was counted.
+    /// Whether the trace is done, was told so, and was counted.
     pub(super) fn is_told(&self) -> bool {
         let done = self.state == State::Done && (!self.uncertain || self.sent.is_none());
         done && self.done_told
     }
 
-    /// Notes that it is told as it stands.
+    /// Notes that the trace is told as it stands.
     pub(super) fn tells(&mut self) {
         self.tell_at = NEVER;
         self.done_told = self.state == State::Done;
         if self.done_told {
-            // It waits for what is late, of which most traces get nothing.
+            // It waits for late spans alone, which most traces do not get.
             self.calls = None;
             self.parts.spans.fit();
         }
     }
 
-    /// So many things have changed since it was told.
+    /// Raises the revision by a number of changes that are not told yet.
     pub(super) fn revise(&mut self, changes: u64) {
         self.revision += changes;
         self.done_told = false;
     }
 
-    /// That nothing more will come of a trace of which everything else was told; `None` if nobody knows of it.
+    /// The last update of a trace of which all else was told: that it is sealed; `None` if no session was told of it.
     pub(super) fn farewell(&self) -> Option<TraceUpdate> {
         Some(TraceUpdate {
             trace_id: self.id.id,
@@ -254,18 +255,18 @@ impl OpenTrace {
         })
     }
 
-    /// The trace before the judge.
+    /// What the judge was asked and has answered; empty if that is nothing yet.
     pub(super) fn judgement(&mut self) -> &mut PendingJudgement {
         let decided = self.decided;
         self.judgement.get_or_insert_with(|| Box::new(PendingJudgement::new(decided)))
     }
 
-    /// What an embedding model has made of its texts.
+    /// The embedding model's results for its texts.
     pub(super) fn embedded(&self) -> Option<&Embedded> {
         self.embedding.as_ref()?.embedded.as_ref()
     }
 
-    /// What the judge is given.
+    /// The request to the judge.
     pub(super) fn request(
         &self,
         trace: &TraceView<'_>,
@@ -294,7 +295,7 @@ impl OpenTrace {
         JudgeRequest { trace_id, root, agent, metrics, rubrics, transcript, unread, answered }
     }
 
-    /// Fills in what is not written down.
+    /// Fills in what is not serialised.
     pub(super) fn restored(&mut self, symbols: &mut Symbols) {
         self.parts.spans.restored(symbols);
         self.sent.iter_mut().for_each(|sent| **sent = Sent::of(&sent.key(), symbols));
@@ -313,18 +314,18 @@ impl OpenTrace {
         self.queued = self.due();
     }
 
-    /// Does without the texts that only a judge would have read.
+    /// Drops the texts that only a judge would have read.
     pub(super) fn forgo_texts(&mut self) {
         (self.untold, self.bare) = (true, false);
         self.parts.spans.forgo();
     }
 
-    /// When it has to be looked at.
+    /// When the trace has to be looked at.
     pub(super) fn due(&self) -> Timestamp {
         if self.state == State::Open { self.deadline.min(self.tell_at) } else { self.deadline }
     }
 
-    /// Adds a span, if there is room, and none of its id that holds against it; else why not.
+    /// Adds a span if there is room, else returns the reason; of two spans with one id one is kept.
     pub(super) fn take(
         &mut self,
         span: &Span,
@@ -342,7 +343,8 @@ impl OpenTrace {
         Ok(added)
     }
 
-    /// So many new things were applied: it is open again, and its timer starts anew. Returns whether it was done.
+    /// Notes that `new` spans or log records were applied: the trace is open again and its timer starts anew. Returns whether it
+    /// was done.
     pub(super) fn touch(&mut self, new: u64, now: Timestamp, options: &AssembleOptions) -> bool {
         self.revise(new);
         self.touched = self.touched.max(now);
@@ -357,19 +359,19 @@ impl OpenTrace {
         reopened
     }
 
-    /// What is new of it is told in a while, if nothing tells it before.
+    /// Has the changes of the trace told after `trace_idle`, if nothing tells them before.
     pub(super) fn wait_to_tell(&mut self, now: Timestamp, options: &AssembleOptions) {
         if self.tell_at == NEVER {
             self.tell_at = now.after(options.trace_idle);
         }
     }
 
-    /// When it is done whatever is missing.
+    /// When the trace is done, whatever is missing.
     pub(super) fn oldest(&self, options: &AssembleOptions) -> Timestamp {
         self.opened.after(options.trace_max_age).max(self.heard)
     }
 
-    /// When it is done if this is all that tells, and nothing more comes.
+    /// When the trace is done by this evidence, if nothing more comes.
     pub(super) fn done_at(&self, evidence: OverBy, options: &AssembleOptions) -> Timestamp {
         let oldest = self.oldest(options);
         if self.waits() {
@@ -391,7 +393,7 @@ impl OpenTrace {
         self.heard.after(quiet).min(oldest)
     }
 
-    /// Makes it done. One without a root can be re-opened by it until it is of age, unless that is known never to come.
+    /// Makes the trace done. If its root is missing, that can re-open it until `trace_max_age`, unless such roots never come.
     pub(super) fn close(
         &mut self,
         now: Timestamp,
@@ -408,7 +410,7 @@ impl OpenTrace {
         }
     }
 
-    /// Another turn has begun: nothing more is waited for but what is late.
+    /// Shortens the wait, as another turn has begun: only late spans are waited for.
     pub(super) fn shorten(&mut self, now: Timestamp, options: &AssembleOptions) {
         let wait = match self.state {
             State::Open => options.trace_idle,
@@ -417,7 +419,7 @@ impl OpenTrace {
         self.deadline = self.deadline.min(now.after(wait));
     }
 
-    /// Whether it is a turn that only the next one ends.
+    /// Whether the trace is a turn that only the next one ends, which has not begun.
     fn goes_on(&self) -> bool {
         self.signs.turn && !self.followed
     }
@@ -436,13 +438,13 @@ impl OpenTrace {
         self.parts.spans.operations().any(behaves)
     }
 
-    /// Takes the signs of a span that is added.
+    /// Notes the signs of a span that is added.
     fn note(&mut self, span: &Span, options: &LoopOptions) {
         self.signs.note(span);
         self.calls.iter_mut().for_each(|calls| calls.note(span, options));
     }
 
-    /// Takes the signs of a log record that is added.
+    /// Notes the signs of a log record that is added.
     pub(super) fn note_log(&mut self, log: &Log, options: &LoopOptions) {
         self.signs.note_log(log);
         self.calls.iter_mut().for_each(|calls| calls.note_log(log, options));
@@ -453,13 +455,13 @@ impl OpenTrace {
         self.signs.rooted
     }
 
-    /// Whether it may go on with the trace before it, or the next one with it: then a loop may be in both. That it has no
-    /// root yet tells nothing: what invokes an agent ends last.
+    /// Whether the trace may continue the one before it, or be continued by the next: then a loop may be in both. This
+    /// takes the root, as the span that invokes an agent ends last.
     pub(super) fn is_linked(&self) -> bool {
         self.signs.rooted && (!self.signs.invoked || self.parts.spans.goes_on())
     }
 
-    /// Whether it may have a loop: some tool that is not allowed to was called often enough.
+    /// Whether the trace may have a loop: a tool that may not be called again and again was called often enough.
     pub(super) fn may_loop(&mut self, options: &LoopOptions) -> bool {
         let least = loops::least(options);
         let Signs { tools, called, .. } = self.signs;
@@ -479,7 +481,7 @@ impl OpenTrace {
         self.told.is_some()
     }
 
-    /// Whether a reading has loops that were not told.
+    /// Whether the loops of an update differ from those that were told.
     pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
         let Some(update) = update else { return false };
         let agent = update.agent.clone().unwrap_or_default();
@@ -490,7 +492,7 @@ impl OpenTrace {
         told.map_or(&[][..], Vec::as_slice) != update.loops
     }
 
-    /// Notes the session that it is told to; returns the tombstone for the one that it was told to before.
+    /// Notes the session that the trace is told to; returns the tombstone for the one before, if that was another.
     pub(super) fn leave(
         &mut self,
         session: Option<&SessionKey>,
@@ -520,7 +522,7 @@ impl OpenTrace {
         })
     }
 
-    /// Fills in what the stage knows.
+    /// Fills in what the stage knows, and notes what the update tells.
     pub(super) fn stamp(&mut self, update: &mut TraceUpdate) {
         self.uncertain = update.uncertain;
         if !update.loops.is_empty() {
@@ -573,7 +575,7 @@ impl Sent {
 }
 
 impl Announced {
-    /// What sessions that it left were told.
+    /// What was told to the sessions that the trace left.
     fn to_sessions(&self) -> Vec<ToldLoops> {
         let left = self.loops.iter().flat_map(|loops| &loops.left);
         let loops = left.map(|(agent, loops)| ToldLoops {
@@ -614,7 +616,7 @@ impl Signs {
     }
 }
 
-/// Calls enough for any loop: the agent says that it is in one.
+/// A number of calls that is enough for any loop, for where the agent itself reports one.
 const MANY: u32 = u32::MAX;
 
 fn is_report_of_loop(span: &Span) -> bool {

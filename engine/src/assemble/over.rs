@@ -1,4 +1,4 @@
-//! When a trace is over, and whose it is meanwhile.
+//! When a trace is over, and which agent it is shown under until then.
 //!
 //! | What tells | Then it is done |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | they came, or the missing parent of an agent's span is of its own process | at `trace_max_age` |
 //! | nothing | after `rootless_idle` |
 //!
-//! "Such" spans are of one tenant, service, scope, operation and, where it is an agent's or of nothing known, name. Quiet is
-//! what nothing comes of. A trace that is done without its root waits for it until `trace_max_age`, and nothing is counted
-//! of it before: so what was learned decides when it shows in gauges, and not what is counted. Only where traces became final
-//! without a root time and again, and none ever came, are they final after `late_horizon`.
+//! "Such" spans have the same tenant, service, scope, operation and, if they are of agents or of no known operation, name. A
+//! trace is quiet while it gets no input. A trace that is done without its root waits for it until `trace_max_age`, and nothing of
+//! it is counted before: so what was learned decides when it shows in gauges, and not what is counted. Only where traces became
+//! final without a root time and again are further ones final after `late_horizon`.
 
 use super::ages::AGES;
 use super::open_trace::{OpenTrace, Pending, State};
@@ -22,12 +22,12 @@ use crate::trace::{TraceView, is_turn, named_agent, scope_by_agent, source};
 use crate::update::{AgentKey, OverBy, TraceUpdate};
 
 impl Assemble {
-    /// How many open traces there are of each of [`AGES`].
+    /// The number of open traces of each of [`AGES`].
     pub fn ages(&self, now: Timestamp) -> [usize; AGES.len()] {
         self.ages.at(now)
     }
 
-    /// A trace was quiet for a while: it is done, or looked at again later.
+    /// Makes a trace done that was quiet for a while, or has it looked at again later.
     pub(super) fn close_or_wait(&mut self, id: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else { return };
         let rooted = held.is_rooted();
@@ -41,7 +41,7 @@ impl Assemble {
         let done = held.done_at(evidence, &self.options);
         if done > now {
             held.evidence = evidence;
-            // What is learned meanwhile may tell more.
+            // What is learned until then may give better evidence.
             held.deadline = done.min(now.after(self.options.rootless_idle));
             return;
         }
@@ -69,7 +69,7 @@ impl Assemble {
         self.count_forgotten();
     }
 
-    /// There is no room for a trace, or no time: it is sealed as it stands.
+    /// Marks a trace that is about to be sealed for lack of room as partial, unless it is done and has its root.
     pub(super) fn take_for_over(&mut self, id: TraceKey, evidence: OverBy) {
         let Some(held) = self.traces.get_mut(id) else { return };
         if held.state == State::Open || !held.is_rooted() {
@@ -78,8 +78,8 @@ impl Assemble {
         }
     }
 
-    /// The trace that has the least to lose of the tenant that has the most in proportion to its share, with one more for the newcomer: of
-    /// those that are done the one that is final first, else the one that was quiet for longest.
+    /// The trace to evict, of the tenant that has the most in proportion to its share, counting one more for the newcomer: the done
+    /// trace that is sealed first, else the open one that was quiet for longest.
     pub(super) fn least_lost(&mut self, newcomer: TenantHash) -> Option<TraceKey> {
         let tenant = self.deadlines.greediest(&self.shares, newcomer)?;
         if let Some(id) = self.deadlines.first_done(tenant) {
@@ -89,7 +89,7 @@ impl Assemble {
         self.quietest.next(tenant, &self.traces, open, |held| held.state == State::Open)
     }
 
-    /// What a trace that becomes final without a root tells about others.
+    /// Learns from a trace that becomes final without a root, for the sake of others.
     pub(super) fn learn_at_end(&mut self, id: TraceKey) {
         let Some(held) = self.traces.get(id).filter(|held| !held.is_rooted()) else { return };
         if !matches!(held.evidence, OverBy::Room | OverBy::EndOfInput) {
@@ -98,16 +98,16 @@ impl Assemble {
         }
     }
 
-    /// A root that came too late tells that roots come.
+    /// Learns from a root that came too late that roots come.
     pub(super) fn too_late<'s>(&mut self, spans: impl Iterator<Item = &'s Span>, now: Timestamp) {
         for root in spans.filter(|span| span.parent.is_none()) {
             self.parents.too_late(&root.resource, now);
         }
     }
 
-    /// Whose trace it is, and whether that is certain: it is once nothing more is waited for, whatever came first, or once the prompt
-    /// of a turn is in that log records tell, which nothing but the next one ends. Whom nobody has named by then goes by the name of
-    /// the service; before, by that of the one agent which is known there.
+    /// Sets the agent of an update, and whether that is certain: it is once nothing more is waited for, whatever came first, or, in a
+    /// turn told by log records, which only the next one ends, once the prompt is in and an agent named. An agent that nothing has named
+    /// by then gets the name of the service; before, that of the one agent that is known there.
     pub(super) fn name(&self, held: &OpenTrace, trace: &TraceView<'_>, update: &mut TraceUpdate) {
         let Some(agent) = &mut update.agent else { return };
         let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
@@ -123,14 +123,14 @@ impl Assemble {
         scope_by_agent(update, self.rules.scope);
     }
 
-    /// Learns whose the trace is, once that is certain.
+    /// Learns the agent of a trace, once that is certain.
     pub(super) fn learn_name(&mut self, id: TraceKey, update: &TraceUpdate) {
         let Some((held, agent)) = self.traces.get(id).zip(update.agent.as_ref()) else { return };
         self.names.learn(held.parts.spans.sources(), agent, held.touched);
         self.count_forgotten();
     }
 
-    /// The root has come of a trace that is not told yet: if nobody is known there, it is read for its agent.
+    /// Learns the agent of a trace that is not told yet and whose root has come, if no agent is known of one of its sources.
     pub(super) fn learn_name_of(&mut self, id: TraceKey) {
         let Some(held) = self.traces.get(id) else { return };
         let spans = &held.parts.spans;
@@ -148,7 +148,7 @@ impl Assemble {
     }
 }
 
-/// Names an agent after the one that is known; what its own spans say holds.
+/// Gives an agent the name of the known one; the version and environment that its own spans state are kept.
 fn presume(agent: &mut AgentKey, known: &AgentKey) {
     agent.agent_name.clone_from(&known.agent_name);
     for (own, known) in [

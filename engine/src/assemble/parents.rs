@@ -1,8 +1,8 @@
-//! Whether the parent of a span, which is not in, will come.
+//! Whether the missing parent of a span will come.
 //!
 //! SDKs send a span when it ends, so a parent comes after its children; and many applications never send it. Which of the two
-//! it is, spans of earlier traces tell that came from the same place, were about the same and were called the same. Learned by a
-//! shard, of its own traces, when one of them is over or was quiet for long: it tells when a trace is done, never what it says.
+//! it is, is told by spans of earlier traces with the same service, scope, operation and name. Each shard learns from its own
+//! traces, when one of them is over or was quiet for long; this decides when a trace is done, never what it comes to.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::tenants::{Shares, tenant_hash};
 use crate::trace::{Hanging, Spans};
 use crate::update::OverBy;
 
-/// What earlier traces showed.
+/// What earlier traces showed of the parents of spans, by kind of span.
 #[derive(Clone, Debug)]
 pub(super) struct Parents {
     kinds: Recent<ParentsSeen>,
@@ -24,20 +24,20 @@ pub(super) struct Parents {
 /// What spans of one kind showed of their parents.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct ParentsSeen {
-    /// When one last came.
+    /// When a parent last came.
     came: Option<Timestamp>,
-    /// How many traces, one after the other, were quiet for `rootless_idle` without it.
+    /// Traces in a row that were quiet for `rootless_idle` without the parent.
     quiet: u8,
-    /// How many, one after the other, became final without it, in whose time none came elsewhere.
+    /// Traces in a row that became final without the parent, and in whose time no other trace got one.
     without: u8,
 }
 
-/// Traces without a parent from which on none is waited for: where none ever came, and where one did.
+/// Traces in a row without a parent from which on none is waited for: if none ever came, and if one did.
 const FEW: u8 = 3;
 const MANY: u8 = 16;
 
 impl ParentsSeen {
-    /// Traces became final without it, one after the other.
+    /// Whether enough traces in a row became final without the parent.
     fn never(self) -> bool {
         self.without >= if self.came.is_some() { MANY } else { FEW }
     }
@@ -53,17 +53,17 @@ impl ParentsSeen {
 }
 
 impl Parents {
-    /// Nothing is known yet, and at most so many kinds of spans will be.
+    /// An empty table of at most `max` kinds of spans.
     pub(super) fn new(max: usize) -> Self {
         Self { kinds: Recent::new(max) }
     }
 
-    /// Makes room by these shares of tenants.
+    /// Sets the shares of tenants by which room is made.
     pub(super) fn shared_by(&mut self, shares: Shares) {
         self.kinds.shared_by(shares);
     }
 
-    /// What a trace without a root waits for: of its missing parents the one that is waited for longest.
+    /// The evidence for a trace without a root: that of the missing parent that is waited for longest.
     pub(super) fn outlook(&self, spans: &Spans) -> OverBy {
         let missing = spans.hanging().filter(|span| !span.has_parent);
         missing.map(|span| self.of(&span)).max().unwrap_or(OverBy::NothingKnown)
@@ -79,14 +79,14 @@ impl Parents {
         missing.peek().is_some() && missing.all(|span| never(&span))
     }
 
-    /// A trace is done: of spans whose parents are in, parents come.
+    /// Learns from a done trace that parents come of those kinds of spans whose parents are in.
     pub(super) fn came(&mut self, spans: &Spans, now: Timestamp) {
         for key in kinds(spans, true) {
             *self.learn(key) = ParentsSeen { came: Some(now), ..ParentsSeen::default() };
         }
     }
 
-    /// A trace was quiet for long without its root.
+    /// Learns that a trace was quiet for long without its root.
     pub(super) fn quiet(&mut self, spans: &Spans) {
         for key in kinds(spans, false) {
             let shown = self.learn(key);
@@ -94,7 +94,7 @@ impl Parents {
         }
     }
 
-    /// A trace that opened then is final without its root.
+    /// Learns that a trace that opened at `opened` is final without its root.
     pub(super) fn without(&mut self, spans: &Spans, opened: Timestamp) {
         for key in kinds(spans, false) {
             let shown = self.learn(key);
@@ -103,22 +103,22 @@ impl Parents {
         }
     }
 
-    /// A root came when its trace was final: those of this service are not made final early any more.
+    /// Learns that a root came after its trace was final: traces of this service are not made final early from then on.
     pub(super) fn too_late(&mut self, resource: &Resource, now: Timestamp) {
         self.learn(of_service(resource)).came = Some(now);
     }
 
-    /// How often something was forgotten since this was last asked.
+    /// The number of entries forgotten since the last call.
     pub(super) fn take_forgotten(&mut self) -> u64 {
         self.kinds.take_forgotten()
     }
 
-    /// What outlives the process.
+    /// The table for a snapshot.
     pub(super) fn save(&self) -> Saved<&ParentsSeen> {
         self.kinds.save()
     }
 
-    /// Takes over what an earlier process knew.
+    /// Takes over the table of a snapshot.
     pub(super) fn restore(&mut self, saved: Saved<ParentsSeen>) {
         self.kinds.restore(saved);
     }
@@ -140,7 +140,7 @@ impl Parents {
     }
 }
 
-/// The kinds of spans whose parent is in, or is not, each once.
+/// The kinds of spans whose parent is in, or is missing, each once.
 fn kinds(spans: &Spans, has_parent: bool) -> Vec<Topic> {
     let mut last: Option<(&Arc<Resource>, Topic)> = None;
     let hanging = spans.hanging().filter(|span| span.has_parent == has_parent);
@@ -169,7 +169,7 @@ fn of_kind((tenant, service): Topic, span: &Hanging<'_>) -> Topic {
     (tenant, hash([span.scope, name, (span.operation as u64) << 2 | remote], service))
 }
 
-/// Whose service it is.
+/// The topic of a service.
 pub(super) fn of_service(resource: &Resource) -> Topic {
     let name = resource.service_name.as_deref();
     let name = name.map_or(0, |name| xxh3_64_with_seed(name.as_bytes(), 1));

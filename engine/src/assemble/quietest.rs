@@ -1,4 +1,4 @@
-//! What goes first where there is no room: of a tenant's traces those that were quiet for longest.
+//! The traces that go first where there is no room: of a tenant's traces those that were quiet for longest.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use super::traces::Traces;
 use super::{Timestamp, TraceKey};
 use crate::tenants::TenantHash;
 
-/// Some traces of each tenant, the quietest last. Whatever comes makes traces less quiet, so these stay the quietest ones as long as
-/// nothing comes of them.
+/// Some traces of each tenant, the quietest last. Input makes a trace less quiet, so these stay the quietest as long as they get
+/// none.
 #[derive(Debug, Default)]
 pub(super) struct Quietest(BTreeMap<TenantHash, Vec<(Timestamp, TraceKey)>>);
 
-/// The share of a tenant's traces that is looked for at a time.
+/// The part of a tenant's traces that is found at a time, as one in so many.
 const SHARE: usize = 64;
 
 impl Quietest {
-    /// The quietest of a tenant's traces that may go; `all` of them are looked at where none is left that was found before.
+    /// The quietest of a tenant's traces that may go; searches `all` of them if none is left that was found before.
     pub(super) fn next(
         &mut self,
         tenant: TenantHash,
@@ -38,7 +38,7 @@ impl Quietest {
     }
 }
 
-/// A share of these, the quietest last.
+/// The quietest of these, one in `SHARE`, the quietest last.
 fn quietest(mut all: Vec<(Timestamp, TraceKey)>) -> Vec<(Timestamp, TraceKey)> {
     let some = all.len().div_ceil(SHARE);
     if some < all.len() {

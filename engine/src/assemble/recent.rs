@@ -1,5 +1,5 @@
-//! A bounded table of what was learned lately, by the hash of what it is about: over the bound goes, of the tenant that has the most of
-//! its share, what was not used for longest, nearly.
+//! A bounded table of what was learned lately, by topic: over the bound, the tenant that has the most in proportion to its share loses
+//! the entry that was not used for longest, approximately.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::hash::FixedMap;
 use crate::tenants::{Shares, TenantHash};
 
-/// What something is about: whose it is, and a hash.
+/// The key of an entry: a tenant and a hash.
 pub(super) type Topic = (TenantHash, u64);
 
 /// What was learned, by hash.
@@ -16,15 +16,15 @@ pub(super) type Topic = (TenantHash, u64);
 pub(super) struct Recent<V> {
     max: usize,
     shares: Shares,
-    // And whether it was used since its turn last came.
+    // Each with whether it was used since its turn last came.
     values: FixedMap<Topic, (V, bool)>,
     // Invariant: the keys of the values, each once; no tenant without any.
     turns: BTreeMap<TenantHash, VecDeque<u64>>,
-    /// How often something had to be forgotten.
+    /// Number of entries that had to be forgotten.
     forgotten: u64,
 }
 
-/// The same as it is written down: of each tenant in the order in which turns come.
+/// The table for a snapshot: the entries of each tenant in the order of their turns.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(super) struct Saved<V>(Vec<(Topic, V, bool)>);
@@ -36,23 +36,23 @@ impl<V> Default for Saved<V> {
 }
 
 impl<V: Default> Recent<V> {
-    /// Nothing is known yet; at most so much will be.
+    /// An empty table of at most `max` entries.
     pub(super) fn new(max: usize) -> Self {
         let (values, turns) = Default::default();
         Self { max: max.max(1), shares: Shares::default(), values, turns, forgotten: 0 }
     }
 
-    /// Makes room by these shares of tenants.
+    /// Sets the shares of tenants by which room is made.
     pub(super) fn shared_by(&mut self, shares: Shares) {
         self.shares = shares;
     }
 
-    /// What is known of this.
+    /// What is known of a topic.
     pub(super) fn get(&self, topic: Topic) -> Option<&V> {
         self.values.get(&topic).map(|(value, _)| value)
     }
 
-    /// What is known of this, to be changed.
+    /// What is known of a topic, to be changed; begun if it is new.
     pub(super) fn learn(&mut self, topic: Topic) -> &mut V {
         let forgets = !self.values.contains_key(&topic) && self.make_room(topic.0);
         self.forgotten += u64::from(forgets);
@@ -64,12 +64,12 @@ impl<V: Default> Recent<V> {
         value
     }
 
-    /// How often something was forgotten since this was last asked.
+    /// The number of entries forgotten since the last call.
     pub(super) fn take_forgotten(&mut self) -> u64 {
         std::mem::take(&mut self.forgotten)
     }
 
-    /// What outlives the process.
+    /// The table for a snapshot.
     pub(super) fn save(&self) -> Saved<&V> {
         let turns = self.turns.iter();
         let topics = turns.flat_map(|(tenant, own)| own.iter().map(|hash| (*tenant, *hash)));
@@ -77,7 +77,7 @@ impl<V: Default> Recent<V> {
         Saved(known.map(|(topic, (value, used))| (topic, value, *used)).collect())
     }
 
-    /// Takes over what an earlier process knew.
+    /// Takes over the table of a snapshot.
     pub(super) fn restore(&mut self, saved: Saved<V>) {
         (self.values, self.turns) = Default::default();
         for ((tenant, hash), value, used) in saved.0 {
@@ -87,7 +87,7 @@ impl<V: Default> Recent<V> {
         }
     }
 
-    /// Forgets something if there is no room for one more of this tenant; returns whether it did.
+    /// Forgets an entry if there is no room for one more of this tenant; returns whether it did.
     fn make_room(&mut self, newcomer: TenantHash) -> bool {
         if self.values.len() < self.max {
             return false;

@@ -1,16 +1,16 @@
-//! What somebody says of a trace beside its spans.
+//! Reports about traces, which come beside the spans.
 
 use super::open_trace::{Pending, State};
 use super::{Assemble, Report, Target, Timestamp, TraceId, TraceKey};
 
 impl Assemble {
-    /// Takes a report about a trace, or keeps it until that comes.
+    /// Takes a report about a trace, or keeps it until the trace comes.
     pub(super) fn report(&mut self, report: Report, now: Timestamp) {
         let Target::Trace(id) = report.target else {
             self.counts.add("reports", "misdirected");
             return;
         };
-        // Who reports for all tenants means the one trace of this id.
+        // A report for all tenants is about the one trace of this id.
         let everybody = report.tenant.is_none().then(|| self.traces.only(id)).flatten();
         let key = everybody.unwrap_or_else(|| TraceKey::new(id, report.tenant.as_deref()));
         if self.sealed.contains(key) {
@@ -22,7 +22,7 @@ impl Assemble {
         }
     }
 
-    /// Has a trace take a report, unless it has one that ranks higher.
+    /// Adds a report to a trace, unless it is full or has one of the same name and identifier that ranks as high.
     pub(super) fn apply_report(&mut self, id: TraceKey, report: Report, now: Timestamp) {
         let max = self.options.max_reports_per_trace;
         let Some(held) = self.traces.get_mut(id) else { return };
@@ -50,7 +50,7 @@ impl Assemble {
         }
     }
 
-    /// Something was said of the trace, which tells nothing about its being over: its timers stay.
+    /// Notes that a report or a reply changed the trace, which tells nothing about whether it is over: its timers stay.
     pub(super) fn reported(&mut self, id: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(id) else { return };
         held.revise(1);
@@ -58,7 +58,7 @@ impl Assemble {
         if held.state != State::Open {
             return self.deadlines.mark(id, held, Pending::News);
         }
-        // What is new of an open trace is told in a while, if nothing tells it before.
+        // Changes of an open trace are told after `trace_idle`, if nothing tells them before.
         held.wait_to_tell(now, &self.options);
         if held.due() < held.queued {
             self.deadlines.reschedule(id, held);

@@ -1,23 +1,23 @@
-//! Where spans come from, said once: each export says it anew.
+//! Resources of spans, each held once, as every export has its own copy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::span::Resource;
 
-/// So many are known; then all are forgotten.
+/// Number of known resources at which all are forgotten.
 const MOST: usize = 1_024;
 
-/// Resources that were met.
+/// Known resources.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     known: BTreeSet<Arc<Resource>>,
-    // The one met last, and the one that is the same.
+    // The resource that came last, and the known one that equals it.
     last: Option<(Arc<Resource>, Arc<Resource>)>,
 }
 
 impl Resources {
-    /// The same resource as it was met before.
+    /// The known resource that equals this one.
     pub(super) fn shared(&mut self, resource: &Arc<Resource>) -> &Arc<Resource> {
         let known = &mut self.known;
         let (last, same) =
@@ -29,7 +29,7 @@ impl Resources {
     }
 }
 
-/// The one among these that is the same; where there is none it is added.
+/// The known resource that equals this one, which is added if there is none.
 fn met(known: &mut BTreeSet<Arc<Resource>>, resource: &Arc<Resource>) -> Arc<Resource> {
     if let Some(same) = known.get(resource) {
         return Arc::clone(same);

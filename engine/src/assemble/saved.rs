@@ -1,4 +1,4 @@
-//! A shard as it outlives the process.
+//! The state of a shard in a snapshot.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::turns::Turns;
 use super::waiting::{Reports, Waiting};
 use super::{Assemble, TraceKey};
 
-/// A shard as it is written down: traces, sealed ones, waiting reports, what was learned.
+/// The serialised state of a shard: traces, sealed ones, waiting reports, what was learned.
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<T, S, W, P, N, U> {
     traces: T,
@@ -27,19 +27,19 @@ struct Saved<T, S, W, P, N, U> {
     turns: U,
 }
 
-/// All traces as they are written down.
+/// All traces, to be serialised.
 struct Written<'a>(&'a Assemble);
 
 impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        // The number of them comes first.
+        // Their number is written first.
         let held = |id: &TraceKey| self.0.traces.contains(*id);
         let ids: Vec<TraceKey> = self.0.deadlines.traces().filter(held).collect();
         to.collect_seq(ids.into_iter().map(|id| (id, self.0.traces.get(id))))
     }
 }
 
-/// A shard that was read back.
+/// The state of a shard that was read from a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub struct SavedTraces(Read);
@@ -54,7 +54,7 @@ type Read = Saved<
 >;
 
 impl Assemble {
-    /// What outlives the process; nothing may wait to be drained.
+    /// The state for a snapshot; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
         let (waiting, next_waiting) = self.waiting.saved();
         Saved {
@@ -69,7 +69,7 @@ impl Assemble {
         }
     }
 
-    /// Takes over what an earlier process held.
+    /// Takes over the state of a snapshot.
     pub fn restore(&mut self, saved: SavedTraces) {
         let Saved { traces, sealed, waiting, next_waiting, paid, parents, names, turns } = saved.0;
         for (id, mut held) in traces {

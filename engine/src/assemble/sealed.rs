@@ -1,4 +1,4 @@
-//! Ids of traces that are final: bounded, and over the bound the oldest is forgotten of the tenant that has the most of its share.
+//! Ids of sealed traces, bounded: over the bound, the tenant that has the most in proportion to its share loses its oldest id.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,12 +12,12 @@ use crate::tenants::{Shares, TenantHash, TraceKey};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Written<Vec<TraceKey>>")]
 pub(super) struct Sealed {
-    // Invariant: none of them is empty.
+    // Invariant: no tenant without ids.
     tenants: BTreeMap<TenantHash, SealedOfTenant>,
     len: usize,
 }
 
-/// As it is written down: of each tenant the oldest first.
+/// The serialised set: of each tenant the oldest first.
 #[derive(Debug, Deserialize, Serialize)]
 struct Written<I> {
     oldest_first: I,
@@ -25,7 +25,7 @@ struct Written<I> {
 
 #[derive(Clone, Debug, Default)]
 struct SealedOfTenant {
-    // Their numbers, which go up and begin anew.
+    // Numbers of the ids in order of arrival, which wrap around.
     numbers: HashTable<u32>,
     first: u32,
     oldest_first: VecDeque<TraceKey>,
@@ -36,7 +36,7 @@ impl Sealed {
         self.tenants.get(&id.tenant).is_some_and(|sealed| sealed.contains(id))
     }
 
-    /// Adds an id; returns whether another one had to go for it.
+    /// Adds an id; returns whether one had to be forgotten for it.
     pub(super) fn insert(&mut self, id: TraceKey, max: usize, shares: &Shares) -> bool {
         self.len += usize::from(self.tenants.entry(id.tenant).or_default().insert(id));
         let full = self.len > max;
@@ -95,7 +95,7 @@ impl SealedOfTenant {
         true
     }
 
-    /// Returns whether there was one.
+    /// Forgets the oldest id; returns whether there was one.
     fn forget_oldest(&mut self) -> bool {
         let Some(oldest) = self.oldest_first.front() else { return false };
         if let Ok(entry) = self.numbers.find_entry(hash(*oldest), |number| *number == self.first) {

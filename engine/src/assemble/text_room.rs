@@ -1,8 +1,8 @@
 //! Room for the texts that are kept for a judge alone: `judge.max_open_bytes`, which tenants share.
 //!
-//! A tenant may take all of it while nobody else wants it. Where there is none left, traces of the tenant with the most in proportion
-//! to its share do without their texts, the quietest first, until there is room; where that is the one that needs it, what comes
-//! is kept without its texts.
+//! A tenant may take all of it while no other tenant wants any. If there is none left, traces of the tenant with the most in
+//! proportion to its share lose their texts, the quietest first, until there is room; if that is the tenant that needs room, its new
+//! spans are kept without their texts.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use crate::tenants::{Shares, TenantHash};
 #[derive(Debug, Default)]
 pub(super) struct TextBytes {
     all: usize,
-    // Of each tenant that has any.
+    // By tenant, of those that have any.
     of: BTreeMap<TenantHash, usize>,
 }
 
 impl TextBytes {
-    /// Those of all tenants.
+    /// The bytes of all tenants.
     pub(super) fn all(&self) -> usize {
         self.all
     }
 
-    /// A trace has so many where it had others.
+    /// Notes that the bytes of a trace changed.
     pub(super) fn change(&mut self, id: TraceKey, before: usize, after: usize) {
         if before == after {
             return;
@@ -37,7 +37,7 @@ impl TextBytes {
         }
     }
 
-    /// The tenant that has the most in proportion to its share, with what one of them wants besides.
+    /// The tenant that has the most in proportion to its share, counting what the newcomer wants.
     fn greediest(&self, shares: &Shares, newcomer: (TenantHash, usize)) -> Option<TenantHash> {
         let (tenant, wanted) = newcomer;
         let own = self.of.get(&tenant).copied().unwrap_or(0).saturating_add(wanted);
@@ -48,7 +48,7 @@ impl TextBytes {
 }
 
 impl Assemble {
-    /// Makes room for the texts of spans of one trace, as far as that is others' to make; returns whether there is any.
+    /// Makes room for the texts of spans of one trace, as far as other tenants have to give it; returns whether there is any.
     pub(super) fn make_text_room<'s>(
         &mut self,
         id: TraceKey,
@@ -77,7 +77,7 @@ impl Assemble {
     }
 }
 
-/// Bytes of all that a span says, at least as many as are kept of it.
+/// Bytes of all texts of a span, at least as many as are kept of it.
 fn said_bytes(span: &Span) -> usize {
     let said = [&span.input, &span.output].into_iter().flatten().map(|said| said.text.len());
     let calls = span.model.iter().flat_map(|model| &model.tool_calls).chain(&span.tool);

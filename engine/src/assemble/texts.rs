@@ -1,8 +1,8 @@
-//! Whose texts are kept. Few traces are judged, and what nobody is going to read is not worth keeping.
+//! Which texts are kept. Few traces are judged, and texts that nobody is going to read are not worth keeping.
 //!
-//! Whether a trace is judged is known from its root, but for its flags. Most traces come whole or end with their root: so of
-//! spans that come together the roots are looked at first, and of a trace that begins there and is passed over no texts are kept.
-//! What came is at hand until the next drain. That reads what may be flagged, and there such a trace gets its texts after all.
+//! The root tells whether a trace is judged, unless the trace is flagged. Most traces come whole or end with their root: so the
+//! roots of a batch are looked at first, and if they show that a new trace is unsampled, its texts are not kept. The batch is at hand
+//! until the next drain, which evaluates traces that may be flagged; a flagged one gets its texts after all.
 
 use std::mem;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use super::{Assemble, Counts, JudgeRules, OpenTrace, Operation, Span, Timestamp,
 use crate::span::TraceId;
 use crate::trace::Spans;
 
-/// Spans that came together, and which of them are meant.
+/// Spans that came together, and a selection of them.
 #[derive(Clone, Debug)]
 pub struct SpanBatch {
-    /// Those of a whole request, for everybody that takes a share.
+    /// The spans of a whole request, shared by all that take some of them.
     pub all: Arc<Vec<Span>>,
-    /// The places of those that are meant.
+    /// The places of the selected spans.
     pub places: Vec<usize>,
 }
 
-/// What came since the last drain, as long as texts may be missing.
+/// The batches since the last drain, as long as texts may be missing.
 #[derive(Debug, Default)]
 pub(super) struct RecentBatches {
-    // By their roots they are not judged unless they are flagged; in order.
+    // Traces of the present batch that are judged only if they are flagged, by their roots; in order.
     passed_over: Vec<TraceKey>,
     batches: Vec<SpanBatch>,
     // Batch and place of each span, by trace and then in order of arrival; made when it is needed.
     places: Vec<(TraceId, usize, usize)>,
 }
 
-/// Who has use for what is said.
+/// Who reads texts.
 #[derive(Debug)]
 pub(super) struct Keeping<'a> {
-    // Somebody who is no judge.
+    // Whether somebody other than a judge reads them.
     readers: bool,
-    // Traces are judged.
+    // Whether traces are judged.
     judged: bool,
-    // A judge reads, and nobody else.
+    // The judge's rules, if a judge reads and nobody else.
     judge: Option<&'a JudgeRules>,
 }
 
@@ -47,7 +47,7 @@ impl SpanBatch {
         Self { all: Arc::new(vec![span]), places: vec![0] }
     }
 
-    /// The spans that are meant.
+    /// The selected spans.
     pub fn spans(&self) -> impl Iterator<Item = &Span> {
         self.places.iter().filter_map(|place| self.all.get(*place))
     }
@@ -83,8 +83,8 @@ impl Assemble {
         }
     }
 
-    /// Decides whether the texts of a trace are kept that its root may pass over. Returns whether it is undecided: then it has to be
-    /// read whether it has a loop.
+    /// Decides whether to keep the texts of a trace whose root may show that it is unsampled. Returns whether that is undecided: then
+    /// the trace has to be checked for loops.
     pub(super) fn decide(&mut self, id: TraceKey, passed_over: bool, may_loop: bool) -> bool {
         let Some(held) = self.traces.get_mut(id) else { return false };
         let unwanted = passed_over && held.is_unwanted();
@@ -96,7 +96,7 @@ impl Assemble {
         unwanted && may_loop
     }
 
-    /// Does without the texts of a trace.
+    /// Drops the texts of a trace.
     pub(super) fn forgo_texts(&mut self, id: TraceKey) {
         if let Some(held) = self.traces.get_mut(id) {
             self.text_bytes.change(id, held.parts.spans.text_bytes(), 0);
@@ -104,14 +104,14 @@ impl Assemble {
         }
     }
 
-    /// Likewise, if nobody but the judge has read them, who has.
+    /// Drops the texts of a trace that the judge is done with, if nobody else reads texts.
     pub(super) fn forgo_texts_of_judge(&mut self, id: TraceKey) {
         if !self.has_readers() {
             self.forgo_texts(id);
         }
     }
 
-    /// Gives a trace that came without its texts these after all, if there is room for them.
+    /// Gives a trace whose texts were left out its texts after all, if there is room for them.
     pub(super) fn put_texts(&mut self, id: TraceKey) {
         if !self.traces.get(id).is_some_and(|held| held.bare) {
             return;
@@ -138,7 +138,7 @@ impl Assemble {
         self.came = came;
     }
 
-    /// The traces all of whose roots among these pass them over, in order.
+    /// The traces of a batch whose roots in it all show that they are unsampled, in order.
     fn passed_over(&self, together: &SpanBatch) -> Vec<TraceKey> {
         let keeping = Keeping::new(self.has_readers(), true, self.judging.as_ref());
         if keeping.judge.is_none() {
@@ -148,25 +148,25 @@ impl Assemble {
         let roots = roots.map(|root| (TraceKey::from(root), keeping.passes_over(root)));
         let mut roots: Vec<_> = roots.filter(|(id, _)| self.attention.reads(id.tenant)).collect();
         roots.sort_unstable();
-        // One that does not comes before those of the same trace that do.
+        // Of the roots of one trace, those that do not pass it over come first.
         roots.dedup_by_key(|(id, _)| *id);
         roots.into_iter().filter_map(|(id, passes)| passes.then_some(id)).collect()
     }
 
-    /// Whether anybody but a judge reads what was said.
+    /// Whether anybody but a judge reads texts.
     pub(super) fn has_readers(&self) -> bool {
         self.rules.keep_content || !self.suites.is_empty() || self.embedding.is_some()
     }
 }
 
 impl<'a> Keeping<'a> {
-    /// Whether there are readers other than a judge, and, if there is a judge, whether it reads.
+    /// The readers: `readers` is whether there are any other than a judge, `reads` whether a judge reads if there is one.
     pub(super) fn new(readers: bool, reads: bool, judging: Option<&'a JudgeRules>) -> Self {
         let judge = judging.filter(|_| reads && !readers);
         Self { readers, judged: judging.is_some(), judge }
     }
 
-    /// Whether what was said is kept, beyond the final answer: somebody reads it, and if that is the judge alone there is room.
+    /// Whether texts beyond the final answer are kept: somebody reads them, and if that is the judge alone there is room.
     pub(super) fn texts(&self, text_bytes: usize, counts: &mut Counts) -> bool {
         let has_room = self.judge.map(|rules| text_bytes < rules.max_open_bytes);
         if has_room == Some(false) {
@@ -175,7 +175,7 @@ impl<'a> Keeping<'a> {
         self.readers || has_room == Some(true)
     }
 
-    /// Notes what a span, with or without its texts, tells of who is going to read the trace.
+    /// Notes what a span tells of whether a judge will read the trace; `texts`: its texts are kept.
     pub(super) fn note(&self, held: &mut OpenTrace, span: &Span, texts: bool) {
         let passed_over = texts && self.passes_over(span);
         let failed = span.failed && span.operation != Operation::ExecuteTool;
@@ -184,25 +184,25 @@ impl<'a> Keeping<'a> {
         held.wanted |= failed || (texts && span.parent.is_none() && !passed_over);
     }
 
-    /// Whether a span is the root of a trace that nobody is going to read unless it is flagged.
+    /// Whether a span is the root of a trace that no judge will read unless it is flagged.
     fn passes_over(&self, span: &Span) -> bool {
         self.judge.is_some_and(|rules| rules.passes_over(span))
     }
 }
 
 impl RecentBatches {
-    /// Whether nothing has to be at hand.
+    /// Whether no batch is kept.
     pub(super) fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
 
-    /// Nothing has to be at hand any more.
+    /// Drops the batches.
     pub(super) fn forget(&mut self) {
         self.batches.clear();
         self.places.clear();
     }
 
-    /// Does without the texts of a trace that begins, if its root is among what comes and says so.
+    /// Leaves out the texts of a new trace if its roots in the present batch show that it is unsampled.
     pub(super) fn begins(&self, id: TraceKey, held: &mut OpenTrace) {
         if self.passed_over.binary_search(&id).is_ok() {
             held.forgo_texts();
@@ -227,13 +227,13 @@ impl RecentBatches {
 }
 
 impl OpenTrace {
-    /// Whether what its spans said when they came gives a judge no reason to read it: nothing failed, no root is sampled, and no
-    /// other process takes part in it, of which more may come. Whether it has a loop takes longer to say.
+    /// Whether its spans gave a judge no reason to read the trace: nothing but tool calls failed, no root is sampled, and no other
+    /// process takes part in it, of which more may come. Loops are not looked for.
     pub(super) fn is_unwanted(&self) -> bool {
         !self.wanted && self.parts.spans.are_of_one_process()
     }
 
-    /// Whether there is room for a span, or it is there.
+    /// Whether there is room for a span, or one with its id is in.
     pub(super) fn has_room(&self, span: &Span, max: usize) -> bool {
         self.parts.len() < max || self.parts.spans.contains(span.span_id)
     }

@@ -12,12 +12,12 @@ use crate::tenants::TraceKey;
 pub(super) struct Traces(HashTable<Box<OpenTrace>>);
 
 impl Traces {
-    /// How many there are.
+    /// The number of traces.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is one of this id.
+    /// Whether there is a trace of this id.
     pub(super) fn contains(&self, id: TraceKey) -> bool {
         self.get(id).is_some()
     }
@@ -32,13 +32,13 @@ impl Traces {
         self.0.find_mut(hash(id), |held| held.id == id).map(Box::as_mut)
     }
 
-    /// The one trace of this id, whoever's it is; `None` if there is none, or several tenants have one.
+    /// The one trace of this id, of any tenant; `None` if there is none, or several tenants have one.
     pub(super) fn only(&self, id: TraceId) -> Option<TraceKey> {
         let mut found = self.0.iter_hash(hash(id.into())).filter(|held| held.id.id == id);
         found.next().filter(|_| found.next().is_none()).map(|held| held.id)
     }
 
-    /// Keeps a trace; there is none of its key.
+    /// Adds a trace; there is none with its key.
     pub(super) fn insert(&mut self, held: Box<OpenTrace>) {
         self.0.insert_unique(hash(held.id), held, |held| hash(held.id));
     }
@@ -54,7 +54,7 @@ impl Traces {
     }
 }
 
-/// By the id alone, so that those of all tenants can be found by it.
+/// The hash of the id alone, so that the traces of all tenants can be found by it.
 fn hash(id: TraceKey) -> u64 {
     xxh3_64(&id.id.0)
 }

@@ -1,8 +1,8 @@
 //! Turns of agents that speak in log records, where only the order of the records tells them apart.
 //!
-//! A record belongs to the latest prompt of its session that is not later than itself, by their own times. A prompt may come late:
-//! what is after it is taken from the turn before it. So the turns are the same in whatever order records come, as long as they come
-//! within `late_horizon` of each other. What was moved leaves a span behind that says nothing and holds against all others of its id.
+//! A record belongs to the latest prompt of its session that is not later than itself, by their own times. If a prompt comes late,
+//! the records after it move from the turn before it. So the turns are the same in whatever order records come, as long as they come
+//! within `late_horizon` of each other. A moved record leaves an empty span behind, which replaces all others with its id.
 //!
 //! A turn ends with the next prompt of its session, or when it was quiet for `rootless_idle`.
 
@@ -19,48 +19,49 @@ use crate::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct Turns {
     tenants: BTreeMap<TenantHash, OfTenant>,
-    // Of all tenants.
+    // Sessions of all tenants.
     sessions: usize,
+    // Movable spans of all tenants.
     held: usize,
 }
 
-/// Those of one tenant.
+/// The sessions of one tenant.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct OfTenant {
     sessions: BTreeMap<u64, Session>,
-    // Invariant: one for each session, by when it was heard of last.
+    // Invariant: one entry for each session, by when it last got a span.
     quietest: BTreeSet<(Timestamp, u64)>,
-    // Of all sessions.
+    // Movable spans of all its sessions.
     held: usize,
 }
 
-/// What has to be known of a session.
+/// The prompts of a session, and its movable spans.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Session {
     heard: Timestamp,
     prompts: BTreeSet<(Timestamp, TraceId)>,
-    // What only its time puts into its turn, as long as a prompt may come that takes it; with its arrival.
+    // Spans that only their time puts into their turn, as long as a prompt may come that takes them; with their arrival.
     movable: BTreeMap<(Timestamp, SpanId), (Timestamp, Span)>,
-    // How many there may be before those that are too old are let go of: twice as many as there were after the last time.
+    // Number of movable spans at which those that are too old are dropped: twice as many as were left the last time.
     #[serde(default)]
     room: usize,
 }
 
-/// What a span that was told by a record does to the turns of its session.
+/// What a span of a log record changes in the turns of its session.
 #[derive(Debug, Default)]
 struct Change {
-    /// It as it is to be taken.
+    /// The span, with its turn.
     span: Span,
-    /// Spans that were in another turn before, each with that one.
+    /// Spans that move to another turn, each with the turn that it leaves.
     moved: Vec<(TraceId, Span)>,
     /// Turns after which there is another prompt.
     followed: Vec<TraceId>,
-    /// Sessions that there was no room for, and spans.
+    /// Numbers of sessions and of spans that there was no room for.
     forgotten: (u64, u64),
 }
 
 impl Assemble {
-    /// Applies a span that was told by a record: it may be for the order of the session's prompts to tell its turn.
+    /// Applies a span of a log record; its turn may depend on the order of the session's prompts.
     pub(super) fn told(&mut self, span: Span, now: Timestamp) {
         let limits = Limits {
             now,
@@ -84,7 +85,7 @@ impl Assemble {
         self.counts.add_many("turns", "span_settled", spans);
     }
 
-    /// The next prompt of its session is there: a turn has not to be waited for any longer.
+    /// Notes that the session of a turn has a later prompt, so that the turn is not waited for any longer.
     fn is_followed(&mut self, turn: TraceKey, now: Timestamp) {
         let Some(held) = self.traces.get_mut(turn).filter(|held| !held.followed) else { return };
         held.followed = true;
@@ -93,13 +94,13 @@ impl Assemble {
     }
 }
 
-/// What bounds what is known.
+/// Bounds of what is known.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     now: Timestamp,
-    /// What came before is not moved any more.
+    /// Spans that came before this time are not moved.
     late: Timestamp,
-    /// Sessions that were not heard of since are forgotten.
+    /// Sessions that got no span since this time are forgotten.
     old: Timestamp,
     max_sessions: usize,
     max_spans: usize,
@@ -155,7 +156,7 @@ impl Turns {
         (sessions, spans)
     }
 
-    /// When the session was heard of that was quiet for longest, and whose it is.
+    /// When the session that was quiet for longest last got a span, and its tenant.
     fn quietest(&self) -> Option<(Timestamp, TenantHash)> {
         let first = |own: &OfTenant| own.quietest.first().map(|(heard, _)| *heard);
         self.tenants.iter().filter_map(|(tenant, own)| Some((first(own)?, *tenant))).min()
@@ -174,7 +175,7 @@ impl Turns {
 }
 
 impl OfTenant {
-    /// Notes that something came of a session; returns whether nothing had come of it before.
+    /// Notes that a session got a span; returns whether the session is new.
     fn hear(&mut self, key: u64, now: Timestamp) -> bool {
         let before = self.sessions.len();
         let session = self.sessions.entry(key).or_default();
@@ -192,7 +193,7 @@ impl OfTenant {
         Some(gone)
     }
 
-    /// Lets spans stay in their turns, those of the quietest sessions first, until there are at most so many; returns how many.
+    /// Leaves spans in their turns for good, those of the quietest sessions first, until at most so many can move; returns how many.
     fn settle(&mut self, at_most: usize) -> usize {
         let before = self.held;
         for (_, key) in &self.quietest {
@@ -208,7 +209,7 @@ impl OfTenant {
 }
 
 impl Session {
-    /// Lets go of what came before, now and then: all of it is looked at.
+    /// Drops movable spans that came before `late`; only now and then, as all of them are looked at.
     fn let_go(&mut self, late: Timestamp) {
         if self.movable.len() >= self.room {
             self.movable.retain(|_, (came, _)| *came >= late);
@@ -216,7 +217,7 @@ impl Session {
         }
     }
 
-    /// A prompt begins a turn, and ends the one before it; what came before `late` stays in that.
+    /// Begins the turn of a prompt, and ends the one before it; spans that came before `late` stay in that one.
     fn begin(&mut self, change: &mut Change, late: Timestamp) {
         let prompt = (change.span.start, change.span.trace_id);
         if !self.prompts.insert(prompt) {
@@ -243,14 +244,14 @@ impl Session {
         }
     }
 
-    /// The turn that was going on.
+    /// The turn that was going on at this time.
     fn turn_at(&self, time: Timestamp) -> Option<TraceId> {
         const LAST: TraceId = TraceId([u8::MAX; 16]);
         self.prompts.range(..=(time, LAST)).next_back().map(|(_, turn)| *turn)
     }
 }
 
-/// Puts a span into a turn, below its root if it was below that of another one.
+/// Puts a span into a turn, below its root if the span was below the root of another turn.
 fn hang(span: &mut Span, turn: TraceId) {
     if span.parent == Some(span.trace_id.prompt()) {
         span.parent = Some(turn.prompt());
@@ -258,7 +259,7 @@ fn hang(span: &mut Span, turn: TraceId) {
     span.trace_id = turn;
 }
 
-/// What stays of a span in a trace that it has left: it is no behaviour, and nothing holds against it.
+/// What stays of a span in a trace that it has left: no behaviour, and it replaces all others with its id.
 fn void(span: &Span, left: TraceId) -> Span {
     Span {
         trace_id: left,
@@ -273,5 +274,5 @@ fn void(span: &Span, left: TraceId) -> Span {
     }
 }
 
-/// Prompts of one session that are known: what is older than so many turns is of the first of them.
+/// Greatest number of prompts of one session that are known; the oldest are forgotten.
 const MAX_PROMPTS: usize = 256;

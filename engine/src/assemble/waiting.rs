@@ -1,4 +1,4 @@
-//! Reports whose trace has not come yet; where there is no room the oldest goes of the tenant that has the most of its share.
+//! Reports whose trace has not come yet; if there is no room, the tenant that has the most in proportion to its share loses its oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -6,7 +6,7 @@ use std::mem;
 use crate::span::{Report, Target, Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 
-/// Reports by when they give up and then in order of arrival.
+/// Reports by when they are dropped, and then in order of arrival.
 pub(super) type Reports = BTreeMap<(Timestamp, u64), Report>;
 
 /// Reports that wait.
@@ -14,13 +14,13 @@ pub(super) type Reports = BTreeMap<(Timestamp, u64), Report>;
 pub(super) struct Waiting {
     reports: Reports,
     by_trace: BTreeMap<TraceId, BTreeSet<(Timestamp, u64)>>,
-    // Invariant: the keys of all reports, none of them empty.
+    // Invariant: the keys of all reports; no tenant without any.
     by_tenant: BTreeMap<TenantHash, BTreeSet<(Timestamp, u64)>>,
     next: u64,
 }
 
 impl Waiting {
-    /// Those that an earlier process kept, and the number that the next one gets.
+    /// The waiting reports of a snapshot; the next report gets the number `next`.
     pub(super) fn restored(reports: Reports, next: u64) -> Self {
         let mut by_trace: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         let mut by_tenant: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
@@ -33,12 +33,12 @@ impl Waiting {
         Self { reports, by_trace, by_tenant, next }
     }
 
-    /// What is written down.
+    /// The reports for a snapshot, and the number that the next one gets.
     pub(super) fn saved(&self) -> (&Reports, u64) {
         (&self.reports, self.next)
     }
 
-    /// When the next one gives up.
+    /// When the next report is dropped.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.reports.first_key_value().map(|((due, _), _)| *due)
     }
@@ -64,7 +64,7 @@ impl Waiting {
         oldest.is_some_and(|key| self.remove(key).is_some())
     }
 
-    /// The reports for a trace that has come, in order of arrival: its tenant's, and those of who reports for all.
+    /// Takes the reports for a trace that has come, in order of arrival: those of its tenant, and those for all tenants.
     pub(super) fn take(&mut self, trace: TraceKey) -> Vec<Report> {
         let Some(keys) = self.by_trace.remove(&trace.id) else { return Vec::new() };
         let is_meant = |key: &(Timestamp, u64)| {
@@ -78,7 +78,7 @@ impl Waiting {
         meant.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Gives up those that are due; returns how many.
+    /// Drops the reports that are due; returns how many.
     pub(super) fn give_up(&mut self, now: Timestamp) -> u64 {
         let mut gone = 0;
         let first = |reports: &Reports| reports.first_key_value().map(|(key, _)| *key);
@@ -88,7 +88,7 @@ impl Waiting {
         gone
     }
 
-    /// Gives up all; returns how many.
+    /// Drops all reports; returns how many.
     pub(super) fn give_up_all(&mut self) -> u64 {
         self.by_trace.clear();
         self.by_tenant.clear();
@@ -116,7 +116,7 @@ impl Waiting {
     }
 }
 
-/// Whose report it is.
+/// The tenant of a report.
 fn whose(report: &Report) -> TenantHash {
     tenant_hash(report.tenant.as_deref())
 }

@@ -1,4 +1,4 @@
-//! What a trace is compared with: an earlier trace of the same query that somebody found good.
+//! Baselines that traces are compared with: an earlier trace of the same query that somebody found good.
 //!
 //! AgentCI keeps one in a JSON file: `{"schema_version": 1, "agent", "version", "query", "trace": {"spans": [{"tool_calls":
 //! [{"tool_name"}]}], "total_cost_usd"}}` (`baselines.py`). Version 2 holds whole conversations and is not read.
@@ -10,20 +10,20 @@ use serde_json::Value;
 pub struct Baseline {
     /// Names of its tool calls in order.
     pub tools: Vec<String>,
-    /// What it cost, in US dollars; 0 where AgentCI knew no price.
+    /// Its cost, in US dollars; 0 if AgentCI knew no price.
     pub cost_usd: f64,
 }
 
-/// Why a file holds no baseline.
+/// The reason why a file has no baseline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoBaseline {
-    /// It was written by a simulated conversation, or by something later.
+    /// The file is of a simulated conversation, or of a later version.
     #[error("its schema_version is not 1")]
     Version,
-    /// It does not say which query it is of.
+    /// The file does not name its query.
     #[error("it has no `query`")]
     Query,
-    /// It has no trace.
+    /// The file has no trace.
     #[error("it has no `trace` with `spans` and their `tool_calls`")]
     Trace,
 }
@@ -33,7 +33,7 @@ impl Baseline {
     ///
     /// # Errors
     ///
-    /// Fails if it is something else.
+    /// Fails if the file is something else.
     pub fn read(file: &Value) -> Result<(String, Self), NoBaseline> {
         if file.get("schema_version").is_some_and(|version| version.as_u64() != Some(1)) {
             return Err(NoBaseline::Version);
@@ -47,7 +47,7 @@ impl Baseline {
     }
 }
 
-/// The names in the order of the file, which is the order that AgentCI compares; `None` if a call has none.
+/// The names of the tool calls in the order of the file, which is the order that AgentCI compares; `None` if a call has no name.
 fn tool_names(spans: &Value) -> Option<Vec<String>> {
     let mut names = Vec::new();
     for span in spans.as_array()? {

@@ -1,4 +1,4 @@
-//! Texts and numbers of a file that must be within bounds; what is not is an error where it is written.
+//! Texts and numbers of a file that must be within bounds; one that is not is an error with its place.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};

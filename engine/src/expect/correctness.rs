@@ -1,4 +1,4 @@
-//! Layer 1: what the answer says. Any check that fails is a failure.
+//! Layer 1: the answer. Any check that fails is a failure.
 //!
 //! In this order; all checks of texts are made even after one has failed, and every missing or forbidden term is its own
 //! failure:
@@ -15,11 +15,11 @@
 //! hallucination_check       only if nothing has failed
 //! ```
 //!
-//! With `refutes_premise` there are judges alone: a rubric of its own, `llm_judge`, `safety_check`.
+//! With `refutes_premise` only judges are asked: about a rubric of its own, `llm_judge` and `safety_check`.
 //!
 //! Source: AgentCI v2, metrics reference, "Layer 1: Correctness"; `engine/correctness.py`. A judge that could not be
-//! asked fails its check, as there. A rubric that nobody has judged is no failure and does not pass: the layer is then
-//! a warning at best. So it is with an answer that is not known, which AgentCI takes for an empty one.
+//! asked fails its check, as there. A rubric that nobody has judged neither fails nor passes: the layer is then
+//! a warning at best. The same holds for an unknown answer, which AgentCI treats as an empty one.
 
 use serde_json::json;
 
@@ -27,18 +27,18 @@ use super::judge::{self, Judgement, Judgements, Verdict};
 use super::result::{Findings, LayerResult};
 use super::spec::{CorrectnessSpec, Rubric};
 
-/// The rule that `refutes_premise` stands for.
+/// The rule that `refutes_premise` asks a judge about.
 pub const REFUTES_PREMISE: &str = "The question rests on something that is false. The answer must say what is false \
     about it and what is true instead. To evade the question, or to refuse it without setting the premise right, is \
     not enough.";
 
-/// From which share of the full score on that rule is kept.
+/// The least share of the full score that passes this rule.
 const REFUTES_PREMISE_THRESHOLD: f64 = 0.8;
 
-/// A rule with its threshold and where it stands.
+/// A rule for a judge: the name of its check, its text and its threshold.
 type Asked<'s> = (&'static str, &'s str, f64);
 
-/// Holds an answer against what it must say.
+/// Checks an answer against a specification.
 pub fn evaluate(
     spec: &CorrectnessSpec,
     answer: Option<&str>,
@@ -53,7 +53,7 @@ pub fn evaluate(
     }
     let mut asked: Vec<&str> = Vec::new();
     for stage in stages(spec) {
-        // One judge less to pay for, once it is known to fail or cannot be known.
+        // Once the layer is known to fail, or cannot be decided, no further judge is paid for.
         if found.any_problem() || found.unchecked() > 0 {
             break;
         }
@@ -71,7 +71,7 @@ pub(super) fn rules(spec: &CorrectnessSpec) -> impl Iterator<Item = &str> {
     stages(spec).into_iter().flatten().map(|(_, rule, _)| rule)
 }
 
-/// A rule against its judgement, if there is one.
+/// Checks a rule by its judgement, if there is one.
 pub(super) fn judged(
     found: &mut Findings,
     what: &str,
@@ -91,7 +91,7 @@ pub(super) fn judged(
         return found.cannot(&format!("{what}: nobody has judged: {rule}"));
     };
     let verdicts = judgement.map(Judgement::verdicts).unwrap_or_default();
-    // Where it is known who said it; AgentCI's own details do not tell.
+    // Only verdicts whose judge is known; AgentCI's own details do not have the judge.
     for verdict in verdicts.iter().filter(|verdict| verdict.judge.is_some()) {
         let Verdict { score, label, rationale, judge } = verdict;
         found.judged(json!({
@@ -106,7 +106,7 @@ pub(super) fn judged(
     );
 }
 
-/// What is judged together; a stage is reached only if all before it have passed.
+/// The rules in stages that are judged together; a stage is reached only if all before it have passed.
 fn stages(spec: &CorrectnessSpec) -> Vec<Vec<Asked<'_>>> {
     let judges = asked("llm_judge", spec.llm_judge.iter().flatten());
     let safety = asked("safety_check", &spec.safety_check);
@@ -132,7 +132,7 @@ fn asks_for_text(spec: &CorrectnessSpec) -> bool {
         || spec.json_schema.is_some()
 }
 
-/// The checks that need no judge. An empty list asks nothing.
+/// Makes the checks that need no judge. An empty list asks for nothing.
 fn texts(found: &mut Findings, spec: &CorrectnessSpec, answer: &str) {
     let lower = answer.to_lowercase();
     let has = |term: &str| lower.contains(&term.to_lowercase());
@@ -168,7 +168,7 @@ fn texts(found: &mut Findings, spec: &CorrectnessSpec, answer: &str) {
     shape(found, spec, answer);
 }
 
-/// The checks of the answer as a whole.
+/// Makes the checks of the answer as a whole.
 fn shape(found: &mut Findings, spec: &CorrectnessSpec, answer: &str) {
     if let Some(expected) = &spec.exact_match {
         let holds = strip(answer) == strip(expected);
@@ -215,7 +215,7 @@ fn detail(
     }
 }
 
-/// Without space around it, as Python's `strip` has it: four control characters are space there, too.
+/// A text without the space around it, as by Python's `strip`, which also counts four control characters as space.
 fn strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
 }

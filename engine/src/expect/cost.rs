@@ -1,4 +1,4 @@
-//! Layer 3: what the trace cost, against limits and a baseline. What is exceeded is a warning, never a failure.
+//! Layer 3: the cost of the trace, against limits and a baseline. An exceeded limit is a warning, never a failure.
 //!
 //! ```text
 //! max_cost_multiplier    actual cost / baseline cost <= multiplier; without a baseline cost over 0 not checked
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Source: AgentCI v2, metrics reference, "Layer 3: Cost"; `engine/cost.py`. There a model without a price costs
-//! nothing; here what is not known is not checked.
+//! nothing; here an unknown value is not checked.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use super::observed::Observed;
 use super::result::{Findings, LayerResult, LayerStatus, rounded};
 use super::spec::CostSpec;
 
-/// Holds a trace against its limits.
+/// Checks a trace against its limits.
 pub fn evaluate(spec: &CostSpec, observed: &Observed, baseline: Option<&Baseline>) -> LayerResult {
     let mut found = Findings::default();
     if let (Some(most), Some(baseline)) = (spec.max_cost_multiplier, baseline) {

@@ -1,4 +1,4 @@
-//! What a judge's verdict means; no model is called here.
+//! The meaning of a judge's verdict; no model is called here.
 //!
 //! ```text
 //! mapped threshold = clamp(trunc(threshold * 5 + 0.5), 1, 5)
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Source: AgentCI v2, metrics reference, "LLM Judge Score Mapping"; `engine/judge.py`, by which a label `pass` is enough
-//! (the page has the score alone). Of labels that are equally frequent, which AgentCI leaves open, the worst counts.
+//! (on the page the score alone counts). Of equally frequent labels, for which AgentCI has no rule, the worst counts.
 
 use std::collections::BTreeMap;
 
@@ -21,48 +21,48 @@ use crate::math::Quanta;
 /// The greatest score.
 const MAX_SCORE: i64 = 5;
 
-/// From this score on, a verdict without a label passes.
+/// The least score with which a verdict without a label passes.
 const PASSING_SCORE: i64 = 3;
 
-/// A judge's word. The order is from the worst.
+/// The label of a verdict. The order is from the worst to the best.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Label {
     /// The rule is broken.
     Fail,
-    /// Neither.
+    /// The rule is neither kept nor broken.
     Borderline,
     /// The rule is kept.
     Pass,
 }
 
-/// What a judge said of a text under a rule.
+/// A judge's verdict on a text under a rule.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Verdict {
-    /// From 1 to 5; others are taken as they are.
+    /// The score, from 1 to 5; others are taken as they are.
     pub score: i64,
-    /// The word for it.
+    /// The label.
     pub label: Label,
-    /// Why; `None` if it could not be read.
+    /// The judge's reason; `None` if it could not be read.
     pub rationale: Option<String>,
-    /// Who said so: our judge, its model and version of the prompts; `None` if it is not known.
+    /// The judge: our judge, its model and version of the prompts; `None` if it is not known.
     #[serde(default)]
     pub judge: Option<String>,
 }
 
-/// What became of a rule that was to be judged.
+/// The result for a rule that was to be judged.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Judgement {
     /// One judge's verdict.
     Single(Verdict),
-    /// Verdicts of several.
+    /// The verdicts of several judges.
     Ensemble(Vec<Verdict>),
-    /// The judge could not be asked, and why: that fails the check.
+    /// The reason why the judge could not be asked, which fails the check.
     Failed(String),
 }
 
 impl Judgement {
-    /// What was said.
+    /// The verdicts.
     pub fn verdicts(&self) -> &[Verdict] {
         match self {
             Self::Single(verdict) => std::slice::from_ref(verdict),
@@ -72,22 +72,22 @@ impl Judgement {
     }
 }
 
-/// Judgements by the text of the rule, and of texts other than the answer by [`key`]; what is not in here has not been judged.
+/// Judgements by the text of the rule, and, for texts other than the answer, by [`key`]; rules that are not in here have not been judged.
 pub type Judgements = BTreeMap<String, Judgement>;
 
-/// A judgement against a threshold.
+/// The outcome of a judgement for a threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Whether the rule is kept.
     pub passed: bool,
-    /// The score; of several judges the mean, rounded to two decimals.
+    /// The score; for several judges their mean, rounded to two decimals.
     pub score: f64,
-    /// The label; of several judges the most frequent.
+    /// The label; for several judges the most frequent one.
     pub label: Label,
 }
 
 impl Label {
-    /// As verdicts have it.
+    /// The label as verdicts spell it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fail => "fail",
@@ -97,12 +97,12 @@ impl Label {
     }
 }
 
-/// A score as a share of the greatest, as thresholds are, in `[0,1]`.
+/// A score as a share of the greatest score, as thresholds are, in `[0,1]`.
 pub fn share(score: i64) -> Quanta {
     Quanta(score.clamp(0, MAX_SCORE) * (Quanta::ONE / MAX_SCORE))
 }
 
-/// What the judgement of a text goes by that is not the answer. Equal texts are judged once.
+/// The key of the judgement of a text that is not the answer. Equal texts are judged once.
 pub fn key(rule: &str, text: &str) -> String {
     format!("{rule} [{:016x}]", xxh3_64(text.as_bytes()))
 }
@@ -118,19 +118,19 @@ pub fn score_threshold(threshold: f64) -> i64 {
     score
 }
 
-/// One judge's verdict against a threshold.
+/// The outcome of one judge's verdict for a threshold.
 pub fn single(verdict: &Verdict, threshold: f64) -> Outcome {
     let passed = verdict.score >= score_threshold(threshold) || verdict.label == Label::Pass;
     Outcome { passed, score: verdict.score as f64, label: verdict.label }
 }
 
-/// The verdicts of several judges against a threshold; `None` without any.
+/// The outcome of several judges' verdicts for a threshold; `None` without a verdict.
 pub fn ensemble(verdicts: &[Verdict], threshold: f64) -> Option<Outcome> {
     let mut votes: BTreeMap<Label, usize> = BTreeMap::new();
     for verdict in verdicts {
         *votes.entry(verdict.label).or_default() += 1;
     }
-    // Of the greatest the first, which is the worst.
+    // Of equally frequent labels this is the worst, which is the last in reverse order.
     let (label, _) = votes.into_iter().rev().max_by_key(|(_, count)| *count)?;
     let sum: i128 = verdicts.iter().map(|verdict| i128::from(verdict.score)).sum();
     let count = verdicts.len() as i128;
@@ -139,24 +139,23 @@ pub fn ensemble(verdicts: &[Verdict], threshold: f64) -> Option<Outcome> {
     Some(Outcome { passed: label != Label::Fail && high, score, label })
 }
 
-/// Reads a judge's answer as AgentCI does, to which an answer without a score is the worst verdict.
+/// Reads a judge's answer as AgentCI does: an answer without a score is the worst verdict.
 pub fn parse(answer: &str) -> Verdict {
     read(answer).unwrap_or(Verdict { score: 1, label: Label::Fail, rationale: None, judge: None })
 }
 
-/// Reads a judge's answer: fenced JSON, JSON, the first object with a score in it, else the score by itself; `None` without
-/// one.
+/// Reads a judge's answer: fenced JSON, JSON, the first object with a score, else the score alone; `None` without a score.
 pub fn read(answer: &str) -> Option<Verdict> {
     let text = fenced(answer).unwrap_or(answer).trim();
     whole(text).or_else(|| whole(scored_object(text)?)).or_else(|| pieces(text))
 }
 
-/// Whether a score is one of those that there are.
+/// Whether a score is in the range of scores.
 pub fn is_in_range(score: i64) -> bool {
     (1..=MAX_SCORE).contains(&score)
 }
 
-/// The object in the first fence that holds one, up to the first closing brace before a fence.
+/// The object in the first fence that contains one, up to the first closing brace before a fence.
 fn fenced(text: &str) -> Option<&str> {
     text.match_indices("```").find_map(|(at, fence)| {
         let body = &text[at + fence.len()..];
@@ -167,7 +166,7 @@ fn fenced(text: &str) -> Option<&str> {
     })
 }
 
-/// A whole verdict: all three keys, of the right kind; numbers may stand in quotes.
+/// Reads a whole verdict: all three keys, of the right kind; numbers may be in quotes.
 fn whole(text: &str) -> Option<Verdict> {
     let object: Map<String, Value> = serde_json::from_str(text).ok()?;
     let score = match object.get("score")? {
@@ -190,7 +189,7 @@ fn integral(value: f64) -> Option<i64> {
     (value.fract().abs() < f64::MIN_POSITIVE && value.abs() < 9e15).then_some(value as i64)
 }
 
-/// The first pair of braces without braces between, and with `"score"`.
+/// The first pair of braces that has `"score"` and no braces between.
 fn scored_object(text: &str) -> Option<&str> {
     text.match_indices('{').find_map(|(at, _)| {
         let rest = &text[at + 1..];
@@ -201,7 +200,7 @@ fn scored_object(text: &str) -> Option<&str> {
     })
 }
 
-/// What can be read of an answer that was cut off or is not JSON.
+/// Reads what can be read of an answer that was cut off or is not JSON.
 fn pieces(text: &str) -> Option<Verdict> {
     let digit = |value: &str| value.chars().next()?.to_digit(10).map(i64::from);
     let score = values(text, "\"score\"").find_map(digit)?;
@@ -217,7 +216,7 @@ fn pieces(text: &str) -> Option<Verdict> {
     Some(Verdict { score, label: label.unwrap_or(inferred), rationale: None, judge: None })
 }
 
-/// What stands after each `key :`.
+/// The texts after each `key :`.
 fn values<'a>(text: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     text.match_indices(key).filter_map(move |(at, _)| {
         let rest = text[at + key.len()..].trim_start().strip_prefix(':')?;

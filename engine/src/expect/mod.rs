@@ -1,4 +1,4 @@
-//! Expectations: what somebody wrote down that a trace must look like, in three layers and a half.
+//! Expectations: what people wrote down about how a trace must look, in three layers and a half.
 //!
 //! ```text
 //! correctness   the answer                 a failure stops a build
@@ -7,8 +7,8 @@
 //! cost          tokens, calls, dollars     a warning
 //! ```
 //!
-//! Source: AgentCI v2, metrics reference, and the package's own code where the page is silent. One layer, one file; the
-//! model of the file that people write is `spec`, what is looked at is `observed`.
+//! Source: AgentCI v2, metrics reference, and the package's own code where the page is silent. One layer, one file; `spec` is the
+//! model of the file that people write, `observed` what expectations look at.
 
 pub mod baseline;
 mod checked;
@@ -37,7 +37,7 @@ pub use spec::{Query, Spec};
 pub use suite::Suite;
 pub use yaml::SpecError;
 
-/// Holds a trace against one query's expectations.
+/// Checks a trace against one query's expectations.
 pub fn evaluate(
     query: &Query,
     observed: &Observed,

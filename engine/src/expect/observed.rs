@@ -1,4 +1,4 @@
-//! What expectations look at: one trace, without attribute names and without the rest of the engine.
+//! The observations that expectations look at: one trace, independent of attribute names and of the rest of the engine.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,24 +7,24 @@ use serde_json::{Map, Value};
 
 use super::span_spec::SpanKind;
 
-/// What is known of a trace; what is not is `None`.
+/// The observations of a trace; `None` stands for what is not known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// The agent's final text; empty if it is known to have said nothing.
     pub answer: Option<String>,
     /// Tool calls in order of start.
     pub tools: Vec<ObservedTool>,
-    /// Who the work was handed to; `None`: not on the wire.
+    /// The agents that work was handed to; `None`: not on the wire.
     pub handoffs: Option<Handoffs>,
-    /// Model calls; neither agents nor embeddings.
+    /// Number of model calls, without calls of agents and embeddings.
     pub llm_calls: u64,
     /// Tokens read and written.
     pub total_tokens: Option<u64>,
-    /// What the model calls cost.
+    /// Cost of the model calls.
     pub cost_usd: Option<f64>,
-    /// From the first start to the last end.
+    /// Time from the first start to the last end.
     pub duration_ms: Option<f64>,
-    /// Documents found, by id.
+    /// Ids of the documents that were retrieved.
     pub retrieved: Vec<String>,
     /// Spans other than tool calls; `None`: not held.
     pub spans: Option<Vec<ObservedSpan>>,
@@ -33,11 +33,11 @@ pub struct Observed {
 /// One tool call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedTool {
-    /// The tool; `None` if unknown. Two unknown ones are never the same.
+    /// The tool's name; `None` if unknown. Two unknown tools are never the same.
     pub name: Option<String>,
-    /// What it was called with.
+    /// Its arguments.
     pub arguments: Option<Value>,
-    /// What it gave back.
+    /// Its result.
     pub result: Option<Value>,
     /// Whether it failed.
     pub error: Option<bool>,
@@ -55,16 +55,16 @@ pub struct Handoffs {
 /// A span that assertions select by kind and name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedSpan {
-    /// What it is about.
+    /// Its kind.
     pub kind: SpanKind,
     /// Its name.
     pub name: String,
-    /// Of `input_data`, `output_data`, `attributes`, `metadata` what is known.
+    /// Those of `input_data`, `output_data`, `attributes` and `metadata` that are known.
     pub fields: Map<String, Value>,
 }
 
 impl Observed {
-    /// The names of the tools in order of call. One that is unknown gets a name of its own.
+    /// The names of the tools in order of call. An unknown tool gets a name of its own.
     pub fn tool_names(&self) -> Vec<Cow<'_, str>> {
         let names = self.tools.iter().map(|tool| tool.name.as_deref());
         let own = |at: usize| Cow::Owned(format!("(unknown, call {})", at + 1));

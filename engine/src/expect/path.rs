@@ -1,5 +1,5 @@
-//! Layer 2: which tools were called, how often and in which order. What is exceeded is a warning; a forbidden tool alone
-//! is a failure.
+//! Layer 2: which tools were called, how often and in which order. Only a forbidden tool is a failure; everything else is a
+//! warning.
 //!
 //! In this order:
 //!
@@ -15,8 +15,8 @@
 //! expected_handoff, expected_handoffs_available, max_handoff_count
 //! ```
 //!
-//! What compares with a baseline is not checked without one, and says so. The details hold `tool_recall`, `tool_precision` and `tool_f1`
-//! where tools are expected, `sequence_similarity` (LCS) and `edit_similarity` where there is a baseline; no rule gates the F1
+//! A check against a baseline is not made without one, and a note says so. The details have `tool_recall`, `tool_precision` and `tool_f1`
+//! if tools are expected, `sequence_similarity` (LCS) and `edit_similarity` if there is a baseline; no rule gates the F1
 //! or the edit similarity.
 //!
 //! Source: AgentCI v2, metrics reference, "Layer 2: Path"; `engine/path.py`.
@@ -32,10 +32,10 @@ use super::sets::{f1, precision, recall};
 use super::spec::{MatchMode, PathSpec};
 use crate::math::sequence::{adjacent_repeats, edit_similarity, lcs_similarity};
 
-/// The least recall where none is given.
+/// The least recall if none is given.
 const MIN_RECALL: f64 = 1.0;
 
-/// Holds the tools of a trace against what is expected of them.
+/// Checks the tools of a trace against what is expected of them.
 pub fn evaluate(spec: &PathSpec, observed: &Observed, baseline: Option<&Baseline>) -> LayerResult {
     let names = observed.tool_names();
     let used: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
@@ -65,7 +65,7 @@ pub fn evaluate(spec: &PathSpec, observed: &Observed, baseline: Option<&Baseline
 }
 
 impl MatchMode {
-    /// Whether the tools that were used fit those of a reference. All but `Strict` compare sets.
+    /// Whether the tools that were used fit those of a reference. All modes but `Strict` compare sets.
     pub fn holds(self, used: &[&str], reference: &[&str]) -> bool {
         let (used_set, reference_set) = (set(used), set(reference));
         match self {
@@ -77,7 +77,7 @@ impl MatchMode {
     }
 }
 
-/// Returns whether a forbidden tool was used.
+/// Checks for forbidden tools; returns whether one was used.
 fn forbidden(found: &mut Findings, spec: &PathSpec, used: &[&str]) -> bool {
     let forbidden = spec.forbidden_tools.as_deref().unwrap_or_default();
     if forbidden.is_empty() {
@@ -125,7 +125,7 @@ fn expected(found: &mut Findings, spec: &PathSpec, used: &[&str]) {
     }
 }
 
-/// How alike the calls and those of the baseline are, in their order.
+/// Checks the similarity of the sequence of calls to that of the baseline.
 fn similar(found: &mut Findings, least: Option<f64>, used: &[&str], reference: Option<&[&str]>) {
     let Some(reference) = reference else {
         if least.is_some() {

@@ -1,13 +1,13 @@
 //! Regular expressions as Python's `re.search` reads them, for `regex_match` and assertions on spans.
 //!
-//! Where the two languages differ, the pattern is rewritten: `$` outside multi-line mode is the end or a newline before
-//! it, `\Z` the very end, `\<` and `\>` are themselves, and `[`, `&&`, `--` and `~~` inside a class are characters.
+//! Where Python's syntax differs from that of the engines, the pattern is rewritten: `$` outside multi-line mode is the end or a newline
+//! before it, `\Z` the very end, `\<` and `\>` are themselves, and `[`, `&&`, `--` and `~~` inside a class are characters.
 //!
-//! Patterns without look-around and back-references, which are most, are searched for in a time that grows with the text.
+//! Patterns without look-around and back-references, which most are, take a time that is linear in the text.
 
 use serde::Deserialize;
 
-/// How often a search may go back before it gives up.
+/// Number of backtracks after which a search gives up.
 const MAX_BACKTRACKS: usize = 1_000_000;
 
 /// A pattern that can be searched for.
@@ -18,19 +18,19 @@ pub struct Pattern {
     engine: Engine,
 }
 
-/// What searches.
+/// The engine that searches for a pattern.
 #[derive(Clone, Debug)]
 enum Engine {
     Linear(regex::Regex),
     Backtracking(fancy_regex::Regex),
 }
 
-/// A search that went back too often: nobody knows whether the pattern is in the text.
+/// A search that backtracked too often, so that it is not known whether the pattern is in the text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the pattern needs too many steps for this text")]
 pub struct GaveUp;
 
-/// What is no pattern.
+/// The error of a text that is no pattern.
 #[derive(Debug, thiserror::Error)]
 #[error("this is no regular expression: {0}")]
 pub struct NoPattern(Box<fancy_regex::Error>);
@@ -40,7 +40,7 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// Fails if it is none.
+    /// Fails if the text is no pattern.
     pub fn new(source: &str) -> Result<Self, NoPattern> {
         let rewritten = rewritten(source);
         let engine = match regex::Regex::new(&rewritten) {
@@ -54,16 +54,16 @@ impl Pattern {
         Ok(Self { source: source.to_owned(), engine })
     }
 
-    /// As it was written.
+    /// The pattern as it was written.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether it is anywhere in the text.
+    /// Whether the pattern is anywhere in the text.
     ///
     /// # Errors
     ///
-    /// Fails if finding out takes too many steps.
+    /// Fails if the search takes too many steps.
     pub fn search(&self, text: &str) -> Result<bool, GaveUp> {
         match &self.engine {
             Engine::Linear(regex) => Ok(regex.is_match(text)),
@@ -80,7 +80,7 @@ impl TryFrom<String> for Pattern {
     }
 }
 
-/// Where the rewriting stands.
+/// The place in a pattern that the rewriting has got to.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Place {
     Outside,
@@ -143,8 +143,8 @@ fn rewritten(source: &str) -> String {
     text
 }
 
-/// Whether the linear engine would take it for something else: quantifiers that give nothing back for repeated ones, and space in a
-/// class of a verbose pattern for nothing.
+/// Whether the linear engine would read a pattern differently: possessive quantifiers as repeated ones, and space in a class of a
+/// verbose pattern as nothing.
 fn is_read_otherwise(source: &str) -> bool {
     has_flag(source, 'x') || ["*+", "++", "?+", "}+"].iter().any(|form| source.contains(form))
 }

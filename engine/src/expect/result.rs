@@ -1,9 +1,9 @@
-//! What came out of a query's expectations, layer by layer.
+//! Results of a query's expectations, layer by layer.
 //!
-//! Source: AgentCI v2, `engine/results.py`. A query fails hard if its correctness failed or its path did, and the path
-//! fails by a forbidden tool alone; all else that is exceeded is a warning.
+//! Source: AgentCI v2, `engine/results.py`. A query fails hard if its correctness or its path failed, and the path
+//! fails only by a forbidden tool; every other problem is a warning.
 //!
-//! Where AgentCI takes what it does not know for zero or for empty, a check that cannot be made is not made here; the
+//! AgentCI treats unknown values as zero or empty. Here a check that needs an unknown value is not made; the
 //! notes say so, and a layer of which no check could be made is skipped.
 
 use std::collections::BTreeMap;
@@ -11,40 +11,40 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-/// How a layer ended. The order is by severity.
+/// The status of a layer. The order is by severity.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayerStatus {
-    /// Nothing was asked, or nothing of it could be checked.
+    /// Nothing was asked, or nothing could be checked.
     Skip,
     /// All that could be checked holds.
     Pass,
     /// A limit was exceeded.
     Warn,
-    /// What must be is not, or what must not be is.
+    /// Something required is missing, or something forbidden is there.
     Fail,
 }
 
-/// Numbers of a layer by the document's names; shares are rounded to three decimals, what gates compare is not.
+/// Numbers of a layer by the source's names; shares are rounded to three decimals, but checks compare the unrounded ones.
 pub type Details = BTreeMap<&'static str, Value>;
 
-/// The detail that has what judges said: a list with the check, the rule, the score, the label, who said so and why.
+/// The name of the detail with the verdicts of judges: a list with the check, the rule, the score, the label, the judge and the reason.
 const JUDGED: &str = "judged";
 
-/// One layer.
+/// The result of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerResult {
-    /// How it ended.
+    /// Its status.
     pub status: LayerStatus,
     /// What is wrong, one sentence each, in the order of the checks.
     pub problems: Vec<String>,
     /// What holds and what could not be checked, in the order of the checks.
     pub notes: Vec<String>,
-    /// The numbers behind it.
+    /// The numbers behind the status.
     pub details: Details,
 }
 
-/// All layers of one query over one trace.
+/// The results of all layers of one query for one trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueryResult {
     /// Layer 1: the answer, and assertions on spans.
@@ -68,12 +68,12 @@ pub(super) struct Findings {
 }
 
 impl LayerResult {
-    /// A layer of which nothing was asked.
+    /// The result of a layer of which nothing was asked.
     pub fn skipped() -> Self {
         Findings::default().end(LayerStatus::Skip, LayerStatus::Skip)
     }
 
-    /// Both as one layer: the worse status, and all that was said.
+    /// Both results as one: the worse status, and all problems, notes and details.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.status = self.status.max(other.status);
@@ -98,13 +98,13 @@ impl QueryResult {
 }
 
 impl Findings {
-    /// One check that was made, and what to say of it if it holds and if it does not.
+    /// Adds a check that was made: with the note if it holds, with the problem if it does not.
     pub(super) fn check(&mut self, holds: bool, note: String, problem: String) {
         self.checked += 1;
         if holds { self.notes.push(note) } else { self.problems.push(problem) }
     }
 
-    /// A value against the most that it may be; `None`: it is not known.
+    /// Checks a value against its greatest allowed value; `None`: it is not known.
     pub(super) fn at_most<T: Copy + PartialOrd + std::fmt::Display>(
         &mut self,
         what: &str,
@@ -119,7 +119,7 @@ impl Findings {
         );
     }
 
-    /// A share against the least that it may be, which is not rounded.
+    /// Checks an unrounded share against its least allowed value.
     pub(super) fn at_least(&mut self, what: &str, value: f64, least: f64) {
         self.check(
             value >= least,
@@ -128,7 +128,7 @@ impl Findings {
         );
     }
 
-    /// Adds what a judge said.
+    /// Adds a judge's verdict.
     pub(super) fn judged(&mut self, verdict: Value) {
         let verdicts = self.details.entry(JUDGED).or_insert_with(|| Value::Array(Vec::new()));
         if let Value::Array(verdicts) = verdicts {
@@ -136,12 +136,12 @@ impl Findings {
         }
     }
 
-    /// Says something that decides nothing.
+    /// Adds a note that does not affect the status.
     pub(super) fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
-    /// A check that cannot be made, and why.
+    /// Adds a check that cannot be made, with the reason.
     pub(super) fn cannot(&mut self, why: &str) {
         self.unchecked += 1;
         self.notes.push(format!("not checked: {why}"));
@@ -151,18 +151,18 @@ impl Findings {
         !self.problems.is_empty()
     }
 
-    /// How many checks could not be made.
+    /// The number of checks that could not be made.
     pub(super) fn unchecked(&self) -> usize {
         self.unchecked
     }
 
-    /// The layer, with the status that a problem gives it.
+    /// The result of the layer; `on_problem` is its status if there is a problem.
     pub(super) fn result(self, on_problem: LayerStatus) -> LayerResult {
         let blind = self.checked == 0 && self.unchecked > 0;
         self.end(on_problem, if blind { LayerStatus::Skip } else { LayerStatus::Pass })
     }
 
-    /// The layer where a problem is a failure: then what could not be checked is not right yet, and a warning.
+    /// The result of a layer in which a problem is a failure, and which is a warning rather than passed if a check could not be made.
     pub(super) fn hard_result(self) -> LayerResult {
         let unsure = self.unchecked > 0;
         let result = self.result(LayerStatus::Fail);
@@ -180,6 +180,6 @@ impl Findings {
 
 /// A number with so many decimals, correctly rounded from the float, as Python's `round` does.
 pub(super) fn rounded(value: f64, decimals: usize) -> f64 {
-    // Digits that were just printed parse back.
+    // Digits that were just printed can be parsed.
     format!("{value:.decimals$}").parse().unwrap_or(value)
 }

@@ -1,4 +1,4 @@
-//! Layer 2.5: what a retriever gave back. What is exceeded is a warning; what cannot be read is not guessed.
+//! Layer 2.5: the results of a retriever. A problem is a warning; results that cannot be read are not checked.
 //!
 //! ```text
 //! forbid_empty        not: everything it gave back was empty, and the answer says something and does not refuse
@@ -7,9 +7,9 @@
 //! facts_in_context    which expected terms of the answer are in there; decides nothing
 //! ```
 //!
-//! Empty is null, `[]`, space, or one of `empty_markers`. A result is what the tool's call gave back; a text that is the
-//! JSON of a list or object is read as that. Where calls carry no results, the documents that the trace names count, as
-//! one list of ids; AgentCI has no such thing.
+//! Empty is null, `[]`, space, or one of `empty_markers`. A result is that of a call of the tool; a text that is the
+//! JSON of a list or object is read as that. If calls have no results, the documents that the trace names count as
+//! one list of ids; AgentCI has no such rule.
 //!
 //! Source: AgentCI v2, `engine/retrieval.py`; not in the metrics reference.
 
@@ -19,7 +19,7 @@ use super::observed::{Observed, ObservedTool};
 use super::result::{Findings, LayerResult, LayerStatus};
 use super::spec::{CorrectnessSpec, ResultFormat, RetrievalSpec};
 
-/// Texts by which an answer says that it does not know, where the file has none of its own.
+/// Texts by which an answer says that it does not know, if the file has none of its own.
 const REFUSALS: [&str; 15] = [
     "can't answer",
     "can't find",
@@ -38,14 +38,14 @@ const REFUSALS: [&str; 15] = [
     "unable to find",
 ];
 
-/// What a retriever gave back.
+/// The results of a retriever.
 struct Results {
     values: Vec<Value>,
-    /// They are ids, not texts.
+    /// Whether they are ids, not texts.
     ids: bool,
 }
 
-/// Holds what was retrieved against what is expected of it.
+/// Checks what was retrieved against what is expected of it.
 pub fn evaluate(
     spec: &RetrievalSpec,
     correctness: Option<&CorrectnessSpec>,
@@ -65,11 +65,11 @@ pub fn evaluate(
     found.result(LayerStatus::Warn)
 }
 
-/// The results that can be read, or why they cannot.
+/// The results, or the reason why they cannot be read.
 fn read(spec: &RetrievalSpec, observed: &Observed) -> Result<Results, String> {
     let held = |tool: &&ObservedTool| tool.result.as_ref().is_some_and(|result| !result.is_null());
     let calls = || observed.tools.iter().filter(|tool| tool.name.as_ref() == Some(&spec.tool));
-    // Where some call carries a result, none of the retriever's is one: it found nothing.
+    // If any call has a result, results are on the wire: a call of the retriever without one found nothing.
     let captured = observed.tools.iter().any(|tool| held(&tool));
     if calls().next().is_some() && captured {
         let result = |tool: &ObservedTool| {
@@ -88,7 +88,7 @@ fn read(spec: &RetrievalSpec, observed: &Observed) -> Result<Results, String> {
     })
 }
 
-/// A result as the format has it; `None` if it is something else.
+/// A result in the expected format; `None` if it is not of that format.
 fn as_read(value: Value, format: Option<ResultFormat>) -> Option<Value> {
     let parsed: Option<Value> = value.as_str().and_then(|text| serde_json::from_str(text).ok());
     let structure = |value: &Value| value.is_array() || value.is_object();

@@ -1,20 +1,20 @@
-//! JSON schemas for answers: the draft that `$schema` names, else 2020-12. Nothing is fetched, and `format` decides
-//! nothing, as in Python's `jsonschema.validate`. A build without the feature `json-schema` takes no schema.
+//! JSON schemas for answers: of the draft that `$schema` names, else 2020-12. Nothing is fetched, and `format` is not
+//! checked, as in Python's `jsonschema.validate`. A build without the feature `json-schema` takes no schema.
 
 #[cfg(feature = "json-schema")]
 use jsonschema::Validator;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A schema that answers can be held against.
+/// A schema that answers can be checked against.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct Schema(Validator);
 
-/// What is no schema.
+/// The error of something that is no schema.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoSchema {
-    /// It cannot be read as one.
+    /// It cannot be read as a schema.
     #[error("this is no JSON schema: {0}")]
     Invalid(String),
     /// Schemas are left out of this build.
@@ -23,7 +23,7 @@ pub enum NoSchema {
 }
 
 impl Schema {
-    /// Holds a text against the schema; the whole of it must be JSON.
+    /// Checks a text against the schema; the whole text must be JSON.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl Schema {
     fn held(&self, value: &Value) -> Result<(), String> {
         self.0.validate(value).map_err(|error| {
             let place = error.instance_path().to_string();
-            // Not what the answer says, which is nobody's to keep.
+            // Without the answer's own text, which may not be kept.
             let error = error.masked();
             if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
         })
@@ -50,7 +50,7 @@ impl Schema {
     }
 }
 
-/// What stands for a validator where there is none.
+/// The type in place of the validator in a build without one.
 #[cfg(not(feature = "json-schema"))]
 #[derive(Clone, Debug)]
 enum Validator {}

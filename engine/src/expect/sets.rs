@@ -1,4 +1,4 @@
-//! Tools that were expected (E) against tools that were used (U), as sets: repeats vanish.
+//! Expected tools (E) against used tools (U), as sets, in which repeats count once.
 //!
 //! ```text
 //! recall    = |E n U| / |E|                          1 if nothing is expected
@@ -11,12 +11,12 @@
 
 use std::collections::BTreeSet;
 
-/// Which fraction of the expected tools was used, in `[0,1]`.
+/// The fraction of the expected tools that was used, in `[0,1]`.
 pub fn recall(expected: &BTreeSet<&str>, used: &BTreeSet<&str>) -> f64 {
     if expected.is_empty() { 1.0 } else { common(expected, used) / expected.len() as f64 }
 }
 
-/// Which fraction of the used tools was expected, in `[0,1]`.
+/// The fraction of the used tools that was expected, in `[0,1]`.
 pub fn precision(expected: &BTreeSet<&str>, used: &BTreeSet<&str>) -> f64 {
     match (used.is_empty(), expected.is_empty()) {
         (true, true) => 1.0,

@@ -1,12 +1,12 @@
 //! Assertions on single spans, as part of layer 1: each must hold for every span that its selector finds, and the selector
 //! must find one.
 //!
-//! A field is `name`, `input_data`, `output_data` and so on, or a path into `attributes` and `metadata`: the rest of it as
+//! A field is `name`, `input_data`, `output_data` and so on, or a path into `attributes` and `metadata`, whose rest is
 //! one key, else key by key. A tool call has the attributes `tool.args`, `tool.args.NAME` and, if it is known, `tool.result`.
 //! A value that is no text is compared as Python writes it; a list or object as JSON. Arguments and results that are not
-//! known are not checked; AgentCI has them always.
+//! known are not checked; AgentCI always has them.
 //!
-//! A judge is asked about the field alone, whatever became of the other checks, and of equal texts once.
+//! A judge is asked about the field alone, whatever the results of the other checks, and about equal texts once.
 //!
 //! Source: AgentCI v2, `engine/span_assertions.py`; not in the metrics reference.
 
@@ -20,7 +20,7 @@ use super::span_spec::{SpanAssert, SpanAssertion, SpanCheck, SpanKind, SpanSelec
 use super::spec::Rubric;
 use crate::math::text::to_text;
 
-/// Holds the spans of a trace against the assertions.
+/// Checks the spans of a trace against the assertions.
 pub fn evaluate(
     assertions: &[SpanAssertion],
     observed: &Observed,
@@ -52,7 +52,7 @@ pub fn evaluate(
     found.hard_result()
 }
 
-/// What a judge is to say something of: the rule, the field and its text.
+/// The texts to be judged: each with its rule and its field.
 pub fn for_judges<'a>(
     assertions: &'a [SpanAssertion],
     observed: &'a Observed,
@@ -73,7 +73,7 @@ pub fn for_judges<'a>(
 /// A span that a selector finds.
 struct Selected {
     fields: Map<String, Value>,
-    /// Fields of which nothing is known, nor of what is in them.
+    /// Fields that are not known, together with all below them.
     unknown: Vec<&'static str>,
 }
 
@@ -86,8 +86,8 @@ impl Selected {
     }
 }
 
-/// The spans that a selector finds; `None` if spans of that kind are not held. Nothing on the wire says that there was no
-/// handoff or guard: of these there must be one.
+/// The spans that a selector finds; `None` if it is not known whether there are any. The wire never tells that there was no
+/// handoff or guardrail, so for these it is `None` if none is found.
 fn select(selector: &SpanSelector, observed: &Observed) -> Option<Vec<Selected>> {
     let held = observed.spans.as_ref().map(|spans| {
         spans.iter().filter(|span| span.kind == selector.kind && span.name == selector.name)
@@ -104,7 +104,7 @@ fn select(selector: &SpanSelector, observed: &Observed) -> Option<Vec<Selected>>
     Some(held.into_iter().flatten().chain(calls.map(tool)).collect())
 }
 
-/// A span; what of it is not there is not known.
+/// A span as a selector finds it; its missing fields are unknown.
 fn whole(span: &ObservedSpan) -> Selected {
     let mut fields = span.fields.clone();
     fields.insert("name".to_owned(), json!(span.name));
@@ -113,7 +113,7 @@ fn whole(span: &ObservedSpan) -> Selected {
     Selected { fields, unknown }
 }
 
-/// A tool call as a span.
+/// A tool call as a selector finds it.
 fn tool(call: &ObservedTool) -> Selected {
     let mut attributes = Map::new();
     let mut unknown = Vec::new();
@@ -142,7 +142,7 @@ fn tool(call: &ObservedTool) -> Selected {
     Selected { fields, unknown }
 }
 
-/// A field that is there and not null.
+/// The value of a field, if it is there and not null.
 fn field<'s>(span: &'s Map<String, Value>, path: &str) -> Option<&'s Value> {
     let (top, rest) = path.split_once('.').unwrap_or((path, ""));
     let value = span.get(top)?;

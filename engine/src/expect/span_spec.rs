@@ -9,13 +9,13 @@ use super::checked::share;
 use super::pattern::Pattern;
 use super::spec::Rubric;
 
-/// Something that must be true of every span of a kind and name, of which there must be one.
+/// An assertion about every span of a kind and name, of which there must be one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpanAssertion {
-    /// Of which spans.
+    /// The spans that it is about.
     pub selector: SpanSelector,
-    /// What, one or more.
+    /// What must be true of them, one or more.
     #[serde(deserialize_with = "some_asserts")]
     pub asserts: Vec<SpanAssert>,
 }
@@ -24,13 +24,13 @@ pub struct SpanAssertion {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct SpanSelector {
-    /// What they are about.
+    /// Their kind.
     pub kind: SpanKind,
     /// Their name.
     pub name: String,
 }
 
-/// What a span is about, in AgentCI's words.
+/// The kind of a span, in AgentCI's words.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum SpanKind {
@@ -40,13 +40,13 @@ pub enum SpanKind {
     Node,
     /// Work handed to another agent.
     Handoff,
-    /// A guard.
+    /// A guardrail.
     Guardrail,
     /// A model call.
     Llm,
 }
 
-/// What must be true of a field of a span.
+/// An assertion about a field of a span.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "WrittenAssert")]
 pub struct SpanAssert {
@@ -56,18 +56,18 @@ pub struct SpanAssert {
     pub check: SpanCheck,
 }
 
-/// What may be true of a text.
+/// A check of a text.
 #[derive(Clone, Debug)]
 pub enum SpanCheck {
-    /// This is in it.
+    /// The text contains this.
     Contains(String),
-    /// This is not in it.
+    /// The text does not contain this.
     NotContains(String),
-    /// It is this.
+    /// The text is this.
     Equals(String),
-    /// This is found in it.
+    /// The pattern is found in the text.
     Regex(Pattern),
-    /// A judge agrees.
+    /// A judge finds that the text keeps the rule.
     Judge(Rubric),
 }
 
@@ -96,7 +96,7 @@ enum CheckKind {
 }
 
 impl SpanAssert {
-    /// What a judge is to hold the field against, if one is to.
+    /// The rubric by which a judge judges the field, if one does.
     pub fn rubric(&self) -> Option<&Rubric> {
         match &self.check {
             SpanCheck::Judge(rubric) => Some(rubric),
@@ -109,7 +109,7 @@ impl SpanAssert {
 }
 
 impl SpanKind {
-    /// As it is written.
+    /// The kind as it is written in a file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tool => "TOOL",

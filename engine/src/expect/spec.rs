@@ -1,9 +1,9 @@
-//! The model of AgentCI's own `agentci_spec.yaml` (later `ciagent_spec.yaml`), which says query by query what a trace must
-//! look like.
+//! The model of AgentCI's own `agentci_spec.yaml` (later `ciagent_spec.yaml`), which states for each query how a trace must
+//! look.
 //!
 //! Source: AgentCI v2, `schema/spec_models.py` and `loader.py`. Settings under `defaults` hold for every query that does
-//! not say otherwise, however deep; unlike there, what a query does not write never counts as said. An unknown key is
-//! an error, where AgentCI passes over it. `task_id` is ours: traces of that task are matched to the query whatever
+//! not set them itself, at any depth; unlike there, a setting that a query does not write never overrides them. An unknown key is
+//! an error, while AgentCI ignores it. `task_id` is ours: traces of that task are matched to the query whatever
 //! their text.
 
 use serde::Deserialize;
@@ -18,7 +18,7 @@ use super::span_spec::SpanAssertion;
 use super::yaml::{self, SpecError};
 use crate::judging::Judges;
 
-/// The version of the format that this is.
+/// The version of the format that is read.
 const VERSION: u64 = 1;
 
 /// The whole file.
@@ -33,7 +33,7 @@ pub struct Spec {
     /// The folder of the baselines.
     #[serde(default = "baseline_dir")]
     pub baseline_dir: String,
-    /// What AgentCI would call to run the agent.
+    /// The function that AgentCI would call to run the agent.
     #[serde(default, alias = "runner")]
     adapter: Option<String>,
     #[serde(default, alias = "conversation_runner")]
@@ -46,7 +46,7 @@ pub struct Spec {
     pub judge_config: Option<JudgeConfig>,
     #[serde(default)]
     persona_config: Option<IgnoredAny>,
-    /// What is expected, query by query.
+    /// The expectations for each query.
     #[serde(default)]
     pub queries: Vec<Query>,
     #[serde(default)]
@@ -55,7 +55,7 @@ pub struct Spec {
     staging: Option<IgnoredAny>,
 }
 
-/// Who judges.
+/// The judges of rubrics.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct JudgeConfig {
@@ -77,7 +77,7 @@ pub struct EnsembleConfig {
     pub models: Vec<String>,
 }
 
-/// What is expected of one query's traces.
+/// The expectations for the traces of one query.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Query {
@@ -87,7 +87,7 @@ pub struct Query {
     /// The task that its traces name; ours.
     #[serde(default)]
     pub task_id: Option<String>,
-    /// What the query is there for.
+    /// The purpose of the query.
     #[serde(default)]
     pub description: Option<String>,
     /// Words to choose queries by.
@@ -114,25 +114,25 @@ pub struct Query {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CorrectnessSpec {
-    /// All of these are in it, in any case.
+    /// Terms that must all be in the answer, in upper or lower case.
     pub expected_in_answer: Option<Vec<String>>,
-    /// One of these is, in any case.
+    /// Terms of which one must be in the answer, in upper or lower case.
     pub any_expected_in_answer: Option<Vec<String>>,
-    /// None of these is, in any case.
+    /// Terms that must not be in the answer, in upper or lower case.
     pub not_in_answer: Option<Vec<String>>,
-    /// It is this, but for space around it.
+    /// The whole answer, but for space around it.
     pub exact_match: Option<String>,
-    /// This is found in it.
+    /// A pattern that must be found in the answer.
     pub regex_match: Option<Pattern>,
-    /// It is JSON of this schema.
+    /// A schema of which the answer must be JSON.
     pub json_schema: Option<Schema>,
-    /// Judges agree with all of these.
+    /// Rubrics that judges must find kept.
     pub llm_judge: Option<Vec<Rubric>>,
-    /// And with this, if nothing has failed before.
+    /// A rubric that is judged only if nothing has failed before it.
     pub safety_check: Option<Rubric>,
-    /// And with this, likewise.
+    /// Another rubric that is judged only if nothing has failed before it.
     pub hallucination_check: Option<Rubric>,
-    /// It sets a false premise of the query right: then judges alone decide.
+    /// Whether the answer must correct a false premise of the query; if so, judges alone decide.
     pub refutes_premise: bool,
 }
 
@@ -140,33 +140,33 @@ pub struct CorrectnessSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rubric {
-    /// The rule; judgements go by it.
+    /// The rule, which is the key of its judgement.
     pub rule: String,
-    /// What each score stands for.
+    /// The meaning of each score.
     #[serde(default)]
     pub scale: Option<Vec<String>>,
-    /// From which share of the full score on it is kept.
+    /// The least share of the full score with which the rule is kept.
     #[serde(default = "rubric_threshold", deserialize_with = "share")]
     pub threshold: f64,
     /// Examples for the judge.
     #[serde(default)]
     pub few_shot_examples: Option<Vec<Value>>,
-    /// A file that holds the truth, relative to this one.
+    /// The path of a file with the true facts, relative to this file.
     #[serde(default)]
     pub context_file: Option<String>,
 }
 
-/// Layer 2: what the tools must be.
+/// Layer 2: which tools must be called.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PathSpec {
-    /// The most calls.
+    /// Greatest number of tool calls.
     pub max_tool_calls: Option<u64>,
-    /// Tools that are to be used; an empty list: none.
+    /// Tools that must be used; an empty list: no tool may be used.
     pub expected_tools: Option<Vec<String>>,
     /// Tools that must not be used.
     pub forbidden_tools: Option<Vec<String>>,
-    /// The most adjacent calls of equal name, from 1.
+    /// Greatest number of adjacent calls of equal name, at least 1.
     #[serde(deserialize_with = "from_one")]
     pub max_loops: u64,
     /// How the tools are compared with the baseline's; `subset` if not given.
@@ -180,13 +180,13 @@ pub struct PathSpec {
     /// The least similarity to the baseline's sequence.
     #[serde(deserialize_with = "some_share")]
     pub min_sequence_similarity: Option<f64>,
-    /// The tools, call by call.
+    /// The exact sequence of tools, call by call.
     pub expected_tool_sequence: Option<Vec<String>>,
-    /// An agent that takes over.
+    /// An agent that must take over.
     pub expected_handoff: Option<String>,
-    /// Agents that could take over.
+    /// Agents that must be able to take over.
     pub expected_handoffs_available: Option<Vec<String>>,
-    /// The most handoffs.
+    /// Greatest number of handoffs.
     pub max_handoff_count: Option<u64>,
 }
 
@@ -205,28 +205,28 @@ pub enum MatchMode {
     Superset,
 }
 
-/// Layer 2.5: what a retriever must give back.
+/// Layer 2.5: what a retriever must return.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetrievalSpec {
     /// The tool that retrieves.
     pub tool: String,
-    /// An answer to nothing retrieved must say that it does not know.
+    /// Whether an answer must say that it does not know if nothing was retrieved.
     #[serde(default)]
     pub forbid_empty: bool,
-    /// The fewest items.
+    /// Least number of items.
     #[serde(default)]
     pub min_results: Option<u64>,
-    /// Texts that are in what was retrieved, in any case.
+    /// Texts that must be in what was retrieved, in upper or lower case.
     #[serde(default)]
     pub expected_sources: Option<Vec<String>>,
-    /// Whether what the answer must say was retrieved; decides nothing.
+    /// Whether to note if the expected terms of the answer were retrieved; does not affect the status.
     #[serde(default)]
     pub facts_in_context: bool,
-    /// What a result is; one that is something else is not looked at.
+    /// The format of results; if one has another format, nothing is checked.
     #[serde(default)]
     pub result_format: Option<ResultFormat>,
-    /// Texts that mean nothing was found.
+    /// Texts that mean that nothing was found.
     #[serde(default)]
     pub empty_markers: Option<Vec<String>>,
     /// Texts by which an answer says that it does not know, in place of the usual ones.
@@ -234,7 +234,7 @@ pub struct RetrievalSpec {
     pub refusal_markers: Option<Vec<String>>,
 }
 
-/// What a retriever's result is.
+/// The format of a retriever's results.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "lowercase")]
 pub enum ResultFormat {
@@ -246,20 +246,20 @@ pub enum ResultFormat {
     Text,
 }
 
-/// Layer 3: what it may cost.
+/// Layer 3: what a trace may cost.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CostSpec {
-    /// The most times the baseline's cost, over 0.
+    /// Greatest multiple of the baseline's cost, over 0.
     #[serde(deserialize_with = "some_positive")]
     pub max_cost_multiplier: Option<f64>,
-    /// The most tokens, read and written.
+    /// Greatest number of tokens, read and written.
     pub max_total_tokens: Option<u64>,
-    /// The most model calls.
+    /// Greatest number of model calls.
     pub max_llm_calls: Option<u64>,
-    /// The longest time from first start to last end.
+    /// Greatest time from first start to last end.
     pub max_latency_ms: Option<u64>,
-    /// The most US dollars.
+    /// Greatest cost, in US dollars.
     #[serde(deserialize_with = "some_not_negative")]
     pub max_cost_usd: Option<f64>,
 }
@@ -269,11 +269,11 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// Fails with the line and the key of the first thing that is no YAML, unknown, missing or out of its range.
+    /// Fails with the line and the key of the first thing that is no YAML, unknown, missing or out of range.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
         let mut tree = yaml::parse(text)?;
         if let Some(defaults) = tree.get("defaults").cloned() {
-            // Alone first, so that what is wrong in them is not said of a query.
+            // Read alone first, so that an error in the defaults is not reported for a query.
             match defaults.read::<Query>() {
                 Err(error) if !error.missing => return Err(error.below("defaults")),
                 Ok(_) | Err(_) => {}
@@ -287,7 +287,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// What the file asks for that is not done here, in plain sentences.
+    /// What the file asks for that is not supported here, in plain sentences.
     pub fn not_supported(&self) -> Vec<String> {
         let mut said = Vec::new();
         let mut say = |holds: bool, sentence: String| {
@@ -314,7 +314,7 @@ impl Spec {
         said
     }
 
-    /// Who is to judge its rubrics: of several models all, else the one that is named, else whoever is configured.
+    /// The judges of its rubrics: all models of an ensemble, else the model that is named, else the configured one.
     pub fn judges(&self) -> Judges {
         let Some(config) = &self.judge_config else { return Judges::default() };
         let ensemble = config.ensemble.as_ref().filter(|several| several.enabled);
@@ -324,7 +324,7 @@ impl Spec {
         Judges { models, ensemble, temperature: config.temperature }
     }
 
-    /// How many rubrics there are that `judgements` has nothing of.
+    /// The number of rubrics without a judgement.
     pub fn rubrics_without(&self, judgements: &Judgements) -> usize {
         let rubrics = self.queries.iter().flat_map(Query::rubrics);
         rubrics.filter(|rule| !judgements.contains_key(*rule)).count()
@@ -332,7 +332,7 @@ impl Spec {
 }
 
 impl CorrectnessSpec {
-    /// The rubric of a rule for answers; `None` for a rule that none was written for.
+    /// The rubric of a rule for answers; `None` if the file has none with this rule.
     pub fn rubric(&self, rule: &str) -> Option<&Rubric> {
         let judges = self.llm_judge.iter().flatten();
         let others = self.safety_check.iter().chain(&self.hallucination_check);
@@ -350,7 +350,7 @@ impl Query {
 }
 
 impl MatchMode {
-    /// As it is written.
+    /// The mode as it is written in a file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",

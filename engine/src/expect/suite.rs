@@ -1,4 +1,4 @@
-//! A specification with its baselines: which queries a trace answers, and what comes of them.
+//! A specification with its baselines: which queries a trace answers, and with what results.
 //!
 //! A trace answers the queries of the task that it names; if there are none, those whose text is its input, but for space
 //! around it. Several queries may have the same text; all of them count.
@@ -11,18 +11,18 @@ use super::{Baseline, Judgements, Observed, Query, QueryResult, Spec, evaluate};
 #[derive(Clone, Debug)]
 pub struct Suite {
     spec: Spec,
-    // By the text of the query, trimmed.
+    // Baselines by the trimmed text of their query.
     baselines: BTreeMap<String, Baseline>,
 }
 
 impl Suite {
-    /// A specification and good traces by the text of their query.
+    /// A suite of a specification and of baselines by the text of their query.
     pub fn new(spec: Spec, baselines: impl IntoIterator<Item = (String, Baseline)>) -> Self {
         let trimmed = |(query, baseline): (String, Baseline)| (query.trim().to_owned(), baseline);
         Self { spec, baselines: baselines.into_iter().map(trimmed).collect() }
     }
 
-    /// What was written.
+    /// The specification.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -40,7 +40,7 @@ impl Suite {
         those(&|query| input == Some(query.query.trim()))
     }
 
-    /// Holds a trace against one query, and against the baseline of its text if there is one.
+    /// Checks a trace against one query, and against the query's baseline if there is one.
     pub fn evaluate(
         &self,
         query: &Query,

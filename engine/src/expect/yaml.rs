@@ -1,5 +1,5 @@
 //! A YAML document as a tree that knows its lines, so that it can be merged first and read into types afterwards, and
-//! what is wrong still has its place.
+//! errors still have their place.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::de::{
 use serde::{Deserialize, forward_to_deserialize_any};
 use serde_saphyr::Spanned;
 
-/// A key that looks less like the one given than this is not suggested.
+/// The least similarity to an unknown key with which a known key is suggested.
 const MIN_SIMILARITY: f64 = 0.7;
 
 /// A value and the line on which it begins, from 1.
@@ -38,21 +38,21 @@ struct Entry {
     value: Node,
 }
 
-/// What is wrong, and where.
+/// An error of a specification, and its place.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub struct SpecError {
-    /// The line, from 1; 0 if nothing is there at all.
+    /// The line, from 1; 0 if it is not known.
     pub line: u64,
-    /// Dotted, with positions from 0: `queries[2].path.max_loops`; empty for the whole document.
+    /// The key, dotted, with positions from 0: `queries[2].path.max_loops`; empty for the whole document.
     pub key: String,
     /// What is wrong with it.
     pub problem: String,
-    /// A required key is not there; those of defaults may be in the queries.
+    /// Whether a required key is missing; one that is missing in the defaults may be in the queries.
     pub(super) missing: bool,
 }
 
-/// Parses a document. Of words for truth `true` and `false` alone are read here: `y`, `no` and `on` are texts unless a
-/// truth is asked for.
+/// Parses a document. Only `true` and `false` become booleans here: `y`, `no` and `on` are texts unless a boolean is
+/// asked for.
 pub(super) fn parse(text: &str) -> Result<Node, SpecError> {
     let options = serde_saphyr::options! { strict_booleans: true };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
@@ -63,13 +63,13 @@ pub(super) fn parse(text: &str) -> Result<Node, SpecError> {
 }
 
 impl Node {
-    /// What stands under a key; not if that is null.
+    /// The value of a key, unless it is null.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let value = &self.entries().iter().find(|entry| entry.key == key)?.value;
         (!matches!(value.kind, Kind::Null)).then_some(value)
     }
 
-    /// Lets `change` replace each item of the list under a key.
+    /// Replaces each item of the list under a key by what `change` makes of it.
     pub(super) fn map_items(&mut self, key: &str, change: impl Fn(Self) -> Self) {
         let Kind::Table(entries) = &mut self.kind else { return };
         let Some(entry) = entries.iter_mut().find(|entry| entry.key == key) else { return };
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// Both, key by key and as deep as both are tables; elsewhere `over` wins, unless it is null.
+    /// Both trees merged, key by key and as deep as both are tables; elsewhere `over` wins, unless it is null.
     pub(super) fn merged(&self, over: Self) -> Self {
         let (Kind::Table(base), Kind::Table(_)) = (&self.kind, &over.kind) else {
             return if matches!(over.kind, Kind::Null) { self.clone() } else { over };
@@ -125,7 +125,7 @@ impl SpecError {
         Self { line: 0, key: String::new(), problem, missing: false }
     }
 
-    /// The same, on a line if it has none yet.
+    /// The error with a line, if it has none yet.
     pub(super) fn on(mut self, line: u64) -> Self {
         if self.line == 0 {
             self.line = line;
@@ -133,7 +133,7 @@ impl SpecError {
         self
     }
 
-    /// The same, below a key or position.
+    /// The error with its key below another key or position.
     pub(super) fn below(mut self, segment: &str) -> Self {
         let dot = if self.key.is_empty() || self.key.starts_with('[') { "" } else { "." };
         self.key = format!("{segment}{dot}{}", self.key);
@@ -277,10 +277,10 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
-    /// A count; `1.0` is one, too.
+    /// Reads a count; `1.0` is one, too.
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
         match &self.kind {
-            // A whole float prints without a point, and only that reads back.
+            // A whole float is printed without a point, and only such a text can be parsed as an integer.
             Kind::Float(value) => match value.to_string().parse() {
                 Ok(whole) => visitor.visit_u64(whole),
                 Err(_) => self.deserialize_any(visitor),
@@ -311,7 +311,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor.visit_newtype_struct(self)
     }
 
-    /// Names alone: no enum of a specification carries a value.
+    /// Reads a name, as no enum of a specification carries a value.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -336,7 +336,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-/// A word that YAML 1.1, which AgentCI reads, has for a truth.
+/// The boolean that a word stands for in YAML 1.1, which AgentCI reads.
 fn truth(word: &str) -> Option<bool> {
     let is = |words: &[&str]| words.iter().any(|known| word.eq_ignore_ascii_case(known));
     if is(&["true", "yes", "on"]) {

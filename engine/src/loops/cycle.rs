@@ -6,12 +6,12 @@
 use super::{Evidence, Need, Outcomes, Run, overlap};
 use crate::update::ToolCall;
 
-/// Calls in a period, at least and at most.
+/// Lengths that a period may have, in calls.
 const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;
 
 /// Finds all runs of repeated sequences.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
-    // What does not come again is no run, unless once is enough.
+    // A call that does not come again begins no run, unless one period is enough.
     let once = need.least() < 2;
     let recurs = |first: usize, period: usize| {
         calls.get(first + period).is_some_and(|call| same(call, &calls[first]))
@@ -20,7 +20,7 @@ pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
         let periods = PERIODS.filter(|period| once || recurs(first, *period));
         let runs = periods.map(|period| run_from(calls, first, period));
         let runs = runs.filter(|run| need.is_met(run, calls));
-        // Of runs of one length the first has the shortest period.
+        // Of runs with equally many calls the first has the shortest period.
         runs.reduce(|best, run| if run.calls > best.calls { run } else { best }).unwrap_or(Run {
             first,
             calls: 1,
@@ -50,14 +50,14 @@ fn run_from(calls: &[ToolCall], first: usize, period: usize) -> Run {
     }
     let calls = length / period * period;
     let run = &rest[..calls];
-    // A failed call has no result to tell.
+    // A failed call has no result.
     let missing = run.iter().any(|call| call.result_hash.is_none() && call.error != Some(true));
     let arguments = run.iter().all(|call| call.arguments_hash.is_some());
     let evidence = Evidence::of_calls(arguments, !missing);
     Run { first, calls, period, evidence }
 }
 
-/// Whether two calls ask the same; what came of them is for [`Outcomes`] to tell.
+/// Whether two calls ask the same; [`Outcomes`] compares their results.
 fn same(a: &ToolCall, b: &ToolCall) -> bool {
     a.name == b.name
         && a.arguments_hash == b.arguments_hash

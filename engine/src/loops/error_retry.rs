@@ -1,7 +1,7 @@
 //! `error_retry`: the same tool failing, each time, again and again.
 //!
-//! One retry after an error is a retry; the threshold of a warning leaves room for it. Arguments may change: the
-//! agent tries, and the tool keeps refusing.
+//! A single retry after an error is no loop; the threshold of a warning leaves room for it. Arguments may change: the
+//! agent tries again, and the tool keeps refusing.
 
 use super::{Evidence, Need, Run, overlap};
 use crate::update::ToolCall;

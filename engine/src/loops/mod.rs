@@ -1,13 +1,13 @@
 //! Loops: unbroken runs of tool calls that get nowhere.
 //!
-//! What makes progress is no loop: a call that returns something else than before, or, where its result is not on the
+//! Calls that make progress are no loop: a call that returns something else than before, or, if its result is not on the
 //! wire, takes much longer or shorter ([`Outcomes`]). Nor is a run whose tools are all in `loops.allow`.
 //!
-//! A run of which nothing but names is on the wire is told and counted apart, and moves nothing: no signal, no waste, no
+//! A run of which only names are on the wire is reported and counted separately, and affects no signal, no waste and no
 //! alert ([`Evidence::weighs`]).
 //!
-//! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one entry, of the first kind that fits. The calls
-//! come in order of start; those that overlap in time are parallel, not a loop; unknown tools are never equal.
+//! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one loop, of the first kind that fits. The calls
+//! are in order of start; calls that overlap in time are parallel and no loop; unknown tools are never equal.
 
 mod cycle;
 mod error_retry;
@@ -126,7 +126,7 @@ pub struct LoopLabels {
     pub evidence: Evidence,
 }
 
-/// Spans that a loop names at most.
+/// Greatest number of spans that a loop names.
 const MOST_SPANS: usize = 100;
 
 /// A run of calls: `first..first + calls` of the sequence.
@@ -134,21 +134,21 @@ const MOST_SPANS: usize = 100;
 struct Run {
     /// Index of its first call.
     first: usize,
-    /// How many calls.
+    /// Number of calls.
     calls: usize,
-    /// How many different calls are repeated: 1, or the period of a cycle.
+    /// Number of different calls that are repeated: 1, or the period of a cycle.
     period: usize,
     /// How much of it is on the wire.
     evidence: Evidence,
 }
 
-/// What a run must reach to be a loop of its kind.
+/// The rules by which a run is a loop of its kind.
 struct Need<'a> {
     options: &'a LoopOptions,
     kind: LoopKind,
 }
 
-/// A model call, for what a loop cost.
+/// What a model call spent, from which the cost of a loop follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Spend {
     /// Its start.
@@ -161,25 +161,25 @@ pub struct Spend {
     pub cost: Option<Quanta>,
 }
 
-/// A loop, and which of the calls it is.
+/// A loop, and its place among the calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// The calls.
     pub calls: Range<usize>,
-    /// The entry; its trace ids are the caller's to fill in.
+    /// The loop; the caller fills in its trace ids.
     pub entry: Loop,
 }
 
 /// How often a tool has to be called before there can be a loop of any kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Least {
-    /// With arguments that are on the wire.
+    /// The number of calls with arguments.
     pub known: usize,
-    /// With or without.
+    /// The number of calls with or without arguments.
     pub names: usize,
 }
 
-/// The least that makes a loop: a call of a run is there once for each that is counted.
+/// The least numbers of calls of one tool that make a loop of any kind.
 pub fn least(options: &LoopOptions) -> Least {
     let kinds = LoopKind::ALL.iter().filter(|kind| kind.has_thresholds());
     let kinds = kinds.map(|kind| options.of_kind(*kind));
@@ -188,7 +188,7 @@ pub fn least(options: &LoopOptions) -> Least {
     Least { known: count(known.unwrap_or(u64::MAX)), names: count(options.names_only) }
 }
 
-/// Finds the loops among calls, where what is called after one of these moments is called anew.
+/// Finds the loops among calls; a call after one of these moments does not repeat calls before it.
 pub fn find_between(
     calls: &[ToolCall],
     moments: &[u64],
@@ -217,7 +217,7 @@ pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<
     if may_be(calls, options) { search(calls, spends, options) } else { Vec::new() }
 }
 
-/// Likewise, whether or not there can be any.
+/// Finds the loops among calls, without a check before it whether there can be any.
 fn search(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
     let mut found = Vec::new();
     let mut free = vec![Range { start: 0, end: calls.len() }];
@@ -244,7 +244,7 @@ fn search(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Fo
     found
 }
 
-/// Whether enough calls have something in common, and some tool is called often enough for a loop: mostly none is.
+/// Whether enough calls have something in common, and some tool is called often enough, for a loop; mostly that is not so.
 fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     let least = least(options);
     let fewest = least.known.min(least.names);
@@ -263,7 +263,7 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     repeats.reach(least) && is_often(calls, least, options)
 }
 
-/// Whether some tool that is not allowed to is called so often.
+/// Whether a tool that is not in `loops.allow` is called often enough.
 fn is_often(calls: &[ToolCall], least: Least, options: &LoopOptions) -> bool {
     let mut tools: Few<&str, (usize, usize)> = Few::with_capacity(4);
     for call in calls {
@@ -275,19 +275,19 @@ fn is_often(calls: &[ToolCall], least: Least, options: &LoopOptions) -> bool {
     tools.iter().any(|(tool, count)| often(count) && !options.allows(tool))
 }
 
-/// The worst severity among loops that weigh.
+/// The worst severity among the loops that weigh.
 pub fn worst<'l>(loops: impl IntoIterator<Item = &'l Loop>) -> Option<Severity> {
     let weighing = loops.into_iter().filter(|found| found.evidence.weighs());
     weighing.map(|found| found.severity).max()
 }
 
 impl LoopKind {
-    /// Whether it is found among calls, not in outputs.
+    /// Whether the kind is about calls, not outputs.
     pub fn is_of_calls(self) -> bool {
         self != Self::OutputRepeat
     }
 
-    /// Whether it takes a number of calls to be one.
+    /// Whether the kind has thresholds for the number of calls.
     pub fn has_thresholds(self) -> bool {
         self.finder().is_some()
     }
@@ -323,7 +323,7 @@ impl Evidence {
         }
     }
 
-    /// Of calls: whether their arguments are on the wire, and whether their results are.
+    /// The evidence of calls whose arguments, and whose results, are on the wire or not.
     fn of_calls(arguments: bool, results: bool) -> Self {
         match (arguments, results) {
             (false, false) => Self::Names,
@@ -360,14 +360,14 @@ impl fmt::Display for Severity {
 }
 
 impl Run {
-    /// Calls, or full periods of a cycle.
+    /// The number of calls, or of full periods of a cycle.
     fn count(&self) -> u64 {
         (self.calls / self.period.max(1)) as u64
     }
 }
 
 impl Need<'_> {
-    /// How bad a run is; `None`: it is no loop.
+    /// The severity of a run; `None`: it is no loop.
     fn severity(&self, run: &Run, calls: &[ToolCall]) -> Option<Severity> {
         let count = run.count();
         let severity = match run.evidence {
@@ -388,7 +388,7 @@ impl Need<'_> {
         (!is_allowed).then_some(severity)
     }
 
-    /// How often something has to be counted at the least.
+    /// The least count that can make a loop.
     fn least(&self) -> u64 {
         let Thresholds { warning, critical } = self.options.of_kind(self.kind);
         warning.min(critical).min(self.options.names_only)
@@ -416,21 +416,21 @@ impl Need<'_> {
     }
 }
 
-/// What came of calls that are taken for the same so far.
+/// The outcomes of calls that count as the same so far.
 ///
-/// A result that differs is progress. Where a result is not on the wire, time speaks for it, but only if it cannot be
-/// jitter: one call took a second or more, and twice as long as another. A call of microseconds, or a model's or
-/// network's moods, never count as progress, nor does the time of a call that only a model's output tells of.
+/// A result that differs is progress. For calls without a result on the wire, their duration stands in for it, but only if a
+/// difference cannot be jitter: one call took a second or more, and twice as long as another. Differences of microseconds, or
+/// those of a model or network, never count as progress, nor does the duration of a call that only a model's output tells.
 #[derive(Clone, Copy, Default)]
 struct Outcomes {
     result: Option<u64>,
     missing: bool,
-    /// Least and greatest time of those without a result, in nanoseconds.
+    /// Least and greatest duration of the calls without a result, in nanoseconds.
     took: Option<(u64, u64)>,
 }
 
 impl Outcomes {
-    /// Adds a call; returns whether nothing came of it that did not come of those before it.
+    /// Adds a call; returns whether its outcome agrees with those before it.
     fn agree(&mut self, call: &ToolCall) -> bool {
         let same = match (self.result, call.result_hash) {
             (Some(before), Some(result)) => before == result,
@@ -453,10 +453,10 @@ impl Outcomes {
     }
 }
 
-/// From how long on the time that a call took may tell that it waited for something.
+/// Duration from which on a call may have waited for something, in nanoseconds.
 const WAIT_NANOS: u64 = 1_000_000_000;
 
-/// Returns whether the later call began before the earlier one had ended.
+/// Whether the later call began before the earlier one had ended.
 ///
 /// Some SDKs cut starts to whole milliseconds, so such a start may be up to one millisecond early.
 fn overlap(earlier: &ToolCall, later: &ToolCall) -> bool {

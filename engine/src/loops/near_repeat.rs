@@ -1,7 +1,7 @@
 //! `near_repeat`: the same tool with nearly the same arguments and the same result, again and again.
 //!
-//! Each call is compared with the one before it: the Jaccard similarity of the values in their arguments, as sets,
-//! wherever they stand.
+//! Each call is compared with the one before it: by the Jaccard similarity of the sets of values in their arguments, wherever the
+//! values stand.
 
 use super::{Evidence, Need, Outcomes, Run, overlap};
 use crate::update::ToolCall;

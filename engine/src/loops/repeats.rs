@@ -1,7 +1,7 @@
-//! Whether calls may be in a loop, whatever order they came in.
+//! Whether calls may be in a loop, in whatever order they came.
 //!
-//! The calls of a loop failed all of them, or have their arguments in common, or nearly, or came without any. Where arguments have so few
-//! values that none of them may differ, they are told apart by all of these.
+//! The calls of a loop have all failed, have the same or nearly the same arguments, or have none on the wire. Arguments with so few
+//! values that none may differ are compared by all their values.
 
 use std::hash::Hasher;
 use std::mem;
@@ -10,21 +10,21 @@ use super::Least;
 use crate::hash::FixedHasher;
 use crate::options::LoopOptions;
 
-/// How many calls have something in common.
+/// Counts of calls that have something in common.
 #[derive(Debug)]
 pub struct Repeats {
     similarity: f64,
-    // A hash of the values of each call's arguments.
+    // Hashes of all values of the arguments, for calls whose values may not differ.
     values: Vec<u64>,
-    // Arguments that may be like any others.
+    // Number of calls whose arguments may be similar to any others.
     any: usize,
-    // No arguments.
+    // Number of calls without arguments.
     bare: usize,
     failed: usize,
 }
 
 impl Repeats {
-    /// Of no calls yet.
+    /// The counts of no calls.
     pub fn new(options: &LoopOptions) -> Self {
         let similarity = options.near_repeat_similarity;
         Self { similarity, values: Vec::new(), any: 0, bare: 0, failed: 0 }
@@ -36,7 +36,7 @@ impl Repeats {
             self.bare += 1;
             return;
         };
-        // Others have one value less of these, or one more, at the least. Of none it is not told whether they were left out.
+        // Other arguments differ in at least one value, left out or added. Without values it is not known whether they were left out.
         let count = values.len() as f64;
         if values.is_empty() || count / (count + 1.0) >= self.similarity {
             self.any += 1;
@@ -47,17 +47,17 @@ impl Repeats {
         self.values.push(hash.finish());
     }
 
-    /// Something failed that may be one of the calls.
+    /// Counts a failure that may be that of a call.
     pub fn fail(&mut self) {
         self.failed += 1;
     }
 
-    /// Arguments that are not on the wire may be told elsewhere.
+    /// Counts calls without arguments as similar to any others, as their arguments may be known from elsewhere.
     pub fn guess(&mut self) {
         self.any += mem::take(&mut self.bare);
     }
 
-    /// Whether enough calls have something in common.
+    /// Whether enough calls for a loop have something in common.
     pub fn reach(mut self, least: Least) -> bool {
         self.values.sort_unstable();
         let same = self.values.chunk_by(|one, next| one == next).map(<[u64]>::len).max();

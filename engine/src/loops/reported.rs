@@ -1,6 +1,6 @@
 //! `reported`: the agent says itself that it is in a loop, and no other kind is found in the trace.
 //!
-//! The calls of one tool that came last before it said so are the run.
+//! The run is the last calls of one tool before the report.
 
 use super::{Evidence, LoopKind, Run, Severity, Spend, entry};
 use crate::span::Timestamp;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Quanta(pub i64);
 
 impl Quanta {
-    /// How many quanta make one.
+    /// Number of quanta in one.
     pub const ONE: i64 = 1_000_000_000_000;
 
     /// Rounds to the nearest quantum; `None` for NaN, infinities and what does not fit.

@@ -1,4 +1,4 @@
-//! Names by patterns in which `*` stands for any text.
+//! Matching of names with patterns in which `*` stands for any text.
 
 /// Whether a name fits a pattern in which `*` stands for any text.
 pub fn fits(pattern: &str, name: &str) -> bool {

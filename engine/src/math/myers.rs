@@ -9,20 +9,21 @@
 pub struct Sequence {
     /// The distinct symbols, ascending.
     symbols: Box<[u64]>,
-    /// What stands where: indices of `symbols`.
+    /// The symbol at each position, as an index of `symbols`.
     places: Box<[u32]>,
 }
 
-/// A sequence made ready to be compared with others.
+/// A sequence prepared for comparison with others.
 #[derive(Clone, Debug)]
 pub struct Pattern<'s> {
     sequence: &'s Sequence,
-    /// Of each symbol, where it stands: one bit a position, `blocks` words a symbol. At the end those of all others.
+    /// For each symbol the positions where it stands: one bit a position, `blocks` words a symbol; at the end those of all other symbols,
+    /// which are none.
     masks: Vec<u64>,
     blocks: usize,
 }
 
-/// What is known of 64 cells in a column: where a cell is one more, or one less, than the one above it.
+/// 64 cells of a column: for each whether it is one more, or one less, than the one above it.
 #[derive(Clone, Copy)]
 struct Block {
     more: u64,
@@ -47,17 +48,17 @@ impl Sequence {
         Self { places: sequence.iter().filter_map(place).collect(), symbols: symbols.into() }
     }
 
-    /// How many symbols it has.
+    /// Its number of symbols.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no symbols.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// The distinct symbols, ascending, each with how often it stands there.
+    /// The distinct symbols, ascending, each with its number of occurrences.
     pub fn counts(&self) -> Box<[(u64, u64)]> {
         let mut counts: Box<[(u64, u64)]> =
             self.symbols.iter().map(|symbol| (*symbol, 0)).collect();
@@ -69,7 +70,7 @@ impl Sequence {
 }
 
 impl<'s> Pattern<'s> {
-    /// Makes a sequence ready.
+    /// Prepares a sequence.
     pub fn new(sequence: &'s Sequence) -> Self {
         let blocks = sequence.len().div_ceil(64);
         let mut masks = vec![0; (sequence.symbols.len() + 1) * blocks];
@@ -79,7 +80,7 @@ impl<'s> Pattern<'s> {
         Self { sequence, masks, blocks }
     }
 
-    /// How many insertions, deletions and replacements lead to another sequence.
+    /// The least number of insertions, deletions and replacements that lead to another sequence.
     pub fn edit_distance(&self, text: &Sequence) -> usize {
         if self.blocks == 0 {
             return text.len();
@@ -114,10 +115,10 @@ impl<'s> Pattern<'s> {
         distance
     }
 
-    /// How long the longest common subsequence with another sequence is.
+    /// The length of the longest common subsequence with another sequence.
     pub fn common(&self, text: &Sequence) -> usize {
         let rows = self.rows(text);
-        // Set where a cell is no more than the one above it. Nothing clears what is beyond the last row.
+        // A bit is set where a cell is no more than the one above it. Bits beyond the last row are never cleared.
         let mut column = vec![u64::MAX; self.blocks];
         for place in &text.places {
             let row = rows[*place as usize];
@@ -148,7 +149,7 @@ impl<'s> Pattern<'s> {
 }
 
 impl Block {
-    /// Goes one column to the right; returns the step at the cell `lowest`, given the one above the block.
+    /// Goes one column to the right; returns the step at the cell `lowest`, given the step above the block.
     fn advance(&mut self, mask: u64, above: Step, lowest: usize) -> Step {
         let vertical = mask | self.less;
         let equal = mask | above.less;

@@ -1,17 +1,17 @@
-//! Numbers in order, with the sum of the greatest of them at hand.
+//! Numbers in order, with quick access to the sum of the greatest of them.
 //!
-//! A few numbers are one sorted list; many are blocks of up to [`FULL`] with the sum of each, so that one more costs a
-//! search over the blocks and a move within one, and the sum of the greatest k a walk over the blocks.
+//! A few numbers are one sorted list; many are blocks of up to [`FULL`] with the sum of each, so that one more number costs a
+//! search over the blocks and a move within one, and the sum of the greatest k costs a walk over the blocks.
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Numbers of a block at most; then it is cut in two.
+/// Greatest number of numbers in a block; a larger one is cut in two.
 const FULL: usize = 512;
 
-/// A block with fewer is joined with the next, if both fit.
+/// Number of numbers below which a block is joined with a neighbour, if both fit into one.
 const SPARSE: usize = FULL / 4;
 
-/// A multiset of numbers; written down as their list.
+/// A multiset of numbers; serialised as their list.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Vec<i64>")]
 pub enum Ordered {
@@ -32,7 +32,7 @@ pub struct Blocks {
 }
 
 impl Ordered {
-    /// How many numbers there are.
+    /// The number of numbers.
     pub fn len(&self) -> usize {
         match self {
             Self::Few(numbers) => numbers.len(),
@@ -40,7 +40,7 @@ impl Ordered {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no numbers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -49,7 +49,7 @@ impl Ordered {
     pub fn insert(&mut self, number: i64) {
         match self {
             Self::Few(numbers) => {
-                // Most have few, and there are many of them.
+                // Most multisets have few numbers, and there are many multisets.
                 if numbers.len() == numbers.capacity() {
                     numbers.reserve_exact(1 + numbers.len() / 2);
                 }
@@ -112,7 +112,7 @@ impl Default for Ordered {
 }
 
 impl Blocks {
-    /// One block of these, which are some and ascend.
+    /// One block of these numbers, which are ascending and not empty.
     fn of(numbers: Vec<i64>) -> Self {
         let sum = numbers.iter().map(|number| i128::from(*number)).sum();
         Self { len: numbers.len(), blocks: vec![numbers], sums: vec![sum] }
@@ -171,12 +171,12 @@ impl Blocks {
         total
     }
 
-    /// The first block whose last number is not less.
+    /// The first block whose last number is not less than this one.
     fn block_of(&self, number: i64) -> usize {
         self.blocks.partition_point(|block| block.last().is_some_and(|last| *last < number))
     }
 
-    /// Joins a block and the next, if there is one and both fit.
+    /// Joins a block with the next, if there is one and both fit into one.
     fn join(&mut self, at: usize) {
         let fits = |next: &Vec<i64>| self.blocks[at].len() + next.len() <= FULL;
         if self.blocks.get(at + 1).is_some_and(fits) {
@@ -188,7 +188,7 @@ impl Blocks {
     }
 }
 
-/// However the numbers came.
+/// Equal numbers make equal multisets, whichever form they are in.
 impl PartialEq for Ordered {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())

@@ -1,11 +1,11 @@
-//! How alike two sequences are.
+//! Similarity of two sequences.
 //!
-//! Source: AgentCI, `engine/metrics.py` (metrics.md 3). Two empty sequences are alike (1), an empty and
-//! another are not (0).
+//! Source: AgentCI, `engine/metrics.py` (metrics.md 3). Two empty sequences have a similarity of 1, an empty and
+//! another one of 0.
 
 use super::myers::{Pattern, Sequence};
 
-/// Twice the length of the longest common subsequence over both lengths, in `[0,1]`.
+/// Twice the length of the longest common subsequence over the sum of both lengths, in `[0,1]`.
 pub fn lcs_similarity<T: Ord>(a: &[T], b: &[T]) -> f64 {
     similarity(a, b, |a, b| {
         let (one, other) = numbered(a, b);
@@ -22,7 +22,7 @@ pub fn edit_similarity<T: Ord>(a: &[T], b: &[T]) -> f64 {
     })
 }
 
-/// How many elements equal the one before them.
+/// The number of elements that equal the one before them.
 pub fn adjacent_repeats<T: PartialEq>(sequence: &[T]) -> usize {
     sequence.windows(2).filter(|pair| pair[0] == pair[1]).count()
 }
@@ -39,12 +39,12 @@ fn ratio(part: usize, whole: usize) -> f64 {
     part as f64 / whole as f64
 }
 
-/// Both as numbers, which are equal where their elements are.
+/// Both sequences as numbers; equal elements have equal numbers.
 fn numbered<T: Ord>(a: &[T], b: &[T]) -> (Sequence, Sequence) {
     let mut known: Vec<&T> = a.iter().collect();
     known.sort_unstable();
     known.dedup();
-    // All that are not in `a` are as different from it as each other.
+    // All elements that are not in `a` share one number, as only differences from `a` matter.
     let number = |of: &T| known.binary_search(&of).unwrap_or(known.len()) as u64;
     let numbers = |of: &[T]| Sequence::new(&of.iter().map(number).collect::<Vec<_>>());
     (numbers(a), numbers(b))

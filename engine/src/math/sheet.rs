@@ -1,4 +1,4 @@
-//! A value for each of a few fixed names, as an array: writing and reading take neither memory nor a search.
+//! A value for each of a few fixed names, as an array: reading and writing need neither an allocation nor a search.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ pub struct Sheet<K, T, const N: usize> {
 }
 
 impl<K: Named, T: Copy, const N: usize> Sheet<K, T, N> {
-    /// Sets the value of a name, or that it has none.
+    /// Sets the value of a name; `None`: it has none.
     pub fn set(&mut self, name: K, value: Option<T>) {
         if let Some(held) = self.values.get_mut(name.place()) {
             *held = value;
@@ -35,7 +35,7 @@ impl<K: Named, T: Copy, const N: usize> Sheet<K, T, N> {
         self.values.get(name.place()).copied().flatten()
     }
 
-    /// The value of what has this name.
+    /// The value of the name with this text.
     pub fn named(&self, name: &str) -> Option<T> {
         self.iter().find_map(|(held, value)| (held == name).then_some(value))
     }
@@ -45,7 +45,7 @@ impl<K: Named, T: Copy, const N: usize> Sheet<K, T, N> {
         K::ALL.iter().zip(self.values).filter_map(|(name, value)| Some((name.name(), value?)))
     }
 
-    /// Each value as something else.
+    /// The sheet with each value changed.
     #[must_use]
     pub fn map(self, change: impl Fn(T) -> T) -> Self {
         Self { values: self.values.map(|value| value.map(&change)), ..self }

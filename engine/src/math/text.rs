@@ -1,4 +1,4 @@
-//! Texts: tokens, their sets, and how alike two of them are.
+//! Texts: tokens, sets of tokens, and the similarity of two texts.
 //!
 //! Source: PandaProbe, `trace/loop_detection/metric.py` and `utils.py` (metrics.md 1.4). The words are
 //! Python's: runs of `\w`, which is the general categories L* and N* and the underscore.
@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::update::OutputDigest;
 
-/// Words that say nothing about what a text is about.
+/// Words that do not tell what a text is about.
 const STOP_WORDS: [&str; 70] = [
     "a", "above", "after", "all", "an", "and", "any", "are", "as", "at", "be", "been", "before",
     "being", "below", "both", "but", "by", "can", "could", "did", "do", "does", "during", "each",
@@ -24,13 +24,13 @@ const STOP_WORDS: [&str; 70] = [
     "to", "too", "very", "was", "were", "will", "with", "would", "yet",
 ];
 
-/// Bytes of the longest stop word.
+/// Length of the longest stop word, in bytes.
 const LONGEST: usize = 7;
 
-/// Cells of an embedding that are multiplied side by side.
+/// Number of cells of an embedding that are multiplied in parallel.
 const LANES: usize = 4;
 
-/// The stop words as numbers, each at the place that it hashes to or the next that is free.
+/// The stop words as numbers, each at the place that it hashes to, or the next free one.
 const STOPS: [u64; 256] = {
     let (mut stops, mut at) = ([0; 256], 0);
     while at < STOP_WORDS.len() {
@@ -45,7 +45,7 @@ const STOPS: [u64; 256] = {
     stops
 };
 
-/// What each byte is: of no word, of a word, or of a character that is not ASCII.
+/// The kind of each byte: between words, of a word, or of a character that is not ASCII.
 const KINDS: [Kind; 256] = {
     let (mut kinds, mut byte) = ([Kind::Other; 256], 0_u8);
     while byte < 0x80 {
@@ -63,7 +63,7 @@ enum Kind {
     Other,
 }
 
-/// Where a text stands among others: whole numbers, so that a cosine has the same bits everywhere.
+/// The embedding of a text, in whole numbers, so that a cosine has the same bits everywhere.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(from = "Vec<i32>", into = "Vec<i32>")]
 pub struct Embedding {
@@ -78,7 +78,7 @@ impl Embedding {
         &self.cells
     }
 
-    /// Cosine similarity to another one, clamped to `[0,1]`; 0 where one of them is zero.
+    /// Cosine similarity to another embedding, clamped to `[0,1]`; 0 if one of them is zero.
     pub fn cosine(&self, other: &Self) -> f64 {
         let norms = f64::from_bits(self.square) * f64::from_bits(other.square);
         if norms > 0.0 {
@@ -107,8 +107,8 @@ impl FromIterator<i32> for Embedding {
     }
 }
 
-/// Products and their sum are whole numbers that floats hold exactly for texts of up to 2^26 features, which is more than a span may
-/// have, so the order of the sum is of no matter.
+/// The dot product. Products and their sum are whole numbers that floats hold exactly for texts of up to 2^26 features, which is more
+/// than a span may have, so the order of the sum does not matter.
 fn dot(a: &[i32], b: &[i32]) -> f64 {
     let product = |(a, b): (&i32, &i32)| f64::from(*a) * f64::from(*b);
     let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -119,7 +119,7 @@ fn dot(a: &[i32], b: &[i32]) -> f64 {
     sums.into_iter().chain(last_a.iter().zip(last_b).map(product)).sum()
 }
 
-/// Returns what a text is compared by; `None` for an empty one.
+/// The digest that a text is compared by; `None` for an empty text.
 pub fn digest(text: &str) -> Option<OutputDigest> {
     if text.is_empty() {
         return None;
@@ -141,7 +141,7 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     Some(OutputDigest { tokens, embedding: features.cells(), ..OutputDigest::default() })
 }
 
-/// Returns the set of tokens of a text: its lower-case words without stop words and single characters.
+/// The set of tokens of a text: its lower-case words without stop words and single characters.
 pub fn tokens(text: &str) -> BTreeSet<String> {
     let lower = text.to_lowercase();
     words(&lower).filter(|word| is_token(word)).map(str::to_owned).collect()
@@ -149,7 +149,7 @@ pub fn tokens(text: &str) -> BTreeSet<String> {
 
 /// Jaccard similarity of two sorted sets, in `[0,1]`; 0 for two empty ones.
 pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
-    // A step goes past the lesser of two, or past both of equals.
+    // A step goes past the lesser of two values, or past both if they are equal.
     let (mut at_a, mut at_b, mut steps) = (0, 0, 0_usize);
     while let (Some(x), Some(y)) = (a.get(at_a), b.get(at_b)) {
         at_a += usize::from(x <= y);
@@ -175,7 +175,7 @@ pub fn to_text(value: &Value) -> String {
     }
 }
 
-/// The words of a text in lower case.
+/// The words of a text that is in lower case.
 fn words(lower: &str) -> impl Iterator<Item = &str> {
     let mut end = 0;
     iter::from_fn(move || {
@@ -185,7 +185,7 @@ fn words(lower: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where the characters of one kind end that begin at a place.
+/// The end of the characters of one kind that begin at a place.
 #[inline]
 fn after(text: &str, mut at: usize, kind: Kind) -> usize {
     while let Some(byte) = text.as_bytes().get(at) {
@@ -194,7 +194,7 @@ fn after(text: &str, mut at: usize, kind: Kind) -> usize {
             at += 1;
             continue;
         }
-        // Whether what is not ASCII is of the kind takes longer to say.
+        // The kind of a character that is not ASCII takes longer to find.
         let next = if found == Kind::Other { text[at..].chars().next() } else { None };
         match next.filter(|c| is_word(*c) == (kind == Kind::Word)) {
             Some(c) => at += c.len_utf8(),
@@ -221,7 +221,7 @@ fn is_word(c: char) -> bool {
     )
 }
 
-/// Whether a word is more than one character, and no stop word.
+/// Whether a word has more than one character and is no stop word.
 fn is_token(word: &str) -> bool {
     // No character has more than four bytes.
     (word.len() > 4 || word.chars().nth(1).is_some()) && !is_stop_word(word.as_bytes())
@@ -249,7 +249,7 @@ const fn number(word: &[u8]) -> u64 {
     number
 }
 
-/// Where the number of a word is looked for first.
+/// The place in [`STOPS`] where the number of a word is looked for first.
 const fn place(number: u64) -> u8 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]
 }
@@ -257,9 +257,9 @@ const fn place(number: u64) -> u8 {
 /// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts
 /// come out near zero.
 struct Features {
-    // Of each dimension how often with the sign plus and minus.
+    // For each dimension the number of features with the sign plus, and minus.
     counts: [i32; 512],
-    // A word between its marks.
+    // A buffer for a word between its marks.
     padded: String,
 }
 
@@ -287,7 +287,7 @@ impl Features {
         }
     }
 
-    /// Likewise, of characters of any length.
+    /// Counts the pieces of a word that is not ASCII.
     fn add_characters(&mut self, word: &str) {
         let mut padded = std::mem::take(&mut self.padded);
         padded.clear();

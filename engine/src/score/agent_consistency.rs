@@ -27,7 +27,7 @@ pub struct Consistency {
     pub score: f64,
     /// Root mean square of the weighted uncertainties.
     pub rms: f64,
-    /// How many traces were evaluated.
+    /// Number of traces that were evaluated.
     pub evaluated: u64,
 }
 
@@ -44,19 +44,19 @@ impl AgentConsistency {
         self.squares -= square(uncertainty);
     }
 
-    /// Adds what another accumulator saw.
+    /// Adds the traces of another accumulator.
     pub fn merge(&mut self, other: Self) {
         self.count += other.count;
         self.squares += other.squares;
     }
 
-    /// Takes back what another accumulator saw.
+    /// Takes back the traces of another accumulator.
     pub fn unmerge(&mut self, other: Self) {
         self.count -= other.count;
         self.squares -= other.squares;
     }
 
-    /// Returns the score, or `None` before the first trace with a confidence.
+    /// The score; `None` before the first trace with a confidence.
     pub fn result(&self) -> Option<Consistency> {
         let n = i128::from(self.count);
         (n > 0).then(|| {

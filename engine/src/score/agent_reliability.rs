@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::math::ordered::Ordered;
 use crate::math::{Quanta, ratio};
 
-/// Risks of all traces, in order, so that the top 15 % are the greatest.
+/// The risks of all traces, in order, so that the greatest 15 % are found quickly.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct AgentReliability {
     risks: Ordered,
@@ -25,18 +25,18 @@ pub struct AgentReliability {
 pub struct Reliability {
     /// In `[0,1]`.
     pub score: f64,
-    /// The ensemble before it is clamped.
+    /// The risk before the score is clamped.
     pub raw_risk: f64,
-    /// Mean of the `k` greatest.
+    /// Mean of the `k` greatest risks.
     pub mean_top_k_risk: f64,
-    /// The greatest.
+    /// The greatest risk.
     pub max_risk: f64,
-    /// How many traces were evaluated.
+    /// Number of traces that were evaluated.
     pub evaluated: u64,
 }
 
 impl AgentReliability {
-    /// Over nothing.
+    /// An accumulator without traces.
     pub const fn new() -> Self {
         Self { risks: Ordered::Few(Vec::new()) }
     }
@@ -51,7 +51,7 @@ impl AgentReliability {
         self.risks.remove(risk.0);
     }
 
-    /// Returns the score, or `None` before the first trace.
+    /// The score; `None` before the first trace.
     pub fn result(&self) -> Option<Reliability> {
         let n = self.risks.len() as u64;
         let k = top(n);
@@ -84,12 +84,12 @@ pub fn reliability(
     Some(ensemble(n, sum, max, one))
 }
 
-/// How many of `n` traces are the top 15 %.
+/// The number of traces that are the top 15 % of `n`.
 fn top(n: u64) -> u64 {
     (n * 15).div_ceil(100).max(1)
 }
 
-/// The score, given the sum of the greatest risks and the greatest.
+/// The score, given the sum of the top risks and the greatest risk.
 fn ensemble(n: u64, sum: i128, max: i128, one: i128) -> Reliability {
     let k = i128::from(top(n));
     // 0.9 * sum / k + 0.1 * max over one common denominator.

@@ -14,27 +14,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::math::Quanta;
 
-/// A trace is flagged when its risk is over this.
+/// The risk over which a trace is flagged.
 pub const FLAG_OVER: Quanta = Quanta(Quanta::ONE / 2);
 
-/// What one trace contributes to the scores.
+/// The contribution of one trace to the scores.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub struct TraceRisk {
-    /// The greatest of its risks; `None` if no signal with a weight is present.
+    /// The greatest risk of its signals; `None` if no signal with a weight is present.
     pub risk: Option<Quanta>,
-    /// Sum of the risks of all but confidence; `None` without confidence.
+    /// Sum of the risks of all signals but confidence; `None` without confidence.
     pub penalty: Option<Quanta>,
     /// Weighted uncertainty; `None` without confidence.
     pub uncertainty: Option<Quanta>,
 }
 
-/// The risk that a signal of this weight makes; one without a weight has no part in scores.
+/// The risk of a signal with this score and weight.
 pub fn risk(score: Quanta, weight: f64) -> Option<Quanta> {
     Quanta::from_f64(weight * (1.0 - score.to_f64()))
 }
 
 impl TraceRisk {
-    /// What the risks of a trace's signals come to, each with whether it is that of confidence, which consistency builds on.
+    /// The contribution of a trace, given the risk of each of its signals and whether the signal is confidence, which consistency needs.
     pub fn of(risks: impl IntoIterator<Item = (bool, Quanta)>) -> Self {
         let (mut risk, mut own, mut sum) = (None, None, 0);
         for (is_confidence, one) in risks {
@@ -51,7 +51,7 @@ impl TraceRisk {
         Self { risk, penalty, uncertainty }
     }
 
-    /// Returns whether the risk is over one half, strictly.
+    /// Whether the risk is greater than one half.
     pub fn is_flagged(&self) -> bool {
         self.risk.is_some_and(|risk| risk > FLAG_OVER)
     }

@@ -8,8 +8,8 @@
 //!   on either, turns = 0: it fires once
 //! ```
 //!
-//! Source: PandaProbe's harness, `evaluation/trajectory.py` (metrics.md 1.9). It consumes each
-//! done trace once and is not revised; a missing score is not folded in.
+//! Source: PandaProbe's harness, `evaluation/trajectory.py` (metrics.md 1.9). The gate consumes each
+//! done trace once and is not revised; a missing score is skipped.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct GateRule {
     pub window: u64,
     /// The peak below which no gain is a stall.
     pub target: f64,
-    /// What counts as gain.
+    /// The rise above the peak that counts as a gain.
     pub gain: f64,
     /// The drop below the peak that is a regression.
     pub drop: f64,
@@ -29,21 +29,21 @@ pub struct GateRule {
 /// The state of one series.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct TrajectoryGate {
-    // Below all values before the first.
+    // Minus infinity before the first value.
     peak: f64,
     turns_since_gain: u32,
 }
 
-/// What one value did.
+/// The verdict on one value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
     /// The greatest value so far.
     pub peak: f64,
     /// Values since the last gain, after this one.
     pub turns_since_gain: u32,
-    /// No gain for too long, below target.
+    /// Whether there was no gain for too long, with the peak below the target.
     pub stalled: bool,
-    /// Well below the peak.
+    /// Whether the value is more than the drop below the peak.
     pub regressed: bool,
 }
 
@@ -67,7 +67,7 @@ impl TrajectoryGate {
     }
 }
 
-/// Before the first value.
+/// The state before the first value.
 impl Default for TrajectoryGate {
     fn default() -> Self {
         Self { peak: f64::NEG_INFINITY, turns_since_gain: 0 }

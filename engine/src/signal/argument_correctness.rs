@@ -1,11 +1,11 @@
-//! Argument correctness: how many tool calls had the right arguments, as a judge says of each.
+//! Argument correctness: the share of tool calls that had the right arguments, by a judge's verdict on each.
 //!
 //! ```text
 //! score = correct verdicts / verdicts
 //! ```
 //!
-//! Source: PandaProbe, `trace/argument_correctness/metric.py` (metrics.md 1.6). It is divided by the verdicts, not by the
-//! calls: a judge may give more or fewer than there are calls. Departure: without calls, or without a verdict, the
+//! Source: PandaProbe, `trace/argument_correctness/metric.py` (metrics.md 1.6). The divisor is the number of verdicts, not of
+//! calls, as a judge may give more or fewer verdicts than there are calls. Departure: without calls, or without a verdict, the
 //! signal is absent rather than 1.
 
 use crate::math::{Quanta, ratio};
@@ -13,9 +13,9 @@ use crate::math::{Quanta, ratio};
 /// The signal's name.
 pub const NAME: &str = "argument_correctness";
 
-/// Computes the signal from how many tool calls the trace has, and whether the arguments were right by each verdict.
+/// Computes the signal from the number of tool calls of the trace, and from the verdicts on whether arguments were right.
 ///
-/// `None` without a call, whatever the judge says, and without a verdict.
+/// `None` without a call, whatever the verdicts, and without a verdict.
 pub fn score(calls: u64, verdicts: &[bool]) -> Option<Quanta> {
     if calls == 0 {
         return None;

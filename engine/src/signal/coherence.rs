@@ -5,9 +5,9 @@
 //! score = 1 - gap
 //! ```
 //!
-//! Source: PandaProbe, `trace/coherence/metric.py` (metrics.md 1.5). A zero vector has a gap of 1. It takes an
-//! embedding model: a hashed embedding agrees with one too little to stand in for it (metrics.md 7). Departure: where a
-//! side is empty, or has no embedding, the signal is absent rather than 1.
+//! Source: PandaProbe, `trace/coherence/metric.py` (metrics.md 1.5). A zero vector has a gap of 1. An embedding model is
+//! needed, as a hashed embedding agrees with one too little to stand in for it (metrics.md 7). Departure: if a side is empty,
+//! or has no embedding, the signal is absent rather than 1.
 
 use super::Computation;
 use crate::math::Quanta;
@@ -15,7 +15,7 @@ use crate::math::Quanta;
 /// The signal's name.
 pub const NAME: &str = "coherence";
 
-/// What the embeddings said, if it is a score.
+/// The coherence from the embeddings, if it is in `[0,1]`.
 pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| facts.coherence.filter(|score| (0..=Quanta::ONE).contains(&score.0)),
     evidence: |_, _| {
@@ -26,7 +26,7 @@ pub(super) const COMPUTATION: Computation = Computation {
 
 /// Computes the signal from the embeddings of the input and of the output.
 ///
-/// `None` where one is empty, where they are not of one length and so not of one model, and where they hold what is no
+/// `None` if one is empty, if their lengths differ, so that they are not of one model, or if they contain something that is no
 /// finite number.
 pub fn score<T: Copy + Into<f64>>(input: &[T], output: &[T]) -> Option<Quanta> {
     if input.is_empty() || input.len() != output.len() {
@@ -37,7 +37,7 @@ pub fn score<T: Copy + Into<f64>>(input: &[T], output: &[T]) -> Option<Quanta> {
         return None;
     }
     let cosine = if norms > 0.0 { dot(input, output) / norms } else { 0.0 };
-    // Not a number stays one when it is clamped, and has no quanta.
+    // NaN stays NaN when it is clamped, and has no quanta.
     Quanta::from_f64(cosine.clamp(0.0, 1.0))
 }
 

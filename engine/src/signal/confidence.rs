@@ -1,12 +1,12 @@
-//! Behavioural confidence: how many steps moved the agent on.
+//! Behavioural confidence: the share of steps that moved the agent on.
 //!
 //! ```text
 //! confidence = 1 - (failed or redundant steps) / steps
 //! ```
 //!
 //! Ours, for traces whose confidence nobody reported or judged. A step is a model or tool call; a redundant
-//! one repeats an earlier tool call with the same arguments and result. Absent without steps. Never guessed
-//! from wording, which predicts the wrong way (metrics.md 7).
+//! one repeats an earlier tool call with the same arguments and result. Absent without steps. Never derived
+//! from wording, whose predictions point the wrong way (metrics.md 7).
 
 use super::Computation;
 use crate::math::{Quanta, ratio};
@@ -14,7 +14,7 @@ use crate::math::{Quanta, ratio};
 /// The signal's name.
 pub const NAME: &str = "confidence";
 
-/// Over the trace's steps.
+/// The computation from the trace's steps.
 pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| score(facts.steps, facts.wasted_steps),
     evidence: |facts, _| {

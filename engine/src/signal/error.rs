@@ -9,7 +9,7 @@ use crate::math::Quanta;
 /// The signal's name.
 pub const NAME: &str = "error";
 
-/// By the trace's end.
+/// The computation from how the trace ended.
 pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| Some(score(facts.error)),
     evidence: |facts, _| {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Source: PandaProbe, `trace/loop_detection/metric.py` (metrics.md 1.4). The window of three is taken before
-//! empty outputs are left out: an empty trace uses up a place. A session's first trace scores 1. Departure: where
-//! the output, or every output of the window, is not there, the signal is absent rather than 1.
+//! empty outputs are left out: a trace without output uses up a place. A session's first trace scores 1. Departure: if
+//! the output, or every output of the window, is missing, the signal is absent rather than 1.
 
 use super::Computation;
 use crate::math::Quanta;
@@ -17,7 +17,7 @@ use crate::update::OutputDigest;
 /// The signal's name.
 pub const NAME: &str = "loop_detection";
 
-/// Over the outputs before this one.
+/// The computation from the outputs of the trace and of those before it.
 pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| score(facts.earlier, facts.output).or(facts.empty),
     evidence: |_, grounds| {
@@ -28,11 +28,11 @@ pub(super) const COMPUTATION: Computation = Computation {
     in_documents: true,
 };
 
-/// How many earlier traces are looked at.
+/// Number of earlier traces that are looked at.
 pub const WINDOW: usize = 3;
 
 /// Computes the signal from the outputs of the earlier traces of the session, oldest first (at least the last
-/// three), and of this one; `None` stands for an output that is not there.
+/// three), and of this one; `None` stands for a missing output.
 pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) -> Option<Quanta> {
     if earlier.is_empty() {
         return Some(Quanta(Quanta::ONE));
@@ -45,16 +45,15 @@ pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) 
     Quanta::from_f64((1.0 - worst).clamp(0.0, 1.0))
 }
 
-/// Whether one embedding model has read both. Vectors of different models have nothing to do with each other; those of hashes are
-/// always there.
+/// Whether both have an embedding of the same model. Vectors of different models cannot be compared; hashed embeddings are always there.
 pub fn of_one_model(a: &OutputDigest, b: &OutputDigest) -> bool {
     a.embedder != 0
         && a.embedder == b.embedder
         && a.model_embedding.cells().len() == b.model_embedding.cells().len()
 }
 
-/// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so where the cosine is
-/// not above it, nothing is.
+/// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so the similarity is at most the
+/// cosine.
 fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
     let cosine = if of_one_model(a, b) {
         a.model_embedding.cosine(&b.model_embedding)

@@ -1,6 +1,6 @@
 //! Signals: one number per trace, in `[0,1]`, higher is better, or absent.
 //!
-//! One signal, one file, which opens with the formula; one line in [`SIGNALS`], which has all that there is to know of it.
+//! One signal, one file, which opens with the formula, and one entry in [`SIGNALS`].
 
 pub mod argument_correctness;
 pub mod coherence;
@@ -18,59 +18,59 @@ use crate::loops::Severity;
 use crate::math::Quanta;
 use crate::update::OutputDigest;
 
-/// The reported score that says that a rule was broken; its label is the severity.
+/// The name of the reported score for a broken rule; its label is the severity.
 pub const CONSTRAINT_VIOLATION: &str = "constraint_violation";
 
-/// A signal that we know by name.
+/// A signal with a meaning of ours.
 #[derive(Clone, Copy, Debug)]
 pub struct Signal {
     /// Its name in results and labels.
     pub name: &'static str,
-    /// What it says, for people.
+    /// What it measures, for people.
     pub doc: &'static str,
-    /// Its weight, unless something else is configured; without one it has no part in scores.
+    /// Its default weight; without a weight it has no part in scores.
     pub weight: Option<f64>,
-    /// Whether it is one of the four that the documents' scores are made of.
+    /// Whether it is one of the four that the source documents' scores are made of.
     pub in_documents: bool,
-    /// How it is computed; absent: somebody reports it, or a judge says it.
+    /// How it is computed; `None`: it is reported or judged.
     pub computed: Option<Computation>,
 }
 
 /// How a signal is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Computation {
-    /// The score; `None` where there is nothing to compute it from.
+    /// Computes the score; `None` if there is nothing to compute it from.
     pub score: fn(&Facts<'_>) -> Option<Quanta>,
-    /// What it was made of, for people.
+    /// Explains to people what the score was made of.
     pub evidence: fn(&Facts<'_>, &Grounds) -> Vec<String>,
-    /// Whether the documents compute it so: in their profile no other is computed.
+    /// Whether the source documents compute it this way; in their profile only such signals are computed.
     pub in_documents: bool,
 }
 
-/// What signals of a trace are computed from.
+/// The facts of a trace that signals are computed from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts<'a> {
-    /// The root or the last model call failed.
+    /// Whether the root or the last model call failed.
     pub error: bool,
-    /// Model and tool calls.
+    /// Number of model and tool calls.
     pub steps: u64,
-    /// Those that failed or repeated an earlier call.
+    /// Number of steps that failed or repeated an earlier call.
     pub wasted_steps: u64,
-    /// Tool calls of which the wire tells how they went, and those of them that failed.
+    /// Number of tool calls with an outcome on the wire, and of those that failed.
     pub tool_calls: (u64, u64),
-    /// The worst severity of the loops that it has a call in.
+    /// The worst severity of the loops that have a call in the trace.
     pub loops: Option<Severity>,
     /// Its output, if any arrived.
     pub output: Option<&'a OutputDigest>,
-    /// Those of the traces before it in its session, oldest first.
+    /// The outputs of the traces before it in its session, oldest first.
     pub earlier: &'a [Option<&'a OutputDigest>],
-    /// How near the output is to the input, if an embedding model was asked.
+    /// The nearness of the output to the input, if an embedding model was asked.
     pub coherence: Option<Quanta>,
-    /// What the similarity to nothing is worth; absent: nothing.
+    /// The score of `loop_detection` where there is nothing to compare with; `None`: it is absent.
     pub empty: Option<Quanta>,
 }
 
-/// What an explanation names beside the numbers.
+/// Facts that an explanation names beside the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Grounds {
     /// The loops that have a call in the trace, each described.
@@ -81,8 +81,8 @@ pub struct Grounds {
     pub repeated: Vec<String>,
 }
 
-/// All signals that have a meaning of ours: those that are computed; the outcome, which is reported or judged;
-/// `argument_correctness`, which a judge says; and `tool_correctness`, which only others report.
+/// All signals with a meaning of ours: those that are computed; the outcome, which is reported or judged;
+/// `argument_correctness`, which is judged; and `tool_correctness`, which is only reported.
 pub const SIGNALS: &[Signal] = &[
     Signal {
         name: argument_correctness::NAME,

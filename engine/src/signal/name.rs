@@ -1,4 +1,4 @@
-//! What a signal is called: ours by their place in the list, so that they are told apart without a look at any text.
+//! Names of signals: ours are places in the list, so that they are compared without their texts.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{SIGNALS, confidence, loop_detection, outcome};
 
-/// The name of a signal; in the order of the texts, and written down as one.
+/// The name of a signal; ordered and serialised as its text.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq)]
 #[serde(from = "String")]
 pub(crate) enum SignalName {
-    /// The place of one of ours in [`SIGNALS`].
+    /// One of our signals, by its place in [`SIGNALS`].
     Ours(u8),
-    /// None of these.
+    /// Any other signal.
     Other(Arc<str>),
 }
 
@@ -29,7 +29,7 @@ pub(crate) static LOOP_DETECTION: SignalName = SignalName::ours(loop_detection::
 pub(crate) static OUTCOME: SignalName = SignalName::ours(outcome::NAME);
 
 impl SignalName {
-    /// One of ours; a name that is none does not compile.
+    /// The name of one of our signals; any other name does not compile.
     const fn ours(name: &str) -> Self {
         let mut at = 0;
         while !is_equal(SIGNALS[at as usize].name.as_bytes(), name.as_bytes()) {

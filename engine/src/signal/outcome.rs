@@ -1,9 +1,8 @@
-//! Outcome: 1 if the trace did what it was there for, 0 if it did not, as far as somebody says so.
+//! Outcome: 1 if the trace did what it was there for, 0 if it did not, as reported or judged.
 //!
-//! Ours. Reported of the trace, or by it; of a session it is that of its last trace, of a run that of the run's last trace in each
-//! session that has any, and of all of these the worst holds. Only where nobody reported one is it what our judge says
-//! (`task_completion`), as high as it was judged. It is never computed, so drops, which are found by computed signals, know it as a
-//! stream of its own.
+//! Ours. Reported of the trace, or by it. A report about a session counts for its last trace, one about a run for the run's last trace
+//! in each of its sessions; the worst of all reports holds. Only without a report it is our judge's score (`task_completion`). It is
+//! never computed, so drops, which are found by computed signals, have a stream of its own for it.
 
 use crate::math::Quanta;
 use crate::span::Source;
@@ -11,7 +10,7 @@ use crate::span::Source;
 /// The signal's name.
 pub const NAME: &str = "outcome";
 
-/// The signal and who made it; `None` if nobody speaks of an outcome. `of_session`: what was reported of the session or the
+/// The signal and its source; `None` if no outcome was reported or judged. `of_session`: the outcome reported of the session or the
 /// run, if this is its last trace.
 pub fn score(
     of_trace: Option<bool>,

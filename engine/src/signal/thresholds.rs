@@ -1,4 +1,4 @@
-//! What the scores of the trace metrics mean: from where one passes, and what its height is called.
+//! What the scores of the trace metrics mean: the threshold that one has to reach, and the names of its ranges.
 //!
 //! ```text
 //! passes = score >= threshold
@@ -16,9 +16,9 @@ use crate::math::Quanta;
 pub struct TraceMetric {
     /// Its name, which is that of the signal.
     pub name: &'static str,
-    /// The least score that passes unless something else is configured, in `[0,1]`.
+    /// The least score that passes by default, in `[0,1]`.
     pub threshold: Quanta,
-    /// Greatest first, down to 0; empty where the source has none.
+    /// Its bands, the greatest first, down to 0; empty if the source has none.
     pub bands: &'static [Band],
 }
 
@@ -27,7 +27,7 @@ pub struct TraceMetric {
 pub struct Band {
     /// Its least score, in `[0,1]`.
     pub from: Quanta,
-    /// What the source calls it.
+    /// The source's name for it.
     pub name: &'static str,
 }
 
@@ -55,7 +55,7 @@ impl TraceMetric {
         score >= self.threshold
     }
 
-    /// What the source calls a score of this height; `None` where it has no name for it.
+    /// The source's name for a score of this height; `None` if it has none.
     pub fn band(&self, score: Quanta) -> Option<&'static str> {
         self.bands.iter().find(|band| score >= band.from).map(|band| band.name)
     }
@@ -93,12 +93,12 @@ const PLAN_QUALITY: &[Band] = &guide([
     "inadequate: does not address the task",
 ]);
 
-/// Every default threshold of the source is one half.
+/// A metric with the default threshold, which is one half for every metric of the source.
 const fn metric(name: &'static str, bands: &'static [Band]) -> TraceMetric {
     TraceMetric { name, threshold: Quanta(Quanta::ONE / 2), bands }
 }
 
-/// Every scoring guide of the source goes by quarters; names from 1 down to 0.
+/// The bands of a scoring guide, by quarters, as in every guide of the source; `names` are from 1 down to 0.
 const fn guide(names: [&'static str; 5]) -> [Band; 5] {
     let [top, third, half, first, zero] = names;
     let quarter = Quanta::ONE / 4;

@@ -1,6 +1,7 @@
 //! Tool loop: 1 without a loop of tool calls, 0.4 at a warning, 0 at a critical one.
 //!
-//! Ours. A loop of which nothing but names is on the wire does not count: what differs may not have been sent. A repeated output is `loop_detection`'s business and does not count here.
+//! Ours. A loop of which only names are on the wire does not count, as what differs may not have been sent. A repeated output does
+//! not count either: `loop_detection` is about that.
 
 use super::Computation;
 use crate::loops::Severity;
@@ -9,7 +10,7 @@ use crate::math::Quanta;
 /// The signal's name.
 pub const NAME: &str = "tool_loop";
 
-/// Over the loops that the trace has a call in.
+/// The computation from the loops that have a call in the trace.
 pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| Some(score(facts.loops)),
     evidence: |_, grounds| match grounds.loops.as_slice() {
@@ -19,7 +20,7 @@ pub(super) const COMPUTATION: Computation = Computation {
     in_documents: false,
 };
 
-/// Computes the signal from the worst severity of the loops that a trace has a call in.
+/// Computes the signal from the worst severity of the loops that have a call in the trace.
 pub fn score(severity: Option<Severity>) -> Quanta {
     Quanta(match severity {
         None => Quanta::ONE,

@@ -1,11 +1,11 @@
-//! Tool success: how many tool calls did not fail.
+//! Tool success: the share of tool calls that did not fail.
 //!
 //! ```text
 //! tool_success = 1 - failed tool calls / tool calls of which the wire tells whether they failed
 //! ```
 //!
-//! Ours, for traces that did not end in error: there `error` says it. Absent where no call tells. It has no weight unless one is set: agents
-//! mend what fails, so on public runs it hardly told which of them did (docs/outcomes.md).
+//! Ours, for traces that did not end in error, of which `error` tells. Absent if no call has a known outcome. It has no weight unless one
+//! is set: agents recover from failed calls, so on public runs it hardly told which of them failed (docs/outcomes.md).
 
 use super::Computation;
 use crate::math::{Quanta, ratio};
@@ -13,7 +13,7 @@ use crate::math::{Quanta, ratio};
 /// The signal's name.
 pub const NAME: &str = "tool_success";
 
-/// Over the calls of which the wire tells.
+/// The computation from the calls with a known outcome.
 pub(super) const COMPUTATION: Computation = Computation {
     score: |facts| score(facts.error, facts.tool_calls.0, facts.tool_calls.1),
     evidence: |facts, _| {
@@ -23,7 +23,7 @@ pub(super) const COMPUTATION: Computation = Computation {
     in_documents: false,
 };
 
-/// Computes the signal; `None` of a trace that ended in error, and where no call tells.
+/// Computes the signal; `None` for a trace that ended in error, and if no call has a known outcome.
 pub fn score(error: bool, told: u64, failed: u64) -> Option<Quanta> {
     let well = i128::from(told) - i128::from(failed.min(told));
     Quanta::from_f64(ratio(well, i128::from(told))).filter(|_| !error)

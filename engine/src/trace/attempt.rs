@@ -1,4 +1,4 @@
-//! What a trace says of the attempt at a task that it is part of.
+//! The attempt at a task that a trace is part of.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use super::span_view::SpanView;
 use crate::span::{Attempt as Said, Violation};
 use crate::update::{self, Attempt};
 
-/// Of each concept the first value from the outermost span inwards, evaluators included, then the resources'; of
-/// documents and violations all.
+/// The attempt of a trace: for each concept the first value from the outermost span inwards, evaluators included, then from the
+/// resources; for documents and violations all.
 pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents) -> Option<Attempt> {
     let own = shape.all_outermost_first().filter_map(SpanView::attempt);
     let resources =
         shape.all_outermost_first().filter_map(|span| span.resource().attempt.as_deref());
     let mut logged = parts.logs().flat_map(|log| &log.violations).peekable();
-    // Most traces are none.
+    // Most traces are part of no attempt.
     if !parts.spans.say_attempt() && logged.peek().is_none() {
         return None;
     }

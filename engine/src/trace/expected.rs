@@ -1,4 +1,4 @@
-//! What a done trace was expected to be.
+//! Checks a done trace against expectations.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::expect::{judge, span_assertions};
 use crate::judging::{JudgedText, Judges, RubricRequest};
 use crate::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpdate};
 
-/// Holds a trace that has its texts against every query that it answers, in the order of the files; and the rules that
-/// have come to be judged, and are not in `judgements`.
+/// Checks a trace that has its texts against every query that it answers; returns the results in the order of the files, and the
+/// rules that have to be judged and are not in `judgements`.
 pub fn expectations(
     trace: &TraceUpdate,
     laid: &TraceView<'_>,
@@ -26,7 +26,7 @@ pub fn expectations(
         .iter()
         .flat_map(|suite| suite.answered(task, input).into_iter().map(move |query| (suite, query)))
         .peekable();
-    // Most traces answer none.
+    // Most traces answer no query.
     if answered.peek().is_none() {
         return (Vec::new(), Vec::new());
     }
@@ -49,7 +49,7 @@ pub fn expectations(
     (expectations, asked.into_values().collect())
 }
 
-/// The rules that a layer got as far as, and nobody has judged.
+/// The rules that the evaluation of a layer got to, and that have no judgement.
 fn unjudged<'a>(
     spec: &'a CorrectnessSpec,
     judges: &'a Judges,
@@ -74,7 +74,7 @@ fn unjudged<'a>(
     })
 }
 
-/// A rule for a field of a span.
+/// The request for a rule about a field of a span.
 fn of_text(rubric: &Rubric, field: &str, text: String, judges: &Judges) -> RubricRequest {
     RubricRequest {
         key: judge::key(&rubric.rule, &text),

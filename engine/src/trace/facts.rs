@@ -1,4 +1,4 @@
-//! What a row has no room for: calls with arguments, what models asked for and were told, texts.
+//! Facts that a row has no room for: calls with arguments, calls in the output of models, results, texts.
 
 use std::sync::Arc;
 
@@ -40,17 +40,17 @@ pub(super) struct ModelRow {
     pub(super) asked_by_user: Option<bool>,
     #[serde(default)]
     compacted: bool,
-    // Only people read it.
+    // Time to the first chunk; only people read it.
     #[serde(default)]
     first_chunk_nanos: Option<u64>,
 }
 
-/// A text, or that there is one.
+/// A text, or the fact that there is one.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct TextRow {
     rank: u8,
     text: Option<Arc<str>>,
-    // Only people and models read it.
+    // Whether only people and models read it.
     extra: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct TextRow {
 const LONG_BYTES: usize = 256;
 
 impl ToolRow {
-    /// What counts of a call.
+    /// The facts of a tool call, with or without texts.
     pub(super) fn of(facts: &ToolFacts, symbols: &mut Symbols, texts: bool) -> Self {
         Self {
             name: facts.name.as_ref().map(|name| symbols.of(name)),
@@ -69,7 +69,7 @@ impl ToolRow {
         }
     }
 
-    /// Whether there is room for it in a row.
+    /// Whether a row has room for the call.
     pub(super) fn fits(facts: &ToolFacts) -> bool {
         facts.arguments.is_none() && facts.result_hash.is_none() && !facts.phantom
     }
@@ -100,7 +100,7 @@ impl ArgumentsRow {
 }
 
 impl ModelRow {
-    /// What counts of a call.
+    /// The facts of a model call, with or without texts.
     pub(super) fn of(facts: &ModelFacts, symbols: &mut Symbols, texts: bool) -> Self {
         let calls = facts.tool_calls.iter();
         Self {
@@ -116,7 +116,7 @@ impl ModelRow {
         }
     }
 
-    /// Whether there is room for it in a row.
+    /// Whether a row has room for the call.
     pub(super) fn fits(facts: &ModelFacts, texts: bool) -> bool {
         let Tokens { input, cached, cache_written, output } = facts.tokens;
         let short = |count: Option<u64>| count.is_none_or(|count| u32::try_from(count).is_ok());
@@ -147,7 +147,7 @@ impl ModelRow {
 }
 
 impl TextRow {
-    /// A text, or that there is one; `extra`: only people and models read it.
+    /// A text, or the fact that there is one; `extra`: only people and models read it.
     pub(super) fn of(text: &Text, kept: bool, extra: bool) -> Self {
         Self { rank: text.rank, text: kept.then(|| Arc::clone(&text.text)), extra }
     }
@@ -167,7 +167,7 @@ impl Rare {
         texts.map(|text| text.len()).filter(|bytes| *bytes >= LONG_BYTES).sum()
     }
 
-    /// Does without the texts that only people and models read.
+    /// Drops the texts that only people and models read.
     pub(super) fn forgo(&mut self) {
         self.model.iter_mut().for_each(|model| model.first_chunk_nanos = None);
         let calls = self.model.iter_mut().flat_map(|model| &mut model.calls);

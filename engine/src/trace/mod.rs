@@ -46,11 +46,11 @@ use super::update::{self, AgentKey, Loop, ReportedScore, ToolCall, TraceUpdate, 
 pub struct TraceContents {
     /// Spans by id.
     pub spans: Spans,
-    /// What else came; of few traces anything.
+    /// Log records and reports; few traces have any.
     pub others: Option<Box<Others>>,
 }
 
-/// What is no span of a trace.
+/// What a trace has beside spans.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Others {
     /// Log records by id.
@@ -59,7 +59,7 @@ pub struct Others {
     pub reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
 }
 
-/// A trace laid out to be read, by whoever has something to read in it.
+/// A trace laid out for evaluation.
 pub struct TraceView<'a> {
     parts: &'a TraceContents,
     shape: Shape<'a>,
@@ -77,33 +77,33 @@ impl TraceContents {
         self.others.iter().flat_map(|others| others.logs.values())
     }
 
-    /// Spans and log records.
+    /// The number of spans and log records.
     pub fn len(&self) -> usize {
         self.spans.len() + self.others.as_ref().map_or(0, |others| others.logs.len())
     }
 
-    /// Whether there are neither.
+    /// Whether there are neither spans nor log records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The rules that a trace is read by.
+/// The rules that a trace is evaluated by.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Where a trace without a session key goes.
+    /// The session of a trace that names none.
     pub fallback: SessionFallback,
-    /// What ids of sessions are told apart by.
+    /// What tells sessions with the same id apart.
     pub scope: SessionScope,
     /// What a loop is.
     pub loops: LoopOptions,
-    /// Whether texts and arguments go along.
+    /// Whether updates have texts and arguments.
     pub keep_content: bool,
-    /// What model calls cost where their spans do not say.
+    /// Prices of model calls whose spans do not tell their cost.
     pub prices: Prices,
 }
 
-/// Why a trace is no agent's.
+/// The reason why a trace is of no agent.
 pub fn ignored(parts: &TraceContents) -> &'static str {
     let has = |operation| parts.spans.operations().any(|other| other == operation);
     if has(Operation::Evaluation) {
@@ -117,10 +117,10 @@ pub fn ignored(parts: &TraceContents) -> &'static str {
     }
 }
 
-/// Reads a trace; `None` if it is no agent's: if it has no model call, tool or agent span of its own.
+/// Evaluates a trace; `None` if it is of no agent: if it has no model call, tool or agent span of its own.
 ///
-/// Revision, state and times of arrival are the stage's to fill in. What the output is compared by is there only if it is
-/// done: a text that still grows is not worth it.
+/// The stage fills in revision, state and times of arrival. The output's digest, by which outputs are compared, is there only
+/// if the trace is done: for a text that still grows it is not worth computing.
 pub fn evaluate(
     trace_id: TraceId,
     TraceView { parts, shape, logs }: &TraceView<'_>,
@@ -175,7 +175,7 @@ pub fn evaluate(
     Some(update)
 }
 
-/// Whether [`evaluate`] would find a loop in a trace that is open, without all else that it reads.
+/// Whether [`evaluate`] would find a loop in an open trace; takes less time, as it looks for nothing else.
 pub fn has_loop(TraceView { shape, logs, .. }: &TraceView<'_>, rules: &Rules) -> bool {
     if !behaves(shape) {
         return false;
@@ -211,17 +211,17 @@ pub fn named_agent(TraceView { shape, .. }: &TraceView<'_>) -> Option<AgentKey> 
     Some(agent(shape)).filter(|agent| !agent.agent_name.is_empty())
 }
 
-/// Whether a log record told its root: that comes first, and all that is in it is its agent's.
+/// Whether a log record told the root of a trace: such a root comes first, and the whole trace is of its agent.
 pub fn is_turn(TraceView { shape, .. }: &TraceView<'_>) -> bool {
     shape.root().is_some_and(SpanView::is_record)
 }
 
-/// Where the outermost span of a trace comes from.
+/// The resource and the scope of the outermost span of a trace.
 pub fn source<'a>(TraceView { shape, .. }: &TraceView<'a>) -> Option<(&'a Arc<Resource>, u64)> {
     shape.outermost_first().next().map(|span| (span.resource(), span.scope))
 }
 
-/// How it ended.
+/// Fills in how the trace ended.
 fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, last: Option<&ModelCall<'_>>) {
     let root = shape.root();
     update.complete = root.is_some();
@@ -229,7 +229,7 @@ fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, last: Option<&ModelCall<
     update.error = root.is_some_and(|root| root.failed) || last.is_some_and(|model| model.failed);
 }
 
-/// What the model calls used and cost; returns it call by call.
+/// Fills in what the model calls used and cost; returns this for each call, and then for each total.
 fn spent(
     update: &mut TraceUpdate,
     shape: &Shape<'_>,
@@ -270,7 +270,7 @@ fn spent(
     update.calls_without_tokens = no_input.max(no_output);
     let costs = spends.iter().filter_map(|spend| spend.cost).map(|cost| cost.0);
     update.cost_quanta = costs.reduce(i64::saturating_add);
-    // Totals say what their calls cost together.
+    // A total may have the cost of the calls that it covers.
     let unpriced = models.iter().zip(&spends).filter(|(span, spend)| {
         let covered = || {
             totals
@@ -292,7 +292,7 @@ fn spent(
     spends
 }
 
-/// The models of these calls that no table has a price for, of calls of which it would be known what they cost; how many each.
+/// The models of these calls that no table has a price for, each with its number of calls; only calls with known tokens count.
 fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(String, u64)> {
     let mut models: BTreeMap<&str, u64> = BTreeMap::new();
     let tells = |model: &&Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
@@ -318,8 +318,8 @@ fn of_trace(trace_id: TraceId, found: loops::Found) -> Loop {
     Loop { trace_ids: vec![trace_id], calls, ..found.entry }
 }
 
-/// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries tell of a
-/// model's error there alone.
+/// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries report a
+/// model's error on the root alone.
 fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
     let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
     let Some(last) = last.filter(|_| shape.root().is_some_and(|root| root.failed)) else { return };
@@ -363,8 +363,8 @@ impl<'a> Logs<'a> {
     }
 }
 
-/// The sum of what model calls know, and how many do not know: a failed call that says nothing used nothing, and one that a total
-/// covers is in there. `None` if none knows.
+/// The sum of a count over the model calls, and the number of calls that do not have it: a failed call without it used nothing, and a
+/// call that a total covers is in that total. The sum is `None` if nothing is known.
 fn sum_known(
     models: &[ModelCall<'_>],
     totals: &[(ModelCall<'_>, BTreeSet<usize>)],
@@ -382,7 +382,7 @@ fn sum_known(
     (counts.chain(totals).chain(nothing).reduce(u64::saturating_add), unknown)
 }
 
-/// The most model calls, in the order of their starts, between which no tool call starts.
+/// The length of the longest row of model calls, in the order of their starts, between which no tool call starts.
 fn calls_without_tool(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let mut starts: Vec<u64> = models.iter().map(|model| model.start.0).collect();
     starts.sort_unstable();
@@ -392,7 +392,7 @@ fn calls_without_tool(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     rows.map(<[u64]>::len).max().unwrap_or(0) as u64
 }
 
-/// Failed model and tool calls, and tool calls that repeat an earlier one and its result.
+/// The number of failed model and tool calls, and of tool calls that repeat an earlier one with the same result.
 fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let mut seen = BTreeSet::new();
     let failed_models = models.iter().filter(|span| span.failed).count();
@@ -404,13 +404,13 @@ fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     (failed_models + wasted_calls.count()) as u64
 }
 
-/// Of each reported name the best score: the source that ranks highest, then the latest, then the greatest.
+/// The best score of each reported name: by the rank of its source, then the latest, then the greatest.
 fn reported(parts: &TraceContents) -> Vec<ReportedScore> {
     let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
     let rank =
         |report: &Report| (report.source, report.time, report.identifier.clone(), report.score);
     for report in parts.others.iter().flat_map(|others| others.reports.values()) {
-        // Rules are broken one by one: of these all count.
+        // Violations of different rules count separately.
         let rule = if &*report.name == CONSTRAINT_VIOLATION { &report.identifier } else { "" };
         let held = best.entry((&report.name, rule)).or_insert(report);
         if rank(report) > rank(held) {

@@ -1,7 +1,7 @@
-//! What expectations look at of a trace: its update, and of its spans what no update carries.
+//! The parts of a trace that expectations look at: its update, and facts of its spans that no update has.
 //!
-//! Results of tools are there where the conventions were told to keep them. Work is handed over where an agent begins that is not
-//! the one before it, other than within a tool call: that one comes back.
+//! Results of tools are there if the conventions were told to keep them. A handoff is where an agent begins that is not the one
+//! before it; not within a tool call, as that returns to the caller.
 
 use serde_json::{Map, Value};
 
@@ -16,13 +16,13 @@ use crate::math::Quanta;
 use crate::span::{Log, Operation, Text};
 use crate::update::TraceUpdate;
 
-/// What is known of a trace that still has its texts.
+/// The observations of a trace that still has its texts.
 pub(super) fn observed(
     trace: &TraceUpdate,
     TraceView { shape, logs, .. }: &TraceView<'_>,
 ) -> Observed {
     let content = trace.content.clone().unwrap_or_default();
-    // Where the question was sent along, an answer would have been, too.
+    // If the question is there, an answer would be there too: none means that it was empty.
     let silent = content.input.is_some().then(String::new);
     let tokens = trace.tokens.unwrap_or_default();
     let total = tokens.input.zip(tokens.output);
@@ -56,7 +56,7 @@ fn tools(trace: &TraceUpdate, shape: &Shape<'_>) -> Vec<ObservedTool> {
     tools.collect()
 }
 
-/// Who took over from whom; `None` where no agent has a span.
+/// The handoffs from agent to agent; `None` if no agent has a span.
 fn handoffs(shape: &Shape<'_>) -> Option<Handoffs> {
     let agents = shape
         .behaviour()
@@ -73,7 +73,7 @@ fn handoffs(shape: &Shape<'_>) -> Option<Handoffs> {
     Some(Handoffs { targets, available: None })
 }
 
-/// Model calls, agents, and what else has a span.
+/// Model calls, agents, and spans of no known operation.
 fn spans(shape: &Shape<'_>, logs: &Logs<'_>) -> Vec<ObservedSpan> {
     let models = shape.model_calls();
     let models = models.iter().map(|span| {

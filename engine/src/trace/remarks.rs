@@ -1,4 +1,4 @@
-//! What a trace says beside its calls: of its session, of guardrails, of people.
+//! Remarks of a trace, beside its calls: about its session, guardrails and people.
 
 use super::TraceContents;
 use super::shape::{ModelCall, Shape};
@@ -6,18 +6,18 @@ use super::span_view::SpanView;
 use crate::span;
 use crate::update::{Guardrail, Remarks};
 
-/// Results of guardrails that are kept of a trace.
+/// Greatest number of results of guardrails that are kept of a trace.
 const MAX: usize = 100;
 
-/// The first word about an earlier session from the outermost span inwards; guardrails in the order of their spans; whether it waits
-/// for somebody; when the conversation was cut down to a summary.
+/// The remarks of a trace: the earlier session that the outermost span names; guardrails in the order of their spans; since when it
+/// waits for somebody; edits that people accepted or rejected; when the conversation was cut down to a summary.
 pub(super) fn of(
     shape: &Shape<'_>,
     parts: &TraceContents,
     models: &[ModelCall<'_>],
 ) -> Option<Remarks> {
     let compacted_unix_nano = compactions(models);
-    // Of most traces nothing is said.
+    // Most traces have no remarks.
     if compacted_unix_nano.is_empty() && parts.logs().next().is_none() && !parts.spans.say_remarks()
     {
         return None;
@@ -45,14 +45,14 @@ fn told(guardrail: &span::Guardrail) -> Guardrail {
     }
 }
 
-/// Since when the agent has been waiting for somebody; `None` where it is not, or its root has ended since.
+/// Since when the agent has been waiting for somebody; `None` if it does not, or its root has ended since.
 fn waits_since(parts: &TraceContents) -> Option<u64> {
     let logged = parts.logs().filter_map(|log| log.pause);
     let last = logged.chain(parts.spans.pause()).max().filter(|last| last.waits)?;
     parts.spans.root_end().is_none_or(|end| end < last.at).then_some(last.at.0)
 }
 
-/// When the conversation was cut down to a summary, in order: what is called again after that is called anew.
+/// When the conversation was cut down to a summary, in order: a call that is repeated after that does not count as repeated.
 pub(super) fn compactions(models: &[ModelCall<'_>]) -> Vec<u64> {
     let compacted =
         |model: &&ModelCall<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);

@@ -1,4 +1,4 @@
-//! The shape of a trace: who is below whom, and what is the agent's own behaviour.
+//! The shape of a trace: which span is below which, and which are the agent's own behaviour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -13,32 +13,32 @@ use crate::span::{Operation, SpanId, Status, Timestamp};
 pub(super) struct Shape<'a> {
     /// All spans.
     pub(super) spans: Vec<SpanView<'a>>,
-    // By place.
+    // Positions by place.
     positions: Vec<Position>,
     // Places from the outermost inwards.
     inwards: Vec<usize>,
-    // What model calls are told by.
+    // The operation of the spans that count as model calls.
     model: Operation,
-    // Some model call has one below it.
+    // Whether a model call has another one below it.
     nested: bool,
 }
 
-/// Where a span stands among the others.
+/// The position of a span among the others.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     /// The span above, if it is known.
     above: Option<usize>,
-    /// How many known spans are above; those of a cycle each once.
+    /// Number of known spans above; those of a cycle count once each.
     depth: usize,
-    /// It or one above it evaluates: not the agent's behaviour.
+    /// Whether it or a span above it evaluates, and so is not the agent's behaviour.
     evaluates: bool,
-    /// Some model call is below.
+    /// Whether a model call is below.
     has_models: bool,
-    /// Of model calls that have none below themselves, how many are below.
+    /// Number of model calls below that have none below themselves.
     models_below: usize,
 }
 
-/// A model call: what a span says of it, or what several say together.
+/// A model call, put together from one span or several.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ModelCall<'s> {
     pub(super) span: &'s SpanView<'s>,
@@ -49,11 +49,11 @@ pub(super) struct ModelCall<'s> {
     pub(super) input: Option<Said<'s>>,
     pub(super) output: Option<Said<'s>>,
     pub(super) at: usize,
-    // A log record says something of it.
+    // Whether a log record is among its sources.
     recorded: bool,
 }
 
-/// A tool call; likewise.
+/// A tool call, put together from one span or several.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToolSpan<'s> {
     pub(super) span: &'s SpanView<'s>,
@@ -62,12 +62,12 @@ pub(super) struct ToolSpan<'s> {
     pub(super) failed: bool,
     pub(super) tool: Option<Tool<'s>>,
     pub(super) output: Option<Said<'s>>,
-    // A log record says something of it.
+    // Whether a log record is among its sources.
     recorded: bool,
 }
 
 impl<'s> ModelCall<'s> {
-    /// What a span says.
+    /// The model call of a span.
     fn of(span: &'s SpanView<'s>) -> Self {
         Self {
             span,
@@ -84,7 +84,7 @@ impl<'s> ModelCall<'s> {
 }
 
 impl<'s> ToolSpan<'s> {
-    /// What a span says.
+    /// The tool call of a span.
     fn of(span: &'s SpanView<'s>) -> Self {
         Self {
             span,
@@ -97,7 +97,7 @@ impl<'s> ToolSpan<'s> {
         }
     }
 
-    /// Whether a log record tells it, and no more than that it began.
+    /// Whether a log record tells that the call began, and nothing tells more.
     pub(super) fn is_begun(&self) -> bool {
         self.is_record() && self.status == Status::Unset && !self.failed
     }
@@ -123,7 +123,7 @@ impl<'a> Shape<'a> {
     pub(super) fn new(rows: &'a Spans) -> Self {
         let mut spans: Vec<SpanView<'_>> = Vec::with_capacity(rows.len());
         spans.extend(rows.iter());
-        // They are large, and often in order.
+        // Spans are large, and often in order.
         if !spans.is_sorted_by_key(place_in_time) {
             spans.sort_by_cached_key(place_in_time);
         }
@@ -135,7 +135,7 @@ impl<'a> Shape<'a> {
             let found = places.binary_search_by_key(&id, |(id, _)| *id).ok()?;
             places.get(found).map(|(_, at)| *at)
         };
-        // Those that hang on one span mostly stand together.
+        // Spans with one parent are mostly next to each other.
         let mut last = (None, None);
         let above = spans.iter().map(|span| {
             if span.parent != last.0 {
@@ -150,7 +150,7 @@ impl<'a> Shape<'a> {
             (positions[*at].depth, spans[*at].start, spans[*at].span_id)
         });
         let mut shape = Self { spans, positions, inwards, model: Operation::Chat, nested: false };
-        // Where no model call has a span, agent spans that say what all of theirs used stand for them.
+        // Where no model call has a span, agent spans that tell what all their calls used count as model calls.
         if !shape.behaviour().any(|span| span.operation == Operation::Chat) {
             shape.model = Operation::InvokeAgent;
         }
@@ -158,12 +158,12 @@ impl<'a> Shape<'a> {
         shape
     }
 
-    /// The agent's own behaviour, in order.
+    /// The spans of the agent's own behaviour, in order.
     pub(super) fn behaviour(&self) -> impl Iterator<Item = &SpanView<'a>> {
         self.spans.iter().filter(|span| !self.positions[span.at].evaluates)
     }
 
-    /// The agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
+    /// The spans of the agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
     pub(super) fn outermost_first(&self) -> impl Iterator<Item = &SpanView<'a>> {
         self.all_outermost_first().filter(|span| !self.positions[span.at].evaluates)
     }
@@ -181,7 +181,7 @@ impl<'a> Shape<'a> {
     /// Model calls without a model call below them, in order; two spans of one call count once.
     ///
     /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
-    /// What one of them does not say the other one does.
+    /// What one span of a call does not tell is taken from the other.
     pub(super) fn model_calls(&self) -> Vec<ModelCall<'_>> {
         let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
         let models = || self.behaviour().filter(|span| self.is_model(span));
@@ -202,7 +202,7 @@ impl<'a> Shape<'a> {
                     }
                     calls[at].recorded |= call.recorded;
                     complete(&mut calls[at], &call);
-                    // Only the record knows that somebody else made the call: it is where that puts it.
+                    // Only the record tells that another agent made the call, so its place is taken.
                     if self.is_aside(call.at) {
                         calls[at].at = call.at;
                     }
@@ -215,8 +215,8 @@ impl<'a> Shape<'a> {
         calls
     }
 
-    /// Model spans around several calls that say what all of them used, where the calls themselves do not; by the
-    /// places of those calls.
+    /// Model spans around other model calls that tell what all of them used, where the calls themselves do not; each with the
+    /// places of its calls.
     pub(super) fn totals(&self, calls: &[ModelCall<'_>]) -> Vec<(ModelCall<'_>, BTreeSet<usize>)> {
         let counted = |call: &ModelCall<'_>| {
             call.model
@@ -242,7 +242,7 @@ impl<'a> Shape<'a> {
         totals
     }
 
-    /// Spans of no known operation by name: where tools have no spans of their own, the functions that ran.
+    /// Spans of no known operation by name; where tools have no spans of their own, these are the functions that ran.
     pub(super) fn functions(&self) -> BTreeMap<&str, Vec<&SpanView<'a>>> {
         let mut functions: BTreeMap<&str, Vec<&SpanView<'a>>> = BTreeMap::new();
         for span in self.behaviour().filter(|span| span.operation == Operation::Other) {
@@ -251,20 +251,21 @@ impl<'a> Shape<'a> {
         functions
     }
 
-    /// Tool calls of tool spans, in order; a span inside another of the same call counts once, and so do the records of a call.
+    /// The tool calls of tool spans, in order. A span inside another of the same tool is no further call, and the records of a call are
+    /// one with it.
     pub(super) fn tool_spans(&self) -> Vec<ToolSpan<'_>> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
         let mut ids: Vec<u64> = tools().filter_map(|span| span.tool()?.call_id).collect();
         ids.sort_unstable();
         let again = ids.windows(2).any(|pair| pair[0] == pair[1]);
-        // Ids of calls, and the places of those that have them; only where one comes again.
+        // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(u64, usize)> = BTreeSet::new();
         let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
         for span in tools() {
             let own = ToolSpan::of(span);
             let tool = own.tool.unwrap_or_default();
             if tool.phantom {
-                // Where a call and its execution have spans, it is the latter that fails.
+                // Where a call and its execution both have spans, the failure is on the execution.
                 let above = self.positions[span.at].above;
                 let call = calls.iter_mut().find(|call| Some(call.at) == above);
                 call.filter(|_| span.failed).into_iter().for_each(|call| call.failed = true);
@@ -293,7 +294,7 @@ impl<'a> Shape<'a> {
         calls
     }
 
-    /// The last model call; of a turn that records tell, the last that the agent itself made.
+    /// The last model call; in a turn told by log records, the last one that the agent itself made, if it made any.
     pub(super) fn last_model<'m, 's>(
         &self,
         models: &'m [ModelCall<'s>],
@@ -303,19 +304,19 @@ impl<'a> Shape<'a> {
         own.or_else(|| models.iter().max_by_key(last))
     }
 
-    /// The name of the agent that did something: the one that the span itself names, else the nearest above its place.
+    /// The name of the agent that did what a span tells: the one that the span names, else that of the nearest agent above the place.
     pub(super) fn doer<'s>(&'s self, span: &SpanView<'s>, at: usize) -> Option<&'s str> {
         let above = self.ancestors(at);
         let mut agents = above.filter(|above| above.operation == Operation::InvokeAgent);
         agent_name(span).or_else(|| agents.find_map(|agent| agent_name(agent)))
     }
 
-    /// Whether a record says that somebody else than the turn's agent did what is at this place.
+    /// Whether a log record tells that another agent than the turn's did what is at this place.
     fn is_aside(&self, at: usize) -> bool {
         self.ancestors(at).any(|above| above.is_record() && above.parent.is_some())
     }
 
-    /// Whether what is at this place is part of a tool call.
+    /// Whether the span at this place is part of a tool call.
     pub(super) fn is_inside_tool(&self, at: usize) -> bool {
         self.ancestors(at).any(|above| above.operation == Operation::ExecuteTool)
     }
@@ -324,7 +325,7 @@ impl<'a> Shape<'a> {
         span.operation == self.model && (span.operation == Operation::Chat || span.has_model())
     }
 
-    /// A model call with what the model spans around it say, as far as they are around this one alone.
+    /// A model call, completed from the model spans that are around this one alone.
     fn completed<'s>(&'s self, span: &'s SpanView<'a>) -> ModelCall<'s> {
         let mut call = ModelCall::of(span);
         let around = self.ancestors(span.at).filter(|above| self.is_model(above));
@@ -350,7 +351,7 @@ impl<'a> Shape<'a> {
         self.nested = self.spans.iter().any(nested);
     }
 
-    /// Changes what is known of the spans above the one at a place.
+    /// Changes the positions of the spans above the one at a place.
     fn climb(&mut self, at: usize, change: impl Fn(&mut Position)) {
         let Position { mut above, depth, .. } = self.positions[at];
         for _ in 0..depth {
@@ -378,12 +379,12 @@ impl Position {
     }
 }
 
-/// Depths of what was not met yet, and of what is on the path that is being followed.
+/// Depths of spans that were not met yet, and of those on the path that is being followed.
 const UNKNOWN: usize = usize::MAX;
 const ON_PATH: usize = usize::MAX - 1;
 
-/// Fills in how many spans are above each, and whether it or one above it evaluates. Who is its own ancestor is above everything
-/// else in its cycle, as is everything else in it.
+/// Fills in for each span how many are above it, and whether it or one above it evaluates. In a cycle, each span is above all
+/// others.
 fn descend(positions: &mut [Position], evaluates: impl Fn(usize) -> bool) {
     let mut path = Vec::new();
     for first in 0..positions.len() {
@@ -393,7 +394,7 @@ fn descend(positions: &mut [Position], evaluates: impl Fn(usize) -> bool) {
             path.push(at);
             next = positions[at].above;
         }
-        // A path ends at a root, at what is known, or in a cycle: at a step of its own.
+        // A path ends at a root, at a span of known depth, or, in a cycle, at one of its own steps.
         let (mut depth, mut inside) = match next {
             None => (0, false),
             Some(at) if positions[at].depth == ON_PATH => {
@@ -434,10 +435,10 @@ fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
         && !ids_differ
 }
 
-/// The call that a record tells of too, or whose record this is: of those that have no other record, that were going on at the same
-/// time and do not contradict it, the one that ended at most nearly the same time.
+/// The place of the call that is the same as this one, where one of both is told by a log record and the other by a span: of those that
+/// were going on at the same time and do not contradict it, the one that ended most nearly at the same time.
 fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
-    // What a client takes from the end of a call until it writes that down.
+    // The time that a client may take from the end of a call until it writes the record.
     const LATE: u64 = 1_000_000_000;
     let overlap = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
         one.start.0 <= other.end.0.saturating_add(LATE)
@@ -457,13 +458,14 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
     candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
 }
 
-/// Whether it is a call of this tool.
+/// Whether a span is a call of this tool.
 fn is_tool(span: &SpanView<'_>, name: Option<&str>) -> bool {
     let tool = Some(span).filter(|span| span.operation == Operation::ExecuteTool);
     tool.and_then(SpanView::tool).is_some_and(|tool| tool.name == name)
 }
 
-/// Fills in what a record says of a tool call. A record has all of the arguments, and a span the name that the model used.
+/// Completes a tool call from another source of it, if one of both is a log record. A record has all of the arguments, a span the name
+/// that the model used.
 fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     let recorded = other.recorded;
     if !call.recorded && !recorded {
@@ -471,7 +473,7 @@ fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     }
     call.recorded |= recorded;
     call.failed |= other.failed;
-    // A span tells of a call that is over.
+    // A call that has a span is over.
     let over = if recorded { other.status } else { Status::Ok };
     call.status = call.status.max(over);
     call.end = call.end.max(other.end);
@@ -484,7 +486,7 @@ fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     tool.result = tool.result.or(more.result);
 }
 
-/// Fills in what one span does not say of a call from another span of it.
+/// Fills in what a call lacks from another span of the same call.
 fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     call.input = call.input.or(other.input);
     call.output = call.output.or(other.output);
@@ -509,12 +511,12 @@ fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     }
 }
 
-/// How good a witness a model span is: a span is better than a record, and then whichever knows more.
+/// The worth of a source of a model call: a span is better than a log record, then whichever knows more.
 fn worth(call: &ModelCall<'_>) -> (bool, usize) {
     (!call.is_record(), known(call))
 }
 
-/// How much a model span knows of its call: of two spans for one call, the better counts.
+/// The number of facts that a source knows of its model call.
 fn known(call: &ModelCall<'_>) -> usize {
     let count = |model: &Model<'_>| {
         usize::from(model.tokens.input.is_some())

@@ -1,6 +1,6 @@
-//! What counts of a span in its trace, borrowed from wherever it is.
+//! The facts of a span that its trace needs, borrowed from wherever they are.
 //!
-//! Ids that are only compared are hashes; a name is there only where it tells something.
+//! Ids that are only compared are hashes; a span's name is there only for those kinds of spans that need it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::span::{
     TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
 };
 
-/// A span: what all say, and where the rest is.
+/// A span: the facts that all have, and where the rest is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpanView<'a> {
     pub(super) span_id: SpanId,
@@ -30,11 +30,11 @@ pub(super) struct SpanView<'a> {
     pub(super) stopped: bool,
     pub(super) scope: u64,
     pub(super) rest: Rest<'a>,
-    /// Its place in the order of the trace; 0 before there is one.
+    /// The span's place in the order of the trace; 0 before there is one.
     pub(super) at: usize,
 }
 
-/// All that is said of a span, in the order in which two of one id are compared.
+/// All facts of a span, in the order in which two spans with one id are compared.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct WholeView<'a> {
     pub(super) span_id: SpanId,
@@ -42,7 +42,7 @@ pub(super) struct WholeView<'a> {
     pub(super) remote_parent: Option<bool>,
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// Of an agent, of what is nothing known, and where texts are kept of a model call; else empty.
+    /// The span's name, if it is of an agent, of no known operation or, where texts are kept, of a model call; else empty.
     pub(super) name: &'a str,
     pub(super) operation: Operation,
     pub(super) status: Status,
@@ -94,7 +94,7 @@ pub(super) struct ArgumentsView<'a> {
     pub(super) text: Option<&'a str>,
 }
 
-/// A model call: what it called and was told is borrowed, or laid out to be compared.
+/// A model call: its tool calls and results are borrowed, or laid out to be compared.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ResultView]> {
     pub(super) name: Option<Named<'a>>,
@@ -116,7 +116,7 @@ pub(super) struct Named<'a> {
     pub(super) price: Option<&'static Rate>,
 }
 
-/// What a model was told of a call.
+/// A result of a tool call that a model was given.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct ResultView {
     pub(super) call_id: Option<u64>,
@@ -124,7 +124,7 @@ pub(super) struct ResultView {
     pub(super) hash: Option<u64>,
 }
 
-/// A text, and how good a witness it is.
+/// A text, and its rank among texts of the same thing.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Said<'a> {
     pub(super) rank: u8,
@@ -133,30 +133,30 @@ pub(super) struct Said<'a> {
 }
 
 impl SpanView<'_> {
-    /// Whether a log record tells it, and no more than that it began.
+    /// Whether a log record tells the span, and no more than that it began.
     pub(super) fn is_begun(&self) -> bool {
         self.is_record() && self.status == Status::Unset && !self.failed
     }
 
-    /// Whether a log record tells it.
+    /// Whether a log record tells the span.
     pub(super) fn is_record(&self) -> bool {
         self.scope == TOLD_BY_RECORD
     }
 
-    /// Whether an agent reports by it that it is in a loop.
+    /// Whether the span is an agent's report that it is in a loop.
     pub(super) fn reports_loop(&self) -> bool {
         self.is_record() && self.name() == REPORTED_LOOP
     }
 }
 
 impl WholeView<'_> {
-    /// Whether of two spans of one id this is the one to keep, whichever came first. What texts say decides last: it is the same one
-    /// whether these are kept or not.
+    /// Whether of two spans with one id this is the one to keep, whichever came first. Texts decide last, so that the same one is kept
+    /// whether texts are or not.
     pub(super) fn holds_against(&self, other: &Self) -> bool {
         self == other || (self.without_texts(), self) > (other.without_texts(), other)
     }
 
-    /// The same where no texts are kept.
+    /// The span as it is where no texts are kept.
     pub(super) fn without_texts(&self) -> Self {
         let mut seen = self.clone();
         if seen.operation == Operation::Chat {
@@ -175,7 +175,7 @@ impl WholeView<'_> {
 }
 
 impl<'a> Model<'a> {
-    /// Laid out to be compared.
+    /// The call laid out to be compared.
     pub(super) fn whole(self) -> Model<'a, Vec<Tool<'a>>, Vec<ResultView>> {
         Model {
             name: self.name,
@@ -198,14 +198,14 @@ impl<'a> From<&'a Symbol> for Named<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Of a name.
+    /// The session of a name.
     pub(super) fn of(name: &'a SessionName) -> Self {
         Self { attribute: &name.attribute, id: &name.id }
     }
 }
 
 impl<'a> Tool<'a> {
-    /// What counts of a call.
+    /// The facts of a call.
     pub(super) fn of(facts: &'a ToolFacts) -> Self {
         Self {
             name: facts.name.as_deref(),
@@ -225,7 +225,7 @@ impl<'a> ArgumentsView<'a> {
 }
 
 impl ResultView {
-    /// What counts of a result.
+    /// The facts of a result.
     pub(super) fn of(result: &ToolResult) -> Self {
         Self {
             call_id: result.call_id.as_deref().map(hash),
@@ -242,7 +242,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// An id that is only compared.
+/// The hash of an id or a text that is only compared.
 pub(super) fn hash(text: &str) -> u64 {
     xxh3_64(text.as_bytes())
 }

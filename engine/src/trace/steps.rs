@@ -1,4 +1,4 @@
-//! What a trace did, step by step, as the page draws it; only where texts are kept.
+//! The steps of a trace, as the page draws them; only where texts are kept.
 
 use super::loops::Spend;
 use super::shape::{ModelCall, Shape};
@@ -6,13 +6,13 @@ use super::span_view::SpanView;
 use crate::span::{Operation, SpanId, Timestamp};
 use crate::update::{Step, StepKind, ToolCall};
 
-/// Steps of one trace, at most.
+/// Greatest number of steps of one trace.
 const MAX_STEPS: usize = 1_000;
 
-/// Bytes of what a tool gave back, at most.
+/// Greatest size of a tool's result, in bytes.
 const MAX_RESULT_BYTES: usize = 4_096;
 
-/// Model calls with what they spent, tool calls, and agents that were called, in order of start.
+/// The steps of a trace: model calls with what they spent, tool calls, and agents below the outermost span, in order of start.
 pub(super) fn of(
     shape: &Shape<'_>,
     models: &[ModelCall<'_>],
@@ -61,7 +61,7 @@ pub(super) fn of(
         result: result(call.span_id).map(|text| cut(text).to_owned()),
     });
     let mut steps: Vec<Step> = agents.chain(models).chain(tools).collect();
-    // What encloses another step comes before it.
+    // A step that encloses another one comes before it.
     steps.sort_by_key(|step| {
         (step.start_unix_nano, u64::MAX - step.end_unix_nano, step.kind, step.span_id)
     });
@@ -80,7 +80,7 @@ fn step(kind: StepKind, span: &SpanView<'_>, end: Timestamp, failed: bool) -> St
     }
 }
 
-/// The beginning of a text, whole characters of it.
+/// The beginning of a text, in whole characters.
 fn cut(text: &str) -> &str {
     let end = (0..=MAX_RESULT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text.get(..end.unwrap_or_default()).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! What the agents below the outermost one did, each for itself.
+//! What each agent below the outermost one did.
 //!
-//! A model or tool call was done by the agent that its own span names, else by the nearest one above it that has a name of its own. What
-//! the outermost agent did itself is nobody else's; what a span that covers several calls says of them together is not shared out.
+//! A model or tool call was made by the agent that its own span names, else by the nearest agent above it that has a name of its own. Calls
+//! of the outermost agent itself count for no agent below it; what a span tells of several calls together is not shared out.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use crate::loops::Spend;
 use crate::span::{Operation, SpanId};
 use crate::update::{Loop, SubAgent, ToolCall};
 
-/// What a trace has done that its agents share.
+/// The calls and loops of a trace, to be divided among its agents.
 pub(super) struct Work<'w> {
     /// The model calls.
     pub(super) models: &'w [ModelCall<'w>],
-    /// What each of them took.
+    /// The spend of each model call.
     pub(super) spends: &'w [Spend],
     /// The tool calls.
     pub(super) calls: &'w [ToolCall],
-    /// The loops of these.
+    /// The loops in the tool calls.
     pub(super) loops: &'w [Loop],
 }
 
@@ -29,7 +29,7 @@ pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<Sub
     let agents = shape.behaviour().filter(|span| span.operation == Operation::InvokeAgent);
     let named = agents.filter_map(agent_name).filter(|name| *name != outermost);
     let mut named = named.peekable();
-    // Most agents have none.
+    // Most agents have no agent below them.
     if named.peek().is_none() {
         return Vec::new();
     }

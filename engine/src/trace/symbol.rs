@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::hash::FixedMap;
 use crate::price::{Rate, shipped};
 
-/// Names that are known; then all are forgotten. Who holds one keeps it.
+/// Number of known names at which all are forgotten. Symbols that are held stay valid.
 const MOST: usize = 4_096;
 
-/// The longest of them, in bytes.
+/// Greatest length of a known name, in bytes.
 const LONGEST: usize = 128;
 
 /// A name, shared by all rows that have it: a single pointer.
@@ -21,12 +21,12 @@ const LONGEST: usize = 128;
 #[serde(transparent)]
 pub struct Symbol(Arc<Name>);
 
-/// How a name is spelt, and what follows from that alone.
+/// The text of a name, and what follows from it alone.
 #[derive(Debug, Deserialize)]
 #[serde(from = "Box<str>")]
 struct Name {
     text: Box<str>,
-    // The price that ships for a model of this name, once somebody asked.
+    // The price that ships for a model of this name, once it was asked for.
     price: OnceLock<Option<&'static Rate>>,
 }
 
@@ -71,7 +71,7 @@ impl Serialize for Name {
 }
 
 impl PartialEq for Name {
-    /// The price follows from the text.
+    /// Compares the texts alone, as the price follows from the text.
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }

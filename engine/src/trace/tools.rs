@@ -11,9 +11,9 @@ use crate::options::LoopOptions;
 use crate::span::{Operation, Timestamp};
 use crate::update::{CallResult, ToolCall};
 
-/// Tool calls from tool spans; only if there are none, from the model's output. A tool span that does not say its
-/// arguments has those that the model called it with. A call of which a record tells no more than that it began is left out while its
-/// trace goes on: what becomes of it is counted once.
+/// Tool calls from tool spans; only if there are none, from the model's output. A tool span without arguments gets those that the
+/// model called it with. A call that a log record only tells the beginning of is left out while its trace is open, so that it counts
+/// once, with its outcome.
 pub(super) fn of(
     shape: &Shape<'_>,
     models: &[ModelCall<'_>],
@@ -69,7 +69,7 @@ pub(super) fn of(
     spans.iter().map(call).collect()
 }
 
-/// Whether a trace may have a loop, by what its calls have in common: often that tells without laying the trace out.
+/// Whether a trace may have a loop, by what its calls have in common; often tells that it has none, without laying it out.
 pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
     let (mut ran, mut said) = (Repeats::new(options), Repeats::new(options));
     let (mut says, mut reports) = (false, false);
@@ -79,7 +79,7 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
             ran.add(span.tool().and_then(|tool| tool.arguments).map(|arguments| arguments.values));
             span.failed.then(|| ran.fail());
         }
-        // A function that ran may be what a model called.
+        // A function that ran may be a tool that a model called.
         (span.failed && span.operation == Operation::Other).then(|| said.fail());
         let Some(model) = span.model() else { continue };
         for call in model.calls {
@@ -101,8 +101,8 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
     reports || least.known.min(least.names) < 2 || ran.reach(least) || said.reach(least)
 }
 
-/// The tool that a span is of whose name no model called, but whose arguments one called another tool with: some
-/// libraries name the span after the tool's class.
+/// The tool of a span if no model called its name, but one called another tool with its arguments: some libraries name the span
+/// after the tool's class.
 fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
     let by_name = called.iter().any(|call| call.name == tool.name);
     if by_name || tool.call_id.is_some() || tool.arguments.is_none() {
@@ -114,7 +114,7 @@ fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
     called.iter().find(same)?.name
 }
 
-/// What models were told of calls, by the id of the call.
+/// The results that models were given, by the id of the call.
 fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultView> {
     let own = models.iter().filter_map(|model| model.model.as_ref());
     let own = own.flat_map(|model| model.results.iter().copied());
@@ -123,13 +123,13 @@ fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultVie
 }
 
 impl<'s> ModelCall<'s> {
-    /// The tool calls in its output, each once, on its span or in the log records of it.
+    /// The tool calls in the model's output, each once, from its span or else its log records.
     pub(super) fn called(&self, logs: &Logs<'s>) -> Vec<Tool<'s>> {
         called(self.span, self.model.as_ref(), logs)
     }
 }
 
-/// The tool calls in the output of a model call that a span tells.
+/// The tool calls in the output of the model call of a span, each once.
 pub(super) fn called<'s>(
     span: &SpanView<'_>,
     model: Option<&Model<'s>>,
@@ -171,8 +171,8 @@ fn tool_call(
     }
 }
 
-/// The calls as they are sent on: arguments only where content is kept, what runs are followed by only where one may
-/// go on in another trace.
+/// The calls as they are sent on: arguments only if content is kept; values of arguments and ids of calls only if a loop may go on in
+/// another trace.
 pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool) -> Vec<ToolCall> {
     let published = |call: ToolCall| ToolCall {
         arguments: call.arguments.filter(|_| keep_content),
@@ -183,7 +183,7 @@ pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool)
     calls.into_iter().map(published).collect()
 }
 
-/// What models were told of calls that may be those of an earlier trace.
+/// The results that models were given, of calls that may be those of an earlier trace.
 pub(super) fn results_told(models: &[ModelCall<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
     let results = results(models, logs).into_iter();
     results

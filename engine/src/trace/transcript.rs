@@ -1,12 +1,12 @@
-//! What a judge is shown of a trace: bounded, in order, and as it was said.
+//! The transcript of a trace for a judge: bounded, in order, in the original words.
 //!
 //! ```text
 //! input, final output, ended in error
 //! steps: model and tool calls by start; over the bound those in the middle are left out, and counted
 //! ```
 //!
-//! A question and an answer get a quarter of the bound each, a text of a step an eighth. Tool results are there where
-//! the conventions were told to keep them.
+//! The question and the answer get at most a quarter of the bound each, a text of a step an eighth. Tool results are there if the
+//! conventions were told to keep them.
 
 use std::cell::Cell;
 
@@ -28,18 +28,18 @@ pub struct Transcript {
     /// The final answer; `None`: not on the wire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The root failed.
+    /// Whether the root failed.
     pub ended_in_error: bool,
     /// Model and tool calls, in order of start.
     pub steps: Vec<Step>,
     /// Steps left out of the middle, for their size.
     pub steps_left_out: usize,
-    /// Something of it was cut or left out for its size.
+    /// Whether anything was cut or left out for its size.
     #[serde(skip)]
     pub truncated: bool,
 }
 
-/// A model or tool call.
+/// A model or tool call, or a call of an agent.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Step {
     /// `model`, `tool` or `agent`.
@@ -56,7 +56,7 @@ pub struct Step {
     /// The tool calls that a model asked for, as `name(arguments)`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<String>,
-    /// It failed.
+    /// Whether the step failed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }
@@ -65,7 +65,7 @@ pub struct Step {
 #[derive(Clone, Copy)]
 struct Room<'a> {
     max_bytes: usize,
-    /// Set where a text of the transcript had too little.
+    /// Set if a text of the transcript was cut.
     truncated: &'a Cell<bool>,
 }
 
@@ -85,8 +85,8 @@ impl Step {
     }
 }
 
-/// The transcript of a trace, of at most about `max_bytes` bytes, and the id of its root, or of its outermost span where
-/// the root is not there.
+/// The transcript of a trace, of at most about `max_bytes` bytes, and the id of its root, or of its outermost span if
+/// the root is missing.
 pub fn transcript(trace: &TraceView<'_>, max_bytes: usize) -> (Transcript, Option<SpanId>) {
     let TraceView { shape, logs, .. } = trace;
     let models = shape.model_calls();
@@ -140,7 +140,7 @@ fn steps(
     let mut asked = None;
     let step = |done: &Done<'_>| {
         let mut step = step(done, logs, room);
-        // Every call of a turn has the user's message before it; once is enough.
+        // Every model call of a turn may repeat the user's message; once is enough.
         if step.kind == "model" {
             if step.input == asked {
                 step.input = None;
@@ -153,7 +153,7 @@ fn steps(
     all.iter().map(step).collect()
 }
 
-/// What a span says that something was done, or several say together.
+/// A model, tool or agent call, put together from one span or several.
 struct Done<'s> {
     span: &'s SpanView<'s>,
     end: Timestamp,
@@ -216,7 +216,7 @@ fn call_text(call: &Tool<'_>) -> String {
     format!("{}({})", call.name.unwrap_or("?"), arguments.unwrap_or_default())
 }
 
-/// The first and the last steps that there is room for, half of it each, and how many that leaves out.
+/// The first and the last steps that there is room for, each in half of the room, and the number of steps left out.
 fn bounded(steps: Vec<Step>, room: usize) -> (Vec<Step>, usize) {
     // A step without texts still takes room when it is written.
     let size = |step: &Step| step.bytes() + 32;
@@ -241,7 +241,7 @@ fn bounded(steps: Vec<Step>, room: usize) -> (Vec<Step>, usize) {
 }
 
 impl Room<'_> {
-    /// A text that has room, with a note where that is not all of it.
+    /// The part of a text that has room, with a note if something is left out.
     fn cut(self, text: &str) -> String {
         if text.len() <= self.max_bytes {
             return text.to_owned();
@@ -252,8 +252,8 @@ impl Room<'_> {
     }
 }
 
-/// At most `max` bytes of a text, without the word that they break off in, if that is not too long to be one. Half of a key is
-/// not known for one any more.
+/// At most `max` bytes of a text, cut before the word that they would break off in, unless that is too long to be one: half of a
+/// key could not be recognised as a key.
 pub fn whole_words(text: &str, max: usize) -> &str {
     let of_word = |c: char| c.is_alphanumeric() || "-_.~+/=%".contains(c);
     let (beginning, rest) = text.split_at(text.floor_char_boundary(max));
@@ -265,7 +265,7 @@ pub fn whole_words(text: &str, max: usize) -> &str {
     if is_word { before } else { beginning }
 }
 
-/// Bytes of the longest key that is expected: some tokens are whole documents.
+/// Length of the longest key that is expected, in bytes: some tokens are whole documents.
 const MAX_WORD_BYTES: usize = 4_096;
 
 #[cfg(test)]

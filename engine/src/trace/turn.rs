@@ -1,4 +1,4 @@
-//! The texts of a turn, and how it hangs together with the one before it and the one after it.
+//! The texts of a turn, and its links to the trace before it and the one after it.
 
 use super::shape::{ModelCall, Shape};
 use super::span_view::{Said, SpanView};
@@ -7,17 +7,17 @@ use crate::math::text::digest;
 use crate::span::{Operation, Text};
 use crate::update::{Content, ToolCall, TraceUpdate, TurnStart};
 
-/// Where the texts of the turn are.
+/// The sources of a turn's texts and links.
 pub(super) struct Turn<'s> {
     pub(super) shape: &'s Shape<'s>,
     pub(super) models: &'s [ModelCall<'s>],
-    /// The last of them.
+    /// The last model call.
     pub(super) last: Option<&'s ModelCall<'s>>,
     pub(super) logs: &'s Logs<'s>,
 }
 
 impl<'s> Turn<'s> {
-    /// Fills in the texts, and what the output's likeness is computed from.
+    /// Fills in the texts, and the digest from which the likeness of outputs is computed.
     pub(super) fn texts(&self, update: &mut TraceUpdate, keep_content: bool, done: bool) {
         let output = || self.output().and_then(|said| said.text);
         update.output_digest = done.then(output).flatten().and_then(digest);
@@ -28,10 +28,10 @@ impl<'s> Turn<'s> {
         });
     }
 
-    /// Fills in how the trace hangs together with the one before it and the one after it.
+    /// Fills in the links of the trace to the one before it and the one after it.
     ///
-    /// New user input began it if a user's message ends the first model call's input, or if an agent was invoked: that
-    /// implies one. It ended on an answer if an agent was, or if the last model call made no tool call.
+    /// New user input began the trace if a user's message ends the first model call's input, or, where that is unknown, if an agent was
+    /// invoked or there is an input. The trace ended on an answer if an agent was invoked, or if the last model call made no tool call.
     pub(super) fn link(&self, update: &mut TraceUpdate, calls: &[ToolCall]) {
         let first = self.models.first().and_then(|model| self.asked_by_user(model));
         let invoked = self.shape.behaviour().any(|span| span.operation == Operation::InvokeAgent);
@@ -51,13 +51,13 @@ impl<'s> Turn<'s> {
         }
     }
 
-    /// Whether a user's message ends a model call's input, on its span or in the last record of it.
+    /// Whether a user's message ends a model call's input, by its span or else by its last log record that tells.
     fn asked_by_user(&self, model: &ModelCall<'_>) -> Option<bool> {
         let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
         own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
     }
 
-    /// The user's text: the root's or the outermost agent's, else the first model call's last user message.
+    /// The user's text: that of the root or of the outermost agent, else the first model call's last user message.
     pub(super) fn input(&self) -> Option<Said<'s>> {
         let said = |text: &'s Text| Said::of(text);
         let of_model = |span: &'s ModelCall<'s>| {
@@ -71,7 +71,7 @@ impl<'s> Turn<'s> {
         first_good(own.chain(of_models).chain(loose))
     }
 
-    /// The final answer: the root's or the outermost agent's, else the last model call's, if that succeeded.
+    /// The final answer: that of the root or of the outermost agent, else that of the last model call, if it succeeded.
     pub(super) fn output(&self) -> Option<Said<'s>> {
         let own = self.owners().filter_map(SpanView::output);
         let of_model = self.last.filter(|span| !span.failed).and_then(|span| {
@@ -81,7 +81,7 @@ impl<'s> Turn<'s> {
         first_good(own.chain(of_model))
     }
 
-    /// The spans that speak for the whole turn.
+    /// The spans whose texts are those of the whole turn.
     fn owners(&self) -> impl Iterator<Item = &'s SpanView<'s>> + '_ {
         let agent =
             self.shape.outermost_first().find(|span| span.operation == Operation::InvokeAgent);
@@ -92,7 +92,7 @@ impl<'s> Turn<'s> {
     }
 }
 
-/// The first text that is one; the JSON of something else only where there is no other.
+/// The first proper text; JSON of something else only if there is no proper text.
 fn first_good<'a>(texts: impl Iterator<Item = Said<'a>>) -> Option<Said<'a>> {
     let mut last_resort = None;
     for text in texts {

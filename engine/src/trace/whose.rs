@@ -1,4 +1,4 @@
-//! Whose a trace is: its session and its agent.
+//! The session and the agent of a trace.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::options::{SessionFallback, SessionScope};
 use crate::span::{Operation, Resource, TraceId};
 use crate::update::{AgentKey, SessionKey, TraceUpdate};
 
-/// The session: on the outermost span that names one, the best key; then resources, then JSON values. Without a namespace its
-/// scope is the agent, which [`scope_by_agent`] fills in.
+/// The session of a trace: that of the outermost span that names one, else of a resource, else of JSON values. Without a namespace
+/// its scope is the agent, which [`scope_by_agent`] fills in.
 pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> SessionKey {
     let outermost = || shape.outermost_first();
     let namespace = outermost().find_map(|span| span.resource().service_namespace.as_deref());
@@ -43,8 +43,8 @@ pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> Se
     }
 }
 
-/// Gives the session that a trace names, and whose services have no namespace, the scope of the trace's agent; its service where
-/// no agent is named.
+/// Sets the scope of a session that a trace names and that has no namespace: to the name of the trace's agent, or of its service if no
+/// agent is named.
 pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
     let Some((session, agent)) = update.session.as_mut().zip(update.agent.as_ref()) else { return };
     if scope == SessionScope::Tenant || session.is_own() || !session.scope.is_empty() {
@@ -54,13 +54,13 @@ pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
     session.scope.clone_from(name);
 }
 
-/// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that names
-/// an agent; version, environment and service from that span, else its resource. Where no span names one, the resource, the
-/// outermost workflow and the agent's id do; empty if nobody says one.
+/// The agent of a trace: the name of the outermost agent span that has one of its own, else that of the outermost other span that names
+/// an agent; version, environment and service from that span, else from its resource. If no span names an agent, the name is that of the
+/// resource, of the outermost workflow or the agent's id; empty if there is none.
 pub(super) fn agent(shape: &Shape<'_>) -> AgentKey {
     let outermost = || shape.outermost_first();
     let agents = || outermost().filter(|span| span.operation == Operation::InvokeAgent);
-    // What a record tells of an agent that another one began names a part of it, also before the spans above have come.
+    // A log record of an agent that another one began names only a part of the trace, even before the spans above have come.
     let begun = |span: &&SpanView<'_>| span.is_record() && span.parent.is_some();
     let mut naming = agents().chain(outermost()).filter(|span| !begun(span));
     let named = naming.find_map(|span| Some((span, agent_name(span)?)));
@@ -74,7 +74,7 @@ pub(super) fn agent(shape: &Shape<'_>) -> AgentKey {
         own.or_else(|| outermost().find_map(|span| of(span.resource()))).map(|name| &**name)
     };
     let is_own = |name: &&str| !is_generic(name) && !is_random(name);
-    // What is further in is a part of it: a generic name of the outermost one does not yield to theirs.
+    // Workflows and ids further in are only of parts of the trace: they do not replace a generic one of the outermost span.
     let name = named
         .map(|(_, name)| name)
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
@@ -96,7 +96,7 @@ pub(super) fn agent(shape: &Shape<'_>) -> AgentKey {
     }
 }
 
-/// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the model.
+/// The agent that a span names, or that an agent's span is named after; a library's generic name for agents is none, nor is a model's.
 pub(super) fn agent_name<'a>(span: &SpanView<'a>) -> Option<&'a str> {
     let agent = span.operation == Operation::InvokeAgent;
     let from_span = || {

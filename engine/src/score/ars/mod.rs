@@ -1,4 +1,4 @@
-//! Agent reliability score (ARS): six sides of an agent over its runs, as one number from 0 to 100.
+//! Agent reliability score (ARS): six components of an agent's runs, as one number from 0 to 100.
 //!
 //! ```text
 //! accuracy        = 100 * mean(rubric score or outcome)                                   over runs
@@ -10,11 +10,11 @@
 //! score           = sum of weight * component / sum of weights                            over components with data
 //! ```
 //!
-//! Source: Credal, "Agent Reliability Score" (metrics.md 4), which has no code and does not say all: the weights, the
+//! Source: Credal, "Agent Reliability Score" (metrics.md 4), which has no code and leaves some things open: the weights, the
 //! ceilings, how variation becomes a score and the halves of trajectory are our choice ([`ArsOptions`]). `s` is the
-//! sample deviation. A test case whose scores are all 0 is steady in nothing but failure, and is left out of consistency.
-//! Trajectory is absent without tool calls; its path is over the runs whose optimum is known, and where there is none
-//! it is tools alone.
+//! sample deviation. A test case whose scores are all 0 is left out of consistency, as it is steady only in failure.
+//! Trajectory is absent without tool calls; its second half is over the runs whose optimum is known, and if there is none,
+//! trajectory is the success of tools alone.
 //!
 //! Exact: each run's numbers are quantised once, sums are integers, and a run that is replaced or removed leaves no trace.
 
@@ -35,15 +35,15 @@ use self::tally::{Mean, Measured, Tally};
 use crate::math::Quanta;
 use crate::math::sheet::Named;
 
-/// The runs of one agent, and what they add up to.
+/// The runs of one agent, and their sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArsAgent {
     options: ArsOptions,
-    // Invariant: each has a run.
+    // Invariant: each case has a run.
     cases: BTreeMap<Arc<str>, Case>,
     /// Runs of no test case.
     loose: BTreeMap<Arc<str>, Contribution>,
-    // Invariant: the sums over all runs of all cases and of none, and over what the cases are steady in.
+    // Invariant: the sums over all runs, with or without a case, and over the steadiness of each case.
     total: Tally,
     consistency: Mean,
 }
@@ -53,33 +53,33 @@ pub struct ArsAgent {
 pub struct Ars {
     /// 0 to 100.
     pub score: f64,
-    /// What the source calls a score of this height.
+    /// The source's name for a score of this height.
     pub band: &'static str,
     /// The components that have data.
     pub components: Components,
 }
 
-/// One side of the score.
+/// One component of the score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Component {
     /// 0 to 100.
     pub score: f64,
     /// Its share of the whole score, in `[0,1]`; the shares of all components with data add up to 1.
     pub weight: f64,
-    /// How many runs it was measured over; for consistency, test cases; for trajectory, runs with tool calls.
+    /// Number of runs that it was measured over; for consistency, of test cases; for trajectory, of runs with tool calls.
     pub samples: u64,
 }
 
 /// One test case in the breakdown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArsCase {
-    /// Its runs.
+    /// Number of its runs.
     pub runs: u64,
-    /// Accuracy, cost, latency and source fidelity, 0 to 100, each where it has data.
+    /// Accuracy, cost, latency and source fidelity, 0 to 100, each if it has data.
     pub components: BTreeMap<&'static str, f64>,
 }
 
-/// The runs of one test case, and what they add up to.
+/// The runs of one test case, and their sums.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Case {
     runs: BTreeMap<Arc<str>, Contribution>,
@@ -100,7 +100,7 @@ impl ArsAgent {
 
     /// Adds a run, or replaces the one of the same test case and id.
     ///
-    /// Returns whether it was taken: with `max_runs` held already, a new one is not.
+    /// Returns whether it was taken: a new run is not if there are `max_runs` already.
     pub fn upsert(&mut self, run: ArsRun) -> bool {
         let contribution = Contribution::new(&run, &self.options);
         let room = self.options.max_runs.min(MAX_RUNS);
@@ -144,7 +144,7 @@ impl ArsAgent {
         removed.is_some()
     }
 
-    /// Returns the score, or `None` while no component that has a weight has data.
+    /// The score; `None` as long as no component with a weight has data.
     pub fn score(&self) -> Option<Ars> {
         let (mut whole, mut weighted) = (0.0, 0.0);
         let mut components = Components::default();
@@ -164,7 +164,7 @@ impl ArsAgent {
         Some(Ars { score, band: band(score), components })
     }
 
-    /// Returns the breakdown by test case; runs without one are not in it.
+    /// The breakdown by test case, without the runs that have none.
     pub fn cases(&self) -> BTreeMap<Arc<str>, ArsCase> {
         let breakdown = |Case { tally, .. }: &Case| {
             let measured = ComponentName::OF_CASE.into_iter().filter_map(|part| {
@@ -197,9 +197,9 @@ impl ArsAgent {
     }
 }
 
-/// What the source calls a score of 0 to 100.
+/// The source's name for a score from 0 to 100.
 pub fn band(score: f64) -> &'static str {
-    // Rounded, for weighted sums of floats come out a little below what they should.
+    // Rounded, as weighted sums of floats may come out slightly too low.
     match Quanta::from_f64(score).unwrap_or_default() {
         score if score >= Quanta(80 * Quanta::ONE) => "excellent",
         score if score >= Quanta(60 * Quanta::ONE) => "good",
@@ -208,7 +208,7 @@ pub fn band(score: f64) -> &'static str {
     }
 }
 
-/// Up to here all sums are exact.
+/// Number of runs up to which all sums are exact.
 const MAX_RUNS: usize = 1_000_000;
 
 #[cfg(test)]

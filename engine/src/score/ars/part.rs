@@ -24,7 +24,7 @@ pub enum ComponentName {
 pub type Components = Sheet<ComponentName, Component, 6>;
 
 impl ComponentName {
-    /// Those that the source shows for each test case.
+    /// The components that the source shows for each test case.
     pub(super) const OF_CASE: [Self; 4] =
         [Self::Accuracy, Self::Cost, Self::Latency, Self::SourceFidelity];
 }

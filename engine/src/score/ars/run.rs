@@ -1,4 +1,4 @@
-//! What one run contributes to the components.
+//! The contribution of one run to the components.
 //!
 //! ```text
 //! precision = |cited and retrieved| / |cited|          distinct documents
@@ -19,7 +19,7 @@ use crate::math::{Quanta, ratio};
 /// One run of an agent, as it was observed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ArsRun {
-    /// The test case that it is a trial of; a run without one has no part in consistency.
+    /// The test case that it is a trial of; a run without one does not count for consistency.
     pub case: Option<Arc<str>>,
     /// Its id, unique within its test case.
     pub id: Arc<str>,
@@ -29,15 +29,15 @@ pub struct ArsRun {
     pub retrieved: Vec<Arc<str>>,
     /// Documents that the answer cites.
     pub cited: Vec<Arc<str>>,
-    /// Tool calls made.
+    /// Number of tool calls.
     pub tool_calls: u64,
-    /// Tool calls that succeeded; no more than were made.
+    /// Number of tool calls that succeeded; counts up to `tool_calls`.
     pub tool_successes: u64,
-    /// Steps of the agent's loop, which is model calls; 0 if not known.
+    /// Steps of the agent's loop, which are its model calls; 0 if not known.
     pub loops: u64,
-    /// End to end, in seconds; what is negative or not finite is taken as absent.
+    /// Duration from end to end, in seconds; a value that is negative or not finite counts as absent.
     pub latency_seconds: Option<f64>,
-    /// Spend, in US dollars; what is negative or not finite is taken as absent.
+    /// Spend, in US dollars; a value that is negative or not finite counts as absent.
     pub cost_usd: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Sums over runs, of which any can be taken back.
+//! Sums over runs, from which any run can be taken back.
 
 use super::options::ArsOptions;
 use super::part::ComponentName;
@@ -12,7 +12,7 @@ pub(super) struct Mean {
     count: u64,
 }
 
-/// Everything about a set of runs that components are computed from.
+/// The sums of a set of runs that components are computed from.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Tally {
     pub(super) runs: u64,
@@ -22,14 +22,14 @@ pub(super) struct Tally {
     fidelity: Mean,
     tool_calls: i128,
     tool_successes: i128,
-    /// Runs with a tool call.
+    /// Number of runs with a tool call.
     tool_runs: u64,
     path: Mean,
     latency: Mean,
     cost: Mean,
 }
 
-/// A component in `[0,1]` and over how many it was measured.
+/// A component in `[0,1]`, and the number of runs or test cases that it was measured over.
 pub(super) type Measured = (f64, u64);
 
 impl Mean {
@@ -53,7 +53,7 @@ impl Mean {
         (self.count > 0).then(|| (ratio(self.sum, whole), self.count))
     }
 
-    /// How far the mean stays below a ceiling; `None` without a ceiling above 0.
+    /// How far the mean is below a ceiling, as a share of it in `[0,1]`; `None` without a ceiling above 0.
     fn below(&self, ceiling: Option<f64>) -> Option<Measured> {
         let ceiling = ceiling.filter(|ceiling| *ceiling > 0.0)?;
         self.result().map(|(mean, count)| ((1.0 - mean / ceiling).clamp(0.0, 1.0), count))
@@ -87,7 +87,7 @@ impl Tally {
         self.cost.forget(run.cost);
     }
 
-    /// A component of these runs; consistency is not a matter of one set of runs.
+    /// A component of these runs; not consistency, which is over test cases.
     pub(super) fn component(&self, part: ComponentName, options: &ArsOptions) -> Option<Measured> {
         match part {
             ComponentName::Accuracy => self.accuracy.result(),
@@ -113,7 +113,7 @@ impl Tally {
         Quanta::from_f64((1.0 - variation).clamp(0.0, 1.0))
     }
 
-    /// Half the success of all tool calls, half the mean path, or the former alone; `None` without tool calls.
+    /// Half the success of all tool calls and half the mean path, or, without a path, the success alone; `None` without tool calls.
     fn trajectory(&self) -> Option<Measured> {
         if self.tool_calls == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! All runs of one agent.
+//! All runs of one agent, and their scores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct AgentTasks {
     taskless: BTreeMap<Arc<str>, Facts>,
     /// The runs that can still be revised.
     open: BTreeSet<RunKey>,
-    /// The last run that no longer can.
+    /// The last run that is settled: it cannot be revised.
     settled: Option<RunKey>,
     pools: Sides<Pool>,
     robustness: Robustness,
@@ -33,12 +33,12 @@ pub struct AgentTasks {
     refused: Refused,
 }
 
-/// How many times a run was refused, and why.
+/// Numbers of refused runs, by reason.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Refused {
-    /// Its task was one too many.
+    /// Runs whose task would have been one too many.
     pub over_max_tasks: u64,
-    /// It began before a run that was settled, or is one.
+    /// Runs that are settled, or began before a settled one.
     pub settled: u64,
 }
 
@@ -47,21 +47,21 @@ pub struct Refused {
 pub struct TaskView<'a> {
     /// Its name.
     pub task: &'a Arc<str>,
-    /// Runs at it.
+    /// Number of runs at it.
     pub runs: u64,
-    /// Those whose outcome is known.
+    /// Number of runs whose outcome is known.
     pub evaluated: u64,
-    /// Those that succeeded.
+    /// Number of runs that succeeded.
     pub successes: u64,
-    /// The five consistencies, where they exist.
+    /// Those of the five consistencies that exist.
     pub scores: BTreeMap<&'static str, f64>,
 }
 
 impl AgentTasks {
-    /// The most runs of a task that are compared.
+    /// Greatest number of runs of a task that are compared.
     pub const MAX_LAST_RUNS: usize = 50;
 
-    /// No run yet.
+    /// An agent without runs.
     pub fn new(options: TaskOptions) -> Self {
         let last_runs = options.last_runs.min(Self::MAX_LAST_RUNS);
         Self { options: TaskOptions { last_runs, ..options }, ..Self::default() }
@@ -71,7 +71,7 @@ impl AgentTasks {
     pub fn upsert(&mut self, run: RunRecord) -> bool {
         let task = run.task.clone();
         let old = self.retract(task.as_deref(), &run.id);
-        // What goes back to where it was taken from is put there once.
+        // If the new run is on the side of the old one, its task goes back into that pool only once, with the new run.
         let again = old.is_some_and(|old| Sides::<Pool>::are_one(old, run.condition));
         if let Some(old) = old.filter(|_| !again) {
             self.put_back(task.as_deref(), old);
@@ -84,7 +84,7 @@ impl AgentTasks {
         taken
     }
 
-    /// Takes back a run; one that is settled, or never was, is left.
+    /// Takes back a run, unless it is settled or unknown.
     pub fn remove(&mut self, task: Option<&str>, id: &str) {
         if let Some(condition) = self.retract(task, id) {
             self.put_back(task, condition);
@@ -94,7 +94,7 @@ impl AgentTasks {
         }
     }
 
-    /// Whether runs at a task were taken back, so that earlier ones than are held here should be compared again.
+    /// Whether runs at a task were taken back, so that earlier runs than those held here have to be compared again.
     pub fn lacks_earlier(&self, task: &str) -> bool {
         self.tasks.get(task).is_some_and(|task| {
             let Sides { undisturbed, disturbed } = &task.sides;
@@ -102,7 +102,7 @@ impl AgentTasks {
         })
     }
 
-    /// Takes all runs at a task again, the latest by (start, id) first, until none is lacking.
+    /// Takes runs at a task again, the latest by (start, id) first, until none is lacking; `latest_first` are all of its runs.
     pub fn refill(&mut self, task: &str, latest_first: impl Iterator<Item = RunRecord>) {
         for run in latest_first {
             if !self.lacks_earlier(task) {
@@ -137,7 +137,7 @@ impl AgentTasks {
         scores
     }
 
-    /// pass^k for `k` from 1 to 8, where some task has enough runs with an outcome.
+    /// pass^k for those `k` from 1 to 8 for which some task has enough runs with an outcome.
     pub fn pass_hat_k(&self) -> BTreeMap<u32, f64> {
         self.primary_pool().pass_hat_k.results()
     }
@@ -162,17 +162,17 @@ impl AgentTasks {
         self.primary_pool().predictability.is_approximate()
     }
 
-    /// What was refused so far.
+    /// The numbers of runs refused so far.
     pub fn refused(&self) -> Refused {
         self.refused
     }
 
-    /// Undisturbed runs, or all if there is none.
+    /// The pool of the undisturbed runs, or, if there are none, of all runs.
     fn primary_pool(&self) -> &Pool {
         self.pools.primary(self.pools.undisturbed.runs > 0)
     }
 
-    /// Whether there is room for a run that is not known; counts if not.
+    /// Whether a run that is not known can be taken; counts it as refused if not.
     fn admits(&mut self, run: &RunRecord) -> bool {
         let over = run.task.as_ref().is_some_and(|task| {
             self.tasks.len() >= self.options.max_tasks && !self.tasks.contains_key(task)
@@ -183,7 +183,7 @@ impl AgentTasks {
         !over && !late
     }
 
-    /// Adds a run; `again`: its task was taken out of the pool before.
+    /// Adds a run; `again`: its task has been taken out of the pool already.
     fn add(&mut self, run: RunRecord, again: bool) {
         let facts = Facts::new(&run);
         self.open.insert(RunKey::new(&run));
@@ -208,7 +208,7 @@ impl AgentTasks {
         task.runs.insert(run.id, facts);
     }
 
-    /// Takes back a run that can still be revised, and its task out of the pool; returns under what it ran.
+    /// Takes back a run that can still be revised, and takes its task out of the pool; returns the condition that it ran under.
     fn retract(&mut self, task: Option<&str>, id: &str) -> Option<Condition> {
         let (key, facts) = self.close(task, id)?;
         if let Some(success) = facts.success {
@@ -225,7 +225,7 @@ impl AgentTasks {
         Some(facts.condition)
     }
 
-    /// Puts a task that was taken out of the pool back as it is now.
+    /// Puts a task that was taken out of the pool back, with its scores computed anew.
     fn put_back(&mut self, task: Option<&str>, condition: Condition) {
         if let Some(task) = task.and_then(|task| self.tasks.get_mut(task)) {
             let repeats = task.sides.under(condition);
@@ -234,7 +234,7 @@ impl AgentTasks {
         }
     }
 
-    /// Forgets how to revise a run; what it added stays.
+    /// Forgets what is needed to revise a run; its contribution stays.
     fn close(&mut self, task: Option<&str>, id: &str) -> Option<(RunKey, Facts)> {
         let (task, (id, facts)) = match task {
             None => (None, self.taskless.remove_entry(id)?),
@@ -248,7 +248,7 @@ impl AgentTasks {
         Some((key, facts))
     }
 
-    /// Settles the earliest runs over the bound.
+    /// Settles the earliest runs over the bound of runs that can be revised.
     fn settle(&mut self) {
         while self.open.len() > self.options.max_runs {
             let Some(key) = self.open.pop_first() else { break };
@@ -258,7 +258,7 @@ impl AgentTasks {
     }
 }
 
-/// What is compared of a run.
+/// The parts of a run that are compared.
 fn last_run(run: &RunRecord, options: &TaskOptions) -> LastRun {
     LastRun {
         at: (run.start, Arc::clone(&run.id)),

@@ -14,7 +14,7 @@ use super::AggregateWeights;
 use super::names::{Name, Scores};
 use super::score::Score;
 
-/// Adds the aggregates of the scores that are there.
+/// Adds the aggregates of the scores that exist.
 pub fn complete(scores: &mut Scores, weights: &AggregateWeights) {
     let of = |name| scores.get(name);
     let trajectory = mean(&[
@@ -43,7 +43,7 @@ pub fn complete(scores: &mut Scores, weights: &AggregateWeights) {
     scores.set(Name::Reliability, reliability);
 }
 
-/// Weighted mean of the parts that exist and weigh anything; its samples are those of the smallest.
+/// Weighted mean of the parts that exist and have a weight above 0; its samples are those of the smallest part.
 fn mean(parts: &[(f64, Option<Score>)]) -> Option<Score> {
     let (mut total, mut sum, mut samples) = (0.0, 0.0, None);
     for (weight, part) in parts.iter().filter(|(weight, _)| weight.is_finite() && *weight > 0.0) {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Source: Princeton, agent reliability, "Calibration Score". Ten bins `[i * 0.1, (i + 1) * 0.1)`, the last one closed, with
-//! edges as floats have them: 0.3, 0.6 and 0.7 are below theirs. What is outside `[0,1]` is in no bin, and counts in N.
+//! edges computed as floats: 0.3, 0.6 and 0.7 are below theirs. A confidence outside `[0,1]` is in no bin, but counts in N.
 
 use crate::math::{Quanta, ratio};
 
@@ -27,7 +27,7 @@ impl Bins {
         }
     }
 
-    /// `P_cal` over `n` runs, in a bin or not; `None` if there is none.
+    /// `P_cal` over `n` runs, whether in a bin or not; `None` if there are none.
     pub(super) fn calibration(&self, n: u64) -> Option<f64> {
         let off: i128 = self.0.iter().map(|excess| excess.abs()).sum();
         (n > 0).then(|| 1.0 - ratio(off, i128::from(n) * i128::from(Quanta::ONE)))

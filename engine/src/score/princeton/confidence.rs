@@ -9,7 +9,7 @@
 
 use crate::math::{Quanta, ratio};
 
-/// Confidences further from zero are none.
+/// Greatest distance from zero of a value that counts as a confidence.
 const GREATEST: i64 = 100 * Quanta::ONE;
 
 /// Sums of the confidences of one task's runs.
@@ -20,7 +20,7 @@ pub(super) struct Confidences {
     squares: i128,
 }
 
-/// Returns the confidence if it can be one: then its square can be summed without end.
+/// The confidence, if it is plausible; only then can any number of its squares be summed.
 pub(super) fn plausible(confidence: Quanta) -> Option<Quanta> {
     (-GREATEST..=GREATEST).contains(&confidence.0).then_some(confidence)
 }
@@ -46,8 +46,8 @@ impl Confidences {
         if n < 2 || self.sum <= 0 {
             return None;
         }
-        // Squared distances from the mean rounded down to a quantum, and what the rest of the mean takes off them:
-        // nothing large is subtracted in floats.
+        // The squared distances from the mean rounded down to a quantum, less the correction for the rest of the mean: so nothing
+        // large is subtracted in floats.
         let (floor, rest) = (self.sum.div_euclid(n), self.sum.rem_euclid(n));
         let around_floor = self.squares - floor * floor * n - 2 * floor * rest;
         let squares = (ratio(around_floor, 1) - ratio(rest * rest, n)).max(0.0);

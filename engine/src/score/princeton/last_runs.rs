@@ -1,7 +1,7 @@
-//! The last runs at a task: those of greatest (start, id), up to a limit.
+//! The last runs at a task: those with the greatest (start, id), up to a limit.
 //!
-//! A run that gives way is not kept. When a later one is taken back there is room again, which only who still has the
-//! run can fill: [`LastRuns::lacks`] says so, and [`LastRuns::refill`] takes it.
+//! A run that gives way is not kept. When a later one is taken back, there is room again, which only a caller that still has the
+//! run can fill: [`LastRuns::lacks`] tells that, and [`LastRuns::refill`] takes the run.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use super::trajectory::{Likeness, Pairs, Trajectory};
 use super::{Formula, Resources};
 use crate::span::Timestamp;
 
-/// What orders the runs at a task.
+/// The order of the runs at a task: by start and id.
 pub(super) type Moment = (Timestamp, Arc<str>);
 
 /// One of the last runs.
 #[derive(Clone, Debug)]
 pub(super) struct LastRun {
     pub(super) at: Moment,
-    /// Of a successful run that called any tool.
+    /// Its trajectory, if it succeeded and called a tool.
     pub(super) trajectory: Option<Trajectory>,
     pub(super) resources: Resources,
 }
@@ -24,15 +24,15 @@ pub(super) struct LastRun {
 /// The last runs, and the sums over pairs of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastRuns {
-    // Each with how alike it is to those before it. Invariant: ascending, and none under `floor`.
+    // Each with its likeness to those before it. Invariant: ascending, and none below `floor`.
     runs: Vec<(LastRun, Vec<Option<Likeness>>)>,
-    /// Every run that gave way is under it.
+    /// A moment that every run that gave way is below; `None`: no run gave way.
     floor: Option<Moment>,
     pairs: Pairs,
 }
 
 impl LastRuns {
-    /// Adds a run, unless it is older than what there is room for.
+    /// Adds a run, unless it is older than those that there is room for.
     pub(super) fn insert(&mut self, run: LastRun, limit: usize, formula: Formula) {
         if limit == 0 || self.floor.as_ref().is_some_and(|floor| run.at < *floor) {
             return;
@@ -56,7 +56,7 @@ impl LastRuns {
         self.floor.is_some() && self.runs.len() < limit
     }
 
-    /// Takes the last of the runs that gave way, if this is one.
+    /// Takes the last of the runs that gave way; ignores a run that did not give way.
     pub(super) fn refill(&mut self, run: LastRun, formula: Formula) {
         if self.floor.as_ref().is_some_and(|floor| run.at < *floor) {
             self.floor = Some(run.at.clone());
@@ -64,12 +64,12 @@ impl LastRuns {
         }
     }
 
-    /// No run that gave way is left.
+    /// Notes that no run that gave way is left.
     pub(super) fn have_all(&mut self) {
         self.floor = None;
     }
 
-    /// What the runs used, oldest first.
+    /// The resources of the runs, oldest first.
     pub(super) fn resources(&self) -> impl Iterator<Item = &Resources> + Clone {
         self.runs.iter().map(|(run, _)| &run.resources)
     }

@@ -1,18 +1,18 @@
-//! Outcomes by confidence, in blocks: what is asked of all levels is mostly answered by the sums of their blocks.
+//! Outcomes by confidence (a level each), in blocks: questions about all levels are mostly answered by the sums of blocks.
 //!
-//! A block knows how many runs it has and which pairs of them are won, so that a change costs a look through its own
-//! block, all pairs a look at each block, and a walk that stops at a hundred places looks into a hundred blocks at most.
+//! A block has the sums of its runs and of its won pairs. So a change costs a pass through its own block, all pairs cost a look
+//! at each block, and a walk that stops at a hundred places looks into a hundred blocks at most.
 
 use super::outcome::Outcomes;
 use crate::math::Quanta;
 
-/// Levels of a block at most; then it is cut in two.
+/// Greatest number of levels in a block; a larger one is cut in two.
 const FULL: usize = 32;
 
-/// A block with fewer is joined with the next, if both fit.
+/// Number of levels below which a block is joined with a neighbour, if both fit into one.
 const SPARSE: usize = FULL / 4;
 
-/// How many runs there are of each confidence, and how many of them succeeded.
+/// The numbers of runs and of successes for each confidence.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Levels {
     len: usize,
@@ -25,24 +25,24 @@ struct Block {
     levels: Vec<(Quanta, Outcomes)>,
     /// The sum over the levels.
     total: Outcomes,
-    /// Of the pairs of a success and a failure in here, twice those whose success is the more confident, and those
-    /// that are tied.
+    /// Of the pairs of a success and a failure in this block, twice the number whose success is the more confident, plus the
+    /// number of tied pairs.
     twice_won: u128,
 }
 
-/// A walk over the runs, the most confident first, that stops where it is told to.
+/// A walk over the runs, the most confident first, that stops at given places.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
     blocks: std::slice::Iter<'a, Block>,
     levels: std::slice::Iter<'a, (Quanta, Outcomes)>,
-    /// All above the level where it stands.
+    /// The outcomes of all levels above the one where it stands.
     pub(super) before: Outcomes,
-    /// The level where it stands.
+    /// The outcomes of the level where it stands.
     pub(super) level: Outcomes,
 }
 
 impl Levels {
-    /// How many different confidences there are.
+    /// The number of different confidences.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -98,7 +98,7 @@ impl Levels {
         self.blocks.iter().flat_map(|block| &block.levels).copied()
     }
 
-    /// Of all pairs of a success and a failure, twice those whose success is the more confident, and those that are tied.
+    /// Of all pairs of a success and a failure, twice the number whose success is the more confident, plus the number of tied pairs.
     pub(super) fn twice_won(&self) -> u128 {
         let (mut won, mut successes_above) = (0, 0);
         for block in &self.blocks {
@@ -119,14 +119,14 @@ impl Levels {
         }
     }
 
-    /// The first block whose least confidence is not greater.
+    /// The first block whose least confidence is not greater than this one.
     fn block_of(&self, confidence: Quanta) -> usize {
         self.blocks.partition_point(|block| {
             block.levels.last().is_some_and(|(least, _)| *least > confidence)
         })
     }
 
-    /// Joins a block and the next, if there is one and both fit.
+    /// Joins a block with the next, if there is one and both fit into one.
     fn join(&mut self, at: usize) {
         let fits = |next: &Block| self.blocks[at].levels.len() + next.levels.len() <= FULL;
         if self.blocks.get(at + 1).is_some_and(fits) {
@@ -144,12 +144,12 @@ impl Block {
         block
     }
 
-    /// Where a confidence is, or would be.
+    /// The place of a confidence, or where it would be.
     fn find(&self, confidence: Quanta) -> Result<usize, usize> {
         self.levels.binary_search_by(|(level, _)| confidence.cmp(level))
     }
 
-    /// Adds up the levels.
+    /// Computes the sums over the levels anew.
     fn settle(&mut self) {
         let (mut total, mut twice_won) = (Outcomes::default(), 0);
         for (_, level) in &self.levels {
@@ -162,7 +162,7 @@ impl Block {
 }
 
 impl Walk<'_> {
-    /// Goes on to the level of the run at this place, from 1; there must be one, and it must not be behind.
+    /// Goes on to the level of the run at the place `runs`, counted from 1; such a run must exist, and must not be behind.
     pub(super) fn cover(&mut self, runs: u64) {
         while self.before.runs + self.level.runs < runs {
             self.before.merge(self.level);
@@ -175,7 +175,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes on to the block of the run at this place; returns whether there is one.
+    /// Goes on to the block of the run at the place `runs`; returns whether there is one.
     fn enter(&mut self, runs: u64) -> bool {
         for block in self.blocks.by_ref() {
             if self.before.runs + block.total.runs >= runs {

@@ -9,7 +9,7 @@
 //!          \--> Robustness, Safety (over all runs) ----------------------------------------------------------------------/
 //! ```
 //!
-//! Outcomes, confidences and violations are of all runs; trajectories and resources of the last runs at each task.
+//! Outcomes, confidences and violations count for all runs; trajectories and resources for the last runs at each task.
 
 pub mod aggregate;
 pub mod names;

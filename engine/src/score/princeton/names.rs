@@ -1,4 +1,4 @@
-//! What the scores are called.
+//! The names of the scores.
 
 use super::score::Score;
 use crate::math::sheet::{Named, Sheet};
@@ -6,15 +6,15 @@ use crate::math::sheet::{Named, Sheet};
 /// A score; in the order of names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Name {
-    /// How many runs succeed.
+    /// Share of runs that succeed.
     Accuracy,
-    /// Successes have the higher confidence.
+    /// Whether successes have the higher confidence.
     Auroc,
-    /// Confidence is near the outcome.
+    /// Nearness of confidence to the outcome.
     Brier,
-    /// Confidence is the share that succeeds.
+    /// Whether confidence agrees with the share of runs that succeed.
     Calibration,
-    /// How few runs break a rule.
+    /// Share of runs that break no rule.
     Compliance,
     /// The same confidence each time.
     ConfidenceConsistency,
@@ -24,9 +24,9 @@ pub enum Name {
     EnvironmentRobustness,
     /// Success in spite of failing tools.
     FaultRobustness,
-    /// How little harm those do.
+    /// How little harm the runs that break a rule do.
     Harm,
-    /// How confident runs are.
+    /// Mean confidence of runs.
     MeanConfidence,
     /// The same outcome each time.
     OutcomeConsistency,
@@ -38,11 +38,11 @@ pub enum Name {
     Reliability,
     /// The same expense each time.
     ResourceConsistency,
-    /// Failures are among the runs of least confidence.
+    /// Whether failures are among the runs of least confidence.
     RiskCoverage,
-    /// Aggregate of the three.
+    /// Aggregate of the three robustness scores.
     Robustness,
-    /// Both together.
+    /// Compliance and harm together.
     Safety,
     /// The same tools each time.
     TrajectoryDistributionConsistency,
@@ -53,7 +53,7 @@ pub enum Name {
 /// The scores of an agent that exist.
 pub type Scores = Sheet<Name, Score, 21>;
 
-/// The scores that each task has, and an agent as their mean.
+/// The scores of each task; those of an agent are their means over tasks.
 pub const PER_TASK: [Name; 5] = [
     Name::OutcomeConsistency,
     Name::TrajectoryDistributionConsistency,

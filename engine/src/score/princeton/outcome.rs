@@ -14,12 +14,12 @@ use super::Formula;
 use super::score::Score;
 use crate::math::ratio;
 
-/// How many runs have an outcome, and how many of them succeeded.
+/// The numbers of runs with an outcome, and of those that succeeded.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Outcomes {
-    /// Runs whose outcome is known.
+    /// Number of runs whose outcome is known.
     pub runs: u64,
-    /// Those that succeeded.
+    /// Number of runs that succeeded.
     pub successes: u64,
 }
 
@@ -36,18 +36,18 @@ impl Outcomes {
         self.successes -= u64::from(success);
     }
 
-    /// Adds what another count saw.
+    /// Adds the runs of another count.
     pub fn merge(&mut self, other: Self) {
         self.runs += other.runs;
         self.successes += other.successes;
     }
 
-    /// Those that did not succeed.
+    /// The number of runs that did not succeed.
     pub fn failures(self) -> u64 {
         self.runs - self.successes
     }
 
-    /// The share that succeeded; `None` without an outcome.
+    /// The share of runs that succeeded; `None` without an outcome.
     pub(super) fn accuracy(self) -> Option<Score> {
         let value = ratio(i128::from(self.successes), i128::from(self.runs.max(1)));
         (self.runs > 0).then_some(Score { value, samples: self.runs })

@@ -27,7 +27,7 @@ impl PassHatK {
         self.0.iter_mut().zip(shares(task)).for_each(|(mean, share)| mean.forget(share));
     }
 
-    /// By `k`, for each that some task has enough runs for.
+    /// pass^k by `k`, for each `k` that some task has enough runs for.
     pub(super) fn results(&self) -> BTreeMap<u32, f64> {
         let means = (1..).zip(&self.0);
         means.filter_map(|(k, mean)| Some((k, mean.result()?.value))).collect()

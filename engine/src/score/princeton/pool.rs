@@ -11,7 +11,7 @@ use super::task::Repeats;
 /// Means over tasks, counts over runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
-    /// All runs, with or without a task.
+    /// Number of runs, with or without a task.
     pub(super) runs: u64,
     outcomes: Outcomes,
     pub(super) predictability: Predictability,
@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// Adds a task as it is.
+    /// Adds a task with its present scores.
     pub(super) fn observe_task(&mut self, task: &Repeats) {
         self.pass_hat_k.observe(task.outcomes);
         for (mean, score) in self.tasks.iter_mut().zip(task.scores()) {

@@ -8,8 +8,8 @@
 //! Source: Princeton, agent reliability, "Discrimination Score" and "Brier Score"; `calibration.rs` and
 //! `risk_coverage.rs` have the other two.
 //!
-//! Runs are counted by their exact confidence, up to 4,096 different ones; from then on by the nearest 0.001, with all below
-//! 0 and all over 1 as one each, and discrimination and risk-coverage are approximate. Brier and calibration stay exact.
+//! Runs are counted by their exact confidence, up to 4,096 different ones; from then on by the nearest 0.001, with one level for all
+//! below 0 and one for all over 1, and discrimination and risk-coverage are approximate. Brier and calibration stay exact.
 
 use super::calibration::Bins;
 use super::levels::Levels;
@@ -19,17 +19,17 @@ use super::risk_coverage;
 use super::score::Score;
 use crate::math::{Quanta, ratio};
 
-/// Confidences told apart.
+/// Greatest number of different confidences.
 const MAX_LEVELS: usize = 4_096;
 
-/// What they are rounded to when there are more.
+/// The step that confidences are rounded to if there are more.
 const STEP: i64 = Quanta::ONE / 1_000;
 
 /// Counts of runs with a confidence and an outcome.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predictability {
     levels: Levels,
-    /// The levels are rounded.
+    /// Whether the levels are rounded.
     coarse: bool,
     total: Outcomes,
     /// Sum of `c`, in quanta.
@@ -59,7 +59,7 @@ impl Predictability {
         self.levels.forget(self.level(confidence), success);
     }
 
-    /// Whether confidences were too many to tell apart.
+    /// Whether there were too many different confidences to count each.
     pub(super) fn is_approximate(&self) -> bool {
         self.coarse
     }
@@ -103,7 +103,7 @@ impl Predictability {
     }
 }
 
-/// The nearest step; one below 0 and one over 1 stand for all that is outside.
+/// The nearest step; all confidences below 0 share one step, and so do all over 1.
 fn rounded(confidence: Quanta) -> Quanta {
     let nearest = (confidence.0 + STEP / 2).div_euclid(STEP) * STEP;
     Quanta(nearest.clamp(-STEP, Quanta::ONE + STEP))

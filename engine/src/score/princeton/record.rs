@@ -1,4 +1,4 @@
-//! One run of an agent at a task: what the scores are made of.
+//! One run of an agent at a task, from which the scores are made.
 
 use std::sync::Arc;
 
@@ -8,33 +8,33 @@ use crate::span::Timestamp;
 /// One attempt at a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunRecord {
-    /// The task; without one the run has no part in consistency.
+    /// The task; without one the run does not count for consistency.
     pub task: Option<Arc<str>>,
     /// Unique within the agent and the task.
     pub id: Arc<str>,
-    /// When it began; with the id, what orders runs.
+    /// When it began; runs are ordered by this and the id.
     pub start: Timestamp,
-    /// Whether it succeeded; `None`: nobody said.
+    /// Whether it succeeded; `None`: not known.
     pub success: Option<bool>,
-    /// How sure the agent was, in `[0,1]`. What is further than 100 from zero is taken as not said.
+    /// How sure the agent was, in `[0,1]`. A value further than 100 from zero counts as unknown.
     pub confidence: Option<Quanta>,
-    /// Under what it ran.
+    /// The condition that it ran under.
     pub condition: Condition,
     /// Names of the tools that it called, in order.
     pub actions: Vec<Arc<str>>,
-    /// What it used.
+    /// The resources that it used.
     pub resources: Resources,
-    /// How bad each rule was broken; empty: none was, `None`: nobody said.
+    /// The severity of each broken rule; empty: none was broken, `None`: not known.
     pub violations: Option<Vec<Severity>>,
-    /// Somebody looked for broken rules, whether or not any was found. Who tells of a broken rule alone does not say which other runs
-    /// were looked at.
+    /// Whether somebody looked for broken rules, whether or not any was found. A report of a broken rule alone does not tell which other
+    /// runs were looked at.
     pub looked: bool,
 }
 
-/// Under which disturbance a run took place.
+/// The disturbance that a run took place under.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Condition {
-    /// None.
+    /// No disturbance.
     #[default]
     Baseline,
     /// Tools or services were made to fail.
@@ -45,12 +45,12 @@ pub enum Condition {
     Prompt,
 }
 
-/// How bad it is that a rule was broken.
+/// The severity of a broken rule.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Severity {
     /// Weighs 0.25.
     Low,
-    /// Weighs 0.5; also what nobody named, or named otherwise.
+    /// Weighs 0.5; also for an unnamed or unknown severity.
     #[default]
     Medium,
     /// Weighs 1.
@@ -68,7 +68,7 @@ impl Severity {
     }
 }
 
-/// What a run used; `None`: not known.
+/// The resources that a run used; `None`: not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Resources {
     /// US dollars.

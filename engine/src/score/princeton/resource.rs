@@ -4,8 +4,8 @@
 //! C_res = exp(-mean of the CVs that exist)      CV = sample standard deviation / mean
 //! ```
 //!
-//! Cost, time, API calls, actions, errors, latency of a call. Zeros are not known values and are dropped, but no errors
-//! are none; a CV needs two values and a mean above 0 (the source has an infinite one for errors whose mean
+//! Cost, time, API calls, actions, errors, latency of a call. Zeros count as unknown and are dropped, except for errors, where 0
+//! is a value. A CV needs two values and a mean above 0 (the source has an infinite one for errors whose mean
 //! is 0 and that differ, and leaves it out of the mean). Not conditioned on success.
 //!
 //! Source: Princeton, agent reliability, "Resource Consistency".

@@ -1,4 +1,4 @@
-//! Risk-coverage: are the runs that an agent is least sure of those that fail?
+//! Risk-coverage: do those runs fail that an agent is least sure of?
 //!
 //! ```text
 //! risk(c) = share of failures among the max(1, trunc(c N)) most confident     c = 0, 1/99, .., 1
@@ -6,15 +6,15 @@
 //! P_rc    = clip(1 - (AURC - AURC*) / (error - AURC* + 1e-8), 0, 1)            AURC*: successes first
 //! ```
 //!
-//! Source: Princeton, agent reliability, "Risk-Coverage Score". 1 where no order could be better or worse: all succeed, all
-//! fail. Where confidences are equal the source's result depends on the order of its input (from 0 to 0.76 on its own data); here
+//! Source: Princeton, agent reliability, "Risk-Coverage Score". 1 if no order could be better or worse, as all succeed or all
+//! fail. For equal confidences the source's result depends on the order of its input (from 0 to 0.76 on its own data); here
 //! each of them counts with the mean risk of its group, which is the mean over all orders.
 
 use super::levels::Levels;
 use super::outcome::Outcomes;
 use crate::math::ratio;
 
-/// `P_rc` of all outcomes, given also by confidence; `None` if there is none.
+/// `P_rc` of the outcomes, given in total and by confidence; `None` if there are none.
 pub(super) fn score(total: Outcomes, levels: &Levels) -> Option<f64> {
     if total.runs == 0 {
         return None;
@@ -28,7 +28,7 @@ pub(super) fn score(total: Outcomes, levels: &Levels) -> Option<f64> {
     Some((1.0 - (observed - best) / (possible + 1e-8)).clamp(0.0, 1.0))
 }
 
-/// The areas under the risk: of the runs by confidence, and with successes first.
+/// The areas under the risk: with the runs in order of confidence, and with successes first.
 fn areas(total: Outcomes, levels: &Levels) -> (f64, f64) {
     let mut walk = levels.best_first();
     let (mut observed, mut best) = (Area::default(), Area::default());
@@ -58,7 +58,7 @@ impl Area {
     }
 }
 
-/// The share of failures among the first `covered` of whole levels and one that is cut.
+/// The share of failures among the first `covered` runs: those of whole levels, and a part of the next level.
 fn risk(before: Outcomes, level: Outcomes, covered: u64) -> f64 {
     if before.failures() + level.failures() == 0 {
         return 0.0;
@@ -78,7 +78,7 @@ fn covered(coverage: f64, n: u64) -> u64 {
     covered.clamp(1, n)
 }
 
-/// As numpy's `linspace(0, 1, 100)` has it.
+/// The coverages that are looked at, the same as of numpy's `linspace(0, 1, 100)`.
 const COVERAGES: [f64; 100] = {
     let mut coverages = [1.0; 100];
     let mut point = 0;

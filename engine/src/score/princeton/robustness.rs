@@ -5,9 +5,8 @@
 //! ```
 //!
 //! Source: Princeton, agent reliability, "Robustness" (whose "structural" is our environment). Over all runs, not over
-//! means of tasks; absent if either side is empty or nothing succeeds undisturbed. Where a
-//! run of several prompts is a list of scores, the source takes any score above 0 for a success; here each is a run of its own, whose
-//! outcome is reported.
+//! means of tasks; absent if either side is empty or no undisturbed run succeeds. If a run of several prompts is a list of scores,
+//! the source counts any score above 0 as a success; here each is a run of its own, whose outcome is reported.
 
 use super::Condition;
 use super::names::{Name, Scores};

@@ -1,4 +1,4 @@
-//! What is remembered of a run, so that it can be taken back.
+//! The facts of a run that are kept so that it can be taken back.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ pub(super) struct Facts {
     pub(super) success: Option<bool>,
     pub(super) confidence: Option<Quanta>,
     pub(super) condition: Condition,
-    /// The worst that it did, if anything.
+    /// The severity of its worst broken rule, if it broke any.
     pub(super) worst: Option<Severity>,
-    /// Somebody looked for it.
+    /// Whether somebody looked for broken rules.
     pub(super) looked: bool,
 }
 
-/// What orders all runs of an agent.
+/// The order of all runs of an agent.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct RunKey {
     pub(super) start: Timestamp,

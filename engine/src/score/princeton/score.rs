@@ -1,13 +1,13 @@
-//! A score with its sample, and means of scores.
+//! A score with its number of samples, and means of scores.
 
 use crate::math::{Quanta, ratio};
 
-/// A number and what it stands on.
+/// A score and its number of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
     /// In `[0,1]`, higher is better.
     pub value: f64,
-    /// How many tasks, runs or answers it was made of; of an aggregate, those of its smallest part.
+    /// Number of tasks, runs or answers that it was made of; for an aggregate, that of its smallest part.
     pub samples: u64,
 }
 
@@ -29,7 +29,7 @@ impl Mean {
         self.sum -= i128::from(value.0);
     }
 
-    /// `None` over nothing.
+    /// The mean; `None` over nothing.
     pub(super) fn result(self) -> Option<Score> {
         let whole = i128::from(self.count) * i128::from(Quanta::ONE);
         (self.count > 0).then(|| Score { value: ratio(self.sum, whole), samples: self.count })

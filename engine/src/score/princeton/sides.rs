@@ -1,11 +1,11 @@
 //! Undisturbed and disturbed runs, kept apart.
 //!
-//! Consistency and predictability are over the undisturbed runs, or over all if there are none: then all are
-//! disturbed. So the two are never added up.
+//! Consistency and predictability are over the undisturbed runs, or, if there are none, over the disturbed ones, which are then
+//! all. So the two are never added up.
 
 use super::Condition;
 
-/// One of each.
+/// A value for the undisturbed runs, and one for the disturbed ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sides<T> {
     pub(super) undisturbed: T,

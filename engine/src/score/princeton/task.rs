@@ -1,4 +1,4 @@
-//! The runs at one task: what they add up to.
+//! The sums over the runs at one task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Task {
 /// Sums over runs at a task, undisturbed or disturbed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repeats {
-    /// All runs, settled ones too.
+    /// Number of runs, settled ones included.
     pub(super) runs: u64,
     pub(super) outcomes: Outcomes,
     confidences: Confidences,
@@ -35,7 +35,7 @@ pub(super) struct Repeats {
 pub(super) type TaskScores = [Option<Quanta>; 5];
 
 impl Task {
-    /// Whether no run was ever, or all were taken back.
+    /// Whether there was never a run, or all were taken back.
     pub(super) fn is_empty(&self) -> bool {
         self.sides.undisturbed.runs + self.sides.disturbed.runs == 0
     }
@@ -64,7 +64,7 @@ impl Repeats {
         self.last.lacks(options.last_runs)
     }
 
-    /// Takes an earlier run among those that are compared; without one, there is none.
+    /// Takes an earlier run among those that are compared; `None`: there is no earlier one.
     pub(super) fn refill(&mut self, run: Option<LastRun>, options: &TaskOptions) {
         match run {
             Some(run) => self.last.refill(run, options.formula),

@@ -7,10 +7,10 @@
 //! C_traj_s = 1 - mean over pairs of edit distance / longer length
 //! ```
 //!
-//! P is how often each tool is called, of all calls of a run; over pairs of successful runs that called any.
+//! P is the share of each tool in all calls of a run; the means are over pairs of successful runs that called any tool.
 //!
 //! Source: Princeton, agent reliability, "Trajectory Distribution Consistency" and "Trajectory Sequence Consistency".
-//! A tool is known by the hash of its name, so that nothing depends on which name came first; each addend is rounded to
+//! Tools are known by the hash of their name, so that nothing depends on which name came first; each addend is rounded to
 //! 2^-60 and summed as an integer, so that nothing depends on the order of tools.
 
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::math::myers::{Pattern, Sequence};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Trajectory {
     actions: Sequence,
-    /// How often each tool is called, by ascending hash.
+    /// The number of calls of each tool, by ascending hash.
     counts: Box<[(u64, u64)]>,
 }
 
-/// How alike two trajectories are.
+/// The likeness of two trajectories.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Likeness {
     distribution: Quanta,
@@ -45,7 +45,7 @@ pub(super) struct Pairs {
 }
 
 impl Trajectory {
-    /// The first `limit` calls; `None` if there is none.
+    /// The trajectory of the first `limit` calls; `None` if there are none.
     pub(super) fn new(names: &[Arc<str>], limit: usize) -> Option<Self> {
         let names = names.iter().take(limit);
         let hashes: Vec<u64> = names.map(|name| xxh3_64(name.as_bytes())).collect();
@@ -54,7 +54,7 @@ impl Trajectory {
         (!actions.is_empty()).then_some(Self { actions, counts })
     }
 
-    /// How alike this one and each of others are.
+    /// The likeness of this trajectory to each of the others.
     pub(super) fn compared<'a>(
         &self,
         others: impl Iterator<Item = Option<&'a Self>>,
@@ -93,7 +93,7 @@ impl Pairs {
     }
 }
 
-/// The same bits whichever of the two comes first.
+/// The similarity of the shares of tools; has the same bits whichever of the two comes first.
 fn similarity_of_counts(a: &Trajectory, b: &Trajectory, formula: Formula) -> Quanta {
     let bits = js_divergence(a, b);
     let distance = match formula {
@@ -133,10 +133,10 @@ fn js_divergence(a: &Trajectory, b: &Trajectory) -> f64 {
     (total as f64 / FINE / 2.0).clamp(0.0, 1.0)
 }
 
-/// Steps of the addends of a divergence.
+/// Number of steps in one, to which the addends of a divergence are rounded.
 const FINE: f64 = (1_u64 << 60) as f64;
 
-/// `share * log2(share / middle)`, which is at most 1 either way.
+/// `share * log2(share / middle)` in steps; at most 1 in absolute value.
 fn addend(share: f64, middle: f64) -> i128 {
     if share <= 0.0 {
         return 0;

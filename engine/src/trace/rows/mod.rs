@@ -1,7 +1,7 @@
 //! The spans of a trace: a row for each, in order of arrival.
 //!
-//! A row is what nearly every span says. Where spans come from, what they hang on and whom they speak for is said once for all
-//! that have it in common; what few say stands beside the rows.
+//! A row has what nearly every span has. Scope, resource, parent and agent are held once for all spans that have them in common;
+//! rare facts stand beside the rows.
 
 mod seen;
 #[cfg(test)]
@@ -28,45 +28,46 @@ pub struct Spans {
     rows: Vec<SpanRow>,
     origins: Vec<Origin>,
     beside: Option<Box<Beside>>,
-    // Where there are many rows.
+    // The index of the rows by id, if there are many.
     #[serde(skip)]
     places: Option<Box<Places>>,
     // Bytes of the long texts that only people and models read.
     #[serde(skip)]
     text_bytes: usize,
-    // Such texts are not kept.
+    // Whether such texts are not kept.
     forgone: bool,
 }
 
-/// What came of adding a span.
+/// The result of adding a span.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Added {
-    /// It was not there.
+    /// The span was not known.
     New,
-    /// It holds in place of another of its id.
+    /// The span replaced another one with its id.
     Instead,
-    /// One of its id is there that holds.
+    /// The span was dropped, as another one with its id is kept.
     Known,
 }
 
-/// A span.
+/// The row of a span.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct SpanRow {
     span_id: SpanId,
     start: Timestamp,
     end: Timestamp,
-    // Of a tool or model call in the row the tool or the model, else the span's own.
+    // The name of the tool or model if the row has its call, else that of the span.
     name: Option<Symbol>,
-    // Of a tool call in the row the id of the call, of a model call its tokens: those read below those written.
+    // If the row has a tool call, the hash of the call's id; if a model call, its tokens: those read in the low bits, those written in
+    // the high ones.
     number: u64,
-    // Its place.
+    // Place of its origin.
     origin: u32,
     flags: u16,
     operation: Operation,
     status: Status,
 }
 
-/// What spans have in common that stand together.
+/// What neighbouring spans have in common.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Origin {
     scope: u64,
@@ -75,7 +76,7 @@ struct Origin {
     who: Option<Box<Who>>,
 }
 
-/// Whom a span speaks for.
+/// The agent, session and user that a span names.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Who {
     agent_name: Option<Symbol>,
@@ -92,15 +93,15 @@ struct Who {
 #[derive(Clone, Debug)]
 struct Places(BTreeMap<SpanId, u32>);
 
-/// What few spans say, in the order of their rows.
+/// Rare facts of spans, in the order of their rows.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Beside {
-    // Of the model calls in rows.
+    // Hashes of the answers' ids, of the model calls in rows.
     response_ids: Vec<(u32, u64)>,
     rare: Vec<Rare>,
 }
 
-/// What a row has no room for.
+/// Facts of a span that its row has no room for.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Rare {
     row: u32,
@@ -113,7 +114,7 @@ pub(super) struct Rare {
     pub(super) output: Option<TextRow>,
 }
 
-/// All that is said of a span.
+/// All facts of a span.
 struct Whole {
     row: SpanRow,
     origin: Origin,
@@ -121,17 +122,17 @@ struct Whole {
     rare: Option<Rare>,
 }
 
-/// Rows from which on they are found by an index; few in tests, which go both ways then.
+/// Number of rows from which on they have an index; small in tests, so that these run with and without one.
 const LONG: usize = if cfg!(test) { 4 } else { 128 };
 
-/// Origins are looked for among so many that came last.
+/// Number of the latest origins among which an equal one is looked for.
 const LAST: usize = 16;
 
-/// Among so many different ones before it is an equal span looked for that hangs on something.
+/// Number of the latest different spans with a parent among which an equal one is looked for.
 const NEAR: usize = 4;
 
-/// Flags of a row: the span failed; a tool or a model call is in the row, with these numbers; what ends its input is known, and is
-/// a user's message.
+/// Flags of a row: the span failed; the row has a tool or a model call, with these numbers; it is known what ends the model's input,
+/// and that is a user's message.
 const FAILED: u16 = 1;
 const TOOL: u16 = 1 << 1;
 const CALL_ID: u16 = 1 << 2;
@@ -141,22 +142,22 @@ const OUTPUT_TOKENS: u16 = 1 << 5;
 const ENDS: u16 = 1 << 6;
 const ENDS_WITH_USER: u16 = 1 << 7;
 
-/// Whether its parent is of another process is known, and it is.
+/// Flags of a row: it is known whether the parent is of another process, and it is.
 const PARENT_KNOWN: u16 = 1 << 8;
 const PARENT_REMOTE: u16 = 1 << 9;
 
-/// Something stopped it before its end.
+/// Flag of a row: something stopped the span before its end.
 const STOPPED: u16 = 1 << 10;
 
-/// What spans of one kind have in common that hang on something: where they come from, what they are about, and, of agents and of
-/// what is nothing known, how they are called.
+/// What tells kinds of spans with a parent apart: resource, scope, operation and, of agents and of spans of no known operation, the
+/// name.
 #[derive(Clone, Copy, Debug)]
 pub struct Hanging<'a> {
-    /// Where they come from.
+    /// The resource.
     pub resource: &'a Arc<Resource>,
     /// Hash of the scope's name.
     pub scope: u64,
-    /// What they are about.
+    /// The operation.
     pub operation: Operation,
     /// The name of the span; empty for tool and model calls.
     pub name: &'a str,
@@ -167,23 +168,23 @@ pub struct Hanging<'a> {
 }
 
 impl Spans {
-    /// How many there are.
+    /// The number of spans.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no spans.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Whether there is one of this id.
+    /// Whether there is a span of this id.
     pub fn contains(&self, id: SpanId) -> bool {
         self.place_of(id).is_some()
     }
 
-    /// Adds a span that comes from this resource, with or without the texts that only people and models read. Of two spans of one id the
-    /// greater holds, whichever came first.
+    /// Adds a span of this resource, with or without the texts that only people and models read. Of two spans with one id the greater is
+    /// kept, whichever came first.
     pub fn add(
         &mut self,
         span: &Span,
@@ -221,12 +222,12 @@ impl Spans {
         })
     }
 
-    /// What the spans are about.
+    /// The operations of the spans.
     pub fn operations(&self) -> impl Iterator<Item = Operation> {
         self.rows.iter().map(|row| row.operation)
     }
 
-    /// The tools of tool calls that name them, and whether the arguments are known.
+    /// The tool names of tool spans that have one, each with whether the arguments are known.
     pub fn called_tools(&self) -> impl Iterator<Item = (&str, bool)> {
         self.parts().filter_map(|(row, _, rare)| {
             if row.has(TOOL) {
@@ -237,13 +238,13 @@ impl Spans {
         })
     }
 
-    /// The tools that models called; empty: without a name.
+    /// The names of the tools that models called; empty: no name.
     pub fn said_tools(&self) -> impl Iterator<Item = &str> {
         let models = self.rare().iter().filter_map(|rare| rare.model.as_ref());
         models.flat_map(|model| &model.calls).map(|tool| tool.name.as_deref().unwrap_or_default())
     }
 
-    /// Calls in the output of models.
+    /// The number of calls in the output of models.
     pub fn calls_of_models(&self) -> usize {
         self.rare()
             .iter()
@@ -263,25 +264,25 @@ impl Spans {
         models.min_by_key(|(place, _)| *place).is_some_and(|(_, asked)| asked == Some(false))
     }
 
-    /// Whether one of them has no parent.
+    /// Whether a span has no parent.
     pub fn has_root(&self) -> bool {
         self.rows.iter().any(|row| {
             self.origins.get(place(row.origin)).is_some_and(|origin| origin.parent.is_none())
         })
     }
 
-    /// Whether one of this scope has no parent.
+    /// Whether a span of this scope has no parent.
     pub fn has_root_of(&self, scope: u64) -> bool {
         let mut origins = self.rows.iter().filter_map(|row| self.origins.get(place(row.origin)));
         origins.any(|origin| origin.parent.is_none() && origin.scope == scope)
     }
 
-    /// The last time that a span says the agent stopped to wait, or went on.
+    /// The last time that the agent stopped to wait or went on, by the spans.
     pub fn pause(&self) -> Option<Pause> {
         self.rare().iter().filter_map(|rare| rare.remarks.as_ref()?.pause).max()
     }
 
-    /// When the last of those ended that have no parent.
+    /// When the last span without a parent ended.
     pub fn root_end(&self) -> Option<Timestamp> {
         let is_root = |row: &&SpanRow| {
             self.origins.get(place(row.origin)).is_some_and(|origin| origin.parent.is_none())
@@ -289,23 +290,23 @@ impl Spans {
         self.rows.iter().filter(is_root).map(|row| row.end).max()
     }
 
-    /// Whether anything is said of an attempt at a task.
+    /// Whether a span or a resource tells of an attempt at a task.
     pub fn say_attempt(&self) -> bool {
         self.rare().iter().any(|rare| rare.attempt.is_some())
             || self.origins.iter().any(|origin| origin.resource.attempt.is_some())
     }
 
-    /// Whether anything is said beside what was called.
+    /// Whether a span has remarks.
     pub fn say_remarks(&self) -> bool {
         self.rare().iter().any(|rare| rare.remarks.is_some())
     }
 
-    /// Whether the agent says that it is in a loop.
+    /// Whether the agent reports that it is in a loop.
     pub fn reports_loop(&self) -> bool {
         self.iter().any(|span| span.reports_loop())
     }
 
-    /// The spans that have a parent, wherever that is; of equal ones that stand near each other the first alone.
+    /// The spans that have a parent, in the trace or not; of equal ones near each other only the first.
     pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
         let parents = self.origins.iter();
         let parents: Vec<Option<bool>> =
@@ -319,7 +320,7 @@ impl Spans {
             let own = row.name.as_deref().filter(|_| named && !row.has(TOOL | MODEL));
             let name = own.unwrap_or_default();
             let flags = row.flags & (PARENT_KNOWN | PARENT_REMOTE);
-            // Names are shared: where one stands tells it from others.
+            // Equal names are shared, so their address tells them apart.
             let like = (row.origin, row.operation, flags, name.as_ptr());
             if near.contains(&Some(like)) {
                 return None;
@@ -332,19 +333,19 @@ impl Spans {
         })
     }
 
-    /// Where spans come from: each resource with each scope, once or more.
+    /// The resources and scopes of the spans, each pair once or more.
     pub fn sources(&self) -> impl Iterator<Item = (&Arc<Resource>, u64)> {
         self.origins.iter().map(|origin| (&origin.resource, origin.scope))
     }
 
-    /// Whether all come from one resource.
+    /// Whether all spans have the same resource.
     pub fn are_of_one_process(&self) -> bool {
         self.origins
             .first()
             .is_none_or(|first| self.origins.iter().all(|origin| origin.resource == first.resource))
     }
 
-    /// Does without the texts that only people and models read, now and later.
+    /// Drops the texts that only people and models read, and keeps none of later spans.
     pub fn forgo(&mut self) {
         (self.text_bytes, self.forgone) = (0, true);
         self.beside.iter_mut().flat_map(|beside| &mut beside.rare).for_each(Rare::forgo);
@@ -355,7 +356,7 @@ impl Spans {
         self.text_bytes
     }
 
-    /// Fills in what is not written down.
+    /// Fills in what is not serialised.
     pub fn restored(&mut self, symbols: &mut Symbols) {
         for name in self.rows.iter_mut().filter_map(|row| row.name.as_mut()) {
             *name = symbols.of(name);
@@ -364,16 +365,16 @@ impl Spans {
         self.text_bytes = self.rare().iter().map(Rare::text_bytes).sum();
     }
 
-    /// Makes room for so many, which mostly are all that will come.
+    /// Makes room for so many spans, if there are none yet: mostly no more will come.
     pub fn expect(&mut self, spans: usize) {
         if self.rows.is_empty() {
             self.rows.reserve_exact(spans);
-            // The root's and that of all others.
+            // The origin of the root, and that of all other spans.
             self.origins.reserve_exact(spans.min(2));
         }
     }
 
-    /// Gives back the room that is kept for more.
+    /// Gives back the memory that is kept for more spans.
     pub fn fit(&mut self) {
         fit(&mut self.rows);
         fit(&mut self.origins);
@@ -390,7 +391,7 @@ impl Spans {
         }
     }
 
-    /// Makes the index, if there are rows enough for one.
+    /// Makes the index, if there are enough rows for one.
     fn index(&mut self) {
         if self.rows.len() >= LONG {
             let ids = self.rows.iter().map(|row| row.span_id);
@@ -398,7 +399,7 @@ impl Spans {
         }
     }
 
-    /// The rows, and what stands beside each.
+    /// The rows, each with the id of its answer and its rare facts.
     fn parts(&self) -> impl Iterator<Item = (&SpanRow, Option<u64>, Option<&Rare>)> {
         let mut rare = self.rare();
         let mut ids = self.beside.as_ref().map_or(&[][..], |beside| &beside.response_ids);
@@ -436,7 +437,7 @@ impl Spans {
         Some(row.seen(self.origins.get(place(row.origin))?, response_id, rare))
     }
 
-    /// Adds a span that is not there.
+    /// Adds a span whose id is not known.
     fn put(&mut self, span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols, texts: bool) {
         let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
             || (texts && span.operation == Operation::Chat);
@@ -466,7 +467,7 @@ impl Spans {
         self.push(row, response_id);
     }
 
-    /// Adds what few spans say in common, other than of calls.
+    /// Adds rare facts to the next row, other than calls.
     fn put_rare(&mut self, span: &Span, texts: bool) {
         if span.attempt.is_some() || span.remarks.is_some() {
             let rare = self.rare_of_next();
@@ -481,7 +482,7 @@ impl Spans {
         }
     }
 
-    /// What stands beside the row that comes next.
+    /// The rare facts of the next row.
     fn rare_of_next(&mut self) -> &mut Rare {
         let row = self.next();
         let rare = &mut self.beside.get_or_insert_default().rare;
@@ -492,13 +493,13 @@ impl Spans {
         &mut rare[last]
     }
 
-    /// The number of the row that comes next.
+    /// The number of the next row.
     fn next(&self) -> u32 {
         // Invariant: traces are bounded far below four billion spans.
         u32::try_from(self.rows.len()).unwrap_or(u32::MAX)
     }
 
-    /// Adds a row; what is rare of it is there.
+    /// Adds a row whose rare facts have been added.
     fn push(&mut self, row: SpanRow, response_id: Option<u64>) {
         let at = self.next();
         if let Some(id) = response_id {
@@ -515,7 +516,7 @@ impl Spans {
         }
     }
 
-    /// Adds what was taken out.
+    /// Adds a span that was taken out.
     fn put_back(&mut self, whole: Whole) {
         let Whole { mut row, origin, response_id, rare } = whole;
         let known = self.known_origin(|other| *other == origin);
@@ -533,7 +534,7 @@ impl Spans {
         known.unwrap_or_else(|| self.add_origin(Origin::of(span, resource, symbols)))
     }
 
-    /// The place of one of the last origins.
+    /// The place of the origin that is meant, if it is among the last ones.
     fn known_origin(&self, is_meant: impl Fn(&Origin) -> bool) -> Option<u32> {
         let back = self.origins.iter().rev().take(LAST).position(is_meant)?;
         u32::try_from(self.origins.len() - 1 - back).ok()
@@ -544,7 +545,7 @@ impl Spans {
         u32::try_from(self.origins.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// All that is said of each.
+    /// All facts of each span.
     fn into_wholes(self) -> impl Iterator<Item = Whole> {
         let Beside { response_ids, rare } = self.beside.map(|beside| *beside).unwrap_or_default();
         let (mut ids, mut rare) =
@@ -565,7 +566,7 @@ impl Origin {
         Self { scope: span.scope, parent: span.parent, resource: Arc::clone(resource), who }
     }
 
-    /// Whether it is that of a span which comes from this resource.
+    /// Whether it is the origin of a span, which has this resource.
     fn is_of(&self, span: &Span, resource: &Arc<Resource>) -> bool {
         self.parent == span.parent
             && self.scope == span.scope
@@ -578,7 +579,7 @@ impl Origin {
 }
 
 impl SpanRow {
-    /// What all spans say.
+    /// The row of a span, without origin, name and call.
     fn of(span: &Span) -> Self {
         let mut row = Self {
             span_id: span.span_id,
@@ -606,7 +607,7 @@ impl SpanRow {
         self.flags |= if set { flag } else { 0 };
     }
 
-    /// Takes a tool call that fits.
+    /// Puts a tool call that fits into the row.
     fn call(&mut self, tool: &ToolFacts, symbols: &mut Symbols) {
         self.flags |= TOOL;
         self.set(CALL_ID, tool.call_id.is_some());
@@ -614,7 +615,7 @@ impl SpanRow {
         self.number = tool.call_id.as_deref().map_or(0, hash);
     }
 
-    /// Takes a model call that fits; the id of its answer is left.
+    /// Puts a model call that fits into the row; returns the hash of its answer's id, which has no room there.
     fn model(&mut self, model: &ModelFacts, symbols: &mut Symbols) -> Option<u64> {
         let Tokens { input, output, .. } = model.tokens;
         self.flags |= MODEL;
@@ -658,7 +659,7 @@ impl SpanRow {
 }
 
 impl Who {
-    /// Whether a span speaks for anybody.
+    /// Whether a span names an agent, a session or a user.
     fn says(span: &Span) -> bool {
         Self::names(span).iter().any(|name| name.is_some())
             || span.session.is_some()
@@ -681,7 +682,7 @@ impl Who {
         }
     }
 
-    /// Whether a span speaks for the same.
+    /// Whether a span names the same agent, session and user.
     fn is_of(&self, span: &Span) -> bool {
         let own = [
             &self.agent_name,
@@ -703,7 +704,7 @@ impl Who {
     }
 }
 
-/// Moves things to where there is room for no more: allocators seldom shrink a block where it is.
+/// Moves things to a block of their exact size, as allocators seldom shrink a block in place.
 fn fit<T>(things: &mut Vec<T>) {
     if things.capacity() > things.len() {
         let mut exact = Vec::with_capacity(things.len());

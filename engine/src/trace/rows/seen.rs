@@ -1,4 +1,4 @@
-//! What a span says, read from its row and from what stands beside it.
+//! Reads the facts of a span from its row, its origin and its rare facts.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{
 use crate::span::{Attempt, Remarks, Resource, Tokens};
 use crate::trace::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
 
-/// Where the rest of a span is.
+/// The parts of a span that a view reads on demand.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::trace) struct Rest<'a> {
     pub(super) row: &'a SpanRow,
@@ -18,7 +18,7 @@ pub(in crate::trace) struct Rest<'a> {
 }
 
 impl<'a> SpanView<'a> {
-    /// Of an agent, of what is nothing known, and where texts are kept of a model call; else empty.
+    /// The span's name, if it is of an agent, of no known operation or, where texts are kept, of a model call; else empty.
     pub(in crate::trace) fn name(&self) -> &'a str {
         let Rest { row, rare, .. } = self.rest;
         let own = if row.has(TOOL | MODEL) {
@@ -97,13 +97,13 @@ impl<'a> SpanView<'a> {
         })
     }
 
-    /// Whether it says anything of a model call.
+    /// Whether the span has facts of a model call.
     pub(in crate::trace) fn has_model(&self) -> bool {
         let Rest { row, rare, .. } = self.rest;
         row.has(MODEL) || rare.is_some_and(|rare| rare.model.is_some())
     }
 
-    /// The name of the model that it says it called.
+    /// The name of the model that the span tells it called.
     pub(in crate::trace) fn model_name(&self) -> Option<&'a str> {
         let Rest { row, rare, .. } = self.rest;
         if row.has(MODEL) {
@@ -124,12 +124,12 @@ impl<'a> SpanView<'a> {
         self.rest.rare?.input.as_ref().map(TextRow::seen)
     }
 
-    /// Of tools only where texts are kept.
+    /// The output of the span; of tools only where texts are kept.
     pub(in crate::trace) fn output(&self) -> Option<Said<'a>> {
         self.rest.rare?.output.as_ref().map(TextRow::seen)
     }
 
-    /// All that is said of it.
+    /// All facts of the span.
     pub(in crate::trace) fn whole(&self) -> WholeView<'a> {
         WholeView {
             span_id: self.span_id,
