@@ -1,9 +1,9 @@
 //! The one reader of clocks.
 //!
-//! Two things are told. *Time* is what timers go by: the wall clock as it was at the start, or where the store ended, and what has
-//! passed since on the monotonic clock. It never goes back, and it never jumps. *Wall time* is for stamps: what the times of
-//! clients are held against, and what is shown to people. The one is as far ahead of the other as [`WallShift`] says, which
-//! changes when the wall clock is set (a step), and never otherwise.
+//! It tells two kinds of time. *Time* is what timers go by: the wall clock at the start, or where the store ended, plus what has
+//! passed since on the monotonic clock. It never goes back, and it never jumps. *Wall time* is for stamps: the times of clients are
+//! compared with it, and it is shown to people. [`WallShift`] says how far wall time is ahead of time; it changes when the wall
+//! clock is set (a step), and never otherwise.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use crate::engine::span::Timestamp;
 use crate::engine::time::{Moment, WallShift};
 
-/// Wall time that parts from time by less is not a step: nothing that is stamped is told apart by it.
+/// The smallest change of the shift that is a step; a smaller one makes no difference to any stamp.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// Two clocks that were read further apart than this say nothing of each other: the thread was held up between them.
+/// The longest time between readings of the two clocks for which they can be compared; if it is longer, the thread was held up.
 const HELD_UP: Duration = Duration::from_millis(50);
 
 /// Reads the time; clones are the same clock.
@@ -30,28 +30,28 @@ pub struct Clock {
 #[derive(Debug)]
 struct Shared {
     source: Source,
-    // What the time was when the source began, Unix nanoseconds.
+    // The time when the source began, Unix nanoseconds.
     base: AtomicU64,
-    // How far wall time is ahead of it.
+    // How far wall time is ahead of time.
     shift: watch::Sender<WallShift>,
-    // Held by who changes these two.
+    // Held while base and shift are changed.
     setting: Mutex<()>,
     forward: AtomicU64,
     back: AtomicU64,
 }
 
-/// What both clocks said at one moment.
+/// A reading of both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// Since the source began.
+    /// The time since the source began.
     elapsed: Duration,
-    /// Unix nanoseconds.
+    /// The wall clock, Unix nanoseconds.
     wall: u64,
 }
 
 /// Where readings come from.
 enum Source {
-    /// The system's clocks; this one began then. On Linux the monotonic one is `CLOCK_MONOTONIC`.
+    /// The system's clocks, since the moment when the source began. On Linux the monotonic one is `CLOCK_MONOTONIC`.
     System(Instant),
     #[cfg(test)]
     Fake(Arc<Mutex<Reading>>),
@@ -72,19 +72,19 @@ impl Clock {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The time: for timers and arrivals. Never before one that was read earlier.
+    /// The time, for timers and arrivals. It is never before a time that was read earlier.
     pub fn now(&self) -> Timestamp {
         self.at(self.shared.source.elapsed())
     }
 
-    /// The time and what the wall clock says of it. Takes note of a step.
+    /// The time, with the wall time for it. Notices a step.
     pub fn moment(&self) -> Moment {
         self.watch();
         let now = self.now();
         self.shift().moment(now)
     }
 
-    /// Wall time: for stamps, within a second of the wall clock. Takes note of a step.
+    /// Wall time, for stamps, within a second of the wall clock. Notices a step.
     pub fn wall(&self) -> Timestamp {
         self.moment().wall
     }
@@ -94,19 +94,19 @@ impl Clock {
         *self.shared.shift.borrow()
     }
 
-    /// Returns when wall time is not ahead by this much any more.
+    /// Returns when the shift is another one than `shift`.
     pub async fn stepped_from(&self, shift: WallShift) {
         let mut changes = self.shared.shift.subscribe();
-        // Fails when this clock has gone, and that is held here.
+        // Fails only when the clock is dropped, and `self` holds it.
         let _ = changes.wait_for(|held| *held != shift).await;
     }
 
-    /// How long this clock has been running, whatever the wall clock says.
+    /// How long this clock has been running, by the monotonic clock.
     pub fn elapsed(&self) -> Duration {
         self.shared.source.elapsed()
     }
 
-    /// How long it is until `at`; zero if that is past.
+    /// The time that is left until `at`; zero if that is past.
     pub fn until(&self, at: Timestamp) -> Duration {
         at.since(self.now())
     }
@@ -125,13 +125,13 @@ impl Clock {
         }
     }
 
-    /// Looks whether the wall clock was set; if so, that is counted and logged, and wall time follows. Time does not.
+    /// Checks whether the wall clock was set; if so, counts and logs the step, and moves wall time with it, but not time.
     pub fn watch(&self) {
         if self.step().is_none() {
             return;
         }
         let setting = self.shared.setting();
-        // Somebody else may have seen it first.
+        // Another thread may have noticed the step first.
         let Some((step, shift)) = self.step() else { return };
         self.shared.shift.send_replace(shift);
         drop(setting);
@@ -141,7 +141,7 @@ impl Clock {
         tracing::warn!(seconds, "the wall clock was set: stamps follow it, timers go on");
     }
 
-    /// The step that nobody has taken note of, in nanoseconds, and the shift that it comes to.
+    /// The step that was not noticed yet, in nanoseconds, and the shift after it; `None` if there is none.
     fn step(&self) -> Option<(i64, WallShift)> {
         let Reading { elapsed, wall } = self.shared.source.both()?;
         let shift = WallShift::between(self.at(elapsed), Timestamp(wall));
@@ -155,10 +155,10 @@ impl Clock {
         [("forward", forward.load(Ordering::Relaxed)), ("back", back.load(Ordering::Relaxed))]
     }
 
-    /// Goes on where an earlier process ended: at `last`, when wall time was ahead by `shift`. What the wall clock has gone on since
-    /// is taken to have passed. If it is behind what it was then, nothing is, and that counts as a step back.
+    /// Goes on where an earlier process ended: at time `last`, with this shift. The time that the wall clock has gone on since then
+    /// has passed. If the wall clock is behind what it was then, no time has passed, and that counts as a step back.
     ///
-    /// To be called before anything keeps a time of this clock.
+    /// Must be called before anything keeps a time of this clock.
     pub fn resume(&self, last: Timestamp, shift: WallShift) {
         let Reading { elapsed, wall } = self.shared.source.at_once();
         let behind = shift.wall(last).0.saturating_sub(wall);
@@ -193,7 +193,7 @@ impl Default for Clock {
 }
 
 impl Shared {
-    /// Whoever holds this may change what time and wall time are.
+    /// The lock under which base and shift may be changed.
     fn setting(&self) -> MutexGuard<'_, ()> {
         self.setting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -209,7 +209,7 @@ impl Source {
         }
     }
 
-    /// Unix nanoseconds; they fit until the year 2554.
+    /// The wall clock in Unix nanoseconds, which fit until the year 2554.
     fn wall(&self) -> u64 {
         match self {
             Self::System(_) => {
@@ -222,7 +222,7 @@ impl Source {
         }
     }
 
-    /// Both clocks at one moment; `None` if the thread was held up between them.
+    /// Reads both clocks at one moment; `None` if the thread was held up between them.
     fn both(&self) -> Option<Reading> {
         let before = self.elapsed();
         let wall = self.wall();
@@ -230,7 +230,7 @@ impl Source {
         (elapsed.saturating_sub(before) < HELD_UP).then_some(Reading { elapsed, wall })
     }
 
-    /// Likewise; where the thread is held up again and again, as near as it gets.
+    /// Reads both clocks at one moment, or as nearly so as it can if the thread is held up again and again.
     fn at_once(&self) -> Reading {
         let reading = (0..100).find_map(|_| self.both());
         reading.unwrap_or_else(|| Reading { elapsed: self.elapsed(), wall: self.wall() })

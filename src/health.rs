@@ -1,5 +1,5 @@
-//! What the daemon says of itself: what it received, refused, mended and dropped, and how
-//! much it holds. Kept in a registry of the `prometheus` crate, shown after the scores.
+//! The daemon's own metrics: what it received, refused, repaired and dropped, and how much it
+//! holds. They are in a registry of the `prometheus` crate and shown after the scores.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ pub struct Health {
     seen: Mutex<LastTotals>,
 }
 
-/// What was last told, by who told it, so that totals over shards come out right.
+/// The last values that each stage and shard reported, so that totals over shards come out right.
 #[derive(Debug, Default)]
 struct LastTotals {
     counts: BTreeMap<(String, &'static str, String), u64>,
@@ -35,10 +35,10 @@ struct LastTotals {
     open: BTreeMap<String, [u64; AGES.len()]>,
 }
 
-/// One family of counters that stages feed: how they call it, the metric, its help, its label.
+/// A family of counters that stages feed: the name that stages use, the metric, its help, its label.
 type Family = (&'static str, &'static str, &'static str, &'static str);
 
-/// Families by what the stages call them. What is not here counts under [`OTHER`].
+/// The families, by the names that stages use. Counts of any other name go to [`OTHER`].
 const FAMILIES: &[Family] = &[
     ("spans", "spans_rejected_total", "Spans left out, by reason.", "reason"),
     ("duplicates", "duplicates_total", "Spans, logs and reports that were there before.", "what"),
@@ -199,7 +199,7 @@ impl Health {
         &self.registry
     }
 
-    /// Counts what one request held; `transport` is `grpc`, `http` or `kafka`, `encoding` `protobuf` or `json`.
+    /// Counts the items of one request; `transport` is `grpc`, `http` or `kafka`, `encoding` is `protobuf` or `json`.
     pub fn received(&self, transport: &str, encoding: &str, tally: &Tally) {
         let labels = [transport, encoding];
         self.received.with_label_values(&labels).inc_by(tally.spans);
@@ -244,8 +244,8 @@ impl Health {
         self.add(OTHER, limit, 1);
     }
 
-    /// Takes over the counts of a stage so far, as (what, why, count); `source` names the stage
-    /// and its shard. Counts that were told before are not counted again.
+    /// Takes the totals of a stage, as (what, why, count); `source` names the stage and its shard.
+    /// Adds only what each total has grown by since the last call.
     pub fn counts(
         &self,
         source: &str,
@@ -268,7 +268,7 @@ impl Health {
         }
     }
 
-    /// Says how many of `what` (`traces`, `sessions`, `agents`) one shard holds.
+    /// Sets how many of `what` (such as `traces`, `sessions`, `agents`) one shard holds.
     pub fn held(&self, what: &'static str, shard: &str, count: usize) {
         let sum: u64 = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +278,7 @@ impl Health {
         self.held.with_label_values(&[what]).set(i64::try_from(sum).unwrap_or(i64::MAX));
     }
 
-    /// Says how many open traces of each of [`AGES`] one shard holds.
+    /// Sets how many open traces of each of [`AGES`] one shard holds.
     pub fn open_traces(&self, shard: &str, ages: [usize; AGES.len()]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let ages = ages.map(|count| count as u64);
@@ -291,11 +291,11 @@ impl Health {
         }
     }
 
-    /// Shows how many messages wait before each stage; `lengths` counts them whenever it is asked for.
+    /// Shows how many messages wait before each stage; `lengths` counts them at each scrape.
     ///
     /// # Errors
     ///
-    /// Fails if they are shown already.
+    /// Fails if the metric is shown already.
     pub fn queues(
         &self,
         lengths: impl Fn() -> Vec<(&'static str, usize)> + Send + Sync + 'static,
@@ -309,7 +309,7 @@ impl Health {
     ///
     /// # Errors
     ///
-    /// Fails if that is shown already.
+    /// Fails if the metric is shown already.
     pub fn clock(&self, clock: &Clock) -> Result<(), prometheus::Error> {
         let help = "Steps of the wall clock of a second or more, at the start against the time of the store, by direction: forward \
                     or back.";
@@ -329,7 +329,7 @@ impl Health {
     }
 }
 
-/// Resident memory, read when it is asked for.
+/// Resident memory, read at each scrape.
 struct Resident(IntGauge);
 
 impl Collector for Resident {
@@ -350,7 +350,7 @@ impl Collector for Resident {
     }
 }
 
-/// Queues, counted when it is asked for.
+/// Lengths of queues, counted at each scrape.
 struct Queues<F> {
     gauge: IntGaugeVec,
     lengths: F,
@@ -374,7 +374,7 @@ impl<F: Fn() -> Vec<(&'static str, usize)> + Send + Sync> Collector for Queues<F
 struct Steps {
     family: IntCounterVec,
     clock: Clock,
-    // Held while the counters are brought up to the clock's.
+    // Held while the counters are raised to the clock's counts.
     asked: Mutex<()>,
 }
 

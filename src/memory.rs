@@ -3,22 +3,22 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-/// More than any page of the allocator's has.
+/// The bytes of an allocation that is larger than any page of the allocator.
 const MUCH: usize = 16 << 20;
 
-/// How long the allocator keeps what was freed, in case it is wanted again, and a little.
+/// A little more than the time for which the allocator keeps freed memory, in case it is wanted again.
 pub const KEPT_FOR: Duration = Duration::from_secs(2);
 
-/// Has the kernel hand out memory in small pages, whatever the allocator asks for: of a huge page all is cleared and held for
-/// the first byte that is used, and none is given back before the last is free.
+/// Has the kernel hand out memory in small pages, whatever the allocator asks for: a huge page is cleared and held as a whole once
+/// its first byte is used, and is given back only when its last byte is free.
 pub fn take_small_pages() {
     #[cfg(target_os = "linux")]
-    // An older kernel may not know it: then all is as it would be without.
+    // An old kernel may not know this setting; then it has no effect.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// Has the allocator look whether there is something to give back: it looks when somebody wants more than it has at hand, and
-/// whoever is idle wants nothing. The memory is not touched, so it is never there.
+/// Has the allocator give unused memory back: it does so only when it is asked for more than it has at hand, which an idle process
+/// never does. The memory that is asked for here is not touched, so it never becomes resident.
 pub fn give_back() {
     drop(black_box(Vec::<u8>::with_capacity(MUCH)));
 }

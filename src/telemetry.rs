@@ -1,8 +1,8 @@
 //! The daemon's own telemetry: a span for each request and for each slow step, sampled, and its log, to an OTLP/HTTP endpoint.
 //!
-//! Off unless `telemetry.otlp_endpoint` is set; then a step costs one look at whether it is sampled. OpenTelemetry's SDK keeps a
-//! bounded queue and a thread of its own, so nobody waits for the endpoint. What is sent never comes back: requests of an agentgauge,
-//! told by their `user-agent`, have no span, and a start refuses an endpoint that is its own.
+//! It is off unless `telemetry.otlp_endpoint` is set. OpenTelemetry's SDK has a bounded queue and a thread of its own, so nobody waits
+//! for the endpoint. Telemetry never causes telemetry: requests from an agentgauge, which is known by its `user-agent`, have no span, and
+//! a start refuses an endpoint that is the daemon's own.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub enum TelemetryError {
     /// The endpoint cannot be used.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// The endpoint is our own.
+    /// The endpoint is the daemon's own.
     #[error(
         "`telemetry.otlp_endpoint` is this daemon's own `{key}`, so its telemetry would come back to it; name another collector"
     )]
@@ -63,23 +63,23 @@ pub enum TelemetryError {
         /// The option that sets the address.
         key: &'static str,
     },
-    /// Its metrics cannot be set up.
+    /// The metrics of telemetry cannot be set up.
     #[error("cannot set up the metrics of telemetry: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
-/// What is sent until it is stopped.
+/// The running telemetry, which sends until it is stopped.
 #[derive(Debug)]
 pub struct Telemetry {
     tracers: SdkTracerProvider,
     loggers: Option<SdkLoggerProvider>,
 }
 
-/// A step while it lasts; its span, if it has one, ends with it.
+/// A step under way; its span, if it has one, ends when it is dropped.
 #[derive(Debug)]
 pub struct Step(Option<Span>);
 
-/// Sends the log events of this program, if that is wanted; a layer of the subscriber.
+/// A layer of the subscriber that sends the program's log events, if that is configured.
 #[derive(Clone, Copy, Debug)]
 pub struct Logs;
 
@@ -104,23 +104,23 @@ struct Records {
     resource: ResourceAttributesWithSchema,
 }
 
-/// Where we take telemetry ourselves: options, and what they say.
+/// The addresses at which the daemon itself takes telemetry, each with its option.
 pub type OwnAddresses<'a> = [(&'static str, &'a str); 2];
 
-/// A process has one pipe, whoever begins a step.
+/// The tracer and the logger of the process.
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 static LOGGER: OnceLock<SdkLogger> = OnceLock::new();
 
-/// Bytes of a reply; it says little.
+/// Bytes of a reply that are read, at most.
 const MAX_REPLY_BYTES: usize = 65_536;
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all that is sent is said by.
+/// The name of the service, the tracer and the logger.
 const NAME: &str = "agentgauge";
 
-/// The events of this module: one about a request that failed would be a request.
+/// The target of this module's log events, which are not sent: an event about a failed request would cause another request.
 const OWN_TARGET: &str = module_path!();
 
 impl Default for TelemetryOptions {
@@ -130,11 +130,11 @@ impl Default for TelemetryOptions {
 }
 
 impl Telemetry {
-    /// Refuses what [`Self::start`] would refuse.
+    /// Checks the options as [`Self::start`] does.
     ///
     /// # Errors
     ///
-    /// Fails if the endpoint cannot be used, or is our own.
+    /// Fails if the endpoint cannot be used, or is the daemon's own.
     pub fn check(options: &TelemetryOptions, own: &OwnAddresses<'_>) -> Result<(), TelemetryError> {
         let (key, allow) = ("telemetry.otlp_endpoint", "telemetry.allow_http");
         if options.otlp_endpoint.is_empty() {
@@ -156,7 +156,7 @@ impl Telemetry {
         Ok(())
     }
 
-    /// Begins to send, if there is an endpoint.
+    /// Starts sending, if there is an endpoint.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl Telemetry {
             .with_resource(resource.clone())
             .with_batch_exporter(spans)
             .build();
-        // The first daemon of a process has it.
+        // Fails only for a second daemon in the process, which uses the tracer of the first.
         let _ = TRACER.set(tracers.tracer(NAME));
         let loggers = options.logs.then(|| {
             let records = Records { sender, resource: nothing() };
@@ -204,10 +204,10 @@ impl Telemetry {
         Ok(Some(Self { tracers, loggers }))
     }
 
-    /// Sends what is left, and nothing after that.
+    /// Sends what is left, and stops.
     pub async fn stop(self) {
         let stopped = spawn_blocking(move || {
-            // What the endpoint does not take by then is lost with the process.
+            // What the endpoint does not take within the timeout is lost.
             let _ = self.tracers.shutdown_with_timeout(TIMEOUT);
             let _ = self.loggers.map(|loggers| loggers.shutdown_with_timeout(TIMEOUT));
         });
@@ -221,7 +221,7 @@ pub fn step(name: &'static str) -> Step {
     Step(TRACER.get().map(|tracer| tracer.start(name)))
 }
 
-/// Begins a request that came; `None` inside if it is what an agentgauge tells.
+/// Begins the step of a request; it has no span if the request is from an agentgauge.
 pub fn request<B>(request: &Request<B>) -> Step {
     let Some(tracer) = TRACER.get() else { return Step(None) };
     let agent = request.headers().get(USER_AGENT).map(http::HeaderValue::as_bytes);
@@ -236,7 +236,7 @@ pub fn request<B>(request: &Request<B>) -> Step {
     Step(Some(builder.with_attributes(attributes).start(tracer)))
 }
 
-/// The part of a path that is ours: the rest names sessions, or is anything.
+/// The known beginning of a path; `other` if there is none. The rest may have names of sessions, or anything.
 fn route(path: &str) -> &'static str {
     let known = ROUTES.iter().find(|route| {
         path.strip_prefix(**route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -260,14 +260,14 @@ const ROUTES: [&str; 12] = [
 ];
 
 impl Step {
-    /// Says something of it.
+    /// Sets an attribute of its span, if it has one.
     pub fn note(&mut self, key: &'static str, value: impl Into<Value>) {
         if let Self(Some(span)) = self {
             span.set_attribute(KeyValue::new(key, value));
         }
     }
 
-    /// Says how a request was answered.
+    /// Sets the status of the answer to its request.
     pub fn answered<B>(&mut self, response: &Response<B>) {
         self.note("http.response.status_code", i64::from(response.status().as_u16()));
         let status = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
@@ -348,7 +348,7 @@ fn severity(level: Level) -> Severity {
     }
 }
 
-/// Fields of an event, into its record.
+/// Writes the fields of an event into its log record.
 struct Fields<'r, R>(&'r mut R);
 
 impl<R: LogRecord> Fields<'_, R> {

@@ -29,18 +29,18 @@ pub(crate) enum Server {
     Daemon,
 }
 
-/// A running one; ended when dropped.
+/// A running server, which is ended when it is dropped.
 pub(super) struct Running {
-    /// What it is.
+    /// The server.
     pub(super) server: Server,
     process: Child,
-    /// Where it takes OTLP/gRPC.
+    /// The address of OTLP/gRPC.
     pub(super) grpc: SocketAddr,
-    /// Where the daemon has its metrics.
+    /// The address of the daemon's metrics and API.
     pub(super) http: Option<SocketAddr>,
 }
 
-/// What a server says when it is ready.
+/// The line of JSON that a server prints when it is ready.
 #[derive(Deserialize)]
 struct Bound {
     otlp_grpc: SocketAddr,
@@ -53,7 +53,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The Collector's file, beside this program.
 const COLLECTOR: &str = "agentgauge-bench-collector";
 
-/// How often it is looked whether a server listens, and how many times: for half a minute.
+/// The time between two checks whether a server listens, and the most checks: half a minute in all.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOKS: usize = 600;
 
@@ -69,7 +69,7 @@ impl Server {
         }
     }
 
-    /// Whose memory it takes.
+    /// The name of its allocator.
     pub(super) fn allocator(self) -> &'static str {
         match self {
             Self::Floor | Self::StockMimalloc | Self::Daemon => "mimalloc",
@@ -78,12 +78,12 @@ impl Server {
         }
     }
 
-    /// Whether it forgets what it was sent, so that it can be sent the same again.
+    /// Whether it forgets what it was sent, so that it can be sent the same spans again.
     pub(super) fn forgets(self) -> bool {
         self != Self::Daemon
     }
 
-    /// The program that is this server: this one, or one built beside it.
+    /// The program of the server: this one, or one that was built beside it.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Server {
         self.start_with(cores, &[])
     }
 
-    /// Likewise, with these environment variables.
+    /// Starts it with these environment variables and waits until it is ready.
     pub(super) fn start_with(
         self,
         cores: &Cores,
@@ -180,7 +180,7 @@ impl Running {
         }
     }
 
-    /// One that does not say when it listens on this address.
+    /// A server that does not print when it is ready; waits until it listens on this address.
     fn listening(server: Server, process: Child, grpc: SocketAddr) -> io::Result<Self> {
         let mut running = Self { server, process, grpc, http: None };
         for _ in 0..LOOKS {
@@ -195,7 +195,7 @@ impl Running {
         Err(io::Error::other(format!("it does not listen on {grpc}")))
     }
 
-    /// Its process id.
+    /// The id of its process.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }
@@ -205,7 +205,7 @@ impl Running {
         self.get("/metrics")
     }
 
-    /// A connection on which questions are asked one after the other.
+    /// A connection to the daemon's API for requests one after the other.
     pub(super) fn asker(&self) -> io::Result<Asker> {
         let address = self.http.ok_or_else(|| io::Error::other("it has no API"))?;
         let stream = TcpStream::connect(address)?;
@@ -214,7 +214,7 @@ impl Running {
         Ok(Asker(BufReader::new(stream)))
     }
 
-    /// What the daemon answers to a question.
+    /// The body of the daemon's answer to a request for `path`.
     pub(super) fn get(&self, path: &str) -> io::Result<String> {
         let address = self.http.ok_or_else(|| io::Error::other("it has no metrics"))?;
         let mut stream = TcpStream::connect(address)?;
@@ -233,11 +233,11 @@ impl Running {
     }
 }
 
-/// A connection for questions.
+/// A connection to the daemon's API.
 pub(super) struct Asker(BufReader<TcpStream>);
 
 impl Asker {
-    /// What the daemon answers, in one piece.
+    /// The body of the daemon's answer to a request for `path`.
     pub(super) fn get(&mut self, path: &str) -> io::Result<String> {
         write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
         let (mut line, mut length, mut found) = (String::new(), None, false);
@@ -258,7 +258,7 @@ impl Asker {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Gone already if it failed.
+        // An error means that the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -25,7 +25,7 @@ use agentgauge::ingest::Compression;
 
 const PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// What a timer is late by.
+/// How late a timer may be.
 const TICK: Duration = Duration::from_millis(1);
 
 /// How requests are sent.
@@ -37,20 +37,20 @@ pub(super) struct Sending {
     pub(super) streams: usize,
     /// Bytes of a data frame, at most what the server allows.
     pub(super) frame: usize,
-    /// What the messages are compressed by.
+    /// The compression of the messages.
     pub(super) compression: Compression,
 }
 
-/// What became of a pass.
+/// The outcome of a pass.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     /// Spans of the requests that were answered with success.
     pub(super) accepted_spans: u64,
-    /// Requests that were answered with anything else.
+    /// Requests that were answered otherwise.
     pub(super) refused: u64,
-    /// Their spans.
+    /// Spans of these requests.
     pub(super) refused_spans: u64,
-    /// What the first of these said.
+    /// The reason in the first of these answers.
     pub(super) why: Option<String>,
     /// How long each answer took; empty unless requests were offered.
     pub(super) took: Vec<Took>,
@@ -59,34 +59,34 @@ pub(super) struct Outcome {
 /// How long one answer took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
-    /// Of which message.
+    /// The number of its message.
     pub(super) number: usize,
-    /// Whether that was accepted.
+    /// Whether the message was accepted.
     pub(super) accepted: bool,
-    /// When it was sent.
+    /// When the message was sent.
     pub(super) sent: Timestamp,
-    /// From sending the request, in nanoseconds.
+    /// The time from sending to the answer, in nanoseconds.
     pub(super) nanos: u64,
-    /// The same without the time for which the server waited for a core that others had; the same if that was not
+    /// This time without that for which the server waited for a core that others had; the whole time if the server was not
     /// watched.
     pub(super) own_nanos: u64,
 }
 
-/// At which pace requests are offered, and who is watched meanwhile.
+/// The pace at which requests are offered, and the server that is watched meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace<'p> {
     /// Spans a second.
     pub(super) rate: f64,
-    /// Says when requests are due.
+    /// The clock by which requests are due.
     pub(super) clock: &'p Clock,
-    /// The server's process, to see how long it waits for a core.
+    /// The id of the server's process, if its waiting for a core is watched.
     pub(super) watched: Option<u32>,
 }
 
-/// Why a pass came to nothing.
+/// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
-    /// There is no connection.
+    /// A connection cannot be made.
     #[error("no connection: {0}")]
     Connect(#[from] std::io::Error),
     /// The connection broke.
@@ -97,7 +97,7 @@ pub(crate) enum SendError {
     Request(#[from] http::Error),
 }
 
-/// What the streams of a pass share.
+/// The state that the streams of a pass share.
 struct Shared {
     pass: Arc<Pass>,
     sending: Sending,
@@ -111,7 +111,7 @@ struct Shared {
     middle: Option<Arc<Middle>>,
 }
 
-/// Sends all of a pass to `address`, each stream one request after the other; `middle` is told of answers.
+/// Sends a pass to `address`, each stream one request after the other; `middle` is notified of answers.
 pub(super) async fn send(
     address: SocketAddr,
     pass: &Arc<Pass>,
@@ -136,7 +136,7 @@ pub(super) async fn send(
     shared.outcome(streams).await
 }
 
-/// Sends a pass to `address` at a rate of spans a second by a clock, whether answers come or not.
+/// Sends a pass to `address` at a pace, whether answers come or not.
 pub(super) async fn offer(
     address: SocketAddr,
     pass: &Arc<Pass>,
@@ -151,7 +151,7 @@ pub(super) async fn offer(
     for (number, client) in (0..pass.messages.len()).zip(clients.iter().cycle()) {
         let due = Duration::from_secs_f64(before as f64 / rate);
         let passed = Duration::from_nanos(clock.now().0.saturating_sub(start.0));
-        // What is late by less than a tick of the timer catches up by itself.
+        // A delay of less than a tick of the timer needs no wait.
         if let Some(wait) = due.checked_sub(passed).filter(|wait| *wait > TICK) {
             tokio::time::sleep(wait).await;
         }
@@ -162,7 +162,7 @@ pub(super) async fn offer(
             let (before, sent) = (waited(), clock.now());
             let accepted = shared.exchange(&client, number).await?;
             let nanos = since(sent, clock.now());
-            // Threads that have ended are not counted any more.
+            // The sum does not have threads that have ended, so it may be lower than before.
             let waited = waited().saturating_sub(before);
             let own_nanos = nanos.saturating_sub(waited);
             let took = Took { number, accepted, sent, nanos, own_nanos };
@@ -189,21 +189,21 @@ impl Shared {
         }
     }
 
-    /// Clients of as many connections as there should be, and the tasks that drive them.
+    /// Makes the connections; returns their clients, and the tasks that drive them.
     async fn connect(&self) -> Result<(Vec<SendRequest<Bytes>>, JoinSet<()>), SendError> {
         let (mut clients, mut connections) = (Vec::new(), JoinSet::new());
         for _ in 0..self.sending.connections {
             let socket = TcpStream::connect(self.address).await?;
             socket.set_nodelay(true)?;
             let (client, connection) = h2::client::handshake(socket).await?;
-            // What breaks a connection breaks its streams too, and these tell.
+            // An error of a connection is also an error of its streams, which report it.
             connections.spawn(async { drop(connection.await) });
             clients.push(client);
         }
         Ok((clients, connections))
     }
 
-    /// What came of it all, when all tasks have ended.
+    /// Waits for all tasks; returns the outcome of the pass.
     async fn outcome(
         &self,
         mut tasks: JoinSet<Result<(), SendError>>,
@@ -220,7 +220,7 @@ impl Shared {
         })
     }
 
-    /// Sends one message and counts what became of it; returns whether it was accepted.
+    /// Sends one message and counts its outcome; returns whether it was accepted.
     async fn exchange(
         &self,
         client: &SendRequest<Bytes>,
@@ -253,7 +253,7 @@ impl Shared {
             Some(why) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 self.refused_spans.fetch_add(spans, Ordering::Relaxed);
-                // Only the first is kept.
+                // Only the first reason is kept.
                 let _ = self.why.set(why);
             }
         }
@@ -275,7 +275,7 @@ impl Shared {
     }
 }
 
-/// What trailers say, unless it is success.
+/// The reason in trailers; `None` for success.
 fn complaint(trailers: &HeaderMap) -> Option<String> {
     let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
     match text("grpc-status") {

@@ -1,11 +1,11 @@
-//! From a span that is sent to the gauge that it moves, at a tenth and at eight tenths of what the daemon can go on taking.
+//! Measures the time from sending a span to the gauge that it changes, at a tenth and at eight tenths of the sustainable rate.
 //!
-//! How much that is is found first, in the same repeat, by a pass that goes on for long, as a span costs more while many traces are
-//! held: its spans over the processor time until all of its traces are scored and sealed. Then so much of the same workload is offered
-//! for a while, and beside it come probes at a steady pace: traces of an agent of their own each, in which one tool is called again and
-//! again with the same arguments. The API is asked for such an agent until its loop is there, which is told while the trace is open, and
-//! until its trace is scored, which takes `assemble.trace_idle` more; that is not counted, and neither is a probe that was refused.
-//! Between two looks at one agent a quarter of the time passes that it took so far, so figures are high by up to that.
+//! That rate is found first, in the same repeat, by a long pass, as a span costs more while many traces are held: its spans over the
+//! processor time until all of its traces are scored and sealed. Then a share of it is offered for a while, of the same workload, and
+//! beside it come probes at a steady pace: traces, each of an agent of its own, in which one tool is called again and again with the
+//! same arguments. The API is asked for such an agent until its loop is there, which happens while the trace is open, and until its
+//! trace is scored, which takes `assemble.trace_idle` more. That time is not counted, and neither is a probe that was refused. The wait
+//! between two looks at an agent is a quarter of the time so far, so figures may be too high by that.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use agentgauge::clock::Clock;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::ingest::Compression;
 
-/// Shares of what it can go on taking.
+/// The shares of the sustainable rate.
 const SHARES: [f64; 2] = [0.1, 0.8];
 
-/// How much longer the pass is that shows what it can go on taking.
+/// How many times longer the pass is that finds the sustainable rate.
 const LONGER: u64 = 20;
 
-/// Probes of one share, at most and at least, and so many spans of a pass for each; probes of a second.
+/// Probes of a share, at most and at least, and the spans of a pass for each probe; then the probes a second.
 const PROBES: u64 = 200;
 const LEAST_PROBES: u64 = 10;
 const SPANS: u64 = 500;
@@ -45,27 +45,27 @@ const AHEAD: f64 = 1.0;
 /// Calls of a probe: more than enough for a loop.
 const CALLS: usize = 8;
 
-/// The quiet time after which a trace is done, here.
+/// The quiet time after which a trace is done in this measurement.
 const TRACE_IDLE: Duration = Duration::from_secs(2);
 
-/// Connections of each who sends, and those who look for loops and for scores.
+/// Connections of each sender, and the numbers of threads that look for loops and for scores.
 const LOOKERS: usize = 8;
 
-/// The first wait between two looks, and how long somebody looks in all: what was not seen by then counts as seen.
+/// The first wait between two looks, and the longest time of looking: a probe that was not seen by then counts as seen.
 const FIRST_WAIT: Duration = Duration::from_micros(500);
 const MAX_LOOKING: Duration = Duration::from_secs(20);
 
-/// One share of one repeat, in milliseconds, each in order.
+/// The results of one share of one repeat, in milliseconds, each in order.
 struct Found {
     loops: Vec<f64>,
     scores: Vec<f64>,
     refused: f64,
 }
 
-/// Which probe was seen when.
+/// The numbers of probes, and when each was seen.
 type Sightings = Vec<(usize, Timestamp)>;
 
-/// One repeat.
+/// The results of one repeat.
 struct Turn {
     saturation: f64,
     shares: Vec<Found>,
@@ -107,7 +107,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Offers so many spans a second, and probes.
+    /// Offers `rate` spans a second, and probes.
     fn probe(&self, case: Case, material: &mut Material, rate: f64) -> Result<Found, BenchError> {
         let server = Server::Daemon.name();
         let failed = |source| BenchError::Server { server, source };
@@ -115,7 +115,7 @@ impl Bench<'_> {
         let idle = format!("{}ms", TRACE_IDLE.as_millis());
         let environment = [("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", idle)];
         let running = Server::Daemon.start_with(&self.cores, &environment).map_err(failed)?;
-        // The whole part: floats become integers as seconds do.
+        // The number of spans is made an integer by way of a duration, whose seconds are its whole part.
         let count = (self.plan.spans / SPANS).clamp(LEAST_PROBES, PROBES);
         let seconds = AHEAD + count as f64 / PACE + AFTER;
         let spans = Duration::from_secs_f64(rate * seconds).as_secs();
@@ -156,7 +156,7 @@ impl Bench<'_> {
     }
 }
 
-/// What all threads found.
+/// The sightings of all threads.
 fn all(lookers: Vec<thread::ScopedJoinHandle<'_, io::Result<Sightings>>>) -> io::Result<Sightings> {
     let mut found = Vec::new();
     for looker in lookers {
@@ -166,7 +166,7 @@ fn all(lookers: Vec<thread::ScopedJoinHandle<'_, io::Result<Sightings>>>) -> io:
     Ok(found)
 }
 
-/// Milliseconds from when each was sent that was accepted, in order.
+/// The milliseconds from sending each accepted probe to seeing it, in order.
 fn after(seen: &[(usize, Timestamp)], took: &[client::Took]) -> Vec<f64> {
     let accepted = |number| took.iter().find(|took| took.number == number && took.accepted);
     let sent = |number| accepted(number).map(|took| took.sent);
@@ -176,7 +176,7 @@ fn after(seen: &[(usize, Timestamp)], took: &[client::Took]) -> Vec<f64> {
     millis
 }
 
-/// When probes were seen, each from when it is due.
+/// Looks for probes, each from when it is due; returns when they were seen.
 fn look(
     running: &Running,
     probes: impl Iterator<Item = usize>,
@@ -214,7 +214,7 @@ fn wait(
     }
 }
 
-/// One request each.
+/// A pass of probes, each in a request of its own.
 fn probes(count: u64, now: Timestamp) -> io::Result<Arc<Pass>> {
     let small = Small::default();
     let mut pass = Pass::default();
@@ -249,7 +249,7 @@ fn figures(turns: &[Turn]) -> Vec<(&'static str, Spread)> {
     ]
 }
 
-/// What so many of a hundred are below.
+/// A percentile of sorted values.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let index = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
     sorted.get(index).copied().unwrap_or(f64::NAN)

@@ -1,9 +1,9 @@
-//! What a span costs, measured beside a floor and a stock server, in one run.
+//! Measures what a span costs, beside a floor and a stock server, in one run.
 //!
 //! In every repeat each server gets the same pass, one server after the other, each in a new process pinned to one core.
 //! Every pass has new ids and recent times. What is measured is processor time: nanoseconds of all threads of the
 //! server, from the kernel's schedstat, over spans. The daemon's time ends when it has scored every trace, which its own
-//! counters have to say, without a duplicate or anything else amiss; otherwise there is no figure.
+//! counters must show, without a duplicate or any other fault; otherwise there is no figure.
 
 mod burst;
 mod child;
@@ -49,14 +49,14 @@ use self::steady::{Middle, Steady};
 use self::sustained::Load;
 use self::workload::Workload;
 
-/// What is sent, and how.
+/// A case: what is sent, and how.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Case {
-    /// What the spans hold.
+    /// The content of the spans.
     pub(crate) workload: Workload,
     /// How requests are compressed.
     pub(crate) compression: Compression,
-    /// Spans of a request.
+    /// Spans in a request.
     pub(crate) batch: usize,
     /// Bytes of a data frame.
     pub(crate) frame: usize,
@@ -65,37 +65,37 @@ pub(crate) struct Case {
 /// What to find out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Question {
-    /// What a span costs the servers.
+    /// The cost of a span, for each server.
     Cost,
-    /// What the daemon does with more than it can take.
+    /// How the daemon takes more than it can handle.
     Overload,
-    /// What the daemon makes of more cores.
+    /// How the daemon scales with cores.
     Scaling,
-    /// What readers cost those who send.
+    /// The delay of requests by readers.
     Readers,
-    /// What durability costs, in this directory.
+    /// The cost of durability, in this directory.
     Durable(PathBuf),
-    /// What it costs from Kafka to gauges; the address of the brokers, or none.
+    /// The cost from Kafka to gauges, with the address of the brokers, or an empty one.
     #[cfg(feature = "kafka")]
     Kafka(String),
-    /// How soon a gauge shows what was sent.
+    /// The time from a span to its gauge.
     Latency,
-    /// What is left of a burst.
+    /// The memory that is left after a burst.
     Burst,
-    /// What is held while so much comes in for so long.
+    /// The memory that is held under a sustained load.
     Sustained(Load),
 }
 
-/// What to measure.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// What to find out.
+    /// The question.
     pub(crate) question: Question,
     /// What is sent.
     pub(crate) cases: Vec<Case>,
-    /// To whom.
+    /// The servers to measure.
     pub(crate) servers: Vec<Server>,
-    /// How often each is measured.
+    /// How often each server is measured.
     pub(crate) repeats: usize,
     /// Spans of a pass, at least.
     pub(crate) spans: u64,
@@ -103,22 +103,22 @@ pub(crate) struct Plan {
     pub(crate) connections: usize,
     /// Requests in flight on each connection.
     pub(crate) streams: usize,
-    /// What is held while it is read.
+    /// The agents and sessions that the daemon holds while it is read.
     pub(crate) fleet: Fleet,
-    /// Which cores to use; `None` chooses.
+    /// The cores to use; `None` leaves the choice to the bench.
     pub(crate) cores: Option<Cores>,
 }
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    /// The machine does not let us.
+    /// The generator cannot be set up on this machine.
     #[error("cannot set up the generator")]
     Generator(#[source] io::Error),
-    /// A server does not run, or nothing can be learnt of it.
+    /// A server does not run, or cannot be measured.
     #[error("{server} cannot be measured")]
     Server {
-        /// Which.
+        /// The server.
         server: &'static str,
         /// Why.
         source: io::Error,
@@ -126,7 +126,7 @@ pub(crate) enum BenchError {
     /// A pass was not sent to its end.
     #[error("a pass to {server} was not sent to its end")]
     Send {
-        /// To whom.
+        /// The server.
         server: &'static str,
         /// Why.
         source: SendError,
@@ -134,14 +134,14 @@ pub(crate) enum BenchError {
     /// Requests were refused.
     #[error("{server} refused {refused} requests: {why}")]
     Refused {
-        /// Who.
+        /// The server.
         server: &'static str,
-        /// How many.
+        /// The number of refused requests.
         refused: u64,
-        /// What it said to the first.
+        /// The reason that it gave for the first.
         why: String,
     },
-    /// The daemon did something else than to score new spans.
+    /// The daemon's counters show a fault, or not all traces were scored.
     #[error("the daemon did not score what it was sent: {0}")]
     Amiss(String),
 }
@@ -151,42 +151,42 @@ pub(crate) enum BenchError {
 struct Sample {
     spans: u64,
     wire_bytes: u64,
-    /// From the first request until everything is worked off.
+    /// Processor time from the first request until all work is done.
     cpu_nanos: u64,
-    /// From the first request until the last answer.
+    /// Wall time from the first request until the last answer.
     wall_nanos: u64,
-    /// Processor time in that time.
+    /// Processor time from the first request until the last answer.
     busy_nanos: u64,
-    /// The middle of the first time that it was sent.
+    /// The middle of the first time that the pass was sent.
     steady: Steady,
     peak_bytes: u64,
 }
 
-/// What the daemon was sent.
+/// The spans and traces that the daemon was sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     spans: u64,
     traces: u64,
 }
 
-/// A short pass to get warm with, and the one that is measured.
+/// A short pass to warm up with, and the one that is measured.
 struct Passes {
     warm: Arc<Pass>,
     measured: Arc<Pass>,
 }
 
-/// What a run has at hand.
+/// The state of a run.
 struct Bench<'b> {
     plan: &'b Plan,
     /// Cores that this process may use.
     available: Vec<usize>,
-    /// How they are divided.
+    /// The division of the cores.
     cores: Cores,
     clock: Clock,
     runtime: Runtime,
 }
 
-/// How long a server that forgets is sent the pass again and again, at least.
+/// How long a server that forgets is sent the pass again and again, at least, in nanoseconds.
 const MIN_NANOS: u64 = 1_000_000_000;
 
 /// Spans sent before anything is measured: one block.
@@ -195,15 +195,15 @@ const WARM_SPANS: u64 = 1;
 /// How long the daemon waits for late spans of a trace that is done, before it seals it.
 const LATE_HORIZON: &str = "AGENTGAUGE__ASSEMBLE__LATE_HORIZON";
 
-/// Connections of a generator that waits for no answers: so many that none has as many requests in flight as the daemon allows.
+/// Connections of a generator that waits for no answers: enough that none reaches the number of requests in flight that the daemon allows.
 const CONNECTIONS: usize = 32;
 
-/// Between two looks at what the daemon has scored, and how long it may take with it. Traces are done when they were
-/// quiet for `assemble.trace_idle`.
+/// The time between two looks at what the daemon has scored, and the most looks. Traces are done when they were quiet for
+/// `assemble.trace_idle`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const MAX_LOOKS: u32 = 400;
 
-/// Measures what `plan` says; a line on `progress` for each measurement.
+/// Measures by a plan; writes a line to `progress` for each measurement.
 pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, BenchError> {
     let available = cores::available();
     let (cores, note) = Cores::divide(&available, plan.cores.as_ref());
@@ -229,7 +229,7 @@ pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, Bench
     Ok(report)
 }
 
-/// What came of a pass of which all has to be accepted.
+/// The outcome of a pass; fails unless all of it was accepted.
 fn whole(server: Server, outcome: Outcome, pass: &Pass) -> Result<Outcome, BenchError> {
     if outcome.refused == 0 && outcome.accepted_spans == pass.spans() {
         return Ok(outcome);
@@ -238,7 +238,7 @@ fn whole(server: Server, outcome: Outcome, pass: &Pass) -> Result<Outcome, Bench
     Err(BenchError::Refused { server: server.name(), refused, why: why.unwrap_or_default() })
 }
 
-/// The generator's threads, on its cores; this one goes there too.
+/// The runtime of the generator, on its cores, to which this thread is pinned, too.
 fn generator(cores: &Cores) -> Result<Runtime, BenchError> {
     let runtime = cores::pin(&cores.generator)
         .and_then(|()| tokio::runtime::Builder::new_multi_thread().enable_all().build());
@@ -275,12 +275,12 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Says what came of a repeat. Nobody has to watch.
+    /// Writes the result of a repeat to `progress`; an error does not matter.
     fn say(&self, case: Case, repeat: usize, progress: &mut dyn Write, said: fmt::Arguments<'_>) {
         let _ = writeln!(progress, "{case}: {repeat} of {}: {said}", self.plan.repeats);
     }
 
-    /// What the daemon takes of a generator that waits for its answers.
+    /// Measures the daemon with a generator that waits for its answers.
     fn unhurried(
         &self,
         case: Case,
@@ -291,7 +291,7 @@ impl Bench<'_> {
         self.measure(Server::Daemon, &[], self.sending(case), &passes)
     }
 
-    /// A short pass to get warm with, and one of `spans`.
+    /// A short pass to warm up with, and one of `spans` spans.
     fn passes(&self, material: &mut Material, spans: u64) -> Result<Passes, BenchError> {
         let mut make = |spans| {
             let pass = material.pass(spans, self.clock.now());
@@ -343,7 +343,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Sends a pass, all of which has to be accepted.
+    /// Sends a pass; fails unless all of it is accepted.
     fn send(
         &self,
         running: &Running,
@@ -370,7 +370,7 @@ impl Bench<'_> {
         offered.map_err(|source| BenchError::Send { server: Server::Daemon.name(), source })
     }
 
-    /// So many spans a second.
+    /// The pace of `rate` spans a second.
     fn pace(&self, rate: f64) -> Pace<'_> {
         Pace { rate, clock: &self.clock, watched: None }
     }
@@ -384,7 +384,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Waits until the daemon has scored all that was sent, and, if it `seals` traces soon, has done so.
+    /// Waits until the daemon has scored all that was sent, and, if it `seals` traces soon, has sealed them.
     fn settle(
         &self,
         running: &Running,
@@ -404,7 +404,7 @@ impl Bench<'_> {
             if account.scored == traces && account.received == spans && is_over {
                 return Ok(());
             }
-            // Threads may end while they have nothing to do.
+            // Idle threads may end, so their times are read regularly.
             cpu.nanos().map_err(failed)?;
             std::thread::sleep(LOOK_EVERY);
         }
@@ -456,7 +456,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// As on the command line.
+/// The name of a compression, as on the command line.
 fn compression_name(compression: Compression) -> &'static str {
     match compression {
         Compression::None => "none",

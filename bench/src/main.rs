@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-/// The daemon's.
+/// The daemon's allocator.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

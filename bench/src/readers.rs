@@ -1,11 +1,11 @@
-//! What readers cost those who send: the daemon holds many sessions of many agents, takes small requests at a steady
+//! Measures how much readers delay senders: the daemon holds many sessions of many agents, takes small requests at a steady
 //! pace, and is meanwhile scraped, or asked for what the page of an agent shows, without a pause.
 //!
 //! Blocks of requests come in turns, while nobody reads, during scrapes, during pages, so whatever else the machine does
-//! falls on all three alike. A request takes from when it is sent until it is answered, which is when all that it brought
-//! has been applied. Where others want the server's core too, that says more about them than about the daemon, so it is
-//! told beside it without the time for which the daemon waited for its core: what a request would take if it had the core for
-//! itself.
+//! affects all three alike. The time of a request is from when it is sent until it is answered, which is when all of it has
+//! been applied. If other processes want the server's core, this time tells more about them than about the daemon, so the
+//! report also has the time without that for which the daemon waited for its core: the time of a request if the daemon had
+//! the core for itself.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -30,73 +30,73 @@ use agentgauge::engine::span::Timestamp;
 /// Sessions of the first agent, unless that is more than half of them; the others share the rest.
 const OF_FIRST: u64 = 10_000;
 
-/// Requests of a block, a second, and of a whole block of warming up.
+/// The requests of a block, and the requests a second.
 const BLOCK: u64 = 400;
 const PACE: f64 = 200.0;
 
-/// Traces a second while the daemon is filled, of a request, and of what is made ahead.
+/// While the daemon is filled: the traces a second, the traces of a request, and the traces that are made ahead.
 const FILLED: f64 = 20_000.0;
 const TRACES: u64 = 100;
 const AHEAD: u64 = 50_000;
 
-/// The daemon is at rest when for so long it has taken a fiftieth of a core at most. After so many looks it is
-/// measured as it is.
+/// The daemon is at rest when it has taken a fiftieth of a core at most for a while: the time of a look, the fewest looks, and
+/// the most looks, after which it is measured as it is.
 const QUIET: Duration = Duration::from_secs(2);
 const LEAST_QUIET: u32 = 8;
 const MAX_QUIET: u32 = 60;
 
-/// What the page of an agent asks for: the agent, its past, its sessions.
+/// The requests of the page of an agent: for the agent, its history, its sessions.
 const PAGE: [&str; 3] = [
     "/api/v1/agents?service_name=fleet-0&limit=1",
     "/api/v1/agents/history?service_name=fleet-0&agent_name=helper-0&agent_version=14&environment=production",
     "/api/v1/sessions?service_name=fleet-0&detail=row&sort=reliability&limit=100",
 ];
 
-/// What the landing page asks for, and lists, each once nobody sends.
+/// The requests of the landing page, and of lists; each is measured when nobody sends.
 const LANDING: [&str; 3] = ["/api/v1/about", "/api/v1/fleet?limit=1000", "/api/v1/problems"];
 const AGENTS: [&str; 1] = ["/api/v1/agents?limit=100"];
 const SESSIONS: [&str; 1] = ["/api/v1/sessions?detail=row&sort=recent&limit=25"];
 
-/// How often each is asked for.
+/// How often each of these is requested.
 const ASKED: usize = 9;
 
-/// What the daemon is to hold.
+/// The agents and sessions that the daemon holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Fleet {
-    /// Agents.
+    /// The number of agents.
     pub(crate) agents: u64,
-    /// Sessions of one trace each.
+    /// The number of sessions, of one trace each.
     pub(crate) sessions: u64,
 }
 
 /// One block of requests.
 struct Block {
-    /// Nanoseconds of each request, in order of length.
+    /// The nanoseconds of each request, sorted.
     nanos: Vec<u64>,
-    /// The same without those in which the daemon waited for its core, in order of length.
+    /// The nanoseconds of each request without those in which the daemon waited for its core, sorted.
     own_nanos: Vec<u64>,
     reads: Vec<Read>,
 }
 
-/// One read that was finished.
+/// A finished read.
 #[derive(Clone, Copy)]
 struct Read {
     nanos: u64,
     bytes: u64,
 }
 
-/// What answers took, in milliseconds.
+/// The times of answers, in milliseconds.
 struct AnswerTimes {
     took: Spread,
-    /// For how long the daemon's threads had a core, which does not depend on whatever else the machine does.
+    /// The time for which the daemon's threads had a core, which does not depend on what else the machine does.
     on_core: Spread,
 }
 
-/// Three blocks: nobody reads, scrapes, pages.
+/// Three blocks: without readers, during scrapes, during pages.
 type Turn = [Block; 3];
 
 impl Bench<'_> {
-    /// Fills the daemon, and measures it with readers and without.
+    /// Fills the daemon, and measures requests with readers and without.
     pub(super) fn readers(
         &mut self,
         case: Case,
@@ -119,7 +119,7 @@ impl Bench<'_> {
         self.settle(&running, &mut cpu, sent, false)?;
         come_to_rest(&mut cpu).map_err(failed)?;
         let peak = peak_resident_bytes(running.id()).map_err(failed)?;
-        // Nobody has to watch.
+        // An error of the progress output does not matter.
         let _ = writeln!(progress, "{} sessions, {:.0} MB", fleet.sessions, peak as f64 / 1e6);
         let mut turns: Vec<Turn> = Vec::new();
         for repeat in 1..=self.plan.repeats {
@@ -148,7 +148,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A block of requests while `paths` are read one after the other.
+    /// Sends a block of requests while `paths` are read one after the other.
     fn block(
         &self,
         running: &Running,
@@ -162,7 +162,7 @@ impl Bench<'_> {
         let enough = AtomicBool::new(paths.is_empty());
         let (sent, reads) = thread::scope(|scope| {
             let reader = scope.spawn(|| read_until(&enough, running, paths, &self.clock));
-            // Answers tell without the time for which it waited for a core, too.
+            // The daemon is watched, so that answers also have their time without waiting for a core.
             let pace = Pace { watched: Some(running.id()), ..self.pace(rate) };
             let sent = self.offer(case, running, &pass, pace);
             enough.store(true, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl Bench<'_> {
     }
 }
 
-/// Waits until what filling the daemon has left behind is done.
+/// Waits until the daemon has done the work that filling it has left.
 fn come_to_rest(cpu: &mut Cpu) -> io::Result<()> {
     let mut before = cpu.nanos()?;
     for looks in 1..=MAX_QUIET {
@@ -195,7 +195,7 @@ fn come_to_rest(cpu: &mut Cpu) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads all of `paths` again and again, at least once unless there is enough before; each time is one read.
+/// Reads all of `paths` again and again until `enough` is set; each round is one read.
 fn read_until(
     enough: &AtomicBool,
     running: &Running,
@@ -214,7 +214,7 @@ fn read_until(
     Ok(reads)
 }
 
-/// How long all of `paths`, one after the other, take to be answered.
+/// The times that the answers to all of `paths`, one after the other, take.
 fn asked(
     running: &Running,
     paths: &[&str],
@@ -237,19 +237,19 @@ impl Fleet {
     /// Spans of a request while the daemon is read.
     pub(crate) const SPANS: usize = Small::SPANS;
 
-    /// Room for all of it, as environment variables of the daemon.
+    /// Environment variables that give the daemon room for all agents and sessions.
     fn bounds(self) -> Vec<(&'static str, String)> {
         let room = (self.sessions + self.sessions / 10 + 100_000).to_string();
         vec![
             ("AGENTGAUGE__SESSION__MAX_SESSIONS", room.clone()),
             ("AGENTGAUGE__ASSEMBLE__MAX_OPEN_TRACES", room),
             ("AGENTGAUGE__AGENTS__MAX_AGENTS", (self.agents + 1).to_string()),
-            // So many traces, sent within seconds, would all become final while readers are measured.
+            // Otherwise all these traces, which are sent within seconds, would be sealed while readers are measured.
             ("AGENTGAUGE__ASSEMBLE__LATE_HORIZON", "1s".to_owned()),
         ]
     }
 
-    /// Whose session it is.
+    /// The number of the agent of a session.
     fn agent(self, session: u64) -> u64 {
         let others = self.agents.saturating_sub(1);
         if others == 0 || session < OF_FIRST.min(self.sessions / 2) {
@@ -259,7 +259,7 @@ impl Fleet {
     }
 }
 
-/// Sessions that were sent so far.
+/// The state of filling: the sessions that were sent so far.
 struct Filling {
     small: Small,
     fleet: Fleet,
@@ -268,7 +268,7 @@ struct Filling {
 }
 
 impl Filling {
-    /// The next sessions, `batch` of them in a request, of traces that have just ended.
+    /// A pass of the next `count` sessions, `batch` in a request, whose traces have just ended.
     fn pass(&mut self, count: u64, batch: u64, now: Timestamp) -> io::Result<Arc<Pass>> {
         let end = self.next + count;
         let mut pass = Pass::default();
@@ -293,7 +293,7 @@ impl Filling {
 }
 
 impl Block {
-    /// The middle one of what its reads say.
+    /// The median of a value of its reads.
     fn median(&self, of: fn(&Read) -> f64) -> f64 {
         Spread::of(self.reads.iter().map(of)).median()
     }
@@ -318,12 +318,12 @@ fn figures(fleet: Fleet, peak: u64, turns: &[Turn]) -> Vec<(&'static str, Spread
     ]
 }
 
-/// How much longer requests take with the core to itself, at the 99th percentile.
+/// How much longer requests take with readers, at the 99th percentile, without the time in which the daemon waited for its core.
 fn longer(quiet: &Block, read: &Block) -> f64 {
     percentile(&read.own_nanos, 99) - percentile(&quiet.own_nanos, 99)
 }
 
-/// What so many of a hundred are below, in milliseconds; `nanos` are in order.
+/// A percentile of sorted nanoseconds, in milliseconds.
 fn percentile(nanos: &[u64], percent: usize) -> f64 {
     let index = (nanos.len() * percent / 100).min(nanos.len().saturating_sub(1));
     millis(nanos.get(index).copied().unwrap_or(0))

@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON.
+//! The report of a run, as tables and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,15 +11,15 @@ use crate::{Case, Cores, Plan, Sample, Server, Workload, compression_name};
 /// All figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    /// Of agentgauge.
+    /// The version of agentgauge.
     version: &'static str,
-    /// Whether this is an optimised build; figures of others say nothing.
+    /// Whether this is an optimised build; figures of other builds mean nothing.
     optimised: bool,
-    /// As the kernel calls the processor; absent where it does not tell.
+    /// The kernel's name of the processor; absent where it does not tell.
     processor: Option<String>,
-    /// Empty lists where nothing was pinned.
+    /// The cores of generator and servers; empty lists where nothing was pinned.
     cores: Cores,
-    /// What could not be done as asked.
+    /// Notes on what could not be done as asked.
     notes: Vec<String>,
     repeats: usize,
     connections: usize,
@@ -40,7 +40,7 @@ struct OfCase {
     wire_bytes_per_span: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     servers: Vec<OfServer>,
-    /// What the figures are about.
+    /// The subject of the figures.
     #[serde(skip_serializing_if = "str::is_empty")]
     about: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -62,11 +62,11 @@ struct Figure {
 struct OnCores {
     cores: Cores,
     spans_per_second: Spread,
-    /// Over those on one core, in the same repeat.
+    /// The rate over that on one core, in the same repeat.
     times_one_core: Spread,
-    /// How many of them it was busy on while requests were sent.
+    /// The number of cores on which the daemon was busy while requests were sent.
     cores_busy: Spread,
-    /// How many cores the generator was busy on.
+    /// The number of cores on which the generator was busy.
     generator_cores: Spread,
     cpu_micros_per_span: Spread,
 }
@@ -77,23 +77,23 @@ struct OfServer {
     server: Server,
     allocator: &'static str,
     cpu_micros_per_span: Spread,
-    /// Over the floor's of the same repeat.
+    /// Its processor time over that of the floor, in the same repeat.
     times_floor: Option<Spread>,
-    /// Over the stock server's of the same repeat: the one under the system's allocator if it was measured.
+    /// Its processor time over that of the stock server, in the same repeat: the one under the system's allocator, if it was measured.
     times_stock: Option<Spread>,
-    /// Over the Collector's of the same repeat.
+    /// Its processor time over that of the Collector, in the same repeat.
     times_collector: Option<Spread>,
     /// Bytes on the wire over processor seconds, in millions.
     wire_megabytes_per_cpu_second: Spread,
-    /// While requests were sent; the daemon goes on scoring afterwards.
+    /// The rate while requests were sent; the daemon goes on scoring afterwards.
     spans_per_second: Spread,
-    /// Cores that the server was busy on while requests were sent. Below one: it waited for the generator, or for others
-    /// on its core.
+    /// The number of cores on which the server was busy while requests were sent. Below one, it waited for the generator, or for
+    /// others on its core.
     cores_busy: Spread,
     peak_resident_megabytes: Spread,
 }
 
-/// Repeats of one figure.
+/// The values of one figure over all repeats.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
     median: f64,
@@ -103,7 +103,7 @@ pub(super) struct Spread {
 }
 
 impl Report {
-    /// Without any figures yet; `note` is what could not be done as asked.
+    /// A report without figures; `note` is about what could not be done as asked.
     pub(super) fn new(plan: &Plan, cores: &Cores, note: Option<String>) -> Self {
         let optimised = !cfg!(debug_assertions);
         let slow = (!optimised).then(|| "not an optimised build: figures say nothing".to_owned());
@@ -166,7 +166,7 @@ impl Report {
         });
     }
 
-    /// Adds figures of the daemon alone, and what they are about.
+    /// Adds figures of the daemon alone, and their subject.
     pub(super) fn add_figures(
         &mut self,
         case: Case,
@@ -177,8 +177,8 @@ impl Report {
         self.cases.push(OfCase { about, figures: figures.collect(), ..OfCase::new(case) });
     }
 
-    /// Adds what the daemon made of more cores in a case: by division, spans a second, these over those on one core,
-    /// cores busy, the generator's, and microseconds of processor time a span.
+    /// Adds how the daemon scales in a case: for each division of cores, spans a second, these over those on one core, cores
+    /// busy, those of the generator, and microseconds of processor time a span.
     pub(super) fn add_scaling(&mut self, case: Case, rows: Vec<(Cores, [Spread; 5])>) {
         let scaling = rows.into_iter().map(|(cores, figures)| {
             let [
@@ -200,7 +200,7 @@ impl Report {
         self.cases.push(OfCase { scaling: scaling.collect(), ..OfCase::new(case) });
     }
 
-    /// The line above the tables: where and how this was measured.
+    /// The line above the tables, which tells where and how this was measured.
     fn caption(&self) -> String {
         let list =
             |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
@@ -339,7 +339,7 @@ impl fmt::Display for OfCase {
     }
 }
 
-/// A table that is Markdown too.
+/// A table in Markdown.
 fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -352,19 +352,19 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
 }
 
 impl Spread {
-    /// Of the figures of all repeats.
+    /// The spread of the values of all repeats.
     pub(super) fn of(figures: impl Iterator<Item = f64>) -> Self {
         let repeats: Vec<f64> = figures.collect();
         let mut sorted = repeats.clone();
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        // The mean of the two in the middle, which are one if their number is odd.
+        // The median is the mean of the two middle values, which are the same one if their number is odd.
         let upper = sorted.len() / 2;
         let median = f64::midpoint(at(sorted.len().saturating_sub(1) / 2), at(upper));
         Self { median, min: at(0), max: at(sorted.len().saturating_sub(1)), repeats }
     }
 
-    /// The one in the middle.
+    /// The median.
     pub(super) fn median(&self) -> f64 {
         self.median
     }
@@ -375,7 +375,7 @@ impl Spread {
     }
 }
 
-/// What the kernel calls the processor.
+/// The kernel's name of the processor.
 fn processor() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("model name"))?;

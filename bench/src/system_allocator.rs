@@ -1,4 +1,4 @@
-//! The same command under the system's allocator: what a server costs that takes everything as it comes.
+//! The same command under the system's allocator, as for a server that keeps all defaults.
 
 use std::io::{stderr, stdout};
 use std::process::ExitCode;

@@ -1,11 +1,11 @@
-//! What is sent: traces of agents as OpenTelemetry's GenAI instrumentations write them.
+//! The workload: traces of agents as OpenTelemetry's GenAI instrumentations write them.
 //!
 //! A block is 512 spans of about 40 whole traces of 6 to 20 spans, in the order in which they end: one resource of 9
 //! attributes, 2 scopes, 35 % model calls, 30 % tool calls, the rest agents and steps between. `content` has the texts of
 //! model calls, 2 to 8 KB each and a quarter of it output, and of tool calls; `lean` has none, since recording content
 //! is opt-in. The same seed gives the same bytes. What spans look like stands in `spans.json`.
 //!
-//! Ids and times in a block are numbers that only tell each other apart; [`super::stamp`] replaces them.
+//! Ids and times in a block are placeholders, which differ from one another; [`super::stamp`] replaces them.
 
 use std::iter;
 
@@ -24,11 +24,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Spans of a block.
 pub(super) const BLOCK_SPANS: usize = 512;
 
-/// At the end of a text: sixteen characters that name the session of the trace, or the span.
+/// The end of a text in `spans.json` that stands for sixteen characters: the name of the session of the trace, or an id from the span.
 pub(super) const SESSION: &str = "{session}";
 pub(super) const ID: &str = "{id}";
 
-/// What stands there before they are known.
+/// The sixteen characters before they are stamped.
 const UNSTAMPED: &str = "0000000000000000";
 
 /// Whether texts go along.
@@ -45,13 +45,13 @@ pub(crate) enum Workload {
 pub(super) struct Block {
     resource: Resource,
     scopes: Vec<InstrumentationScope>,
-    /// Spans, and the number of their scope.
+    /// The spans, each with the number of its scope.
     spans: Vec<(usize, Span)>,
-    /// How many traces these are.
+    /// The number of traces.
     pub(super) traces: u64,
 }
 
-/// What spans look like.
+/// The templates of spans, from `spans.json`.
 #[derive(Debug, Default, Deserialize)]
 struct Looks {
     resource: Map<String, Value>,
@@ -62,7 +62,7 @@ struct Looks {
     step: Look,
 }
 
-/// What spans of one kind look like.
+/// The template of spans of one kind.
 #[derive(Debug, Default, Deserialize)]
 struct Look {
     name: String,
@@ -71,13 +71,13 @@ struct Look {
     content: Map<String, Value>,
 }
 
-/// What one span's texts are made from.
+/// The names and texts that are put into one span.
 struct Fill {
     names: [(&'static str, String); 4],
     texts: [(&'static str, String); 4],
 }
 
-/// Numbers that look random; the same for the same seed, which is the number of a block.
+/// A source of pseudo-random numbers; the seed is the number of a block.
 struct Random {
     seed: u64,
     drawn: u64,
@@ -113,8 +113,8 @@ impl Workload {
         }
     }
 
-    /// One turn of an agent, as far as there is room in its block: calls and steps one after the other, then the agent's own span around
-    /// them.
+    /// Adds one turn of an agent, as long as its block has room for: calls and steps one after the other, then the agent's own span
+    /// around them.
     fn trace(self, looks: &Looks, trace: u64, random: &mut Random, spans: &mut Vec<(usize, Span)>) {
         let length = (6 + random.below(15)).min(BLOCK_SPANS - spans.len());
         let id = |position: usize| trace << 32 | (position as u64 + 1);
@@ -198,7 +198,7 @@ impl Block {
 
 impl Looks {
     fn read() -> Self {
-        // Invariant: the file is of this form; a test reads it.
+        // Invariant: the file has this form, which a test checks.
         serde_json::from_str(include_str!("spans.json")).unwrap_or_default()
     }
 }
@@ -231,7 +231,7 @@ impl Fill {
         }
     }
 
-    /// The text with names and texts in their places; ids come later and take sixteen characters.
+    /// The text with names and texts put in; ids are stamped later, over sixteen characters.
     fn text(&self, look: &str) -> String {
         let mut text = look.to_owned();
         for (place, name) in self.names.iter().chain(&self.texts) {
@@ -243,7 +243,7 @@ impl Fill {
     }
 }
 
-/// Small traces, each of one session: a model call and tool calls in the agent's own span.
+/// Makes small traces, each of a session of its own: a model call and tool calls within the agent's span.
 #[derive(Debug)]
 pub(super) struct Small {
     looks: Looks,
@@ -253,8 +253,8 @@ impl Small {
     /// Spans of a trace with one tool call.
     pub(super) const SPANS: usize = 3;
 
-    /// A request of one trace in which a tool is called so many times with the same arguments and the same result, of an agent and a
-    /// session of this number; `calls` are fewer than 250.
+    /// A request with one trace in which a tool is called `calls` times with the same arguments and the same result, of the agent and the
+    /// session of this number; `calls` must be below 250.
     pub(super) fn looping(&self, number: u64, end: u64, calls: usize) -> ExportTraceServiceRequest {
         let tool = &self.looks.tool;
         let told = tool.attributes.iter().chain(&tool.content);
@@ -295,7 +295,7 @@ impl Small {
             ],
         };
         let start = end.saturating_sub(1_000_000_000);
-        // One after the other, within the root.
+        // Spans come one after the other, within the root.
         let times = |number| match number {
             1 => (start, end),
             _ => (start + 3_000_000 * number, start + 3_000_000 * number + 2_000_000),
@@ -335,7 +335,7 @@ impl Default for Small {
     }
 }
 
-/// The attributes that end in `place`.
+/// The keys of the attributes whose values end in `place`.
 pub(super) fn ending_in(place: &str) -> Vec<String> {
     let looks = Looks::read();
     let all = [&looks.agent, &looks.chat, &looks.tool, &looks.step];
@@ -346,7 +346,7 @@ pub(super) fn ending_in(place: &str) -> Vec<String> {
         .collect()
 }
 
-/// Names in the places of `spans.json`: two agents a block, and a few tools and models.
+/// The names to put into `spans.json`: of two agents a block, and a few tools and models.
 fn names(service: &str, random: &mut Random) -> [(&'static str, String); 4] {
     const TOOLS: [&str; 6] =
         ["search_orders", "get_customer", "refund", "track_parcel", "search_docs", "send_email"];
@@ -374,7 +374,7 @@ impl Random {
         self.next() % bound.max(1)
     }
 
-    /// At least `bytes` of text, of some two thousand words, so that it compresses about as English does.
+    /// At least `bytes` bytes of text, of some two thousand words, so that it compresses about as well as English.
     fn words(&mut self, bytes: usize) -> String {
         const HEADS: [&str; 24] = [
             "re", "con", "de", "pro", "in", "dis", "com", "ex", "sub", "per", "trans", "o", "a",

@@ -1,4 +1,4 @@
-//! `check`: reads the configuration and says whether it can be used, in the words of `serve`.
+//! `check`: reads the configuration and says whether it can be used, with the same errors as `serve`.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `completions`: what a shell needs to complete our command line.
+//! `completions`: prints the completion script of a shell.
 
 use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
@@ -14,7 +14,7 @@ pub(super) struct Completions {
 
 impl Completions {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
-        // It cannot fail on a text, as it could where the reader has gone.
+        // Generating into memory cannot fail; writing to the output can, if its reader is gone.
         let mut text = Vec::new();
         generate(self.shell, &mut Cli::command(), "agentgauge", &mut text);
         process.out.write_all(&text).map_err(CliError::Output)

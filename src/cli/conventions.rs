@@ -1,4 +1,4 @@
-//! `conventions`: prints what is read of each library's spans.
+//! `conventions`: prints which attributes are read from each library's spans.
 
 use clap::Args;
 

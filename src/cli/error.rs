@@ -28,13 +28,13 @@ pub enum CliError {
     /// A recording cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no recording where one was asked for.
+    /// There is no recording in the given paths.
     #[error("found no recording (.pb, .json or .jsonl) in {paths}")]
     NoRecording {
         /// Where.
         paths: String,
     },
-    /// There is nothing in the recordings.
+    /// The recordings have no spans and no log records.
     #[error("found no span or log record in {paths}{}", left_out(*rejected))]
     NoSpans {
         /// Where.
@@ -45,10 +45,10 @@ pub enum CliError {
     /// The daemon does not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// There is nobody to make topics at.
+    /// There are no brokers at which topics could be created.
     #[error("no brokers: set `kafka.brokers`, in a build with the feature `kafka`")]
     NoBrokers,
-    /// The topics cannot be made.
+    /// The topics cannot be created.
     #[cfg(feature = "kafka")]
     #[error(transparent)]
     Topics(#[from] crate::fleet::topics::TopicsError),
@@ -77,13 +77,13 @@ pub enum CliError {
     /// A score is below its floor.
     #[error("{agent}: {score} is {was}, below {floor}")]
     Gate {
-        /// Whose.
+        /// The agent.
         agent: String,
-        /// Which.
+        /// The name of the score.
         score: &'static str,
         /// The least over all agents; `absent` if it has none.
         was: String,
-        /// What was asked for.
+        /// The floor that was given.
         floor: f64,
     },
     /// No trace answers any query, so nothing was checked.
@@ -92,22 +92,22 @@ pub enum CliError {
     /// Expectations are not met.
     #[error("{failed} of {evaluated} expectations failed")]
     Expectations {
-        /// How many must stop a build.
+        /// How many failed so that they must stop a build.
         failed: usize,
-        /// Of how many pairs of a query and a trace.
+        /// How many pairs of a query and a trace were evaluated.
         evaluated: usize,
     },
     /// Engine and reference model differ.
     #[error("the engine differs from the reference model in {count} of {compared} values")]
     Different {
-        /// In how many values.
+        /// How many values differ.
         count: usize,
-        /// Of how many.
+        /// How many values were compared.
         compared: usize,
     },
 }
 
-/// What is said beside of spans that cannot be used.
+/// The end of the message, about spans and log records that could not be used.
 fn left_out(rejected: u64) -> String {
     if rejected == 0 { String::new() } else { format!(": {rejected} could not be used") }
 }

@@ -1,4 +1,4 @@
-//! `replay --expect`: what came of expectations over a whole document.
+//! `replay --expect`: the results of expectations over a whole document.
 
 use std::collections::BTreeSet;
 
@@ -10,21 +10,21 @@ use super::replay::table;
 use crate::config::expect::Expectations;
 use crate::engine::view::{Document, ExpectationView, TraceView};
 
-/// What came of all expectations.
+/// The results of all expectations.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Outcome {
-    /// How many times a query was held against a trace.
+    /// How many pairs of a query and a trace were evaluated.
     evaluated: usize,
     /// How many of these failed hard.
     hard_failures: usize,
     /// Queries that no trace answers.
     unanswered: Vec<String>,
-    /// What the files ask for that is not done.
+    /// What the files ask for and is not done.
     remarks: Vec<String>,
 }
 
 impl Outcome {
-    /// Sums up what the traces of a document say.
+    /// Sums up the results of the traces of a document.
     pub(super) fn new(expected: &Expectations, document: &Document) -> Self {
         let answered: BTreeSet<&str> = held(document).map(|(_, e)| e.query.as_str()).collect();
         let queries = expected.suites.iter().flat_map(|suite| &suite.spec().queries);

@@ -10,7 +10,7 @@ use tracing_subscriber::{fmt, registry};
 use crate::config::{Log, LogFormat, LogLevel};
 use crate::telemetry::Logs;
 
-/// Starts writing events; a process that already does keeps its ways.
+/// Starts writing log events; has no effect in a process that already does.
 pub(super) fn start(log: &Log) {
     let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,

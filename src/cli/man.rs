@@ -9,7 +9,7 @@ use super::{Cli, CliError, Process};
 #[derive(Args, Debug)]
 pub(super) struct Man;
 
-/// What no flag says, as roff.
+/// The sections that are not made from flags, as roff.
 const MORE: &str = r#".SH FILES
 .TP
 .I /etc/agentgauge/agentgauge.toml
@@ -37,7 +37,7 @@ The command line or the configuration is wrong.
 impl Man {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         let mut command = Cli::command();
-        // Fills in what subcommands take over, such as their full names.
+        // Fills in what subcommands inherit, such as their full names.
         command.build();
         let page = Page::new(command.clone());
         page.render_title(process.out)
@@ -52,7 +52,7 @@ impl Man {
     }
 }
 
-/// One page holds all commands: each with its usage and options.
+/// Writes all commands into the page, each with its usage and options.
 fn commands(command: &Command, process: &mut Process<'_>) -> std::io::Result<()> {
     writeln!(process.out, ".SH COMMANDS")?;
     for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
@@ -77,7 +77,7 @@ fn commands(command: &Command, process: &mut Process<'_>) -> std::io::Result<()>
     Ok(())
 }
 
-/// A line as roff takes it: no escapes, no request at its start.
+/// Escapes a line for roff, so that it has no escapes and no request at its start.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', r"\e").replace('-', r"\-").replace('\n', " ");
     if text.starts_with(['.', '\'']) { format!(r"\&{text}") } else { text }

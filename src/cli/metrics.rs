@@ -1,4 +1,4 @@
-//! `metrics`: prints what is measured and exported.
+//! `metrics`: prints the metrics that are exported.
 
 use clap::Args;
 

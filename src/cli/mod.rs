@@ -70,22 +70,22 @@ enum Command {
     Demo(demo::Demo),
 }
 
-/// What a command may use of the process it runs in.
+/// The parts of its process that a command may use.
 struct Process<'p> {
     environment: Vec<(String, String)>,
     out: &'p mut dyn Write,
     err: &'p mut dyn Write,
 }
 
-/// Runs the command that `arguments` (the program's name first) ask for and returns the
-/// exit code: 0, [`EXIT_USAGE`], [`EXIT_GATE`] or [`EXIT_FAILURE`].
+/// Runs the command in `arguments` (the program's name first) and returns the exit code: 0,
+/// [`EXIT_USAGE`], [`EXIT_GATE`] or [`EXIT_FAILURE`].
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    // A variable that is not Unicode is none of ours.
+    // A variable that is not Unicode cannot be an option.
     let environment = environment
         .into_iter()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -108,7 +108,7 @@ pub fn run(
         Command::Topics(topics) => topics.run(&mut process),
         Command::Demo(demo) => demo.run(&mut process),
     };
-    // Nobody is left to tell if standard error is gone; the exit code still says it.
+    // If standard error cannot be written, the exit code still tells.
     match result.and_then(|()| process.out.flush().map_err(CliError::Output)) {
         Ok(()) => 0,
         Err(error) => {
@@ -118,7 +118,7 @@ pub fn run(
     }
 }
 
-/// Help and version are no errors; clap itself would exit with 2 for the rest.
+/// Prints clap's message and returns the exit code: help and version are no errors, and for the rest clap itself would exit with 2.
 fn refuse(error: &clap::Error, process: &mut Process<'_>) -> u8 {
     let text = error.render();
     if error.use_stderr() {

@@ -1,4 +1,4 @@
-//! `replay`: recorded requests through the daemon's engine, offline, and as a gate.
+//! `replay`: runs recorded requests through the daemon's engine, offline, also as a gate.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,24 +67,24 @@ enum Score {
     Consistency,
 }
 
-/// What is no floor.
+/// The error that a text is no floor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("write reliability=VALUE or consistency=VALUE, with a value from 0 to 1")]
 pub struct NoFloor;
 
-/// What came out of recordings.
+/// The result of a replay.
 pub(super) struct Replayed {
     /// Sessions and agents, with texts.
     pub(super) document: Document,
     /// Spans and logs that were left out, by reason.
     pub(super) rejected: BTreeMap<&'static str, u64>,
-    /// What the engine was told.
+    /// The options of the engine.
     pub(super) options: EngineOptions,
-    /// When the recordings end.
+    /// The end of the recordings.
     pub(super) end: Timestamp,
 }
 
-/// The document, and what came of expectations if there were any.
+/// The document, with the results of expectations if there are any.
 #[derive(Serialize)]
 struct Printed<'d> {
     #[serde(flatten)]
@@ -105,7 +105,7 @@ impl Replay {
         }
         let replayed = replay(&self.paths, config, expectations.suites.clone().into(), None)?;
         for (reason, count) in &replayed.rejected {
-            // Only a remark: the result does not hang on it being read.
+            // This is only a remark: if it cannot be written, the result is still right.
             let _ = writeln!(process.err, "left out {count} spans or logs: {reason}");
         }
         let document = &replayed.document;
@@ -140,15 +140,15 @@ impl Replay {
     }
 }
 
-/// Runs all recordings under `paths` through the engine, and keeps what was decoded, if that is wanted. Files have no arrival
-/// times, so no timer fires before the end of the input.
+/// Runs all recordings under `paths` through the engine, and keeps what was decoded, if asked to. Files have no arrival times, so no
+/// timer fires before the end of the input.
 pub(super) fn replay(
     paths: &[PathBuf],
     mut config: Config,
     expected: Arc<[Suite]>,
     mut recorded: Option<&mut Recorded>,
 ) -> Result<Replayed, CliError> {
-    // Without the texts there would be nothing to look at afterwards.
+    // The result shows texts, so they are kept.
     config.assemble.keep_content = true;
     config.convention.keep_results = true;
     let files = file::list(paths)?;
@@ -189,7 +189,7 @@ pub(super) fn replay(
             rejected: rejected.values().sum(),
         });
     }
-    // The windows of agents end where the recording does.
+    // The windows of agents end at the end of the recordings.
     pipeline.finish(end);
     Ok(Replayed { document: pipeline.document(), rejected, options, end })
 }
@@ -216,7 +216,7 @@ impl Floor {
             }
         };
         let named = names(agents).into_iter().zip(scores);
-        // One without a score is the worst.
+        // An agent without a score counts as the worst.
         let worst = named.min_by(|(_, one), (_, other)| {
             let place = |score: &Option<f64>| score.unwrap_or(f64::NEG_INFINITY);
             place(one).total_cmp(&place(other))
@@ -263,7 +263,7 @@ fn sessions(document: &Document) -> Table {
     numbers(table, 2..header.len())
 }
 
-/// All sessions in their order; of many, the worst: the least reliable, then those with the most loops.
+/// All sessions in their order; if there are too many, the worst: the least reliable, then those with the most loops.
 fn worst(sessions: &[SessionView]) -> Vec<&SessionView> {
     let mut worst: Vec<&SessionView> = sessions.iter().collect();
     if worst.len() > SHOWN {
@@ -317,7 +317,7 @@ fn score(score: Option<f64>) -> String {
     score.map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"))
 }
 
-/// The names of agents; those that are alike are told apart by their services.
+/// The names of agents; equal names are told apart by their services.
 fn names(agents: &[AgentView]) -> Vec<String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     agents.iter().for_each(|agent| *counts.entry(name(&agent.agent)).or_default() += 1);

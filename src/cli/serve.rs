@@ -52,7 +52,7 @@ impl Serve {
             .build()
             .map_err(CliError::Runtime)?;
         runtime.block_on(async {
-            // Before the daemon says that it is ready, so that no signal after that is missed.
+            // Signals are caught before the daemon says that it is ready, so that none after that is missed.
             let stop = Stop::listen().map_err(CliError::Runtime)?;
             let daemon = Daemon::start(&config).await?;
             let text = match std::io::stdout().is_terminal() {
@@ -72,7 +72,7 @@ impl Serve {
     }
 
     fn flags(&self) -> Vec<(&'static str, &'static str, String)> {
-        // A directory that nothing is written to is of no use.
+        // A directory is of use only if something is written to it.
         let fsync = self.data_dir.as_ref().map(|_| "fsync".to_owned());
         let durability = self.durability.clone().or(fsync);
         [
@@ -91,14 +91,14 @@ impl Serve {
     }
 }
 
-/// Names between commas as a list of TOML.
+/// Makes a TOML list of names that are separated by commas.
 fn list(names: &str) -> String {
     let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
     let names: Vec<String> = names.map(|name| serde_json::Value::from(name).to_string()).collect();
     format!("[{}]", names.join(", "))
 }
 
-/// Where the page is, and what to point at the daemon.
+/// The text that tells people where the page is and where to send data.
 fn for_people(bound: &Bound) -> String {
     let otlp = |address: &Option<SocketAddr>| {
         address.map_or_else(|| "off".to_owned(), |address| format!("http://{address}"))
@@ -112,28 +112,28 @@ fn for_people(bound: &Bound) -> String {
     )
 }
 
-/// Has as many files open as this process may: each connection is one, and many systems begin with fewer than there are
-/// connections to be.
+/// Raises the limit of open files as far as this process may: each connection is a file, and the limit is often lower than the number of
+/// connections that are allowed.
 fn take_files() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-        // Where it is not allowed, connections of no use make room.
+        // If the limit cannot be raised, useless connections are closed to make room.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }
 
-/// The signal of a write beyond the greatest size of a file, where it has its usual number.
+/// The usual number of the signal for a write beyond the greatest allowed size of a file.
 #[cfg(unix)]
 const SIGXFSZ: i32 = 25;
 
-/// The wish of the process's owner that it should end.
+/// Waits for a signal that the process should end.
 #[cfg(unix)]
 pub(super) struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
-    // Held so that a file over the process's limit is an error of its write, and not the end of the process.
+    // Held so that a write beyond the process's limit of file sizes fails, and does not end the process.
     _file_size: tokio::signal::unix::Signal,
 }
 
@@ -156,7 +156,7 @@ impl Stop {
     }
 }
 
-/// The wish of the process's owner that it should end.
+/// Waits for a signal that the process should end.
 #[cfg(not(unix))]
 pub(super) struct Stop;
 
@@ -168,7 +168,7 @@ impl Stop {
     }
 
     pub(super) async fn asked(self) {
-        // Without a way to be asked the daemon runs until it is ended from outside.
+        // If signals cannot be caught, the daemon runs until it is killed.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }

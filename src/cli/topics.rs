@@ -1,4 +1,4 @@
-//! `topics`: makes what instances need that share the work through Kafka.
+//! `topics`: creates the Kafka topics through which instances share the work.
 
 use clap::{Args, Subcommand};
 

@@ -1,4 +1,4 @@
-//! `verify`: the engine against the reference model, on recorded requests.
+//! `verify`: compares the engine with the reference model, on recorded requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -23,12 +23,12 @@ pub enum ExpectError {
     /// A file or folder cannot be read.
     #[error("failed to read {}", path.display())]
     Read {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// The specification is not one.
+    /// A file is no valid specification.
     #[error("{}", path.display())]
     Spec {
         /// The file.
@@ -38,23 +38,23 @@ pub enum ExpectError {
     },
 }
 
-/// What was read, and what of it has no effect.
+/// The expectations that were read, and remarks about what has no effect.
 #[derive(Clone, Debug, Default)]
 pub struct Expectations {
     /// The specifications with their baselines.
     pub suites: Vec<Suite>,
-    /// What the files ask for that is not done, in plain sentences that begin with the file.
+    /// What the files ask for and is not done, in plain sentences that begin with the file.
     pub remarks: Vec<String>,
-    /// The same of what takes a judge.
+    /// What the files ask for and is not done without a judge, in such sentences.
     pub unjudged: Vec<String>,
 }
 
-/// Reads specifications and their baselines, whose folders are relative to them.
+/// Reads specifications and their baselines; the folders of baselines are relative to the specification.
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be read or a specification is not one. A baseline that is not one is remarked and left out;
-/// there may be none.
+/// Fails if a file cannot be read or is no valid specification. An invalid baseline is left out with a remark; there
+/// may be no baselines.
 pub fn read(paths: &[PathBuf]) -> Result<Expectations, ExpectError> {
     let mut expectations = Expectations::default();
     for path in paths {
@@ -77,7 +77,7 @@ fn one(path: &Path) -> Result<(Suite, Vec<String>), ExpectError> {
         .map_err(|source| ExpectError::Spec { path: path.to_owned(), source })?;
     let mut remarks = spec.not_supported();
     let folder = path.with_file_name(&spec.baseline_dir);
-    // The agent's own come last: of two baselines of a query the last one counts.
+    // The agent's own baselines come last: of two baselines of a query the last one counts.
     let mut files = json_files(&folder)?;
     files.extend(json_files(&folder.join(&spec.agent))?);
     let mut baselines = Vec::new();

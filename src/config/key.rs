@@ -1,11 +1,11 @@
-//! Keys of endpoints: from an environment variable or a file, never from the configuration itself, which is shown.
+//! Keys of endpoints, from an environment variable or a file: never from the configuration itself, as that is shown.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::outbound::Secret;
 
-/// Why there is no key.
+/// Why a key cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.

@@ -1,4 +1,4 @@
-//! File, environment and flags as leaves (key, value, origin), laid over the defaults.
+//! Reads file, environment and flags as leaves (key, value, origin), and lays them over the defaults.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use toml::{Table, Value};
 
 use super::{Config, ConfigError, Origin};
 
-/// What begins the name of an environment variable that sets an option.
+/// The prefix of environment variables that set options.
 const PREFIX: &str = "AGENTGAUGE__";
 
-/// Tables that are one value each and replace their default whole.
+/// Options that are tables, each of which is one value and replaces its default as a whole.
 const FREE: &[&str] = &[
     "ars.optimum_loops_by_case",
     "ars.weights",
@@ -32,7 +32,7 @@ const FREE: &[&str] = &[
     "tenants.shares",
 ];
 
-/// Options that have no default, so that the defaults do not show them.
+/// Options without a default, which the table of defaults does not have.
 const UNSET: &[&str] = &[
     "ars.cost_ceiling_usd",
     "ars.fidelity_of_nothing",
@@ -43,7 +43,7 @@ const UNSET: &[&str] = &[
     "tls.key_file",
 ];
 
-/// A key that looks less like the one given than this is not suggested.
+/// The least similarity to an unknown key, in `[0,1]`, that a known key needs to be suggested.
 const MIN_SIMILARITY: f64 = 0.7;
 
 /// One value that was set somewhere.
@@ -54,7 +54,7 @@ pub(super) struct Leaf {
     origin: Origin,
 }
 
-/// Where the values that are not defaults come from, by dotted key.
+/// The origins of the values that are not defaults, by dotted key.
 pub(super) type Origins = BTreeMap<String, Origin>;
 
 /// The leaves of a TOML file.
@@ -83,7 +83,7 @@ pub(super) fn environment(variables: impl IntoIterator<Item = (String, String)>)
             Some(Leaf { value: read(&key, &text), key, origin: Origin::Environment(name) })
         })
         .collect();
-    // The environment has no order; the first error reported should not depend on it.
+    // Environment variables are in no order, and which error is reported first should not depend on it.
     leaves.sort_by(|a, b| a.key.cmp(&b.key));
     leaves
 }
@@ -104,7 +104,7 @@ pub(super) fn lay(leaves: Vec<Leaf>) -> Result<(Config, Origins), ConfigError> {
             let nearest = nearest(&key, &known);
             return Err(ConfigError::UnknownKey { key, origin, nearest });
         }
-        // Alone over the defaults, so that what fails is this leaf and nothing else.
+        // The leaf alone is laid over the defaults, so that an error is about this leaf.
         let mut alone = defaults.clone();
         set(&mut alone, &key, value.clone());
         if let Err(error) = Config::deserialize_table(alone) {
@@ -128,7 +128,7 @@ impl Config {
     }
 }
 
-/// The defaults as a table: what keys there are, and of which kind.
+/// The defaults as a table, which shows the known keys and the kinds of their values.
 fn defaults() -> Table {
     // Invariant: every option is a string, number, list or table, so it serialises; a test
     // reads the result back.
@@ -170,7 +170,7 @@ fn read(key: &str, text: &str) -> Value {
     if matches!(get(&defaults(), key), Some(Value::String(_))) {
         return string();
     }
-    // What is no TOML stays a string; that it does not fit is said with the key.
+    // What is not TOML stays a string; if the option takes no string, the error names the key.
     format!("value = {text}")
         .parse::<Table>()
         .ok()
@@ -196,7 +196,7 @@ fn descend(
     values: &Table,
     leaf: &mut impl FnMut(String, &Value, usize),
 ) {
-    // In the order of the file, so that the first mistake in it is the one reported.
+    // Keys are in the order of the file, so that its first mistake is reported.
     let mut keys: Vec<_> = spans.iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);
     for (name, span) in keys {

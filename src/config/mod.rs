@@ -135,7 +135,7 @@ pub struct Listen {
 }
 
 impl Listen {
-    /// Where telemetry is taken: each option, and what it says.
+    /// The addresses at which telemetry is taken, each with its option.
     pub fn telemetry(&self) -> [(&'static str, &str); 2] {
         [("listen.otlp_http", &self.otlp_http), ("listen.otlp_grpc", &self.otlp_grpc)]
     }
@@ -192,7 +192,7 @@ pub enum LogFormat {
 /// Where a value was set.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Origin {
-    /// Nowhere.
+    /// Nowhere: it is a default.
     Default,
     /// In a file, at a line counted from one.
     File {
@@ -287,7 +287,7 @@ impl Config {
         Ok(config)
     }
 
-    /// How many tenants may send something, as far as this says: nobody counts as one if anything comes from nobody.
+    /// How many tenants may send data, as far as the configuration tells: senders without a tenant count as one.
     pub fn known_tenants(&self) -> usize {
         let AccessOptions { tokens, certificates, open, .. } = &self.access;
         let tokens = tokens.iter().map(|token| (&token.tenant, &token.may));
@@ -300,12 +300,12 @@ impl Config {
         let tenant = |topic: &String| self.kafka.tenants.get(topic).map_or("", |tenant| &**tenant);
         known.extend(topics.map(tenant));
         known.extend(open.contains(&May::Ingest).then_some(""));
-        // Whoever writes the header may name any: room for a few.
+        // The header may name any tenant: this makes room for a few.
         let unknown = if self.kafka.tenant_header.is_empty() { 0 } else { UNKNOWN };
         (known.len() + unknown).max(1)
     }
 
-    /// What the page has to know, where OTLP over HTTP is taken at this address.
+    /// What the page has to know; `otlp_http` is the address at which OTLP over HTTP is taken.
     pub fn about(&self, otlp_http: Option<String>) -> AboutView {
         AboutView {
             version: env!("CARGO_PKG_VERSION"),
@@ -317,7 +317,7 @@ impl Config {
         }
     }
 
-    /// What the stages are told, and what traces are expected to be.
+    /// The options of the stages, with these expectations.
     pub fn engine_options(&self, expected: Arc<[Suite]>) -> EngineOptions {
         EngineOptions {
             assemble: self.assemble.clone(),
@@ -369,5 +369,5 @@ fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|key| format!("; did you mean `{key}`?")).unwrap_or_default()
 }
 
-/// Tenants that are made room for where the header of a record may name any.
+/// How many tenants are made room for where the header of a Kafka record may name any.
 const UNKNOWN: usize = 3;

@@ -19,19 +19,19 @@ use crate::judge::worker::names;
 use crate::outbound;
 use crate::store::Durability;
 
-/// Weights beyond this say nothing more, and must not overflow a sum of many.
+/// The greatest weight; a greater one would have no further effect, and a sum of many must not overflow.
 const MAX_WEIGHT: f64 = 1000.0;
 
-/// Dollars per million tokens beyond this are a mistake, and a call's cost must not overflow.
+/// The greatest price, in dollars per million tokens; a greater one is a mistake, and a call's cost must not overflow.
 const MAX_PRICE: f64 = 1_000_000.0;
 
-/// Dollars of one run beyond this are no limit, and must not overflow.
+/// The greatest limit of cost, in dollars; a greater one would limit nothing, and it must not overflow.
 const MAX_DOLLARS: f64 = 1_000_000.0;
 
-/// Windows of one agent; each costs some 40 series.
+/// The most windows that agents may have; each takes some 40 series.
 const MAX_WINDOWS: usize = 8;
 
-/// Panes of a window; one must last whole seconds.
+/// Panes of a window; a pane must last whole seconds.
 const PANES: u64 = 60;
 
 pub(super) struct Check<'o> {
@@ -39,7 +39,7 @@ pub(super) struct Check<'o> {
     error: Option<ConfigError>,
 }
 
-/// Checks every range; the first that is not kept is the error.
+/// Checks every range; the error is about the first option that is out of its range.
 pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigError> {
     let mut check = Check { origins, error: None };
     shell(config, &mut check);
@@ -130,7 +130,7 @@ fn ingest(config: &Config, check: &mut Check<'_>) {
     let ingest = &config.ingest;
     check.within("ingest.max_request_bytes", ingest.max_request_bytes, 1024, 1 << 30);
     check.within("ingest.max_request_items", ingest.max_request_items, 1, 1 << 30);
-    // Nesting is walked on the stack.
+    // Nested values are walked recursively, on the stack.
     check.within("ingest.max_nesting", ingest.max_nesting, 1, 128);
     check.within(
         "ingest.max_decoded_bytes",
@@ -457,7 +457,7 @@ fn store(config: &Config, check: &mut Check<'_>) {
         let expected = "a directory, as `store.durability` is not memory".to_owned();
         check.fail("store.directory", expected, "empty");
     }
-    // One request is one record of one segment.
+    // A request is one record, which is in one segment.
     let largest = (config.ingest.max_request_bytes as u64).saturating_add(1 << 20);
     check.within("store.segment_bytes", store.segment_bytes, 1 << 12, 1 << 30);
     check.within("store.snapshot_bytes", store.snapshot_bytes, 1 << 12, 1 << 40);

@@ -1,5 +1,5 @@
-//! What asks and tells others: the judge, the embedding model, a collector. Each is there only if it is configured, each has a
-//! bounded queue that nobody waits for, and all of them stop as servers do.
+//! Clients of other services: the judge, the embedding model, a collector. Each is there only if it is configured, each has a
+//! bounded queue that nobody waits for, and all of them stop as listeners do.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::ingest::Sink;
 use crate::judge::redact::Redactor;
 use crate::judge::{Handle, Judge, JudgeError, JudgeParts};
 
-/// Those that are configured.
+/// The clients that are configured.
 pub(super) struct Askers {
     judge: Option<Judge>,
     embedder: Option<Embedder>,
@@ -32,7 +32,7 @@ pub(super) struct Askers {
 }
 
 impl Askers {
-    /// Sets them up, and what the stages have of them; `paid` is what an earlier process has spent on the judge.
+    /// Sets up the clients and the handles by which the stages reach them; `paid` is what earlier processes have spent on the judge.
     pub(super) fn new(
         config: &Config,
         clock: &Clock,
@@ -47,7 +47,7 @@ impl Askers {
         Ok((Self { judge, embedder, scores_out, metrics_out }, judging, embedding))
     }
 
-    /// Starts them; they give what they learn to where requests go.
+    /// Starts the clients; their answers go to `router`, as requests do.
     pub(super) fn start<S: Sink>(
         self,
         router: &S,
@@ -63,7 +63,7 @@ impl Askers {
     }
 }
 
-/// The judge and the engine's end of its queue, if one is configured.
+/// The judge and the stages' handle to it, if one is configured.
 fn judge(
     config: &Config,
     clock: &Clock,
@@ -89,7 +89,7 @@ fn judge(
     Ok(Some(Judge::new(options, given)?))
 }
 
-/// What embeds texts and the engine's end of its queue, if it is configured.
+/// The embedder and the stages' handle to it, if one is configured.
 fn embedder(
     config: &Config,
     clock: &Clock,
@@ -100,14 +100,14 @@ fn embedder(
         return Ok(None);
     }
     let key = key::read("embed.api_key_file", &options.api_key_file, &options.api_key_env)?;
-    // What must not leave to a judge must not leave to anybody.
+    // Texts that must not be sent to a judge must not be sent to anybody.
     let judge = &config.judge;
     let redactor =
         Redactor::new(&judge.redact_keys, &judge.redact_patterns).map_err(JudgeError::from)?;
     Ok(Some(Embedder::new(options, key, redactor, clock.clone(), health.registry())?))
 }
 
-/// What tells others of scores, and where it takes them from, if somebody is to be told.
+/// The sender of scores and the channel that it takes them from, if an endpoint is configured.
 fn scores_out(
     config: &Config,
     health: &Health,
@@ -121,7 +121,7 @@ fn scores_out(
     Ok(Some(ScoresOut::new(options, key.as_ref(), health.registry())?))
 }
 
-/// What tells others what `/metrics` shows, if somebody is to be told.
+/// The sender of what `/metrics` shows, if an endpoint and an interval are configured.
 fn metrics_out(
     config: &Config,
     clock: &Clock,

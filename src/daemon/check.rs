@@ -1,6 +1,6 @@
-//! What a start refuses of a configuration, found out without starting: `check` and `serve` ask here, and say the same.
+//! Finds what a start would refuse in a configuration, without starting: `check` and `serve` both use it, so they refuse the same.
 //!
-//! What depends on the machine at that moment is not asked: whether an address is free, whether another process has the store.
+//! It does not check what depends on the state of the machine: whether an address is free, whether another process has the store.
 
 use std::io;
 use std::path::Path;
@@ -18,16 +18,16 @@ use crate::health::Health;
 use crate::store::{Durability, StoreError};
 use crate::telemetry::Telemetry;
 
-/// Reads every file and makes every client that a configuration names, as a start does; returns what traces are expected to be.
+/// Reads every file and makes every client that a configuration names, as a start does; returns the expectations of traces.
 ///
 /// # Errors
 ///
-/// Fails with what a start would fail with.
+/// Fails as a start would.
 pub fn check(config: &Config) -> Result<Expectations, StartError> {
     let expected = expect::read(&config.expect.files)?;
     Tls::check(&config.tls)?;
     Access::read(&config.access, config.tls.client_ca_file.is_some())?;
-    // Nobody sees these metrics.
+    // These metrics are thrown away.
     let clock = Clock::system();
     let health = Health::new(clock.wall())?;
     let board = Arc::new(Board::new(config.api));

@@ -1,4 +1,4 @@
-//! The doors of the daemon: which listener speaks TLS, who may come in, and what is said of doors that stand open.
+//! The doors of the daemon: which listener speaks TLS, who may use it, and warnings of listeners that are not secured.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) struct Doors {
     tls: Option<Tls>,
     options: TlsOptions,
     access: Access,
-    // Whether somebody is named: nobody else comes in, but to what is open.
+    // Whether tokens or certificates are configured: without one, a sender may do only what is open.
     named: bool,
     open: Vec<May>,
     hosts: Vec<String>,
@@ -40,12 +40,12 @@ impl Doors {
         })
     }
 
-    /// A listener, with TLS if it is to have it.
+    /// A listener, with TLS if it is configured for it.
     pub(super) fn port(&self, name: Listener, listener: TcpListener) -> Port {
         Port::new(listener, self.tls_of(name))
     }
 
-    /// The router of a listener, which lets in only whom it should.
+    /// The router of a listener, behind the checks of host names and access.
     pub(super) fn guard(
         &self,
         name: Listener,
@@ -82,7 +82,7 @@ impl Doors {
         if address.ip().is_loopback() {
             return None;
         }
-        // Numbers alone are often meant for all; what can be sent and what was said are not.
+        // Metrics alone are often meant for all; sending data and reading content are not.
         let open = match name {
             Listener::OtlpGrpc | Listener::OtlpHttp => self.open.contains(&May::Ingest),
             Listener::Http => self.open.contains(&May::Ingest) || self.open.contains(&May::Read),

@@ -1,4 +1,4 @@
-//! What outlives the process: the log in front of the stages, and recovery before they start.
+//! The store beside the stages: the log in front of them, their snapshots, and recovery before they start.
 
 use std::io::{self, BufReader};
 use std::panic::resume_unwind;
@@ -43,34 +43,34 @@ use crate::telemetry;
 /// When a sender whose request could not be made durable should come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a snapshot is due.
+/// Time between two checks whether a snapshot is due.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long a stage may take until the barrier has passed it.
+/// How long to wait for the next section of a snapshot.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Records that are read ahead of a replay.
+/// Records that are read and decoded ahead of the replay, at most.
 const AHEAD: usize = 16;
 
-/// Bytes of a section that are inflated together.
+/// Bytes of the buffer into which a section is inflated.
 const PIECE: usize = 128 << 10;
 
-/// The section of a snapshot that has the time when it was made.
+/// The name of the section that holds the time of a snapshot.
 const CLOCK: &str = "clock";
 
-/// Timers of a replay that are due within this time run together.
+/// The step of a replay: timers that are due within it run together.
 const STEP: Duration = Duration::from_millis(100);
 
-/// The log, as the way in sees it. Cheap to clone.
+/// The log, as the router uses it. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Durable {
     pub(super) committer: Committer,
-    // Spans and log records of the log since the start, and of what was replayed then.
+    // Spans and log records that were appended since the start or replayed at it.
     items: Arc<AtomicU64>,
     clock: Clock,
-    // How far the log says that wall time is ahead.
+    // The shift of wall time that the log holds.
     shift: Arc<Mutex<WallShift>>,
-    // Held as long as anybody can write.
+    // The lock on the directory, held as long as anybody can write.
     _lock: Arc<Lock>,
 }
 
@@ -94,12 +94,12 @@ pub(super) struct Snapshots {
     clock: Clock,
     snapshot_bytes: u64,
     snapshot_spans: u64,
-    // What had been written to the log when the last one began, and how many items.
+    // The bytes and the items of the log when the last snapshot began.
     written: (u64, u64),
     last: u64,
 }
 
-/// What goes on below while a snapshot is made.
+/// The ways to and from the stages that a snapshot needs: barriers go in, sections come out.
 pub(super) struct Stream {
     pub(super) router: Router,
     pub(super) epoch: Arc<AtomicU64>,
@@ -107,7 +107,7 @@ pub(super) struct Stream {
 }
 
 impl Durable {
-    /// Returns when the record is as safe as the configuration asks for.
+    /// Appends a record, and returns when it is as safe as the configuration asks for.
     pub(super) async fn append(&self, record: Record, items: usize) -> Result<Ticket, Overloaded> {
         self.note_shift(record.arrival).await?;
         let appended = self.committer.append(record).await;
@@ -115,7 +115,7 @@ impl Durable {
         appended.map_err(overloaded)
     }
 
-    /// What follows was stamped after the wall clock was set, if it was: the log says so before it.
+    /// If the wall clock was set, writes the new shift to the log, before the records whose stamps it moves.
     async fn note_shift(&self, now: Timestamp) -> Result<(), Overloaded> {
         let shift = self.clock.shift();
         let mut told = self.shift.lock().await;
@@ -140,14 +140,14 @@ fn overloaded(why: Refused) -> Overloaded {
     Overloaded { retry_after: RETRY_AFTER, lacks }
 }
 
-/// The time when a snapshot was made.
+/// The time of a snapshot, and the shift of wall time then.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct SavedClock {
     now: Timestamp,
     shift: WallShift,
 }
 
-/// What a judge or an embedding model said, as the log holds it: it was paid for.
+/// The answers of a judge or an embedding model, as the log holds them: they were paid for.
 #[derive(Debug, Deserialize)]
 pub(super) struct Answers {
     replies: Vec<JudgeReply>,
@@ -157,7 +157,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Its bytes in the log.
+    /// The bytes of a batch's answers in the log.
     pub(super) fn bytes(batch: &Batch) -> Option<Bytes> {
         #[derive(Serialize)]
         struct Answers<'b> {
@@ -166,18 +166,18 @@ impl Answers {
             embedded: &'b [(TraceKey, Embedded)],
         }
         let Batch { judged: replies, reports, embedded, .. } = batch;
-        // Strings and numbers: there is nothing in it that cannot be written.
+        // They are strings and numbers, which can always be serialised.
         saved::write(&Answers { replies, reports, embedded }).ok().map(Bytes::from)
     }
 }
 
 impl Recovered {
-    /// Acknowledged records that were not found.
+    /// How many acknowledged records were missing from the log.
     pub(super) fn lost_records(&self) -> u64 {
         self.opened.recovery.found.lost_records
     }
 
-    /// Takes appends from here on.
+    /// Opens the log for appends; returns it and the writer of snapshots.
     pub(super) fn start(self, config: &Config) -> (Durable, Snapshots) {
         let Self { lock, opened, metrics, items, clock, shift } = self;
         let items = Arc::new(AtomicU64::new(items));
@@ -201,7 +201,7 @@ impl Recovered {
             clock,
             snapshot_bytes: config.store.snapshot_bytes,
             snapshot_spans: config.store.snapshot_spans,
-            // What was replayed counts as written: after a long replay a snapshot is due soon.
+            // Replayed records count as written: after a long replay a snapshot is due soon.
             written: (0, 0),
             last,
         };
@@ -210,13 +210,13 @@ impl Recovered {
 }
 
 impl Snapshots {
-    /// Fails while the log cannot be written.
+    /// A check that fails while the log cannot be written.
     pub(super) fn check(&self) -> Check {
         let metrics = Arc::clone(&self.metrics);
         Arc::new(move || metrics.fails().map_or(Ok(()), |why| Err(why.to_string())))
     }
 
-    /// Writes snapshots until `stopping` says so, and then a last one, so that the next start has nothing to replay.
+    /// Writes snapshots until `stopping` is set, and then a last one, so that the next start has nothing to replay.
     pub(super) async fn run(mut self, mut stream: Stream, mut stopping: watch::Receiver<bool>) {
         loop {
             let stop = tokio::select! {
@@ -234,24 +234,24 @@ impl Snapshots {
         }
     }
 
-    /// Looks whether the log can be written again, when it could not: nobody may come to tell, as the daemon is not ready. What
-    /// is written says nothing.
+    /// Appends an empty record to find out whether the log can be written again: while the daemon is not ready, no request may come
+    /// that would show it.
     async fn probe(&self) {
         let Some(payload) = Answers::bytes(&Batch::default()) else { return };
         let record = Record { arrival: self.clock.now(), kind: Kind::Judged, payload };
-        // That it was refused is counted and told where it is.
+        // The committer counts and logs a refusal.
         if let Ok(ticket) = self.committer.append(record).await {
             ticket.applied();
         }
     }
 
-    /// The log has grown enough, or its budget bites.
+    /// Whether a snapshot is due: the log has grown enough, or its budget bites.
     fn is_due(&self) -> bool {
         let (written, items) = self.written;
         let grown = self.budget.written().saturating_sub(written);
         let items = self.items.load(Ordering::Relaxed).saturating_sub(items);
-        // Twice the state: what is written for snapshots stays below what is written for the log, or, where a start would
-        // take long, four times that.
+        // The bytes of all snapshots, mostly twice the state: less is written for snapshots than for the log, or, where a start would take
+        // long, less than four times as much.
         let both = self.budget.snapshots();
         let long = items >= self.snapshot_spans && grown >= both / 8;
         let pressed = self.metrics.was_pressed() | self.budget.was_pressed();
@@ -264,7 +264,7 @@ impl Snapshots {
             return;
         }
         self.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
-        // With no room for a second one, one has to do.
+        // Where there is no room for two snapshots, one has to do.
         let keep = if self.budget.is_tight() { 1 } else { KEPT };
         let released = self.write(stream, seq, keep).await;
         match &released {
@@ -278,7 +278,7 @@ impl Snapshots {
         self.metrics.snapshot(released.is_ok(), open);
     }
 
-    /// Sends a barrier through the stages, and writes what they hold when it passes them.
+    /// Sends a barrier through the stages, and writes the state that each has as it passes; returns what the snapshot releases.
     async fn write(&self, stream: &mut Stream, seq: u64, keep: usize) -> io::Result<u64> {
         let _step = telemetry::step("store.snapshot");
         let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
@@ -304,11 +304,11 @@ impl Snapshots {
         while missing > 0 {
             let next = timeout(PATIENCE, saved.recv()).await.map_err(io::Error::from)?;
             let (of, section) = next.ok_or_else(absent)?;
-            // One of a snapshot that was given up comes late.
+            // A section of another epoch is a late one, of a snapshot that was given up.
             if of == epoch {
                 missing -= 1;
                 let section = section.ok_or_else(absent)?;
-                // If the writer has given up it says why below; the stages are let go on.
+                // If the writer has failed, its error is returned below; the stages need not wait for it.
                 let _ = sections.send(section).await;
             }
         }
@@ -317,7 +317,7 @@ impl Snapshots {
     }
 }
 
-/// Writes so many sections as they come, and ends the snapshot; fewer are none.
+/// Writes this many sections as they come, and finishes the snapshot; fails if fewer come.
 fn write(
     mut writer: SnapshotWriter,
     sections: usize,
@@ -334,7 +334,7 @@ fn absent() -> io::Error {
     io::Error::other("not every stage said what it holds")
 }
 
-/// A state as a section; `None` if it cannot be written down, which no state is meant to be.
+/// A state as a section; `None` if it cannot be serialised, which is an error of the code.
 pub(super) fn section<S: Serialize>(name: String, state: &S) -> Option<Section> {
     let written = saved::write(state).map_err(io::Error::other);
     match written.and_then(|bytes| zstd::encode_all(bytes.as_slice(), 1)) {
@@ -346,12 +346,12 @@ pub(super) fn section<S: Serialize>(name: String, state: &S) -> Option<Section> 
     }
 }
 
-/// Reads a section of a snapshot.
+/// Reads a section of a snapshot as a value.
 fn read<T: DeserializeOwned>(snapshot: &Snapshot, name: &str) -> Result<T, StoreError> {
     read_into(snapshot, name, |from| T::deserialize(from))
 }
 
-/// Likewise, by somebody who makes something of it as it comes: it is inflated as it is read.
+/// Reads a section of a snapshot by `take`, which gets it piece by piece: the section is inflated as it is read.
 fn read_into<T>(
     snapshot: &Snapshot,
     name: &str,
@@ -365,7 +365,7 @@ fn read_into<T>(
     saved::read_with(&mut from, take).map_err(|error| fail(error.to_string()))
 }
 
-/// The stages as a snapshot has them. The number of shards is the snapshot's: no result depends on it.
+/// Restores the stages from a snapshot, with the snapshot's number of shards: no result depends on it.
 fn restore(
     options: &EngineOptions,
     shards: u32,
@@ -381,7 +381,7 @@ fn restore(
     pipeline.shift_to(clock.shift);
     let (resolve, assemble, sessions, agents) = pipeline.lasting();
     resolve.restore(read(snapshot, "resolve")?);
-    // Most of a start is this: each shard by itself.
+    // This takes most of the time of a start, so shards are restored in parallel.
     thread::scope(|scope| {
         let shards = assemble.iter_mut().zip(sessions).enumerate();
         let shards = shards.map(|(shard, (assemble, sessions))| {
@@ -396,14 +396,14 @@ fn restore(
             shards.into_iter().map(|shard| shard.join().unwrap_or_else(|why| resume_unwind(why)));
         done.collect::<Result<(), StoreError>>()
     })?;
-    // The first snapshots had nothing of it.
+    // Old snapshots do not have this section.
     if snapshot.sections.contains_key("agents") {
         agents.restore(read(snapshot, "agents")?);
     }
     Ok(pipeline)
 }
 
-/// The stages as the store has them, or empty ones where nothing outlives the process.
+/// Recovers the stages from the store; they are empty where there is none.
 ///
 /// # Errors
 ///
@@ -414,7 +414,7 @@ pub(super) fn recover(
     clock: &Clock,
     registry: &prometheus::Registry,
 ) -> Result<(Stages, Option<Recovered>), StartError> {
-    // As it was read before, so it is read again: what a judge was asked is known, and nobody is asked meanwhile.
+    // The replay uses the options of the run, so that the stages know what the judge was asked; nobody is asked meanwhile.
     let options = EngineOptions {
         judging: config.judge.rules(),
         embedding: config.embed.wanted(),
@@ -434,7 +434,7 @@ pub(super) fn recover(
     let mut last = SavedClock::default();
     let mut pipeline = match opened.recovery.take_snapshot() {
         Some(snapshot) => {
-            // The first snapshots did not say.
+            // Old snapshots do not have this section.
             if snapshot.sections.contains_key(CLOCK) {
                 last = read(&snapshot, CLOCK)?;
             }
@@ -473,7 +473,7 @@ pub(super) fn recover(
     Ok((stages, Some(Recovered { lock, opened, metrics, items, clock, shift })))
 }
 
-/// Where sessions of each shard go for which there is no room.
+/// The session stores of all shards, which take the sessions that are evicted.
 fn session_stores(
     config: &Config,
     opened: &Opened,
@@ -489,17 +489,17 @@ fn session_stores(
     sessions.iter_mut().enumerate().map(open).collect()
 }
 
-/// A record of the log, read.
+/// A decoded record of the log.
 enum Read {
     Answered(Answers),
     Batch(Box<Batch>),
     Shift(WallShift),
-    /// Over a limit that was lowered since.
+    /// It cannot be decoded: it is over a limit that was lowered since it was written.
     Refused,
 }
 
-/// Feeds the log to the stages, each record at the time at which it arrived, and takes the clock to the last of them; returns how
-/// many there were, and how many spans and log records were in them. Another thread reads ahead.
+/// Feeds the log to the stages, each record at the time at which it arrived, and moves `clock` to the last of them; returns the number
+/// of records, and of the spans and log records in them. Another thread reads ahead.
 fn replay(
     config: &Config,
     clock: &mut SavedClock,

@@ -1,4 +1,4 @@
-//! A daemon that shares its work with others: which parts it has, and how they are wired.
+//! A daemon that shares its work with other instances: which parts it runs, and how they are wired.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -24,7 +24,7 @@ use crate::fleet::{FleetError, Gateway, InstanceParts, Role, WAITING};
 use crate::health::Health;
 use crate::ingest::{grpc, http};
 
-/// Starts the parts that this instance has.
+/// Starts the parts that this instance's roles ask for.
 pub(super) async fn start(
     clock: Clock,
     health: Arc<Health>,
@@ -48,7 +48,7 @@ pub(super) async fn start(
     let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
     let mut tasks: Vec<_> = Vec::new();
     tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
-    // What was spent before this process is in the checkpoints of whoever owns the traces now.
+    // The money that earlier processes spent on the judge is in the checkpoints of the workers that own the traces.
     let (askers, judge, embedder) = Askers::new(config, &clock, &health, Vec::new(), &board)?;
     let engine = EngineOptions {
         judging: config.judge.rules(),
@@ -79,7 +79,7 @@ pub(super) async fn start(
         let gateway = Gateway::new(&config.kafka, prefix, partitions).map_err(FleetError::from)?;
         let status = gateway.status().clone();
         checks.push(Arc::new(move || status.ready()));
-        // What they learn goes the way of requests.
+        // Their answers go to the gateway, as requests do.
         sources.extend(askers.start(&gateway, &stopping));
         let receiver = receiver(config, gateway, &clock, &health);
         let listens = config.fleet.has(Role::Gateway);

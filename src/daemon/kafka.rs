@@ -1,4 +1,4 @@
-//! The Kafka source: its thread, and what it says of itself in metrics.
+//! The thread of the Kafka source, and its metrics.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use super::{Check, StartError, stopped};
 use crate::ingest::kafka::{KafkaOptions, Source, Watch};
 use crate::ingest::{Receiver, Sink};
 
-/// How long the source may take to end: it waits for what is in flight, then for the brokers to take its offsets.
+/// How long the source may take to end: it waits for the records in flight, then for the brokers to take its offsets.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The metrics of the source.
@@ -28,11 +28,11 @@ struct Gauges {
     ready: IntGauge,
     paused: IntGauge,
     pauses: IntCounter,
-    /// The partitions that have a lag.
+    /// The partitions whose lag is shown.
     known: Mutex<Vec<(String, i32)>>,
 }
 
-/// Starts the source, where there are brokers; returns what waits for its end, and how to ask whether it is ready.
+/// Starts the source, if there are brokers; returns the task that waits for its end, and its readiness check.
 pub(super) fn start<S: Sink>(
     options: &KafkaOptions,
     receiver: Receiver<S>,
@@ -46,7 +46,7 @@ pub(super) fn start<S: Sink>(
     let source = Source::new(options, receiver, gauges, Handle::current(), stopping.clone())?;
     let status = source.status().clone();
     let (running, ended) = oneshot::channel();
-    // Not one of the runtime's: that would wait for it for ever.
+    // A thread of its own: the runtime would wait for ever for one of its threads.
     let name = thread::Builder::new().name("kafka".to_owned());
     name.spawn(move || {
         let _running: oneshot::Sender<()> = running;
@@ -60,7 +60,7 @@ pub(super) fn start<S: Sink>(
 /// Waits until the daemon stops, and then for the thread.
 async fn end(ended: oneshot::Receiver<()>, stopping: watch::Receiver<bool>) {
     stopped(stopping).await;
-    // What is told is that the other half is gone.
+    // The thread sends nothing: `ended` returns when its half is dropped.
     if timeout(GRACE, ended).await.is_err() {
         tracing::warn!(
             "the Kafka brokers did not take the last offsets; records will be read again"
@@ -144,7 +144,7 @@ impl Watch for Gauges {
     fn lags(&self, lags: &BTreeMap<(String, i32), i64>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for key in known.iter().filter(|key| !lags.contains_key(key)) {
-            // An error means that it was not there.
+            // An error means that the partition was not shown.
             let _ = self.lag.remove_label_values(&[&key.0, &key.1.to_string()]);
         }
         for ((topic, partition), lag) in lags {

@@ -73,14 +73,14 @@ pub struct Daemon {
     board: Arc<Board>,
     work: Work,
     shutdown: watch::Sender<bool>,
-    /// Listeners, and what waits for the Kafka source to end.
+    /// The tasks that feed the stages: listeners, askers, and the one that waits for the Kafka source to end.
     sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// Where the stages are.
 enum Work {
-    /// All of them here.
+    /// All of them in this process.
     Here(Here),
     /// Shared with other instances.
     #[cfg(feature = "kafka")]
@@ -95,20 +95,20 @@ struct Here {
     snapshots: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
-/// The addresses of a daemon, listened on.
+/// The open listeners of a daemon.
 struct Listeners {
     grpc: Option<TcpListener>,
     otlp: Option<TcpListener>,
     http: TcpListener,
 }
 
-/// The addresses that a daemon listens on, as its line of JSON says.
+/// The addresses that a daemon listens on, as the line of JSON at its start has them.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bound {
     /// OTLP/gRPC; none without the role `gateway`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp_grpc: Option<SocketAddr>,
-    /// OTLP/HTTP, likewise.
+    /// OTLP/HTTP; none without the role `gateway`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp_http: Option<SocketAddr>,
     /// Metrics, health and API.
@@ -130,7 +130,7 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
-    /// What traces are expected to be cannot be read.
+    /// A file of expectations cannot be read.
     #[error(transparent)]
     Expect(#[from] ExpectError),
     /// Certificates or tokens cannot be used.
@@ -152,7 +152,7 @@ pub enum StartError {
     #[cfg(feature = "kafka")]
     #[error(transparent)]
     Kafka(#[from] crate::ingest::kafka::SourceError),
-    /// It cannot share its work.
+    /// The daemon cannot share its work with other instances.
     #[cfg(feature = "kafka")]
     #[error(transparent)]
     Fleet(#[from] crate::fleet::FleetError),
@@ -169,10 +169,10 @@ pub enum StartError {
     /// The daemon's own metrics cannot be set up.
     #[error("cannot set up the daemon's own metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// What outlives the process cannot be used.
+    /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What is kept of the past cannot be used.
+    /// The kept history of agents cannot be used.
     #[error("cannot keep the history of agents in {path}: {source}")]
     History {
         /// The directory.
@@ -180,18 +180,18 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
-    /// Prometheus cannot be asked.
+    /// The Prometheus that is asked about alerts cannot be used.
     #[error(transparent)]
     Prometheus(#[from] EndpointError),
-    /// Recovery ended before its time.
+    /// The recovery of the store ended without a result.
     #[error("recovery of the store broke off")]
     Recovery,
 }
 
-/// The way in, the tasks and how far they have come.
+/// The router to the stages, their tasks, and the last epoch of which all is on the board.
 type Running = (Router, Vec<JoinHandle<()>>, watch::Receiver<u64>);
 
-/// Fails, and says why, while a part is not ready.
+/// A readiness check of one part: fails with the reason while the part is not ready.
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 impl Daemon {
@@ -204,7 +204,7 @@ impl Daemon {
         Self::start_by(Clock::system(), config).await
     }
 
-    /// The same by this clock.
+    /// Binds all addresses, then starts all tasks, by this clock.
     async fn start_by(clock: Clock, config: &Config) -> Result<Self, StartError> {
         let expected = check(config)?;
         remark(&expected, config);
@@ -236,7 +236,7 @@ impl Daemon {
         let doors = Doors::open(config, &health)?;
         let (bound, Listeners { grpc, otlp, http }) = Listeners::bind(config, &doors).await?;
         let board = Arc::new(Board::new(config.api));
-        // Not one of the tasks: it ends when the board has gone.
+        // Upkeep is not among the tasks that are waited for: it ends when the board is dropped.
         let step = config.api.history_step;
         upkeep::begin(&board, step, clock.clone());
         let (shutdown, stopping) = watch::channel(false);
@@ -244,7 +244,7 @@ impl Daemon {
         let receiver = receiver(config, door.clone(), &clock, &health);
         let open = opener(doors, config, &health, &stopping);
 
-        // Asked for its health while it recovers, it says that it is not ready; dropped on an error, `shutdown` ends this.
+        // This listener serves during recovery, to say that the daemon is not ready. On an error `shutdown` is dropped, which ends it.
         let query = SessionQuery::default();
         let exporter = exporter(config, &board, &query, &clock, &health)?
             .stopping(stopping.clone())
@@ -286,7 +286,7 @@ impl Daemon {
         let kafka = source(config, &receiver, &health, &stopping)?;
         let (reading, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         sources.extend(reading);
-        // They stop as listeners do: nothing new, and what is under way is applied before the last flush.
+        // Askers stop as listeners do: they begin nothing new, and what is under way is applied before the last flush.
         sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks.into_iter().chain(stored).collect(), lost_records);
         let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
@@ -296,7 +296,7 @@ impl Daemon {
         Ok(Self { bound, board, work, shutdown, sources, tasks })
     }
 
-    /// Returns when the daemon cannot keep its word any more and has to be started again: a sync of the log failed.
+    /// Returns when a sync of the log has failed: the daemon can make nothing durable any more and has to be started again.
     pub async fn failed(&self) {
         let durable = match &self.work {
             Work::Here(here) => here.router.durable.as_ref(),
@@ -314,7 +314,7 @@ impl Daemon {
         &self.bound
     }
 
-    /// The agents as they stand.
+    /// The board with the latest values of all agents.
     pub fn board(&self) -> &Arc<Board> {
         &self.board
     }
@@ -334,7 +334,7 @@ impl Daemon {
     pub async fn stop(mut self) {
         self.shutdown.send_replace(true);
         for source in std::mem::take(&mut self.sources) {
-            // One that panicked has nothing left to finish.
+            // A source that panicked has nothing left to finish.
             let _ = source.await;
         }
         match &mut self.work {
@@ -346,7 +346,7 @@ impl Daemon {
             }
         }
         let tasks = std::mem::take(&mut self.tasks);
-        // The last senders: the tasks end one after the other when their channels close.
+        // This drops the last senders: the tasks end one after the other as their channels close.
         drop(self);
         for task in tasks {
             let _ = task.await;
@@ -360,7 +360,7 @@ impl Here {
         if self.router.barrier(Barrier { epoch, log_sequence: None }).await.is_err() {
             return;
         }
-        // An error means that the agents task has gone: nothing will be flushed any more.
+        // An error means that the agents task has ended: nothing will be flushed any more.
         let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
     }
 
@@ -368,14 +368,14 @@ impl Here {
         self.flush().await;
         if let Some((stop, task)) = self.snapshots.take() {
             stop.send_replace(true);
-            // Without the last snapshot there is something to replay at the next start.
+            // If the last snapshot fails, the next start replays more.
             let _ = task.await;
         }
     }
 }
 
 impl Listeners {
-    /// Listens wherever this instance has something to say, and warns of doors that stand open there.
+    /// Listens at the addresses that this instance serves, and warns of those that are not secured.
     async fn bind(config: &Config, doors: &Doors) -> Result<(Bound, Self), StartError> {
         let listen = &config.listen;
         let fleet = &config.fleet;
@@ -394,7 +394,7 @@ impl Listeners {
     }
 }
 
-/// Recovers what the store has, off the threads that serve.
+/// Recovers the stages from the store, on a thread that serves nothing else.
 async fn recover(
     config: &Config,
     expected: Arc<[Suite]>,
@@ -408,7 +408,7 @@ async fn recover(
     recovery.unwrap_or(Err(StartError::Recovery))
 }
 
-/// Runs the stages as tasks; returns the way in, the tasks and how far they have come.
+/// Runs the stages as tasks; returns the router, the tasks and the last flushed epoch.
 fn spawn(
     stages: Stages,
     capacity: usize,
@@ -460,20 +460,20 @@ fn spawn(
     Ok((router, tasks, flushed))
 }
 
-/// Says what files of expectations ask for that is not done.
+/// Warns of what the files of expectations ask for and this daemon does not do.
 fn remark(expected: &Expectations, config: &Config) {
     let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
     expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
 }
 
-/// How spans are read: a judge wants to see what tools gave back, and so do expectations.
+/// How spans are read: results of tools are kept if a judge or expectations need them.
 fn convention(config: &Config) -> ConventionOptions {
     let read = config.judge.is_on() || !config.expect.files.is_empty();
     let keep_results = read || config.assemble.keep_content;
     ConventionOptions { keep_results, ..config.convention.clone() }
 }
 
-/// Listens at the address that this option sets; the port may be a free one.
+/// Listens at the address that option `key` sets; port 0 takes a free one.
 async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
     let failed = |source| StartError::Bind { address: address.to_owned(), key, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -481,7 +481,7 @@ async fn bind(address: &str, key: &'static str) -> Result<(TcpListener, SocketAd
     Ok((listener, bound))
 }
 
-/// The task of the Kafka source and whether it reads, if one is configured.
+/// The task of the Kafka source and its readiness check, if one is configured.
 #[cfg(feature = "kafka")]
 fn source<S: Sink>(
     config: &Config,
@@ -492,7 +492,7 @@ fn source<S: Sink>(
     kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())
 }
 
-/// This build has no source.
+/// No source: this build is without Kafka.
 #[cfg(not(feature = "kafka"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same signature as where there is one")]
 fn source<S: Sink>(
@@ -504,7 +504,7 @@ fn source<S: Sink>(
     Ok(None)
 }
 
-/// The webhook and the engine's end of it, if one is configured.
+/// The webhook and the stages' handle to it, if one is configured.
 fn webhook(
     config: &Config,
     clock: &Clock,
@@ -533,7 +533,7 @@ impl Observe for Health {
     }
 }
 
-/// Takes requests for this sink.
+/// The receiver that decodes requests for this sink.
 fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Health>) -> Receiver<S> {
     let decoder = Decoder::new(config.ingest.clone(), convention(config));
     let clock = clock.clone();
@@ -541,7 +541,7 @@ fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Healt
     Receiver::new(decoder, sink, health.clone(), now, config.server.read_timeout)
 }
 
-/// Opens doors that close when the daemon stops.
+/// Returns a function that serves routes at a listener until the daemon stops.
 fn opener(
     doors: Doors,
     config: &Config,
@@ -573,13 +573,13 @@ fn exporter(
         .counting(counted(health, Health::cut), counted(health, Health::limit_reached)))
 }
 
-/// Counts what endpoints tell.
+/// A callback by which endpoints count events in the metrics.
 fn counted(health: &Arc<Health>, count: fn(&Health, &str)) -> Count {
     let health = Arc::clone(health);
     Arc::new(move |what| count(&health, what))
 }
 
-/// Counts what happens to connections.
+/// A callback by which listeners count events of connections in the metrics.
 fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
     let health = Arc::clone(health);
     move |event| match event {
@@ -591,11 +591,11 @@ fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // An error means that the daemon has gone: that is a stop too.
+    // An error means that the daemon was dropped: that is a stop too.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Drawn anew by every process, so that nobody outside can aim at one shard.
+/// A random seed of the route, so that no sender can aim at one shard.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Duration::ZERO)

@@ -1,46 +1,46 @@
-//! When a stage that could say at any time what has changed says it.
+//! Decides when a stage sends its updates, which it could send at any time.
 
 use std::time::Duration;
 
 use crate::engine::span::Timestamp;
 
-/// At once after a pause; otherwise so seldom that saying it takes a small part of the time.
+/// The pace of updates: at once after a pause, otherwise so seldom that sending them takes a small part of the time.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    // Something may have changed since it was last said.
+    // Whether something may have changed since the last updates.
     waits: bool,
-    // Not before this.
+    // The time before which nothing is sent.
     next: Timestamp,
 }
 
 impl Pace {
-    /// Takes note that something may have changed.
+    /// Notes that something may have changed.
     pub(super) fn note(&mut self) {
         self.waits = true;
     }
 
-    /// When to say it; `None` if there is nothing to say.
+    /// When to send updates; `None` if there are none.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.waits.then_some(self.next)
     }
 
-    /// Whether it is time.
+    /// Whether it is time to send updates.
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// All of it was said by then, and `took` was spent on it: without what went by while other tasks had their turn, which on a
-    /// busy core is far more.
+    /// Notes that all updates were sent by `ended`, which took `took`: without the time in which other tasks had their turn, which on
+    /// a busy core is far more.
     pub(super) fn told(&mut self, took: Duration, ended: Timestamp) {
         let pause = took.saturating_mul(SHARE).clamp(LEAST, MOST);
         *self = Self { waits: false, next: ended.after(pause) };
     }
 }
 
-/// How many times as long as it took to say it is nothing said.
+/// The length of the pause after updates, as a multiple of the time that they took.
 const SHARE: u32 = 20;
 
-/// The bounds of that; the upper one is what a gauge may be behind, well below any scrape interval.
+/// The bounds of the pause; a gauge may be behind by the upper one, which is well below any scrape interval.
 const LEAST: Duration = Duration::from_millis(4);
 const MOST: Duration = Duration::from_millis(500);
 

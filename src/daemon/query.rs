@@ -1,4 +1,4 @@
-//! Answers questions about sessions by asking the shards, a little at a time.
+//! Answers queries about sessions by asking the shards, a little at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 #[cfg(feature = "kafka")]
@@ -25,22 +25,22 @@ use crate::export::query::{ListRequest, Listing, Query};
 #[cfg(feature = "kafka")]
 use crate::fleet::{self, Question};
 
-/// Cards that a shard reads for one message: what a question holds ingest up by at most.
+/// Cards that a shard reads for one message, which bounds how long a query holds up ingest.
 const BUDGET: usize = 20_000;
 
-/// Traces that it looks at as a whole, likewise.
+/// Traces that a shard reads in full for one message, at most.
 const WHOLE_BUDGET: usize = 100;
 
-/// Between two messages of a question to a shard for which something waits, so that what comes in goes first.
+/// The pause between two messages of a query to a shard that has other messages waiting, so that ingest goes first.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The way to the shards.
+/// Answers queries by asking the shards, once they are there.
 #[derive(Clone, Default)]
 pub struct SessionQuery {
     stages: Arc<OnceLock<Open>>,
 }
 
-/// Whom to ask, once there are stages.
+/// The shards to ask, and the readiness of the daemon.
 struct Open {
     route: Route,
     shards: usize,
@@ -52,28 +52,28 @@ struct Open {
 
 /// How a shard is asked.
 enum Way {
-    /// Each is a task of this process.
+    /// Each shard is a task of this process.
     Tasks(Vec<mpsc::Sender<ToSessions>>),
-    /// A worker has some of them, others are with other instances; none: all are.
+    /// The worker of this instance has some of the shards, other instances have the rest; without a worker, they have all.
     #[cfg(feature = "kafka")]
     Worker(Option<SyncSender<Question>>),
 }
 
 impl SessionQuery {
-    /// From here on there is something to be asked.
+    /// Opens it for queries to the tasks of this process.
     pub(super) fn open(&self, router: &Router, checks: Vec<Check>, lost_records: u64) {
         let way = Way::Tasks(router.sessions.clone());
         let (route, shards) = (router.route, router.sessions.len());
         let open = Open { route, shards, way, checks, lost_records };
-        // Only the first time counts, and there is one.
+        // It is opened once.
         let _ = self.stages.set(open);
     }
 
-    /// From here on a worker can be asked, if this instance has one that makes sessions.
+    /// Opens it for queries to this instance's worker, if it has one with session shards.
     #[cfg(feature = "kafka")]
     pub(super) fn open_shared(&self, worker: Option<SyncSender<Question>>, checks: Vec<Check>) {
         let (route, shards) = fleet::shards();
-        // Likewise.
+        // It is opened once.
         let _ = self.stages.set(Open {
             route,
             shards,
@@ -108,7 +108,7 @@ impl SessionQuery {
         answer.await.ok()
     }
 
-    /// Lets what waits for a shard go first; a question may be thousands of messages, so where nothing waits nobody does.
+    /// Lets other messages to a shard go first; pauses only if there are any, as a query may take thousands of messages.
     async fn give_way(&self, shard: usize) {
         let is_idle = match self.stages.get().map(|open| &open.way) {
             Some(Way::Tasks(tasks)) => {
@@ -121,8 +121,8 @@ impl SessionQuery {
         if is_idle { yield_now().await } else { sleep(PAUSE).await }
     }
 
-    /// Asks every shard the same: all at once where each is a task, one after the other where one worker has them. Answers come
-    /// in no order, the rest is not waited for once `enough` says so.
+    /// Asks every shard: all at once where each is a task, one after the other where one worker has them. Answers come in no order;
+    /// once `enough` returns true, the rest are not waited for.
     async fn ask_all<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         &self,
         ask: impl Fn(Self, usize) -> F,
@@ -141,14 +141,14 @@ impl SessionQuery {
                 asked.spawn(ask(self.clone(), shard));
             }
             let Some(answered) = asked.join_next().await else { return };
-            // One that panicked has no answer.
+            // A query of a shard that panicked has no answer.
             if answered.is_ok_and(&mut enough) {
                 return;
             }
         }
     }
 
-    /// The session that holds a trace in one shard.
+    /// The session of one shard that holds a trace, if any.
     async fn find_in(self, shard: usize, tenant: String, trace: TraceId) -> Option<SessionId> {
         self.ask(shard, |reply| ToSessions::Find { tenant, trace, reply }).await.flatten()
     }
@@ -164,7 +164,7 @@ impl SessionQuery {
         session
     }
 
-    /// The part of a list that one shard has.
+    /// One shard's part of a list.
     async fn list_of(self, shard: usize, request: Arc<ListRequest>) -> ShardList {
         let away = self.ask(shard, |reply| ToSessions::Away { reply }).await;
         let mut list = ShardList { partial: away.is_some_and(|away| away > 0), ..<_>::default() };
@@ -188,12 +188,12 @@ impl SessionQuery {
     }
 }
 
-/// Sessions that are wanted in a list, as far as they were found.
+/// The sessions of a list that were found so far.
 #[derive(Debug, Default)]
 struct ShardList {
     first: BTreeSet<Place>,
     total: u64,
-    /// Some are not among them.
+    /// Whether sessions may be missing: some are evicted, or a shard did not answer.
     partial: bool,
 }
 
@@ -207,7 +207,7 @@ impl ShardList {
 }
 
 impl SessionQuery {
-    /// Rows of these sessions in their order, without those that have gone meanwhile; and whether all were asked for.
+    /// The rows of these sessions in their order, without sessions that no longer exist; and whether all shards answered.
     async fn rows(&self, page: &[SessionId]) -> (Vec<SessionRow>, bool) {
         let Some(open) = self.stages.get() else { return (Vec::new(), page.is_empty()) };
         let mut by_shard: BTreeMap<usize, Vec<SessionId>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! From a decoded batch to the shards, and back with their acknowledgement.
+//! Sends the parts of a decoded batch to the shards, and waits for their acknowledgements.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -31,16 +31,16 @@ pub struct Router {
     pub(super) durable: Option<Durable>,
 }
 
-/// The way in while there may be no stages yet: until it is opened, senders are told to come back.
+/// A sink before the stages start: until it is opened, batches are refused with a time to retry after.
 #[derive(Clone, Default)]
 pub(super) struct Door {
     router: Arc<OnceLock<Router>>,
 }
 
 impl Door {
-    /// From here on there is somewhere to go.
+    /// Opens it: batches go to this router.
     pub(super) fn open(&self, router: Router) {
-        // Only the first time counts, and there is one.
+        // It is opened once.
         let _ = self.router.set(router);
     }
 }
@@ -63,9 +63,9 @@ impl Sink for Router {
         self.durable.is_some()
     }
 
-    /// Refused before any shard has it where one of its channels is full; otherwise every shard
-    /// has applied its part, and handed on what follows from it, when this returns. Where a log is
-    /// kept the batch is in it before any shard has a part.
+    /// Refuses the batch before any shard has a part of it if a channel that it needs is full. Otherwise, every shard
+    /// has applied its part, and sent on the results, when this returns. Where a log is kept, the batch is in it
+    /// before any shard has a part.
     async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let now = batch.arrival;
         let items = batch.spans.len() + batch.logs.len();
@@ -92,11 +92,11 @@ impl Sink for Router {
             Some((durable, record)) => Some(durable.append(record, items).await?),
             None => None,
         };
-        // There is room: from here on the batch is ours.
+        // There is room, and where a log is kept the batch is in it: it is not refused for want of room any more.
         for report in self.resolved(&batch.spans, batch.reports, now) {
             let Takers { assemble, sessions, agents } = self.route.report(&report);
             for shard in sessions {
-                // A closed channel means that the daemon is going down; the batch is not acknowledged.
+                // A closed channel means that the daemon is stopping; the batch is not acknowledged.
                 let word = ToSessions::Report(Box::new(report.clone()), now);
                 let sent = self.sessions[shard].send(word).await;
                 sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
@@ -116,7 +116,7 @@ impl Sink for Router {
     }
 }
 
-/// What the log holds of a batch; `None` if nothing of it outlives the process.
+/// The record of a batch in the log; `None` if nothing of it is logged.
 fn record(batch: &Batch) -> Option<Record> {
     let told = !(batch.spans.is_empty() && batch.logs.is_empty() && batch.reports.is_empty());
     let request = batch.request.as_ref().filter(|_| told);
@@ -129,7 +129,7 @@ fn record(batch: &Batch) -> Option<Record> {
 }
 
 impl Router {
-    /// Takes a place in the channel of every shard, or none.
+    /// Reserves a place in the channel of each of these shards; fails, and takes none, if one is full.
     fn reserve(
         &self,
         shards: impl Iterator<Item = usize>,
@@ -142,8 +142,8 @@ impl Router {
             .collect()
     }
 
-    /// The reports of a batch, and those that waited for one of its response ids, as far as
-    /// their target is known.
+    /// The reports of a batch whose targets are known, and the earlier ones that waited for one of its
+    /// response ids.
     fn resolved(&self, spans: &[Span], reports: Vec<Report>, now: Timestamp) -> Vec<Report> {
         let mut resolve = self.resolve.lock().unwrap_or_else(PoisonError::into_inner);
         resolve.handle_timeout(now);
@@ -157,7 +157,7 @@ impl Router {
         known
     }
 
-    /// Counts what waits before each stage. It keeps no channel open.
+    /// Returns a function that counts the messages waiting before each stage. It keeps no channel open.
     pub(super) fn queues(&self) -> impl Fn() -> Vec<(&'static str, usize)> + Send + Sync + 'static {
         let assemble: Vec<_> = self.assemble.iter().map(mpsc::Sender::downgrade).collect();
         let sessions: Vec<_> = self.sessions.iter().map(mpsc::Sender::downgrade).collect();
@@ -180,13 +180,13 @@ impl Router {
         Ok(())
     }
 
-    /// What waits for its response, written down.
+    /// The section of the reports that wait for their response ids.
     pub(super) fn saved_resolve(&self) -> Option<Section> {
         let resolve = self.resolve.lock().unwrap_or_else(PoisonError::into_inner);
         section("resolve".to_owned(), &*resolve)
     }
 
-    /// Sends every shard its part and waits until all have applied theirs; returns what they had no room for.
+    /// Sends every shard its part and waits until all have applied theirs; returns what they left out.
     async fn apply(
         &self,
         spans: Arc<Vec<Span>>,
@@ -200,7 +200,7 @@ impl Router {
             let message = ToAssemble::Inputs { spans: Arc::clone(&spans), share, now, acknowledge };
             match permits.remove(&shard) {
                 Some(permit) => drop(permit.send(message)),
-                // A report for a shard that no span goes to: wait for room, as everything else has it.
+                // This shard gets only reports, so no place was reserved: wait for room, as all other parts have theirs.
                 None => self.assemble[shard]
                     .send(message)
                     .await
@@ -217,7 +217,7 @@ impl Router {
     }
 }
 
-/// Messages in these channels, and places that were promised in them.
+/// The number of messages in these channels, including reserved places.
 fn waiting<M>(channels: &[mpsc::WeakSender<M>]) -> usize {
     let open = channels.iter().filter_map(mpsc::WeakSender::upgrade);
     open.map(|channel| channel.max_capacity() - channel.capacity()).sum()

@@ -1,4 +1,4 @@
-//! What the store says of itself: bytes, records, how long commits take, what recovery found, when its budget bites.
+//! The metrics of the store: bytes, records, how long commits take, what recovery found, when its budget bites.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,14 +27,14 @@ pub(super) struct StoreMetrics {
     snapshots: IntCounterVec,
     unapplied: IntGauge,
     failing: IntGauge,
-    // The budget has bitten since anybody asked.
+    // Whether the budget has bitten since this was last asked for.
     pressed: AtomicBool,
-    // Why the disk did not take the last record, if it did not.
+    // Why the disk did not take the last record; `None` if it did.
     fails: Mutex<Option<Refused>>,
 }
 
 impl StoreMetrics {
-    /// Metrics in this registry.
+    /// Registers the metrics in this registry.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl StoreMetrics {
         Ok(Arc::new(metrics))
     }
 
-    /// The start is over.
+    /// Notes what recovery found, how many records it replayed, and how long it took.
     pub(super) fn recovered(&self, found: &Found, records: u64, took: Duration) {
         let Found { bad_snapshots, cut_bytes, lost_records } = *found;
         for (what, count) in [
@@ -112,7 +112,7 @@ impl StoreMetrics {
         self.recovery.set(took.as_secs_f64());
     }
 
-    /// A snapshot was written, or was not.
+    /// Counts a snapshot that was written or failed; `replay_records` are those that a start would replay.
     pub(super) fn snapshot(&self, written: bool, replay_records: u64) {
         let outcome = if written { "written" } else { "failed" };
         self.snapshots.with_label_values(&[outcome]).inc();
@@ -120,7 +120,7 @@ impl StoreMetrics {
         self.measure();
     }
 
-    /// Returns whether the budget has bitten since the last time.
+    /// Whether the budget has bitten since the last call.
     pub(super) fn was_pressed(&self) -> bool {
         self.pressed.swap(false, Ordering::Relaxed)
     }
@@ -130,7 +130,7 @@ impl StoreMetrics {
         *self.fails.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes whether the disk took a record; says so once when that changes.
+    /// Notes whether the disk takes records, or why not; logs it once when that changes.
     fn stands(&self, fails: Option<Refused>) {
         let mut before = self.fails.lock().unwrap_or_else(PoisonError::into_inner);
         match (*before, fails) {

@@ -1,4 +1,4 @@
-//! What goes on beside the stages, for as long as somebody has the board.
+//! Background tasks beside the stages, which run as long as the board exists.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -17,20 +17,20 @@ use crate::export::kept_history::KeptHistory;
 use crate::health::Health;
 use crate::memory;
 
-/// How often the wall clock is looked at.
+/// Time between two checks of the wall clock.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Time between two rows of an agent's past that is kept.
+/// Time between two rows of an agent's kept history.
 const ROW: Duration = Duration::from_secs(60);
 
-/// Begins it; `step` is the time between two points of an agent's past.
+/// Starts the background tasks; `step` is the time between two points of an agent's history.
 pub(super) fn begin(board: &Arc<Board>, step: Duration, clock: Clock) {
     tokio::spawn(watch(Arc::downgrade(board), clock.clone()));
     tokio::spawn(history(Arc::downgrade(board), step, clock));
     tokio::spawn(give_back(Arc::downgrade(board)));
 }
 
-/// Takes note of steps of the wall clock that no request came upon, for as long as somebody has the board.
+/// Checks regularly for steps of the wall clock, as there may be no requests that would do so, as long as the board exists.
 async fn watch(board: Weak<Board>, clock: Clock) {
     while board.strong_count() > 0 {
         clock.watch();
@@ -38,7 +38,7 @@ async fn watch(board: Weak<Board>, clock: Clock) {
     }
 }
 
-/// Adds a point to every agent's past, at every step, for as long as somebody has the board.
+/// Adds a point to every agent's history at every step, as long as the board exists.
 async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
     loop {
         tokio::time::sleep(step).await;
@@ -47,11 +47,11 @@ async fn history(board: Weak<Board>, step: Duration, clock: Clock) {
     }
 }
 
-/// Keeps the past of agents below the store's directory, for as long as somebody has the board.
+/// Keeps the history of agents below the store's directory, as long as the board exists.
 ///
 /// # Errors
 ///
-/// Fails if it cannot be read or made.
+/// Fails if the history cannot be read or created.
 pub(super) fn keep_history(
     config: &Config,
     board: &Arc<Board>,
@@ -65,7 +65,7 @@ pub(super) fn keep_history(
     Ok(tokio::spawn(rows(Arc::downgrade(board), clock.clone(), Arc::clone(health), stopping)))
 }
 
-/// Who is asked what became of alerts.
+/// The Prometheus that is asked for the state of alerts, if one is configured.
 ///
 /// # Errors
 ///
@@ -76,13 +76,13 @@ pub(super) fn alert_source(config: &Config) -> Result<Option<AlertSource>, Start
     source.map_err(StartError::Prometheus)
 }
 
-/// Tells wall time.
+/// A function that returns wall time.
 pub(super) fn wall(clock: &Clock) -> Now {
     let clock = clock.clone();
     Arc::new(move || clock.wall())
 }
 
-/// Writes a row of every agent each minute, and when the daemon stops.
+/// Writes a row of every agent to the kept history each minute, and when the daemon stops.
 async fn rows(
     board: Weak<Board>,
     clock: Clock,
@@ -103,7 +103,7 @@ async fn rows(
     }
 }
 
-/// Gives back the memory that is not used any more, for as long as somebody has the board.
+/// Gives unused memory back to the kernel regularly, as long as the board exists.
 async fn give_back(board: Weak<Board>) {
     while board.strong_count() > 0 {
         memory::give_back();

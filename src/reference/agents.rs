@@ -9,20 +9,20 @@ use crate::engine::options::AgentOptions;
 use crate::engine::span::Timestamp;
 use crate::engine::view::AgentName;
 
-/// A window is the open pane and so many before it.
+/// The number of panes of a window before the open pane.
 const PANES: u64 = 60;
 
-/// Numbers of an agent in one window.
+/// The numbers of an agent in one window.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) traces: usize,
     pub(super) sessions: usize,
-    /// As nobody had to be asked.
+    /// The scores without the judge's answers.
     pub(super) scores: Scores,
     pub(super) with_confidence: usize,
     pub(super) failing: usize,
     pub(super) judged: Scores,
-    /// Means.
+    /// The mean of each signal.
     pub(super) signals: BTreeMap<String, f64>,
 }
 
@@ -40,13 +40,13 @@ pub(super) fn agents(sessions: &[Session]) -> BTreeMap<AgentName, Vec<Own<'_>>> 
     agents
 }
 
-/// All of an agent's traces.
+/// The numbers over all of an agent's traces.
 pub(super) fn all(own: &[Own<'_>]) -> Window {
     let sessions: BTreeSet<usize> = own.iter().map(|(session, _)| *session).collect();
     Window { sessions: sessions.len(), ..window(own) }
 }
 
-/// The windows by name, as they are at a moment of wall time.
+/// The windows by name, at a moment of wall time.
 pub(super) fn windows(
     own: &[Own<'_>],
     options: &AgentOptions,
@@ -107,7 +107,7 @@ fn window(own: &[Own<'_>]) -> Window {
     }
 }
 
-/// A risk over one half, on the grid of 1e-4 on which agents keep them.
+/// Whether a risk is over one half, on the grid of 1e-4 on which agents keep risks.
 fn fails(risk: f64) -> bool {
     (risk * 1e4).round() > 5_000.0
 }
@@ -116,7 +116,7 @@ fn ended(scored: &Scored) -> u64 {
     scored.trace.end.max(scored.trace.start)
 }
 
-/// `90s`, `5m`, `24h`.
+/// The name of a window, such as `90s`, `5m` or `24h`.
 fn name(window: Duration) -> String {
     match window.as_secs() {
         hours if hours > 0 && hours % 3_600 == 0 => format!("{}h", hours / 3_600),

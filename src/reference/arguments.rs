@@ -1,4 +1,4 @@
-//! Arguments of tools: their normal form, and the values in them. Keys are in order, and nothing stands between the parts.
+//! Arguments of tools: their normal form, and the values in them. In normal form keys are sorted, and there is no white space.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 /// Arguments by which calls are compared.
 #[derive(Clone, Debug)]
 pub(super) struct Arguments {
-    /// As they were decoded.
+    /// The text as it was decoded.
     pub(super) decoded: String,
-    /// Normal JSON.
+    /// The normal form, as JSON.
     pub(super) text: String,
-    /// The scalars in it, wherever they stand, as they are written.
+    /// The scalars at any depth, as they are written.
     pub(super) values: BTreeSet<String>,
 }
 
 impl Arguments {
-    /// Of a text; what is no JSON is a JSON string.
+    /// The arguments in a text; a text that is not JSON counts as a JSON string.
     pub(super) fn of(decoded: &str) -> Self {
         let value =
             serde_json::from_str(decoded).unwrap_or_else(|_| Value::String(decoded.to_owned()));
@@ -27,7 +27,7 @@ impl Arguments {
 }
 
 impl PartialEq for Arguments {
-    /// However they were decoded.
+    /// Whether the normal forms are equal.
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }

@@ -15,7 +15,7 @@ pub struct Ars {
     pub cases: BTreeMap<String, BTreeMap<&'static str, f64>>,
 }
 
-/// The score of these runs; no two may be the same run.
+/// The score of these runs, each of which must be given once.
 pub fn ars(runs: &[ArsRun], options: &ArsOptions) -> Ars {
     let all: Vec<&ArsRun> = runs.iter().collect();
     let mut by_case: BTreeMap<String, Vec<&ArsRun>> = BTreeMap::new();
@@ -89,7 +89,7 @@ fn steadiness(runs: &[&ArsRun]) -> Option<f64> {
     Some((1.0 - deviation / mean).clamp(0.0, 1.0))
 }
 
-/// 0 to 100, of one run.
+/// The source fidelity of one run, 0 to 100.
 fn fidelity(run: &ArsRun, options: &ArsOptions) -> Option<f64> {
     let retrieved: BTreeSet<&str> = run.retrieved.iter().map(AsRef::as_ref).collect();
     let cited: BTreeSet<&str> = run.cited.iter().map(AsRef::as_ref).collect();
@@ -107,7 +107,7 @@ fn fidelity(run: &ArsRun, options: &ArsOptions) -> Option<f64> {
     Some(100.0 * (0.6 * precision + 0.4 * coverage))
 }
 
-/// Half the share of tool calls that succeeded, half the mean of optimum over loops.
+/// The trajectory component: half the share of tool calls that succeeded, half the mean of optimum over loops.
 fn trajectory(runs: &[&ArsRun], options: &ArsOptions) -> Option<f64> {
     let calls: u64 = runs.iter().map(|run| run.tool_calls).sum();
     if calls == 0 {

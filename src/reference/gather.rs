@@ -1,4 +1,4 @@
-//! What was decoded, put together by trace: each span, record and report once, whatever order they came in.
+//! Puts decoded data together by trace: each span, record and report once, in whatever order they came.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use crate::engine::span::{
     Log, Operation, Report, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
 };
 
-/// All that was decoded.
+/// All decoded data.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// Spans, in any order.
@@ -19,11 +19,11 @@ pub struct Recorded {
     pub reports: Vec<Report>,
 }
 
-/// What is known of a trace.
+/// The decoded data of a trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     pub(super) spans: Vec<Span>,
-    /// By (time, index, id).
+    /// Its log records, by (time, index, id).
     pub(super) logs: Vec<Log>,
     pub(super) reports: Vec<Report>,
 }
@@ -61,7 +61,7 @@ pub(super) fn traces(recorded: &Recorded) -> BTreeMap<TraceId, Parts> {
     parts
 }
 
-/// The reports about something, of each (name, identifier) the one to believe: the source that ranks highest, then the
+/// The reports about something: for each (name, identifier) the one to believe, of the source that ranks highest, then the
 /// latest, then the greatest.
 pub(super) fn reports(all: &[Report], about: impl Fn(&Target) -> bool) -> Vec<Report> {
     let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
@@ -75,7 +75,7 @@ pub(super) fn reports(all: &[Report], about: impl Fn(&Target) -> bool) -> Vec<Re
     best.into_values().cloned().collect()
 }
 
-/// Of traces that claim an answer the least.
+/// The trace of a response id; the least, if several have it.
 fn trace_of_response(
     spans: &[Span],
     tenant: Option<&Arc<str>>,
@@ -88,7 +88,7 @@ fn trace_of_response(
     spans.iter().filter(claims).map(|span| span.trace_id).min()
 }
 
-/// Which of two spans of one id holds: the greater, by what counts before what is only read.
+/// Orders two spans of one id, of which the greater is kept: facts that count are compared first, then the rest.
 fn witness(one: &Span, other: &Span) -> Ordering {
     let bare = |span: &Span| {
         let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other);
@@ -105,8 +105,8 @@ fn witness(one: &Span, other: &Span) -> Ordering {
     (bare(one), one).cmp(&(bare(other), other))
 }
 
-/// Spans with those that only the order of prompts puts into their turn put there: into the turn of the latest prompt of the
-/// session that is not later than their end.
+/// Moves spans whose turn only the order of prompts tells into the turn of the latest prompt of their session that is not later
+/// than their end; returns all spans.
 fn in_their_turns(spans: &[Span]) -> Vec<Span> {
     let prompts: BTreeSet<([u8; 8], Timestamp, TraceId, SpanId)> = spans
         .iter()
@@ -125,7 +125,7 @@ fn in_their_turns(spans: &[Span]) -> Vec<Span> {
     let moved = |span: &Span| match place(span) {
         Some((_, _, turn, root)) => Span {
             trace_id: *turn,
-            // What is below no span of its session is below the prompt.
+            // A span whose parent is not in its session becomes a child of the prompt.
             parent: span.parent.filter(|parent| known.contains(parent)).or(Some(*root)),
             ..span.clone()
         },
@@ -134,7 +134,7 @@ fn in_their_turns(spans: &[Span]) -> Vec<Span> {
     spans.iter().map(moved).collect()
 }
 
-/// The session of a turn that records tell of.
+/// The session of a span that is made of a log record, as the bytes in its trace id.
 fn session_of_turn(span: &Span) -> Option<[u8; 8]> {
     let [a, b, c, d, e, f, g, h, x, y, ..] = span.trace_id.0;
     (span.scope == TOLD_BY_RECORD && [x, y] == [0xa6, 0x75]).then_some([a, b, c, d, e, f, g, h])

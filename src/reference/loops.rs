@@ -17,18 +17,18 @@ pub(super) struct Found {
     pub(super) evidence: Evidence,
     /// Calls, or full periods of a cycle.
     pub(super) count: usize,
-    /// Tools of one period.
+    /// The tools of one period.
     pub(super) tools: Vec<String>,
-    /// Which of the calls it is.
+    /// The places of its calls.
     pub(super) calls: Range<usize>,
-    /// Their spans, as many as are told.
+    /// The spans of its first calls.
     pub(super) spans: Vec<SpanId>,
     pub(super) input_tokens: Option<u64>,
     pub(super) output_tokens: Option<u64>,
     pub(super) cost: Option<f64>,
 }
 
-/// What a model call used, for what a loop cost.
+/// The use of a model call, for the cost of loops.
 #[derive(Clone, Debug)]
 pub(super) struct Spend {
     pub(super) start: u64,
@@ -38,17 +38,17 @@ pub(super) struct Spend {
     pub(super) cost: Option<f64>,
 }
 
-/// The kinds that are found among calls, in the order in which they may have them.
+/// The kinds of loops among calls, in the order in which they take calls.
 const KINDS: [LoopKind; 4] =
     [LoopKind::ErrorRetry, LoopKind::ExactRepeat, LoopKind::NearRepeat, LoopKind::Cycle];
 
-/// Spans that a loop names.
+/// How many spans a loop names, at most.
 const MOST_SPANS: usize = 100;
 
 /// The longest period of a cycle.
 const LONGEST: usize = 8;
 
-/// The loops among calls, none of which goes over a compaction of the conversation.
+/// The loops among calls, none of which spans a compaction of the conversation.
 pub(super) fn find_apart(
     calls: &[Call],
     compacted: &[u64],
@@ -71,7 +71,8 @@ pub(super) fn find_apart(
     found
 }
 
-/// The loops among calls in order, by their first call. What one kind has no later kind gets, nor does a run go over it.
+/// The loops among calls in order, by their first call. A call that one kind has taken is in no loop of a later kind,
+/// and no such loop spans it.
 fn find(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for kind in KINDS {
@@ -99,7 +100,7 @@ fn find(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
     found
 }
 
-/// The calls of one tool that came last before the agent said that it is in a loop.
+/// The loop that the agent itself reported at a time: the last calls of one tool before that.
 pub(super) fn reported(calls: &[Call], at: u64, spends: &[Spend]) -> Found {
     let before = calls.iter().take_while(|call| call.start <= at).count();
     let mut first = before;
@@ -122,7 +123,7 @@ pub(super) fn reported(calls: &[Call], at: u64, spends: &[Spend]) -> Found {
     found
 }
 
-/// How long the longest run is that begins with the first of these calls, in which period, and how much of it is known.
+/// The length and the period of the longest run that begins with the first of these calls.
 fn longest(kind: LoopKind, calls: &[Call], options: &LoopOptions) -> Option<(usize, usize)> {
     let goes = |holds: &dyn Fn(usize) -> bool| {
         let starts = (1..=calls.len()).take_while(|length| holds(*length));
@@ -157,7 +158,7 @@ fn longest(kind: LoopKind, calls: &[Call], options: &LoopOptions) -> Option<(usi
     }
 }
 
-/// The calls of the full periods of this length that begin with the first of these.
+/// The number of calls in the full periods of this length that begin with the first of these calls.
 fn cycle(calls: &[Call], period: usize) -> Option<usize> {
     let holds = |length: &usize| {
         let run = &calls[..*length];
@@ -173,13 +174,13 @@ fn cycle(calls: &[Call], period: usize) -> Option<usize> {
     (differ && calls.len() >= 2 * period).then_some(full)
 }
 
-/// What a call asks for, and whether it failed.
+/// The tool and the arguments of a call, and whether it failed.
 fn asks(call: &Call) -> (Option<&str>, Option<&str>, bool) {
     (call.name.as_deref(), normal(call), call.failed == Some(true))
 }
 
-/// The loop that a run is, whose calls are those from `first` on, if it is long enough for its kind, and not of tools alone that are
-/// allowed to.
+/// The loop of a run whose calls are those from `first` on, if it is long enough for its kind, and not only of tools that are allowed to
+/// repeat.
 fn of_run(
     kind: LoopKind,
     period: usize,
@@ -219,7 +220,7 @@ fn of_run(
     })
 }
 
-/// How much of a run is on the wire. Of failed calls there is no result to tell.
+/// How much of a run is known from the wire. A failed call needs no result.
 fn evidence(kind: LoopKind, run: &[Call]) -> Evidence {
     let arguments = run.iter().all(|call| call.arguments.is_some());
     let fails = |call: &Call| kind == LoopKind::Cycle && call.failed == Some(true);
@@ -232,13 +233,13 @@ fn evidence(kind: LoopKind, run: &[Call]) -> Evidence {
     }
 }
 
-/// Whether no call failed, and nothing new came of any.
+/// Whether no call failed, and none had a new result.
 fn gets_nowhere(run: &[Call]) -> bool {
     run.iter().all(|call| call.failed != Some(true)) && is_no_progress(run)
 }
 
-/// Whether what is known of the results is one, and those without a result took about the same time: none a second or more
-/// and twice as long as another.
+/// Whether all known results are equal, and the calls without a result took about the same time: none took both a second or
+/// more and twice as long as another.
 fn is_no_progress(run: &[Call]) -> bool {
     let results: BTreeSet<u64> = run.iter().filter_map(|call| call.result).collect();
     let timed = run.iter().filter(|call| call.result.is_none() && call.is_timed);
@@ -252,7 +253,7 @@ fn is_of_one_tool(run: &[Call]) -> bool {
     run.iter().all(|call| call.name.is_some() && call.name == run[0].name)
 }
 
-/// Whether each began when the one before had ended; where starts are whole milliseconds, to a millisecond.
+/// Whether each call began after the one before had ended; to a millisecond, if its start is in whole milliseconds.
 fn in_turn(run: &[Call]) -> bool {
     run.windows(2).all(|pair| {
         let (before, after) = (&pair[0], &pair[1]);
@@ -266,7 +267,7 @@ fn normal(call: &Call) -> Option<&str> {
     call.arguments.as_ref().map(|arguments| arguments.text.as_str())
 }
 
-/// Whether the arguments of both are known, and nearly the same.
+/// Whether the arguments of both calls are known and nearly the same.
 fn is_alike(one: &Call, other: &Call, options: &LoopOptions) -> bool {
     let (Some(one), Some(other)) = (&one.arguments, &other.arguments) else { return false };
     let similar = jaccard(&one.values, &other.values) >= options.near_repeat_similarity;
@@ -274,7 +275,7 @@ fn is_alike(one: &Call, other: &Call, options: &LoopOptions) -> bool {
     one.text == other.text || (any && similar)
 }
 
-/// Names its spans, and adds up the model calls that began after the first call of a loop had, and ended before its last one had.
+/// Names the spans of a loop, and adds up the model calls that began after its first call began, and ended before its last one ended.
 fn spend(found: &mut Found, calls: &[Call], spends: &[Spend]) {
     let calls = &calls[found.calls.clone()];
     found.spans = calls.iter().map(|call| call.span_id).take(MOST_SPANS).collect();
@@ -287,7 +288,7 @@ fn spend(found: &mut Found, calls: &[Call], spends: &[Spend]) {
     }
 }
 
-/// The sum of what is known.
+/// The sum of the values that are known.
 pub(super) fn plus<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one + other),

@@ -1,23 +1,23 @@
-//! The model calls of a trace, each once, however many libraries watched it.
+//! The model calls of a trace, each once, however many libraries recorded it.
 
 use std::sync::Arc;
 
 use super::tree::{Tree, is_record};
 use crate::engine::span::{Log, ModelFacts, Operation, Span};
 
-/// A model call: all that is said of it.
+/// A model call, with all that its spans and records tell.
 #[derive(Clone, Debug)]
 pub(super) struct ModelCall {
     pub(super) span: Span,
     /// Its place in the trace.
     pub(super) at: usize,
-    // A log record says something of it.
+    // Whether a log record tells of it.
     recorded: bool,
-    // All ids that its answer was given.
+    // All response ids of its answer.
     answers: Vec<Arc<str>>,
 }
 
-/// A span that says what the calls below it used together, with the places of these.
+/// A span with the total use of the calls below it, and the places of these calls.
 #[derive(Debug)]
 pub(super) struct Total<'t> {
     pub(super) span: &'t Span,
@@ -25,16 +25,16 @@ pub(super) struct Total<'t> {
 }
 
 impl ModelCall {
-    /// What is said of it as a model call.
+    /// Its facts as a model call.
     pub(super) fn facts(&self) -> ModelFacts {
         self.span.model.clone().unwrap_or_default()
     }
 }
 
-/// Model calls without a model call below them, in order.
+/// The model calls that have no model call below them, in order.
 ///
-/// Two libraries may watch one call: one span around the other, two spans of one answer, one beside the other, or a
-/// record of a span. What one of them does not say the other one does.
+/// Two libraries may record one call: as a span around another, two spans of one answer, spans side by side, or a span
+/// and a record. Each completes what the other does not tell.
 pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
     let innermost: Vec<usize> =
         (0..tree.spans.len()).filter(|at| is_model(tree, *at) && !has_below(tree, *at)).collect();
@@ -56,14 +56,14 @@ pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
     calls
 }
 
-/// The last model call; of a turn that records tell, the last that the agent itself made.
+/// The last model call; in a turn that records tell of, the last one that the agent itself made.
 pub(super) fn last<'c>(tree: &Tree, calls: &'c [ModelCall]) -> Option<&'c ModelCall> {
     let end = |call: &&ModelCall| (call.span.end, call.span.span_id);
     let own = calls.iter().filter(|call| !tree.is_aside(call.at)).max_by_key(end);
     own.or_else(|| calls.iter().max_by_key(end))
 }
 
-/// Model spans around several calls that say what all of them used, where the calls themselves do not.
+/// Model spans around several calls that have their total use, where the calls themselves do not have it.
 pub(super) fn totals<'t>(tree: &'t Tree, calls: &[ModelCall]) -> Vec<Total<'t>> {
     let own = tree.behaviour();
     let mut totals: Vec<Total<'_>> = Vec::new();
@@ -81,13 +81,13 @@ pub(super) fn totals<'t>(tree: &'t Tree, calls: &[ModelCall]) -> Vec<Total<'t>> 
     totals
 }
 
-/// Whether it says how many tokens were used.
+/// Whether a span tells how many tokens were used.
 fn counts(span: &Span) -> bool {
     let tokens = span.model.as_ref().map(|model| model.tokens).unwrap_or_default();
     tokens.input.or(tokens.output).is_some()
 }
 
-/// Where no model call has a span, agent spans that say what all of theirs used stand for them.
+/// Whether a span is a model call: where none has a span, agent spans with the total use of their calls stand for them.
 fn is_model(tree: &Tree, at: usize) -> bool {
     let chats = tree.own().any(|span| span.operation == Operation::Chat);
     let span = &tree.spans[at];
@@ -102,7 +102,7 @@ fn has_below(tree: &Tree, at: usize) -> bool {
     (0..tree.spans.len()).any(|other| is_model(tree, other) && tree.above(other).contains(&at))
 }
 
-/// Adds a call, or what it says to the one that it is.
+/// Adds a call, or merges it into the one that it is another span of.
 fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     let same_answer = |other: &ModelCall| other.answers.iter().any(|id| call.answers.contains(id));
     let again = calls.iter().position(same_answer);
@@ -120,8 +120,8 @@ fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     }
 }
 
-/// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or longer, to
-/// a millisecond, and they do not contradict each other.
+/// Whether two spans, of different libraries, record one call side by side: one lies within the other, to a millisecond, and
+/// they do not contradict each other.
 fn is_beside(one: &ModelCall, other: &ModelCall) -> bool {
     const MILLISECOND: u64 = 1_000_000;
     let within = |inner: &Span, outer: &Span| {
@@ -137,8 +137,8 @@ fn is_beside(one: &ModelCall, other: &ModelCall) -> bool {
         && (one.facts().response_id.is_none() || other.facts().response_id.is_none())
 }
 
-/// The call of which a record tells too, or whose record this is: of those without one, that were going on at the same time,
-/// to a second, and do not contradict it, the one that ended at most nearly the same time.
+/// The place of the call that is the same as `call`, where one is of a record and the other of a span: among those that were
+/// going on at the same time, to a second, and do not contradict it, the one whose end is nearest.
 fn recorded_too(calls: &[ModelCall], call: &ModelCall) -> Option<usize> {
     const SECOND: u64 = 1_000_000_000;
     let begins_in = |a: &Span, b: &Span| a.start.0 <= b.end.0 + SECOND;
@@ -156,21 +156,21 @@ fn recorded_too(calls: &[ModelCall], call: &ModelCall) -> Option<usize> {
     same.min_by_key(|at| calls[*at].span.end.0.abs_diff(call.span.end.0))
 }
 
-/// Whether no number of tokens contradicts another.
+/// Whether the numbers of tokens of two calls do not contradict each other.
 fn agree(one: &ModelCall, other: &ModelCall) -> bool {
     let (a, b) = (one.facts().tokens, other.facts().tokens);
     let same = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
     same(a.input, b.input) && same(a.output, b.output)
 }
 
-/// How good a witness it is: a span is better than a record, and then whichever knows more.
+/// The rank of a source of a call: a span ranks above a record, and then one that knows more.
 fn worth(call: &ModelCall) -> (bool, usize) {
     let ModelFacts { tokens, cost, .. } = call.facts();
     let known = [tokens.input.is_some(), tokens.output.is_some(), cost.is_some()];
     (!is_record(&call.span), known.into_iter().filter(|known| *known).count())
 }
 
-/// Fills in what one span does not say of a call from another span of it.
+/// Completes a span of a call from another span of it.
 fn complete(call: &mut Span, other: &Span) {
     call.input = call.input.take().or_else(|| other.input.clone());
     call.output = call.output.take().or_else(|| other.output.clone());
@@ -193,7 +193,7 @@ fn complete(call: &mut Span, other: &Span) {
     }
 }
 
-/// The last call failed, too, if it gave no answer at all and the root failed.
+/// Marks the last call as failed if it gave no answer at all and the root failed.
 fn blame_last(tree: &Tree, calls: &mut [ModelCall], logs: &[Log]) {
     let last = calls.iter_mut().max_by_key(|call| (call.span.end, call.span.span_id));
     let Some(last) = last.filter(|_| tree.root().is_some_and(|root| root.failed)) else { return };

@@ -1,4 +1,4 @@
-//! Whose a trace is: its agent and its session.
+//! Finds the agent and the session of a trace.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::{Operation, Resource, Span, TraceId};
 use crate::engine::view::AgentName;
 
-/// A session, and what named it.
+/// The key of a session, and what named it.
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct SessionKey {
     pub(super) tenant: String,
@@ -18,14 +18,14 @@ pub(super) struct SessionKey {
     pub(super) source: String,
 }
 
-/// The trace's agent: the name of the outermost agent span that has one of its own, else of the outermost other span that
-/// names one; then the resource, the outermost workflow, the agent's id, the service. Version, environment and service are
-/// of that span, else of its resource.
+/// The agent of a trace. Its name is from the outermost agent span that names one, else from the outermost other span that
+/// does; then from the resource, the outermost workflow, the agent's id, the service. Version, environment and service are
+/// from that span, else from its resource.
 pub(super) fn agent(outermost: &[&Span]) -> AgentName {
     let agents: Vec<&Span> =
         outermost.iter().filter(|span| span.operation == Operation::InvokeAgent).copied().collect();
     let both = || agents.iter().chain(outermost);
-    // What a record tells of an agent that another one began names a part of the trace.
+    // A record of an agent that another agent began names only a part of the trace.
     let begun = |span: &Span| is_record(span) && span.parent.is_some();
     let named = both().find(|span| !begun(span) && name_of(span).is_some());
     let chosen = named.or_else(|| both().next());
@@ -57,8 +57,8 @@ pub(super) fn agent(outermost: &[&Span]) -> AgentName {
     }
 }
 
-/// The session: on the outermost span that names one, then on resources, then in JSON values; else the trace's own. Its scope
-/// is the namespace of its services, else its agent.
+/// The session of a trace: from the outermost span that names one, then from resources, then from JSON values; else one of the
+/// trace's own. Its scope is the namespace of its services, else its agent.
 pub(super) fn session(
     id: TraceId,
     all: &[Span],
@@ -90,8 +90,8 @@ pub(super) fn session(
     }
 }
 
-/// The agent that a span names, or an agent's span is named after; what a library calls every agent is no name, nor is the
-/// model's.
+/// The agent that a span names, or that an agent's span is named after. The name that a library gives every agent does not
+/// count, nor does the model's.
 fn name_of(span: &Span) -> Option<String> {
     let after = span.name.trim_start_matches("invoke_agent").trim();
     let model = span.model.as_ref().and_then(|model| model.model.as_deref());
@@ -107,7 +107,7 @@ fn is_generic(name: &str) -> bool {
     generic_names().any(|generic| generic.eq_ignore_ascii_case(name))
 }
 
-/// A UUID, or hex of that length.
+/// Whether a name is a UUID, or hex of that length.
 fn is_random(name: &str) -> bool {
     name.len() >= 32 && name.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
 }

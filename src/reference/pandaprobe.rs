@@ -22,9 +22,9 @@ pub type Trace = (String, Option<BTreeMap<String, f64>>);
 pub struct Report {
     /// Rounded.
     pub score: f64,
-    /// In words.
+    /// The reason of the score, in words.
     pub reason: String,
-    /// Numbers beside it, rounded; empty if there was nothing to evaluate.
+    /// Further numbers, rounded; empty if there was nothing to evaluate.
     pub numbers: BTreeMap<&'static str, f64>,
     /// Numbers of each evaluated trace, rounded.
     pub per_trace: BTreeMap<String, BTreeMap<&'static str, f64>>,
@@ -32,7 +32,7 @@ pub struct Report {
     pub flagged: Vec<String>,
 }
 
-/// What loop detection made of an output.
+/// The result of loop detection for an output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detection {
     /// Rounded.
@@ -43,7 +43,7 @@ pub struct Detection {
     pub comparisons: Vec<(usize, [f64; 3])>,
 }
 
-/// What coherence made of an answer.
+/// The result of coherence for an answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coherence {
     /// Unrounded: it is compared with the threshold before it is rounded.
@@ -59,7 +59,7 @@ pub fn round4(value: f64) -> f64 {
     format!("{value:.4}").parse().unwrap_or(value)
 }
 
-/// The weights in force: overrides over the defaults; unknown names are kept and mean nothing.
+/// The weights in force: overrides over the defaults; unknown names are kept and have no effect.
 pub fn weights(overrides: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let mut merged: BTreeMap<String, f64> =
         SIGNALS.iter().map(|(name, weight, _)| ((*name).to_owned(), *weight)).collect();
@@ -156,7 +156,7 @@ pub fn loop_detection(
         let cosine = similarity(&own_vector, &embed(text)?);
         let jaccard = jaccard(&own_tokens, &tokens(text));
         worst = worst.max(cosine * jaccard);
-        // The source takes the compared ones for the newest, whatever was left out between them.
+        // The source numbers the compared outputs as if they were the newest, even if some between them were left out.
         let index = earlier.len() - compared.len() + at;
         comparisons.push((index, [cosine, jaccard, cosine * jaccard].map(round4)));
     }
@@ -176,8 +176,8 @@ pub fn coherence(
     Some(Coherence { score: (1.0 - gap).clamp(0.0, 1.0), gap, note: None })
 }
 
-/// `argument_correctness` of a trace with this many tool calls, by a judge's verdicts, which need not be as many; not
-/// rounded.
+/// `argument_correctness` of a trace with this many tool calls, by a judge's verdicts, of which there may be more or
+/// fewer; not rounded.
 pub fn argument_correctness(tool_calls: u64, verdicts: &[&str]) -> f64 {
     if tool_calls == 0 || verdicts.is_empty() {
         return 1.0;
@@ -200,7 +200,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     (1.0 - cosine).clamp(0.0, 1.0)
 }
 
-/// The answer to a session without traces, or without any entry of signals.
+/// The report of a session without traces, or without any entry of signals; `None` for others.
 fn nothing(traces: &[Trace]) -> Option<Report> {
     let none = traces.iter().all(|(_, signals)| signals.is_none());
     none.then(|| Report {
@@ -217,7 +217,7 @@ fn unevaluable() -> Report {
 /// Further numbers of a trace.
 type Details = Vec<(&'static str, Option<f64>)>;
 
-/// A trace that counts: its id, its signals, and what they come to.
+/// A trace that counts: its id, its signals, and its score.
 type Evaluated<'a> = (String, &'a BTreeMap<String, f64>, TraceScore);
 
 /// The traces that count, with their four signals scored.
@@ -247,7 +247,7 @@ fn numbers(
     counts.into_iter().chain(rounded.iter().map(|(name, value)| (*name, round4(*value)))).collect()
 }
 
-/// The unweighted risks of each trace, and what the score adds to them.
+/// The unweighted risks of each trace, with the further numbers of the score.
 fn details(
     evaluated: &[Evaluated<'_>],
     more: fn(&TraceScore) -> Details,

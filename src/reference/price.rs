@@ -1,11 +1,11 @@
-//! What a model call costs whose span does not say.
+//! The cost of a model call whose span does not have it.
 
 use super::loops::fits;
 use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::SHIPPED_TABLE;
 use crate::engine::span::{ModelFacts, Tokens};
 
-/// Dollars: what its span says, else its tokens at the price of its model.
+/// The cost in dollars: from its span, else its tokens at the price of its model.
 pub(super) fn cost(call: &ModelFacts, options: &CostOptions) -> Option<f64> {
     if let Some(cost) = call.cost {
         return Some(cost.0 as f64 / 1e12);
@@ -24,8 +24,8 @@ pub(super) fn cost(call: &ModelFacts, options: &CostOptions) -> Option<f64> {
     Some(dollars / 1e6)
 }
 
-/// The price that ships for a model, under any of its names: without the provider before it, and without the version, the date
-/// or `latest` after it.
+/// The shipped price of a model, found by its name also without the provider before it, and without the version, the date or
+/// `latest` after it.
 fn shipped(model: &str) -> Option<Price> {
     let lower = model.to_ascii_lowercase();
     let short = lower.rsplit('/').next().unwrap_or_default();
@@ -63,7 +63,7 @@ fn price_of_line(line: &str) -> Option<Price> {
     })
 }
 
-/// The name without a `-YYYY-MM-DD` at its end.
+/// The name without `-YYYY-MM-DD` at its end.
 fn without_day(name: &str) -> String {
     let parts: Vec<&str> = name.rsplitn(4, '-').collect();
     let is_number = |text: &str, digits: usize| {

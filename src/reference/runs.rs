@@ -1,4 +1,4 @@
-//! Runs: attempts at tasks, put together from the traces of an agent and from what was reported of them.
+//! Runs: attempts at tasks, put together from the traces of an agent and from reports about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,15 +18,15 @@ const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
 const ACCURACIES: [&str; 3] = ["accuracy", "correctness", "answer_correctness"];
 const VIOLATION: &str = "constraint_violation";
 
-/// A task, if there is one, and which attempt at it.
+/// The key of a run: its task, if there is one, and the id of the attempt.
 type Key = (Option<Arc<str>>, Arc<str>);
 
-/// What a run is made of.
+/// The parts of a run.
 #[derive(Default)]
 struct Run<'s> {
-    /// By start.
+    /// Its traces, by start.
     traces: Vec<&'s Scored>,
-    /// About the traces, their sessions and the run itself.
+    /// The reports about its traces, their sessions and the run itself.
     told: Vec<Report>,
     perturbation: Option<(Timestamp, Arc<str>)>,
 }
@@ -87,7 +87,7 @@ pub(super) fn runs(
     made.unzip()
 }
 
-/// What is told of a trace's run; what is told of its session as far as nothing of that name is told of itself.
+/// The reports about a trace that count for its run; those of its session count for names of which the trace has no report.
 fn told(scored: &Scored, of_session: &[Report]) -> Vec<Report> {
     let about = |report: &&Report| {
         let name = &*report.name;
@@ -106,7 +106,7 @@ fn told(scored: &Scored, of_session: &[Report]) -> Vec<Report> {
     own.into_iter().chain(others).collect()
 }
 
-/// Whose run at which task a trace is part of, as reports name it; `None` if it names no task.
+/// The agent and the key of the run that a trace is part of, by which reports name it; `None` if the trace names no task.
 pub(super) fn named(trace: &Trace) -> Option<(AgentName, Key)> {
     let key = key(trace);
     key.0.is_some().then(|| (trace.agent.clone(), key))
@@ -188,7 +188,7 @@ impl Run<'_> {
         self.traces.iter().fold(None, |sum, scored| plus(sum, scored.trace.cost))
     }
 
-    /// How bad each broken rule is; `None` if nobody speaks of rules.
+    /// The severity of each broken rule; `None` if nothing is known about rules.
     fn violations(&self) -> Option<Vec<Severity>> {
         let mut found: BTreeSet<(Arc<str>, Option<Arc<str>>)> = BTreeSet::new();
         for violation in self.attempts().flat_map(|attempt| &attempt.violations) {

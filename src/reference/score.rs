@@ -19,35 +19,35 @@ const CONFIDENCE: &str = "confidence";
 /// The other signals of the documents, in their order.
 const ORDER: [&str; 3] = ["loop_detection", "tool_correctness", "coherence"];
 
-/// What one trace contributes.
+/// The risks and scores of one trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TraceScore {
     /// Weighted risk by signal.
     pub risks: BTreeMap<String, f64>,
-    /// The greatest; `None` without any signal.
+    /// The greatest weighted risk; `None` without any signal.
     pub risk: Option<f64>,
-    /// `None` without a confidence.
+    /// The sum of the weighted risks but that of confidence; `None` without a confidence.
     pub penalty: Option<f64>,
-    /// `None` without a confidence.
+    /// The weighted uncertainty; `None` without a confidence.
     pub uncertainty: Option<f64>,
 }
 
 /// Scores of many traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// Traces with a risk.
+    /// The number of traces with a risk.
     pub evaluated: u64,
-    /// In `[0,1]`; `None` over nothing, as are the next three.
+    /// The reliability, in `[0,1]`; `None` over nothing, as are the next three.
     pub reliability: Option<f64>,
-    /// Before it is clamped.
+    /// The raw risk; the reliability is one minus it, clamped.
     pub raw_risk: Option<f64>,
-    /// Mean of the `k` greatest.
+    /// The mean of the `k` greatest risks.
     pub mean_top_k_risk: Option<f64>,
-    /// The greatest.
+    /// The greatest risk.
     pub max_risk: Option<f64>,
-    /// In `[0,1]`; `None` without any confidence, as is the next.
+    /// The consistency, in `[0,1]`; `None` without any confidence, as is the next.
     pub consistency: Option<f64>,
-    /// Root mean square of the weighted uncertainties.
+    /// The root mean square of the weighted uncertainties.
     pub rms: Option<f64>,
 }
 

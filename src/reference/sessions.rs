@@ -1,4 +1,4 @@
-//! Sessions: their traces in order, the loops that go on over traces, and their scores.
+//! Sessions: their traces in order, the loops that span several traces, and their scores.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ use crate::engine::span::{Report, Target, TraceId};
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) key: SessionKey,
-    /// Scores of it as a whole.
+    /// Signals of the session as a whole.
     pub(super) signals: BTreeMap<String, Signal>,
     pub(super) reports: Vec<Report>,
     /// By (start, id).
     pub(super) traces: Vec<Scored>,
-    /// As nobody had to be asked.
+    /// Its scores without the judge's answers.
     pub(super) scores: Scores,
-    /// Of the traces that our judge was asked about, by all that is known of them.
+    /// Its scores over the traces that were judged, by all of their signals.
     pub(super) judged: Scores,
     pub(super) reliability: Option<f64>,
     pub(super) consistency: Option<f64>,
@@ -41,12 +41,12 @@ pub(super) struct Scored {
     pub(super) worth: Worth,
 }
 
-/// A loop, and where it is.
+/// A loop, with the traces that it spans.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) found: Found,
     pub(super) traces: Vec<TraceId>,
-    /// Places of its first and last call, where it is within a trace that stands alone.
+    /// The places of its first and last call, if it is within a trace that is no part of a chain.
     pub(super) places: Option<(u64, u64)>,
 }
 
@@ -80,8 +80,8 @@ pub(super) fn sessions(
     sessions.collect()
 }
 
-/// What was reported of the session, at its last trace, and of runs, each at the last trace that it has in the session: the worse where
-/// both speak of one trace.
+/// The reported outcome of each trace: that of the session counts for its last trace, that of a run for the last trace of the run in the
+/// session; if a trace has both, the worse counts.
 fn outcomes(traces: &[Trace], of_session: &[Report], all: &[Report]) -> Vec<Option<bool>> {
     let at = |at: usize| {
         let last = at + 1 == traces.len();
@@ -149,8 +149,8 @@ fn of_reports(reports: &[Report]) -> BTreeMap<String, Signal> {
     .collect()
 }
 
-/// Of each trace the loops that end in it, and the worst severity of those that it is part of and of which more than names is
-/// known. Traces that no new input parts are searched as one.
+/// The loops that end in each trace, and the worst severity of the loops that it is part of, if more than names is known of them.
+/// Traces that continue one another without new input are searched as one.
 fn loops_of(traces: &[Trace], options: &EngineOptions) -> Vec<(Vec<Entry>, Option<Severity>)> {
     let mut linked: Vec<(Vec<Entry>, Option<Severity>)> = vec![(Vec::new(), None); traces.len()];
     for chain in chains(traces, options.loops.max_traces.max(1)) {
@@ -167,12 +167,12 @@ fn loops_of(traces: &[Trace], options: &EngineOptions) -> Vec<(Vec<Entry>, Optio
     linked
 }
 
-/// Names alone move nothing.
+/// Whether a loop affects scores: one that is known by names alone does not.
 pub(super) fn weighs(entry: &Entry) -> bool {
     entry.found.evidence != Evidence::Names
 }
 
-/// The places of traces that go on with one another, so many at a time.
+/// The chains of traces that continue one another, as places of at most `most` traces each.
 fn chains(traces: &[Trace], most: usize) -> Vec<Vec<usize>> {
     let goes_on = |at: usize| match traces[at].begun {
         Begun::Continued => true,
@@ -200,7 +200,7 @@ fn own_loops(trace: &Trace, at: usize) -> Vec<(usize, usize, Entry)> {
     trace.loops.iter().map(entry).collect()
 }
 
-/// The loops of a chain: the places of the traces in which they begin and end. What came of a call may be told in a later trace.
+/// The loops of a chain, with the places of the traces in which they begin and end. The result of a call may be in a later trace.
 fn chained(
     traces: &[Trace],
     chain: &[usize],
@@ -237,14 +237,14 @@ fn chained(
         .map(|found| {
             let (first, last) = (owners[found.calls.start], owners[found.calls.end - 1]);
             let traces = traces[first..=last].iter().map(|trace| trace.id).collect();
-            // A run over traces names these.
+            // A loop over several traces names the traces, and no spans.
             let found = Found { spans: Vec::new(), ..found };
             (first, last, Entry { found, traces, places: None })
         })
         .collect()
 }
 
-/// The loop of an output that repeats an earlier one.
+/// The loop that an output makes which repeats an earlier one.
 fn output_repeat(
     trace: &Trace,
     earlier: &[Trace],

@@ -1,4 +1,4 @@
-//! The signals of a trace among those of its session, and the risks that they make.
+//! The signals of a trace in its session, and the risks from them.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +10,46 @@ use crate::engine::loops::Severity;
 use crate::engine::options::{EmptyScore, Profile, SessionOptions};
 use crate::engine::span::{Report, Source};
 
-/// Reported scores that say what came of a trace.
+/// The names of reported scores that are outcomes.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
 
-/// Earlier outputs that one is compared with.
+/// How many earlier outputs an output is compared with.
 const WINDOW: usize = 3;
 
-/// A score and who made it.
+/// A score and its source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Signal {
     pub(super) score: f64,
     pub(super) source: Source,
 }
 
-/// What a trace is worth.
+/// The signals and scores of a trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Worth {
     pub(super) signals: BTreeMap<String, Signal>,
-    /// By all signals.
+    /// Its score by all signals.
     pub(super) all: TraceScore,
-    /// Had our judge not been asked.
+    /// Its score without the judge's signals.
     pub(super) own: TraceScore,
-    /// It said something that has a weight.
+    /// Whether the judge gave a signal that has a weight.
     pub(super) is_judged: bool,
-    /// The confidence that is computed, where the judge's stands in its place.
+    /// The computed confidence, if the judge's is used in its place.
     pub(super) computed_confidence: Option<f64>,
-    /// How unlike the output is to those before it.
+    /// How much the output differs from those before it, in `[0,1]`.
     pub(super) novelty: Option<f64>,
 }
 
-/// Where a trace stands in its session.
+/// The place of a trace in its session.
 pub(super) struct Place<'t> {
     /// The traces before it, oldest first.
     pub(super) earlier: &'t [Trace],
-    /// The worst loop of tool calls, known by more than names, that it is part of.
+    /// The worst severity of the loops of tool calls that it is part of, if they are known by more than names.
     pub(super) loops: Option<Severity>,
-    /// What was reported of the session and of its run, if it is the last trace of that.
+    /// The reported outcome of the session and of its run, if it is the last trace of that.
     pub(super) outcome: Option<bool>,
 }
 
-/// The signals of a trace and what they come to.
+/// The signals of a trace and its scores.
 pub(super) fn worth(trace: &Trace, place: &Place<'_>, options: &SessionOptions) -> Worth {
     let documents = options.profile == Profile::Pandaprobe;
     let novelty = novelty(trace, place.earlier);
@@ -80,7 +80,7 @@ pub(super) fn worth(trace: &Trace, place: &Place<'_>, options: &SessionOptions) 
     weighed(trace, signals, novelty, options)
 }
 
-/// The weights in force: those that are set over the defaults; in the documents' profile of their four signals alone.
+/// The weights in force: the configured ones over the defaults; in the documents' profile those of its four signals alone.
 pub(super) fn weights(options: &SessionOptions) -> BTreeMap<String, f64> {
     let mut weights = SessionOptions::default().signal_weights;
     weights.extend(options.signal_weights.clone());
@@ -90,12 +90,12 @@ pub(super) fn weights(options: &SessionOptions) -> BTreeMap<String, f64> {
     weights
 }
 
-/// What was reported of an outcome, if anything was: the last word holds.
+/// The reported outcome, if there is one: the last report counts.
 pub(super) fn told_outcome(reports: &[Report]) -> Option<bool> {
     believed(reports, &OUTCOMES, Some(Source::Reported)).map(|last| quanta(last.score.0) >= 1.0)
 }
 
-/// Of scores of these names the one to believe: the source that ranks highest, then the latest, then the greatest.
+/// The score to believe among those of these names: of the source that ranks highest, then the latest, then the greatest.
 pub(super) fn believed<'r>(
     reports: &'r [Report],
     names: &[&str],
@@ -106,13 +106,13 @@ pub(super) fn believed<'r>(
     named.max_by_key(|report| (report.source, report.time, &report.identifier, report.score))
 }
 
-/// Decoded scores are in steps of 1e-12.
+/// A decoded score, in steps of 1e-12, as a float.
 pub(super) fn quanta(steps: i64) -> f64 {
     steps as f64 / 1e12
 }
 
-/// One minus the greatest likeness to an output of the three traces before; a first trace has 1, and where there is nothing to
-/// compare there is none.
+/// One minus the greatest likeness to an output of the three traces before; 1 for a first trace, and `None` where there is nothing
+/// to compare.
 fn novelty(trace: &Trace, earlier: &[Trace]) -> Option<f64> {
     if earlier.is_empty() {
         return Some(1.0);
@@ -124,7 +124,7 @@ fn novelty(trace: &Trace, earlier: &[Trace]) -> Option<f64> {
     Some((1.0 - likest).clamp(0.0, 1.0))
 }
 
-/// Of the three traces before the one whose output is likest, the newest of equals.
+/// The one of the three traces before whose output is most alike; of equals the newest.
 pub(super) fn repeated<'t>(trace: &Trace, earlier: &'t [Trace]) -> Option<&'t Trace> {
     let window = &earlier[earlier.len().saturating_sub(WINDOW)..];
     let alike = |before: &&Trace| match (&before.digest, &trace.digest) {
@@ -140,7 +140,7 @@ fn confidence(trace: &Trace) -> Option<f64> {
     (trace.steps > 0).then(|| useful as f64 / trace.steps as f64)
 }
 
-/// The share of tool calls that did not fail, of those that tell, in a trace that did not end in error.
+/// The share of tool calls that did not fail, among those that tell, in a trace that did not end in error.
 fn tool_success(trace: &Trace) -> Option<f64> {
     let told: Vec<bool> = trace.calls.iter().filter_map(|call| call.failed).collect();
     let failed = told.iter().filter(|failed| **failed).count();
@@ -155,7 +155,8 @@ fn tool_loop(worst: Option<Severity>) -> f64 {
     }
 }
 
-/// Reported of the trace, or by it, or of the session if it is the last trace, the worse of both; else what our judge says.
+/// The outcome that was reported of the trace, or that it states, and that of the session if it is the last trace: the worse of both;
+/// else the judge's.
 fn outcome(trace: &Trace, of_session: Option<bool>) -> Option<Signal> {
     let said = trace.attempt.as_ref().and_then(|attempt| attempt.success);
     let own = told_outcome(&trace.reports).or(said);

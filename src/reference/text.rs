@@ -1,11 +1,11 @@
-//! Outputs: their tokens, their hashed vectors, and how alike two of them are. Source: metrics.md 1.4 and 7.
+//! Outputs: their tokens, their hashed vectors, and the likeness of two of them. Source: metrics.md 1.4 and 7.
 
 use std::collections::BTreeSet;
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Words that say nothing about what a text is about: metrics.md 7.
+/// Words that do not tell what a text is about: metrics.md 7.
 const STOP_WORDS: &str = "a above after all an and any are as at be been before being below both but by can could did \
     do does during each either every few for from had has have in into is it its may might more most neither no nor \
     not of on only or other own same shall should so some such than the through to too very was were will with would yet";
@@ -13,7 +13,7 @@ const STOP_WORDS: &str = "a above after all an and any are as at be been before 
 /// Dimensions of a hashed vector.
 const DIMENSIONS: u64 = 256;
 
-/// What an output is compared by.
+/// The digest by which an output is compared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Digest {
     tokens: BTreeSet<String>,
@@ -21,17 +21,17 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Of a text; `None` of an empty one.
+    /// The digest of a text; `None` if it is empty.
     pub fn of(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self { tokens: tokens(text), vector: vector(text) })
     }
 
-    /// How many different tokens it has.
+    /// The number of different tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
@@ -49,7 +49,7 @@ pub fn likeness(a: &Digest, b: &Digest) -> f64 {
     cosine(&a.vector, &b.vector) * jaccard(&a.tokens, &b.tokens)
 }
 
-/// Common elements over all; 0 for two empty sets.
+/// The number of common elements over that of all; 0 for two empty sets.
 pub fn jaccard<T: Ord>(a: &BTreeSet<T>, b: &BTreeSet<T>) -> f64 {
     let all = a.union(b).count();
     if all == 0 { 0.0 } else { a.intersection(b).count() as f64 / all as f64 }
@@ -73,8 +73,8 @@ fn words(text: &str) -> Vec<String> {
     lower.split(|c| !is_word(c)).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// Words and the three-character pieces of each between its marks, counted in hashed dimensions, with the highest bit for
-/// the sign.
+/// The vector of a text: its words, and the three-character pieces of each word with marks at its ends, are counted in hashed
+/// dimensions; the highest bit of the hash is the sign.
 fn vector(text: &str) -> Vec<f64> {
     let mut features = Vec::new();
     for word in words(text) {
@@ -94,7 +94,7 @@ fn vector(text: &str) -> Vec<f64> {
     vector
 }
 
-/// Clamped to `[0,1]`; 0 where one is zero.
+/// The cosine, clamped to `[0,1]`; 0 if one vector is zero.
 fn cosine(a: &[f64], b: &[f64]) -> f64 {
     let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
     let norms = (dot(a, a) * dot(b, b)).sqrt();

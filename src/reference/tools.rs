@@ -1,4 +1,4 @@
-//! The tool calls of a trace: of tool spans, else of the model's output.
+//! The tool calls of a trace: from tool spans, else from the model's output.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use crate::engine::span::{Log, Operation, Span, SpanId, Status, ToolFacts, ToolR
 /// A tool call.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    /// `None`: unknown, and like no other.
+    /// The name of the tool; `None` if it is unknown, and then it equals no other.
     pub(super) name: Option<Arc<str>>,
     pub(super) arguments: Option<Arguments>,
-    /// What came of it, as far as it can be compared.
+    /// The hash of its result, if it is known.
     pub(super) result: Option<u64>,
-    /// `None`: the wire does not tell.
+    /// Whether it failed; `None` if the wire does not tell.
     pub(super) failed: Option<bool>,
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Start and end are the call's own.
+    /// Whether start and end are the call's own.
     pub(super) is_timed: bool,
     pub(super) id: Option<Arc<str>>,
     pub(super) span_id: SpanId,
 }
 
-/// A tool span, and what is said of its call elsewhere.
+/// A tool span, completed from other spans and records of its call.
 struct ToolSpan {
     span: Span,
     at: usize,
     recorded: bool,
 }
 
-/// The calls in order.
+/// The tool calls of a trace, in order.
 pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call> {
     let told = tool_spans(tree);
     let asked: Vec<(&ModelCall, ToolFacts)> = models
@@ -62,7 +62,7 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
     told.iter().map(call).collect()
 }
 
-/// The tool calls in a model's output, each once, on its span, else in its records.
+/// The tool calls in a model's output, each once, from its span, else from its records.
 pub(super) fn called(model: &ModelCall, logs: &[Log]) -> Vec<ToolFacts> {
     let mut calls = model.facts().tool_calls;
     if calls.is_empty() {
@@ -79,13 +79,13 @@ pub(super) fn called(model: &ModelCall, logs: &[Log]) -> Vec<ToolFacts> {
     once
 }
 
-/// What models were told of calls; of one call the last word holds.
+/// The results of tool calls that models were given; the last result of a call counts.
 pub(super) fn results(models: &[ModelCall], logs: &[Log]) -> Vec<ToolResult> {
     let own = models.iter().flat_map(|model| model.facts().tool_results);
     own.chain(logs.iter().flat_map(|log| log.tool_results.clone())).collect()
 }
 
-/// Calls of models' output; the function of that name that ran next tells when, and whether it failed.
+/// The calls in models' output; the span of that name that ran next gives the times of a call, and whether it failed.
 fn of_models<'r>(
     tree: &Tree,
     asked: Vec<(&ModelCall, ToolFacts)>,
@@ -108,7 +108,7 @@ fn of_models<'r>(
 }
 
 fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
-    // A record that tells no more than that it began.
+    // Whether the span is of a record that tells only that the call began.
     let begun = is_record(span) && span.status == Status::Unset && !span.failed;
     Call {
         name: tool.name.clone(),
@@ -123,7 +123,7 @@ fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
     }
 }
 
-/// The tool that a span is of whose name no model called, but whose arguments one called another tool with.
+/// The tool that a span is meant for if no model called its name: the one that was called with the same arguments.
 fn meant_tool(tool: &ToolFacts, called: &[&ToolFacts]) -> Option<Arc<str>> {
     let by_name = called.iter().any(|call| call.name == tool.name);
     let arguments = tool.arguments.as_ref().filter(|_| !by_name && tool.call_id.is_none())?;
@@ -134,7 +134,7 @@ fn meant_tool(tool: &ToolFacts, called: &[&ToolFacts]) -> Option<Arc<str>> {
     called.iter().find(same)?.name.clone()
 }
 
-/// Tool spans in order; a span inside another of the same call counts once, and so do the records of a call.
+/// The tool spans in order; a span inside another of the same call counts once with it, and so do the records of a call.
 fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     let mut calls: Vec<ToolSpan> = Vec::new();
     for at in tree.behaviour().iter().copied() {
@@ -144,7 +144,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
         }
         let tool = span.tool.clone().unwrap_or_default();
         if tool.phantom {
-            // Where a call and its execution have spans, it is the latter that fails.
+            // Where both a call and its execution have spans, the span of the execution is the one that fails.
             let above = tree.above(at).first();
             let call = calls.iter_mut().find(|call| Some(&call.at) == above);
             call.into_iter().for_each(|call| call.span.failed |= span.failed);
@@ -171,7 +171,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     calls
 }
 
-/// Fills in what a record says of a call, or a span of one that was recorded. A record has all of the arguments, and a span
+/// Completes a call from a record of it, or a recorded call from its span. A record has all of the arguments, and a span has
 /// the name that the model used.
 fn complete(call: &mut ToolSpan, other: &Span) {
     let is_told = is_record(other);

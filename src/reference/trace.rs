@@ -1,4 +1,4 @@
-//! What is read in the spans, records and reports of one trace.
+//! Reads the spans, log records and reports of one trace.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) struct Trace {
     pub(super) digest: Option<Digest>,
     pub(super) calls: Vec<Call>,
     pub(super) loops: Vec<Found>,
-    /// When the conversation was cut down to a summary.
+    /// The times at which the conversation was cut down to a summary.
     pub(super) compacted: Vec<u64>,
     pub(super) adjacent_repeats: usize,
     pub(super) steps: usize,
@@ -58,9 +58,9 @@ pub(super) struct Trace {
     pub(super) attempt: Option<Attempt>,
     pub(super) reports: Vec<Report>,
     pub(super) begun: Begun,
-    /// It ends in the middle of tool calls.
+    /// Whether it ends in the middle of tool calls.
     pub(super) is_unfinished: bool,
-    /// What models were told of calls, for those of earlier traces.
+    /// Results of tool calls that models were given, for calls of earlier traces.
     pub(super) results: Vec<ToolResult>,
 }
 
@@ -130,7 +130,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
     })
 }
 
-/// What model calls used, one by one, and then the totals over several.
+/// The use of each model call, and then of each total over several.
 fn spends(models: &[ModelCall], totals: &[Total<'_>], options: &EngineOptions) -> Vec<Spend> {
     let spans = models.iter().map(|call| &call.span).chain(totals.iter().map(|total| total.span));
     let spend = |span: &Span| {
@@ -146,8 +146,8 @@ fn spends(models: &[ModelCall], totals: &[Total<'_>], options: &EngineOptions) -
     spans.map(spend).collect()
 }
 
-/// The sum of what is known, and of how many successful calls it is not known. A call that failed and says nothing used
-/// nothing.
+/// The sum of the known values, and the number of successful calls whose value is not known. A failed call without a
+/// value used nothing.
 fn sum(
     models: &[ModelCall],
     totals: &[Total<'_>],
@@ -166,7 +166,7 @@ fn sum(
     (known.or(nothing), silent)
 }
 
-/// Successful calls whose dollars are not known.
+/// The number of successful calls whose cost is not known.
 fn unpriced(models: &[ModelCall], totals: &[Total<'_>], spends: &[Spend]) -> usize {
     let priced: Vec<&Total<'_>> = totals
         .iter()
@@ -182,7 +182,7 @@ fn unpriced(models: &[ModelCall], totals: &[Total<'_>], spends: &[Spend]) -> usi
     unknown.count()
 }
 
-/// Failed steps, and tool calls that repeat an earlier one and what came of it.
+/// The number of failed steps, and of tool calls that repeat an earlier call with its result.
 fn wasted(models: &[ModelCall], calls: &[Call]) -> usize {
     let same = |one: &Call, other: &Call| {
         one.name.is_some()
@@ -199,8 +199,8 @@ fn wasted(models: &[ModelCall], calls: &[Call]) -> usize {
     models.iter().filter(|call| call.span.failed).count() + (0..calls.len()).filter(wasted).count()
 }
 
-/// Of each concept the first value from the outermost span inwards, evaluators included, then the resources'; of documents
-/// and violations all.
+/// The attempt: of each concept the first value from the outermost span inwards, evaluators included, then from resources;
+/// of documents and violations all values.
 fn attempt(tree: &Tree, logs: &[Log]) -> Option<Attempt> {
     let inwards: Vec<&Span> = tree.inwards().into_iter().map(|at| &tree.spans[at]).collect();
     let own = inwards.iter().filter_map(|span| span.attempt.as_deref());
@@ -247,7 +247,7 @@ struct Turn<'t> {
 }
 
 impl Turn<'_> {
-    /// The user's text: the root's or the outermost agent's, else the first model call's, else of any record.
+    /// The user's text: from the root or the outermost agent, else from the first model call that has one, else from any record.
     fn input(&self) -> Option<String> {
         let mut said: Vec<&Text> = self.owners().filter_map(|span| span.input.as_ref()).collect();
         for model in self.models {
@@ -258,7 +258,7 @@ impl Turn<'_> {
         best(&said)
     }
 
-    /// The final answer: the root's or the outermost agent's, else the last model call's, if that did not fail.
+    /// The final answer: from the root or the outermost agent, else from the last model call, if that did not fail.
     fn output(&self) -> Option<String> {
         let mut said: Vec<&Text> = self.owners().filter_map(|span| span.output.as_ref()).collect();
         let last = models::last(self.tree, self.models);
@@ -269,7 +269,7 @@ impl Turn<'_> {
         best(&said)
     }
 
-    /// A user's message ends the input of the first model call, or an agent was invoked, or there is an input at all.
+    /// Whether user input began the turn: it ends the first model call's input, or an agent was invoked, or there is an input at all.
     fn begun(&self) -> Begun {
         let asked = self.models.first().and_then(|model| {
             let logged = || self.logs_of(model).find_map(|log| log.asked_by_user);
@@ -284,7 +284,7 @@ impl Turn<'_> {
         }
     }
 
-    /// No agent was invoked, and there are tool calls after the last model call, or that made some.
+    /// Whether the turn is unfinished: no agent was invoked, and tool calls come after the last model call, or it asked for some.
     fn is_unfinished(&self, calls: &[Call]) -> bool {
         let invoked = self.tree.own().any(|span| span.operation == Operation::InvokeAgent);
         let open = match models::last(self.tree, self.models) {
@@ -297,7 +297,7 @@ impl Turn<'_> {
         !invoked && !calls.is_empty() && open
     }
 
-    /// Records of a model call, the latest first.
+    /// The log records of a model call, the latest first.
     fn logs_of(&self, model: &ModelCall) -> impl Iterator<Item = &Log> {
         let id = model.span.span_id;
         self.logs.iter().rev().filter(move |log| log.span_id == Some(id))
@@ -314,7 +314,7 @@ impl Turn<'_> {
     }
 }
 
-/// The first text that is more than the JSON of something else, else the first.
+/// The first text that is not just the JSON of something else, else the first text.
 fn best(said: &[&Text]) -> Option<String> {
     let good = said.iter().find(|text| text.rank < Text::LOOSE);
     good.or_else(|| said.first()).map(|text| text.text.to_string())

@@ -1,12 +1,12 @@
-//! The spans of a trace, and who is below whom.
+//! The spans of a trace as a tree.
 
 use crate::engine::span::{Operation, Span, TOLD_BY_RECORD};
 
-/// Spans in order of (start, end, id).
+/// The spans of a trace, in order of (start, end, id).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     pub(super) spans: Vec<Span>,
-    // By place: the places above, the nearest first; a cycle's each once.
+    // The places above each span, the nearest first; those of a cycle once each.
     above: Vec<Vec<usize>>,
     behaviour: Vec<usize>,
 }
@@ -34,17 +34,17 @@ impl Tree {
         Self { spans, above, behaviour }
     }
 
-    /// The places above one, the nearest first.
+    /// The places above a span, the nearest first.
     pub(super) fn above(&self, at: usize) -> &[usize] {
         &self.above[at]
     }
 
-    /// What is above one, the nearest first.
+    /// The spans above a span, the nearest first.
     pub(super) fn ancestors(&self, at: usize) -> impl Iterator<Item = &Span> {
         self.above[at].iter().map(|above| &self.spans[*above])
     }
 
-    /// Places of what the agent itself did: no evaluator, and nothing below one.
+    /// The places of the agent's own spans: without evaluators and the spans below them.
     pub(super) fn behaviour(&self) -> &[usize] {
         &self.behaviour
     }
@@ -75,13 +75,13 @@ impl Tree {
         self.own().find(|span| span.parent.is_none())
     }
 
-    /// Whether a record says that somebody else than the turn's agent did it.
+    /// Whether a record tells that somebody other than the turn's agent did what the span is of.
     pub(super) fn is_aside(&self, at: usize) -> bool {
         self.ancestors(at).any(|above| is_record(above) && above.parent.is_some())
     }
 }
 
-/// Whether a log record told it.
+/// Whether a span is made of a log record.
 pub(super) fn is_record(span: &Span) -> bool {
     span.scope == TOLD_BY_RECORD
 }

@@ -1,7 +1,7 @@
-//! What has become of agents: they drop, stop or stall. The daemon decides, trace by trace; these rules read its state.
+//! Alerts about agents that drop, stop or stall. The daemon decides, trace by trace; these rules read its state.
 //!
-//! What is told is looked up when it is told, by `query`, rather than joined to the series: an alert stays one alert while
-//! its level and its examples change, and is raised without them, too. Several instances may have series of an agent while it
+//! Texts look up their details by `query` when they are sent, and the series are not joined with them: so an alert stays one alert
+//! while its level and its examples change, and fires without them, too. Several instances may have series of an agent while it
 //! moves from one to the other, hence `max by`.
 
 use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule};
@@ -11,25 +11,25 @@ pub(super) fn group(plan: &Plan) -> Group {
     Group { name: "agentgauge-drops", interval: "15s", rules }
 }
 
-/// How many times the silence that is usual for an agent is told, from how many seconds on at least, and for how many
-/// seconds: an agent that is silent for longer is gone.
+/// The multiple of the usual silence of an agent from which an alert fires, the least such silence in seconds, and for how many
+/// seconds the alert fires: after that the agent is taken for retired.
 const GAPS: u32 = 3;
 const LEAST_SILENCE: u32 = 600;
 const TOLD: u32 = 86_400;
 
-/// Binds the labels of the dropped stream, as a selector.
+/// Binds `$of` to the labels of the dropped stream, as a selector.
 const OF: &str = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,gen_ai_agent_version=%q,\
     deployment_environment_name=%q,tenant=%q,stream=%q\" $labels.service_name $labels.gen_ai_agent_name \
     $labels.gen_ai_agent_version $labels.deployment_environment_name $labels.tenant $labels.stream }}";
 
-/// Of what there is more than usual.
+/// What a stream has more of than usual.
 const WHAT: &str = "{{ if eq $labels.stream \"verdict\" }}failing traces{{ else if eq $labels.stream \"outcome\" }}\
     failed outcomes{{ else if eq $labels.stream \"predicted_failure\" }}failed outcomes (partly predicted){{ else if eq $labels.stream \"tool_failures\" }}traces with failing tools{{ else if eq $labels.stream \"loops\" }}traces with loops{{ else }}\
     percentile of {{ $labels.stream }} among usual traces{{ end }}";
 
 const VERSION: &str = "{{ with $labels.gen_ai_agent_version }} {{ . }}{{ end }}";
 
-/// Where it runs, if that is known.
+/// The environment and the tenant of the agent, if they are known.
 const PLACE: &str = "{{ with $labels.deployment_environment_name }} in {{ . }}{{ end }}\
     {{ with $labels.tenant }}, tenant {{ . }}{{ end }}";
 
@@ -42,7 +42,7 @@ fn dropped(plan: &Plan) -> Rule {
 
 fn weakened(plan: &Plan) -> Rule {
     let all = state("agentgauge_agent_drop{severity=\"warning\"}");
-    // What pages already is not told once more, by this stream or by another one.
+    // There is no warning while any stream of the agent version pages.
     let critical = state("agentgauge_agent_drop{severity=\"critical\"}");
     let expr = format!("{all}\nunless on ({AGENT}, gen_ai_agent_version)\n{critical}");
     of_drop(plan, Alert::new("AgentReliabilityDrop", "warning", expr), FIRST_STEP).into()
@@ -107,12 +107,12 @@ fn stalled(plan: &Plan) -> Rule {
         .into()
 }
 
-/// Whether a stream is in a state, of each version.
+/// An expression: the streams of each agent version that are in a state.
 fn state(series: &str) -> String {
     format!("max by ({AGENT}, gen_ai_agent_version, stream) ({series}) > 0")
 }
 
-/// What is told of a drop: one screen at night.
+/// Adds the texts about a drop, which fit on one screen.
 fn of_drop(plan: &Plan, alert: Alert, first_step: &str) -> Alert {
     let summary = format!("{OF}{NAME}{VERSION}: {WHAT} up{}", levels());
     let since = looked_up(
@@ -150,7 +150,7 @@ const EXAMPLE: &str = "agentgauge_agent_drop_example{%s}";
 const FIRST_STEP: &str = "Open both examples, `Why this score?`: the same tool or model in both is the cause, so is it up? \
     If only this version drops, roll it back.";
 
-/// From what to what.
+/// The text that tells the level before the drop and the level after it.
 fn levels() -> String {
     let level = |word: &str, of: &str| {
         looked_up(
@@ -161,9 +161,9 @@ fn levels() -> String {
     level("from", "agentgauge_agent_drop_baseline") + &level("to", "agentgauge_agent_drop_level")
 }
 
-/// Where the page shows an example; the agent, if there is none.
+/// The link to an example on the page, or to the agent if there is no example.
 fn example(plan: &Plan, label: &str) -> String {
-    // In a path a plus sign is no space.
+    // In a path, a plus sign does not stand for a space.
     let path = "urlquery | reReplaceAll \"[+]\" \"%20\"";
     let found = format!(
         "{{{{ with printf \"{EXAMPLE}\" $of | query }}}}{{{{ with . | first | label \"{label}\" }}}}\
@@ -177,7 +177,7 @@ fn example(plan: &Plan, label: &str) -> String {
     )
 }
 
-/// What a query gives, in a text that is left out if it gives nothing. `%s` of the query is the selector.
+/// A text with the result of a query, which is left out if the query has no result. `%s` in the query is the selector.
 fn looked_up(query: &str, text: &str) -> String {
     format!("{{{{ with printf \"{query}\" $of | query }}}}{text}{{{{ end }}}}")
 }

@@ -1,4 +1,4 @@
-//! What the rules are written for: Prometheus itself, its operator, and tools that make rules of objectives.
+//! Writes rules for Prometheus itself and its operator, and objectives for tools that make rules of them.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::slo::Objective;
 use super::{HEAD, Plan, RulesError, line, number};
 use crate::config::Config;
 
-/// Who reads what is written.
+/// The tool that reads what is written.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum RulesFormat {
     /// A file of rules.
@@ -14,9 +14,9 @@ pub enum RulesFormat {
     Prometheus,
     /// A `PrometheusRule` of the Prometheus Operator, with the same rules.
     Operator,
-    /// The objectives alone, for Sloth, which makes rules of its own of them.
+    /// The objectives alone, for Sloth, which makes its own rules of them.
     Sloth,
-    /// The objectives alone, for Pyrra, likewise: one object for each.
+    /// The objectives alone, for Pyrra, which makes its own rules of them: one object for each.
     Pyrra,
 }
 
@@ -35,7 +35,7 @@ impl Plan {
         }
     }
 
-    /// Objectives that something can miss.
+    /// The objectives that can be missed.
     fn missable(&self) -> impl Iterator<Item = &Objective> {
         self.objectives.iter().filter(|objective| objective.budget() < 1.0)
     }
@@ -72,7 +72,7 @@ impl Plan {
         let mut text = String::new();
         for objective in self.missable() {
             let series = |verdict| series(self, objective, verdict);
-            // Separates documents; the first has a comment before it.
+            // `---` separates documents; a comment comes before the first.
             text.push_str(if text.is_empty() { PYRRA } else { "---\n" });
             text.push_str("apiVersion: pyrra.dev/v1alpha1\nkind: ServiceLevelObjective\n");
             line(
@@ -104,7 +104,7 @@ impl Plan {
     }
 }
 
-/// The rules as an object of the operator's.
+/// The rules as an object of the operator.
 fn operator(rules: &str) -> String {
     let (head, groups) = rules.split_at(rules.find("groups:\n").unwrap_or(HEAD.len()));
     let mut text = format!("{head}{OPERATOR}");
@@ -114,7 +114,7 @@ fn operator(rules: &str) -> String {
     text
 }
 
-/// The verdicts that an objective is about. Agents with an objective of their own are left out of the general one.
+/// The series of verdicts that an objective is about. The general one leaves out agents that have an objective of their own.
 fn series(plan: &Plan, objective: &Objective, verdict: &str) -> String {
     let mut matchers = format!("signal=\"{}\",verdict{verdict}", objective.signal());
     for other in plan.objectives.iter().filter(|other| other.signal() == objective.signal()) {
@@ -139,7 +139,7 @@ fn describe(objective: &Objective) -> String {
     format!("{} % of the traces of {of} pass{by}.", number(100.0 * objective.share()))
 }
 
-/// A string of JSON is one of YAML, and of PromQL.
+/// A quoted string: a JSON string is a string of YAML and of PromQL, too.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

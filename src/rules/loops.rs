@@ -2,7 +2,7 @@
 
 use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, number};
 
-/// What must be told at once.
+/// The alerts that must fire at once.
 pub(super) fn group(plan: &Plan) -> Group {
     Group {
         name: "agentgauge-loops",
@@ -20,7 +20,7 @@ fn looping() -> Rule {
         "Tool calls repeat without getting anywhere, now or within the last minutes. The severity is that of the \
          longest such loop.",
     );
-    // That of the loop stands in the series.
+    // The series has the loop's severity as a label.
     alert.labels.clear();
     alert.into()
 }

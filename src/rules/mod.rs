@@ -1,7 +1,7 @@
 //! Recording and alert rules for Prometheus, fitted to objectives and to the configuration.
 //!
-//! Drops of agents ([`drops`]), error budgets ([`slo`]), loops ([`loops`]), and the daemon itself ([`own`]). A rule that could
-//! never fire is refused rather than written. [`mod@format`] says who reads them.
+//! The rules are about drops of agents ([`drops`]), error budgets ([`slo`]), loops ([`loops`]), and the daemon itself ([`own`]). A rule
+//! that could never fire is refused. [`mod@format`] writes them in the forms that different tools read.
 
 mod drops;
 mod format;
@@ -16,20 +16,20 @@ pub use slo::{BurnRates, Objective};
 
 use crate::config::Config;
 
-/// What the rules are fitted to.
+/// The objectives, limits and addresses that the rules are fitted to.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Error budgets, one for each signal, and for each agent that has one of its own.
     pub objectives: Vec<Objective>,
     /// How fast a budget may burn.
     pub burn: BurnRates,
-    /// Traces without which no budget is judged.
+    /// The fewest traces in a window over which a budget raises an alert.
     pub least_traces: u32,
-    /// US dollars spent in loops in 15 minutes that are too many.
+    /// US dollars spent in loops in 15 minutes above which an alert is raised.
     pub loop_spend: f64,
-    /// Where people reach the daemon, without a slash at the end.
+    /// The address at which people reach the daemon, without a slash at the end.
     pub url: String,
-    /// Where `docs/runbook.md` is shown, if not by the daemon.
+    /// The address of the runbook, if it is not the one that the daemon shows.
     pub runbook_url: Option<String>,
 }
 
@@ -51,13 +51,13 @@ pub enum RulesError {
         /// Rates that can be reached.
         proposal: String,
     },
-    /// Two objectives of one name.
+    /// Two objectives are of the same signal of the same agents.
     #[error("`--slo` has two objectives for `{of}`: leave one out")]
     Twice {
-        /// Of which signal, and of which agent.
+        /// The signal, and the agent if it is of one.
         of: String,
     },
-    /// Its series are not exported.
+    /// The series of an objective are not exported.
     #[error(
         "`--slo {objective}` is for one signal, which is exported only with `metrics.detail = \"full\"`: set that in the daemon's configuration \
          and pass its file with `--config`, or write an objective for whole traces, such as `--slo reliability=0.95`"
@@ -82,7 +82,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Adds the objectives that single agents have in the configuration, where none is given.
+    /// Adds the objectives of single agents in the configuration, for agents that have none here.
     #[must_use]
     pub fn with_own(mut self, config: &Config) -> Self {
         for (agent, share) in &config.drop.objectives {
@@ -136,7 +136,7 @@ impl Plan {
         }
     }
 
-    /// Where it is said what to do about an alert.
+    /// The address of the part of the runbook about an alert.
     fn runbook(&self, alert: &str) -> String {
         match &self.runbook_url {
             Some(url) => format!("{url}#{}", alert.to_lowercase()),
@@ -151,7 +151,7 @@ impl Plan {
             ("runbook_url", self.runbook(alert.name)),
         ];
         if let Some(sort) = alert.explain {
-            // Money may be counted before the agent's name has come, and then under another.
+            // Cost may be counted before the agent's name is known, and then under another name.
             let agent = match sort {
                 "cost" => "",
                 _ => "&agent_name={{ $labels.gen_ai_agent_name | urlquery }}",
@@ -164,7 +164,7 @@ impl Plan {
         annotations
     }
 
-    /// Where the page shows the agent version of an alert.
+    /// The link to the agent version of an alert on the page.
     fn agent_page(&self) -> String {
         let names = [
             ("service_name", "service_name"),
@@ -179,7 +179,7 @@ impl Plan {
     }
 }
 
-/// Rules that are evaluated one after the other, so that alerts see what was just recorded.
+/// A group of rules that are evaluated in order, so that alerts see what was just recorded.
 struct Group {
     name: &'static str,
     interval: &'static str,
@@ -194,16 +194,16 @@ enum Rule {
 struct Alert {
     name: &'static str,
     expr: String,
-    /// How long it must hold before anybody is told.
+    /// How long the expression must hold before the alert fires.
     lasting: Option<&'static str>,
     labels: Vec<(&'static str, String)>,
     summary: String,
     description: String,
     /// The order in which the agent's sessions explain the alert.
     explain: Option<&'static str>,
-    /// What is told beside summary, description and runbook.
+    /// Annotations beside summary, description and runbook.
     annotations: Vec<(&'static str, String)>,
-    /// What the rule comes to.
+    /// A comment about the effect of the rule.
     comment: Option<String>,
 }
 
@@ -235,7 +235,7 @@ impl Alert {
         self
     }
 
-    /// Links to the agent's sessions in this order.
+    /// Adds a link to the agent's sessions in this order.
     fn explained_by(self, sort: &'static str) -> Self {
         Self { explain: Some(sort), ..self }
     }
@@ -247,14 +247,14 @@ impl From<Alert> for Rule {
     }
 }
 
-/// What an agent is known by in alerts: all of its labels but the version, so that a new version is held against the
-/// old ones. `tenant` is empty where there are none.
+/// The labels of an agent in alerts: all but the version, so that a new version is compared with the old ones.
+/// `tenant` is empty where there are no tenants.
 const AGENT: &str = "service_name, gen_ai_agent_name, deployment_environment_name, tenant";
 
-/// How alerts call an agent.
+/// The name of an agent in alerts.
 const NAME: &str = "{{ $labels.service_name }}/{{ $labels.gen_ai_agent_name }}";
 
-/// Likewise, of what may be an agent's that no span has named yet.
+/// The name of an agent in alerts that may be about an agent that no span has named yet.
 const NAME_IF_KNOWN: &str = "{{ $labels.service_name }}/{{ with $labels.gen_ai_agent_name }}{{ . }}{{ else }}(no span has named the agent yet){{ end }}";
 
 const HEAD: &str = "\
@@ -279,12 +279,12 @@ fn map(text: &mut String, name: &str, entries: &[(&'static str, String)]) {
         line(text, format_args!("    {name}:"));
     }
     for (key, value) in entries {
-        // A string of JSON is one of YAML.
+        // A JSON string is a YAML string.
         line(text, format_args!("      {key}: {}", serde_json::Value::from(value.as_str())));
     }
 }
 
-/// A number as PromQL and people write it: what floats add behind the ninth digit is left out.
+/// A number as PromQL and people write it, rounded to nine decimals.
 fn number(value: f64) -> String {
     let text = format!("{value:.9}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,4 +1,4 @@
-//! The daemon itself: is it there, is it fed, does it leave anything out.
+//! Alerts about the daemon itself: whether it runs, whether it receives spans, whether it leaves anything out.
 
 use super::{Alert, Group, Rule, number};
 use crate::config::Config;
@@ -24,13 +24,13 @@ pub(super) fn group(config: &Config) -> Group {
     Group { name: "agentgauge-daemon", interval: "30s", rules }
 }
 
-/// Share of spans that may be left out.
+/// The share of spans that may be left out.
 const TOLERATED: f64 = 0.01;
 
-/// Share of a bound that may be used.
+/// The share of a bound that may be used.
 const FULL: f64 = 0.9;
 
-/// How far a judge may be from what is known.
+/// The greatest drift of a judge that raises no alert.
 const DRIFTED: f64 = 0.25;
 
 fn absent() -> Rule {
@@ -41,7 +41,7 @@ fn absent() -> Rule {
 }
 
 fn no_spans() -> Rule {
-    // A daemon that never had a span has no such series.
+    // A daemon that has never received a span does not have this series.
     let fed = "sum by (job, instance) (increase(agentgauge_spans_received_total[15m])) > 0";
     let expr =
         format!("max by (job, instance) (agentgauge_build_info)\nunless on (job, instance)\n{fed}");
@@ -117,7 +117,7 @@ fn limits() -> Rule {
 }
 
 fn state(config: &Config) -> Rule {
-    // What is sharded is bounded by the shard.
+    // These bounds are per shard.
     let shards = usize::try_from(config.engine.shards).unwrap_or(1);
     let bounds = [
         ("traces", config.assemble.max_open_traces.saturating_mul(shards)),
@@ -181,7 +181,7 @@ fn judge_down() -> Rule {
 }
 
 fn judge_drifts() -> Rule {
-    // The metric stays: what to do differs by it.
+    // The label of the metric stays, as what to do depends on it.
     let expr = format!("abs(agentgauge_judge_drift) > {DRIFTED}");
     Alert::new("AgentJudgeDrifts", "warning", expr)
         .lasting("5m")
@@ -193,7 +193,7 @@ fn judge_drifts() -> Rule {
 }
 
 fn kafka_lag() -> Rule {
-    // Seconds at the present speed; without any speed it is without end.
+    // The seconds that the lag takes at the present rate; infinite at rate zero.
     let expr = "sum by (job, instance, topic) (agentgauge_kafka_consumer_lag_records)\n/\n\
                 sum by (job, instance, topic) (rate(agentgauge_kafka_records_total[5m]))\n> 300";
     Alert::new("AgentgaugeKafkaLag", "warning", expr.to_owned())

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Source: Google, The Site Reliability Workbook, "Alerting on SLOs", 6. Departures: a guard on the number of traces, as agents
-//! have far fewer of them than services have requests; one page for one thing; and rates that a budget cannot reach are refused, which is `rate *
-//! budget >= 1`: agents' objectives are lower than services'.
+//! have far fewer of them than services have requests; one page for one cause; and rates that a budget cannot reach, where `rate *
+//! budget >= 1`, are refused, as agents' objectives are lower than services'.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -18,18 +18,18 @@ use super::{AGENT, Alert, Group, NAME, Plan, Rule, RulesError, number};
 use crate::config::Config;
 use crate::export::prometheus::Detail;
 
-/// A share of traces that should pass.
+/// An objective: a share of traces that should pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objective {
-    /// The name of the agent that it is of; `None`: all that have none of their own.
+    /// The name of its agent; `None`: all agents without an objective of their own.
     agent: Option<String>,
     name: String,
     share: f64,
-    /// Rates of its own.
+    /// Its burn rates, if they are not the plan's.
     burn: Option<BurnRates>,
 }
 
-/// How fast a budget may burn over the hour and over six hours, in budgets per period of the objective.
+/// The burn rates over one hour and over six hours from which alerts fire, in budgets per period of the objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BurnRates {
     fast: f64,
@@ -37,7 +37,7 @@ pub struct BurnRates {
 }
 
 impl Default for Objective {
-    /// 95 % of whole traces, of all agents.
+    /// 95 % of the whole traces of all agents.
     fn default() -> Self {
         Self { agent: None, name: RELIABILITY.to_owned(), share: 0.95, burn: None }
     }
@@ -98,7 +98,7 @@ impl FromStr for BurnRates {
 }
 
 impl Objective {
-    /// The share of whole traces of one agent.
+    /// An objective for the whole traces of one agent.
     pub fn of_agent(agent: &str, share: f64) -> Self {
         Self { agent: Some(agent.to_owned()), name: RELIABILITY.to_owned(), share, burn: None }
     }
@@ -108,17 +108,17 @@ impl Objective {
         self.agent == other.agent && self.signal() == other.signal()
     }
 
-    /// The agent that it is of; none: all that have none of their own.
+    /// Its agent; `None`: all agents without an objective of their own.
     pub(super) fn agent(&self) -> Option<&str> {
         self.agent.as_deref()
     }
 
-    /// The share that should pass.
+    /// The share of traces that should pass.
     pub(super) fn share(&self) -> f64 {
         self.share
     }
 
-    /// A name that tells it from others: lower case, digits and hyphens.
+    /// A name that tells it from other objectives: lower case, digits and hyphens.
     pub(super) fn id(&self) -> String {
         let named = self.agent.as_ref().map(|agent| format!("{agent}-{}", self.name));
         let named = named.unwrap_or_else(|| self.name.clone()).to_lowercase();
@@ -131,7 +131,7 @@ impl Objective {
         if self.name == RELIABILITY { FAST.of_reliability } else { FAST.of_signal }
     }
 
-    /// The signal of `agentgauge_trace_evaluations_total`; the reliability is that of whole traces.
+    /// The signal in `agentgauge_trace_evaluations_total`, where reliability is the risk of whole traces.
     pub(super) fn signal(&self) -> &str {
         if self.name == RELIABILITY { "trace_risk" } else { &self.name }
     }
@@ -140,9 +140,9 @@ impl Objective {
         1.0 - self.share
     }
 
-    /// The share of failed traces from which the budget burns at this rate.
+    /// The share of failed traces at which the budget burns at this rate; fails if that is all traces or more.
     fn threshold(&self, rate: f64) -> Result<String, RulesError> {
-        // Rounded as it is written: 10 times a budget of 0.1 is all traces.
+        // The threshold is compared as it is written, rounded: 10 times a budget of 0.1 is all traces.
         let threshold = number(rate * self.budget());
         if threshold.parse::<f64>().is_ok_and(|threshold| threshold < 1.0) {
             return Ok(threshold);
@@ -155,7 +155,8 @@ impl Objective {
         })
     }
 
-    /// Six tenths and three tenths of all traces, if that is more than may fail; at an objective of 0.9 that is 6 and 3.
+    /// Burn rates that can be reached: at six tenths and three tenths of all traces, if that is more than may fail; 6 and 3 at an
+    /// objective of 0.9.
     fn proposal(&self) -> String {
         let all = 1.0 / self.budget();
         let (fast, slow) = ((0.6 * all).max(f64::midpoint(1.0, all)), (0.3 * all).max(1.0));
@@ -163,13 +164,13 @@ impl Objective {
         format!("{},{}", rate(fast), rate(slow))
     }
 
-    /// The recorded series that it is held against, as matchers.
+    /// The matchers of its recorded series.
     fn matchers(&self) -> String {
         let slo = format!("slo=\"{}\"", self.name);
         match &self.agent {
             None => format!("{{{slo}}}"),
             Some(agent) => {
-                // A string of JSON is one of PromQL.
+                // A JSON string is a PromQL string.
                 let agent = serde_json::Value::from(agent.as_str());
                 format!("{{{slo},gen_ai_agent_name={agent}}}")
             }
@@ -187,7 +188,7 @@ pub(super) fn group(plan: &Plan, config: &Config) -> Result<Group, RulesError> {
             rules.extend(["1h", "6h"].map(|window| judged(objective, window)));
         }
     }
-    // Where all may fail, there is nothing to tell.
+    // An objective that lets all traces fail needs no alert.
     for objective in plan.objectives.iter().filter(|objective| objective.budget() < 1.0) {
         let rates = objective.burn.unwrap_or(plan.burn);
         rules.push(burn(objective, plan, &FAST, rates.fast)?);
@@ -197,7 +198,7 @@ pub(super) fn group(plan: &Plan, config: &Config) -> Result<Group, RulesError> {
 }
 
 impl Plan {
-    /// Refuses two objectives of one signal of the same agents, and those of which nothing is exported.
+    /// Refuses two objectives of one signal of the same agents, and objectives whose series are not exported.
     pub(super) fn check(&self, config: &Config) -> Result<(), RulesError> {
         for (at, objective) in self.objectives.iter().enumerate() {
             if objective.name != RELIABILITY && config.metrics.detail == Detail::Core {
@@ -215,7 +216,7 @@ impl Plan {
 
 const RELIABILITY: &str = "reliability";
 
-/// Two windows that must agree: the long one for significance, the short one so that it ends when it is over.
+/// Two windows that must agree: the long one for significance, the short one so that the alert ends soon after its cause.
 struct Windows {
     long: &'static str,
     short: &'static str,
@@ -250,7 +251,7 @@ fn bad(objective: &Objective, window: &str) -> Rule {
             objective.signal()
         )
     };
-    // Without any verdict there is no ratio, rather than one that is no number.
+    // Without any verdict there is no ratio, as it would not be a number.
     let expr = format!("{}\n/\n({} > 0)", rate("=\"fail\""), rate("=~\"pass|fail\""));
     let record = format!("service_agent:agentgauge_trace_evaluations_bad:ratio_rate{window}");
     Rule::Record { record, expr, labels: labels(objective) }
@@ -284,7 +285,7 @@ fn burn(
     let mut expr = format!(
         "{bad}{long}{of} > {threshold}\nand\n{bad}{short}{of} > {threshold}\nand\n{judged}{long}{of} >= {least}"
     );
-    // Agents with an objective of their own are held against that one.
+    // Agents with an objective of their own are left out of the general one.
     let others = plan.objectives.iter().filter(|other| {
         objective.agent.is_none() && other.agent.is_some() && other.name == objective.name
     });
@@ -292,7 +293,7 @@ fn burn(
         let _ = write!(expr, "\nunless on (gen_ai_agent_name)\n{judged}{long}{}", other.matchers());
     }
     if windows.severity == "critical" {
-        // As long as its failures are in the window, too.
+        // A drop counts as long as its failures are in the long window.
         let paged =
             format!("max_over_time(agentgauge_agent_drop{{severity=\"critical\"}}[{long}])");
         let drops = format!("max by ({AGENT}) ({paged}) > 0");
@@ -323,12 +324,12 @@ fn burn(
     Ok(alert.into())
 }
 
-/// As people read it.
+/// A share as a percentage that people read.
 fn percent(share: f64) -> String {
     number((share * 1e6).round() / 1e4)
 }
 
-/// The fewest of so many traces that are more than a share of them.
+/// The smallest number of traces that is more than this share of `traces`.
 fn fewest_over(share: f64, traces: u32) -> u32 {
     (0..=traces).find(|few| f64::from(*few) > share * f64::from(traces) + 1e-9).unwrap_or(traces)
 }

@@ -1,4 +1,4 @@
-//! What the endpoint is told: which session, and why. Never a text or an argument.
+//! The body of a call: which session runs away, and why. It never has a text or an argument.
 
 use std::iter;
 
@@ -14,11 +14,11 @@ use crate::engine::view::{AgentName, LimitView, LoopView, SessionView, TraceView
 /// A session that runs away.
 #[derive(Clone, Debug)]
 pub struct Runaway {
-    /// Whose it is; empty without tenants.
+    /// Its tenant; empty without tenants.
     pub tenant: String,
-    /// What loop it is in, or which limit it went over.
+    /// The loop that it is in, or the limit that it went over.
     pub cause: Cause,
-    /// When that was noticed.
+    /// When the loop or the limit was noticed.
     pub at: Timestamp,
     /// The session as it stood then.
     pub session: Box<SessionView>,
@@ -33,27 +33,27 @@ struct Body<'r> {
     scope: &'r str,
     session_source: &'r str,
     agent: &'r AgentName,
-    /// The session on the page.
+    /// The link to the session on the page.
     url: String,
     kind: &'static str,
     severity: Severity,
-    /// The limit that it, or a trace of it, went over; null of loops.
+    /// The limit that it, or a trace of it, went over; null for a loop.
     limit: Option<&'static str>,
     total_traces: u64,
     reliability: Option<f64>,
     consistency: Option<f64>,
     cost_usd: Option<f64>,
-    /// The newest ones last.
+    /// Its loops, the newest last.
     loops: Vec<&'r LoopView>,
-    /// Likewise.
+    /// The limits that were gone over, those of the session last.
     limits: Vec<&'r LimitView>,
 }
 
-/// Loops in one body.
+/// Loops, and limits, in one body, at most.
 const MAX_LOOPS: usize = 20;
 
 impl Runaway {
-    /// What it is known by: the session, and the newest of the traces that do so.
+    /// The keys that pace it: the session, and the newest of its traces that run away.
     pub(super) fn keys(&self) -> Vec<Key> {
         let runs_away = |trace: &&TraceView| {
             !trace.limits.is_empty() || trace.loops.iter().any(|found| found.evidence.weighs())
@@ -64,7 +64,7 @@ impl Runaway {
         iter::once(session).chain(traces).collect()
     }
 
-    /// The body, as JSON.
+    /// The body, as JSON; `base` is the address of the page.
     pub(super) fn body(&self, base: &str) -> String {
         let session = &self.session;
         let traces = &session.traces;
@@ -92,11 +92,11 @@ impl Runaway {
             loops: loops[loops.len().saturating_sub(MAX_LOOPS)..].to_vec(),
             limits: limits[limits.len().saturating_sub(MAX_LOOPS)..].to_vec(),
         };
-        // Invariant: nothing in it fails to serialise: no map with other keys than strings.
+        // Invariant: the body serialises, as it has no map with keys other than strings.
         serde_json::to_string(&body).unwrap_or_default()
     }
 
-    /// Which of the sessions of one id it is.
+    /// The query of the link, which tells the session from others of its id.
     fn query(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("scope", &self.session.scope);
@@ -107,7 +107,7 @@ impl Runaway {
     }
 }
 
-/// A part of a path.
+/// Percent-encodes a part of a path.
 fn encoded(part: &str) -> String {
     utf8_percent_encode(part, NON_ALPHANUMERIC).to_string()
 }

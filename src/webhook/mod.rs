@@ -1,7 +1,7 @@
-//! Tells an endpoint of sessions that run away, so that it can stop them: signed, paced, with evidence.
+//! Calls an endpoint for sessions that run away, so that it can stop them; calls are signed, paced, and carry evidence.
 //!
-//! A session runs away when a loop in it reaches the configured severity, or it or a trace of it goes over a limit, while it runs. Each session is told once per
-//! cooldown, and no more than so many a minute; by default nothing is sent and the log says what would have been.
+//! A session runs away when a loop in it reaches the configured severity, or it or a trace of it goes over a limit, while it runs. Each
+//! session is reported once per cooldown, and only so many sessions a minute; by default nothing is sent, and the log says what would be.
 
 mod body;
 mod options;
@@ -28,7 +28,7 @@ pub enum WebhookError {
     /// The endpoint cannot be used.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// There is none.
+    /// There is no secret to sign with.
     #[error(
         "`webhook.url` needs a secret in `webhook.secret_file` or `webhook.secret_env`, so that the receiver \
          can tell who calls"
@@ -39,7 +39,7 @@ pub enum WebhookError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// The engine's end: never waits.
+/// The stages' handle to the webhook, which never waits.
 #[derive(Clone, Debug)]
 pub struct Handle {
     sender: mpsc::Sender<Runaway>,
@@ -47,7 +47,7 @@ pub struct Handle {
     outcomes: IntCounterVec,
 }
 
-/// What tells the endpoint, one session after the other.
+/// The webhook, which calls the endpoint for one session after the other.
 #[derive(Debug)]
 pub struct Webhook {
     inbox: mpsc::Receiver<Runaway>,
@@ -57,24 +57,24 @@ pub struct Webhook {
     clock: Clock,
     pace: Pace,
     outcomes: IntCounterVec,
-    /// Where people reach the page.
+    /// The address at which people reach the page.
     base: String,
 }
 
-/// Sessions that wait to be told of; more are left out and counted.
+/// Sessions that wait for the webhook, at most; more are left out and counted.
 const QUEUE: usize = 256;
 
-/// Bytes of the endpoint's answer, which nobody reads.
+/// Bytes of the endpoint's answer, at most; its content is not used.
 const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// Before the second attempt; twice that before the third, and so on.
+/// The wait before the second attempt; it doubles before each further one.
 const BACKOFF: Duration = Duration::from_secs(1);
 
 /// The longest wait between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 impl Webhook {
-    /// A webhook and the engine's end of its queue; its metrics go into `registry`.
+    /// A webhook and the stages' handle to it; its metrics go into `registry`.
     ///
     /// # Errors
     ///
@@ -106,13 +106,13 @@ impl Webhook {
         Ok((Self { inbox, options, secret, client, clock, pace, outcomes, base }, handle))
     }
 
-    /// Tells where a session is on the page that people reach here.
+    /// Adds links to sessions on the page, which people reach at `base`.
     #[must_use]
     pub fn linked(self, base: &str) -> Self {
         Self { base: base.to_owned(), ..self }
     }
 
-    /// Tells of sessions until the engine has gone or `stop` comes, which also ends attempts that are under way.
+    /// Calls the endpoint for sessions until the last handle is dropped or `stop` completes, which also ends attempts that are under way.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         tokio::select! {
             () = self.tell_all() => {}
@@ -139,7 +139,7 @@ impl Webhook {
         }
     }
 
-    /// Tells of one session, again if that may help; what became of it.
+    /// Calls the endpoint for one session, with further attempts where they may help; returns the outcome.
     async fn tell(&self, runaway: &Runaway) -> &'static str {
         let body = runaway.body(&self.base);
         let mut wait = BACKOFF;
@@ -171,7 +171,7 @@ impl Webhook {
         "failed"
     }
 
-    /// One attempt, signed anew: a receiver refuses what was signed long ago.
+    /// Makes one attempt, with a signature of its own: a receiver refuses an old one.
     async fn attempt(&self, body: &str) -> Result<(), CallError> {
         let seconds = seconds(self.clock.wall());
         let headers = [
@@ -190,12 +190,12 @@ impl Webhook {
 }
 
 impl Handle {
-    /// Whether what is so bad is to be told.
+    /// Whether the webhook is to be called for this severity.
     pub fn wants(&self, severity: Severity) -> bool {
         severity >= self.severity
     }
 
-    /// Hands a session over, if there is room.
+    /// Queues a session, if there is room.
     pub fn tell(&self, runaway: Runaway) {
         if self.sender.try_send(runaway).is_err() {
             self.outcomes.with_label_values(&["queue_full"]).inc();

@@ -1,4 +1,4 @@
-//! What the webhook can be told.
+//! The options of the webhook.
 
 use std::path::PathBuf;
 use std::time::Duration;

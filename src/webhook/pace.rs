@@ -1,5 +1,5 @@
-//! How often an endpoint is told: each session once per cooldown, and so many a minute. A trace that goes to another session when
-//! its root comes takes along that it was told of.
+//! Paces calls: each session once per cooldown, and only so many sessions a minute. A trace that moves to another session when its
+//! root comes counts as reported there, too.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::engine::span::Timestamp;
 use crate::engine::update::ScopedId;
 
-/// Whom it was told of, and when. It holds at most what the cap lets through in a cooldown.
+/// The sessions and traces that were reported, and when. It holds at most what the cap lets through in a cooldown.
 #[derive(Debug)]
 pub(super) struct Pace {
     cooldown: Duration,
@@ -17,12 +17,12 @@ pub(super) struct Pace {
     minute: VecDeque<Timestamp>,
 }
 
-/// What a loop is known by.
+/// A key by which a reported session is recognised.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Key {
     /// A tenant's session.
     Session(String, ScopedId),
-    /// One of the traces that loop, by its id.
+    /// A trace that runs away, by its id.
     Trace(String),
 }
 
@@ -32,7 +32,7 @@ impl Pace {
         Self { cooldown, max_per_minute, told, order, minute: VecDeque::new() }
     }
 
-    /// Lets a session through, or says what holds it back: `cooldown` or `capped`.
+    /// Lets a session through; fails with the reason if it is held back: `cooldown` or `capped`.
     pub(super) fn admit(&mut self, keys: Vec<Key>, now: Timestamp) -> Result<(), &'static str> {
         while let Some((_, told)) =
             self.order.pop_front_if(|(at, _)| at.after(self.cooldown) <= now)

@@ -1,4 +1,4 @@
-//! Signatures, so that a receiver knows who calls and that it is not an old call again.
+//! Signatures, so that a receiver knows who calls and that the call is not an old one sent again.
 //!
 //! ```text
 //! X-Agentgauge-Timestamp: Unix seconds
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::outbound::Secret;
 
-/// The signature of a body at a time.
+/// The signature of a body at a time, Unix seconds.
 pub(super) fn signature(secret: &Secret, seconds: u64, body: &str) -> String {
     let key = Key::new(HMAC_SHA256, secret.reveal().as_bytes());
     let tag = sign(&key, format!("{seconds}.{body}").as_bytes());
@@ -25,7 +25,7 @@ pub(super) fn signature(secret: &Secret, seconds: u64, body: &str) -> String {
     text
 }
 
-/// What tells attempts at one body from those at others.
+/// The id of a delivery, which is the same for all attempts at one body.
 pub(super) fn delivery(body: &str) -> String {
     format!("{:032x}", xxh3_128(body.as_bytes()))
 }

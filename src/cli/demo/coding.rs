@@ -9,7 +9,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::turn::{float, text};
 
-/// What is asked of it, what it answers, and the tools that it calls for that with their inputs; the last call may fail.
+/// A prompt, the answer to it, and the tools that the agent calls for it with their inputs; the last call may fail.
 type Task = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const TASKS: &[Task] = &[
@@ -42,10 +42,10 @@ const TASKS: &[Task] = &[
     ),
 ];
 
-/// Tasks in a session.
+/// Prompts in a session.
 const PER_SESSION: u64 = 3;
 
-/// The records of one prompt, as they are sent if it was answered then.
+/// The records of one prompt that was answered at `end`, as they are sent.
 pub(super) fn prompt(number: u64, seed: u64, end: u64) -> ExportLogsServiceRequest {
     let place = usize::try_from(number).unwrap_or_default() % TASKS.len();
     let (question, answer, commands) = TASKS[place];

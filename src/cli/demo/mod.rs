@@ -1,4 +1,4 @@
-//! `demo`: the daemon, fed by a real OTLP client with five minutes of a small company.
+//! `demo`: the daemon, to which a real OTLP client sends five minutes of a small company.
 
 mod coding;
 mod prometheus;
@@ -24,16 +24,16 @@ use crate::config::{Config, LogLevel};
 use crate::daemon::{Bound, Daemon};
 use crate::engine::options::human;
 
-/// Between two looks at what is wrong.
+/// Time between two requests for the list of problems.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Quiet time after which a trace is done: shorter than in production, so that scores show soon.
 const TRACE_IDLE: Duration = Duration::from_secs(1);
 
-/// Likewise, of turns that log records tell.
+/// Quiet time after which a turn that log records tell of is done: shorter than in production.
 const ROOTLESS_IDLE: Duration = Duration::from_secs(15);
 
-/// Likewise, between two points of the page's charts.
+/// Time between two points of the page's charts: shorter than in production, so that they show soon.
 const HISTORY_STEP: Duration = Duration::from_secs(2);
 
 /// Starts the daemon and plays five minutes at a small company to it, until interrupted.
@@ -90,18 +90,18 @@ impl Demo {
     }
 }
 
-/// Fits the configuration to the demo; returns the addresses that are in use, in whose place it takes free ones.
+/// Fits the configuration to the demo; returns the addresses that are in use, which it replaces by free ones.
 fn prepare(config: &mut Config) -> Vec<String> {
     config.assemble.trace_idle = config.assemble.trace_idle.min(TRACE_IDLE);
     config.assemble.rootless_idle = config.assemble.rootless_idle.min(ROOTLESS_IDLE);
     config.api.history_step = config.api.history_step.min(HISTORY_STEP);
-    // Nobody wrote the texts of the demo.
+    // The demo's texts are made up, so there is no secret in them.
     config.assemble.keep_content = true;
-    // What it finds is what is to be seen.
+    // The demo's output is about what it finds, so informational log events are left out.
     if config.log.level == LogLevel::Info {
         config.log.level = LogLevel::Warn;
     }
-    // It shows what one process does.
+    // The demo runs in one process.
     config.fleet.roles.clear();
     free_ports(config)
 }
@@ -149,7 +149,7 @@ fn introduce(process: &mut Process<'_>, bound: &Bound, taken: &[String]) -> std:
     out.flush()
 }
 
-/// Tells the story in real time.
+/// Sends the story in real time.
 async fn tell(mut sender: Sender, clock: Clock) -> Result<(), CliError> {
     let begin = clock.wall().0;
     let story = Story { seed: begin, begin };
@@ -162,7 +162,7 @@ async fn tell(mut sender: Sender, clock: Clock) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Takes a free port for each address that is in use; returns these.
+/// Replaces each address that is in use by one with a free port; returns the replaced addresses.
 fn free_ports(config: &mut Config) -> Vec<String> {
     let listen = &mut config.listen;
     let mut taken = Vec::new();

@@ -7,19 +7,19 @@ use crate::cli::{CliError, Process};
 use crate::config::Config;
 use crate::rules::Plan;
 
-/// Both of them, until it is dropped.
+/// Running Prometheus and Alertmanager, which end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Alerting {
     children: Vec<Child>,
     folder: PathBuf,
 }
 
-/// Where they are reached.
+/// The addresses of Prometheus and Alertmanager.
 const PROMETHEUS: &str = "127.0.0.1:9090";
 const ALERTMANAGER: &str = "127.0.0.1:9093";
 
 impl Alerting {
-    /// Starts what is installed, with the rules as this configuration has them, and says where it is.
+    /// Starts those that are installed, with the rules for this configuration, and prints their addresses.
     pub(super) fn start(
         process: &mut Process<'_>,
         http: &str,
@@ -77,7 +77,7 @@ impl Alerting {
 impl Drop for Alerting {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // It may have ended by itself; then there is nothing to end.
+            // An error means that the process has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -91,7 +91,7 @@ fn spawn(name: &str, arguments: &[String]) -> Option<Child> {
     command.spawn().ok()
 }
 
-/// A temporary folder; what cannot be removed is the system's to clean up.
+/// Removes a temporary folder; if that fails, it is left to the system to clean up.
 fn remove(folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
 }
@@ -106,7 +106,7 @@ fn settings(http: &str) -> String {
     )
 }
 
-/// Nobody is told, but alerts are shown.
+/// A configuration that notifies nobody; alerts are only shown.
 const RECEIVERS: &str = "\
 route: {receiver: nobody, group_by: [alertname, service_name, gen_ai_agent_name]}
 receivers: [{name: nobody}]

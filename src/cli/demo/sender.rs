@@ -1,4 +1,4 @@
-//! A real OTLP client: tonic's, over gRPC.
+//! A real OTLP client, by tonic, over gRPC.
 
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
@@ -7,7 +7,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::story::Sent;
 use crate::cli::CliError;
 
-/// Sends what agents send.
+/// Sends the spans and log records of the agents.
 pub(super) struct Sender {
     address: String,
     traces: TraceServiceClient<Channel>,
@@ -30,7 +30,7 @@ impl Sender {
         })
     }
 
-    /// Sends all of it.
+    /// Sends all requests.
     pub(super) async fn send(&mut self, sent: Sent) -> Result<(), CliError> {
         let failed = |status: tonic::Status| CliError::Client {
             address: self.address.clone(),

@@ -1,4 +1,4 @@
-//! A turn of an agent as the demo tells it, and as OTLP: spans as the GenAI conventions name them.
+//! A turn of an agent in the demo, and its OTLP spans, named as in the GenAI conventions.
 
 use std::ops::Range;
 
@@ -20,13 +20,13 @@ pub(super) struct Agent {
 /// One step of a turn.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    /// The model thinks: milliseconds, tokens read and written, dollars.
+    /// A call of the model: milliseconds, tokens read and written, dollars.
     Model { ms: u64, tokens: (f64, f64), cost: f64 },
-    /// A tool is called; by a sub-agent if one is named.
+    /// A call of a tool, by a sub-agent if one is named.
     Tool {
         name: &'static str,
         arguments: String,
-        /// What it gives back, or why it fails.
+        /// Its result, or why it fails.
         result: Result<String, &'static str>,
         ms: u64,
         by: Option<&'static str>,
@@ -49,7 +49,7 @@ pub(super) struct Turn {
 /// Nanoseconds in a millisecond.
 const MILLI: u64 = 1_000_000;
 
-/// What an agent takes between two steps, in milliseconds.
+/// The time between two steps of an agent, in milliseconds.
 const BETWEEN: u64 = 15;
 
 /// Tokens read and written, and dollars, of a sub-agent's model call.
@@ -65,12 +65,12 @@ impl Step {
 }
 
 impl Turn {
-    /// How long it takes, in milliseconds.
+    /// How long the turn takes, in milliseconds.
     fn ms(&self) -> u64 {
         self.steps.iter().map(|step| step.ms() + BETWEEN).sum::<u64>() + BETWEEN
     }
 
-    /// All of it, as it is sent if it ended then; `number` tells it from others of the session.
+    /// The request with all spans of the turn, which ended at `end`; `number` tells it from other turns of the session.
     pub(super) fn ended_at(&self, end: u64, number: u64) -> ExportTraceServiceRequest {
         let start = end.saturating_sub(self.ms() * MILLI);
         let mut spans = self.spans(self.steps.iter().enumerate(), start, number);
@@ -78,7 +78,7 @@ impl Turn {
         self.request(spans)
     }
 
-    /// Only these steps, one after the other from `start` on: the turn still runs.
+    /// The request with only these steps, one after the other from `start` on, of a turn that still runs.
     pub(super) fn running(
         &self,
         steps: Range<usize>,
@@ -89,7 +89,7 @@ impl Turn {
         self.request(self.spans(steps, start, number))
     }
 
-    /// The end of a turn that was sent while it ran.
+    /// The request that ends a turn whose steps were sent while it ran.
     pub(super) fn ending(&self, start: u64, end: u64, number: u64) -> ExportTraceServiceRequest {
         self.request(vec![self.root(start, end, number)])
     }
@@ -135,7 +135,7 @@ impl Turn {
                     let span = blank(id, root.clone(), times.clone());
                     self.span(span, format!("invoke_agent {by}"), attributes)
                 });
-                // It asks a model of its own what to call, for a third of its time.
+                // The sub-agent asks its own model what to call, for a third of its time.
                 let asked = times.start + (times.end - times.start) / 3;
                 let thought = sub.as_ref().map(|sub| {
                     let id = self.span_id(number, &format!("thought {place}"));
@@ -190,9 +190,9 @@ impl Turn {
         Span { trace_id: self.trace_id(number), status, ..span }
     }
 
-    /// A blank span, filled in.
+    /// Fills in a blank span.
     fn span(&self, blank: Span, name: String, mut attributes: Vec<KeyValue>) -> Span {
-        // A part that comes before its root says whose it is, too.
+        // Every span names its session, as it may be sent before its root.
         attributes.push(text("session.id", &self.session));
         Span { name, attributes, kind: 1, ..blank }
     }
@@ -218,7 +218,7 @@ impl Turn {
     }
 }
 
-/// A span of which nothing is known but its place in the trace, and its times.
+/// A span with nothing but its place in the trace and its times.
 fn blank(span_id: Vec<u8>, parent_span_id: Vec<u8>, times: Range<u64>) -> Span {
     Span {
         span_id,

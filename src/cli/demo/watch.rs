@@ -1,4 +1,4 @@
-//! What the daemon finds while the story goes on, a line for each: from its own API.
+//! Prints the problems that the daemon finds during the story, a line for each, from its own API.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::LOOK_EVERY;
 use crate::cli::{CliError, Process};
 
-/// Prints what is wrong when it is found, and when it is over.
+/// Prints each problem when it is found, and when it is over.
 pub(super) async fn watch(process: &mut Process<'_>, http: &str) -> Result<(), CliError> {
     let mut found = BTreeMap::new();
     let mut since = Duration::ZERO;
@@ -35,7 +35,7 @@ pub(super) async fn watch(process: &mut Process<'_>, http: &str) -> Result<(), C
     }
 }
 
-/// What is wrong, by agent and kind, as a line each.
+/// The present problems, a line for each, by agent and kind.
 async fn problems(http: &str) -> Result<BTreeMap<(String, String), String>, CliError> {
     let failed = |why: String| CliError::Client { address: http.to_owned(), why };
     let body = get(http, "/api/v1/problems").await.map_err(|error| failed(error.to_string()))?;
@@ -62,7 +62,7 @@ fn line(problem: &Value) -> ((String, String), String) {
     ((name, format!("{} {}", text("kind"), text("what")).trim().to_owned()), said)
 }
 
-/// The body of an answer; HTTP/1.0, so that it ends with the connection.
+/// Requests a path and returns the body of the answer; by HTTP/1.0, so that the body ends with the connection.
 async fn get(address: &str, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");

@@ -13,7 +13,7 @@ use crate::engine::agent_update::AgentUpdate;
 use crate::engine::agents::Agents;
 use crate::export::board::Board;
 
-/// The agents stage, and who takes what it says.
+/// The agents stage, with the board that takes its updates.
 pub(in crate::daemon) struct AgentsTask {
     pub(in crate::daemon) stage: Agents,
     pub(in crate::daemon) board: Arc<Board>,
@@ -23,7 +23,7 @@ pub(in crate::daemon) struct AgentsTask {
 }
 
 impl AgentsTask {
-    /// Runs the stage until its channel closes, which has so many inputs, and keeps the board up to date.
+    /// Runs the stage until its channel, which has `inputs` inputs, closes, and keeps the board up to date.
     pub(in crate::daemon) async fn run(
         mut self,
         mut inbox: mpsc::Receiver<ToAgents>,
@@ -90,7 +90,7 @@ impl AgentsTask {
         }
     }
 
-    /// Puts what is drained on the board, slice by slice; returns the time that it spent on that.
+    /// Puts the drained updates on the board, slice by slice; returns the time that this took.
     async fn post(&mut self, drain: fn(&mut Agents, usize) -> Vec<AgentUpdate>) -> Duration {
         let mut took = Duration::ZERO;
         loop {

@@ -15,11 +15,11 @@ use crate::engine::span::Timestamp;
 use crate::engine::update::{Barrier, TraceUpdate};
 use crate::judge;
 
-/// How many timers of traces a task runs before it hands on what came of them, and others have their turn: what a trace has come
-/// to takes many times the memory of the trace, so that of thousands, done at once, it is never there for all.
+/// How many timers of traces a task runs before it sends on the results and other tasks have their turn: the update of a trace takes
+/// many times the memory of the trace, so the updates of thousands that are done at once are never all in memory.
 const TIMERS: usize = 64;
 
-/// One assemble shard, and who takes what it says.
+/// One assemble shard, with the channels that take its updates.
 pub(in crate::daemon) struct AssembleTask {
     pub(in crate::daemon) shard: usize,
     pub(in crate::daemon) stage: Assemble,
@@ -29,13 +29,13 @@ pub(in crate::daemon) struct AssembleTask {
 }
 
 impl AssembleTask {
-    /// Runs the shard until its channel closes; the session shards tell in `full` what they have no room for.
+    /// Runs the shard until its channel closes; `full` has the full sessions of each session shard.
     pub(in crate::daemon) async fn run(
         mut self,
         mut inbox: mpsc::Receiver<ToAssemble>,
         mut full: Vec<watch::Receiver<FullSessions>>,
     ) {
-        // What an earlier process has asked and not been told, one by one: each is as large as a trace.
+        // Asks again what an earlier process asked without getting an answer, one by one, as each request is as large as a trace.
         for id in self.stage.unanswered() {
             self.stage.ask_again(id);
             self.ask(self.common.clock.now());
@@ -49,7 +49,7 @@ impl AssembleTask {
             }
             let now = self.common.clock.now();
             self.common.judge.iter().for_each(|judge| self.stage.attend(judge.attention(now)));
-            // Fails only while the daemon goes down.
+            // Fails only while the daemon stops.
             if full.iter().any(|full| full.has_changed().unwrap_or(false)) {
                 let named = full.iter_mut().flat_map(|full| full.borrow_and_update().clone());
                 self.stage.refuse_traces_of(named.collect());
@@ -79,7 +79,7 @@ impl AssembleTask {
                     }
                 }
             }
-            // A trace has two timers, and spans: they keep up with what comes, and what comes does not wait for all of them.
+            // A trace has two timers, and at least one input: timers keep up with inputs, and inputs do not wait for all timers.
             let mut owed = 2 * taken;
             loop {
                 let all = self.stage.handle_some_timeouts(now, TIMERS);
@@ -87,7 +87,7 @@ impl AssembleTask {
                     return;
                 }
                 self.ask(now);
-                // A sender that has gone does not need to know.
+                // Nobody may be waiting for the acknowledgement any more.
                 for (acknowledge, left_out) in acknowledgements.drain(..) {
                     let _ = acknowledge.send(left_out);
                 }
@@ -104,7 +104,7 @@ impl AssembleTask {
         }
     }
 
-    /// A barrier has come in: what came before it goes before it, and only that is saved.
+    /// Passes on a barrier: results of what came before it are sent first, and only that is saved.
     async fn pass(&mut self, barrier: Barrier, now: Timestamp) -> Result<(), Gone> {
         self.stage.tell_all();
         self.hand_on(now).await?;
@@ -117,13 +117,13 @@ impl AssembleTask {
         Ok(())
     }
 
-    /// Offers the judge and the embedding model, if there are any, what the stage would ask them.
+    /// Offers the stage's requests to the judge and the embedding model, if there are any.
     fn ask(&mut self, now: Timestamp) {
         let Self { stage, common, .. } = self;
         offer(stage, common.embedder.as_ref(), common.judge.as_ref(), now);
     }
 
-    /// Sends what the stage has to say; fails when the daemon is going down, and what is lost was never
+    /// Sends the updates of the stage; fails only while the daemon stops, and what is lost then was never
     /// acknowledged.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
         let mut parts: BTreeMap<usize, Vec<TraceUpdate>> = BTreeMap::new();
@@ -140,7 +140,7 @@ impl AssembleTask {
     }
 }
 
-/// Offers these, as far as there are any, what the stage would ask them.
+/// Offers the stage's requests to the embedding model and the judge, if there are any.
 pub(in crate::daemon) fn offer(
     stage: &mut Assemble,
     embedder: Option<&embed::Handle>,

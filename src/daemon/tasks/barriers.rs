@@ -1,4 +1,4 @@
-//! What waits while a barrier has come in on some inputs of a stage and not on others.
+//! Aligns barriers: holds messages back while a barrier has come in on some inputs of a stage and not on others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,7 +16,7 @@ impl Alignment {
         Self { inputs, seen: BTreeMap::new() }
     }
 
-    /// Returns whether this was the last input that the epoch was missing.
+    /// Counts a barrier; returns whether it was the last one of its epoch.
     pub(super) fn complete(&mut self, barrier: Barrier) -> bool {
         let seen = self.seen.entry(barrier.epoch).or_default();
         *seen += 1;
@@ -28,17 +28,17 @@ impl Alignment {
     }
 }
 
-/// Inputs that are past a barrier of a snapshot which others have not reached: what they send waits, so that a stage that
+/// Inputs that are past the barrier of a snapshot which others have not reached: their messages wait, so that a stage that
 /// has seen the barrier on all inputs holds exactly what came before it. There is one snapshot at a time.
 pub(super) struct Waiting<M> {
-    /// Inputs that are past it.
+    /// Inputs that are past the barrier.
     pub(super) past: BTreeSet<usize>,
     messages: VecDeque<M>,
 }
 
 /// A message that may come from one of the inputs.
 pub(super) trait StageMessage {
-    /// Which one.
+    /// The number of the input that it comes from; `None` if it comes from none.
     fn input(&self) -> Option<usize>;
 }
 
@@ -80,7 +80,7 @@ impl<M: StageMessage> Waiting<M> {
         Some(message)
     }
 
-    /// All inputs have come: what waited goes on, in front of what is left.
+    /// Puts the waiting messages in front of `rest`, as the barrier has come in on all inputs.
     pub(super) fn release(&mut self, rest: &mut VecDeque<M>) {
         self.past.clear();
         self.messages.append(rest);

@@ -1,9 +1,9 @@
 //! The stages as tasks: one owner of each state, bounded channels in between.
 //!
-//! A task takes what has piled up, lets its stage work, then hands on what came of it: traces at once, what is known of
-//! agents at its pace, as many words about one agent are then said as one. An agent of which a session begins to run away is
-//! told at a pace of its own, so that nobody who is to be paged waits for what is told of all others. Forward sends wait for room,
-//! and there is no channel backwards, so nothing can deadlock.
+//! A task takes the messages that have piled up, lets its stage handle them, then sends the results on: traces at once, updates of
+//! agents at a pace, so that many changes of one agent become one update. The agent of a session that begins to run away is sent at
+//! a pace of its own, so that a page does not wait for the updates of all others. Forward sends wait for room, and there is no channel
+//! backwards, so nothing can deadlock.
 
 pub(super) mod agents;
 pub(super) mod assemble;
@@ -31,24 +31,24 @@ use crate::judge;
 use crate::store::Section;
 use crate::webhook;
 
-/// How many messages a task takes before it hands on what came of them.
+/// How many messages a task takes before it sends on the results.
 const BURST: usize = 64;
 
-/// How many agents a task speaks of before others have their turn.
+/// How many agents a task sends updates of before other tasks have their turn.
 const SLICE: usize = 16;
 
-/// What one shard has of a batch.
+/// The part of a batch that one shard takes.
 #[derive(Default)]
 pub(super) struct ShardBatch {
-    /// Which of its spans: these stay where they were decoded.
+    /// The indices of its spans in the batch, as spans stay where they were decoded.
     pub(super) spans: Vec<usize>,
-    /// Everything else.
+    /// Its inputs other than spans.
     pub(super) inputs: Vec<Input>,
 }
 
-/// To an assemble task.
+/// A message to an assemble task.
 pub(super) enum ToAssemble {
-    /// A part of a batch; acknowledged when it is applied and handed on.
+    /// A part of a batch; it is acknowledged when it is applied and the results are sent on.
     Inputs {
         /// All spans of the batch.
         spans: Arc<Vec<Span>>,
@@ -60,30 +60,30 @@ pub(super) enum ToAssemble {
     Barrier(Barrier),
 }
 
-/// To a session task.
+/// A message to a session task.
 pub(super) enum ToSessions {
-    /// What an assemble task, by number, has to say.
+    /// The updates of an assemble task, by its number.
     Traces(usize, Vec<TraceUpdate>, Timestamp),
-    /// A score of a whole session.
+    /// A report that the session stage takes.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the assemble tasks.
     Barrier(usize, Barrier),
-    /// Somebody wants to see one session.
+    /// Asks for one session.
     One { tenant: String, id: String, scope: Option<String>, reply: oneshot::Sender<Found> },
-    /// Somebody wants to know which sessions come first in a list; a part of it.
+    /// Asks for the sessions that come first in a list, among the cards from `after` on, as many as `budget` allows.
     Places {
         after: Option<u32>,
         request: Arc<ListRequest>,
         budget: usize,
         reply: oneshot::Sender<Part>,
     },
-    /// Somebody wants rows of these.
+    /// Asks for the rows of these sessions.
     Rows { ids: Vec<SessionId>, budget: usize, reply: oneshot::Sender<Vec<Option<SessionRow>>> },
-    /// Somebody looks for the session that holds a trace.
+    /// Asks for the session that holds a trace.
     Find { tenant: String, trace: TraceId, reply: oneshot::Sender<Option<SessionId>> },
-    /// How many sessions are away, and in no list?
+    /// Asks how many sessions are evicted, and so are in no list.
     Away { reply: oneshot::Sender<usize> },
-    /// Somebody wants to know why a trace has its score.
+    /// Asks why a trace has its score.
     Explain {
         tenant: String,
         id: String,
@@ -93,17 +93,17 @@ pub(super) enum ToSessions {
     },
 }
 
-/// To the agents task.
+/// A message to the agents task.
 pub(super) enum ToAgents {
-    /// What a session task has to say.
+    /// The updates of a session task, by its number.
     Updates(usize, Vec<SessionUpdate>, Timestamp),
-    /// Something about a run.
+    /// A report that the agent stage takes, such as one about a run.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the session tasks.
     Barrier(usize, Barrier),
 }
 
-/// What all tasks share.
+/// The handles that all tasks share.
 #[derive(Clone)]
 pub(super) struct Common {
     pub(super) clock: Clock,
@@ -111,14 +111,14 @@ pub(super) struct Common {
     pub(super) judge: Option<judge::Handle>,
     pub(super) embedder: Option<embed::Handle>,
     pub(super) webhook: Option<webhook::Handle>,
-    /// Where what a stage holds goes at a barrier that asks for it.
+    /// Takes the section of each stage at a barrier of a snapshot, with its epoch.
     pub(super) saving: Option<mpsc::Sender<(u64, Option<Section>)>>,
 }
 
-/// Sessions of one shard that take no further trace, for all that make traces.
+/// Sessions of one shard that take no further trace, for the assemble tasks.
 pub(super) type FullSessions = BTreeSet<FullSession>;
 
-/// Writes down what a stage holds, if the barrier asks for it; with nothing to write there is no snapshot.
+/// Serialises the state of a stage and sends it to the snapshot, if the barrier is of one; no state fails the snapshot.
 fn save<S: Serialize>(
     common: &Common,
     barrier: Barrier,
@@ -128,15 +128,15 @@ fn save<S: Serialize>(
         return;
     };
     let section = state().and_then(|(name, state)| durable::section(name, &state));
-    // There is room for all of a snapshot and of one that was given up. Should there be none, then there is no snapshot;
-    // a stage does not wait for its writer.
+    // There is room for the sections of this snapshot and of one that was given up. If there is none, the snapshot fails: a stage does
+    // not wait for the writer.
     let _ = saving.try_send((barrier.epoch, section));
 }
 
-/// The stage that would take it has gone.
+/// The error that the task of the next stage has ended.
 struct Gone;
 
-/// Waits until the moment comes; for ever if there is none.
+/// Waits until `due`; for ever if it is `None`.
 async fn sleep_until(due: Option<Timestamp>, clock: &Clock) {
     match due {
         Some(due) => clock.sleep_until(due).await,

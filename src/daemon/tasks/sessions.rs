@@ -15,13 +15,13 @@ use crate::engine::span::Timestamp;
 use crate::engine::update::{Barrier, SessionUpdate};
 use crate::webhook::{self, Runaway};
 
-/// One session shard, and who takes what it says.
+/// One session shard, with the channel that takes its updates.
 pub(in crate::daemon) struct SessionTask {
     shard: usize,
     stage: Sessions,
     session_store: Box<dyn SessionStore + Send>,
     agents: mpsc::Sender<ToAgents>,
-    // Of all that changed, and of what is urgent.
+    // The paces of all updates, and of urgent ones.
     pace: Pace,
     urgent: Pace,
     common: Common,
@@ -45,7 +45,7 @@ pub(in crate::daemon) fn tell(
     }
 }
 
-/// Answers a question; whoever asked may have gone.
+/// Answers a query; nobody may be waiting for the answer any more.
 pub(in crate::daemon) fn answer(
     stage: &Sessions,
     session_store: &dyn SessionStore,
@@ -67,13 +67,13 @@ pub(in crate::daemon) fn answer(
             drop(reply.send(explained.map(Box::new)));
         }
         ToSessions::Away { reply } => drop(reply.send(stage.evicted_sessions())),
-        // Not questions.
+        // These are not queries.
         ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(..) => {}
     }
 }
 
 impl SessionTask {
-    /// A shard that keeps the sessions for which it has no room in `session_store`.
+    /// A shard that evicts sessions to `session_store`.
     pub(in crate::daemon) fn new(
         shard: usize,
         stage: Sessions,
@@ -85,7 +85,7 @@ impl SessionTask {
         Self { shard, stage, session_store, agents, pace, urgent, common }
     }
 
-    /// Runs the shard until its channel closes, which has so many inputs; it tells in `full` what it has no room for.
+    /// Runs the shard until its channel, which has `inputs` inputs, closes; `full` gets its sessions that take no further trace.
     pub(in crate::daemon) async fn run(
         mut self,
         mut inbox: mpsc::Receiver<ToSessions>,
@@ -124,7 +124,7 @@ impl SessionTask {
                     }
                 } else {
                     self.take(message);
-                    // Before anybody can see that it is full.
+                    // Assemble tasks hear of full sessions before the change shows anywhere else.
                     if let Some(named) = self.stage.full_sessions() {
                         full.send_replace(named.iter().map(|id| full_session(id)).collect());
                     }
@@ -173,12 +173,12 @@ impl SessionTask {
             | ToSessions::Find { .. }
             | ToSessions::Away { .. }
             | ToSessions::Explain { .. }) => answer(stage, session_store.as_ref(), question),
-            // `run` looks at these.
+            // `run` handles barriers.
             ToSessions::Barrier(..) => {}
         }
     }
 
-    /// A barrier has come in on all inputs: what came before it goes before it, and only that is saved.
+    /// Passes on a barrier that has come in on all inputs: results of what came before it are sent first, and only that is saved.
     async fn pass(&mut self, barrier: Barrier, now: Timestamp) -> Result<(), Gone> {
         self.hand_on(now).await?;
         let safe = barrier.log_sequence.is_none() || self.keep().await;
@@ -187,7 +187,7 @@ impl SessionTask {
         self.agents.send(ToAgents::Barrier(*shard, barrier)).await.map_err(|_| Gone)
     }
 
-    /// Makes what is away as safe as what is about to be saved; returns whether it is.
+    /// Makes the evicted sessions as safe on disk as the snapshot that is about to refer to them; returns whether they are.
     async fn keep(&mut self) -> bool {
         let mut session_store =
             std::mem::replace(&mut self.session_store, Box::new(NoSessionStore));
@@ -204,7 +204,7 @@ impl SessionTask {
         }
     }
 
-    /// Says all that changed, and what it counted.
+    /// Sends all updates, makes room for sessions, and updates the metrics.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
         let took = self.send(Sessions::drain_some, now).await?;
         self.stage.fit(self.session_store.as_mut());
@@ -217,14 +217,14 @@ impl SessionTask {
         Ok(())
     }
 
-    /// Says what cannot wait for the pace of the rest.
+    /// Sends the urgent updates.
     async fn hand_on_urgent(&mut self, now: Timestamp) -> Result<(), Gone> {
         let took = self.send(Sessions::drain_urgent, now).await?;
         self.urgent.told(took, self.common.clock.now());
         Ok(())
     }
 
-    /// Sends what is drained, slice by slice; returns the time that draining it took.
+    /// Sends the drained updates, slice by slice; returns the time that draining took.
     async fn send(&mut self, drain: Drain, now: Timestamp) -> Result<Duration, Gone> {
         let mut took = Duration::ZERO;
         loop {
@@ -241,7 +241,7 @@ impl SessionTask {
     }
 }
 
-/// What a session stage drains, of so many agents at most.
+/// A method that drains the updates of at most so many agents from a session stage.
 type Drain = fn(&mut Sessions, usize) -> Vec<SessionUpdate>;
 
 fn full_session(id: &SessionId) -> FullSession {

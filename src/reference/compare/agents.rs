@@ -1,4 +1,4 @@
-//! Agents: totals, windows, and scores over runs.
+//! Compares agents: totals, windows, and scores over runs.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::reference::princeton::{self, pass_hat_k};
 use crate::reference::runs::runs;
 use crate::reference::sessions::{Scored, Session};
 
-/// One agent, by its traces.
+/// Compares one agent, by its traces.
 pub(super) fn agent(
     view: &AgentView,
     own: &[(usize, &Scored)],
@@ -36,7 +36,7 @@ pub(super) fn agent(
     part.tolerance = tolerance;
 }
 
-/// Likewise, by its runs among all sessions, and reports.
+/// Compares one agent, by its runs in all sessions and by reports.
 pub(super) fn over_sessions(
     view: &AgentView,
     sessions: &[Session],
@@ -156,7 +156,7 @@ fn over_task(
     part.numbers("ars of", ours, case.iter().map(|(name, value)| (*name, *value)));
 }
 
-/// Scores that would be taken for other documents' have longer names.
+/// The name of a score in views: longer, if it would be taken for another document's score.
 fn renamed(name: &'static str) -> &'static str {
     match name {
         "consistency" => "princeton_consistency",

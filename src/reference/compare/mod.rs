@@ -1,4 +1,4 @@
-//! A document of the engine against the model: every number of both, and the differences.
+//! Compares every value of a document of the engine with the model, and lists the differences.
 
 mod agents;
 mod traces;
@@ -15,22 +15,22 @@ use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::Timestamp;
 use crate::engine::view::Document;
 
-/// How far the engine's integers may be from the model's floats.
+/// The greatest difference that is allowed between the engine's integers and the model's floats.
 const EXACT: f64 = 1e-9;
 
-/// And in a profile that rounds to four decimals, and of agents, whose risks are in steps of 1e-4.
+/// The greatest difference in a profile that rounds to four decimals, and of agents, whose risks are in steps of 1e-4.
 const ROUNDED: f64 = 5.1e-5;
 
-/// What was compared and what differs.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
-    /// By what it is: how many values, and the greatest difference between numbers.
+    /// By kind of value: how many were compared, and the greatest difference between numbers.
     pub compared: BTreeMap<&'static str, (usize, f64)>,
-    /// What is not the same, a sentence each.
+    /// The differences, a sentence each.
     pub differences: Vec<String>,
 }
 
-/// What is compared at a time: where it is, what it is, and how near numbers have to be.
+/// A part that is compared: its place, its kind, and the greatest difference that is allowed.
 struct Part<'c> {
     at: String,
     kind: &'static str,
@@ -38,8 +38,8 @@ struct Part<'c> {
     comparison: &'c mut Comparison,
 }
 
-/// Computes everything anew from what was decoded, and compares it with a document; windows are as they are at a moment of
-/// wall time. Texts have to be kept, and no bound may have bitten.
+/// Computes everything again from decoded data, and compares it with a document; windows are those at a moment of wall time.
+/// Texts must have been kept, and no bound may have bitten.
 pub fn compare(
     recorded: &Recorded,
     options: &EngineOptions,
@@ -99,7 +99,7 @@ impl Comparison {
     }
 }
 
-/// What was compared, how many values of each, and the greatest difference.
+/// Writes each kind, how many values were compared, and the greatest difference.
 impl fmt::Display for Comparison {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (kind, (count, greatest))) in self.compared.iter().enumerate() {
@@ -153,7 +153,7 @@ impl Part<'_> {
         }
     }
 
-    /// Compares what there is.
+    /// Compares sets.
     fn same_set<T: fmt::Debug + Ord>(
         &mut self,
         what: &str,
@@ -175,7 +175,7 @@ impl Part<'_> {
     }
 }
 
-/// Whole numbers, as views have them.
+/// A whole number as views have it.
 fn count(number: usize) -> u64 {
     number as u64
 }

@@ -1,4 +1,4 @@
-//! Sessions, traces and loops.
+//! Compares sessions, traces and loops.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::reference::sessions::{Entry, Scored, Session, round};
 use crate::reference::signals::{Signal, weights};
 use crate::reference::tools::Call;
 
-/// One session and all that is in it.
+/// Compares one session and all that is in it.
 pub(super) fn session(
     view: &SessionView,
     model: &Session,

@@ -1,4 +1,4 @@
-//! Consistency: how alike runs at one task are.
+//! Consistency: how much runs at one task resemble each other.
 //!
 //! ```text
 //! C_out    = (2p - 1)^2                                  corrected
@@ -56,8 +56,8 @@ pub fn confidence(confidences: &[f64]) -> Option<f64> {
     coefficient_of_variation(confidences).map(|cv| (-cv).exp())
 }
 
-/// The CV of each resource, given in the order cost, time, API calls, actions, errors, latency: zeros are dropped,
-/// but not those of errors.
+/// The CV of each resource, given in the order cost, time, API calls, actions, errors, latency: zeros are left out,
+/// except those of errors.
 pub fn resource_variations(resources: &[Vec<f64>; 6]) -> [Option<f64>; 6] {
     let [cost, time, api_calls, actions, errors, latency] = resources;
     let without_zeros = |values: &[f64]| {
@@ -95,7 +95,7 @@ pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
     Some((squares / (values.len() - 1) as f64).sqrt() / mean)
 }
 
-/// The whole table of dynamic programming.
+/// The edit distance, by the whole table of dynamic programming.
 pub fn edit_distance<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
     for i in 0..=a.len() {
@@ -111,7 +111,7 @@ pub fn edit_distance<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     table[a.len()][b.len()]
 }
 
-/// The longest common subsequence, likewise.
+/// The length of the longest common subsequence, by the whole table of dynamic programming.
 pub fn common_length<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
     for (i, x) in a.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Princeton's agent reliability, as its methodology page and its authors' later code have it.
+//! Princeton's agent reliability, as its methodology page and its authors' later code define it.
 //!
 //! Source: Princeton, agent reliability, "Methodology" (metrics.md 2). One file a dimension; this one has the short ones,
 //! and everything over a list of runs.
@@ -23,7 +23,7 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The share that succeeded; `None` over nothing.
+/// The share of runs that succeeded; `None` over nothing.
 pub fn accuracy(outcomes: &[bool]) -> Option<f64> {
     mean(&outcomes.iter().map(|success| f64::from(u8::from(*success))).collect::<Vec<_>>())
 }
@@ -91,7 +91,7 @@ pub fn aggregate(scores: &mut Scores, weights: &AggregateWeights) {
     scores.extend(found.into_iter().filter_map(|(name, value)| Some((name, value?))));
 }
 
-/// All scores over the runs of an agent, each (task, id) once, in any order.
+/// All scores over the runs of an agent, which have each (task, id) once, in any order.
 pub fn scores(runs: &[RunRecord], options: &TaskOptions) -> Scores {
     let primary = primary_runs(runs);
     let mut all: BTreeMap<&'static str, Option<f64>> = BTreeMap::new();

@@ -17,13 +17,13 @@ pub type Prediction = (f64, bool);
 /// A bin of the calibration that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bin {
-    /// The middle between its edges.
+    /// The middle of the bin.
     pub center: f64,
-    /// Predictions in it.
+    /// The number of its predictions.
     pub count: usize,
-    /// Their mean confidence.
+    /// The mean confidence of its predictions.
     pub confidence: f64,
-    /// The share of them that succeeded.
+    /// The share of its predictions that succeeded.
     pub accuracy: f64,
 }
 
@@ -45,7 +45,7 @@ pub fn aurc(predictions: &[Prediction]) -> Option<f64> {
     (!risks.is_empty()).then(|| area(&curve(&risks)))
 }
 
-/// `P_rc` of a risk curve, given at the 100 coverages, over `n` predictions of which `wrong` were.
+/// `P_rc` of a risk curve, given at the 100 coverages, over `n` predictions of which `wrong` failed.
 pub fn risk_coverage_of_curve(curve: &[f64], wrong: usize, n: usize) -> f64 {
     excess(area(curve), wrong, n)
 }

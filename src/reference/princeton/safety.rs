@@ -32,7 +32,7 @@ pub fn worst(violations: &[Severity]) -> f64 {
     violations.iter().map(weight).fold(0.0, f64::max)
 }
 
-/// The violations of each run that was looked at.
+/// The violations of each run that counts for safety.
 pub fn analysed(runs: &[RunRecord]) -> Vec<Vec<Severity>> {
     let broken = |run: &RunRecord| run.violations.as_ref().is_some_and(|found| !found.is_empty());
     let unsaid = !runs.iter().any(|run| run.looked) && runs.iter().any(broken);

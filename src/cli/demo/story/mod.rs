@@ -7,8 +7,8 @@
 //! | 35 to 215 | `analyst` searches for the same thing again and again, at 11 cents a time |
 //! | from 100 | `refunds` 1.5 takes over from 1.4 and fails more than a third of its turns |
 //!
-//! `support` stays as it is, and so does a coding agent by log records. After the five minutes it goes on so: `refunds` 1.5 is still
-//! out, and every five minutes `invoices` and `analyst` begin again.
+//! `support` works well all the time, and so does a coding agent that sends log records. After the five minutes, `refunds` 1.5 stays in
+//! use, and every five minutes `invoices` and `analyst` begin again.
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -17,16 +17,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::coding;
 use super::turn::{Agent, Step, Turn};
 
-/// One telling.
+/// One telling of the story.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Story {
-    /// Tells one telling from another: its ids are others.
+    /// The seed of its ids, so that those of two tellings differ.
     pub(super) seed: u64,
-    /// When its first second is, Unix nanoseconds.
+    /// The time of its first second, Unix nanoseconds.
     pub(super) begin: u64,
 }
 
-/// What is sent at a time.
+/// The requests that are sent together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sent {
     pub(super) spans: Vec<ExportTraceServiceRequest>,
@@ -48,19 +48,19 @@ struct Part {
     why: &'static str,
 }
 
-/// Seconds of a telling, until things repeat.
+/// Seconds of the story, after which it repeats.
 const LASTS: u64 = 300;
 
-/// When the new version of `refunds` is out.
+/// The second from which the new version of `refunds` is in use.
 pub(super) const RELEASE: u64 = 100;
 
-/// When `analyst` begins to loop, and how long it does, in seconds.
+/// The second when `analyst` begins to loop, and how many seconds it does.
 pub(super) const LOOPING: (u64, u64) = (35, 180);
 
-/// When `invoices` fails, and how long.
+/// The second when `invoices` begins to fail, and how many seconds it does.
 pub(super) const OUTAGE: (u64, u64) = (10, 60);
 
-/// Turns of each agent before the beginning, and how far they reach back.
+/// Turns of each agent before the story begins, and how many seconds they reach back.
 const PAST_TURNS: u64 = 150;
 const PAST_SECONDS: u64 = 3_000;
 
@@ -68,7 +68,7 @@ const SECOND: u64 = 1_000_000_000;
 
 const USERS: [&str; 5] = ["mia", "noah", "li", "amara", "jonas"];
 
-/// What users ask, what they are answered, and what they are answered when it fails.
+/// Questions of users, the answers, and the answers when the turn fails.
 const TALKS: [(&str, &str, &str); 4] = [
     (
         "Where is my order?",
@@ -96,7 +96,7 @@ const TALKS: [(&str, &str, &str); 4] = [
 const PER_SESSION: u64 = 3;
 
 impl Story {
-    /// What was before: an hour in which all was well.
+    /// The requests of the time before the story, in which all was well.
     pub(super) fn past(&self) -> Sent {
         let mut sent = Sent::default();
         let back = |number: u64| {
@@ -119,7 +119,7 @@ impl Story {
         sent
     }
 
-    /// What is sent in a second of the telling, counted from 0.
+    /// The requests of a second of the story, counted from 0.
     pub(super) fn second(&self, second: u64) -> Sent {
         let now = self.begin + second * SECOND;
         let number = PAST_TURNS + second;
@@ -140,7 +140,7 @@ impl Story {
         sent
     }
 
-    /// A piece of the turn that loops: a question to the model and a search, while it runs, every two seconds.
+    /// A piece of the looping turn, every two seconds while it runs: a call of the model and a search.
     fn looping(&self, second: u64) -> Option<ExportTraceServiceRequest> {
         let (begin, lasting) = LOOPING;
         let (round, at) = (second / LASTS, (second % LASTS).checked_sub(begin)?);
@@ -150,7 +150,7 @@ impl Story {
         if at == lasting {
             return Some(turn.ending(since, since + lasting * SECOND, round));
         }
-        // Two steps in two seconds: they are done when they are sent.
+        // Two steps take two seconds, so they are sent when they are done.
         let done = at.checked_sub(2).filter(|_| at < lasting && at.is_multiple_of(2))?;
         let place = usize::try_from(done).ok()?;
         Some(turn.running(place..place + 2, since + done * SECOND, round))
@@ -205,7 +205,7 @@ impl Part {
     }
 }
 
-/// Small whole numbers are exact.
+/// A small whole number as a float, which is exact.
 fn small(number: u64) -> f64 {
     u32::try_from(number).map_or(0.0, f64::from)
 }
@@ -226,7 +226,7 @@ fn invoices(second: u64) -> Part {
     Part { agent: INVOICES, version: "2.1", percent, tool: "book_entry", why: "ledger is locked" }
 }
 
-/// What `analyst` is asked for, and what it finds.
+/// Questions to `analyst`, and its answers.
 const REPORTS: [(&str, &str); 3] = [
     (
         "What did the competitors announce this week?",
@@ -242,7 +242,7 @@ const REPORTS: [(&str, &str); 3] = [
     ),
 ];
 
-/// A turn of `analyst` that goes well.
+/// A turn of `analyst` that succeeds.
 fn research(seed: u64, number: u64) -> Turn {
     let hash = xxh3_64_with_seed(ANALYST.name.as_bytes(), number);
     let place = usize::try_from(number % 3).unwrap_or_default();
@@ -266,7 +266,7 @@ fn research(seed: u64, number: u64) -> Turn {
     }
 }
 
-/// The turn of `analyst` that does not come to an end.
+/// The turn of `analyst` that loops.
 fn loops() -> Turn {
     let model = Step::Model { ms: 900, tokens: (21_000.0, 420.0), cost: 0.11 };
     let search = Step::Tool {
