@@ -1,7 +1,8 @@
-//! What is left of a burst: resident memory before it, at its peak, and when all of its traces and sessions have gone.
+//! Measures the memory that is left after a burst: resident memory before it, at its peak, and when all of its traces and sessions have
+//! been removed.
 //!
-//! Quiet times are short here, so that they go soon. A smaller burst comes first: what that leaves is there from then on. Life
-//! goes on afterwards at a slow pace, as memory is given back by those who ask for some.
+//! Quiet times are short here, so that they are removed soon. A smaller burst comes first, so that memory which stays after any burst is
+//! there before. Some spans follow at a slow pace, as the allocator gives memory back when it is asked for some.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,13 +13,13 @@ use crate::pass::Material;
 use crate::report::{Report, Spread};
 use crate::{Bench, BenchError, Case, LOOK_EVERY, MAX_LOOKS, Server};
 
-/// How much smaller the burst before it is.
+/// How many times smaller the first burst is.
 const SMALLER: u64 = 10;
 
-/// Single blocks of spans that come after it, each when the one before it has gone.
+/// The number of single blocks of spans after the burst, each sent when the one before it was removed.
 const AFTER: usize = 5;
 
-/// Options under which everything goes soon.
+/// Options under which traces and sessions are removed soon.
 const SOON: [(&str, &str); 5] = [
     ("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "1s"),
     ("AGENTGAUGE__ASSEMBLE__ROOTLESS_IDLE", "1s"),
@@ -27,10 +28,10 @@ const SOON: [(&str, &str); 5] = [
     ("AGENTGAUGE__SESSION__SESSION_IDLE", "3s"),
 ];
 
-/// How long closed sessions are held, and a little.
+/// A little more than the time for which closed sessions are held.
 const CLOSED: Duration = Duration::from_secs(5);
 
-/// Resident bytes of one repeat.
+/// The resident bytes of one repeat.
 struct Left {
     before: u64,
     peak: u64,
@@ -92,7 +93,7 @@ impl Bench<'_> {
         Ok(Left { before, peak, gone, later })
     }
 
-    /// Sends so many spans, at least, and waits until nothing is held of them.
+    /// Sends at least so many spans, and waits until none of their traces and sessions is held.
     fn come_and_go(
         &self,
         case: Case,
@@ -106,7 +107,7 @@ impl Bench<'_> {
         for _ in 0..MAX_LOOKS {
             std::thread::sleep(LOOK_EVERY);
             if held(&running.metrics().map_err(failed)?) == 0 {
-                // Sessions that have closed are held for as long again.
+                // Closed sessions are held for a while.
                 std::thread::sleep(CLOSED);
                 return Ok(());
             }
@@ -115,7 +116,7 @@ impl Bench<'_> {
     }
 }
 
-/// Open traces and sessions.
+/// The number of open traces and sessions.
 fn held(page: &str) -> u64 {
     let of = |what| {
         let line = page.lines().find_map(|line| line.strip_prefix(what));

@@ -17,10 +17,10 @@ use crate::sustained::Load;
 use crate::workload::Workload;
 use crate::{BenchError, Case, Plan, Question};
 
-/// Usage is wrong.
+/// The exit code for wrong usage.
 const EXIT_USAGE: u8 = 64;
 
-/// There is no figure.
+/// The exit code if there is no figure.
 const EXIT_FAILURE: u8 = 1;
 
 /// Measures what a span costs agentgauge, beside a floor and a stock server
@@ -54,7 +54,7 @@ enum CommandError {
     Json(#[from] serde_json::Error),
 }
 
-/// Runs what `arguments` (the program's name first) ask for and returns the exit code: 0, 64 for wrong usage, or 1.
+/// Runs the command in `arguments` (the program's name first) and returns the exit code: 0, 64 for wrong usage, or 1.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     out: &mut dyn Write,

@@ -10,15 +10,15 @@ use serde::Serialize;
 /// A division of the machine.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub(crate) struct Cores {
-    /// The generator's; empty if it is not pinned.
+    /// The cores of the generator; empty if it is not pinned.
     pub(crate) generator: Vec<usize>,
-    /// The server's; empty if it is not pinned.
+    /// The cores of the server; empty if it is not pinned.
     pub(crate) server: Vec<usize>,
 }
 
 impl Cores {
-    /// Of the cores of `asked`, or else the last one for the server and all but the first of the others for the
-    /// generator; and what could not be had. `available` are the cores that this process may use.
+    /// Divides the cores as `asked`, or else takes the last one for the server and all but the first of the others for the
+    /// generator; also returns a note if that is not possible. `available` are the cores that this process may use.
     pub(super) fn divide(available: &[usize], asked: Option<&Self>) -> (Self, Option<String>) {
         if let Some(asked) = asked {
             let wanted: BTreeSet<_> = asked.generator.iter().chain(&asked.server).collect();
@@ -36,7 +36,7 @@ impl Cores {
                 let note = "fewer than two cores to divide: nothing is pinned";
                 (Self::default(), Some(note.to_owned()))
             }
-            // The first core is left to the rest of the system where three remain.
+            // The first core is left to the rest of the system if three others remain.
             [_, generator @ .., server] if generator.len() >= 2 => {
                 (Self { generator: generator.to_vec(), server: vec![*server] }, None)
             }
@@ -46,7 +46,7 @@ impl Cores {
         }
     }
 
-    /// The server on the last core, the last two, and so on.
+    /// Divisions that give the server the last core, the last two, and so on.
     pub(super) fn growing(available: &[usize]) -> Vec<Self> {
         let divide = |first: usize| {
             let (left, server) = available.split_at(first);
@@ -79,17 +79,17 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(cores)
 }
 
-/// What the kernel's set of cores has room for.
+/// The number of cores that the kernel's set has room for.
 const MAX_CORES: usize = 1024;
 
-/// The cores that this thread may use; none where that cannot be told.
+/// The cores that this thread may use; none if that is unknown.
 #[cfg(target_os = "linux")]
 pub(super) fn available() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     (0..MAX_CORES).filter(|core| set.is_set(*core)).collect()
 }
 
-/// Makes this thread, and what it starts from here on, run on `cores` alone; nothing is asked by an empty list.
+/// Pins this thread, and what it starts afterwards, to `cores`; an empty list changes nothing.
 #[cfg(target_os = "linux")]
 pub(super) fn pin(cores: &[usize]) -> std::io::Result<()> {
     if cores.is_empty() {
@@ -100,13 +100,13 @@ pub(super) fn pin(cores: &[usize]) -> std::io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// The cores that this thread may use; none where that cannot be told.
+/// The cores that this thread may use; none, as that is unknown here.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn available() -> Vec<usize> {
     Vec::new()
 }
 
-/// Makes this thread, and what it starts from here on, run on `cores` alone; nothing is asked by an empty list.
+/// Does nothing, as threads are not pinned here.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn pin(_: &[usize]) -> std::io::Result<()> {
     Ok(())

@@ -1,7 +1,7 @@
-//! What it costs that a request outlives the process, and how long a start takes over what was left behind.
+//! Measures what durability costs, and how long a start takes that replays a log.
 //!
-//! In every repeat the daemon gets the same pass in each mode, in a directory of its own. The one that synced is ended without
-//! a word when it has scored everything, and started again over its log; no snapshot shortens that.
+//! In every repeat the daemon gets the same pass in each mode, in a directory of its own. The daemon of mode `fsync` is killed
+//! when it has scored everything, and started again over its log; there is no snapshot that shortens the start.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,26 +12,26 @@ use crate::pass::Material;
 use crate::report::{Report, Spread};
 use crate::{Bench, BenchError, Case, Passes, Sample, Server};
 
-/// What an acknowledgement means, as the option has it.
+/// The modes of durability, as in `store.durability`.
 const MODES: [&str; 3] = ["memory", "flush", "fsync"];
 
-/// More than any pass: nothing is let go of meanwhile.
+/// The bytes of log before a snapshot: more than any pass has, so there is none.
 const NO_SNAPSHOT: &str = "1099511627776";
 
-/// A log in bytes.
+/// Bytes in a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// A directory for one daemon; gone when dropped.
+/// A directory for one daemon, which is removed when it is dropped.
 struct Home(PathBuf);
 
-/// A start over a log.
+/// The figures of a start over a log.
 struct Start {
     log_bytes: u64,
     seconds: f64,
 }
 
 impl Bench<'_> {
-    /// Measures a case in each mode, and a start after the last.
+    /// Measures a case in each mode, and a start after `fsync`.
     pub(super) fn durable(
         &mut self,
         case: Case,
@@ -64,7 +64,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Starts the daemon over what the one before left behind, all of which has to be there.
+    /// Starts the daemon over the log of the one before; fails unless all of it is recovered.
     fn start_over(&self, home: &Home, passes: &Passes) -> Result<Start, BenchError> {
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let log_bytes = home.bytes().map_err(failed)?;
@@ -118,7 +118,7 @@ fn figures(samples: &[Vec<Sample>; 3], starts: &[Start]) -> Vec<(&'static str, S
 impl Home {
     fn new(store: &Path) -> io::Result<Self> {
         let path = store.join(format!("agentgauge-bench-{}", process::id()));
-        // Left behind by one that was ended.
+        // An earlier bench that was ended may have left the directory behind.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path)?;
         Ok(Self(path))
@@ -142,7 +142,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // What is left is in nobody's way.
+        // A directory that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

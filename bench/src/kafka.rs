@@ -1,8 +1,8 @@
-//! From Kafka to gauges, beside a consumer that reads the same records and drops them.
+//! Measures the cost from Kafka to gauges, beside a reader that consumes the same records and drops them.
 //!
-//! All records are with the brokers before anybody reads; without brokers of your own they are librdkafka's, in this
-//! process. Reader and daemon set the same options and are each on the server's core; both are measured from their start
-//! until all is read, and for the daemon scored.
+//! All records are at the brokers before anybody reads; unless brokers are given, they are librdkafka's mock ones, in this
+//! process. Reader and daemon set the same options, and each runs on the server's core; each is measured from its start until it
+//! has read all records, and the daemon until it has scored them.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -23,42 +23,42 @@ use crate::{Bench, BenchError, Case, Sent, Server, compression_name, cores};
 use agentgauge::ingest::Compression;
 use agentgauge::ingest::kafka::{KafkaOptions, consumer};
 
-/// Bytes of a partition: librdkafka's brokers let go of what is beyond five MiB.
+/// Bytes of a partition; librdkafka's brokers drop what is beyond five MiB.
 const PARTITION_BYTES: u64 = 2 << 20;
 
-/// Bytes of a record at most.
+/// Bytes of a record, at most.
 const RECORD_BYTES: &str = "16777216";
 
-/// How long brokers may take for anything.
+/// How long brokers may take for a request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a poll waits, and how many may bring nothing.
+/// How long a poll waits, and how many polls may return nothing.
 const POLL: Duration = Duration::from_millis(100);
 const MAX_POLLS: u32 = 600;
 
 /// The brokers.
 enum Brokers {
-    /// In this process.
+    /// librdkafka's brokers in this process.
     Mock(MockCluster<'static, DefaultProducerContext>),
-    /// Somewhere.
+    /// Other brokers, at this address.
     Real(String),
 }
 
-/// What a reader tells when it has read everything.
+/// The line of JSON that a reader prints when it has read everything.
 #[derive(Debug, Deserialize, Serialize)]
 struct HasRead {
     bytes: u64,
     cpu_nanos: u64,
 }
 
-/// What both cost in one repeat, in microseconds a span.
+/// The costs of reader and daemon in one repeat, in microseconds a span.
 struct Turn {
     reader: f64,
     daemon: f64,
 }
 
 impl Bench<'_> {
-    /// Measures reader and daemon over the same records; `address` is that of the brokers, or empty.
+    /// Measures reader and daemon over the same records; `address` is that of the brokers, or empty for those of this process.
     pub(super) fn kafka(
         &mut self,
         case: Case,
@@ -98,7 +98,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A reader, in a process of its own.
+    /// Runs a reader in a process of its own; returns what it prints.
     fn read(&self, brokers: &Brokers, topic: &str, pass: &Pass) -> io::Result<HasRead> {
         cores::pin(&self.cores.server)?;
         let reader = Command::new(std::env::current_exe()?)
@@ -113,7 +113,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The daemon; returns the time that it was on a core until it had scored everything, in nanoseconds.
+    /// Runs the daemon; returns the nanoseconds that it was on a core until it had scored everything.
     fn score(&self, brokers: &Brokers, topic: &str, pass: &Pass) -> Result<u64, BenchError> {
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let list = |text: &str| serde_json::json!([text]).to_string();
@@ -173,7 +173,7 @@ impl Brokers {
         refused.map_or(Ok(()), |(topic, why)| Err(io::Error::other(format!("{topic}: {why}"))))
     }
 
-    /// Writes all requests of a pass, to all partitions by turns.
+    /// Writes all requests of a pass, to the partitions in turn.
     fn fill(
         &self,
         topic: &str,
@@ -185,7 +185,7 @@ impl Brokers {
         config.set("acks", "all").set("compression.codec", compression_name(compression));
         let producer: BaseProducer = config.create().map_err(io::Error::other)?;
         for (message, partition) in pass.messages.iter().zip((0..partitions).cycle()) {
-            // Without the flag and the length of gRPC.
+            // A record has no flag and no length, as gRPC messages have.
             let payload = message.get(5..).unwrap_or_default();
             let mut next: BaseRecord<'_, (), [u8]> =
                 BaseRecord::to(topic).partition(partition).payload(payload);
@@ -201,11 +201,11 @@ impl Brokers {
     }
 }
 
-/// Reads so many records of a topic and drops them, then says what that took in one line of JSON.
+/// Reads so many records of a topic and drops them, then prints what that took in one line of JSON.
 ///
 /// # Errors
 ///
-/// Fails if they do not come.
+/// Fails if the records do not come.
 pub(crate) fn read_and_drop(
     brokers: &str,
     topic: &str,

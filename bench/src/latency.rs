@@ -193,7 +193,7 @@ fn look(
         .collect()
 }
 
-/// Asks for an agent from `due` on until there is something.
+/// Asks for an agent from `due` on until it has what is looked for; returns when that was.
 fn wait(
     asker: &mut Asker,
     number: usize,

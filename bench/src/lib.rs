@@ -62,7 +62,7 @@ pub(crate) struct Case {
     pub(crate) frame: usize,
 }
 
-/// What to find out.
+/// The question that a run answers.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Question {
     /// The cost of a span, for each server.
@@ -91,7 +91,7 @@ pub(crate) enum Question {
 pub(crate) struct Plan {
     /// The question.
     pub(crate) question: Question,
-    /// What is sent.
+    /// The cases to measure.
     pub(crate) cases: Vec<Case>,
     /// The servers to measure.
     pub(crate) servers: Vec<Server>,
@@ -141,7 +141,7 @@ pub(crate) enum BenchError {
         /// The reason that it gave for the first.
         why: String,
     },
-    /// The daemon's counters show a fault, or not all traces were scored.
+    /// The daemon's counts do not fit what it was sent.
     #[error("the daemon did not score what it was sent: {0}")]
     Amiss(String),
 }

@@ -1,23 +1,23 @@
-//! What the kernel says of a process, and what the daemon says of itself.
+//! Measures a process by the kernel's figures, and the daemon by its own metrics.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-/// The processor time of a process, thread by thread: threads that end are remembered as they were last seen.
+/// The processor time of a process, by thread; of threads that have ended, the last value that was read.
 #[derive(Debug)]
 pub(super) struct Cpu {
     process: u32,
-    // Nanoseconds on a core, by thread.
+    // The nanoseconds on a core, by thread.
     threads: BTreeMap<u32, u64>,
 }
 
 impl Cpu {
-    /// Begins to watch a process.
+    /// Starts watching a process.
     ///
     /// # Errors
     ///
-    /// Fails where the kernel does not tell: `/proc/PID/task/*/schedstat`.
+    /// Fails if the kernel does not have `/proc/PID/task/*/schedstat`.
     pub(super) fn watch(process: u32) -> io::Result<Self> {
         let mut cpu = Self { process, threads: BTreeMap::new() };
         cpu.nanos()?;
@@ -29,7 +29,7 @@ impl Cpu {
         for entry in fs::read_dir(format!("/proc/{}/task", self.process))? {
             let entry = entry?;
             let thread = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            // A thread may end between the two.
+            // A thread may have ended since it was listed.
             let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
             if let (Some(thread), Some(nanos)) = (thread, on_core(&text)) {
                 self.threads.insert(thread, nanos);
@@ -42,8 +42,8 @@ impl Cpu {
     }
 }
 
-/// Nanoseconds for which the threads that a process has now were ready and waited for a core; zero where the kernel does
-/// not tell. The kernel counts a wait when it is over.
+/// Nanoseconds for which the present threads of a process were ready and waited for a core; zero if the kernel does not
+/// tell. The kernel counts a wait when it is over.
 pub(super) fn waited_nanos(process: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let waited = threads
@@ -64,7 +64,7 @@ fn number(at: usize, text: &str) -> Option<u64> {
 ///
 /// # Errors
 ///
-/// Fails where the kernel does not tell: `VmHWM` of `/proc/PID/status`.
+/// Fails if the kernel does not have `VmHWM` in `/proc/PID/status`.
 pub(super) fn peak_resident_bytes(process: u32) -> io::Result<u64> {
     of_status(process, "VmHWM:")
 }
@@ -73,7 +73,7 @@ pub(super) fn peak_resident_bytes(process: u32) -> io::Result<u64> {
 ///
 /// # Errors
 ///
-/// Fails where the kernel does not tell: `VmRSS` of `/proc/PID/status`.
+/// Fails if the kernel does not have `VmRSS` in `/proc/PID/status`.
 pub(super) fn resident_bytes(process: u32) -> io::Result<u64> {
     of_status(process, "VmRSS:")
 }
@@ -89,7 +89,7 @@ fn bytes(status: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// What the daemon made of what it was sent, from its page of metrics.
+/// The daemon's account of what it was sent, from its page of metrics.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Account {
     /// Spans that came in.
@@ -100,11 +100,11 @@ pub(super) struct Account {
     pub(super) held: u64,
     /// Requests that were refused whole.
     pub(super) refused: u64,
-    /// What should not have happened, by metric and labels.
+    /// Counters that should be zero and are not, by metric and labels.
     pub(super) faults: BTreeMap<String, u64>,
 }
 
-/// Counters that stay at nothing if every span was new, whole, in time and within bounds.
+/// Counters that stay at zero if every span was new, whole, in time and within bounds.
 const FAULTS: &[&str] = &[
     "agentgauge_duplicates_total",
     "agentgauge_spans_rejected_total",
@@ -119,7 +119,7 @@ const FAULTS: &[&str] = &[
 const REFUSED: &str = "agentgauge_requests_refused_total";
 
 impl Account {
-    /// Reads a page.
+    /// Reads the account from a page of metrics.
     pub(super) fn read(page: &str) -> Self {
         let mut account = Self::default();
         for line in page.lines().filter(|line| !line.starts_with('#')) {

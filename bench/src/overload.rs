@@ -1,7 +1,7 @@
-//! More than the daemon can take: twice the spans a second that it took of a generator that waits for answers, as many spans.
+//! Measures overload: offers twice the spans a second that the daemon took from a generator that waits for answers, as many spans.
 //!
 //! Requests are sent when they are due, whether earlier ones were answered or not, and refused ones are not sent again.
-//! What was accepted and refused has to be what the daemon counted, or there is no figure.
+//! There is no figure unless the daemon counted the same accepted spans and refused requests.
 
 use std::io::Write;
 
@@ -10,26 +10,26 @@ use crate::pass::Material;
 use crate::report::{Report, Spread};
 use crate::{Bench, BenchError, Case, Sample, Server, since};
 
-/// What is offered, over what was taken.
+/// The offered rate over the rate that was taken.
 const TIMES: u64 = 2;
 
-/// How many more spans than elsewhere: long enough to fill every queue, and for traces to be scored meanwhile. Both ways of
-/// sending get as many, as what is held makes spans dearer.
+/// How many times more spans are sent than in other measurements: enough to fill every queue, and for traces to be scored meanwhile.
+/// Both ways of sending send as many, as a span costs more while more traces are held.
 const PASSES: u64 = 4;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overload {
-    /// Spans a second that it took of a generator that waits.
+    /// Spans a second that were taken from a generator that waits.
     saturation: f64,
     /// Spans a second that were offered.
     offered: f64,
-    /// Spans a second that were accepted, until the last answer.
+    /// Spans a second that were accepted, up to the last answer.
     accepted: f64,
-    /// Spans that were accepted for a processor second, over those of a generator that waits: says the same where
-    /// others keep the processor from the daemon.
+    /// Accepted spans per processor second, over those from a generator that waits: the same even if other processes
+    /// take the processor from the daemon.
     by_cpu: f64,
-    /// Share of requests that were refused.
+    /// The share of requests that were refused.
     refused: f64,
     /// Spans that were sent and neither accepted nor refused.
     lost: f64,

@@ -1,4 +1,4 @@
-//! All requests of one pass, made before it is measured: stamped, compressed, framed.
+//! The requests of one pass, which are stamped, compressed and framed before it is measured.
 
 use std::io::{self, Write};
 use std::thread;
@@ -12,17 +12,17 @@ use crate::workload::BLOCK_SPANS;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::ingest::Compression;
 
-/// Different blocks; what a pass needs more it makes of the same ones under other ids.
+/// The number of different blocks; a pass that needs more uses the same blocks again, under other ids.
 const BLOCKS: u64 = 8;
 
 /// How long ago the first spans of a pass began, in nanoseconds; they last less.
 const AGO: u64 = 5_000_000_000;
 
-/// The level of gzip that clients have unless told otherwise, and the fastest of Zstandard.
+/// The default level of gzip in clients, and the fastest level of Zstandard.
 const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 1;
 
-/// What passes of one case are made of.
+/// The material of which the passes of one case are made.
 pub(super) struct Material {
     compression: Compression,
     blocks: Vec<Encoded>,
@@ -36,14 +36,14 @@ struct Encoded {
     traces: u64,
 }
 
-/// Requests to send, once.
+/// The requests of a pass, which are sent once.
 #[derive(Default)]
 pub(super) struct Pass {
     /// gRPC messages: a flag, four bytes of length, the request.
     pub(super) messages: Vec<Bytes>,
-    /// Spans of each message, in the same order.
+    /// The number of spans of each message, in the same order.
     pub(super) message_spans: Vec<u64>,
-    /// Whole traces.
+    /// The number of traces.
     pub(super) traces: u64,
     /// Bytes of the requests before compression.
     pub(super) plain_bytes: u64,
@@ -63,11 +63,11 @@ impl Material {
         Self { compression: case.compression, blocks, seed: 0 }
     }
 
-    /// At least `spans` spans that were never sent, just before `now`.
+    /// A pass of at least `spans` spans that were never sent, with times just before `now`.
     ///
     /// # Errors
     ///
-    /// Fails if they cannot be compressed.
+    /// Fails if a request cannot be compressed.
     pub(super) fn pass(&mut self, spans: u64, now: Timestamp) -> io::Result<Pass> {
         let count = spans.div_ceil(BLOCK_SPANS as u64).max(1);
         let first = self.seed;
@@ -114,12 +114,12 @@ impl Material {
 }
 
 impl Pass {
-    /// Spans of all messages.
+    /// The number of spans of all messages.
     pub(super) fn spans(&self) -> u64 {
         self.message_spans.iter().sum()
     }
 
-    /// Bytes of all messages, as sent.
+    /// The bytes of all messages, as sent.
     pub(super) fn wire_bytes(&self) -> u64 {
         self.messages.iter().map(|message| message.len() as u64).sum()
     }

@@ -77,11 +77,11 @@ struct OfServer {
     server: Server,
     allocator: &'static str,
     cpu_micros_per_span: Spread,
-    /// Its processor time over that of the floor, in the same repeat.
+    /// Its processor time per span over that of the floor, in the same repeat.
     times_floor: Option<Spread>,
-    /// Its processor time over that of the stock server, in the same repeat: the one under the system's allocator, if it was measured.
+    /// Its processor time per span over that of the stock server, in the same repeat: under the system's allocator, if that was measured.
     times_stock: Option<Spread>,
-    /// Its processor time over that of the Collector, in the same repeat.
+    /// Its processor time per span over that of the Collector, in the same repeat.
     times_collector: Option<Spread>,
     /// Bytes on the wire over processor seconds, in millions.
     wire_megabytes_per_cpu_second: Spread,

@@ -1,7 +1,7 @@
-//! The daemon on one core, two, and so on up to all that there are.
+//! Measures the daemon on one core, two, and so on up to all cores.
 //!
-//! The generator has the cores that are left, and all of them where none is left; the table tells what it took of them. So many
-//! requests are in flight that no core of the daemon waits for one, and what is measured is the middle of the pass.
+//! The generator has the cores that are left, or all of them if none is left; the table has how many it was busy on. Enough
+//! requests are in flight that no core of the daemon waits for one, and the middle of the pass is measured.
 
 use std::io::Write;
 

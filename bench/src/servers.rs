@@ -1,8 +1,8 @@
-//! The servers to compare with, each in a process of its own: what receiving costs, and what decoding costs.
+//! The servers to compare with, each in a process of its own, which show the cost of receiving and that of decoding.
 //!
 //! Both are tonic's server in one thread, with the frame and window sizes of the daemon. `floor` puts the bytes of
-//! a message together, as tonic does before it decodes, and drops them. `stock` is the generated service: inflated by
-//! tonic, decoded by prost, dropped.
+//! a message together, as tonic does before it decodes, and drops them. `stock` is the generated service: tonic inflates
+//! a message, prost decodes it, and it is dropped.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -49,14 +49,14 @@ const PREFIX_BYTES: usize = 5;
 /// A message of no bytes: not compressed, length 0.
 const EMPTY: &[u8] = &[0; PREFIX_BYTES];
 
-/// The room that is made at once; more than any request of ours.
+/// The greatest room that is made at once, which is more than any request of the bench needs.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-/// Serves on a free port of the loopback until the process is ended; says which in one line of JSON.
+/// Serves on a free port of the loopback until the process is ended; prints the address in one line of JSON.
 ///
 /// # Errors
 ///
-/// Fails if there is no port or nobody to say it to.
+/// Fails if no port is free or the address cannot be written.
 pub(crate) fn serve(which: Sink, out: &mut dyn Write) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -85,7 +85,7 @@ pub(crate) fn serve(which: Sink, out: &mut dyn Write) -> std::io::Result<()> {
     })
 }
 
-/// Decodes and drops.
+/// The stock server, which decodes and drops.
 struct Stock;
 
 #[tonic::async_trait]
@@ -99,7 +99,7 @@ impl TraceService for Stock {
     }
 }
 
-/// Receives and drops.
+/// The floor, which receives and drops.
 #[derive(Clone)]
 struct Floor;
 
@@ -121,7 +121,7 @@ impl Service<Request<Body>> for Floor {
     }
 }
 
-/// Whether the whole message came.
+/// Receives a message; returns whether all of it came.
 async fn received(mut body: Body) -> bool {
     let mut message = BytesMut::new();
     let mut length = None;
@@ -131,14 +131,14 @@ async fn received(mut body: Body) -> bool {
         message.extend_from_slice(data);
         if length.is_none() {
             length = length_of(&message);
-            // Room for all of it at once, as tonic does.
+            // Makes room for the whole message at once, as tonic does.
             message.reserve(length.unwrap_or(0).min(MAX_MESSAGE_BYTES));
         }
     }
     length.is_some_and(|length| length + PREFIX_BYTES == message.len())
 }
 
-/// The length that the prefix of a message says it has; `None` if that has not come yet.
+/// The length of a message by its prefix; `None` if the prefix has not come yet.
 fn length_of(message: &[u8]) -> Option<usize> {
     let (&[_, ref length @ ..], _) = message.split_first_chunk::<PREFIX_BYTES>()?;
     usize::try_from(u32::from_be_bytes(*length)).ok()

@@ -1,7 +1,7 @@
-//! New ids and recent times in bytes that are encoded once, so that nothing sent is a duplicate.
+//! Stamps new ids and recent times into bytes that are encoded once, so that nothing sent is a duplicate.
 //!
-//! Trace ids, span ids, times, session names and ids of calls have the same width whatever they are; where they stand is
-//! found once by walking the wire format.
+//! Trace ids, span ids, times, session names and ids of calls have a fixed width; their places are found once by walking the
+//! wire format.
 
 use std::ops::Range;
 
@@ -22,26 +22,26 @@ const DIGITS: usize = 16;
 pub(super) struct Template {
     bytes: Vec<u8>,
     marks: Vec<Mark>,
-    /// Spans in it.
+    /// The number of its spans.
     pub(super) spans: u64,
 }
 
-/// What tells one sending of a template from another.
+/// The values by which one sending of a template differs from another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
-    /// The same old id becomes the same new one under the same seed.
+    /// The seed of new ids: under the same seed, the same old id becomes the same new one.
     pub(super) seed: u64,
-    /// What times in the template count from, Unix nanoseconds.
+    /// The time that times in the template count from, Unix nanoseconds.
     pub(super) start: u64,
 }
 
-/// Finds what is to be replaced.
+/// Finds the places of ids and times in a request.
 pub(super) struct Finder {
     sessions: Vec<String>,
     ids: Vec<String>,
 }
 
-/// A place, and the place of the old value that the new one is made from.
+/// A place of an id or a time, and the place of the old value that the new one is made from.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     what: What,
@@ -54,13 +54,13 @@ enum What {
     TraceId,
     SpanId,
     Time,
-    /// Drawn by the trace id.
+    /// The name of a session, drawn by the trace id.
     Session,
-    /// Made from the span id.
+    /// The id of a call, made from the span id.
     Id,
 }
 
-/// The fields of a message that lies within others: their numbers, and where their values stand.
+/// The fields of a message: their numbers, and the places of their values.
 struct Fields<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -68,12 +68,12 @@ struct Fields<'b> {
 }
 
 impl Template {
-    /// Bytes of the request.
+    /// The number of bytes of the request.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Appends the request as `stamp` makes it.
+    /// Appends the stamped request to `out`.
     pub(super) fn write(&self, stamp: Stamp, out: &mut Vec<u8>) {
         let first = out.len();
         out.extend_from_slice(&self.bytes);
@@ -105,7 +105,7 @@ impl Template {
 }
 
 impl Finder {
-    /// Of what [`super::workload`] makes.
+    /// A finder for requests of [`super::workload`].
     pub(super) fn new() -> Self {
         Self { sessions: ending_in(SESSION), ids: ending_in(ID) }
     }
@@ -176,7 +176,7 @@ impl Finder {
     }
 }
 
-/// The values of one field.
+/// The places of the values of one field.
 fn within(bytes: &[u8], message: Range<usize>, wanted: u32) -> impl Iterator<Item = Range<usize>> {
     fields(bytes, message).filter(move |(number, _)| *number == wanted).map(|(_, value)| value)
 }
@@ -188,7 +188,7 @@ fn fields(bytes: &[u8], message: Range<usize>) -> Fields<'_> {
 impl Iterator for Fields<'_> {
     type Item = (u32, Range<usize>);
 
-    /// Ends at the end, and at what is no field.
+    /// The next field; `None` at the end, and at bytes that are no field.
     fn next(&mut self) -> Option<Self::Item> {
         let mut rest = self.bytes.get(self.at..self.end).filter(|rest| !rest.is_empty())?;
         let (number, wire_type) = decode_key(&mut rest).ok()?;

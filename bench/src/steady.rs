@@ -1,6 +1,7 @@
-//! The middle of a pass: from the first tenth of its spans to the last, when everything is under way.
+//! Measures the middle of a pass, from the first tenth of its spans to the last.
 //!
-//! At first connections open, and memory is used for the first time; at last requests become fewer than the server has cores.
+//! At the beginning connections open, and memory is used for the first time; at the end there are fewer requests than the server has
+//! cores.
 
 use std::io;
 use std::process;
@@ -11,25 +12,25 @@ use crate::since;
 use agentgauge::clock::Clock;
 use agentgauge::engine::span::Timestamp;
 
-/// Watches a server while a pass is answered.
+/// Watches server and generator during the middle of a pass.
 pub(super) struct Middle {
     clock: Clock,
-    // Spans answered at which it begins and ends.
+    // The numbers of answered spans at which the middle begins and ends.
     from: u64,
     to: u64,
     watch: Mutex<Watch>,
 }
 
-/// What was sent and spent in the middle.
+/// The spans and the times of the middle of a pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Steady {
     /// Spans that were answered.
     pub(super) spans: u64,
-    /// How long that took.
+    /// The nanoseconds that this took.
     pub(super) nanos: u64,
-    /// Processor time of the server meanwhile.
+    /// Processor time of the server meanwhile, in nanoseconds.
     pub(super) busy_nanos: u64,
-    /// Likewise, of the generator.
+    /// Processor time of the generator meanwhile, in nanoseconds.
     pub(super) generator_nanos: u64,
 }
 
@@ -49,7 +50,7 @@ struct At {
 }
 
 impl Middle {
-    /// Of a pass of so many spans to the server that is this process.
+    /// A watch over a pass of this many spans to the server with this process id.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl Middle {
         Ok(Self { clock: clock.clone(), from: spans / 10, to: spans - spans / 10, watch })
     }
 
-    /// An answer has come: so many spans were answered before it, and so many are now.
+    /// Notes an answer, with the numbers of answered spans before and after it.
     pub(super) fn answered(&self, before: u64, now: u64) {
         let passed = |mark| before < mark && mark <= now;
         if !passed(self.from) && !passed(self.to) {
@@ -68,7 +69,7 @@ impl Middle {
         }
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let nanos = watch.server.nanos().and_then(|server| Ok((server, watch.generator.nanos()?)));
-        // Without them there is no figure, which `steady` says.
+        // Without these times there is no figure: `steady` then returns `None`.
         let Ok((server_nanos, generator_nanos)) = nanos else { return };
         let at = At { spans: now, time: self.clock.now(), server_nanos, generator_nanos };
         if passed(self.from) {
@@ -78,7 +79,7 @@ impl Middle {
         }
     }
 
-    /// What came of it; `None` if the pass had no middle.
+    /// The figures of the middle; `None` if the pass had none.
     pub(super) fn steady(&self) -> Option<Steady> {
         let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let (began, ended) = (watch.began?, watch.ended?);

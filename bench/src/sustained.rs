@@ -1,7 +1,7 @@
-//! What the daemon holds under its default limits while so many spans a second come in for minutes: traces that wait for late spans,
-//! and what sessions keep of those that do not.
+//! Measures the memory that the daemon takes under its default limits while spans come in at a steady rate for minutes: traces that wait
+//! for late spans, and the records of sealed ones in sessions.
 //!
-//! The spans of a second come within two thirds of it, and in the rest those of the next second are made.
+//! The spans of a second are sent within two thirds of it, and in the rest of it those of the next second are made.
 
 use std::io::Write;
 use std::thread;
@@ -12,22 +12,22 @@ use crate::pass::Material;
 use crate::report::{Report, Spread};
 use crate::{Bench, BenchError, Case, Server, since};
 
-/// How much faster the spans of a second come than if they were spread over all of it.
+/// How many times faster the spans of a second are sent than if they were spread over all of it.
 const HASTE: f64 = 1.5;
 
 /// Seconds between two lines of progress.
 const LINE_EVERY: u64 = 60;
 
-/// What is sent, and for how long.
+/// The load: how much is sent, and for how long.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Load {
     /// Spans a second.
     pub(crate) rate: u64,
-    /// Seconds.
+    /// The seconds for which it is sent.
     pub(crate) seconds: u64,
 }
 
-/// One repeat.
+/// The results of one repeat.
 struct Sustained {
     accepted: u64,
     refused: u64,
@@ -84,7 +84,7 @@ impl Bench<'_> {
             let outcome = self.offer(case, &running, &pass.into(), self.pace(rate))?;
             accepted += outcome.accepted_spans;
             refused += outcome.refused;
-            // Threads may end while they have nothing to do.
+            // Idle threads may end, so their times are read regularly.
             cpu.nanos().map_err(failed)?;
             if (second + 1) % LINE_EVERY == 0 {
                 let held = resident_bytes(running.id()).map_err(failed)? as f64 / 1e6;

@@ -278,7 +278,8 @@ impl Snapshots {
         self.metrics.snapshot(released.is_ok(), open);
     }
 
-    /// Sends a barrier through the stages, and writes the state that each has as it passes; returns what the snapshot releases.
+    /// Sends a barrier through the stages, and writes the state that each has as it passes; returns the sequence number up to which the
+    /// log is not needed.
     async fn write(&self, stream: &mut Stream, seq: u64, keep: usize) -> io::Result<u64> {
         let _step = telemetry::step("store.snapshot");
         let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
