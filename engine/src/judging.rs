@@ -225,11 +225,12 @@ fn sampled(tenant: &str, id: &str, rate: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::update::AgentParts;
     use crate::update::{Loop, SessionKey};
 
     fn trace(session: u32, agent: &str) -> TraceUpdate {
         let session = SessionKey { id: session.to_string(), ..SessionKey::default() };
-        let agent = AgentKey { agent_name: agent.to_owned(), ..AgentKey::default() };
+        let agent = AgentParts { agent_name: agent.to_owned(), ..AgentParts::default() }.into();
         TraceUpdate { session: Some(session), agent: Some(agent), ..TraceUpdate::default() }
     }
 

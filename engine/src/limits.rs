@@ -375,9 +375,10 @@ impl Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::update::AgentParts;
 
     fn agent(name: &str) -> AgentKey {
-        AgentKey { agent_name: name.to_owned(), ..AgentKey::default() }
+        AgentParts { agent_name: name.to_owned(), ..AgentParts::default() }.into()
     }
 
     #[test]

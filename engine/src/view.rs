@@ -13,7 +13,7 @@ use super::few::Few;
 use super::limits::Exceeded;
 use super::loops::{Evidence, LoopKind, Severity};
 use super::math::{Quanta, ratio};
-use super::update::{AgentKey, Effort, Guardrail, ScopedId, StepKind, SubAgent};
+use super::update::{AgentKey, AgentParts, Effort, Guardrail, ScopedId, StepKind, SubAgent};
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
@@ -58,13 +58,14 @@ impl From<&AgentName> for AgentKey {
     /// The names as keys have them: absent is empty.
     fn from(name: &AgentName) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        Self {
+        AgentParts {
             tenant: text(&name.tenant),
             service_name: text(&name.service_name),
             agent_name: text(&name.agent_name),
             agent_version: text(&name.agent_version),
             environment: text(&name.environment),
         }
+        .into()
     }
 }
 

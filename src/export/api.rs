@@ -28,7 +28,7 @@ use crate::engine::agent_update::{AgentUpdate, look_at_explanation, look_at_sess
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
 use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
-use crate::engine::update::AgentKey;
+use crate::engine::update::{AgentKey, AgentParts};
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
 use crate::export::board::{Board, headline};
 
@@ -426,7 +426,13 @@ impl<Q: Query> Exporter<Q> {
         let OneAgent { service_name, agent_name, agent_version, environment, tenant, range } =
             agent;
         let tenant = identity.instead_of(&tenant).to_owned();
-        let key = AgentKey { tenant, service_name, agent_name, agent_version, environment };
+        let key = AgentKey::from(AgentParts {
+            tenant,
+            service_name,
+            agent_name,
+            agent_version,
+            environment,
+        });
         let board = Arc::clone(&self.board);
         let lookback = Lookback { range, now: (self.now)() };
         let history = reading(move || board.history(&key, AgentName::from(&key), lookback)).await?;

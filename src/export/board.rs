@@ -208,18 +208,13 @@ impl Board {
 
     /// When versions of an agent came, without the first known one.
     fn new_versions(&self, key: &AgentKey) -> Vec<NewVersionView> {
-        let AgentKey { tenant, service_name, agent_name, environment, .. } = key;
-        let is_of_name = |other: &AgentKey| {
-            (&other.tenant, &other.service_name, &other.agent_name)
-                == (tenant, service_name, agent_name)
-        };
-        // All versions of a name are next to each other in the map.
-        let first =
-            AgentKey { agent_version: String::new(), environment: String::new(), ..key.clone() };
         let mut versions: Vec<(Timestamp, String)> = {
             let posts = self.read();
-            let named = posts.agents.range(first..).take_while(|(other, _)| is_of_name(other));
-            let alike = named.filter(|(other, _)| other.environment == *environment);
+            let named = posts
+                .agents
+                .range(key.before_versions()..)
+                .take_while(|(other, _)| other.is_called_as(key));
+            let alike = named.filter(|(other, _)| other.environment == key.environment);
             let began = alike.filter_map(|(other, posted)| {
                 let kept = self.kept.get().and_then(|kept| kept.began(other));
                 Some((kept.or(posted.began)?, other.agent_version.clone()))
@@ -286,9 +281,10 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::engine::update::AgentParts;
 
     fn agent(name: &str) -> AgentUpdate {
-        let agent = AgentKey { agent_name: name.to_owned(), ..AgentKey::default() };
+        let agent = AgentParts { agent_name: name.to_owned(), ..AgentParts::default() }.into();
         AgentUpdate { agent, ..AgentUpdate::default() }
     }
 
@@ -339,7 +335,11 @@ mod tests {
         let minute = 60_000_000_000;
         let version = |version: &str| {
             let update = agent("a");
-            let agent = AgentKey { agent_version: version.to_owned(), ..update.agent.clone() };
+            let agent = AgentParts {
+                agent_version: version.to_owned(),
+                ..AgentParts::clone(&update.agent)
+            }
+            .into();
             AgentUpdate { agent, ..update }
         };
         let board = |minutes: &[u64]| {

@@ -18,7 +18,7 @@ use crc32c::crc32c;
 
 use super::history::{Archive, Row};
 use crate::engine::span::Timestamp;
-use crate::engine::update::AgentKey;
+use crate::engine::update::{AgentKey, AgentParts};
 use crate::store::{Disk, Folder};
 
 /// The file, and the slot of each agent.
@@ -203,8 +203,7 @@ fn place(number: u64, archive: Archive, at: u32) -> u64 {
 
 fn head(agent: &AgentKey, began: Timestamp) -> Option<Vec<u8>> {
     let mut body = began.0.to_le_bytes().to_vec();
-    let AgentKey { tenant, service_name, agent_name, agent_version, environment } = agent;
-    for name in [tenant, service_name, agent_name, agent_version, environment] {
+    for name in agent.texts() {
         body.extend(u16::try_from(name.len()).ok()?.to_le_bytes());
         body.extend(name.as_bytes());
     }
@@ -225,8 +224,8 @@ fn read_head(head: &[u8]) -> Option<(AgentKey, Timestamp)> {
     };
     let (tenant, service_name, agent_name) = (name()?, name()?, name()?);
     let (agent_version, environment) = (name()?, name()?);
-    let agent = AgentKey { tenant, service_name, agent_name, agent_version, environment };
-    Some((agent, Timestamp(u64::from_le_bytes(*began))))
+    let agent = AgentParts { tenant, service_name, agent_name, agent_version, environment };
+    Some((agent.into(), Timestamp(u64::from_le_bytes(*began))))
 }
 
 const FILE: &str = "history";
@@ -242,7 +241,7 @@ mod tests {
     use super::*;
 
     fn agent(name: &str) -> AgentKey {
-        AgentKey { agent_name: name.to_owned(), ..AgentKey::default() }
+        AgentParts { agent_name: name.to_owned(), ..AgentParts::default() }.into()
     }
 
     fn row(at: u32, failing: u16) -> Row {

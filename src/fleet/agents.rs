@@ -12,11 +12,11 @@ use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Hop, Message, Record, pack};
 use crate::engine::agent_update::AgentUpdate;
-use crate::engine::agents::{Agents, AgentsOptions, OVERFLOW, SavedAgents};
+use crate::engine::agents::{Agents, AgentsOptions, SavedAgents};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
-use crate::engine::update::{AgentKey, DoneTrace};
+use crate::engine::update::{AgentKey, DoneTrace, OVERFLOW};
 use crate::export::board::Board;
 
 /// How many done traces are remembered, so that one that the next owner of a shard tells again counts once.
@@ -135,7 +135,8 @@ impl Part for Summed {
         for mut update in self.stage.drain() {
             if update.agent.service_name == OVERFLOW && update.agent.agent_name.is_empty() {
                 // Each partition has an overflow agent of its own, as each series has one owner.
-                update.agent.agent_name = format!("partition {}", self.partition);
+                let name = format!("partition {}", self.partition);
+                update.agent = update.agent.with(|parts| parts.agent_name = name);
             }
             if update.gone {
                 self.shown.remove(&update.agent);

@@ -17,7 +17,7 @@ use crate::engine::drops::DEPLOYMENT;
 use crate::engine::route::Route;
 use crate::engine::saved;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
-use crate::engine::update::{AgentKey, Began, Response, SessionUpdate, TraceUpdate};
+use crate::engine::update::{AgentKey, AgentParts, Began, Response, SessionUpdate, TraceUpdate};
 
 /// The number of logical shards of each stage.
 pub(super) const SHARDS: u32 = 256;
@@ -251,7 +251,7 @@ impl Map {
 
     /// The partition of an agent; all its versions share one, as they are compared.
     fn of_agent(self, agent: &AgentKey) -> u32 {
-        let AgentKey { tenant, service_name, agent_name, environment, .. } = agent;
+        let AgentParts { tenant, service_name, agent_name, environment, .. } = &**agent;
         let name = [service_name.as_str(), agent_name, environment].join("\0");
         self.partition(self.route.session(tenant, &name))
     }
@@ -274,13 +274,7 @@ fn envelope(message: Message) -> Envelope {
 
 /// The hash of an agent's name, for keys of records.
 fn name_of(agent: &AgentKey) -> u64 {
-    let AgentKey { tenant, service_name, agent_name, agent_version, environment } = agent;
-    xxh3_64(
-        [tenant, service_name, agent_name, agent_version, environment]
-            .map(String::as_str)
-            .join("\0")
-            .as_bytes(),
-    )
+    xxh3_64(agent.texts().join("\0").as_bytes())
 }
 
 /// Encodes a value for records and checkpoints, with the names of its fields, so that fields can be added; `None` if it fails.

@@ -15,7 +15,7 @@ use crate::engine::convention::{Caps, SentReport, trace_id};
 use crate::engine::drops::{DEPLOYMENT, STREAMS, Stream};
 use crate::engine::math::Quanta;
 use crate::engine::span::{Report, RunTarget, Source, Target, Timestamp};
-use crate::engine::update::AgentKey;
+use crate::engine::update::{AgentKey, AgentParts};
 
 use v1::{ReportRequest, ReportResponse, report};
 
@@ -281,7 +281,7 @@ fn whose(agent: v1::Agent, tenant: Option<&str>, field: &str) -> Result<AgentKey
         return Err(format!("`{field}` must name a service or an agent"));
     }
     let tenant = tenant.unwrap_or_default().to_owned();
-    Ok(AgentKey { tenant, service_name, agent_name, agent_version, environment })
+    Ok(AgentParts { tenant, service_name, agent_name, agent_version, environment }.into())
 }
 
 /// The text for people of what is wrong with a report.

@@ -359,9 +359,9 @@ mod tests {
         let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap(), shares);
         let [flood, quiet] = ["flood", "quiet"].map(|tenant| tenant_hash(Some(tenant)));
         let of = |tenant: &str, bytes| {
-            let mut request = request(bytes);
-            tenant.clone_into(&mut request.agent.tenant);
-            request
+            let request = request(bytes);
+            let agent = request.agent.with(|parts| parts.tenant = tenant.to_owned());
+            JudgeRequest { agent, ..request }
         };
         let now = Timestamp(0);
         (0..100).for_each(|_| handle.offer(of("flood", 1), now));

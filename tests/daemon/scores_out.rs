@@ -11,7 +11,7 @@ use agentgauge::clock::Clock;
 use agentgauge::engine::judging::Score;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::span::{SpanId, Timestamp, TraceId};
-use agentgauge::engine::update::AgentKey;
+use agentgauge::engine::update::AgentParts;
 use agentgauge::export::otlp::{ScoresOut, ScoresOutOptions};
 use agentgauge::outbound::Secret;
 use opentelemetry_proto::tonic::collector::logs::v1::{
@@ -174,11 +174,12 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
         let (out, sender) = ScoresOut::new(&options, key.as_ref(), &Registry::new()).unwrap();
         let score = Score {
             span_id: Some(SpanId([2; 8])),
-            agent: AgentKey {
+            agent: AgentParts {
                 agent_name: "a".to_owned(),
                 service_name: "shop".to_owned(),
-                ..AgentKey::default()
-            },
+                ..AgentParts::default()
+            }
+            .into(),
             score: Quanta(Quanta::ONE / 4),
             label: Some("fail".to_owned()),
             explanation: Some("so".to_owned()),

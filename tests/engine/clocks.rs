@@ -13,7 +13,9 @@ use agentgauge::engine::sessions::Sessions;
 use agentgauge::engine::span::{Timestamp, TraceId};
 use agentgauge::engine::tenants::Shares;
 use agentgauge::engine::time::WallShift;
-use agentgauge::engine::update::{AgentKey, Attempt, DoneTrace, RunTrace, SessionUpdate};
+use agentgauge::engine::update::{
+    AgentKey, AgentParts, Attempt, DoneTrace, RunTrace, SessionUpdate,
+};
 use agentgauge::engine::view::{Document, DropView};
 use proptest::prelude::*;
 
@@ -134,7 +136,7 @@ fn agents() -> Agents {
 }
 
 fn agent() -> AgentKey {
-    AgentKey { agent_name: "a".to_owned(), ..AgentKey::default() }
+    AgentParts { agent_name: "a".to_owned(), ..AgentParts::default() }.into()
 }
 
 /// What a shard says of a trace that is done.

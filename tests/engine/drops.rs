@@ -12,7 +12,7 @@ use agentgauge::engine::span::{
     Operation, Report, Resource, SessionName, Source, Span, SpanId, Target, Timestamp, ToolFacts,
     TraceId,
 };
-use agentgauge::engine::update::AgentKey;
+use agentgauge::engine::update::{AgentKey, AgentParts};
 use agentgauge::engine::view::{AgentView, DropView};
 use proptest::prelude::*;
 
@@ -129,12 +129,13 @@ impl Run {
 }
 
 fn agent(version: &str) -> AgentKey {
-    AgentKey {
+    AgentParts {
         service_name: "shop".to_owned(),
         agent_name: "support".to_owned(),
         agent_version: version.to_owned(),
-        ..AgentKey::default()
+        ..AgentParts::default()
     }
+    .into()
 }
 
 /// A root and a tool call, which fails with it.

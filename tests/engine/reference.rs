@@ -10,7 +10,7 @@ use agentgauge::engine::span::{
     Arguments, Attempt, ModelFacts, Operation, Report, Resource, RunTarget, SessionName, Source,
     Span, SpanId, Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
-use agentgauge::engine::update::AgentKey;
+use agentgauge::engine::update::AgentParts;
 use agentgauge::reference::compare::{Comparison, compare};
 use agentgauge::reference::gather::Recorded;
 use proptest::prelude::*;
@@ -230,11 +230,12 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
 
 /// What came of the run that a trace is of; `None` if it is of none.
 fn reported_of_run(number: usize, run: &Run, (failed, time): (bool, u8)) -> Option<Report> {
-    let agent = AgentKey {
+    let agent = AgentParts {
         service_name: "shop".to_owned(),
         agent_name: format!("agent {}", run.agent),
-        ..AgentKey::default()
-    };
+        ..AgentParts::default()
+    }
+    .into();
     let session = run.session.map(|session| format!("session {session} of {}", run.agent));
     let session = session.unwrap_or_else(|| trace_id(number).to_string());
     let target = RunTarget {

@@ -191,7 +191,7 @@ fn told(
                 stages[shard].handle(update, times[place]);
             }
             for update in stages.iter_mut().flat_map(Sessions::drain) {
-                let agent = update.agent.clone().unwrap().agent_name;
+                let agent = update.agent.clone().unwrap().agent_name.clone();
                 latest.insert((update.shard, agent), update);
             }
         }

@@ -11,7 +11,7 @@ use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{Attempt, Report, RunTarget, Source, Span, Target, Timestamp};
-use agentgauge::engine::update::AgentKey;
+use agentgauge::engine::update::{AgentKey, AgentParts};
 use proptest::prelude::*;
 
 use crate::recorded::{self, Batch, batches};
@@ -44,7 +44,7 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
     };
     let report = |number: usize| {
         let target = RunTarget {
-            agent: AgentKey { service_name: "bench".to_owned(), ..AgentKey::default() },
+            agent: AgentParts { service_name: "bench".to_owned(), ..AgentParts::default() }.into(),
             task: Arc::from(format!("task-{}", number % 2)),
             run: Arc::from((number / 2).to_string()),
             perturbation: number.is_multiple_of(5).then(|| Arc::from("prompt")),
@@ -76,13 +76,14 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
 /// The same of the run that a span's session is.
 fn of_run(span: &Span, report: Report) -> Option<Report> {
     let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
-    let agent = AgentKey {
+    let agent = AgentParts {
         service_name: text(&span.resource.service_name),
         agent_name: text(&span.agent_name),
         agent_version: text(&span.agent_version),
         environment: text(&span.resource.environment),
-        ..AgentKey::default()
-    };
+        ..AgentParts::default()
+    }
+    .into();
     let target = RunTarget {
         agent,
         task: span.attempt.as_ref()?.task.clone()?,

@@ -5,7 +5,7 @@ use std::error::Error;
 use agentgauge::engine::agents::{Agents, AgentsOptions, SavedAgents};
 use agentgauge::engine::detect::DropOptions;
 use agentgauge::engine::span::{Timestamp, TraceId};
-use agentgauge::engine::update::{AgentKey, DoneTrace, SessionUpdate};
+use agentgauge::engine::update::{AgentKey, AgentParts, DoneTrace, SessionUpdate};
 use agentgauge::engine::view::DropView;
 
 /// The stage, and how much it was told.
@@ -31,11 +31,11 @@ impl Stage {
     /// Tells of traces of the agent's version; returns what its streams have come to.
     pub(crate) fn tell(&mut self, version: u64, done_traces: Vec<DoneTrace>) -> Vec<DropView> {
         self.told += 1;
-        let agent = AgentKey {
+        let agent = AgentKey::from(AgentParts {
             service_name: "shop".to_owned(),
             agent_version: version.to_string(),
-            ..AgentKey::default()
-        };
+            ..AgentParts::default()
+        });
         let now = done_traces.iter().map(|trace| trace.touched_unix_nano).max().unwrap_or_default();
         let update = SessionUpdate {
             agent: Some(agent.clone()),

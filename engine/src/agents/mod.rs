@@ -33,9 +33,6 @@ use crate::time::WallShift;
 use crate::update::{AgentKey, DoneTrace, SessionUpdate};
 use crate::window::{Window, last_traces, pane_width, window_begin, window_name};
 
-/// The service name of the series that agents over `max_agents` share.
-pub const OVERFLOW: &str = "__overflow__";
-
 /// The name of a report that says that an agent's present level is the usual one. Its label names a stream; without one: all.
 pub const BASELINE: &str = "baseline";
 
@@ -291,7 +288,8 @@ impl Agents {
         let is_new = self.drops.deploy(&deployment, self.now, &self.shares, &mut self.counts);
         self.counts.add("reports", if is_new { "applied" } else { "duplicate" });
         if is_new {
-            let of_tenant = self.agents.range(first_of(&agents.tenant)..).map(|(key, _)| key);
+            let of_tenant =
+                self.agents.range(AgentKey::first_of(&agents.tenant)..).map(|(key, _)| key);
             let of_tenant = of_tenant.take_while(|key| key.tenant == agents.tenant);
             self.dirty.extend(of_tenant.cloned());
         }
@@ -300,7 +298,7 @@ impl Agents {
     fn report_run(&mut self, target: &RunTarget, report: Report, now: Timestamp) {
         let key = target.agent.clone();
         let known = self.agents.contains_key(&key);
-        let own = self.agents.range(first_of(&key.tenant)..).map(|(key, _)| key);
+        let own = self.agents.range(AgentKey::first_of(&key.tenant)..).map(|(key, _)| key);
         if !known
             && (self.agents.len() >= self.options.max_agents || self.is_at_quota(&key.tenant, own))
         {
@@ -334,7 +332,7 @@ impl Agents {
     fn export(&mut self, key: &AgentKey, is_certain: bool) -> bool {
         if !self.exported.contains(key) {
             let is_full = self.exported.len() >= self.options.max_agents;
-            let own = self.exported.range(first_of(&key.tenant)..);
+            let own = self.exported.range(AgentKey::first_of(&key.tenant)..);
             let is_at_quota = self.is_at_quota(&key.tenant, own);
             let has_room = !is_full && !is_at_quota;
             let gets_it = has_room || is_certain && self.oust(&key.tenant, !is_at_quota);
@@ -356,7 +354,7 @@ impl Agents {
     /// Takes the series from the last agent of which nothing is certain: one of this tenant, else, if `of_any`, one of any tenant.
     /// Returns whether there was one.
     fn oust(&mut self, tenant: &str, of_any: bool) -> bool {
-        let of_tenant = self.uncertain.range(first_of(tenant)..);
+        let of_tenant = self.uncertain.range(AgentKey::first_of(tenant)..);
         let of_tenant = of_tenant.take_while(|key| key.tenant == tenant).last();
         let last = of_tenant.or_else(|| self.uncertain.last().filter(|_| of_any)).cloned();
         let Some(last) = last else { return false };
@@ -452,7 +450,7 @@ impl Agents {
             updates.extend(self.take(key));
         }
         if self.dirty.is_empty() && std::mem::take(&mut self.overflowed) {
-            let shared = overflow_key();
+            let shared = AgentKey::overflow();
             let others = self
                 .agents
                 .iter()
@@ -573,21 +571,13 @@ impl Agents {
     }
 }
 
-/// The key that sorts before all agents of a tenant.
-fn first_of(tenant: &str) -> AgentKey {
-    AgentKey { tenant: tenant.to_owned(), ..AgentKey::default() }
-}
-
-fn overflow_key() -> AgentKey {
-    AgentKey { service_name: OVERFLOW.to_owned(), ..AgentKey::default() }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::limits::RunLimit;
+    use crate::update::{AgentParts, OVERFLOW};
     use crate::update::{Level, PaneSum, Silences};
     use crate::view::WindowView;
 
@@ -595,7 +585,9 @@ mod tests {
 
     fn update(agent: &str, shard: u32, revision: u64, panes: Vec<PaneSum>) -> SessionUpdate {
         SessionUpdate {
-            agent: Some(AgentKey { service_name: agent.to_owned(), ..AgentKey::default() }),
+            agent: Some(
+                AgentParts { service_name: agent.to_owned(), ..AgentParts::default() }.into(),
+            ),
             shard,
             revision,
             panes,
@@ -665,7 +657,7 @@ mod tests {
             ..update(agent, 0, 1, vec![pane(100, 0, 1)])
         };
         let named = |updates: Vec<AgentUpdate>| -> Vec<(String, bool)> {
-            let named = |update: AgentUpdate| (update.agent.service_name, update.gone);
+            let named = |update: AgentUpdate| (update.agent.service_name.clone(), update.gone);
             updates.into_iter().map(named).collect()
         };
         let [seems, is, other, shared] =
@@ -688,7 +680,7 @@ mod tests {
             ..update("z", 0, revision, vec![])
         };
         let named = |updates: Vec<AgentUpdate>| -> Vec<String> {
-            updates.into_iter().map(|update| update.agent.service_name).collect()
+            updates.into_iter().map(|update| update.agent.service_name.clone()).collect()
         };
         let now = Timestamp(100 * MINUTE);
         let mut stage = Agents::new(AgentsOptions::default());
@@ -709,9 +701,11 @@ mod tests {
     #[test]
     fn a_new_version_is_as_silent_as_its_agent_usually_is() {
         let version = |version: &str, silences: Silences| {
-            let mut update = update("a", 0, silences.traces + 1, vec![]);
-            update.agent.as_mut().unwrap().agent_version = version.to_owned();
-            SessionUpdate { silences, ..update }
+            let update = update("a", 0, silences.traces + 1, vec![]);
+            let agent = update
+                .agent
+                .map(|agent| agent.with(|parts| parts.agent_version = version.to_owned()));
+            SessionUpdate { agent, silences, ..update }
         };
         let open = || BTreeMap::from([(2, 1)]);
         let new = || version("2", Silences { traces: 1, open: open(), ..Silences::default() });

@@ -7,6 +7,7 @@ use super::open_trace::{OpenTrace, Reader, State};
 use super::{Assemble, Attention, Quanta, Reading, Timestamp, TraceKey};
 use crate::embedding::{EmbedRequest, Embedded};
 use crate::judging::{JudgeReply, JudgeRequest};
+use crate::trace;
 use crate::update::TraceUpdate;
 
 /// Nanoseconds in a minute.
@@ -46,7 +47,10 @@ impl Assemble {
             return;
         };
         let trace = held.parts.view();
-        let Some(Reading { update, rubrics, texts }) = self.read(id, held, &trace) else { return };
+        let agent = trace::agent(&trace, &mut self.agents);
+        let Some(Reading { update, rubrics, texts }) = self.read(id, held, &trace, agent) else {
+            return;
+        };
         if let Some(rules) = &self.judging
             && let Some(judgement) = &held.judgement
             && let Some(asked) = judgement.ask_again(rubrics)
@@ -72,7 +76,8 @@ impl Assemble {
     ) -> Option<Box<TraceUpdate>> {
         let held = self.traces.get(id)?;
         let trace = held.parts.view();
-        let Reading { update, rubrics, texts } = self.read(id, held, &trace)?;
+        let agent = trace::agent(&trace, &mut self.agents);
+        let Reading { update, rubrics, texts } = self.read(id, held, &trace, agent)?;
         if undecided && !update.loops.is_empty() {
             self.put_texts(id);
             return self.read_and_ask(id, false);

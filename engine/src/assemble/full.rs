@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use super::{Assemble, OpenTrace};
 use crate::span::{Span, Timestamp};
 use crate::tenants::TraceKey;
+use crate::trace;
 use crate::update::SessionKey;
 
 /// The reason for leaving out spans that would begin one more trace of a full session.
@@ -57,7 +58,9 @@ impl Assemble {
             let resource = self.resources.shared(&span.resource);
             trace.parts.spans.add(span, resource, &mut self.symbols, false);
         }
-        let reading = self.read(id, &trace, &trace.parts.view());
+        let view = trace.parts.view();
+        let agent = trace::agent(&view, &mut self.agents);
+        let reading = self.read(id, &trace, &view, agent);
         reading.is_some_and(|reading| {
             let session = reading.update.session.as_ref().map(FullSession::from);
             reading.update.complete

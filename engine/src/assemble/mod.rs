@@ -64,7 +64,7 @@ use super::tenants::{Shares, TenantHash, TraceKey};
 use super::trace::{
     Added, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored, may_repeat,
 };
-use super::update::{OverBy, TraceUpdate};
+use super::update::{AgentKey, AgentKeys, OverBy, TraceUpdate};
 
 /// An input of the stage.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -104,6 +104,7 @@ pub struct Assemble {
     traces: Traces,
     resources: Resources,
     symbols: Symbols,
+    agents: AgentKeys,
     parents: Parents,
     names: Names,
     // Ages of the open traces.
@@ -169,6 +170,7 @@ impl Assemble {
             traces: Traces::default(),
             resources: Resources::default(),
             symbols: Symbols::default(),
+            agents: AgentKeys::default(),
             parents: Parents::new(options.max_learned),
             names: Names::new(options.max_learned),
             ages: Ages::default(),
@@ -373,7 +375,8 @@ impl Assemble {
         let loops = may_repeat(&held.parts, &self.rules.loops) && has_loop(&trace(), &self.rules);
         debug_assert_eq!(
             loops,
-            evaluate(id.id, &trace(), &self.rules, false).is_some_and(|all| !all.loops.is_empty())
+            evaluate(id.id, &trace(), &self.rules, AgentKey::default(), false)
+                .is_some_and(|all| !all.loops.is_empty())
         );
         loops || held.has_told()
     }
@@ -519,14 +522,20 @@ impl Assemble {
 
     /// Evaluates a trace as it stands. A done trace is checked against expectations and gets the embedding model's results;
     /// both need its texts, which leave the stage only if content is kept.
-    fn read(&self, id: TraceKey, held: &OpenTrace, trace: &TraceView<'_>) -> Option<Reading> {
+    fn read(
+        &self,
+        id: TraceKey,
+        held: &OpenTrace,
+        trace: &TraceView<'_>,
+        agent: AgentKey,
+    ) -> Option<Reading> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
-            let mut update = evaluate(id.id, trace, &self.rules, done)?;
+            let mut update = evaluate(id.id, trace, &self.rules, agent, done)?;
             self.name(held, trace, &mut update);
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
-        let mut update = evaluate(id.id, trace, &self.with_texts, done)?;
+        let mut update = evaluate(id.id, trace, &self.with_texts, agent, done)?;
         self.name(held, trace, &mut update);
         let none = Judgements::new();
         let judgements = held.judgement.as_ref().map_or(&none, |judgement| judgement.judgements());

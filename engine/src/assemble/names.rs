@@ -115,15 +115,19 @@ fn key(resource: &Resource, scope: u64) -> Topic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::update::AgentParts;
 
     #[test]
     fn an_agent_is_presumed_as_long_as_it_is_the_only_one() {
         let resource =
             Arc::new(Resource { service_name: Some("shop".into()), ..Resource::default() });
-        let agent = |name: &str| AgentKey {
-            service_name: "shop".to_owned(),
-            agent_name: name.to_owned(),
-            ..AgentKey::default()
+        let agent = |name: &str| {
+            AgentParts {
+                service_name: "shop".to_owned(),
+                agent_name: name.to_owned(),
+                ..AgentParts::default()
+            }
+            .into()
         };
         let at = |hour: u64| Timestamp(hour * 3_600_000_000_000);
         let mut names = Names::new(10);

@@ -114,11 +114,11 @@ impl Assemble {
         let over = sealed || (update.complete && held.state != State::Open);
         update.uncertain = !over && (unnamed || !is_turn(trace));
         if unnamed && over {
-            agent.agent_name.clone_from(&agent.service_name);
+            *agent = agent.with(|parts| parts.agent_name.clone_from(&parts.service_name));
         } else if unnamed {
             let known = source(trace)
                 .and_then(|(resource, scope)| self.names.only(resource, scope, held.touched));
-            known.into_iter().for_each(|known| presume(agent, known));
+            known.into_iter().for_each(|known| *agent = presume(agent, known));
         }
         scope_by_agent(update, self.rules.scope);
     }
@@ -136,7 +136,7 @@ impl Assemble {
         let spans = &held.parts.spans;
         let mut sources = spans.sources();
         if sources.any(|(resource, scope)| self.names.knows_none(resource, scope))
-            && let Some(agent) = named_agent(&held.parts.view())
+            && let Some(agent) = named_agent(&held.parts.view(), &mut self.agents)
         {
             self.names.learn(spans.sources(), &agent, held.touched);
         }
@@ -148,15 +148,17 @@ impl Assemble {
     }
 }
 
-/// Gives an agent the name of the known one; the version and environment that its own spans state are kept.
-fn presume(agent: &mut AgentKey, known: &AgentKey) {
-    agent.agent_name.clone_from(&known.agent_name);
-    for (own, known) in [
-        (&mut agent.agent_version, &known.agent_version),
-        (&mut agent.environment, &known.environment),
-    ] {
-        if own.is_empty() {
-            own.clone_from(known);
+/// An agent with the name of the known one; the version and environment that its own spans state are kept.
+fn presume(agent: &AgentKey, known: &AgentKey) -> AgentKey {
+    agent.with(|parts| {
+        parts.agent_name.clone_from(&known.agent_name);
+        for (own, known) in [
+            (&mut parts.agent_version, &known.agent_version),
+            (&mut parts.environment, &known.environment),
+        ] {
+            if own.is_empty() {
+                own.clone_from(known);
+            }
         }
-    }
+    })
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::span::{Report, Timestamp};
 use crate::tenants::{Shares, TenantHash, tenant_hash};
-use crate::update::AgentKey;
+use crate::update::{AgentKey, AgentParts};
 
 /// The name of a report that says that something of agents was rolled out.
 pub const DEPLOYMENT: &str = "deployment";
@@ -47,7 +47,7 @@ impl Deployment {
 
     /// Whether it is one of this agent, of any version.
     pub(super) fn is_of(&self, agent: &AgentKey) -> bool {
-        let AgentKey { tenant, service_name, agent_name, environment, .. } = &self.agents;
+        let AgentParts { tenant, service_name, agent_name, environment, .. } = &*self.agents;
         let is = |wanted: &String, name: &String| wanted.is_empty() || wanted == name;
         *tenant == agent.tenant
             && is(service_name, &agent.service_name)

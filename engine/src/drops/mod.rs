@@ -27,7 +27,6 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -60,7 +59,7 @@ pub struct Drops {
     // Traces that were told and are not counted yet.
     waiting: Vec<ArrivedTrace>,
     // The agents of these traces.
-    told: Vec<Arc<AgentKey>>,
+    told: Vec<AgentKey>,
     shares: Shares,
 }
 
@@ -69,7 +68,7 @@ pub struct Drops {
 struct ArrivedTrace {
     /// The time, not the wall time, of the trace's end, or when the outcome was told.
     at: Timestamp,
-    agent: Arc<AgentKey>,
+    agent: AgentKey,
     trace: DoneTrace,
 }
 
@@ -137,13 +136,12 @@ impl Drops {
         if traces.peek().is_none() {
             return;
         }
-        let agent = Arc::new(agent.clone());
         self.waiting.extend(traces.map(|trace| ArrivedTrace {
             at: shift.time(Timestamp(trace.at_unix_nano)),
-            agent: Arc::clone(&agent),
+            agent: agent.clone(),
             trace,
         }));
-        self.told.push(agent);
+        self.told.push(agent.clone());
     }
 
     /// Counts what was told, in the order of arrival; returns the agents whose version before was among those told of.
@@ -225,7 +223,7 @@ impl Drops {
                 // A drop that the version before has too is no fault of this one.
                 watched.is_held_against_the_version_before(&limits) && !self.drops(before, stream)
             });
-            watched.view(stream, &limits, before.map(|key| key.agent_version), shift)
+            watched.view(stream, &limits, before.map(|key| key.agent_version.clone()), shift)
         });
         view.drops = streams.collect();
         let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
@@ -320,7 +318,7 @@ impl Drops {
             Some(watch) => watch,
             None => {
                 let begun = self.begin(agent, counts);
-                self.watches.entry(AgentKey::clone(agent)).or_insert(begun)
+                self.watches.entry(agent.clone()).or_insert(begun)
             }
         };
         for (place, stream) in STREAMS.iter().enumerate() {
@@ -383,8 +381,8 @@ impl Shares {
 
 /// The key of the version that was the latest when this one began.
 fn before(agent: &AgentKey, watch: &Watch) -> Option<AgentKey> {
-    let version = watch.before.clone()?;
-    Some(AgentKey { agent_version: version, ..agent.clone() })
+    let version = watch.before.as_ref()?;
+    Some(agent.with(|parts| parts.agent_version.clone_from(version)))
 }
 
 /// Agents that are remembered for each that may have series of its own.

@@ -5,13 +5,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::*;
 use crate::span::{Report, Source, Target, TraceId};
-use crate::update::{Effort, PartialSum, ScopedId};
+use crate::update::{AgentParts, Effort, PartialSum, ScopedId};
 use crate::view::DropView;
 
 const HOUR: u64 = 3_600_000_000_000;
 
 fn key(version: &str) -> AgentKey {
-    AgentKey { agent_version: version.to_owned(), ..AgentKey::default() }
+    AgentParts { agent_version: version.to_owned(), ..AgentParts::default() }.into()
 }
 
 /// A trace of this hour.
@@ -328,7 +328,7 @@ fn a_deployment_that_accepts_ends_drops_and_forgets_what_was_usual_of_the_versio
     let mut told = Fixture::new(10);
     failing(&mut told, "1", 1..600, u64::MAX);
     assert_eq!(failing(&mut told, "2", 600..660, 2), "critical");
-    let other = AgentKey { agent_name: "other".to_owned(), ..key("2") };
+    let other = key("2").with(|parts| parts.agent_name = "other".to_owned());
     assert!(told.deploy(&other, "1", true, 660));
     assert!(told.deploy(&key("1"), "1", true, 660));
     assert_eq!(severity(&told, "2", "verdict"), "critical");
@@ -361,7 +361,8 @@ fn deployments_are_shown_with_their_agents_and_count_once() {
     assert!(told.deploy(&key("2"), "", false, 7));
     assert!(!told.deploy(&key("2"), "", false, 7));
     assert!(told.deploy(&key("2"), "", true, 8));
-    let of_service = AgentKey { service_name: "shop".to_owned(), ..AgentKey::default() };
+    let of_service =
+        AgentKey::from(AgentParts { service_name: "shop".to_owned(), ..AgentParts::default() });
     assert!(told.deploy(&of_service, "b", false, 6));
     let shown = |told: &Fixture, agent: &AgentKey| -> Vec<(String, bool)> {
         let shown = told.drops.deployments(agent).into_iter();
@@ -370,10 +371,10 @@ fn deployments_are_shown_with_their_agents_and_count_once() {
     let named = |version: &str, accepted| (version.to_owned(), accepted);
     let own = [named("2", true), named("2", false), named("1", false)];
     assert_eq!(shown(&told, &key("3")), own);
-    let elsewhere = AgentKey { agent_name: "support".to_owned(), ..of_service };
+    let elsewhere = of_service.with(|parts| parts.agent_name = "support".to_owned());
     let all = [named("2", true), named("2", false), named("", false), named("1", false)];
     assert_eq!(shown(&told, &elsewhere), all);
-    let of_tenant = AgentKey { tenant: "bank".to_owned(), ..elsewhere };
+    let of_tenant = elsewhere.with(|parts| parts.tenant = "bank".to_owned());
     assert_eq!(shown(&told, &of_tenant), []);
     let mut read = Fixture::new(10);
     read.drops.restore(rmp_serde::from_slice(&told.saved()).unwrap());
@@ -384,7 +385,7 @@ fn deployments_are_shown_with_their_agents_and_count_once() {
 fn over_the_bound_the_oldest_deployment_is_forgotten_of_the_tenant_that_has_most() {
     let mut told = Fixture::new(10);
     told.drops.options.max_deployments = 3;
-    let of = |tenant: &str| AgentKey { tenant: tenant.to_owned(), ..AgentKey::default() };
+    let of = |tenant: &str| AgentKey::first_of(tenant);
     assert!(told.deploy(&of("shop"), "1", false, 1));
     for id in ["1", "2", "3", "4"] {
         assert!(told.deploy(&of("bank"), id, false, 2));

@@ -1,7 +1,6 @@
 //! Cards: what lists of sessions are sorted and filtered by, of each session in memory. A list reads cards one after the other, and a
 //! session only for what its card does not have.
 
-use super::key::{Agent, OVERFLOW};
 use super::record::TraceRecord;
 use super::session::Session;
 use super::summary::SessionScores;
@@ -9,6 +8,7 @@ use super::view::is_flagged;
 use crate::explained::{SessionFilter, Sort};
 use crate::span::Timestamp;
 use crate::tenants::{TenantHash, tenant_hash};
+use crate::update::{AgentKey, OVERFLOW};
 
 /// Sums over the traces of a session, for its card.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -45,7 +45,7 @@ pub(super) struct Card {
     loops: u64,
     tenant: TenantHash,
     /// The agent of its first trace.
-    agent: Agent,
+    agent: AgentKey,
     open: bool,
     flagged: bool,
 }
@@ -145,12 +145,12 @@ impl Card {
             && filter.loops.is_none_or(|loops| loops == (self.loops > 0))
             && filter.failing.is_none_or(|failing| failing == self.flagged)
             && tenant.is_none_or(|tenant| tenant == self.tenant)
-            && (self.is_overflow() || filter.agent.admits_key(Some(self.agent.key())))
+            && (self.is_overflow() || filter.agent.admits_key(Some(&self.agent)))
     }
 
     /// Whether the agent's own name is known from the first trace only.
     pub(super) fn is_overflow(&self) -> bool {
-        self.agent.key().service_name == OVERFLOW
+        self.agent.service_name == OVERFLOW
     }
 }
 

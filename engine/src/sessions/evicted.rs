@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::key::{Agent, SessionId};
+use super::key::SessionId;
 use super::reports::target;
 use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
@@ -26,7 +26,7 @@ use crate::runs::RunName;
 use crate::saved;
 use crate::silences::Level;
 use crate::span::{Report, Target, Timestamp};
-use crate::update::TraceUpdate;
+use crate::update::{AgentKey, TraceUpdate};
 
 /// Where the bytes of evicted sessions are.
 pub trait SessionStore {
@@ -104,10 +104,10 @@ pub(super) struct EvictedSession {
 /// What a session adds to gauges of agents: taken back if its bytes are lost.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct GaugeShare {
-    held: Vec<(Agent, u64)>,
-    placed: Option<(Agent, SessionScores)>,
-    runaways: BTreeSet<(Agent, Cause)>,
-    silent: Vec<((Agent, Level), u64)>,
+    held: Vec<(AgentKey, u64)>,
+    placed: Option<(AgentKey, SessionScores)>,
+    runaways: BTreeSet<(AgentKey, Cause)>,
+    silent: Vec<((AgentKey, Level), u64)>,
 }
 
 /// A session to be read.
@@ -165,7 +165,7 @@ impl EvictedSessions {
 
 impl GaugeShare {
     fn of(session: &Session) -> Self {
-        let mut held: BTreeMap<&Agent, u64> = BTreeMap::new();
+        let mut held: BTreeMap<&AgentKey, u64> = BTreeMap::new();
         session.traces.iter().for_each(|trace| *held.entry(trace.agent()).or_default() += 1);
         let restless = session.restless.as_deref().cloned().unwrap_or_default();
         let Restless { runaways, silent, .. } = restless;
@@ -179,7 +179,7 @@ impl GaugeShare {
 
     /// Shares its agents with the rest of the shard.
     fn share(&mut self, shared: &Shared) {
-        let known = |agent: &Agent| shared.fleet.known(agent.key());
+        let known = |agent: &AgentKey| shared.fleet.known(agent);
         self.held.iter_mut().for_each(|(agent, _)| *agent = known(agent));
         self.placed.iter_mut().for_each(|(agent, _)| *agent = known(agent));
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use hashbrown::HashTable;
 use serde::{Deserialize, Serialize};
 
-use super::key::{self, Agent};
 use super::pane;
 use super::summary::Summary;
 use crate::limits::Cause;
@@ -22,20 +21,20 @@ use crate::update::{AgentKey, SessionUpdate};
 #[derive(Clone, Debug)]
 pub(super) struct Fleet {
     // In no order.
-    agents: Vec<(Agent, Summary)>,
+    agents: Vec<(AgentKey, Summary)>,
     // Invariant: has the place of each agent in `agents`.
     places: HashTable<usize>,
     // Invariant: how many agents each tenant has, without `__overflow__`; those of which a trace is certain, and the others.
     certain: TenantCounts,
     uncertain: TenantCounts,
     shares: Shares,
-    dirty: BTreeSet<Agent>,
+    dirty: BTreeSet<AgentKey>,
     // Agents of which a session began to run away since they were told.
-    urgent: BTreeSet<Agent>,
-    gone: BTreeSet<Agent>,
+    urgent: BTreeSet<AgentKey>,
+    gone: BTreeSet<AgentKey>,
     // The agent that was looked up last and its place, as long as it is dirty and not gone.
-    current: Option<(Agent, usize)>,
-    overflow: Agent,
+    current: Option<(AgentKey, usize)>,
+    overflow: AgentKey,
     widths: Arc<[u64]>,
     // The wall time until which no pane leaves its window.
     edge: Timestamp,
@@ -52,7 +51,7 @@ pub(super) struct Fleet {
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Saved<A> {
     // Pairs: the reader sorts them.
-    agents: Vec<(Agent, A)>,
+    agents: Vec<(AgentKey, A)>,
     revision: u64,
 }
 
@@ -71,7 +70,7 @@ impl Fleet {
             urgent: BTreeSet::new(),
             gone: BTreeSet::new(),
             current: None,
-            overflow: Agent::overflow(),
+            overflow: AgentKey::overflow(),
             widths: pane::widths(&options.windows),
             edge: Timestamp::default(),
             remember: options.memory.max(idle.saturating_add(longest)),
@@ -117,7 +116,7 @@ impl Fleet {
         &self,
         key: &AgentKey,
         is_certain: bool,
-    ) -> (Agent, Option<&'static str>) {
+    ) -> (AgentKey, Option<&'static str>) {
         let known = self.held(key).filter(|(_, summary)| !is_certain || !summary.uncertain);
         if let Some((known, _)) = known {
             return (known.clone(), None);
@@ -133,17 +132,16 @@ impl Fleet {
     }
 
     /// The agent of this key, shared with everything that refers to it.
-    pub(super) fn known(&self, key: &AgentKey) -> Agent {
+    pub(super) fn known(&self, key: &AgentKey) -> AgentKey {
         let known = self.held(key).map(|(known, _)| known.clone());
-        known.unwrap_or_else(|| Agent::from(key.clone()))
+        known.unwrap_or_else(|| key.clone())
     }
 
-    fn held(&self, key: &AgentKey) -> Option<&(Agent, Summary)> {
-        let is_it = |place: &usize| self.agents[*place].0.key() == key;
-        self.places.find(key::hash(key), is_it).map(|place| &self.agents[*place])
+    fn held(&self, key: &AgentKey) -> Option<&(AgentKey, Summary)> {
+        self.place(key).map(|place| &self.agents[place])
     }
 
-    fn place(&self, agent: &Agent) -> Option<usize> {
+    fn place(&self, agent: &AgentKey) -> Option<usize> {
         self.places.find(agent.hash(), |place| self.agents[*place].0 == *agent).copied()
     }
 
@@ -167,7 +165,7 @@ impl Fleet {
     }
 
     /// Counts one more trace of an agent.
-    pub(super) fn hold(&mut self, agent: &Agent, is_certain: bool) -> &mut Summary {
+    pub(super) fn hold(&mut self, agent: &AgentKey, is_certain: bool) -> &mut Summary {
         if is_certain && self.summary(agent).uncertain {
             self.ascertain(agent);
         }
@@ -177,16 +175,16 @@ impl Fleet {
     }
 
     /// Notes that a trace is certain to be this agent's.
-    fn ascertain(&mut self, agent: &Agent) {
+    fn ascertain(&mut self, agent: &AgentKey) {
         self.summary(agent).uncertain = false;
         if *agent != self.overflow {
-            self.uncertain.remove(tenant_of(agent.key()));
-            self.certain.add(tenant_of(agent.key()));
+            self.uncertain.remove(tenant_of(agent));
+            self.certain.add(tenant_of(agent));
         }
     }
 
     /// An agent's summary, which then counts as changed.
-    pub(super) fn summary(&mut self, agent: &Agent) -> &mut Summary {
+    pub(super) fn summary(&mut self, agent: &AgentKey) -> &mut Summary {
         let place = match &self.current {
             Some((current, place)) if current.is(agent) => *place,
             Some(_) | None => self.turn_to(agent),
@@ -194,11 +192,11 @@ impl Fleet {
         &mut self.agents[place].1
     }
 
-    fn turn_to(&mut self, agent: &Agent) -> usize {
+    fn turn_to(&mut self, agent: &AgentKey) -> usize {
         let place = self.place(agent).unwrap_or_else(|| {
             let summary = Summary::new(Arc::clone(&self.widths), &self.options);
             if *agent != self.overflow {
-                self.uncertain.add(tenant_of(agent.key()));
+                self.uncertain.add(tenant_of(agent));
             }
             self.agents.push((agent.clone(), summary));
             self.stands_at(self.agents.len() - 1);
@@ -237,7 +235,7 @@ impl Fleet {
 
     /// Removes panes that are in no window now that the wall clock was set.
     pub(super) fn stepped(&mut self, moment: Moment, is_back: bool) {
-        let agents: Vec<Agent> = self.agents.iter().map(|(agent, _)| agent.clone()).collect();
+        let agents: Vec<AgentKey> = self.agents.iter().map(|(agent, _)| agent.clone()).collect();
         for agent in agents.iter().filter(|_| is_back) {
             self.summary(agent).forget_ahead(moment.wall);
         }
@@ -283,9 +281,9 @@ impl Fleet {
                 staying[usize::from(summary.uncertain)] -= 1;
             }
         }
-        let in_need = |agent: &Agent, uncertain: bool| {
+        let in_need = |agent: &AgentKey, uncertain: bool| {
             staying[usize::from(uncertain)] >= max
-                || self.counts(uncertain).is_at_quota(tenant_of(agent.key()), &self.shares, max)
+                || self.counts(uncertain).is_at_quota(tenant_of(agent), &self.shares, max)
         };
         let is_quiet = |summary: &Summary| {
             summary.held == 0 && summary.active.after(self.remember_in_need) <= now
@@ -296,11 +294,11 @@ impl Fleet {
                 && !self.gone.contains(agent)
                 && in_need(agent, summary.uncertain)
         });
-        let mut quiet: Vec<(Timestamp, &Agent)> =
+        let mut quiet: Vec<(Timestamp, &AgentKey)> =
             quiet.map(|(agent, summary)| (summary.active, agent)).collect();
         quiet.sort_unstable();
         quiet.truncate((max / 16).max(1));
-        let quiet: Vec<Agent> = quiet.into_iter().map(|(_, agent)| agent.clone()).collect();
+        let quiet: Vec<AgentKey> = quiet.into_iter().map(|(_, agent)| agent.clone()).collect();
         let count = quiet.len();
         self.gone.extend(quiet);
         count
@@ -338,12 +336,12 @@ impl Fleet {
     }
 
     /// Adds a session that runs away to its agent.
-    pub(super) fn run_away(&mut self, agent: &Agent, cause: Cause) {
+    pub(super) fn run_away(&mut self, agent: &AgentKey, cause: Cause) {
         self.summary(agent).run_away(cause);
         self.urgent.insert(agent.clone());
     }
 
-    fn message(&mut self, agent: &Agent) -> Option<SessionUpdate> {
+    fn message(&mut self, agent: &AgentKey) -> Option<SessionUpdate> {
         let place = self.place(agent)?;
         let (_, summary) = self.agents.get_mut(place)?;
         summary.changed = false;
@@ -360,7 +358,7 @@ impl Fleet {
             self.agents.swap_remove(place);
             if *agent != self.overflow {
                 let counts = if uncertain { &mut self.uncertain } else { &mut self.certain };
-                counts.remove(tenant_of(agent.key()));
+                counts.remove(tenant_of(agent));
             }
             if last > place {
                 self.stands_at(place);
@@ -371,7 +369,7 @@ impl Fleet {
         }
         self.revision += 1;
         Some(SessionUpdate {
-            agent: Some(agent.key().clone()),
+            agent: Some(agent.clone()),
             shard: self.shard,
             revision: self.revision,
             tombstone: gone,

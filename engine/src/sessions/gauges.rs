@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::Agent;
 use super::record::{TraceRecord, TraceTook};
 use super::rules::Rules;
 use super::session::{Restless, Session, Shared, Spending};
@@ -15,7 +14,7 @@ use crate::limits::{Cause, Exceeded, Run, RunLimit, Usage};
 use crate::loops::LoopLabels;
 use crate::silences::{self, Level};
 use crate::span::TraceId;
-use crate::update::Effort;
+use crate::update::{AgentKey, Effort};
 
 impl Session {
     /// Brings the gauges up to date with the session and the time.
@@ -53,7 +52,7 @@ impl Session {
     }
 
     /// The agent among whose open sessions it counts, and its scores; `None` if it is closed.
-    pub(super) fn placing(&self, rules: &Rules) -> Option<(Agent, SessionScores)> {
+    pub(super) fn placing(&self, rules: &Rules) -> Option<(AgentKey, SessionScores)> {
         let first = self.first().filter(|_| !self.closed)?;
         Some((first.agent().clone(), self.scores(rules)))
     }
@@ -117,7 +116,7 @@ impl Session {
         self.took_changed = false;
         let after = self.spending();
         let before = std::mem::replace(&mut self.spent, after.clone());
-        let mut tell = |agent: &Agent, before: Option<&Spending>, after: Option<&Spending>| {
+        let mut tell = |agent: &AgentKey, before: Option<&Spending>, after: Option<&Spending>| {
             let [before, after] = [before, after].map(|of| of.map(|of| (of.start, of.effort)));
             let mark = self.marks.get(agent).copied();
             shared.fleet.summary(agent).spend(mark, before, after);
@@ -139,7 +138,7 @@ impl Session {
         &self,
         Restless { growing, deadline, .. }: &mut Restless,
         shared: &Shared,
-    ) -> BTreeSet<(Agent, Cause)> {
+    ) -> BTreeSet<(AgentKey, Cause)> {
         let mut looping = BTreeSet::new();
         if self.closed {
             growing.clear();
@@ -212,7 +211,7 @@ impl Session {
         &self,
         Restless { over, deadline, .. }: &mut Restless,
         shared: &Shared,
-    ) -> BTreeSet<(Agent, Cause)> {
+    ) -> BTreeSet<(AgentKey, Cause)> {
         let mut runaways = BTreeSet::new();
         let Self { traces, closed, .. } = self;
         over.retain(|(run, limit), (_, at)| {
@@ -236,9 +235,9 @@ impl Session {
         &self,
         Restless { open, deadline, .. }: &mut Restless,
         shared: &Shared,
-    ) -> BTreeMap<(Agent, Level), u64> {
+    ) -> BTreeMap<(AgentKey, Level), u64> {
         let stall_after = shared.rules.stall_after;
-        let mut silent: BTreeMap<(Agent, Level), u64> = BTreeMap::new();
+        let mut silent: BTreeMap<(AgentKey, Level), u64> = BTreeMap::new();
         let held = open.iter().filter_map(|trace| self.traces.get(*trace));
         // A trace that waits for a person does not stall.
         for record in held.filter(|record| record.waits_since().is_none()) {
@@ -268,7 +267,7 @@ impl Restless {
     }
 
     /// Tells agents how many of the session's traces are silent.
-    pub(super) fn stand(&mut self, silent: BTreeMap<(Agent, Level), u64>, shared: &mut Shared) {
+    pub(super) fn stand(&mut self, silent: BTreeMap<(AgentKey, Level), u64>, shared: &mut Shared) {
         if self.silent == silent {
             return;
         }

@@ -12,7 +12,6 @@ use super::card::Marks;
 use super::chain::Link;
 use super::common::Common;
 use super::fleet::Fleet;
-use super::key::Agent;
 use super::pane::PaneSet;
 use super::scoring::Scored;
 use super::tally::{Growths, Tally, growth};
@@ -67,9 +66,9 @@ pub(super) struct TraceRecord {
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Course {
     /// The agent it counts towards, which may be `__overflow__`.
-    pub(super) agent: Agent,
+    pub(super) agent: AgentKey,
     /// The agent's own key where it counts towards `__overflow__`.
-    named: Option<Box<AgentKey>>,
+    named: Option<AgentKey>,
     /// The attribute that named the session.
     pub(super) session_source: String,
     pub(super) complete: bool,
@@ -133,7 +132,7 @@ pub(super) struct Rare {
     /// Present exactly while it is part of a chain of traces.
     pub(super) link: Option<Box<Link>>,
     /// What it adds to a run, as that run's agent was last told.
-    run: Option<Box<(Agent, RunTrace)>>,
+    run: Option<Box<(AgentKey, RunTrace)>>,
     // How many of its loops its session's card counts.
     #[serde(skip)]
     listed_loops: u32,
@@ -179,7 +178,7 @@ struct Counted {
 pub(super) struct CarriedOver {
     tally: Tally,
     growth: Growths,
-    run: Option<Box<(Agent, RunTrace)>>,
+    run: Option<Box<(AgentKey, RunTrace)>>,
 }
 
 /// What a trace has added to sums, so that exactly this can be taken back.
@@ -194,7 +193,7 @@ pub(super) struct Contribution {
 /// What a trace took, and the agent among whose traces it counts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TraceTook {
-    pub(super) agent: Agent,
+    pub(super) agent: AgentKey,
     pub(super) start: Timestamp,
     pub(super) effort: Effort,
 }
@@ -229,7 +228,7 @@ impl TraceRecord {
     /// The record of a trace of this agent, not scored yet; `session_source` is the attribute that named its session.
     pub(super) fn new(
         update: TraceUpdate,
-        agent: Agent,
+        agent: AgentKey,
         session_source: String,
         common: &mut Common,
     ) -> Self {
@@ -249,7 +248,7 @@ impl TraceRecord {
         let (calls, times) = rare.take_calls(update.tools);
         let tokens = update.tokens.unwrap_or_default();
         let course = Course {
-            named: update.agent.filter(|named| named != agent.key()).map(Box::new),
+            named: update.agent.filter(|named| *named != agent),
             agent,
             session_source,
             complete: update.complete,
@@ -296,13 +295,13 @@ impl TraceRecord {
     }
 
     /// The agent it counts towards, which may be `__overflow__`.
-    pub(super) fn agent(&self) -> &Agent {
+    pub(super) fn agent(&self) -> &AgentKey {
         &self.course.agent
     }
 
     /// The agent's own key.
     pub(super) fn named(&self) -> &AgentKey {
-        self.course.named.as_deref().unwrap_or_else(|| self.course.agent.key())
+        self.course.named.as_ref().unwrap_or(&self.course.agent)
     }
 
     /// The run that it is part of, given its session's id; `None` if it names no task.
@@ -349,7 +348,7 @@ impl TraceRecord {
     }
 
     /// Seals the trace at this revision, and counts what waited for that. Returns its agent, or `None` if it is not done.
-    pub(super) fn seal(&mut self, revision: u64, fleet: &mut Fleet) -> Option<Agent> {
+    pub(super) fn seal(&mut self, revision: u64, fleet: &mut Fleet) -> Option<AgentKey> {
         if !self.is_done() || self.revision > revision {
             return None;
         }

@@ -16,7 +16,7 @@ use super::outcomes::SessionRuns;
 use crate::math::Quanta;
 use crate::runs::{RunName, tells_outcome};
 use crate::span::{Report, RunTarget, Timestamp};
-use crate::update::{AgentKey, TraceUpdate};
+use crate::update::TraceUpdate;
 
 /// An outcome of a run; of two the greater holds, which is the later one.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -66,8 +66,8 @@ impl RunOutcome {
 
 impl From<&RunName> for RunHash {
     fn from(RunName { agent, task, run }: &RunName) -> Self {
-        let AgentKey { tenant, service_name, agent_name, agent_version, environment } = agent;
-        let parts = [tenant, service_name, agent_name, agent_version, environment, &**task, &**run];
+        let [tenant, service, name, version, environment] = agent.texts();
+        let parts = [tenant, service, name, version, environment, &**task, &**run];
         Self(xxh3_64(parts.join("\0").as_bytes()))
     }
 }

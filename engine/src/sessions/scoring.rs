@@ -293,10 +293,9 @@ fn four_decimal_quanta(score: Quanta) -> Quanta {
 #[cfg(test)]
 mod tests {
     use super::super::common::Common;
-    use super::super::key::Agent;
     use super::*;
     use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
-    use crate::update::{Attempt, TraceUpdate};
+    use crate::update::{AgentKey, Attempt, TraceUpdate};
 
     fn score(name: &str, source: &str, quanta: i64, time: u64) -> ReportedScore {
         ReportedScore {
@@ -318,7 +317,7 @@ mod tests {
         rules: &Rules,
     ) -> Scoring {
         let trace =
-            TraceRecord::new(update, Agent::overflow(), String::new(), &mut Common::default());
+            TraceRecord::new(update, AgentKey::overflow(), String::new(), &mut Common::default());
         Scoring::new(&trace, earlier, of_session, rules, |_| true)
     }
 
@@ -378,7 +377,7 @@ mod tests {
     fn an_output_that_did_not_arrive_is_absent_unless_the_empty_score_is_one() {
         let earlier = [TraceRecord::new(
             TraceUpdate::default(),
-            Agent::overflow(),
+            AgentKey::overflow(),
             String::new(),
             &mut Common::default(),
         )];

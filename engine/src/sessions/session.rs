@@ -9,7 +9,7 @@ use super::IDLE;
 use super::card::Listed;
 use super::common::Common;
 use super::fleet::Fleet;
-use super::key::{Agent, SessionId};
+use super::key::SessionId;
 use super::outcomes::SessionRuns;
 use super::pane::{Mark, PaneSet};
 use super::record::{CarriedOver, Contribution, TraceRecord};
@@ -85,11 +85,11 @@ pub(super) struct Restless {
     /// Limits that are exceeded, by a trace or (`None`) by the session: how much was used, and when that last grew.
     pub(super) over: BTreeMap<(Option<TraceId>, RunLimit), (u64, Timestamp)>,
     /// Causes for which its agents count the session as running away.
-    pub(super) runaways: BTreeSet<(Agent, Cause)>,
+    pub(super) runaways: BTreeSet<(AgentKey, Cause)>,
     /// Traces that are open.
     pub(super) open: BTreeSet<TraceId>,
     /// How many open traces have been silent for long, by agent and level.
-    pub(super) silent: BTreeMap<(Agent, Level), u64>,
+    pub(super) silent: BTreeMap<(AgentKey, Level), u64>,
 }
 
 /// The parts that few sessions have.
@@ -126,11 +126,11 @@ pub(super) struct Session {
     /// How many of its traces are done and count in scores.
     pub(super) done: usize,
     // For each agent the end and the panes of its newest done trace: the session counts in those panes.
-    pub(super) marks: Few<Agent, Mark>,
+    pub(super) marks: Few<AgentKey, Mark>,
     gates: Few<SignalName, TrajectoryGate>,
     // Done traces whose verdicts are not counted yet.
     unsettled: Vec<TraceId>,
-    pub(super) placed: Option<(Agent, SessionScores)>,
+    pub(super) placed: Option<(AgentKey, SessionScores)>,
     /// Present exactly while it is not empty.
     pub(super) restless: Option<Box<Restless>>,
     /// What its done traces took, without the answer.
@@ -162,7 +162,7 @@ struct Replaced {
 /// What a session took, as its agent is told.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Spending {
-    pub(super) agent: Agent,
+    pub(super) agent: AgentKey,
     pub(super) start: Timestamp,
     pub(super) effort: EffortBuckets,
 }
@@ -597,7 +597,7 @@ impl Session {
     }
 
     /// Moves the session into the panes of an agent's newest trace, which ended at `newest`; `None` takes it out of all panes.
-    fn mark(&mut self, agent: &Agent, newest: Option<Timestamp>, shared: &mut Shared) {
+    fn mark(&mut self, agent: &AgentKey, newest: Option<Timestamp>, shared: &mut Shared) {
         let wall = shared.wall();
         let took = self.spent.as_ref().filter(|spent| spent.agent == *agent);
         let took = took.map(|spent| spent.effort);

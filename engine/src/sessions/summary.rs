@@ -9,7 +9,6 @@ use super::exemplar::Exemplified;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
-use super::key::OVERFLOW;
 use super::pane::{Mark, PaneSet, Panes};
 use super::record::{Contribution, TraceRecord};
 use super::verdict::Verdict;
@@ -24,7 +23,7 @@ use crate::score::trajectory_gate::Verdict as Turn;
 use crate::signal::SignalName;
 use crate::span::{Timestamp, TraceId};
 use crate::update::{
-    DoneTrace, Effort, LastTrace, RunTrace, ScoreHistogram, SessionUpdate, Silences,
+    DoneTrace, Effort, LastTrace, OVERFLOW, RunTrace, ScoreHistogram, SessionUpdate, Silences,
 };
 
 /// How far the clocks of clients may be ahead of ours.

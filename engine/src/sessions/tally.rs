@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::key::Agent;
 use super::summary::Summary;
 use crate::counters::Counter;
 use crate::limits::LimitSet;
 use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::runs::told_outcome;
 use crate::span::Timestamp;
-use crate::update::{Loop, Spent, TraceUpdate};
+use crate::update::{AgentKey, Loop, Spent, TraceUpdate};
 
 /// What one trace has counted.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -24,7 +23,7 @@ pub(super) struct Tally {
     pub(super) done: bool,
     /// Whether its agent was told an outcome of it.
     pub(super) outcome: bool,
-    pub(super) loops: BTreeMap<Agent, Loops>,
+    pub(super) loops: BTreeMap<AgentKey, Loops>,
     pub(super) spend: Spent,
     /// Limits whose excess is counted.
     pub(super) limits: LimitSet,
@@ -72,7 +71,7 @@ impl Tally {
             if told.loops.is_empty() {
                 continue;
             }
-            let agent = Agent::from(told.agent.clone().unwrap_or_default());
+            let agent = told.agent.clone().unwrap_or_default();
             let counted = tally.loops.entry(agent).or_default();
             told.loops.iter().for_each(|entry| counted.add(entry));
         }
@@ -93,7 +92,7 @@ impl Tally {
     pub(super) fn count_loops<'a>(
         &mut self,
         found: impl Iterator<Item = &'a Loop>,
-        agent: &Agent,
+        agent: &AgentKey,
         summary: &mut Summary,
     ) {
         let mut fresh = Loops::default();

@@ -199,14 +199,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::common::Common;
-    use super::super::key::Agent;
     use super::*;
-    use crate::update::TraceUpdate;
+    use crate::update::{AgentKey, TraceUpdate};
 
     fn record(id: u8, start: u64) -> TraceRecord {
         let trace_id = TraceId([id; 16]);
         let update = TraceUpdate { trace_id, start_unix_nano: start, ..TraceUpdate::default() };
-        TraceRecord::new(update, Agent::overflow(), String::new(), &mut Common::default())
+        TraceRecord::new(update, AgentKey::overflow(), String::new(), &mut Common::default())
     }
 
     proptest! {

@@ -33,13 +33,15 @@ pub use self::tools::may_repeat;
 pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use self::turn::Turn;
 pub use self::whose::scope_by_agent;
-use self::whose::{agent, session};
+use self::whose::session;
 use super::loops::{self, Spend};
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::{Prices, Rate};
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Log, Operation, Report, Resource, SpanId, Tokens, TraceId};
-use super::update::{self, AgentKey, Loop, ReportedScore, ToolCall, TraceUpdate, TurnStart};
+use super::update::{
+    self, AgentKey, AgentKeys, Loop, ReportedScore, ToolCall, TraceUpdate, TurnStart,
+};
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -125,6 +127,7 @@ pub fn evaluate(
     trace_id: TraceId,
     TraceView { parts, shape, logs }: &TraceView<'_>,
     rules: &Rules,
+    agent: AgentKey,
     done: bool,
 ) -> Option<Box<TraceUpdate>> {
     if !behaves(shape) {
@@ -136,6 +139,7 @@ pub fn evaluate(
     let mut update = Box::new(TraceUpdate {
         trace_id,
         session: Some(session(trace_id, shape, rules)),
+        agent: Some(agent),
         start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
         user: shape.outermost_first().find_map(SpanView::user).map(str::to_owned),
@@ -144,7 +148,6 @@ pub fn evaluate(
         reported: reported(parts),
         ..TraceUpdate::default()
     });
-    update.agent = Some(agent(shape));
     outcome(&mut update, shape, last);
     let turn = Turn { shape, models: &models, last, logs };
     turn.texts(&mut update, rules.keep_content, done);
@@ -206,9 +209,14 @@ fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'_>) -> Vec<ModelCall<'s>> 
     models
 }
 
+/// The agent of a trace, without a name if its spans name none.
+pub(crate) fn agent(TraceView { shape, .. }: &TraceView<'_>, known: &mut AgentKeys) -> AgentKey {
+    whose::agent(shape, known)
+}
+
 /// The agent that the spans of a trace name, if they do.
-pub fn named_agent(TraceView { shape, .. }: &TraceView<'_>) -> Option<AgentKey> {
-    Some(agent(shape)).filter(|agent| !agent.agent_name.is_empty())
+pub(crate) fn named_agent(trace: &TraceView<'_>, known: &mut AgentKeys) -> Option<AgentKey> {
+    Some(agent(trace, known)).filter(|agent| !agent.agent_name.is_empty())
 }
 
 /// Whether a log record told the root of a trace: such a root comes first, and the whole trace is of its agent.

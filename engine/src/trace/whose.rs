@@ -8,7 +8,7 @@ use super::span_view::{self, SpanView};
 use crate::convention::{is_generic, is_random};
 use crate::options::{SessionFallback, SessionScope};
 use crate::span::{Operation, Resource, TraceId};
-use crate::update::{AgentKey, SessionKey, TraceUpdate};
+use crate::update::{AgentKey, AgentKeys, SessionKey, TraceUpdate};
 
 /// The session of a trace: that of the outermost span that names one, else of a resource, else of JSON values. Without a namespace
 /// its scope is the agent, which [`scope_by_agent`] fills in.
@@ -57,7 +57,7 @@ pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
 /// The agent of a trace: the name of the outermost agent span that has one of its own, else that of the outermost other span that names
 /// an agent; version, environment and service from that span, else from its resource. If no span names an agent, the name is that of the
 /// resource, of the outermost workflow or the agent's id; empty if there is none.
-pub(super) fn agent(shape: &Shape<'_>) -> AgentKey {
+pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
     let outermost = || shape.outermost_first();
     let agents = || outermost().filter(|span| span.operation == Operation::InvokeAgent);
     // A log record of an agent that another one began names only a part of the trace, even before the spans above have come.
@@ -82,18 +82,14 @@ pub(super) fn agent(shape: &Shape<'_>) -> AgentKey {
         .or_else(|| outermost().find_map(SpanView::agent_id).filter(is_own));
     let version = chosen.and_then(SpanView::agent_version);
     let environment = chosen.and_then(SpanView::environment);
-    let owned = |name: Option<&str>| name.unwrap_or_default().to_owned();
-    AgentKey {
-        tenant: owned(resource(|resource| resource.tenant.as_ref())),
-        service_name: owned(resource(|resource| resource.service_name.as_ref())),
-        agent_name: owned(name),
-        agent_version: owned(
-            version.or_else(|| resource(|resource| resource.service_version.as_ref())),
-        ),
-        environment: owned(
-            environment.or_else(|| resource(|resource| resource.environment.as_ref())),
-        ),
-    }
+    let parts = [
+        resource(|resource| resource.tenant.as_ref()),
+        resource(|resource| resource.service_name.as_ref()),
+        name,
+        version.or_else(|| resource(|resource| resource.service_version.as_ref())),
+        environment.or_else(|| resource(|resource| resource.environment.as_ref())),
+    ];
+    known.of(parts.map(Option::unwrap_or_default))
 }
 
 /// The agent that a span names, or that an agent's span is named after; a library's generic name for agents is none, nor is a model's.

@@ -5,6 +5,7 @@
 //! Within a process these structs are moved; between processes, and in snapshots, they are `MessagePack` with the names of
 //! those fields that do not have their default.
 
+mod agent;
 mod session;
 mod trace;
 
@@ -12,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::span::TraceId;
 
+pub(crate) use agent::AgentKeys;
+pub use agent::{AgentKey, AgentParts, OVERFLOW};
 pub use session::{
     DoneTrace, Effort, Exemplar, LastTrace, Level, PaneSum, PartialSum, RunTrace, ScoreHistogram,
     SessionUpdate, SignalSum, Silences,
@@ -40,20 +43,6 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 facts! {
-    /// The agent whose series a trace counts towards.
-    pub struct AgentKey {
-        /// Authenticated tenant; empty: without tenants.
-        pub tenant: String,
-        /// `service.name`.
-        pub service_name: String,
-        /// `gen_ai.agent.name`; empty: no span named it.
-        pub agent_name: String,
-        /// Its version; empty: not told.
-        pub agent_version: String,
-        /// `deployment.environment.name`; empty: not told.
-        pub environment: String,
-    }
-
     /// The session, or conversation, that a trace belongs to.
     pub struct SessionKey {
         /// Authenticated tenant; empty: without tenants.
@@ -103,24 +92,6 @@ facts! {
         pub shard: u32,
         /// The lowest revision of the new owner.
         pub revision: u64,
-    }
-}
-
-impl AgentKey {
-    /// The key that sorts before all versions of an agent of this name, in all environments.
-    pub(crate) fn before_versions(&self) -> Self {
-        Self {
-            tenant: self.tenant.clone(),
-            service_name: self.service_name.clone(),
-            agent_name: self.agent_name.clone(),
-            ..Self::default()
-        }
-    }
-
-    /// Whether both are versions or environments of one agent: they differ in nothing else, and sort next to each other.
-    pub(crate) fn is_called_as(&self, other: &Self) -> bool {
-        (&self.tenant, &self.service_name, &self.agent_name)
-            == (&other.tenant, &other.service_name, &other.agent_name)
     }
 }
 

@@ -10,17 +10,18 @@ use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::math::Quanta;
 use crate::engine::run_scores::RunScores;
 use crate::engine::span::TraceId;
-use crate::engine::update::{AgentKey, Exemplar};
+use crate::engine::update::{AgentParts, Exemplar};
 use crate::engine::view::{
     AgentView, ArsComponentView, ArsView, DropFoundView, DropView, SessionName, VersionView,
 };
 
 fn agent(name: &str) -> Arc<AgentUpdate> {
-    let key = AgentKey {
+    let key = AgentParts {
         service_name: name.to_owned(),
         agent_name: "a".to_owned(),
-        ..AgentKey::default()
-    };
+        ..AgentParts::default()
+    }
+    .into();
     let window = WindowView {
         traces: 3,
         sessions: 1,
@@ -137,7 +138,8 @@ fn full(name: &str) -> Arc<AgentUpdate> {
     }
     counters.raise(Counter::LoopWastedCostUsd, &["full"], 1_250_000_007);
     Arc::new(AgentUpdate {
-        agent: AgentKey { tenant: "t \"1\"".to_owned(), ..plain.agent.clone() },
+        agent: AgentParts { tenant: "t \"1\"".to_owned(), ..AgentParts::clone(&plain.agent) }
+            .into(),
         counters,
         run_scores: [
             ("all".to_owned(), RunScores { scores: scores.clone(), ..RunScores::default() }),
@@ -213,11 +215,12 @@ fn told(number: usize) -> Arc<AgentUpdate> {
     let dropping = drops().into_iter().take(usize::from(in_trouble));
     let looping = plain.sessions_looping.iter().take(usize::from(in_trouble));
     Arc::new(AgentUpdate {
-        agent: AgentKey {
+        agent: AgentParts {
             service_name: name,
             agent_name: format!("planner-{number:04}"),
-            ..AgentKey::default()
-        },
+            ..AgentParts::default()
+        }
+        .into(),
         counters,
         sessions_looping: looping.map(|(labels, sessions)| (*labels, *sessions)).collect(),
         view: AgentView {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use agentgauge::engine::update::AgentKey;
+use agentgauge::engine::update::AgentParts;
 use agentgauge::judge::options::Format;
 use agentgauge::judge::{JudgeOptions, Metric};
 use serde_json::Value;
@@ -23,7 +23,7 @@ async fn a_model_may_be_named_for_a_metric_and_for_an_agent() {
         agent_models: [("vip".to_owned(), "of-vip".to_owned())].into(),
         ..options(&endpoint, Format::Openai, "m", &metrics)
     };
-    let agent = AgentKey { agent_name: "vip".to_owned(), ..AgentKey::default() };
+    let agent = AgentParts { agent_name: "vip".to_owned(), ..AgentParts::default() }.into();
     let mut theirs = request(2, transcript("found"));
     theirs.agent = agent;
     let judged = all_judged(&options, vec![request(1, transcript("found")), theirs]).await;

@@ -88,7 +88,9 @@ fn over_the_cap_agents_share_the_overflow() {
     let updates = stage.drain();
     let traces: Vec<_> = updates
         .iter()
-        .map(|update| (update.agent.clone().unwrap().service_name, everything(update).traces))
+        .map(|update| {
+            (update.agent.clone().unwrap().service_name.clone(), everything(update).traces)
+        })
         .collect();
     assert_eq!(traces, [("__overflow__".to_owned(), 2), ("svc".to_owned(), 2)]);
     assert_eq!(stage.counts().get("trace_updates", "agent_overflow"), 2);
@@ -113,7 +115,8 @@ fn an_agent_that_a_trace_only_seems_to_be_takes_no_place() {
     let of = |id: u8, agent| trace(id, 10).session(&id.to_string()).agent(agent);
     let seems = |id, agent| TraceUpdate { uncertain: true, ..of(id, agent) };
     let named = |updates: Vec<SessionUpdate>| -> Vec<(String, bool)> {
-        let named = |update: SessionUpdate| (update.agent.unwrap().agent_name, update.tombstone);
+        let named =
+            |update: SessionUpdate| (update.agent.unwrap().agent_name.clone(), update.tombstone);
         updates.into_iter().map(named).collect()
     };
     stage.handle(seems(1, "seems"), at(20));

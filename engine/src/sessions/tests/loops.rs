@@ -1,7 +1,7 @@
 //! Loops within a trace, and outputs that repeat from one trace to the next.
 
 use super::*;
-use crate::update::TurnStart;
+use crate::update::{AgentParts, TurnStart};
 
 #[test]
 fn a_repeated_output_is_a_loop_and_a_late_trace_rescores_those_after_it() {
@@ -71,7 +71,9 @@ fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
 fn an_agent_of_which_a_session_begins_to_run_away_is_told_before_others() {
     let mut stage = stage();
     let of_other = |update: TraceUpdate| TraceUpdate {
-        agent: Some(AgentKey { service_name: "other".to_owned(), ..AgentKey::default() }),
+        agent: Some(
+            AgentParts { service_name: "other".to_owned(), ..AgentParts::default() }.into(),
+        ),
         ..update
     };
     stage.handle(of_other(trace(1, 10).session("t").done()), at(20));

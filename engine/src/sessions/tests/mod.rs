@@ -17,7 +17,7 @@ use super::*;
 use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::update::{
-    AgentKey, Attempt, Loop, OutputDigest, PaneSum, Remarks, ReportedScore, SessionKey, Tokens,
+    AgentParts, Attempt, Loop, OutputDigest, PaneSum, Remarks, ReportedScore, SessionKey, Tokens,
     ToolCall, TraceState,
 };
 
@@ -39,7 +39,7 @@ fn trace(id: u8, second: u64) -> TraceUpdate {
         trace_id: TraceId([id; 16]),
         revision: 1,
         session: Some(SessionKey { source: "session.id".to_owned(), ..SessionKey::default() }),
-        agent: Some(AgentKey { service_name: "svc".to_owned(), ..AgentKey::default() }),
+        agent: Some(AgentParts { service_name: "svc".to_owned(), ..AgentParts::default() }.into()),
         state: TraceState::Open,
         start_unix_nano: at(second).0,
         end_unix_nano: at(second).0 + 1,
@@ -73,7 +73,7 @@ impl TraceUpdate {
     }
 
     fn agent(mut self, name: &str) -> Self {
-        self.agent.as_mut().unwrap().agent_name = name.to_owned();
+        self.agent = self.agent.map(|agent| agent.with(|parts| parts.agent_name = name.to_owned()));
         self
     }
 

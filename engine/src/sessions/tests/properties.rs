@@ -101,7 +101,7 @@ proptest! {
         for step in script(&updates, Some(order)) {
             stage.handle(step.update, at(100));
             for update in stage.drain() {
-                let agent = update.agent.clone().unwrap().agent_name;
+                let agent = update.agent.clone().unwrap().agent_name.clone();
                 for (family, values) in update.counters.iter() {
                     for (labels, value) in values {
                         let key = (agent.clone(), family, labels.to_vec());
@@ -184,7 +184,7 @@ fn run(steps: Vec<Step>) -> (Sessions, BTreeMap<(String, u64, u64), PaneSum>) {
     let mut panes: BTreeMap<(String, u64, u64), PaneSum> = BTreeMap::new();
     let mut receive = |updates: Vec<SessionUpdate>| {
         for update in updates {
-            let agent = update.agent.unwrap().agent_name;
+            let agent = update.agent.unwrap().agent_name.clone();
             if update.tombstone {
                 panes.retain(|(other, ..), _| *other != agent);
             }
