@@ -131,7 +131,7 @@ pub fn evaluate(
         return None;
     }
     let models = model_calls(shape, logs);
-    let calls = tools::of(shape, &models, logs, done);
+    let mut calls = tools::of(shape, &models, logs, done);
     let last = shape.last_model(&models);
     let mut update = Box::new(TraceUpdate {
         trace_id,
@@ -171,7 +171,8 @@ pub fn evaluate(
     update.steps = (models.len() + calls.len()) as u64;
     update.wasted_steps = wasted(&models, &calls);
     let goes_on = update.unfinished || update.turn_start != TurnStart::Asked;
-    update.tools = tools::published(calls, rules.keep_content, goes_on);
+    tools::publish(&mut calls, rules.keep_content, goes_on);
+    update.tools = calls;
     Some(update)
 }
 
@@ -284,17 +285,19 @@ fn spent(
     update.calls_without_cost = unpriced.len() as u64;
     update.unpriced = unknown_models(&unpriced, prices);
     let named = models.iter().filter_map(|span| span.model.as_ref()?.name);
-    let mut names: Vec<&str> = named.map(|name| name.text).collect();
-    names.dedup();
-    names.sort_unstable();
-    names.dedup();
-    update.models = names.into_iter().map(str::to_owned).collect();
+    for name in named {
+        if update.models.last() != Some(name.text) {
+            update.models.push(Arc::clone(name.text));
+        }
+    }
+    update.models.sort_unstable();
+    update.models.dedup();
     spends
 }
 
 /// The models of these calls that no table has a price for, each with its number of calls; only calls with known tokens count.
-fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(String, u64)> {
-    let mut models: BTreeMap<&str, u64> = BTreeMap::new();
+fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(Arc<str>, u64)> {
+    let mut models: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
     let tells = |model: &&Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
     for model in unpriced.iter().filter_map(|span| span.model.as_ref()).filter(tells) {
         if let Some((name, shipped)) = priced(model)
@@ -303,11 +306,11 @@ fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(String, 
             *models.entry(name).or_default() += 1;
         }
     }
-    models.into_iter().map(|(name, calls)| (name.to_owned(), calls)).collect()
+    models.into_iter().map(|(name, calls)| (Arc::clone(name), calls)).collect()
 }
 
 /// The model's name, and the price that ships for it.
-fn priced<'a>(model: &Model<'a>) -> Option<(&'a str, Option<&'static Rate>)> {
+fn priced<'a>(model: &Model<'a>) -> Option<(&'a Arc<str>, Option<&'static Rate>)> {
     model.name.map(|name| (name.text, name.price))
 }
 
@@ -398,7 +401,7 @@ fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let failed_models = models.iter().filter(|span| span.failed).count();
     let wasted_calls = calls.iter().filter(|call| {
         let known = call.arguments_hash.zip(call.result_hash).filter(|_| !call.name.is_empty());
-        let redundant = known.is_some_and(|known| !seen.insert((call.name.as_str(), known)));
+        let redundant = known.is_some_and(|known| !seen.insert((&call.name, known)));
         redundant || call.error == Some(true)
     });
     (failed_models + wasted_calls.count()) as u64

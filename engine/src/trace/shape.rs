@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use super::rows::Spans;
 use super::span_view::{Model, Said, SpanView, Tool};
@@ -459,7 +460,7 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
 }
 
 /// Whether a span is a call of this tool.
-fn is_tool(span: &SpanView<'_>, name: Option<&str>) -> bool {
+fn is_tool(span: &SpanView<'_>, name: Option<&Arc<str>>) -> bool {
     let tool = Some(span).filter(|span| span.operation == Operation::ExecuteTool);
     tool.and_then(SpanView::tool).is_some_and(|tool| tool.name == name)
 }

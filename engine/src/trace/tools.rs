@@ -1,6 +1,7 @@
 //! The tool calls of a trace: from tool spans, else from the model's output.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::facts::ToolRow;
 use super::shape::{ModelCall, Shape, ToolSpan};
@@ -30,7 +31,7 @@ pub(super) fn of(
     if spans.is_empty() {
         let mut functions = shape.functions();
         let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
-            let ran = tool.name.and_then(|name| functions.get_mut(name));
+            let ran = tool.name.and_then(|name| functions.get_mut(&**name));
             let ran = ran.and_then(|ran| {
                 let at = ran.iter().position(|span| span.start >= model.start)?;
                 Some(ran.remove(at))
@@ -76,14 +77,16 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
     for span in parts.spans.iter() {
         reports |= span.reports_loop();
         if span.operation == Operation::ExecuteTool {
-            ran.add(span.tool().and_then(|tool| tool.arguments).map(|arguments| arguments.values));
+            ran.add(
+                span.tool().and_then(|tool| tool.arguments).map(|arguments| &arguments.values[..]),
+            );
             span.failed.then(|| ran.fail());
         }
         // A function that ran may be a tool that a model called.
         (span.failed && span.operation == Operation::Other).then(|| said.fail());
         let Some(model) = span.model() else { continue };
         for call in model.calls {
-            said.add(call.seen().arguments.map(|arguments| arguments.values));
+            said.add(call.seen().arguments.map(|arguments| &arguments.values[..]));
         }
         model.results.iter().filter(|result| result.failed).for_each(|_| said.fail());
         says |= !model.calls.is_empty();
@@ -103,7 +106,7 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
 
 /// The tool of a span if no model called its name, but one called another tool with its arguments: some libraries name the span
 /// after the tool's class.
-fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
+fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a Arc<str>> {
     let by_name = called.iter().any(|call| call.name == tool.name);
     if by_name || tool.call_id.is_some() || tool.arguments.is_none() {
         return None;
@@ -157,30 +160,33 @@ fn tool_call(
 ) -> ToolCall {
     let arguments = tool.arguments;
     ToolCall {
-        name: tool.name.unwrap_or_default().to_owned(),
-        arguments: arguments.and_then(|arguments| arguments.text).map(str::to_owned),
+        name: tool.name.cloned().unwrap_or_default(),
+        arguments: arguments.and_then(|arguments| arguments.text).cloned(),
         result_hash: tool.result,
         error,
         start_unix_nano: span.start.0,
         end_unix_nano: end.0,
         arguments_hash: arguments.map(|arguments| arguments.hash),
-        argument_values: arguments.map(|arguments| arguments.values.to_vec()).unwrap_or_default(),
+        argument_values: arguments
+            .map(|arguments| Arc::clone(arguments.values))
+            .unwrap_or_default(),
         call_id: tool.call_id,
         timed: true,
         span_id: span.span_id,
     }
 }
 
-/// The calls as they are sent on: arguments only if content is kept; values of arguments and ids of calls only if a loop may go on in
+/// Leaves in calls what is sent on: arguments only if content is kept; values of arguments and ids of calls only if a loop may go on in
 /// another trace.
-pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool) -> Vec<ToolCall> {
-    let published = |call: ToolCall| ToolCall {
-        arguments: call.arguments.filter(|_| keep_content),
-        argument_values: if goes_on { call.argument_values } else { Vec::new() },
-        call_id: call.call_id.filter(|_| goes_on),
-        ..call
-    };
-    calls.into_iter().map(published).collect()
+pub(super) fn publish(calls: &mut [ToolCall], keep_content: bool, goes_on: bool) {
+    for call in calls {
+        if !keep_content {
+            call.arguments = None;
+        }
+        if !goes_on {
+            (call.argument_values, call.call_id) = (Arc::default(), None);
+        }
+    }
 }
 
 /// The results that models were given, of calls that may be those of an earlier trace.

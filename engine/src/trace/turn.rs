@@ -20,10 +20,10 @@ impl<'s> Turn<'s> {
     /// Fills in the texts, and the digest from which the likeness of outputs is computed.
     pub(super) fn texts(&self, update: &mut TraceUpdate, keep_content: bool, done: bool) {
         let output = || self.output().and_then(|said| said.text);
-        update.output_digest = done.then(output).flatten().and_then(digest);
+        update.output_digest = done.then(output).flatten().and_then(|text| digest(text));
         update.content = keep_content.then(|| Content {
-            input: self.input().and_then(|said| said.text).map(str::to_owned),
-            output: output().map(str::to_owned),
+            input: self.input().and_then(|said| said.text).cloned(),
+            output: output().cloned(),
             steps: Vec::new(),
         });
     }
