@@ -30,8 +30,10 @@ pub(super) struct SpanView<'a> {
     pub(super) stopped: bool,
     pub(super) scope: u64,
     pub(super) rest: Rest<'a>,
-    /// The span's place in the order of the trace; 0 before there is one.
+    /// The span's place in the order of the trace; its row before there is one.
     pub(super) at: usize,
+    /// Whether it or a span above it evaluates, and so is not the agent's behaviour; false before that is known.
+    pub(super) evaluates: bool,
 }
 
 /// All facts of a span, in the order in which two spans with one id are compared.

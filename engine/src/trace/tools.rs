@@ -1,9 +1,9 @@
 //! The tool calls of a trace: from tool spans, else from the model's output.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::facts::ToolRow;
 use super::shape::{ModelCall, Shape, ToolSpan};
 use super::span_view::{Model, ResultView, SpanView, Tool};
 use super::{Logs, TraceContents};
@@ -22,13 +22,15 @@ pub(super) fn of(
     done: bool,
 ) -> Vec<ToolCall> {
     let mut spans = shape.tool_spans();
-    spans.retain(|call| done || !call.is_begun());
-    let called = models
-        .iter()
-        .flat_map(|model| model.called(logs).into_iter().map(move |call| (model, call)));
-    let results = results(models, logs);
+    if !done {
+        spans.retain(|call| !call.is_begun());
+    }
+    let results = LazyCell::new(|| results(models, logs));
     let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
     if spans.is_empty() {
+        let called = models
+            .iter()
+            .flat_map(|model| model.called(logs).into_iter().map(move |call| (model, call)));
         let mut functions = shape.functions();
         let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
             let ran = tool.name.and_then(|name| functions.get_mut(&**name));
@@ -53,16 +55,17 @@ pub(super) fn of(
         };
         return called.map(tool).collect();
     }
-    let called: Vec<Tool<'_>> = called.map(|(_, tool)| tool).collect();
-    let by_id: BTreeMap<u64, &Tool<'_>> =
-        called.iter().filter_map(|tool| Some((tool.call_id?, tool))).collect();
+    let mut called = Vec::new();
+    models.iter().for_each(|model| add_called(&mut called, model, model.model.as_ref(), logs));
+    let by_id: LazyCell<BTreeMap<u64, &Tool<'_>>, _> = LazyCell::new(|| {
+        called.iter().filter_map(|tool: &Tool<'_>| Some((tool.call_id?, tool))).collect()
+    });
     let call = |span: &ToolSpan<'_>| {
         let mut tool = span.tool.unwrap_or_default();
-        let asked = tool.call_id.and_then(|id| by_id.get(&id));
         if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span.at)) {
             tool.name = Some(name);
         }
-        tool.arguments = tool.arguments.or_else(|| asked?.arguments);
+        tool.arguments = tool.arguments.or_else(|| by_id.get(&tool.call_id?)?.arguments);
         tool.result = tool.result.or_else(|| result(&tool)?.hash);
         let error = (!span.is_begun()).then_some(span.failed);
         tool_call(&tool, span.span, span.end, error)
@@ -138,18 +141,30 @@ pub(super) fn called<'s>(
     model: Option<&Model<'s>>,
     logs: &Logs<'s>,
 ) -> Vec<Tool<'s>> {
-    let own = model.map(|model| model.calls).unwrap_or_default();
-    if own.is_empty() && logs.all.is_empty() {
-        return Vec::new();
-    }
-    let mut calls: Vec<Tool<'s>> = own.iter().map(ToolRow::seen).collect();
-    if calls.is_empty() {
-        let logged = logs.of_span(span).flat_map(|log| &log.tool_calls);
-        calls = logged.map(Tool::of).collect();
-    }
-    let mut seen = BTreeSet::new();
-    calls.retain(|tool| !tool.phantom && tool.call_id.is_none_or(|id| seen.insert(id)));
+    let mut calls = Vec::new();
+    add_called(&mut calls, span, model, logs);
     calls
+}
+
+/// Adds the tool calls in the output of the model call of a span, each once.
+fn add_called<'s>(
+    calls: &mut Vec<Tool<'s>>,
+    span: &SpanView<'_>,
+    model: Option<&Model<'s>>,
+    logs: &Logs<'s>,
+) {
+    let mut seen = BTreeSet::new();
+    let mut add = |tool: Tool<'s>, alone: bool| {
+        if !tool.phantom && (alone || tool.call_id.is_none_or(|id| seen.insert(id))) {
+            calls.push(tool);
+        }
+    };
+    let own = model.map(|model| model.calls).unwrap_or_default();
+    own.iter().for_each(|tool| add(tool.seen(), own.len() == 1));
+    if own.is_empty() && !logs.all.is_empty() {
+        let logged = logs.of_span(span).flat_map(|log| &log.tool_calls);
+        logged.for_each(|tool| add(Tool::of(tool), false));
+    }
 }
 
 fn tool_call(

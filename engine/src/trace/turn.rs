@@ -34,7 +34,7 @@ impl<'s> Turn<'s> {
     /// invoked or there is an input. The trace ended on an answer if an agent was invoked, or if the last model call made no tool call.
     pub(super) fn link(&self, update: &mut TraceUpdate, calls: &[ToolCall]) {
         let first = self.models.first().and_then(|model| self.asked_by_user(model));
-        let invoked = self.shape.behaviour().any(|span| span.operation == Operation::InvokeAgent);
+        let invoked = self.shape.has(Operation::InvokeAgent);
         update.turn_start = match first {
             Some(false) => TurnStart::Continued,
             Some(true) => TurnStart::Asked,
