@@ -7,6 +7,8 @@
 //!
 //! A reply belongs to the texts that it was made of: if a late span has changed them, the model is asked again.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -52,12 +54,12 @@ impl EmbedRequest {
     /// The request for a trace with these texts, each cut to `max_bytes`; `None` without an answer, as nothing follows from a
     /// question alone.
     pub fn new(trace: TraceKey, content: &Content, max_bytes: usize) -> Option<Self> {
-        let text = |text: &Option<String>| {
+        let text = |text: &Option<Arc<str>>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
             Some(whole_words(text, max_bytes).to_owned())
         };
         let is_longer =
-            |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > max_bytes);
+            |text: &Option<Arc<str>>| text.as_ref().is_some_and(|text| text.len() > max_bytes);
         let truncated = is_longer(&content.input) || is_longer(&content.output);
         let (input, output) = (text(&content.input), text(&content.output));
         let hash = |text: &Option<String>| text.as_ref().map_or(0, |text| xxh3_64(text.as_bytes()));
@@ -118,8 +120,8 @@ mod tests {
     #[test]
     fn texts_are_told_from_each_other() {
         let content = |input: Option<&str>, output: Option<&str>| Content {
-            input: input.map(str::to_owned),
-            output: output.map(str::to_owned),
+            input: input.map(Arc::from),
+            output: output.map(Arc::from),
             ..Content::default()
         };
         let texts = |content: Content| {

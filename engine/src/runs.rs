@@ -365,10 +365,7 @@ impl Parts {
                 .map(|(_, name)| Arc::clone(name))
                 .or_else(|| said(|attempt| attempt.perturbation.as_ref())),
             baseline: attempts.iter().find_map(|attempt| attempt.baseline),
-            actions: traces()
-                .flat_map(|trace| &trace.actions)
-                .map(|name| Arc::from(name.as_str()))
-                .collect(),
+            actions: traces().flat_map(|trace| &trace.actions).cloned().collect(),
             effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
             signals: worst_signals(traces()),
             risks: traces().filter_map(|trace| trace.risk_quanta).map(Quanta).collect(),
@@ -488,7 +485,7 @@ mod tests {
             session: ScopedId { id: session.to_owned(), ..ScopedId::default() },
             start_unix_nano: start,
             end_unix_nano: start + 5,
-            actions: vec![format!("tool{id}")],
+            actions: vec![Arc::from(format!("tool{id}"))],
             effort: Effort { nanos: 5, ..Effort::default() },
             ..RunTrace::default()
         }

@@ -31,14 +31,14 @@ struct One {
     ago_seconds: u64,
     success: Option<bool>,
     disturbed: bool,
-    actions: Vec<String>,
+    actions: Vec<Arc<str>>,
     gone: bool,
     /// Reported apart from the trace: identifier and confidence in tenths; the last holds.
     confidences: Vec<(u8, u8)>,
 }
 
 fn one() -> impl Strategy<Value = One> {
-    let name = proptest::sample::select(vec!["search", "read", "write"]).prop_map(str::to_owned);
+    let name = proptest::sample::select(vec!["search", "read", "write"]).prop_map(Arc::from);
     (
         0..3_u8,
         // Within the window, at its edge, and long before.
@@ -139,7 +139,7 @@ fn records(world: &[(One, Vec<One>)]) -> Vec<(Timestamp, RunRecord)> {
                 .last()
                 .map(|(_, tenths)| Quanta::from_f64(f64::from(*tenths) / 10.0).unwrap()),
             condition: if one.disturbed { Condition::Fault } else { Condition::Baseline },
-            actions: one.actions.iter().map(|name| Arc::from(name.as_str())).collect(),
+            actions: one.actions.clone(),
             resources: Resources {
                 cost_usd: None,
                 time_seconds: Some(10.0),
@@ -167,7 +167,7 @@ fn a_run_whose_actions_are_not_all_compared_is_counted() {
             ago_seconds: 0,
             success: Some(true),
             disturbed: false,
-            actions: vec!["search".to_owned(), "read".to_owned()],
+            actions: vec![Arc::from("search"), Arc::from("read")],
             gone: false,
             confidences: Vec::new(),
         };

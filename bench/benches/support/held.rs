@@ -8,6 +8,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -240,7 +241,9 @@ fn measure_runs(per_task: u64, old: bool, many: u64) -> i64 {
             attempt: Some(attempt),
             start_unix_nano: START + number,
             end_unix_nano: START + number + SECOND,
-            actions: (0..8).map(|call| format!("tool {}", (number + call) % 5)).collect(),
+            actions: (0..8)
+                .map(|call| Arc::from(format!("tool {}", (number + call) % 5)))
+                .collect(),
             effort: Effort { model_calls: 4, nanos: SECOND, ..Effort::default() },
             ..RunTrace::default()
         };

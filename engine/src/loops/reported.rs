@@ -19,19 +19,21 @@ pub fn reported(calls: &[ToolCall], at: Timestamp, spends: &[Spend]) -> Loop {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
     fn the_calls_that_came_last_are_meant() {
         let call = |name: &str, start_unix_nano| ToolCall {
-            name: name.to_owned(),
+            name: Arc::from(name),
             start_unix_nano,
             end_unix_nano: start_unix_nano + 1,
             ..ToolCall::default()
         };
         let calls = [call("a", 1), call("b", 3), call("a", 5), call("a", 7), call("c", 20)];
         let found = reported(&calls, Timestamp(10), &[]);
-        assert_eq!((found.kind, found.tool.as_str(), found.count), (LoopKind::Reported, "a", 2));
+        assert_eq!((found.kind, &*found.tool, found.count), (LoopKind::Reported, "a", 2));
         assert_eq!(reported(&[], Timestamp(10), &[]).count, 0);
     }
 }

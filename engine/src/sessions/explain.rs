@@ -215,7 +215,7 @@ fn reported(held: &TraceRecord, name: &str, source: Source) -> Vec<String> {
 fn described(entry: &Loop) -> String {
     let tools = match entry.tools.as_slice() {
         [] if entry.tool.is_empty() => "an unknown tool".to_owned(),
-        [] => entry.tool.clone(),
+        [] => entry.tool.to_string(),
         tools => tools.join(", "),
     };
     let Loop { kind, severity, count, evidence, .. } = entry;

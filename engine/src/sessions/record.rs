@@ -87,8 +87,8 @@ pub(super) struct Course {
     pub(super) calls_without_cost: u64,
     pub(super) adjacent_tool_repeats: u64,
     pub(super) calls_without_tool: u64,
-    pub(super) models: Vec<String>,
-    pub(super) unpriced: Vec<(String, u64)>,
+    pub(super) models: Vec<Arc<str>>,
+    pub(super) unpriced: Vec<(Arc<str>, u64)>,
     pub(super) calls: Vec<Call>,
 }
 
@@ -104,7 +104,7 @@ impl Course {
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub(super) struct Call {
     /// The tool's name; empty: unknown.
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) error: Option<bool>,
     timed: bool,
 }
@@ -150,8 +150,8 @@ struct Hashes {
 /// Further parts of a call, kept where content is kept or where the next trace may go on with the call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct CallTexts {
-    arguments: Option<String>,
-    argument_values: Vec<u64>,
+    arguments: Option<Arc<str>>,
+    argument_values: Arc<[u64]>,
     call_id: Option<u64>,
 }
 
@@ -401,7 +401,7 @@ impl TraceRecord {
     pub(super) fn last_failed(&self) -> Option<&str> {
         let calls = self.course.calls.iter().zip(&self.times);
         let failed = calls.filter(|(call, _)| call.error == Some(true));
-        failed.map(|(call, (_, end))| (*end, call.name.as_str())).max().map(|(_, name)| name)
+        failed.map(|(call, (_, end))| (*end, &*call.name)).max().map(|(_, name)| name)
     }
 
     /// Loops of tool calls that end in it.
@@ -525,7 +525,7 @@ impl TraceRecord {
     /// Hash of the names of the models that it called.
     pub(super) fn last_models(&self) -> Option<u64> {
         let models = &self.course.models;
-        let hash = |hash, name: &String| xxh3_64_with_seed(name.as_bytes(), hash);
+        let hash = |hash, name: &Arc<str>| xxh3_64_with_seed(name.as_bytes(), hash);
         (!models.is_empty()).then(|| models.iter().fold(0, hash))
     }
 

@@ -77,7 +77,7 @@ pub(super) fn done(
     let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name.as_str());
     let tells = trace.course.calls.iter().any(|call| call.error.is_some());
     let weighing = trace.loops().iter().filter(|found| found.evidence.weighs());
-    let looping = weighing.map(|found| found.tool.as_str());
+    let looping = weighing.map(|found| &*found.tool);
     let last_failed = trace.last_failed();
     let tool = match (last_failed, looping.max()) {
         (_, Some(tool)) if signal == tool_loop::NAME => tool,

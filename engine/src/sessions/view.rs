@@ -101,8 +101,8 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         status: course.status.map(Status::name),
         error: course.error,
         agent: agent(held),
-        input: content.and_then(|content| content.input.clone()),
-        output: content.and_then(|content| content.output.clone()),
+        input: content.and_then(|content| content.input.as_deref()).map(str::to_owned),
+        output: content.and_then(|content| content.output.as_deref()).map(str::to_owned),
         content: if content.is_some() { "kept" } else { "dropped" },
         tools: held.calls().map(|call| tool(&call)).collect(),
         steps: content.into_iter().flat_map(|content| &content.steps).map(step).collect(),
@@ -112,7 +112,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         cost_usd: dollars(held.cost()),
         calls_without_tokens: course.calls_without_tokens,
         calls_without_cost: course.calls_without_cost,
-        models: course.models.clone(),
+        models: course.models.iter().map(ToString::to_string).collect(),
         user: rare.user.clone(),
         attempt: attempt(rare),
         guardrails: remarks.guardrails.iter().map(GuardrailView::from).collect(),
@@ -212,7 +212,7 @@ fn signal(name: &SignalName, score: Quanta, source: Source, rules: &Rules) -> Si
 
 pub(super) fn tool(call: &ToolCall) -> ToolView {
     ToolView {
-        name: (!call.name.is_empty()).then(|| call.name.clone()),
+        name: (!call.name.is_empty()).then(|| call.name.to_string()),
         arguments: call.arguments.as_deref().map(json_of),
         error: call.error,
         start_unix_nano: call.start_unix_nano.to_string(),
@@ -223,7 +223,7 @@ pub(super) fn tool(call: &ToolCall) -> ToolView {
 fn step(step: &Step) -> StepView {
     StepView {
         kind: step.kind,
-        name: (!step.name.is_empty()).then(|| step.name.clone()),
+        name: (!step.name.is_empty()).then(|| step.name.to_string()),
         span_id: step.span_id.to_string(),
         start_unix_nano: step.start_unix_nano.to_string(),
         end_unix_nano: step.end_unix_nano.to_string(),
@@ -232,7 +232,7 @@ fn step(step: &Step) -> StepView {
         cost_usd: dollars(step.cost_quanta),
         first_chunk_seconds: step.first_chunk_nanos.map(|nanos| ratio(nanos.into(), NANOS)),
         arguments: step.arguments.as_deref().map(json_of),
-        result: step.result.clone(),
+        result: step.result.as_deref().map(str::to_owned),
     }
 }
 
@@ -245,8 +245,8 @@ pub(super) fn found_loop(entry: &Loop) -> LoopView {
     LoopView {
         kind: entry.kind,
         severity: entry.severity,
-        tool: (!entry.tool.is_empty()).then(|| entry.tool.clone()),
-        tools: entry.tools.clone(),
+        tool: (!entry.tool.is_empty()).then(|| entry.tool.to_string()),
+        tools: entry.tools.iter().map(ToString::to_string).collect(),
         count: entry.count,
         evidence: entry.evidence,
         trace_ids: entry.trace_ids.iter().map(TraceId::to_string).collect(),

@@ -76,12 +76,12 @@ impl ToolRow {
 
     pub(super) fn seen(&self) -> Tool<'_> {
         Tool {
-            name: self.name.as_deref(),
+            name: self.name.as_ref().map(Symbol::text),
             call_id: self.call_id,
             arguments: self.arguments.as_ref().map(|arguments| ArgumentsView {
                 hash: arguments.hash,
                 values: &arguments.values,
-                text: arguments.text.as_deref(),
+                text: arguments.text.as_ref(),
             }),
             result: self.result,
             phantom: self.phantom,
@@ -153,7 +153,7 @@ impl TextRow {
     }
 
     pub(super) fn seen(&self) -> Said<'_> {
-        Said { rank: self.rank, text: self.text.as_deref() }
+        Said { rank: self.rank, text: self.text.as_ref() }
     }
 }
 

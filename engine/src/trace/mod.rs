@@ -134,13 +134,13 @@ pub fn evaluate(
         return None;
     }
     let models = model_calls(shape, logs);
-    let calls = tools::of(shape, &models, logs, done);
+    let mut calls = tools::of(shape, &models, logs, done);
     let last = shape.last_model(&models);
     let mut update = Box::new(TraceUpdate {
         trace_id,
         session: Some(session(trace_id, shape, rules)),
         agent: Some(agent),
-        start_unix_nano: shape.behaviour().map(|span| span.start.0).min().unwrap_or(0),
+        start_unix_nano: shape.behaviour().next().map_or(0, |span| span.start.0),
         end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
         user: shape.outermost_first().find_map(SpanView::user).map(str::to_owned),
         attempt: attempt::of(shape, parts).map(Box::new),
@@ -162,8 +162,7 @@ pub fn evaluate(
     let own = update.agent.as_ref().map_or("", |agent| &agent.agent_name);
     let work = Work { models: &models, spends: &spends, calls: &calls, loops: &update.loops };
     update.sub_agents = sub_agents::of(shape, own, &work);
-    let said = shape.behaviour().find(|span| span.reports_loop());
-    if let Some(said) = said.filter(|_| update.loops.is_empty()) {
+    if let Some(said) = shape.reported_loop().filter(|_| update.loops.is_empty()) {
         let told = loops::reported(&calls, said.end, &spends);
         update.loops.push(Loop { trace_ids: vec![trace_id], ..told });
     }
@@ -174,7 +173,8 @@ pub fn evaluate(
     update.steps = (models.len() + calls.len()) as u64;
     update.wasted_steps = wasted(&models, &calls);
     let goes_on = update.unfinished || update.turn_start != TurnStart::Asked;
-    update.tools = tools::published(calls, rules.keep_content, goes_on);
+    tools::publish(&mut calls, rules.keep_content, goes_on);
+    update.tools = calls;
     Some(update)
 }
 
@@ -186,15 +186,14 @@ pub fn has_loop(TraceView { shape, logs, .. }: &TraceView<'_>, rules: &Rules) ->
     let models = model_calls(shape, logs);
     let calls = tools::of(shape, &models, logs, false);
     let compacted = remarks::compactions(&models);
-    shape.behaviour().any(SpanView::reports_loop)
+    shape.reported_loop().is_some()
         || !loops::find_between(&calls, &compacted, &[], &rules.loops).is_empty()
 }
 
 /// Whether an agent does anything in a trace.
 fn behaves(shape: &Shape<'_>) -> bool {
-    shape.behaviour().any(|span| {
-        matches!(span.operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
-    })
+    let active = [Operation::Chat, Operation::ExecuteTool, Operation::InvokeAgent];
+    active.into_iter().any(|operation| shape.has(operation))
 }
 
 /// The model calls of a trace, with what its log records tell of them.
@@ -265,13 +264,19 @@ fn spent(
         })
         .collect();
     update.llm_calls = models.len() as u64;
-    let lasting = || models.iter().map(|span| span.end.0.saturating_sub(span.start.0));
-    update.failed_model_calls = models.iter().filter(|span| span.failed).count() as u64;
     let agent = shape.root().filter(|root| root.operation != Operation::Chat && root.stopped);
-    let stopped = models.iter().filter(|span| span.stopped).count();
-    update.stopped_calls = (stopped + agent.into_iter().count()) as u64;
-    update.model_nanos = lasting().fold(0, u64::saturating_add);
-    update.longest_model_nanos = lasting().max().unwrap_or(0);
+    update.stopped_calls = agent.is_some().into();
+    for span in models {
+        let nanos = span.end.0.saturating_sub(span.start.0);
+        update.model_nanos = update.model_nanos.saturating_add(nanos);
+        update.longest_model_nanos = update.longest_model_nanos.max(nanos);
+        update.failed_model_calls += u64::from(span.failed);
+        update.stopped_calls += u64::from(span.stopped);
+        let name = span.model.as_ref().and_then(|model| model.name).map(|name| name.text);
+        update.models.extend(name.filter(|name| update.models.last() != Some(name)).cloned());
+    }
+    update.models.sort_unstable();
+    update.models.dedup();
     let (input, no_input) = sum_known(models, &totals, |tokens| tokens.input);
     let (output, no_output) = sum_known(models, &totals, |tokens| tokens.output);
     update.tokens = Some(update::Tokens { input, output });
@@ -291,18 +296,12 @@ fn spent(
     let unpriced: Vec<&ModelCall<'_>> = unpriced.map(|(call, _)| call).collect();
     update.calls_without_cost = unpriced.len() as u64;
     update.unpriced = unknown_models(&unpriced, prices);
-    let named = models.iter().filter_map(|span| span.model.as_ref()?.name);
-    let mut names: Vec<&str> = named.map(|name| name.text).collect();
-    names.dedup();
-    names.sort_unstable();
-    names.dedup();
-    update.models = names.into_iter().map(str::to_owned).collect();
     spends
 }
 
 /// The models of these calls that no table has a price for, each with its number of calls; only calls with known tokens count.
-fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(String, u64)> {
-    let mut models: BTreeMap<&str, u64> = BTreeMap::new();
+fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(Arc<str>, u64)> {
+    let mut models: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
     let tells = |model: &&Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
     for model in unpriced.iter().filter_map(|span| span.model.as_ref()).filter(tells) {
         if let Some((name, shipped)) = priced(model)
@@ -311,11 +310,11 @@ fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(String, 
             *models.entry(name).or_default() += 1;
         }
     }
-    models.into_iter().map(|(name, calls)| (name.to_owned(), calls)).collect()
+    models.into_iter().map(|(name, calls)| (Arc::clone(name), calls)).collect()
 }
 
 /// The model's name, and the price that ships for it.
-fn priced<'a>(model: &Model<'a>) -> Option<(&'a str, Option<&'static Rate>)> {
+fn priced<'a>(model: &Model<'a>) -> Option<(&'a Arc<str>, Option<&'static Rate>)> {
     model.name.map(|name| (name.text, name.price))
 }
 
@@ -329,8 +328,11 @@ fn of_trace(trace_id: TraceId, found: loops::Found) -> Loop {
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries report a
 /// model's error on the root alone.
 fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
+    if !shape.root().is_some_and(|root| root.failed) {
+        return;
+    }
     let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
-    let Some(last) = last.filter(|_| shape.root().is_some_and(|root| root.failed)) else { return };
+    let Some(last) = last else { return };
     let answered = |model: &Model<'_>| {
         model.tokens.input.is_some() || model.tokens.output.is_some() || !model.calls.is_empty()
     };
@@ -382,22 +384,30 @@ fn sum_known(
     let covered = |span: &ModelCall<'_>| {
         totals.iter().any(|(total, below)| below.contains(&span.at) && known(total).is_some())
     };
-    let silent = models.iter().filter(|span| known(span).is_none());
-    let unknown = silent.clone().filter(|span| !span.failed && !covered(span)).count() as u64;
+    let (mut sum, mut unknown) = (None, 0);
+    for span in models {
+        match known(span) {
+            Some(count) => sum = Some(count.saturating_add(sum.unwrap_or(0))),
+            None => unknown += u64::from(!span.failed && !covered(span)),
+        }
+    }
     let nothing = (unknown == 0 && !models.is_empty()).then_some(0);
-    let counts = models.iter().filter_map(&known);
     let totals = totals.iter().filter_map(|(total, _)| known(total));
-    (counts.chain(totals).chain(nothing).reduce(u64::saturating_add), unknown)
+    (sum.into_iter().chain(totals).chain(nothing).reduce(u64::saturating_add), unknown)
 }
 
 /// The length of the longest row of model calls, in the order of their starts, between which no tool call starts.
 fn calls_without_tool(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let mut starts: Vec<u64> = models.iter().map(|model| model.start.0).collect();
     starts.sort_unstable();
-    // Invariant: calls are in the order of their starts.
-    let before = |start: u64| calls.partition_point(|call| call.start_unix_nano <= start);
-    let rows = starts.chunk_by(|one, next| before(*one) == before(*next));
-    rows.map(<[u64]>::len).max().unwrap_or(0) as u64
+    let (mut longest, mut row, mut last) = (0, 0, None);
+    for start in starts {
+        // Invariant: calls are in the order of their starts.
+        let before = calls.partition_point(|call| call.start_unix_nano <= start);
+        row = if last == Some(before) { row + 1 } else { 1 };
+        (longest, last) = (longest.max(row), Some(before));
+    }
+    longest
 }
 
 /// The number of failed model and tool calls, and of tool calls that repeat an earlier one with the same result.
@@ -406,7 +416,7 @@ fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let failed_models = models.iter().filter(|span| span.failed).count();
     let wasted_calls = calls.iter().filter(|call| {
         let known = call.arguments_hash.zip(call.result_hash).filter(|_| !call.name.is_empty());
-        let redundant = known.is_some_and(|known| !seen.insert((call.name.as_str(), known)));
+        let redundant = known.is_some_and(|known| !seen.insert((&call.name, known)));
         redundant || call.error == Some(true)
     });
     (failed_models + wasted_calls.count()) as u64

@@ -21,15 +21,16 @@ pub(super) fn observed(
     trace: &TraceUpdate,
     TraceView { shape, logs, .. }: &TraceView<'_>,
 ) -> Observed {
-    let content = trace.content.clone().unwrap_or_default();
+    let content = trace.content.as_ref();
+    let answer = content.and_then(|content| content.output.as_deref());
     // If the question is there, an answer would be there too: none means that it was empty.
-    let silent = content.input.is_some().then(String::new);
+    let silent = content.and_then(|content| content.input.as_ref()).map(|_| "");
     let tokens = trace.tokens.unwrap_or_default();
     let total = tokens.input.zip(tokens.output);
     let nanos = trace.end_unix_nano.saturating_sub(trace.start_unix_nano);
     let attempt = trace.attempt.as_deref();
     Observed {
-        answer: content.output.or(silent),
+        answer: answer.or(silent).map(str::to_owned),
         tools: tools(trace, shape),
         handoffs: handoffs(shape),
         llm_calls: trace.llm_calls,
@@ -48,9 +49,9 @@ fn tools(trace: &TraceUpdate, shape: &Shape<'_>) -> Vec<ObservedTool> {
     let spans = shape.tool_spans();
     let result = |at: usize| spans.get(at)?.output?.text;
     let tools = trace.tools.iter().enumerate().map(|(at, tool)| ObservedTool {
-        name: (!tool.name.is_empty()).then(|| tool.name.clone()),
+        name: (!tool.name.is_empty()).then(|| tool.name.to_string()),
         arguments: tool.arguments.as_deref().map(json),
-        result: result(at).map(json),
+        result: result(at).map(|text| json(text)),
         error: tool.error,
     });
     tools.collect()
@@ -96,7 +97,7 @@ fn spans(shape: &Shape<'_>, logs: &Logs<'_>) -> Vec<ObservedSpan> {
 }
 
 fn said(said: Option<Said<'_>>) -> Option<&str> {
-    said?.text
+    said?.text.map(|text| &**text)
 }
 
 fn observed_span(

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use super::rows::Spans;
 use super::span_view::{Model, Said, SpanView, Tool};
@@ -17,6 +18,12 @@ pub(super) struct Shape<'a> {
     positions: Vec<Position>,
     // Places from the outermost inwards.
     inwards: Vec<usize>,
+    // The operations of the agent's own behaviour, a bit for each.
+    operations: u16,
+    // Whether the spans are of several scopes, as those of two libraries are.
+    mixed: bool,
+    // Whether log records tell some of the spans.
+    recorded: bool,
     // The operation of the spans that count as model calls.
     model: Operation,
     // Whether a model call has another one below it.
@@ -123,18 +130,14 @@ impl<'a> Shape<'a> {
     pub(super) fn new(rows: &'a Spans) -> Self {
         let mut spans: Vec<SpanView<'_>> = Vec::with_capacity(rows.len());
         spans.extend(rows.iter());
-        // Spans are large, and often in order.
-        if !spans.is_sorted_by_key(place_in_time) {
-            spans.sort_by_cached_key(place_in_time);
+        spans.sort_by_key(|span| (span.start, span.end, span.span_id));
+        // Places by row.
+        let mut places = vec![0; rows.len()];
+        for (at, span) in spans.iter_mut().enumerate() {
+            places[span.at] = at;
+            span.at = at;
         }
-        spans.iter_mut().enumerate().for_each(|(at, span)| span.at = at);
-        let mut places: Vec<(SpanId, usize)> =
-            spans.iter().map(|span| (span.span_id, span.at)).collect();
-        places.sort_unstable();
-        let place = |id: SpanId| {
-            let found = places.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-            places.get(found).map(|(_, at)| *at)
-        };
+        let place = |id: SpanId| rows.place_of(id).map(|row| places[row]);
         // Spans with one parent are mostly next to each other.
         let mut last = (None, None);
         let above = spans.iter().map(|span| {
@@ -145,27 +148,47 @@ impl<'a> Shape<'a> {
         });
         let mut positions: Vec<Position> = above.collect();
         descend(&mut positions, |at| spans[at].operation == Operation::Evaluation);
-        let mut inwards: Vec<usize> = (0..spans.len()).collect();
+        let mut inwards = places;
+        inwards.iter_mut().enumerate().for_each(|(at, place)| *place = at);
         inwards.sort_unstable_by_key(|at| {
             (positions[*at].depth, spans[*at].start, spans[*at].span_id)
         });
-        let mut shape = Self { spans, positions, inwards, model: Operation::Chat, nested: false };
-        // Where no model call has a span, agent spans that tell what all their calls used count as model calls.
-        if !shape.behaviour().any(|span| span.operation == Operation::Chat) {
-            shape.model = Operation::InvokeAgent;
+        let (mut operations, mut mixed, mut recorded) = (0, false, false);
+        let scope = spans.first().map_or(0, |span| span.scope);
+        for (span, position) in spans.iter_mut().zip(&positions) {
+            span.evaluates = position.evaluates;
+            operations |= if span.evaluates { 0 } else { bit(span.operation) };
+            mixed |= span.scope != scope;
+            recorded |= span.is_record();
         }
+        // Where no model call has a span, agent spans that tell what all their calls used count as model calls.
+        let has_chat = operations & bit(Operation::Chat) != 0;
+        let model = if has_chat { Operation::Chat } else { Operation::InvokeAgent };
+        let nested = false;
+        let mut shape =
+            Self { spans, positions, inwards, operations, mixed, recorded, model, nested };
         shape.count_models();
         shape
     }
 
     /// The spans of the agent's own behaviour, in order.
     pub(super) fn behaviour(&self) -> impl Iterator<Item = &SpanView<'a>> {
-        self.spans.iter().filter(|span| !self.positions[span.at].evaluates)
+        self.spans.iter().filter(|span| !span.evaluates)
+    }
+
+    /// Whether a span of the agent's own behaviour is of this operation.
+    pub(super) fn has(&self, operation: Operation) -> bool {
+        self.operations & bit(operation) != 0
+    }
+
+    /// The first of the agent's own reports that it is in a loop.
+    pub(super) fn reported_loop(&self) -> Option<&SpanView<'a>> {
+        self.behaviour().filter(|_| self.recorded).find(|span| span.reports_loop())
     }
 
     /// The spans of the agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
     pub(super) fn outermost_first(&self) -> impl Iterator<Item = &SpanView<'a>> {
-        self.all_outermost_first().filter(|span| !self.positions[span.at].evaluates)
+        self.all_outermost_first().filter(|span| !span.evaluates)
     }
 
     /// All spans, evaluators included, from the outermost inwards.
@@ -193,8 +216,7 @@ impl<'a> Shape<'a> {
             let mut call = self.completed(span);
             let id = call.model.as_ref().and_then(|model| model.response_id);
             let again = id.and_then(|id| answers.get(&id).copied());
-            let again = again.or_else(|| calls.iter().position(|other| beside(other, &call)));
-            let again = again.or_else(|| told_of(&calls, &call));
+            let again = again.or_else(|| self.watched(&calls, &call));
             match again {
                 Some(at) => {
                     if worth(&calls[at]) < worth(&call) {
@@ -213,6 +235,15 @@ impl<'a> Shape<'a> {
             answers.extend(id.map(|id| (id, at)));
         }
         calls
+    }
+
+    /// The place of the call that is the same as this one, which another library or a log record tells.
+    fn watched(&self, calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
+        if !self.mixed {
+            return None;
+        }
+        let beside = calls.iter().position(|other| beside(other, call));
+        beside.or_else(|| told_of(calls, call))
     }
 
     /// Model spans around other model calls that tell what all of them used, where the calls themselves do not; each with the
@@ -255,23 +286,24 @@ impl<'a> Shape<'a> {
     /// one with it.
     pub(super) fn tool_spans(&self) -> Vec<ToolSpan<'_>> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
-        let mut ids: Vec<u64> = tools().filter_map(|span| span.tool()?.call_id).collect();
-        ids.sort_unstable();
-        let again = ids.windows(2).any(|pair| pair[0] == pair[1]);
+        let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
+        calls.extend(tools().map(ToolSpan::of));
+        let again = has_again(&calls);
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(u64, usize)> = BTreeSet::new();
-        let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
-        for span in tools() {
-            let own = ToolSpan::of(span);
+        // Calls before this place are kept.
+        let mut kept = 0;
+        for at in 0..calls.len() {
+            let own = calls[at];
             let tool = own.tool.unwrap_or_default();
             if tool.phantom {
                 // Where a call and its execution both have spans, the failure is on the execution.
-                let above = self.positions[span.at].above;
-                let call = calls.iter_mut().find(|call| Some(call.at) == above);
-                call.filter(|_| span.failed).into_iter().for_each(|call| call.failed = true);
+                let above = self.positions[own.at].above;
+                let call = calls[..kept].iter_mut().find(|call| Some(call.at) == above);
+                call.filter(|_| own.span.failed).into_iter().for_each(|call| call.failed = true);
                 continue;
             }
-            if tool.name.is_some() && self.ancestors(span.at).any(|above| is_tool(above, tool.name))
+            if tool.name.is_some() && self.ancestors(own.at).any(|above| is_tool(above, tool.name))
             {
                 continue;
             }
@@ -283,14 +315,17 @@ impl<'a> Shape<'a> {
                     || own.recorded
                     || other.tool.is_some_and(|other| other.name == tool.name)
             });
-            match same {
-                Some(at) => complete_tool(&mut calls[at], &own),
-                None => {
-                    by_id.extend(id.map(|id| (id, calls.len())));
-                    calls.push(own);
-                }
+            if let Some(same) = same {
+                complete_tool(&mut calls[same], &own);
+                continue;
             }
+            by_id.extend(id.map(|id| (id, kept)));
+            if kept < at {
+                calls[kept] = own;
+            }
+            kept += 1;
         }
+        calls.truncate(kept);
         calls
     }
 
@@ -313,7 +348,8 @@ impl<'a> Shape<'a> {
 
     /// Whether a log record tells that another agent than the turn's did what is at this place.
     fn is_aside(&self, at: usize) -> bool {
-        self.ancestors(at).any(|above| above.is_record() && above.parent.is_some())
+        let is_begun = |above: &SpanView<'_>| above.is_record() && above.parent.is_some();
+        self.recorded && self.ancestors(at).any(is_begun)
     }
 
     /// Whether the span at this place is part of a tool call.
@@ -328,6 +364,9 @@ impl<'a> Shape<'a> {
     /// A model call, completed from the model spans that are around this one alone.
     fn completed<'s>(&'s self, span: &'s SpanView<'a>) -> ModelCall<'s> {
         let mut call = ModelCall::of(span);
+        if !self.nested {
+            return call;
+        }
         let around = self.ancestors(span.at).filter(|above| self.is_model(above));
         for outer in around.filter(|above| self.positions[above.at].models_below == 1) {
             complete(&mut call, &ModelCall::of(outer));
@@ -336,6 +375,13 @@ impl<'a> Shape<'a> {
     }
 
     fn count_models(&mut self) {
+        let inside = |span: &SpanView<'_>| {
+            self.is_model(span) && self.ancestors(span.at).any(|above| self.is_model(above))
+        };
+        self.nested = self.spans.iter().any(inside);
+        if !self.nested {
+            return;
+        }
         for at in 0..self.spans.len() {
             if self.is_model(&self.spans[at]) {
                 self.climb(at, |above| above.has_models = true);
@@ -346,9 +392,6 @@ impl<'a> Shape<'a> {
                 self.climb(at, |above| above.models_below += 1);
             }
         }
-        let nested =
-            |span: &SpanView<'_>| self.positions[span.at].has_models && self.is_model(span);
-        self.nested = self.spans.iter().any(nested);
     }
 
     /// Changes the positions of the spans above the one at a place.
@@ -369,8 +412,9 @@ impl<'a> Shape<'a> {
     }
 }
 
-fn place_in_time(span: &SpanView<'_>) -> (Timestamp, Timestamp, SpanId) {
-    (span.start, span.end, span.span_id)
+/// The bit of an operation in a set.
+fn bit(operation: Operation) -> u16 {
+    1 << operation as u8
 }
 
 impl Position {
@@ -388,6 +432,15 @@ const ON_PATH: usize = usize::MAX - 1;
 fn descend(positions: &mut [Position], evaluates: impl Fn(usize) -> bool) {
     let mut path = Vec::new();
     for first in 0..positions.len() {
+        let above = positions[first].above.map(|at| positions[at]);
+        // Most spans come after the one above them.
+        if positions[first].depth == UNKNOWN && above.is_none_or(|above| above.depth < ON_PATH) {
+            let (depth, inside) =
+                above.map_or((0, false), |above| (above.depth + 1, above.evaluates));
+            positions[first].depth = depth;
+            positions[first].evaluates = inside || evaluates(first);
+            continue;
+        }
         let mut next = Some(first);
         while let Some(at) = next.filter(|at| positions[*at].depth == UNKNOWN) {
             positions[at].depth = ON_PATH;
@@ -458,8 +511,16 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
     candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
 }
 
+/// Whether an id of a call comes more than once.
+fn has_again(calls: &[ToolSpan<'_>]) -> bool {
+    let mut ids = Vec::with_capacity(calls.len());
+    ids.extend(calls.iter().filter_map(|call| call.tool?.call_id));
+    ids.sort_unstable();
+    ids.windows(2).any(|pair| pair[0] == pair[1])
+}
+
 /// Whether a span is a call of this tool.
-fn is_tool(span: &SpanView<'_>, name: Option<&str>) -> bool {
+fn is_tool(span: &SpanView<'_>, name: Option<&Arc<str>>) -> bool {
     let tool = Some(span).filter(|span| span.operation == Operation::ExecuteTool);
     tool.and_then(SpanView::tool).is_some_and(|tool| tool.name == name)
 }

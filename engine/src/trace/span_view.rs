@@ -30,8 +30,10 @@ pub(super) struct SpanView<'a> {
     pub(super) stopped: bool,
     pub(super) scope: u64,
     pub(super) rest: Rest<'a>,
-    /// The span's place in the order of the trace; 0 before there is one.
+    /// The span's place in the order of the trace; its row before there is one.
     pub(super) at: usize,
+    /// Whether it or a span above it evaluates, and so is not the agent's behaviour; false before that is known.
+    pub(super) evaluates: bool,
 }
 
 /// All facts of a span, in the order in which two spans with one id are compared.
@@ -77,7 +79,7 @@ pub(super) struct Session<'a> {
 /// A tool call.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Tool<'a> {
-    pub(super) name: Option<&'a str>,
+    pub(super) name: Option<&'a Arc<str>>,
     pub(super) call_id: Option<u64>,
     pub(super) arguments: Option<ArgumentsView<'a>>,
     pub(super) result: Option<u64>,
@@ -89,9 +91,9 @@ pub(super) struct Tool<'a> {
 pub(super) struct ArgumentsView<'a> {
     pub(super) hash: u64,
     /// Hashes of the values in them, sorted.
-    pub(super) values: &'a [u64],
+    pub(super) values: &'a Arc<[u64]>,
     /// Canonical JSON; only where texts are kept.
-    pub(super) text: Option<&'a str>,
+    pub(super) text: Option<&'a Arc<str>>,
 }
 
 /// A model call: its tool calls and results are borrowed, or laid out to be compared.
@@ -112,7 +114,7 @@ pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ResultView]> {
 /// The name of a model, and the price that ships for it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Named<'a> {
-    pub(super) text: &'a str,
+    pub(super) text: &'a Arc<str>,
     pub(super) price: Option<&'static Rate>,
 }
 
@@ -129,7 +131,7 @@ pub(super) struct ResultView {
 pub(super) struct Said<'a> {
     pub(super) rank: u8,
     /// Of inputs only where texts are kept.
-    pub(super) text: Option<&'a str>,
+    pub(super) text: Option<&'a Arc<str>>,
 }
 
 impl SpanView<'_> {
@@ -193,7 +195,7 @@ impl<'a> Model<'a> {
 
 impl<'a> From<&'a Symbol> for Named<'a> {
     fn from(name: &'a Symbol) -> Self {
-        Self { text: name, price: name.price() }
+        Self { text: name.text(), price: name.price() }
     }
 }
 
@@ -208,7 +210,7 @@ impl<'a> Tool<'a> {
     /// The facts of a call.
     pub(super) fn of(facts: &'a ToolFacts) -> Self {
         Self {
-            name: facts.name.as_deref(),
+            name: facts.name.as_ref(),
             call_id: facts.call_id.as_deref().map(hash),
             arguments: facts.arguments.as_ref().map(ArgumentsView::of),
             result: facts.result_hash,
@@ -219,7 +221,7 @@ impl<'a> Tool<'a> {
 
 impl<'a> ArgumentsView<'a> {
     fn of(arguments: &'a Arguments) -> Self {
-        let text = arguments.as_str();
+        let text = arguments.text();
         Self { hash: hash(text), values: arguments.values(), text: Some(text) }
     }
 }

@@ -1,5 +1,7 @@
 //! The steps of a trace, as the page draws them; only where texts are kept.
 
+use std::sync::Arc;
+
 use super::loops::Spend;
 use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
@@ -24,7 +26,7 @@ pub(super) fn of(
         span.operation == Operation::InvokeAgent && Some(span.span_id) != outermost
     };
     let agents = shape.behaviour().filter(is_inner).map(|span| Step {
-        name: span.agent_name().unwrap_or_else(|| span.name()).to_owned(),
+        name: Arc::from(span.agent_name().unwrap_or_else(|| span.name())),
         ..step(StepKind::Agent, span, span.end, span.failed)
     });
     let models = models.iter().zip(spends).map(|(span, spend)| Step {
@@ -32,8 +34,8 @@ pub(super) fn of(
             .model
             .as_ref()
             .and_then(|model| model.name)
-            .map_or("", |name| name.text)
-            .to_owned(),
+            .map(|name| Arc::clone(name.text))
+            .unwrap_or_default(),
         tokens: Some(crate::update::Tokens {
             input: spend.tokens.input,
             output: spend.tokens.output,
@@ -58,7 +60,7 @@ pub(super) fn of(
         cost_quanta: None,
         first_chunk_nanos: None,
         arguments: call.arguments.clone(),
-        result: result(call.span_id).map(|text| cut(text).to_owned()),
+        result: result(call.span_id).map(cut),
     });
     let mut steps: Vec<Step> = agents.chain(models).chain(tools).collect();
     // A step that encloses another one comes before it.
@@ -81,9 +83,12 @@ fn step(kind: StepKind, span: &SpanView<'_>, end: Timestamp, failed: bool) -> St
 }
 
 /// The beginning of a text, in whole characters.
-fn cut(text: &str) -> &str {
-    let end = (0..=MAX_RESULT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    text.get(..end.unwrap_or_default()).unwrap_or_default()
+fn cut(text: &Arc<str>) -> Arc<str> {
+    if text.len() <= MAX_RESULT_BYTES {
+        return Arc::clone(text);
+    }
+    let end = (0..=MAX_RESULT_BYTES).rev().find(|at| text.is_char_boundary(*at));
+    Arc::from(text.get(..end.unwrap_or_default()).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -92,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_long_result_is_cut_between_characters() {
-        assert_eq!(cut("short"), "short");
+        assert_eq!(&*cut(&Arc::from("short")), "short");
         let long = "é".repeat(MAX_RESULT_BYTES);
-        assert_eq!(cut(&format!("x{long}")).len(), MAX_RESULT_BYTES - 1);
+        assert_eq!(cut(&Arc::from(format!("x{long}"))).len(), MAX_RESULT_BYTES - 1);
     }
 }

@@ -23,9 +23,9 @@ pub struct Symbol(Arc<Name>);
 
 /// The text of a name, and what follows from it alone.
 #[derive(Debug, Deserialize)]
-#[serde(from = "Box<str>")]
+#[serde(from = "Arc<str>")]
 struct Name {
-    text: Box<str>,
+    text: Arc<str>,
     // The price that ships for a model of this name, once it was asked for.
     price: OnceLock<Option<&'static Rate>>,
 }
@@ -40,7 +40,7 @@ impl Symbols {
         if let Some((known, ())) = self.0.get_key_value(name) {
             return known.clone();
         }
-        let symbol = Symbol(Arc::new(Name::from(Box::from(name))));
+        let symbol = Symbol(Arc::new(Name::from(Arc::from(name))));
         if name.len() <= LONGEST {
             if self.0.len() >= MOST {
                 self.0.clear();
@@ -52,14 +52,19 @@ impl Symbols {
 }
 
 impl Symbol {
+    /// The name.
+    pub(super) fn text(&self) -> &Arc<str> {
+        &self.0.text
+    }
+
     /// The price that ships for a model of this name.
     pub(super) fn price(&self) -> Option<&'static Rate> {
         *self.0.price.get_or_init(|| shipped(self))
     }
 }
 
-impl From<Box<str>> for Name {
-    fn from(text: Box<str>) -> Self {
+impl From<Arc<str>> for Name {
+    fn from(text: Arc<str>) -> Self {
         Self { text, price: OnceLock::new() }
     }
 }

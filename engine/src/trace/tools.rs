@@ -1,8 +1,9 @@
 //! The tool calls of a trace: from tool spans, else from the model's output.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::facts::ToolRow;
 use super::shape::{ModelCall, Shape, ToolSpan};
 use super::span_view::{Model, ResultView, SpanView, Tool};
 use super::{Logs, TraceContents};
@@ -21,16 +22,18 @@ pub(super) fn of(
     done: bool,
 ) -> Vec<ToolCall> {
     let mut spans = shape.tool_spans();
-    spans.retain(|call| done || !call.is_begun());
-    let called = models
-        .iter()
-        .flat_map(|model| model.called(logs).into_iter().map(move |call| (model, call)));
-    let results = results(models, logs);
+    if !done {
+        spans.retain(|call| !call.is_begun());
+    }
+    let results = LazyCell::new(|| results(models, logs));
     let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
     if spans.is_empty() {
+        let called = models
+            .iter()
+            .flat_map(|model| model.called(logs).into_iter().map(move |call| (model, call)));
         let mut functions = shape.functions();
         let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
-            let ran = tool.name.and_then(|name| functions.get_mut(name));
+            let ran = tool.name.and_then(|name| functions.get_mut(&**name));
             let ran = ran.and_then(|ran| {
                 let at = ran.iter().position(|span| span.start >= model.start)?;
                 Some(ran.remove(at))
@@ -52,16 +55,17 @@ pub(super) fn of(
         };
         return called.map(tool).collect();
     }
-    let called: Vec<Tool<'_>> = called.map(|(_, tool)| tool).collect();
-    let by_id: BTreeMap<u64, &Tool<'_>> =
-        called.iter().filter_map(|tool| Some((tool.call_id?, tool))).collect();
+    let mut called = Vec::new();
+    models.iter().for_each(|model| add_called(&mut called, model, model.model.as_ref(), logs));
+    let by_id: LazyCell<BTreeMap<u64, &Tool<'_>>, _> = LazyCell::new(|| {
+        called.iter().filter_map(|tool: &Tool<'_>| Some((tool.call_id?, tool))).collect()
+    });
     let call = |span: &ToolSpan<'_>| {
         let mut tool = span.tool.unwrap_or_default();
-        let asked = tool.call_id.and_then(|id| by_id.get(&id));
         if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span.at)) {
             tool.name = Some(name);
         }
-        tool.arguments = tool.arguments.or_else(|| asked?.arguments);
+        tool.arguments = tool.arguments.or_else(|| by_id.get(&tool.call_id?)?.arguments);
         tool.result = tool.result.or_else(|| result(&tool)?.hash);
         let error = (!span.is_begun()).then_some(span.failed);
         tool_call(&tool, span.span, span.end, error)
@@ -76,14 +80,16 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
     for span in parts.spans.iter() {
         reports |= span.reports_loop();
         if span.operation == Operation::ExecuteTool {
-            ran.add(span.tool().and_then(|tool| tool.arguments).map(|arguments| arguments.values));
+            ran.add(
+                span.tool().and_then(|tool| tool.arguments).map(|arguments| &arguments.values[..]),
+            );
             span.failed.then(|| ran.fail());
         }
         // A function that ran may be a tool that a model called.
         (span.failed && span.operation == Operation::Other).then(|| said.fail());
         let Some(model) = span.model() else { continue };
         for call in model.calls {
-            said.add(call.seen().arguments.map(|arguments| arguments.values));
+            said.add(call.seen().arguments.map(|arguments| &arguments.values[..]));
         }
         model.results.iter().filter(|result| result.failed).for_each(|_| said.fail());
         says |= !model.calls.is_empty();
@@ -103,7 +109,7 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
 
 /// The tool of a span if no model called its name, but one called another tool with its arguments: some libraries name the span
 /// after the tool's class.
-fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a str> {
+fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a Arc<str>> {
     let by_name = called.iter().any(|call| call.name == tool.name);
     if by_name || tool.call_id.is_some() || tool.arguments.is_none() {
         return None;
@@ -135,18 +141,30 @@ pub(super) fn called<'s>(
     model: Option<&Model<'s>>,
     logs: &Logs<'s>,
 ) -> Vec<Tool<'s>> {
-    let own = model.map(|model| model.calls).unwrap_or_default();
-    if own.is_empty() && logs.all.is_empty() {
-        return Vec::new();
-    }
-    let mut calls: Vec<Tool<'s>> = own.iter().map(ToolRow::seen).collect();
-    if calls.is_empty() {
-        let logged = logs.of_span(span).flat_map(|log| &log.tool_calls);
-        calls = logged.map(Tool::of).collect();
-    }
-    let mut seen = BTreeSet::new();
-    calls.retain(|tool| !tool.phantom && tool.call_id.is_none_or(|id| seen.insert(id)));
+    let mut calls = Vec::new();
+    add_called(&mut calls, span, model, logs);
     calls
+}
+
+/// Adds the tool calls in the output of the model call of a span, each once.
+fn add_called<'s>(
+    calls: &mut Vec<Tool<'s>>,
+    span: &SpanView<'_>,
+    model: Option<&Model<'s>>,
+    logs: &Logs<'s>,
+) {
+    let mut seen = BTreeSet::new();
+    let mut add = |tool: Tool<'s>, alone: bool| {
+        if !tool.phantom && (alone || tool.call_id.is_none_or(|id| seen.insert(id))) {
+            calls.push(tool);
+        }
+    };
+    let own = model.map(|model| model.calls).unwrap_or_default();
+    own.iter().for_each(|tool| add(tool.seen(), own.len() == 1));
+    if own.is_empty() && !logs.all.is_empty() {
+        let logged = logs.of_span(span).flat_map(|log| &log.tool_calls);
+        logged.for_each(|tool| add(Tool::of(tool), false));
+    }
 }
 
 fn tool_call(
@@ -157,30 +175,33 @@ fn tool_call(
 ) -> ToolCall {
     let arguments = tool.arguments;
     ToolCall {
-        name: tool.name.unwrap_or_default().to_owned(),
-        arguments: arguments.and_then(|arguments| arguments.text).map(str::to_owned),
+        name: tool.name.cloned().unwrap_or_default(),
+        arguments: arguments.and_then(|arguments| arguments.text).cloned(),
         result_hash: tool.result,
         error,
         start_unix_nano: span.start.0,
         end_unix_nano: end.0,
         arguments_hash: arguments.map(|arguments| arguments.hash),
-        argument_values: arguments.map(|arguments| arguments.values.to_vec()).unwrap_or_default(),
+        argument_values: arguments
+            .map(|arguments| Arc::clone(arguments.values))
+            .unwrap_or_default(),
         call_id: tool.call_id,
         timed: true,
         span_id: span.span_id,
     }
 }
 
-/// The calls as they are sent on: arguments only if content is kept; values of arguments and ids of calls only if a loop may go on in
+/// Leaves in calls what is sent on: arguments only if content is kept; values of arguments and ids of calls only if a loop may go on in
 /// another trace.
-pub(super) fn published(calls: Vec<ToolCall>, keep_content: bool, goes_on: bool) -> Vec<ToolCall> {
-    let published = |call: ToolCall| ToolCall {
-        arguments: call.arguments.filter(|_| keep_content),
-        argument_values: if goes_on { call.argument_values } else { Vec::new() },
-        call_id: call.call_id.filter(|_| goes_on),
-        ..call
-    };
-    calls.into_iter().map(published).collect()
+pub(super) fn publish(calls: &mut [ToolCall], keep_content: bool, goes_on: bool) {
+    for call in calls {
+        if !keep_content {
+            call.arguments = None;
+        }
+        if !goes_on {
+            (call.argument_values, call.call_id) = (Arc::default(), None);
+        }
+    }
 }
 
 /// The results that models were given, of calls that may be those of an earlier trace.

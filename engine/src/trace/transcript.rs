@@ -180,13 +180,13 @@ impl<'s> Done<'s> {
 
 fn step(done: &Done<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
     let cut = |text: &str| room.cut(text);
-    let text = |said: Option<Said<'_>>| said?.text.map(cut);
+    let text = |said: Option<Said<'_>>| said?.text.map(|text| cut(text));
     let own = Step { failed: done.failed, ..Step::default() };
     if let Some(tool) = &done.tool {
         return Step {
             kind: "tool",
-            name: tool.name.map(str::to_owned),
-            input: tool.arguments.and_then(|arguments| arguments.text).map(cut),
+            name: tool.name.map(ToString::to_string),
+            input: tool.arguments.and_then(|arguments| arguments.text).map(|text| cut(text)),
             output: text(done.output),
             ..own
         };
@@ -203,7 +203,7 @@ fn step(done: &Done<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
     let calls = tools::called(done.span, Some(model), logs);
     Step {
         kind: "model",
-        name: model.name.map(|name| name.text.to_owned()),
+        name: model.name.map(|name| name.text.to_string()),
         input: input.or_else(|| logged(|log| log.input.as_ref())),
         output: output.or_else(|| logged(|log| log.output.as_ref())),
         calls: calls.iter().map(|call| cut(&call_text(call))).collect(),
@@ -213,7 +213,8 @@ fn step(done: &Done<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
 
 fn call_text(call: &Tool<'_>) -> String {
     let arguments = call.arguments.and_then(|arguments| arguments.text);
-    format!("{}({})", call.name.unwrap_or("?"), arguments.unwrap_or_default())
+    let name = call.name.map_or("?", |name| name);
+    format!("{name}({})", arguments.map_or("", |text| text))
 }
 
 /// The first and the last steps that there is room for, each in half of the room, and the number of steps left out.

@@ -20,10 +20,10 @@ impl<'s> Turn<'s> {
     /// Fills in the texts, and the digest from which the likeness of outputs is computed.
     pub(super) fn texts(&self, update: &mut TraceUpdate, keep_content: bool, done: bool) {
         let output = || self.output().and_then(|said| said.text);
-        update.output_digest = done.then(output).flatten().and_then(digest);
+        update.output_digest = done.then(output).flatten().and_then(|text| digest(text));
         update.content = keep_content.then(|| Content {
-            input: self.input().and_then(|said| said.text).map(str::to_owned),
-            output: output().map(str::to_owned),
+            input: self.input().and_then(|said| said.text).cloned(),
+            output: output().cloned(),
             steps: Vec::new(),
         });
     }
@@ -34,7 +34,7 @@ impl<'s> Turn<'s> {
     /// invoked or there is an input. The trace ended on an answer if an agent was invoked, or if the last model call made no tool call.
     pub(super) fn link(&self, update: &mut TraceUpdate, calls: &[ToolCall]) {
         let first = self.models.first().and_then(|model| self.asked_by_user(model));
-        let invoked = self.shape.behaviour().any(|span| span.operation == Operation::InvokeAgent);
+        let invoked = self.shape.has(Operation::InvokeAgent);
         update.turn_start = match first {
             Some(false) => TurnStart::Continued,
             Some(true) => TurnStart::Asked,

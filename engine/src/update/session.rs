@@ -71,7 +71,7 @@ facts! {
         /// End, in nanoseconds since the Unix epoch.
         pub end_unix_nano: u64,
         /// Names of the tools that it called, in order; an empty name: unknown.
-        pub actions: Vec<String>,
+        pub actions: Vec<Arc<str>>,
         /// Its effort.
         pub effort: Effort,
         /// Time spent in model calls, in nanoseconds.

@@ -1,5 +1,7 @@
 //! What the assemble stage tells the session stage.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{AgentKey, SessionKey, facts, is_default};
@@ -97,9 +99,9 @@ facts! {
     /// One tool call, in order of start.
     pub struct ToolCall {
         /// The tool; empty: unknown.
-        pub name: String,
+        pub name: Arc<str>,
         /// Canonical JSON text; absent: not sent.
-        pub arguments: Option<String>,
+        pub arguments: Option<Arc<str>>,
         /// Hash of the canonical result; absent: not sent.
         pub result_hash: Option<u64>,
         /// Whether the call failed; absent: the wire does not tell.
@@ -111,7 +113,7 @@ facts! {
         /// Hash of the canonical arguments; absent: not sent.
         pub arguments_hash: Option<u64>,
         /// Sorted hashes of the distinct values in the arguments; only where the run may go on in the next trace.
-        pub argument_values: Vec<u64>,
+        pub argument_values: Arc<[u64]>,
         /// Hash of the id that the model gave the call; only where the run may go on in the next trace.
         pub call_id: Option<u64>,
         /// Whether start and end are those of the call, not of the model call that asked for it.
@@ -209,7 +211,7 @@ facts! {
         /// How bad it is.
         pub severity: Severity,
         /// The tool that is called; of a cycle the first one.
-        pub tool: String,
+        pub tool: Arc<str>,
         /// Calls in the run; of a cycle its full periods.
         pub count: u64,
         /// How much of its calls is on the wire.
@@ -225,7 +227,7 @@ facts! {
         /// Cost in 1e-12 USD.
         pub cost_quanta: Option<i64>,
         /// The tools of one period, in order.
-        pub tools: Vec<String>,
+        pub tools: Vec<Arc<str>>,
     }
 
     /// A score that somebody reported for a trace or a session.
@@ -263,9 +265,9 @@ facts! {
     /// Texts of a trace, present only where content is kept.
     pub struct Content {
         /// What the user said.
-        pub input: Option<String>,
+        pub input: Option<Arc<str>>,
         /// What the agent answered.
-        pub output: Option<String>,
+        pub output: Option<Arc<str>>,
         /// The agent's calls, in order of start.
         pub steps: Vec<Step>,
     }
@@ -275,7 +277,7 @@ facts! {
         /// What is called.
         pub kind: StepKind,
         /// The model, the tool or the agent; empty: unknown.
-        pub name: String,
+        pub name: Arc<str>,
         /// Its span.
         pub span_id: SpanId,
         /// Start, in nanoseconds since the Unix epoch.
@@ -291,9 +293,9 @@ facts! {
         /// Time until the first piece of a streamed answer came, in nanoseconds.
         pub first_chunk_nanos: Option<u64>,
         /// Arguments of a tool call, as canonical JSON.
-        pub arguments: Option<String>,
+        pub arguments: Option<Arc<str>>,
         /// Result of a tool call, cut to a length.
-        pub result: Option<String>,
+        pub result: Option<Arc<str>>,
     }
 
     /// What a trace that was done before a span named its session has spent.
@@ -448,9 +450,9 @@ facts! {
         /// Remarks beside its calls; few traces have any.
         pub remarks: Option<Box<Remarks>>,
         /// Names of the models called, sorted.
-        pub models: Vec<String>,
+        pub models: Vec<Arc<str>>,
         /// Models that no table has a price for, each with the number of its calls that tell tokens but no cost.
-        pub unpriced: Vec<(String, u64)>,
+        pub unpriced: Vec<(Arc<str>, u64)>,
         /// Time spent in all model calls, in nanoseconds.
         pub model_nanos: u64,
         /// Time spent in the longest model call, in nanoseconds.

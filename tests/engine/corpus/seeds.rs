@@ -107,7 +107,7 @@ pub(super) fn records() -> Vec<Vec<u8>> {
     let update = TraceUpdate {
         tools: vec![
             ToolCall::default(),
-            ToolCall { name: "search".to_owned(), ..ToolCall::default() },
+            ToolCall { name: Arc::from("search"), ..ToolCall::default() },
         ],
         loops: vec![Loop::default()],
         cost_quanta: Some(7),

@@ -473,7 +473,7 @@ fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
     inner.model = Some(ModelFacts { tokens, ..ModelFacts::default() });
     let update = done(&mut stage(), vec![root(), outer, inner], at(0)).remove(0);
     assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
-    assert_eq!(update.tools[0].name, "search");
+    assert_eq!(&*update.tools[0].name, "search");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_verdict_is_told_once_and_is_that_of_computed_signals_alone() {
 #[test]
 fn the_tool_is_the_one_that_failed_last_or_loops() {
     let call = |name: &str, error: Option<bool>, end: u64| ToolCall {
-        name: name.to_owned(),
+        name: Arc::from(name),
         error,
         end_unix_nano: end,
         ..ToolCall::default()

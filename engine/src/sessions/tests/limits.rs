@@ -68,7 +68,7 @@ fn a_session_goes_over_its_limits_with_all_of_its_traces() {
     // Twenty-four calls, none of a tool.
     let update = only(stage.drain());
     assert_eq!(over(&update), [["session", "calls_without_tool"]]);
-    let called = ToolCall { name: "search".to_owned(), ..ToolCall::default() };
+    let called = ToolCall { name: Arc::from("search"), ..ToolCall::default() };
     stage.handle(TraceUpdate { tools: vec![called], ..calls(4, 40, 2).done() }, at(50));
     let update = only(stage.drain());
     assert_eq!(over(&update), [["session", "model_calls"], ["session", "calls_without_tool"]]);

@@ -203,7 +203,7 @@ fn a_loop_counts_once_though_its_results_are_told_later() {
 #[test]
 fn what_is_called_again_after_a_compaction_is_no_repeat_over_traces_either() {
     let call = |second: u64| ToolCall {
-        name: "search".to_owned(),
+        name: Arc::from("search"),
         arguments_hash: Some(1),
         result_hash: Some(1),
         start_unix_nano: at(second).0,

@@ -95,7 +95,7 @@ impl TraceUpdate {
         self.loops = vec![Loop {
             kind: LoopKind::ExactRepeat,
             severity,
-            tool: "search".to_owned(),
+            tool: Arc::from("search"),
             count,
             evidence: Evidence::Full,
             tokens: Some(Tokens { input: Some(5), output: None }),
@@ -122,13 +122,13 @@ fn detailed(update: TraceUpdate) -> TraceUpdate {
     let number = update.start_unix_nano / 1_000_000_000;
     let odd = |what: u64| (number >> what) & 1 == 1;
     let call = |at: u64| ToolCall {
-        name: format!("tool {}", at % 3),
+        name: Arc::from(format!("tool {}", at % 3)),
         error: [None, Some(false), Some(true)][usize::try_from((at + number) % 3).unwrap()],
         start_unix_nano: update.start_unix_nano + at,
         end_unix_nano: update.start_unix_nano + 7 * at,
         arguments_hash: odd(0).then_some(at),
         result_hash: odd(1).then_some(u64::MAX - at),
-        arguments: (at == 4).then(|| "{}".to_owned()),
+        arguments: (at == 4).then(|| Arc::from("{}")),
         ..ToolCall::default()
     };
     let attempt = Attempt { task: Some("t".to_owned()), ..Attempt::default() };
@@ -136,7 +136,7 @@ fn detailed(update: TraceUpdate) -> TraceUpdate {
     TraceUpdate {
         tools: (0..number).map(call).collect(),
         cost_quanta: odd(1).then_some(-5 + 9 * i64::try_from(number).unwrap()),
-        models: (0..number % 3).map(|model| format!("model {model}")).collect(),
+        models: (0..number % 3).map(|model| Arc::from(format!("model {model}"))).collect(),
         user: odd(2).then(|| "someone".to_owned()),
         attempt: odd(2).then(|| Box::new(attempt)),
         remarks: odd(2).then(|| Box::new(remarks)),

@@ -128,7 +128,8 @@ const LONG: usize = if cfg!(test) { 4 } else { 128 };
 /// Number of the latest origins among which an equal one is looked for.
 const LAST: usize = 16;
 
-/// Number of the latest different spans with a parent among which an equal one is looked for.
+/// Number of the latest rows among which a name is looked for, and of the latest different spans with a parent among which an equal
+/// one is.
 const NEAR: usize = 4;
 
 /// Flags of a row: the span failed; the row has a tool or a model call, with these numbers; it is known what ends the model's input,
@@ -217,8 +218,9 @@ impl Spans {
 
     /// The spans in order of arrival.
     pub(super) fn iter(&self) -> impl Iterator<Item = SpanView<'_>> {
-        self.parts().filter_map(|(row, response_id, rare)| {
-            Some(row.seen(self.origins.get(place(row.origin))?, response_id, rare))
+        self.parts().enumerate().filter_map(|(at, (row, response_id, rare))| {
+            let origin = self.origins.get(place(row.origin))?;
+            Some(SpanView { at, ..row.seen(origin, response_id, rare) })
         })
     }
 
@@ -384,7 +386,8 @@ impl Spans {
         }
     }
 
-    fn place_of(&self, id: SpanId) -> Option<usize> {
+    /// The row of the span of this id.
+    pub(super) fn place_of(&self, id: SpanId) -> Option<usize> {
         match &self.places {
             None => self.rows.iter().position(|row| row.span_id == id),
             Some(places) => places.0.get(&id).map(|at| place(*at)),
@@ -442,14 +445,18 @@ impl Spans {
         let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
             || (texts && span.operation == Operation::Chat);
         let name = Some(&*span.name).filter(|name| named && !name.is_empty());
-        let name = name.map(|name| symbols.of(name));
+        let name = name.map(|name| self.symbol(name, symbols));
         let mut row = SpanRow::of(span);
         row.origin = self.origin_of(span, resource, symbols);
         let mut response_id = None;
         match (&span.tool, &span.model) {
-            (Some(tool), None) if ToolRow::fits(tool) => row.call(tool, symbols),
+            (Some(tool), None) if ToolRow::fits(tool) => {
+                row.call(tool);
+                row.name = tool.name.as_deref().map(|name| self.symbol(name, symbols));
+            }
             (None, Some(model)) if ModelRow::fits(model, texts) => {
-                response_id = row.model(model, symbols);
+                response_id = row.model(model);
+                row.name = model.model.as_deref().map(|name| self.symbol(name, symbols));
             }
             (None, None) => {}
             (tool, model) => {
@@ -465,6 +472,13 @@ impl Spans {
         }
         self.put_rare(span, texts);
         self.push(row, response_id);
+    }
+
+    /// The symbol of a name, which one of the last rows mostly has.
+    fn symbol(&self, name: &str, symbols: &mut Symbols) -> Symbol {
+        let mut last = self.rows.iter().rev().take(NEAR).filter_map(|row| row.name.as_ref());
+        let known = last.find(|known| ***known == *name).cloned();
+        known.unwrap_or_else(|| symbols.of(name))
     }
 
     /// Adds rare facts to the next row, other than calls.
@@ -607,23 +621,21 @@ impl SpanRow {
         self.flags |= if set { flag } else { 0 };
     }
 
-    /// Puts a tool call that fits into the row.
-    fn call(&mut self, tool: &ToolFacts, symbols: &mut Symbols) {
+    /// Puts a tool call that fits into the row, without its name.
+    fn call(&mut self, tool: &ToolFacts) {
         self.flags |= TOOL;
         self.set(CALL_ID, tool.call_id.is_some());
-        self.name = tool.name.as_ref().map(|name| symbols.of(name));
         self.number = tool.call_id.as_deref().map_or(0, hash);
     }
 
-    /// Puts a model call that fits into the row; returns the hash of its answer's id, which has no room there.
-    fn model(&mut self, model: &ModelFacts, symbols: &mut Symbols) -> Option<u64> {
+    /// Puts a model call that fits into the row, without its name; returns the hash of its answer's id, which has no room there.
+    fn model(&mut self, model: &ModelFacts) -> Option<u64> {
         let Tokens { input, output, .. } = model.tokens;
         self.flags |= MODEL;
         self.set(INPUT_TOKENS, input.is_some());
         self.set(OUTPUT_TOKENS, output.is_some());
         self.set(ENDS, model.asked_by_user.is_some());
         self.set(ENDS_WITH_USER, model.asked_by_user == Some(true));
-        self.name = model.model.as_ref().map(|name| symbols.of(name));
         self.number = input.unwrap_or(0) | output.unwrap_or(0) << 32;
         model.response_id.as_deref().map(hash)
     }
@@ -654,6 +666,7 @@ impl SpanRow {
             scope: origin.scope,
             rest: Rest { row: self, origin, response_id, rare },
             at: 0,
+            evaluates: false,
         }
     }
 }
@@ -683,6 +696,7 @@ impl Who {
     }
 
     /// Whether a span names the same agent, session and user.
+    #[inline(never)] // Few spans name any, and all are compared with their origins.
     fn is_of(&self, span: &Span) -> bool {
         let own = [
             &self.agent_name,

@@ -6,6 +6,7 @@ use super::{
     CALL_ID, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who,
 };
 use crate::span::{Attempt, Remarks, Resource, Tokens};
+use crate::trace::Symbol;
 use crate::trace::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
 
 /// The parts of a span that a view reads on demand.
@@ -73,7 +74,8 @@ impl<'a> SpanView<'a> {
         let Rest { row, rare, .. } = self.rest;
         if row.has(TOOL) {
             let call_id = row.has(CALL_ID).then_some(row.number);
-            return Some(Tool { name: row.name.as_deref(), call_id, ..Tool::default() });
+            let name = row.name.as_ref().map(Symbol::text);
+            return Some(Tool { name, call_id, ..Tool::default() });
         }
         rare?.tool.as_ref().map(|tool| tool.seen())
     }

@@ -155,7 +155,7 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         user: span.user.as_deref(),
         tool: span.tool.as_ref().map(call),
         model: span.model.as_ref().map(|facts| Model {
-            name: facts.model.as_deref().map(|text| Named { text, price: shipped(text) }),
+            name: facts.model.as_ref().map(|text| Named { text, price: shipped(text) }),
             response_id: facts.response_id.as_deref().map(hash),
             tokens: facts.tokens,
             cost: facts.cost,
@@ -170,7 +170,7 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         input: span
             .input
             .as_ref()
-            .map(|text| Said { text: texts.then_some(&*text.text), ..Said::of(text) }),
+            .map(|text| Said { text: texts.then_some(&text.text), ..Said::of(text) }),
         output: span.output.as_ref().filter(|_| texts || !tool).map(Said::of),
     }
 }
@@ -192,6 +192,7 @@ fn extra<'a>(seen: &WholeView<'a>) -> Vec<&'a str> {
     asked
         .chain(seen.input.and_then(|said| said.text))
         .chain(result.and_then(|said| said.text))
+        .map(|text| &**text)
         .collect()
 }
 
@@ -223,7 +224,7 @@ proptest! {
         prop_assert_eq!(spans.len(), spans.operations().count());
         prop_assert!(spans.origins.len() <= greatest.len());
         let tools = greatest.iter().filter_map(|seen| seen.tool);
-        let tools = tools.filter_map(|tool| Some((tool.name?, tool.arguments.is_some())));
+        let tools = tools.filter_map(|tool| Some((&**tool.name?, tool.arguments.is_some())));
         prop_assert_eq!(spans.called_tools().collect::<Vec<_>>(), tools.collect::<Vec<_>>());
         let models = || greatest.iter().filter_map(|seen| Some((seen, seen.model.as_ref()?)));
         prop_assert_eq!(spans.calls_of_models(), models().map(|(_, model)| model.calls.len()).sum::<usize>());
