@@ -104,7 +104,7 @@ fn ars_run(run: &RunRecord) -> ArsRun {
 }
 
 /// Scores over runs, each of which is said anew in turn.
-struct Held {
+struct ScoredRuns {
     tasks: AgentTasks,
     ars: ArsAgent,
     calls: usize,
@@ -113,7 +113,7 @@ struct Held {
     next: u64,
 }
 
-impl Held {
+impl ScoredRuns {
     /// So many runs of so many calls.
     fn new(runs: u64, calls: usize) -> Self {
         let ceilings = ArsOptions {
@@ -147,7 +147,7 @@ impl Held {
 /// All scores over runs, read after each. Without calls there are no pair terms.
 #[divan::bench(args = [10, 100, 1_000, 10_000], consts = [0, 8], sample_size = 100)]
 fn run_scores<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
-    let held = RefCell::new(Held::new(runs, CALLS));
+    let held = RefCell::new(ScoredRuns::new(runs, CALLS));
     bencher.with_inputs(|| held.borrow_mut().said()).bench_local_values(|said| {
         let mut held = held.borrow_mut();
         held.upsert(said);
@@ -158,7 +158,7 @@ fn run_scores<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
 /// The same without reading.
 #[divan::bench(args = [10, 100, 1_000, 10_000], consts = [0, 8], sample_size = 100)]
 fn run_updates<const CALLS: usize>(bencher: Bencher<'_, '_>, runs: u64) {
-    let held = RefCell::new(Held::new(runs, CALLS));
+    let held = RefCell::new(ScoredRuns::new(runs, CALLS));
     bencher
         .with_inputs(|| held.borrow_mut().said())
         .bench_local_values(|said| held.borrow_mut().upsert(said));

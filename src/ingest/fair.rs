@@ -250,12 +250,12 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    type Asked = Pin<Box<dyn Future<Output = Entered>>>;
+    type Entering = Pin<Box<dyn Future<Output = Entered>>>;
 
     /// Asks, and waits.
-    async fn ask(room: &Arc<Fair>, tenant: &str, connection: u64, units: u32) -> Asked {
+    async fn ask(room: &Arc<Fair>, tenant: &str, connection: u64, units: u32) -> Entering {
         let (room, whose) = (Arc::clone(room), Whose { tenant: tenant.into(), connection });
-        let mut asked: Asked = Box::pin(async move { room.enter(&whose, units, LONG).await });
+        let mut asked: Entering = Box::pin(async move { room.enter(&whose, units, LONG).await });
         assert!(poll!(&mut asked).is_pending());
         asked
     }

@@ -19,7 +19,7 @@ use agentgauge::outbound::Secret;
 use prometheus::Registry;
 use serde_json::{Value, json};
 
-use crate::support::collector::{Collector, Told};
+use crate::support::collector::{Collector, ReceivedExport};
 use crate::support::daemon::{Daemon, until};
 use crate::support::turn::spans_saying;
 
@@ -55,7 +55,7 @@ fn model() -> Collector {
 }
 
 /// The texts of a request.
-fn texts(told: &Told) -> Vec<String> {
+fn texts(told: &ReceivedExport) -> Vec<String> {
     let body: Value = serde_json::from_slice(&told.body).unwrap();
     serde_json::from_value(body["input"].clone()).unwrap()
 }
@@ -78,12 +78,12 @@ fn options(model: &Collector) -> EmbedOptions {
 }
 
 /// What came of questions and answers, and what was counted.
-struct Came {
+struct Outcome {
     embedded: BTreeMap<TraceKey, Embedded>,
     counts: String,
 }
 
-impl Came {
+impl Outcome {
     /// The coherence of the trace of this number.
     fn coherence(&self, number: u8) -> Option<f64> {
         Some(self.embedded.get(&TraceId([number; 16]).into())?.coherence?.to_f64())
@@ -101,11 +101,11 @@ impl Came {
 }
 
 /// Has questions and answers embedded, of one trace each.
-async fn embedded(options: &EmbedOptions, turns: &[(&str, &str)]) -> Came {
+async fn embedded(options: &EmbedOptions, turns: &[(&str, &str)]) -> Outcome {
     embedded_for(options, turns, &Kept::default()).await
 }
 
-async fn embedded_for(options: &EmbedOptions, turns: &[(&str, &str)], kept: &Kept) -> Came {
+async fn embedded_for(options: &EmbedOptions, turns: &[(&str, &str)], kept: &Kept) -> Outcome {
     let registry = Registry::new();
     let judge = JudgeOptions::default();
     let redactor = Redactor::new(&judge.redact_keys, &judge.redact_patterns).unwrap();
@@ -113,8 +113,8 @@ async fn embedded_for(options: &EmbedOptions, turns: &[(&str, &str)], kept: &Kep
     let (embedder, handle) = Embedder::new(options, key, redactor, clock, &registry).unwrap();
     for ((input, output), number) in turns.iter().zip(0..) {
         let content = Content {
-            input: Some((*input).to_owned()),
-            output: Some((*output).to_owned()),
+            input: Some(Arc::from(*input)),
+            output: Some(Arc::from(*output)),
             ..Content::default()
         };
         let max = options.wanted().unwrap();
@@ -124,7 +124,7 @@ async fn embedded_for(options: &EmbedOptions, turns: &[(&str, &str)], kept: &Kep
     embedder.run(kept.clone(), std::future::pending()).await;
     let counts = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
     let embedded = kept.embedded.lock().unwrap().clone();
-    Came { embedded, counts }
+    Outcome { embedded, counts }
 }
 
 /// Whether two numbers are the same but for rounding.

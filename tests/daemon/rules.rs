@@ -11,7 +11,7 @@ use agentgauge::ingest::Tally;
 use serde_json::Value;
 
 use crate::support::daemon::Daemon;
-use crate::support::promql::{Asked, Series, asked, is_selected, series};
+use crate::support::promql::{Parsed, Series, is_selected, parse, series};
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -139,7 +139,7 @@ impl Known {
 
     /// What is wrong with an expression.
     fn problems(&self, expr: &str) -> Vec<String> {
-        let Asked { selectors, grouping } = asked(expr);
+        let Parsed { selectors, grouping } = parse(expr);
         let mut problems = Vec::new();
         if selectors.is_empty() {
             problems.push(format!("nothing is asked for in {expr}"));
@@ -170,7 +170,7 @@ impl Known {
 
     /// Labels that a legend shows and the result of the expression does not have.
     fn unknown(&self, expr: &str, shown: &str) -> Vec<String> {
-        let Asked { selectors, grouping } = asked(expr);
+        let Parsed { selectors, grouping } = parse(expr);
         let own = selectors.iter().flat_map(|selector| self.labels(&selector.name));
         let labels = if expr.contains(" by (") { grouping } else { own.collect() };
         let shown = shown.split("{{").skip(1).filter_map(|part| part.split_once("}}"));
@@ -216,7 +216,7 @@ fn rules_need_the_default_detail_alone_and_panels_that_need_more_say_so() {
     let full = in_full_detail_alone();
     assert!(full.len() > 30);
     let needs = |expr: &str| {
-        let names = asked(expr).selectors.into_iter().map(|selector| selector.name);
+        let names = parse(expr).selectors.into_iter().map(|selector| selector.name);
         let family = |name: &str| {
             ["_bucket", "_sum", "_count"]
                 .iter()

@@ -28,7 +28,7 @@ use prometheus::Registry;
 use prost::Message;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use crate::support::collector::{Collector, Told};
+use crate::support::collector::{Collector, ReceivedExport};
 use crate::support::daemon::{Daemon, until};
 use crate::support::endpoint::Endpoint;
 use crate::support::turn::{spans, spans_saying};
@@ -66,7 +66,7 @@ async fn sent(collector: &Collector, options: &ScoresOutOptions) -> (Vec<usize>,
     (records, refused, counts)
 }
 
-fn records(told: &Told) -> Vec<LogRecord> {
+fn records(told: &ReceivedExport) -> Vec<LogRecord> {
     let request = ExportLogsServiceRequest::decode(&*told.body).unwrap();
     let scopes = request.resource_logs.into_iter().flat_map(|logs| logs.scope_logs);
     scopes.flat_map(|logs| logs.log_records).collect()

@@ -27,7 +27,7 @@ struct Call {
 
 /// What an agent does for a while.
 #[derive(Clone, Debug)]
-enum Part {
+enum Phase {
     /// Different calls.
     Healthy(usize),
     /// The same call, each time with another result.
@@ -75,21 +75,21 @@ impl Fresh {
     }
 }
 
-fn part() -> impl Strategy<Value = Part> {
+fn part() -> impl Strategy<Value = Phase> {
     prop_oneof![
-        (1_usize..6).prop_map(Part::Healthy),
-        (3_usize..12).prop_map(Part::Polling),
-        Just(Part::Retry),
-        (3_usize..12).prop_map(Part::Parallel),
-        (3_usize..13).prop_map(Part::Exact),
-        (3_usize..13).prop_map(Part::Failing),
-        (3_usize..13).prop_map(Part::Near),
-        (2_usize..9, 3_usize..12).prop_map(|(calls, times)| Part::Cycle(calls, times)),
+        (1_usize..6).prop_map(Phase::Healthy),
+        (3_usize..12).prop_map(Phase::Polling),
+        Just(Phase::Retry),
+        (3_usize..12).prop_map(Phase::Parallel),
+        (3_usize..13).prop_map(Phase::Exact),
+        (3_usize..13).prop_map(Phase::Failing),
+        (3_usize..13).prop_map(Phase::Near),
+        (2_usize..9, 3_usize..12).prop_map(|(calls, times)| Phase::Cycle(calls, times)),
     ]
 }
 
 /// The calls of all parts, and what must be found in them.
-fn script(parts: &[Part]) -> (Vec<Call>, Vec<Planted>) {
+fn script(parts: &[Phase]) -> (Vec<Call>, Vec<Planted>) {
     let mut fresh = Fresh(0);
     let mut calls: Vec<Call> = Vec::new();
     let mut planted = Vec::new();
@@ -102,31 +102,31 @@ fn script(parts: &[Part]) -> (Vec<Call>, Vec<Planted>) {
             planted.push(Planted { kind, count: count as u64, known_after: start + 1 + calls });
         };
         match part {
-            Part::Exact(times) => plant("exact_repeat", *times, 3),
-            Part::Failing(times) => plant("error_retry", *times, 3),
-            Part::Near(times) => plant("near_repeat", *times, 3),
-            Part::Cycle(different, times) => plant("cycle", *times, 3 * different),
-            Part::Healthy(_) | Part::Polling(_) | Part::Retry | Part::Parallel(_) => {}
+            Phase::Exact(times) => plant("exact_repeat", *times, 3),
+            Phase::Failing(times) => plant("error_retry", *times, 3),
+            Phase::Near(times) => plant("near_repeat", *times, 3),
+            Phase::Cycle(different, times) => plant("cycle", *times, 3 * different),
+            Phase::Healthy(_) | Phase::Polling(_) | Phase::Retry | Phase::Parallel(_) => {}
         }
         calls.extend(own);
     }
     (calls, planted)
 }
 
-fn of_part(part: &Part, fresh: &mut Fresh) -> Vec<Call> {
+fn of_part(part: &Phase, fresh: &mut Fresh) -> Vec<Call> {
     let same = fresh.call();
     match part {
-        Part::Healthy(times) => (0..*times).map(|_| fresh.call()).collect(),
-        Part::Polling(times) => {
+        Phase::Healthy(times) => (0..*times).map(|_| fresh.call()).collect(),
+        Phase::Polling(times) => {
             let again = |_| Call { result: Some(fresh.next()), ..same.clone() };
             (0..*times).map(again).collect()
         }
-        Part::Retry => vec![Call { failed: true, result: None, ..same.clone() }, same],
-        Part::Parallel(times) => {
+        Phase::Retry => vec![Call { failed: true, result: None, ..same.clone() }, same],
+        Phase::Parallel(times) => {
             (0..*times).map(|at| Call { parallel: at > 0, ..same.clone() }).collect()
         }
-        Part::Exact(times) => vec![same; *times],
-        Part::Failing(times) => {
+        Phase::Exact(times) => vec![same; *times],
+        Phase::Failing(times) => {
             let again = |_| Call {
                 failed: true,
                 result: None,
@@ -135,7 +135,7 @@ fn of_part(part: &Part, fresh: &mut Fresh) -> Vec<Call> {
             };
             (0..*times).map(again).collect()
         }
-        Part::Near(times) => {
+        Phase::Near(times) => {
             let most: Vec<u64> = (0..19).map(|_| fresh.next()).collect();
             let again = |_| {
                 let mut arguments = most.clone();
@@ -144,7 +144,7 @@ fn of_part(part: &Part, fresh: &mut Fresh) -> Vec<Call> {
             };
             (0..*times).map(again).collect()
         }
-        Part::Cycle(different, times) => {
+        Phase::Cycle(different, times) => {
             let period: Vec<Call> = (0..*different).map(|_| fresh.call()).collect();
             vec![period; *times].concat()
         }
@@ -319,7 +319,7 @@ proptest! {
 
     #[test]
     fn new_user_input_ends_a_run(times in 3_usize..12) {
-        let (calls, _) = script(&[Part::Exact(times)]);
+        let (calls, _) = script(&[Phase::Exact(times)]);
         let mut spans = many_traces(&calls);
         for span in &mut spans {
             let model = span.model.as_mut().unwrap();

@@ -34,7 +34,7 @@ pub(crate) fn tables() {
 }
 
 /// One agent.
-struct Told {
+struct PredictedAgent {
     stage: Stage,
     options: DropOptions,
     outcomes: Random,
@@ -51,7 +51,7 @@ struct Told {
     waiting: Vec<DoneTrace>,
 }
 
-impl Told {
+impl PredictedAgent {
     fn new(telling: f64, options: DropOptions, seed: u64) -> Self {
         Self {
             stage: Stage::new(options.clone()),
@@ -184,7 +184,7 @@ fn rows(changes: &[Change], telling: f64, auroc: &str, agents: u64) {
     let level = changes[0].0;
     let never = DropOptions { false_pages_per_quarter: QUARTER / NEVER, ..options(level) };
     for seed in FIRST_SEED..FIRST_SEED + agents {
-        let mut agent = Told::new(telling, never.clone(), seed);
+        let mut agent = PredictedAgent::new(telling, never.clone(), seed);
         (0..PAST).for_each(|_| agent.at_level(level, 0.0));
         let begin = days(&agent.look());
         let go_on = |change: Change, steps: Steps| match agent.restarted() {
@@ -230,7 +230,7 @@ fn days(views: &[DropView]) -> [f64; 2] {
 
 /// Goes on until there is enough evidence of everything.
 fn follow(
-    mut agent: Told,
+    mut agent: PredictedAgent,
     begin: [f64; 2],
     (_, level, heavier): Change,
     (most, step): Steps,
@@ -361,7 +361,7 @@ fn alarms(seeds: u64, days: f64) {
 struct Lived {
     life: Life,
     level: f64,
-    agent: Told,
+    agent: PredictedAgent,
     /// Days begun, at three in ten of each.
     day: f64,
     /// Failures in a row.
@@ -378,7 +378,7 @@ impl Lived {
         Self {
             life,
             level,
-            agent: Told::new(TELLING[1].0, options(level), seed),
+            agent: PredictedAgent::new(TELLING[1].0, options(level), seed),
             day: 0.0,
             run: 0,
             off: 0.0,

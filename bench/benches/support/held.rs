@@ -36,19 +36,19 @@ const MILLI: u64 = 1_000_000;
 const AT_ONCE: usize = 20;
 
 /// What is held when the resident set is read, and of how many.
-const CASES: [(&str, Held, u64); 8] = [
-    ("open trace of 13 spans", Held::Traces { open: true, each: 1 }, 50_000),
-    ("idle session of 1 closed trace", Held::Traces { open: false, each: 1 }, 50_000),
-    ("idle session of 8 closed traces", Held::Traces { open: false, each: 8 }, 50_000),
-    ("run of 8 calls, in all windows", Held::Runs { per_task: 1_000, old: false }, 10_000),
-    ("task of 10 runs, in all windows", Held::Runs { per_task: 10, old: false }, 10_000),
-    ("task of 10 old runs, in one", Held::Runs { per_task: 10, old: true }, 10_000),
-    ("session of 1 trace that has gone", Held::Burst { each: 1 }, 50_000),
-    ("session of 8 traces that has gone", Held::Burst { each: 8 }, 20_000),
+const CASES: [(&str, Case, u64); 8] = [
+    ("open trace of 13 spans", Case::Traces { open: true, each: 1 }, 50_000),
+    ("idle session of 1 closed trace", Case::Traces { open: false, each: 1 }, 50_000),
+    ("idle session of 8 closed traces", Case::Traces { open: false, each: 8 }, 50_000),
+    ("run of 8 calls, in all windows", Case::Runs { per_task: 1_000, old: false }, 10_000),
+    ("task of 10 runs, in all windows", Case::Runs { per_task: 10, old: false }, 10_000),
+    ("task of 10 old runs, in one", Case::Runs { per_task: 10, old: true }, 10_000),
+    ("session of 1 trace that has gone", Case::Burst { each: 1 }, 50_000),
+    ("session of 8 traces that has gone", Case::Burst { each: 8 }, 20_000),
 ];
 
 #[derive(Clone, Copy)]
-enum Held {
+enum Case {
     /// Traces, so many of each session.
     Traces { open: bool, each: u64 },
     /// Runs of one agent, so many of each task; old ones are in no window but that of all.
@@ -86,8 +86,8 @@ pub(crate) fn run(allocator: &str) -> io::Result<()> {
     for (case, (name, held, many)) in CASES.iter().enumerate() {
         let many = if smoke { 300 } else { *many };
         let texts: &[&str] = match held {
-            Held::Traces { .. } | Held::Burst { .. } => &["0", "1"],
-            Held::Runs { .. } => &["0"],
+            Case::Traces { .. } | Case::Burst { .. } => &["0", "1"],
+            Case::Runs { .. } => &["0"],
         };
         let mut figures = Vec::new();
         for full in texts {
@@ -105,9 +105,9 @@ pub(crate) fn run(allocator: &str) -> io::Result<()> {
 fn measure(case: usize, full: bool, many: u64) -> i64 {
     let content = if full { Content::Full } else { Content::Lean };
     match CASES[case].1 {
-        Held::Traces { open, each } => measure_traces(open, each, content, many),
-        Held::Runs { per_task, old } => measure_runs(per_task, old, many),
-        Held::Burst { each } => measure_burst(each, content, many),
+        Case::Traces { open, each } => measure_traces(open, each, content, many),
+        Case::Runs { per_task, old } => measure_runs(per_task, old, many),
+        Case::Burst { each } => measure_burst(each, content, many),
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Place {
 
 /// A part of a list.
 #[derive(Clone, Debug, Default)]
-pub struct Part {
+pub struct ListPart {
     /// The first of the sessions that pass the filter, as many as are asked for.
     pub places: BTreeSet<Place>,
     /// How many pass the filter.
@@ -70,10 +70,10 @@ pub(super) fn places(
     after: Option<u32>,
     wanted: &Wanted<'_>,
     budget: usize,
-) -> Part {
+) -> ListPart {
     let Wanted { filter, sort, most } = *wanted;
     let tenant = filter.agent.tenant.as_deref().map(|tenant| tenant_hash(Some(tenant)));
-    let (mut part, mut fit) = (Part::default(), Vec::new());
+    let (mut part, mut fit) = (ListPart::default(), Vec::new());
     for (number, card) in sessions.cards(after.map_or(0, |after| after.saturating_add(1))) {
         part.work += 1;
         if let Some(card) = card.filter(|card| card.may_fit(filter, tenant))

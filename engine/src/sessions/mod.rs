@@ -83,7 +83,7 @@ use serde::Serialize;
 pub use evicted::{NoSessionStore, SessionPlace, SessionStore};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;
-pub use list::{Found, LOOK, Part, Place, Wanted};
+pub use list::{Found, LOOK, ListPart, Place, Wanted};
 
 use common::Common;
 use departed::{Departed, Fate};
@@ -362,7 +362,7 @@ impl Sessions {
 
     /// The first of the sessions after a place that fit, until so much work was done: a card is 1, a session that has to be looked into
     /// [`LOOK`] and as much for each of its traces. A session that leaves and comes back between two parts may be in both.
-    pub fn places(&self, after: Option<u32>, wanted: &Wanted<'_>, budget: usize) -> Part {
+    pub fn places(&self, after: Option<u32>, wanted: &Wanted<'_>, budget: usize) -> ListPart {
         list::places(&self.sessions, after, wanted, budget)
     }
 

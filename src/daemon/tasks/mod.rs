@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::embed;
 use crate::engine::assemble::{FullSession, Input};
 use crate::engine::explained::{SessionRow, TraceExplanation};
-use crate::engine::sessions::{Found, Part, SessionId};
+use crate::engine::sessions::{Found, ListPart, SessionId};
 use crate::engine::span::{Report, Span, Timestamp, TraceId};
 use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::export::query::ListRequest;
@@ -75,7 +75,7 @@ pub(super) enum ToSessions {
         after: Option<u32>,
         request: Arc<ListRequest>,
         budget: usize,
-        reply: oneshot::Sender<Part>,
+        reply: oneshot::Sender<ListPart>,
     },
     /// Asks for the rows of these sessions.
     Rows { ids: Vec<SessionId>, budget: usize, reply: oneshot::Sender<Vec<Option<SessionRow>>> },

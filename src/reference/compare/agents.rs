@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{EXACT, Part, ROUNDED, count};
+use super::{Compared, EXACT, ROUNDED, count};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::score::princeton::RunRecord;
 use crate::engine::span::{Report, Timestamp};
@@ -20,7 +20,7 @@ pub(super) fn agent(
     own: &[(usize, &Scored)],
     options: &EngineOptions,
     wall: Timestamp,
-    part: &mut Part<'_>,
+    part: &mut Compared<'_>,
 ) {
     let of_agent = named(view);
     part.at.clone_from(&of_agent);
@@ -42,7 +42,7 @@ pub(super) fn over_sessions(
     sessions: &[Session],
     reports: &[Report],
     options: &EngineOptions,
-    part: &mut Part<'_>,
+    part: &mut Compared<'_>,
 ) {
     let of_agent = named(view);
     part.at.clone_from(&of_agent);
@@ -64,7 +64,7 @@ fn named(view: &AgentView) -> String {
     format!("agent {}", name.unwrap_or("?"))
 }
 
-fn totals(view: &AgentView, own: &[(usize, &Scored)], part: &mut Part<'_>) {
+fn totals(view: &AgentView, own: &[(usize, &Scored)], part: &mut Compared<'_>) {
     let model = all(own);
     let tolerance = std::mem::replace(&mut part.tolerance, ROUNDED);
     part.number("reliability", view.reliability, model.scores.reliability);
@@ -87,7 +87,7 @@ fn totals(view: &AgentView, own: &[(usize, &Scored)], part: &mut Part<'_>) {
     part.number("cost_usd", view.cost_usd, cost);
 }
 
-fn window(view: &WindowView, model: &Window, part: &mut Part<'_>) {
+fn window(view: &WindowView, model: &Window, part: &mut Compared<'_>) {
     let Window { scores, judged, .. } = model;
     part.same("traces", view.traces, count(model.traces));
     part.same("sessions", view.sessions, count(model.sessions));
@@ -110,7 +110,7 @@ fn over_runs(
     view: &AgentView,
     records: &[RunRecord],
     options: &EngineOptions,
-    part: &mut Part<'_>,
+    part: &mut Compared<'_>,
 ) {
     let mut ours: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, value) in view.scores.iter().filter(|(name, _)| *name != "ars") {
@@ -129,7 +129,7 @@ fn over_runs(
     part.numbers("score", ours, model.iter().map(|(name, value)| (renamed(name), *value)));
 }
 
-fn agent_reliability_score(view: Option<&ArsView>, model: &Ars, part: &mut Part<'_>) {
+fn agent_reliability_score(view: Option<&ArsView>, model: &Ars, part: &mut Compared<'_>) {
     part.number("ars", view.map(|view| view.score), model.score);
     let none = BTreeMap::new();
     let ours = view.map_or(&none, |view| &view.components).iter();
@@ -142,7 +142,7 @@ fn over_task(
     records: &[RunRecord],
     ars: &Ars,
     options: &EngineOptions,
-    part: &mut Part<'_>,
+    part: &mut Compared<'_>,
 ) {
     let (runs, scores) = princeton::task(records, &view.task_id, &options.tasks);
     part.same("runs", view.runs, count(runs.len()));

@@ -31,7 +31,7 @@ pub struct Comparison {
 }
 
 /// A part that is compared: its place, its kind, and the greatest difference that is allowed.
-struct Part<'c> {
+struct Compared<'c> {
     at: String,
     kind: &'static str,
     tolerance: f64,
@@ -54,7 +54,7 @@ pub fn compare(
         Profile::Agentgauge => EXACT,
         Profile::Pandaprobe => ROUNDED,
     };
-    let mut part = Part {
+    let mut part = Compared {
         at: "the document".to_owned(),
         kind: "sessions",
         tolerance,
@@ -110,7 +110,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-impl Part<'_> {
+impl Compared<'_> {
     /// Compares numbers.
     fn number(&mut self, what: &str, engine: Option<f64>, model: Option<f64>) {
         let entry = self.comparison.compared.entry(self.kind).or_default();

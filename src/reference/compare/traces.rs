@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{EXACT, Part, count};
+use super::{Compared, EXACT, count};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::Status;
 use crate::engine::view::{LoopView, SessionView, SignalView, TraceView};
@@ -16,7 +16,7 @@ pub(super) fn session(
     view: &SessionView,
     model: &Session,
     options: &EngineOptions,
-    part: &mut Part<'_>,
+    part: &mut Compared<'_>,
 ) {
     let of_session = format!("session {}", view.session_id);
     part.at.clone_from(&of_session);
@@ -54,7 +54,11 @@ pub(super) fn session(
     }
 }
 
-fn trace(view: &TraceView, Scored { trace: model, loops, worth }: &Scored, part: &mut Part<'_>) {
+fn trace(
+    view: &TraceView,
+    Scored { trace: model, loops, worth }: &Scored,
+    part: &mut Compared<'_>,
+) {
     part.kind = "signals";
     signals(&view.signals, &worth.signals, part);
     part.kind = "risks";
@@ -100,7 +104,7 @@ fn trace(view: &TraceView, Scored { trace: model, loops, worth }: &Scored, part:
 fn signals(
     view: &BTreeMap<String, SignalView>,
     model: &BTreeMap<String, Signal>,
-    part: &mut Part<'_>,
+    part: &mut Compared<'_>,
 ) {
     let ours = view.iter().map(|(name, signal)| (name.as_str(), signal.score));
     part.numbers("", ours, model.iter().map(|(name, signal)| (name.as_str(), signal.score)));
@@ -110,7 +114,7 @@ fn signals(
     }
 }
 
-fn risks(view: &TraceView, model: &TraceScore, part: &mut Part<'_>) {
+fn risks(view: &TraceView, model: &TraceScore, part: &mut Compared<'_>) {
     part.numbers(
         "risk of",
         view.risks.iter().map(|(name, risk)| (name.as_str(), *risk)),
@@ -121,7 +125,7 @@ fn risks(view: &TraceView, model: &TraceScore, part: &mut Part<'_>) {
     part.number("weighted_uncertainty", view.weighted_uncertainty, model.uncertainty);
 }
 
-fn entry(view: &LoopView, Entry { found, traces, places }: &Entry, part: &mut Part<'_>) {
+fn entry(view: &LoopView, Entry { found, traces, places }: &Entry, part: &mut Compared<'_>) {
     part.same("kind of a loop", view.kind, found.kind);
     part.same("severity of a loop", view.severity, found.severity);
     part.same("evidence of a loop", view.evidence, found.evidence);

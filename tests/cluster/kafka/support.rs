@@ -136,11 +136,11 @@ pub(crate) enum Mood {
 #[derive(Clone)]
 pub(crate) struct Recorder {
     mood: watch::Sender<Mood>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Recorded>>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Recorded {
     /// Names of spans that were applied, in order.
     pub(crate) spans: Vec<String>,
     /// Arrivals of batches, and start times of their first spans.
@@ -160,7 +160,7 @@ impl Recorder {
         self.mood.send_replace(mood);
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> Recorded {
         self.seen.lock().unwrap().clone()
     }
 

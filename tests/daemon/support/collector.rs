@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 /// A request as it came in, its body without gzip.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct ReceivedExport {
     pub path: String,
     pub head: String,
     pub body: Vec<u8>,
@@ -17,7 +17,7 @@ pub(crate) struct Told {
 
 pub(crate) struct Collector {
     pub url: String,
-    told: Arc<Mutex<Vec<Told>>>,
+    told: Arc<Mutex<Vec<ReceivedExport>>>,
     replies: Arc<Mutex<VecDeque<Vec<u8>>>>,
 }
 
@@ -27,7 +27,7 @@ impl Collector {
     }
 
     /// One that has something to say of what it takes.
-    pub(crate) fn answering(answer: impl Fn(&Told) -> Vec<u8> + Send + 'static) -> Self {
+    pub(crate) fn answering(answer: impl Fn(&ReceivedExport) -> Vec<u8> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let collector = Self { url, told: Arc::default(), replies: Arc::default() };
@@ -46,7 +46,7 @@ impl Collector {
     }
 
     /// All requests so far.
-    pub(crate) fn told(&self) -> Vec<Told> {
+    pub(crate) fn told(&self) -> Vec<ReceivedExport> {
         self.told.lock().unwrap().clone()
     }
 
@@ -62,7 +62,7 @@ impl Collector {
     }
 }
 
-fn read(stream: &TcpStream) -> std::io::Result<Told> {
+fn read(stream: &TcpStream) -> std::io::Result<ReceivedExport> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -81,7 +81,7 @@ fn read(stream: &TcpStream) -> std::io::Result<Told> {
         body = plain;
     }
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    Ok(Told { path, head, body })
+    Ok(ReceivedExport { path, head, body })
 }
 
 fn http(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 /// A request as it came in.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub path: String,
     pub head: String,
     pub body: Value,
@@ -27,7 +27,7 @@ pub(crate) struct Seen {
 
 pub(crate) struct Endpoint {
     pub url: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     answers: Arc<Mutex<Answers>>,
     open: Arc<Open>,
 }
@@ -59,7 +59,7 @@ impl Open {
     }
 }
 
-type Shared = (Arc<Mutex<Vec<Seen>>>, Arc<Mutex<Answers>>, Arc<Open>);
+type Shared = (Arc<Mutex<Vec<ReceivedRequest>>>, Arc<Mutex<Answers>>, Arc<Open>);
 
 impl Endpoint {
     pub(crate) fn start() -> Self {
@@ -79,7 +79,7 @@ impl Endpoint {
         endpoint
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<ReceivedRequest> {
         self.seen.lock().unwrap().clone()
     }
 
@@ -139,7 +139,8 @@ fn serve(mut stream: &TcpStream, (seen, answers, open): &Shared) -> std::io::Res
     let request = understood(path, head, body);
     let before = {
         let mut seen = seen.lock().unwrap();
-        let same = |other: &&Seen| other.model == request.model && other.stage == request.stage;
+        let same =
+            |other: &&ReceivedRequest| other.model == request.model && other.stage == request.stage;
         let before = seen.iter().filter(same).count();
         seen.push(request.clone());
         before
@@ -178,25 +179,25 @@ fn go_on(mut stream: &TcpStream, at_once: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-fn understood(path: String, head: String, raw: Vec<u8>) -> Seen {
+fn understood(path: String, head: String, raw: Vec<u8>) -> ReceivedRequest {
     let body: Value = serde_json::from_slice(&raw).unwrap_or_default();
     let system = ["/system", "/messages/0/content", "/systemInstruction/parts/0/text"];
     let system = system.iter().find_map(|at| body.pointer(at)?.as_str()).unwrap_or_default();
     let stage = Stage::ALL.into_iter().find(|stage| system.ends_with(stage.question()));
     let in_path = || path.rsplit('/').next().unwrap().split(':').next().unwrap().to_owned();
     let model = body["model"].as_str().map_or_else(in_path, str::to_owned);
-    Seen { path, head, body, model, stage, raw }
+    ReceivedRequest { path, head, body, model, stage, raw }
 }
 
 /// How this call is to fail, if it is.
-fn failure(request: &Seen, before: usize) -> Option<&str> {
+fn failure(request: &ReceivedRequest, before: usize) -> Option<&str> {
     let mut parts = request.model.split('.');
     let (stage, failure, how_often) = (parts.next()?, parts.next()?, parts.next()?);
     let now = how_often == "always" || before == 0;
     (request.stage.is_some_and(|own| own.name() == stage) && now).then_some(failure)
 }
 
-fn reply(request: &Seen, answer: Option<Value>, before: usize) -> Vec<u8> {
+fn reply(request: &ReceivedRequest, answer: Option<Value>, before: usize) -> Vec<u8> {
     if request.path.ends_with("/embeddings") {
         return embeddings(request);
     }
@@ -280,7 +281,7 @@ fn miscounted(mut reply: Value, how: &str) -> String {
 }
 
 /// A text in the form of the format that was spoken.
-fn wrapped(request: &Seen, text: &str, how: &str) -> Value {
+fn wrapped(request: &ReceivedRequest, text: &str, how: &str) -> Value {
     let ended = |good: &'static str, cut_off: &'static str, refused: &'static str| match how {
         "cut_off" => cut_off,
         "refused" => refused,
@@ -325,7 +326,7 @@ fn http(status: &str, headers: &str, body: &str) -> Vec<u8> {
 }
 
 /// Vectors of two parts: which of `refund` and `weather` a text speaks of; last first.
-fn embeddings(request: &Seen) -> Vec<u8> {
+fn embeddings(request: &ReceivedRequest) -> Vec<u8> {
     let texts = request.body["input"].as_array().unwrap().iter().enumerate();
     let vector = |(index, text): (usize, &Value)| {
         let has = |word| f64::from(u8::from(text.as_str().unwrap().contains(word)));

@@ -14,7 +14,7 @@ pub(crate) struct Selector {
 
 /// An expression taken apart.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct Parsed {
     pub selectors: Vec<Selector>,
     /// Labels named by `by`, `without`, `on`, `ignoring`, `group_left`.
     pub grouping: BTreeSet<String>,
@@ -24,8 +24,8 @@ const GROUPING: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "g
 const OPERATORS: [&str; 6] = ["and", "or", "unless", "offset", "bool", "atan2"];
 
 /// Takes an expression apart.
-pub(crate) fn asked(expr: &str) -> Asked {
-    let mut asked = Asked::default();
+pub(crate) fn parse(expr: &str) -> Parsed {
+    let mut parsed = Parsed::default();
     let mut rest = expr;
     while let Some(at) = rest.find(|c: char| c.is_ascii_alphabetic() || "_\"[$".contains(c)) {
         rest = &rest[at..];
@@ -41,7 +41,7 @@ pub(crate) fn asked(expr: &str) -> Asked {
                     if let Some(list) = follows.strip_prefix('(') {
                         let (list, after) = list.split_once(')').unwrap();
                         let labels = list.split(',').map(|label| label.trim().to_owned());
-                        asked.grouping.extend(labels.filter(|label| !label.is_empty()));
+                        parsed.grouping.extend(labels.filter(|label| !label.is_empty()));
                         rest = after;
                     }
                 } else if GROUPING.iter().any(|by| follows.starts_with(&format!("{by} "))) {
@@ -51,13 +51,13 @@ pub(crate) fn asked(expr: &str) -> Asked {
                     || is_unit(expr, name))
                 {
                     let (matchers, after) = matchers(follows);
-                    asked.selectors.push(Selector { name: name.to_owned(), matchers });
+                    parsed.selectors.push(Selector { name: name.to_owned(), matchers });
                     rest = after;
                 }
             }
         }
     }
-    asked
+    parsed
 }
 
 /// `h` of `offset 1h`: letters right behind a digit.

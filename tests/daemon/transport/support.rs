@@ -43,13 +43,13 @@ pub(crate) struct Recorder {
     mood: Arc<Mutex<Mood>>,
     batches: Arc<Mutex<Vec<Batch>>>,
     entered: Arc<AtomicU64>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Recorded>>,
     gate: Arc<Semaphore>,
 }
 
 /// What a recorder was told to count.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Recorded {
     /// Requests and spans by transport and encoding.
     pub(crate) received: BTreeMap<(&'static str, &'static str), (u64, u64)>,
     pub(crate) rejected: BTreeMap<&'static str, u64>,
@@ -113,7 +113,7 @@ impl Recorder {
     }
 
     /// What was counted.
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> Recorded {
         self.seen.lock().unwrap().clone()
     }
 

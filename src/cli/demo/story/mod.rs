@@ -40,7 +40,7 @@ const ANALYST: Agent = Agent { service: "research", name: "analyst", model: "cla
 
 /// A version of an agent, how many of a hundred turns fail, and what then does.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct Behaviour {
     agent: Agent,
     version: &'static str,
     percent: u64,
@@ -161,7 +161,7 @@ impl Story {
     }
 }
 
-impl Part {
+impl Behaviour {
     fn turn(&self, seed: u64, number: u64) -> Turn {
         let Self { agent, version, percent, tool, why } = *self;
         let hash = xxh3_64_with_seed(agent.name.as_bytes(), number);
@@ -210,20 +210,26 @@ fn small(number: u64) -> f64 {
     u32::try_from(number).map_or(0.0, f64::from)
 }
 
-fn support() -> Part {
-    Part { agent: SUPPORT, version: "3.2", percent: 2, tool: "track_parcel", why: "timeout" }
+fn support() -> Behaviour {
+    Behaviour { agent: SUPPORT, version: "3.2", percent: 2, tool: "track_parcel", why: "timeout" }
 }
 
-fn refunds(second: u64) -> Part {
+fn refunds(second: u64) -> Behaviour {
     let (version, percent) = if second < RELEASE { ("1.4", 3) } else { ("1.5", 40) };
-    Part { agent: REFUNDS, version, percent, tool: "pay_back", why: "amount must be in cents" }
+    Behaviour { agent: REFUNDS, version, percent, tool: "pay_back", why: "amount must be in cents" }
 }
 
-fn invoices(second: u64) -> Part {
+fn invoices(second: u64) -> Behaviour {
     let (begin, lasting) = OUTAGE;
     let is_out = (begin..begin + lasting).contains(&second);
     let percent = if is_out { 50 } else { 2 };
-    Part { agent: INVOICES, version: "2.1", percent, tool: "book_entry", why: "ledger is locked" }
+    Behaviour {
+        agent: INVOICES,
+        version: "2.1",
+        percent,
+        tool: "book_entry",
+        why: "ledger is locked",
+    }
 }
 
 /// Questions to `analyst`, and its answers.
