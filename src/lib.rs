@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  OTLP gRPC --+
-//!  OTLP HTTP --+-> ingest --Span, Log, Report--> assemble --TraceUpdate--> sessions --SessionUpdate--> agents --> board --> /metrics
+//!  OTLP HTTP --+-> ingest --Span, Log, Report--> assemble --TraceFacts--> sessions --SessionFacts--> agents --> board --> /metrics
 //!  files    ---'                                 (by trace)                (by session)                (by agent)       '-> JSON API
 //! ```
 //!

@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::facts::ScoreHistogram;
 use super::limits::Usage;
-use super::update::ScoreHistogram;
 
 /// The list of distributions: of each its meaning, how many of its units make one that is shown (a second, a dollar), the upper
 /// bounds of its buckets in units (inclusive; one more bucket follows), and how it is read from a trace.

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use super::facts::{Content, TraceFacts};
 use super::math::Quanta;
 use super::math::text::Embedding;
 use super::signal::coherence;
 use super::tenants::TraceKey;
 use super::trace::whole_words;
-use super::update::{Content, TraceUpdate};
 
 /// Steps of a unit vector's parts, so that a cosine has the same bits everywhere.
 const STEPS: f64 = 1e6;
@@ -86,7 +86,7 @@ impl Embedded {
     }
 
     /// Adds the reply to a trace with these texts.
-    pub fn fill(&self, update: &mut TraceUpdate) {
+    pub fn fill(&self, update: &mut TraceFacts) {
         update.coherence_quanta = self.coherence.map(|score| score.0);
         if let Some(digest) = &mut update.output_digest
             && !self.output.cells().is_empty()
@@ -115,7 +115,7 @@ fn steps(vector: &[f32]) -> Embedding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::update::OutputDigest;
+    use crate::facts::OutputDigest;
 
     #[test]
     fn texts_are_told_from_each_other() {
@@ -144,7 +144,7 @@ mod tests {
         let (a, b) = ([3.0_f32, 4.0], [4.0_f32, 3.0]);
         let embedded = Embedded::new(&request, "m", Some(&a), Some(&b));
         let mut update =
-            TraceUpdate { output_digest: Some(OutputDigest::default()), ..TraceUpdate::default() };
+            TraceFacts { output_digest: Some(OutputDigest::default()), ..TraceFacts::default() };
         embedded.fill(&mut update);
         assert_eq!(update.coherence_quanta, Quanta::from_f64(0.96).map(|score| score.0));
         let digest = update.output_digest.unwrap();

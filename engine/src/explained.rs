@@ -4,8 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::facts::AgentKey;
 use super::loops::Severity;
-use super::update::AgentKey;
 use super::view::{
     AgentName, LoopView, PredictionView, SignalView, TokensView, ToolView, TraceView,
 };

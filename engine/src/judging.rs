@@ -17,11 +17,11 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::expect::Judgements;
+use super::facts::{AgentKey, TraceFacts};
 use super::math::Quanta;
 use super::span::{Span, SpanId, Timestamp, TraceId};
 use super::tenants::{TenantHash, TraceKey};
 use super::trace::Transcript;
-use super::update::{AgentKey, TraceUpdate};
 
 /// Which traces are judged.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -200,7 +200,7 @@ impl JudgeRules {
     }
 
     /// Whether the metrics of a done trace are judged.
-    pub fn pick(&self, update: &TraceUpdate) -> bool {
+    pub fn pick(&self, update: &TraceFacts) -> bool {
         let agent = update.agent.as_ref().map(|agent| agent.agent_name.as_str());
         let rate = agent.and_then(|name| self.sample_rates.get(name)).copied();
         let session = update.session.as_ref();
@@ -225,13 +225,13 @@ fn sampled(tenant: &str, id: &str, rate: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::update::AgentParts;
-    use crate::update::{Loop, SessionKey};
+    use crate::facts::AgentParts;
+    use crate::facts::{Loop, SessionKey};
 
-    fn trace(session: u32, agent: &str) -> TraceUpdate {
+    fn trace(session: u32, agent: &str) -> TraceFacts {
         let session = SessionKey { id: session.to_string(), ..SessionKey::default() };
         let agent = AgentParts { agent_name: agent.to_owned(), ..AgentParts::default() }.into();
-        TraceUpdate { session: Some(session), agent: Some(agent), ..TraceUpdate::default() }
+        TraceFacts { session: Some(session), agent: Some(agent), ..TraceFacts::default() }
     }
 
     fn rules(rate: f64) -> JudgeRules {
@@ -257,8 +257,8 @@ mod tests {
 
     #[test]
     fn what_is_flagged_is_always_judged() {
-        let looping = TraceUpdate { loops: vec![Loop::default()], ..trace(1, "a") };
-        let failed = TraceUpdate { error: true, ..trace(1, "a") };
+        let looping = TraceFacts { loops: vec![Loop::default()], ..trace(1, "a") };
+        let failed = TraceFacts { error: true, ..trace(1, "a") };
         assert!(rules(0.0).pick(&looping) && rules(0.0).pick(&failed));
         assert_eq!(rules(0.1).probability("a", true), Some(1.0));
         assert_eq!(rules(0.1).probability("a", false), Some(0.1));

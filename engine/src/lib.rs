@@ -4,13 +4,13 @@
 //! state by value, is told the time, and returns values:
 //!
 //! ```text
-//! Span, Log, Report --> assemble --TraceUpdate--> sessions --SessionUpdate--> agents --AgentUpdate-->
+//! Span, Log, Report --> assemble --TraceFacts--> sessions --SessionFacts--> agents --AgentFacts-->
 //! ```
 //!
 //! All stages have the same interface: `handle(input, now)`, `poll_timeout()`,
 //! `handle_timeout(now)`, `drain()`.
 
-pub mod agent_update;
+pub mod agent_facts;
 pub mod agents;
 pub mod assemble;
 pub mod convention;
@@ -23,6 +23,7 @@ pub mod drops;
 pub mod embedding;
 pub mod expect;
 pub mod explained;
+pub mod facts;
 pub mod few;
 mod hash;
 pub mod judging;
@@ -47,6 +48,5 @@ pub mod span;
 pub mod tenants;
 pub mod time;
 pub mod trace;
-pub mod update;
 pub mod view;
 pub mod window;

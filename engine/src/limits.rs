@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::facts::AgentKey;
 use super::loops::{LoopLabels, Severity};
 use super::math::Quanta;
 use super::options::human;
-use super::update::AgentKey;
 
 /// What one run has used.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -375,7 +375,7 @@ impl Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::update::AgentParts;
+    use crate::facts::AgentParts;
 
     fn agent(name: &str) -> AgentKey {
         AgentParts { agent_name: name.to_owned(), ..AgentParts::default() }.into()

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agent_update::{AgentUpdate, look_at_session};
+use super::agent_facts::{AgentFacts, look_at_session};
 use super::agents::{Agents, AgentsOptions};
 use super::assemble::texts::SpanBatch;
 use super::assemble::{Assemble, Input};
@@ -15,6 +15,7 @@ use super::detect::DropOptions;
 use super::drift::DriftOptions;
 use super::embedding::Embedded;
 use super::expect::Suite;
+use super::facts::{AgentKey, TraceFacts};
 use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
 use super::resolve::Resolve;
@@ -25,7 +26,6 @@ use super::sessions::{NoSessionStore, SessionStore, Sessions};
 use super::span::{Log, Report, Span, Timestamp};
 use super::tenants::{Shares, TraceKey};
 use super::time::WallShift;
-use super::update::{AgentKey, TraceUpdate};
 use super::view::{Document, SessionView};
 
 /// The options of all stages.
@@ -74,7 +74,7 @@ pub struct Stages {
     /// Stage 3.
     pub agents: Agents,
     /// The newest update of each agent.
-    pub board: BTreeMap<AgentKey, AgentUpdate>,
+    pub board: BTreeMap<AgentKey, AgentFacts>,
 }
 
 /// The stages in one thread, one after the other.
@@ -86,7 +86,7 @@ pub struct Pipeline {
     // Invariant: one for each shard of `sessions`.
     session_stores: Vec<Box<dyn SessionStore + Send>>,
     agents: Agents,
-    board: BTreeMap<AgentKey, AgentUpdate>,
+    board: BTreeMap<AgentKey, AgentFacts>,
     // Whether the board is left as it is, as nobody looks at it yet.
     unseen: bool,
 }
@@ -253,7 +253,7 @@ impl Pipeline {
             .board
             .values()
             .filter(|agent| agent.view.traces > 0 || !agent.view.scores.is_empty());
-        let mut agents: Vec<_> = agents.map(AgentUpdate::shown).collect();
+        let mut agents: Vec<_> = agents.map(AgentFacts::shown).collect();
         // Counters counted what was known at the time; a document has what is true at its end.
         agents.iter_mut().for_each(|agent| agent.add_up(&sessions));
         Document { sessions, agents }
@@ -286,7 +286,7 @@ impl Pipeline {
     }
 
     /// The newest update of each agent.
-    pub fn board(&self) -> &BTreeMap<AgentKey, AgentUpdate> {
+    pub fn board(&self) -> &BTreeMap<AgentKey, AgentFacts> {
         &self.board
     }
 
@@ -324,8 +324,7 @@ impl Pipeline {
 
     /// Passes the updates of each stage on to the next, down to the board.
     fn flow(&mut self, now: Timestamp) {
-        let updates: Vec<TraceUpdate> =
-            self.assemble.iter_mut().flat_map(Assemble::drain).collect();
+        let updates: Vec<TraceFacts> = self.assemble.iter_mut().flat_map(Assemble::drain).collect();
         // Neither a judge nor an embedding model is asked here: the stage remembers open requests, and a daemon asks once it has
         // recovered.
         for stage in &mut self.assemble {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::count::Counts;
+use super::facts::{RunTrace, ScopedId};
 use super::math::{Quanta, ratio};
 use super::options::AgentOptions;
 use super::predict::{KnownRun, LEAST_RUNS, Ranking, Spread, TaskRankings};
@@ -15,7 +16,6 @@ use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
 use super::span::{Report, RunTarget, Timestamp};
 use super::time::Moment;
-use super::update::{RunTrace, ScopedId};
 use super::view::{ArsComponentView, ArsView, TaskView};
 
 /// The name of the window over all runs held.

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::count::Counts;
+use super::facts::{AgentKey, Attempt, Effort, ReportedScore, RunTrace, ScopedId};
 use super::math::Quanta;
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Report, RunTarget, Source, Timestamp, TraceId};
-use super::update::{AgentKey, Attempt, Effort, ReportedScore, RunTrace, ScopedId};
 
 /// Names of scores that say whether a task succeeded; only 1 is success.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];

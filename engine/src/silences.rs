@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::update::Silences;
+use super::facts::Silences;
 
 /// The level of a silence: the number of the greatest edge that it has reached.
 pub type Level = u8;

@@ -10,9 +10,9 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::facts::AgentKey;
 use super::math::Quanta;
 use super::saved::{self, Name};
-use super::update::AgentKey;
 
 /// The scope of spans that are made of log records; the name of a scope has this hash by chance alone.
 pub const TOLD_BY_RECORD: u64 = 0x7265_636f_7264_6564;

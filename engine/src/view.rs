@@ -9,11 +9,11 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::facts::{AgentKey, AgentParts, Effort, Guardrail, ScopedId, StepKind, SubAgent};
 use super::few::Few;
 use super::limits::Exceeded;
 use super::loops::{Evidence, LoopKind, Severity};
 use super::math::{Quanta, ratio};
-use super::update::{AgentKey, AgentParts, Effort, Guardrail, ScopedId, StepKind, SubAgent};
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]

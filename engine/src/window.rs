@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::facts::{LastTrace, Level, PaneSum};
 use super::few::Few;
 use super::math::{Quanta, ratio};
 use super::predict::{EffortSums, Population};
@@ -15,7 +16,6 @@ use super::score::agent_consistency::AgentConsistency;
 use super::score::agent_reliability::reliability;
 use super::score::risk::FLAG_OVER;
 use super::span::Timestamp;
-use super::update::{LastTrace, Level, PaneSum};
 use super::view::WindowView;
 
 /// Panes that make a window together with the open one.

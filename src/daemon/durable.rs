@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::embedding::Embedded;
 use crate::engine::expect::Suite;
+use crate::engine::facts::Barrier;
 use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
@@ -31,7 +32,6 @@ use crate::engine::sessions::{SessionStore, Sessions};
 use crate::engine::span::{Report, Timestamp};
 use crate::engine::tenants::TraceKey;
 use crate::engine::time::WallShift;
-use crate::engine::update::Barrier;
 use crate::ingest::decode::Decoder;
 use crate::ingest::{Batch, Lacks, Overloaded, Request};
 use crate::store::{

@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 use super::durable::{Answers, Durable, section};
 use super::tasks::{ShardBatch, ToAgents, ToAssemble, ToSessions};
 use crate::engine::assemble::Input;
+use crate::engine::facts::Barrier;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::{Route, Takers};
 use crate::engine::span::{Report, Span, Timestamp};
-use crate::engine::update::Barrier;
 use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
 use crate::store::{Kind, Record, Section};
 

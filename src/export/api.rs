@@ -24,11 +24,11 @@ use super::openapi::openapi;
 use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
-use crate::engine::agent_update::{AgentUpdate, look_at_explanation, look_at_session};
+use crate::engine::agent_facts::{AgentFacts, look_at_explanation, look_at_session};
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
+use crate::engine::facts::{AgentKey, AgentParts};
 use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
-use crate::engine::update::{AgentKey, AgentParts};
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
 use crate::export::board::{Board, headline};
 
@@ -507,8 +507,8 @@ fn paged(
     board: &Board,
     identity: &Identity,
     params: AgentParams,
-    look: impl FnMut(&Arc<AgentUpdate>),
-) -> Result<(Vec<Arc<AgentUpdate>>, u64, FleetTotals), Refused> {
+    look: impl FnMut(&Arc<AgentFacts>),
+) -> Result<(Vec<Arc<AgentFacts>>, u64, FleetTotals), Refused> {
     let (limit, offset) = bounds(params.limit, params.offset)?;
     let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } = params;
     let tenant = identity.scope(tenant);
@@ -520,13 +520,13 @@ fn paged(
     Ok((updates.into_iter().skip(offset).take(limit).collect(), total, totals))
 }
 
-fn totals(updates: &[Arc<AgentUpdate>]) -> FleetTotals {
-    let sum = |of: fn(&AgentUpdate) -> u64| updates.iter().map(|update| of(update)).sum();
+fn totals(updates: &[Arc<AgentFacts>]) -> FleetTotals {
+    let sum = |of: fn(&AgentFacts) -> u64| updates.iter().map(|update| of(update)).sum();
     let costs = updates.iter().filter_map(|update| update.view.cost_usd);
     FleetTotals {
         dropping: sum(|update| u64::from(worst_drop(update) == Some("critical"))),
         sessions_active: sum(|update| update.sessions_active),
-        sessions_looping: sum(AgentUpdate::looping),
+        sessions_looping: sum(AgentFacts::looping),
         sessions_over_limit: sum(over_limit),
         traces_stalled: sum(|update| update.view.traces_stalled),
         traces: sum(|update| update.view.traces),
@@ -535,19 +535,19 @@ fn totals(updates: &[Arc<AgentUpdate>]) -> FleetTotals {
 }
 
 /// The number of sessions over a limit: the greatest of any limit, as a session may be over several.
-pub(super) fn over_limit(update: &AgentUpdate) -> u64 {
+pub(super) fn over_limit(update: &AgentFacts) -> u64 {
     update.sessions_over_limit.values().copied().max().unwrap_or(0)
 }
 
 /// The worst severity of the drops of an agent: `critical`, `warning` or none.
-pub(super) fn worst_drop(update: &AgentUpdate) -> Option<&'static str> {
+pub(super) fn worst_drop(update: &AgentFacts) -> Option<&'static str> {
     let drops = &update.view.drops;
     ["critical", "warning"]
         .into_iter()
         .find(|severity| drops.iter().any(|drop| drop.severity == *severity))
 }
 
-fn rows(board: &Board, updates: &[Arc<AgentUpdate>], lookback: Lookback) -> Vec<FleetRow> {
+fn rows(board: &Board, updates: &[Arc<AgentFacts>], lookback: Lookback) -> Vec<FleetRow> {
     updates.iter().map(|update| fleet_row(board, update, lookback)).collect()
 }
 
@@ -563,7 +563,7 @@ async fn reading<T: Send + 'static>(
 }
 
 /// The row of an agent in a list.
-pub(super) fn fleet_row(board: &Board, update: &AgentUpdate, lookback: Lookback) -> FleetRow {
+pub(super) fn fleet_row(board: &Board, update: &AgentFacts, lookback: Lookback) -> FleetRow {
     let (window, scores) = headline(update).unzip();
     let view = &update.view;
     let verdict = view.drops.iter().find(|drop| drop.stream == "verdict");

@@ -7,9 +7,9 @@ use std::{fmt, mem};
 
 use super::history::{ApiOptions, HistoryView, Lookback, NewVersionView, Range, Ring, Row};
 use super::kept_history::{KeptHistory, NotKept};
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_facts::AgentFacts;
+use crate::engine::facts::AgentKey;
 use crate::engine::span::Timestamp;
-use crate::engine::update::AgentKey;
 use crate::engine::view::{AgentName, WindowView};
 
 /// The newest update of each agent, and a little of its past.
@@ -36,7 +36,7 @@ struct Posts {
 /// An agent on the board.
 #[derive(Debug)]
 struct Posted {
-    update: Arc<AgentUpdate>,
+    update: Arc<AgentFacts>,
     revision: u64,
     past: Ring,
     /// The time of its first point.
@@ -56,7 +56,7 @@ impl Board {
     }
 
     /// Replaces the update of an agent, or removes the agent if it is gone.
-    pub fn apply(&self, update: AgentUpdate) {
+    pub fn apply(&self, update: AgentFacts) {
         let update = Arc::new(update);
         let mut posts = self.write();
         posts.revision += 1;
@@ -118,12 +118,12 @@ impl Board {
     }
 
     /// All agents, in the order of their names.
-    pub fn sorted(&self) -> Vec<Arc<AgentUpdate>> {
+    pub fn sorted(&self) -> Vec<Arc<AgentFacts>> {
         self.wanted(|_| true)
     }
 
     /// The agents that `wanted` admits, in the order of their names.
-    pub fn wanted(&self, wanted: impl Fn(&AgentUpdate) -> bool) -> Vec<Arc<AgentUpdate>> {
+    pub fn wanted(&self, wanted: impl Fn(&AgentFacts) -> bool) -> Vec<Arc<AgentFacts>> {
         self.changed(0, wanted).0
     }
 
@@ -131,8 +131,8 @@ impl Board {
     pub fn changed(
         &self,
         since: u64,
-        wanted: impl Fn(&AgentUpdate) -> bool,
-    ) -> (Vec<Arc<AgentUpdate>>, u64) {
+        wanted: impl Fn(&AgentFacts) -> bool,
+    ) -> (Vec<Arc<AgentFacts>>, u64) {
         let is_shown = self.is_shown();
         let posts = self.read();
         let posted = posts.agents.values().filter(|posted| is_shown && posted.revision > since);
@@ -146,7 +146,7 @@ impl Board {
     }
 
     /// The newest update of one agent.
-    pub fn agent(&self, key: &AgentKey) -> Option<Arc<AgentUpdate>> {
+    pub fn agent(&self, key: &AgentKey) -> Option<Arc<AgentFacts>> {
         self.read().agents.get(key).map(|posted| Arc::clone(&posted.update))
     }
 
@@ -261,7 +261,7 @@ impl Board {
 
 /// The window whose numbers are an agent's headline: that of the last traces if there is one, as windows of time come and go; else the
 /// first.
-pub(super) fn headline(update: &AgentUpdate) -> Option<(&Arc<str>, &WindowView)> {
+pub(super) fn headline(update: &AgentFacts) -> Option<(&Arc<str>, &WindowView)> {
     let last = update.view.windows.iter().find(|(name, _)| name.starts_with("last_"));
     last.or_else(|| update.view.windows.iter().next())
 }
@@ -281,11 +281,11 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::engine::update::AgentParts;
+    use crate::engine::facts::AgentParts;
 
-    fn agent(name: &str) -> AgentUpdate {
+    fn agent(name: &str) -> AgentFacts {
         let agent = AgentParts { agent_name: name.to_owned(), ..AgentParts::default() }.into();
-        AgentUpdate { agent, ..AgentUpdate::default() }
+        AgentFacts { agent, ..AgentFacts::default() }
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
         assert!(board.changed(revision, |_| true).0.is_empty());
         board.apply(agent("b"));
         assert_eq!(board.changed(revision, |_| true).0.len(), 1);
-        board.apply(AgentUpdate { gone: true, ..agent("b") });
+        board.apply(AgentFacts { gone: true, ..agent("b") });
         assert!(!board.holds(&agent("b").agent));
     }
 
@@ -325,7 +325,7 @@ mod tests {
         let lookback = Lookback { range: Range::Hour, now: Timestamp(2) };
         let past = |board: &Board| board.history(&agent("a").agent, AgentName::default(), lookback);
         assert_eq!(past(&board).unwrap().unix_nano, ["1"]);
-        board.apply(AgentUpdate { gone: true, ..agent("a") });
+        board.apply(AgentFacts { gone: true, ..agent("a") });
         assert_eq!(past(&board), None);
     }
 
@@ -340,7 +340,7 @@ mod tests {
                 ..AgentParts::clone(&update.agent)
             }
             .into();
-            AgentUpdate { agent, ..update }
+            AgentFacts { agent, ..update }
         };
         let board = |minutes: &[u64]| {
             let board = Board::default();

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::kept_history::ROW;
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_facts::AgentFacts;
 use crate::engine::span::Timestamp;
 use crate::engine::view::{AgentName, WindowView};
 
@@ -179,7 +179,7 @@ impl Default for ApiOptions {
 
 impl Ring {
     /// Adds a point for the state of an agent.
-    pub(super) fn note(&mut self, update: &AgentUpdate, now: Timestamp, max_points: usize) {
+    pub(super) fn note(&mut self, update: &AgentFacts, now: Timestamp, max_points: usize) {
         while self.points.len() >= max_points.max(1) {
             self.points.pop_front();
         }
@@ -243,7 +243,7 @@ impl Scores {
 }
 
 impl Point {
-    fn of(update: &AgentUpdate, at: Timestamp, scores: Box<[Scores]>) -> Self {
+    fn of(update: &AgentFacts, at: Timestamp, scores: Box<[Scores]>) -> Self {
         let verdict = update.view.drops.iter().find(|drop| drop.stream == "verdict");
         Self {
             at,
@@ -343,7 +343,7 @@ impl Row {
 
 impl Row {
     /// The row for the state of an agent, with the scores of one window.
-    pub(super) fn of(update: &AgentUpdate, window: Option<&WindowView>, now: Timestamp) -> Self {
+    pub(super) fn of(update: &AgentFacts, window: Option<&WindowView>, now: Timestamp) -> Self {
         let scores = window.map(|window| Scores::of(0, window));
         let point = Point::of(update, now, scores.into_iter().collect());
         let state = point.state.and_then(|state| STATES.iter().position(|known| *known == state));
@@ -451,11 +451,11 @@ mod tests {
     use super::*;
     use crate::engine::view::{AgentView, WindowView};
 
-    fn update(reliability: Option<f64>) -> AgentUpdate {
+    fn update(reliability: Option<f64>) -> AgentFacts {
         let window =
             WindowView { reliability, failure_ratio: reliability, ..WindowView::default() };
         let view = AgentView { windows: [("5m".into(), window)].into(), ..AgentView::default() };
-        AgentUpdate { view, ..AgentUpdate::default() }
+        AgentFacts { view, ..AgentFacts::default() }
     }
 
     #[test]

@@ -297,7 +297,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::engine::agent_update::AgentUpdate;
+    use crate::engine::agent_facts::AgentFacts;
     use crate::engine::explained::{SessionRow, TraceExplanation};
     use crate::engine::sessions::Found;
     use crate::engine::span::TraceId;
@@ -345,7 +345,7 @@ mod tests {
             .register(Box::new(IntCounter::new("agentgauge_test_total", "A test.").unwrap()))
             .unwrap();
         let board = Arc::new(Board::default());
-        board.apply(AgentUpdate::default());
+        board.apply(AgentFacts::default());
         let request =
             Request::get(path).header(header::ACCEPT, accept).body(Body::empty()).unwrap();
         let response = Exporter::new(

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crc32c::crc32c;
 
 use super::history::{Archive, Row};
+use crate::engine::facts::{AgentKey, AgentParts};
 use crate::engine::span::Timestamp;
-use crate::engine::update::{AgentKey, AgentParts};
 use crate::store::{Disk, Folder};
 
 /// The file, and the slot of each agent.

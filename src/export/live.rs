@@ -25,10 +25,10 @@ use super::history::{Lookback, Range};
 use super::http::{Count, Exporter, Refused};
 use super::query::Query;
 use crate::access::Identity;
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_facts::AgentFacts;
 use crate::engine::explained::AgentFilter;
+use crate::engine::facts::AgentKey;
 use crate::engine::span::Timestamp;
-use crate::engine::update::AgentKey;
 use crate::engine::view::AgentName;
 
 /// Time between two looks at the board.
@@ -163,7 +163,7 @@ impl Stream {
 
     /// The changes since the last look; `None` if there are none, except at the first.
     fn changes(&mut self) -> Option<Changes> {
-        let wanted = |update: &AgentUpdate| self.filter.admits(&update.view.agent);
+        let wanted = |update: &AgentFacts| self.filter.admits(&update.view.agent);
         let (updates, revision) = self.board.changed(self.since, wanted);
         let mut agents = Vec::new();
         for update in &updates {

@@ -22,7 +22,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::push::{Push, Signal};
-use crate::engine::convention::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
+use crate::engine::convention::{
+    OWN_SCOPE, RESULT, ScoreValue, score_attributes, sender_attributes,
+};
 use crate::engine::judging::Score;
 use crate::engine::options::human;
 use crate::outbound::{EndpointError, Secret};
@@ -200,7 +202,7 @@ pub(super) fn scope() -> InstrumentationScope {
 
 /// The resource of this process.
 pub(super) fn resource() -> Resource {
-    Resource { attributes: attributes(told_by(&INSTANCE)), ..Resource::default() }
+    Resource { attributes: attributes(sender_attributes(&INSTANCE)), ..Resource::default() }
 }
 
 /// The OTLP request of a batch.
@@ -223,20 +225,20 @@ fn record(score: &Score) -> LogRecord {
         time_unix_nano: score.time.0,
         observed_time_unix_nano: score.time.0,
         event_name: RESULT.to_owned(),
-        attributes: attributes(told(score)),
+        attributes: attributes(score_attributes(score)),
         trace_id: score.trace_id.0.to_vec(),
         span_id: score.span_id.map(|span| span.0.to_vec()).unwrap_or_default(),
         ..LogRecord::default()
     }
 }
 
-fn attributes(told: Vec<(&'static str, ToldValue)>) -> Vec<KeyValue> {
-    let attribute = |(key, value): (&str, ToldValue)| KeyValue {
+fn attributes(told: Vec<(&'static str, ScoreValue)>) -> Vec<KeyValue> {
+    let attribute = |(key, value): (&str, ScoreValue)| KeyValue {
         key: key.to_owned(),
         value: Some(AnyValue {
             value: Some(match value {
-                ToldValue::Text(text) => Value::StringValue(text),
-                ToldValue::Number(number) => Value::DoubleValue(number),
+                ScoreValue::Text(text) => Value::StringValue(text),
+                ScoreValue::Number(number) => Value::DoubleValue(number),
             }),
         }),
         ..KeyValue::default()

@@ -9,7 +9,7 @@ use super::api::{AgentParams, bounds, worst_drop};
 use super::http::{Exporter, Refused};
 use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_facts::AgentFacts;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
 use crate::engine::loops::Severity;
 use crate::engine::sessions::Found;
@@ -81,7 +81,7 @@ impl<Q: Query> Exporter<Q> {
         let mut problems: Vec<Problem> = updates.iter().flat_map(|update| drops(update)).collect();
         problems.extend(updates.iter().flat_map(|update| over_limits(update)));
         problems.extend(updates.iter().filter_map(|update| stall(update)));
-        let looping: Vec<&AgentUpdate> =
+        let looping: Vec<&AgentFacts> =
             updates.iter().map(|update| &**update).filter(|update| update.looping() > 0).collect();
         if !looping.is_empty() {
             problems.extend(self.loops(filter, &looping).await);
@@ -93,7 +93,7 @@ impl<Q: Query> Exporter<Q> {
     }
 
     /// Loops that go on, with the newest session of each agent as the example.
-    async fn loops(&self, agent: AgentFilter, looping: &[&AgentUpdate]) -> Vec<Problem> {
+    async fn loops(&self, agent: AgentFilter, looping: &[&AgentFacts]) -> Vec<Problem> {
         let filter = SessionFilter {
             agent,
             open: Some(true),
@@ -166,7 +166,7 @@ impl Problem {
 }
 
 /// The drops of the worst severity of an agent: beside a critical drop, warnings have the same cause and are left to the agent's view.
-fn drops(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
+fn drops(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
     let worst = worst_drop(update);
     let drops = update.view.drops.iter();
     let on = drops.filter(move |drop| Some(drop.severity) == worst);
@@ -192,7 +192,7 @@ fn drops(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
 }
 
 /// A problem for each limit that sessions of an agent are over.
-fn over_limits(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
+fn over_limits(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
     let over = update.sessions_over_limit.iter().filter(|(_, sessions)| **sessions > 0);
     over.map(|(limit, sessions)| Problem {
         kind: "run_limit",
@@ -205,7 +205,7 @@ fn over_limits(update: &AgentUpdate) -> impl Iterator<Item = Problem> + '_ {
     })
 }
 
-fn stall(update: &AgentUpdate) -> Option<Problem> {
+fn stall(update: &AgentFacts) -> Option<Problem> {
     (update.view.traces_stalled > 0).then(|| Problem {
         kind: "stall",
         alert: "AgentStalled",
@@ -217,7 +217,7 @@ fn stall(update: &AgentUpdate) -> Option<Problem> {
 }
 
 /// The worst severity of the loops that go on.
-fn severity(update: &AgentUpdate) -> &'static str {
+fn severity(update: &AgentFacts) -> &'static str {
     let weighing = update.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
     let on = weighing.filter(|(_, sessions)| **sessions > 0);
     let worst = on.map(|(labels, _)| labels.severity).max();

@@ -1,7 +1,7 @@
 //! The families of what is found by watching an agent: one list, with help texts and how samples are read.
 
 use super::families::{Family, Kind, family};
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_facts::AgentFacts;
 use crate::engine::math::ratio;
 use crate::engine::predict::Learned;
 use crate::engine::view::{DropFoundView, DropView};
@@ -14,7 +14,7 @@ pub(super) struct Watched {
 }
 
 /// Calls back with the labels and the value of each sample of an agent.
-type Samples = fn(&AgentUpdate, &mut dyn FnMut(&[&str], f64));
+type Samples = fn(&AgentFacts, &mut dyn FnMut(&[&str], f64));
 
 const fn gauge(
     name: &'static str,
@@ -209,12 +209,12 @@ pub(super) const WATCHED: &[Watched] = &[
 ];
 
 /// What is learned about an agent, if the outcome of some session is known.
-fn learned(update: &AgentUpdate) -> impl Iterator<Item = &Learned> {
+fn learned(update: &AgentFacts) -> impl Iterator<Item = &Learned> {
     (!update.known_runs.is_empty()).then(|| update.learned()).into_iter()
 }
 
 /// Calls `tell` with each stream that drops or may drop.
-fn found(update: &AgentUpdate, mut tell: impl FnMut(&DropView, &DropFoundView)) {
+fn found(update: &AgentFacts, mut tell: impl FnMut(&DropView, &DropFoundView)) {
     let on = update.view.drops.iter().filter(|drop| is_on(drop));
     on.filter_map(|drop| Some((drop, drop.drop.as_ref()?)))
         .for_each(|(drop, found)| tell(drop, found));

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Hop, Message, Record, pack};
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_facts::AgentFacts;
 use crate::engine::agents::{Agents, AgentsOptions, SavedAgents};
+use crate::engine::facts::{AgentKey, DoneTrace, OVERFLOW};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
-use crate::engine::update::{AgentKey, DoneTrace, OVERFLOW};
 use crate::export::board::Board;
 
 /// How many done traces are remembered, so that one that the next owner of a shard tells again counts once.
@@ -154,7 +154,7 @@ impl Part for Summed {
 
     fn give_up(&mut self) {
         for agent in std::mem::take(&mut self.shown) {
-            self.board.apply(AgentUpdate::gone(agent));
+            self.board.apply(AgentFacts::gone(agent));
         }
     }
 

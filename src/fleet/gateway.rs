@@ -18,8 +18,8 @@ use super::outbox::config;
 use super::start::Deaf;
 use super::wire::{HOPS, Hop, Map, Message, Record, pack};
 use crate::engine::assemble::Input;
+use crate::engine::facts::Response;
 use crate::engine::span::{Target, TraceId};
-use crate::engine::update::Response;
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status};
 use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
 

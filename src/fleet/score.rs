@@ -9,13 +9,13 @@ use super::assemble::GENERATION;
 use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken};
 use super::wire::{Hop, Map, Message, Record};
+use crate::engine::facts::Began;
 use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::saved;
 use crate::engine::sessions::Sessions;
 use crate::engine::span::{Report, Timestamp};
 use crate::engine::time::WallShift;
-use crate::engine::update::Began;
 
 /// A function that takes the sessions of a stage that run away.
 pub type Runaways = std::sync::Arc<dyn Fn(&mut Sessions, Timestamp) + Send + Sync>;

@@ -14,10 +14,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::assemble::Input;
 use crate::engine::drops::DEPLOYMENT;
+use crate::engine::facts::{AgentKey, AgentParts, Began, Response, SessionFacts, TraceFacts};
 use crate::engine::route::Route;
 use crate::engine::saved;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
-use crate::engine::update::{AgentKey, AgentParts, Began, Response, SessionUpdate, TraceUpdate};
 
 /// The number of logical shards of each stage.
 pub(super) const SHARDS: u32 = 256;
@@ -40,9 +40,9 @@ pub(super) const HOPS: [Hop; 3] = [Hop::Spans, Hop::Traces, Hop::Agents];
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) enum Message {
     /// A trace, to its session.
-    Trace(Box<TraceUpdate>),
+    Trace(Box<TraceFacts>),
     /// What a shard knows of an agent.
-    Session(Box<SessionUpdate>),
+    Session(Box<SessionFacts>),
     /// Spans, log records and reports of one trace.
     Inputs(Vec<Input>),
     /// A report that comes without other inputs.
@@ -147,7 +147,7 @@ impl Map {
     }
 
     /// A trace, to its session.
-    pub(super) fn to_session(self, update: TraceUpdate) -> Record {
+    pub(super) fn to_session(self, update: TraceFacts) -> Record {
         let session = update.session.clone().unwrap_or_default();
         let message = Message::Trace(Box::new(update));
         self.about_session(&session.tenant, &session.id, message)
@@ -161,7 +161,7 @@ impl Map {
 
     /// An update of an agent as records: everything but the panes under one key, and each pane under its own. What is told
     /// once has a key that no other record has.
-    pub(super) fn to_agent(self, mut update: SessionUpdate) -> Vec<Record> {
+    pub(super) fn to_agent(self, mut update: SessionFacts) -> Vec<Record> {
         let agent = update.agent.clone().unwrap_or_default();
         let partition = self.of_agent(&agent);
         let name = name_of(&agent).to_be_bytes();
@@ -178,7 +178,7 @@ impl Map {
             .into_iter()
             .map(|pane| {
                 let what = [pane.width_nanos.to_be_bytes(), pane.index.to_be_bytes()].concat();
-                (what, SessionUpdate { panes: vec![pane], ..bare(&once) })
+                (what, SessionFacts { panes: vec![pane], ..bare(&once) })
             })
             .collect();
         let told = !once.run_traces.is_empty() || !once.done_traces.is_empty();
@@ -258,13 +258,13 @@ impl Map {
 }
 
 /// An empty update of the same agent, from the same shard and under the same revision.
-fn bare(update: &SessionUpdate) -> SessionUpdate {
-    SessionUpdate {
+fn bare(update: &SessionFacts) -> SessionFacts {
+    SessionFacts {
         agent: update.agent.clone(),
         shard: update.shard,
         revision: update.revision,
         panes_only: true,
-        ..SessionUpdate::default()
+        ..SessionFacts::default()
     }
 }
 

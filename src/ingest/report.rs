@@ -13,9 +13,9 @@ use super::tree::Json;
 use crate::engine::agents::BASELINE;
 use crate::engine::convention::{Caps, SentReport, trace_id};
 use crate::engine::drops::{DEPLOYMENT, STREAMS, Stream};
+use crate::engine::facts::{AgentKey, AgentParts};
 use crate::engine::math::Quanta;
 use crate::engine::span::{Report, RunTarget, Source, Target, Timestamp};
-use crate::engine::update::{AgentKey, AgentParts};
 
 use v1::{ReportRequest, ReportResponse, report};
 

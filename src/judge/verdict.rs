@@ -8,10 +8,10 @@ use super::metric::{Metric, Outcome, Violation};
 use super::prompt::VERSION;
 use crate::engine::expect::Judgements;
 use crate::engine::expect::judge::{self, Judgement};
+use crate::engine::facts::AgentKey;
 use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
 use crate::engine::span::{Report, Source, SpanId, Target, Timestamp, TraceId};
-use crate::engine::update::AgentKey;
 
 /// A metric, and who judged a trace by it.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::engine::facts::ScopedId;
 use crate::engine::span::Timestamp;
-use crate::engine::update::ScopedId;
 
 /// The sessions and traces that were reported, and when. It holds at most what the cap lets through in a cooldown.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use agentgauge::clock::Clock;
+use agentgauge::engine::facts::AgentParts;
 use agentgauge::engine::judging::Score;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::span::{SpanId, Timestamp, TraceId};
-use agentgauge::engine::update::AgentParts;
 use agentgauge::export::otlp::{ScoresOut, ScoresOutOptions};
 use agentgauge::outbound::Secret;
 use opentelemetry_proto::tonic::collector::logs::v1::{

@@ -5,6 +5,7 @@ use std::time::Duration;
 use agentgauge::engine::agents::{Agents, AgentsOptions};
 use agentgauge::engine::detect::DropOptions;
 use agentgauge::engine::drift::DriftOptions;
+use agentgauge::engine::facts::{AgentKey, AgentParts, Attempt, DoneTrace, RunTrace, SessionFacts};
 use agentgauge::engine::options::{AgentOptions, SessionOptions};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::score::ars::ArsOptions;
@@ -13,9 +14,6 @@ use agentgauge::engine::sessions::Sessions;
 use agentgauge::engine::span::{Timestamp, TraceId};
 use agentgauge::engine::tenants::Shares;
 use agentgauge::engine::time::WallShift;
-use agentgauge::engine::update::{
-    AgentKey, AgentParts, Attempt, DoneTrace, RunTrace, SessionUpdate,
-};
 use agentgauge::engine::view::{Document, DropView};
 use proptest::prelude::*;
 
@@ -140,7 +138,7 @@ fn agent() -> AgentKey {
 }
 
 /// What a shard says of a trace that is done.
-fn done(revision: u64, end: u64, arrival: Timestamp, failed: bool) -> SessionUpdate {
+fn done(revision: u64, end: u64, arrival: Timestamp, failed: bool) -> SessionFacts {
     let trace = DoneTrace {
         trace_id: Some(TraceId(u128::from(revision).to_be_bytes())),
         at_unix_nano: end,
@@ -149,11 +147,11 @@ fn done(revision: u64, end: u64, arrival: Timestamp, failed: bool) -> SessionUpd
         looped: Some(false),
         ..DoneTrace::default()
     };
-    SessionUpdate {
+    SessionFacts {
         agent: Some(agent()),
         revision,
         done_traces: vec![trace],
-        ..SessionUpdate::default()
+        ..SessionFacts::default()
     }
 }
 
@@ -200,11 +198,11 @@ fn a_run_of_the_future_leaves_the_windows_when_the_clock_is_set_back() {
             end_unix_nano: end,
             ..RunTrace::default()
         };
-        SessionUpdate {
+        SessionFacts {
             run_traces: vec![trace],
             revision: number,
             agent: Some(agent()),
-            ..SessionUpdate::default()
+            ..SessionFacts::default()
         }
     };
     let runs_in = |stage: &mut Agents, window: &str| {

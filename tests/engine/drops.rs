@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::agents::BASELINE;
+use agentgauge::engine::facts::{AgentKey, AgentParts};
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
@@ -12,7 +13,6 @@ use agentgauge::engine::span::{
     Operation, Report, Resource, SessionName, Source, Span, SpanId, Target, Timestamp, ToolFacts,
     TraceId,
 };
-use agentgauge::engine::update::{AgentKey, AgentParts};
 use agentgauge::engine::view::{AgentView, DropView};
 use proptest::prelude::*;
 

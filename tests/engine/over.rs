@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agentgauge::engine::assemble::{Assemble, Input};
 use agentgauge::engine::counters::Counter;
+use agentgauge::engine::facts::{OverBy, TraceState};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
 use agentgauge::engine::sessions::NoSessionStore;
@@ -13,7 +14,6 @@ use agentgauge::engine::span::{
     Arguments, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, ToolFacts,
     TraceId,
 };
-use agentgauge::engine::update::{OverBy, TraceState};
 
 use crate::recorded::restarted;
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentgauge::engine::facts::AgentKey;
 use agentgauge::engine::judging::JudgeRules;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
@@ -11,7 +12,6 @@ use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{
     Operation, Report, SessionName, Source, Span, SpanId, Target, Timestamp, ToolFacts, TraceId,
 };
-use agentgauge::engine::update::AgentKey;
 use agentgauge::engine::view::{Document, SessionView};
 use proptest::prelude::*;
 

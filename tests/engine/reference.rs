@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentgauge::engine::facts::AgentParts;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
     Arguments, Attempt, ModelFacts, Operation, Report, Resource, RunTarget, SessionName, Source,
     Span, SpanId, Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
-use agentgauge::engine::update::AgentParts;
 use agentgauge::reference::compare::{Comparison, compare};
 use agentgauge::reference::gather::Recorded;
 use proptest::prelude::*;

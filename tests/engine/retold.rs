@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agentgauge::engine::assemble::{Assemble, Input};
 use agentgauge::engine::counters::Counter;
+use agentgauge::engine::facts::SessionFacts;
 use agentgauge::engine::options::SessionScope;
 use agentgauge::engine::pipeline::EngineOptions;
 use agentgauge::engine::route::Route;
@@ -15,7 +16,6 @@ use agentgauge::engine::span::{
     Arguments, ModelFacts, Operation, SessionName, Span, SpanId, Text, Timestamp, ToolFacts,
     TraceId,
 };
-use agentgauge::engine::update::SessionUpdate;
 use proptest::prelude::*;
 
 const START: Timestamp = Timestamp(1_800_000_000_000_000_000);
@@ -169,7 +169,7 @@ fn told(
         Sessions::new(shard, session, loops, agents)
     };
     let mut stages: Vec<Sessions> = (0..shards).map(stage).collect();
-    let mut latest: BTreeMap<(u32, String), SessionUpdate> = BTreeMap::new();
+    let mut latest: BTreeMap<(u32, String), SessionFacts> = BTreeMap::new();
     let mut now = START;
     let times: Vec<Timestamp> = records
         .iter()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::count::Counts;
+use agentgauge::engine::facts::{AgentKey, Attempt, Effort, RunTrace, ScopedId};
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::options::AgentOptions;
 use agentgauge::engine::run_scores::AgentRuns;
@@ -13,7 +14,6 @@ use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::{Condition, Resources, RunRecord, TaskOptions};
 use agentgauge::engine::span::{Report, RunTarget, Source, Target, Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
-use agentgauge::engine::update::{AgentKey, Attempt, Effort, RunTrace, ScopedId};
 use agentgauge::reference::princeton;
 use proptest::prelude::*;
 

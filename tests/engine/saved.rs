@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentgauge::engine::agent_update::AgentUpdate;
+use agentgauge::engine::agent_facts::AgentFacts;
+use agentgauge::engine::facts::{AgentKey, AgentParts};
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{Attempt, Report, RunTarget, Source, Span, Target, Timestamp};
-use agentgauge::engine::update::{AgentKey, AgentParts};
 use proptest::prelude::*;
 
 use crate::recorded::{self, Batch, batches};
@@ -102,9 +102,9 @@ fn restarted(before: Pipeline, route: Route, now: Timestamp) -> Pipeline {
 }
 
 /// What is on the board, without what belongs to a process.
-fn board(pipeline: &Pipeline) -> BTreeMap<AgentKey, AgentUpdate> {
+fn board(pipeline: &Pipeline) -> BTreeMap<AgentKey, AgentFacts> {
     // An agent of which only counters are left goes with them.
-    let counted = |update: &AgentUpdate| {
+    let counted = |update: &AgentFacts| {
         update.view.traces > 0 || update.sessions_active > 0 || update.runs > 0
     };
     let updates = pipeline.board().iter().filter(|(_, update)| counted(update));
@@ -123,7 +123,7 @@ fn run(
     batches: &[Batch],
     (shards, pause): (u32, Duration),
     (restarts, overlap): (&[usize], usize),
-) -> (String, BTreeMap<AgentKey, AgentUpdate>) {
+) -> (String, BTreeMap<AgentKey, AgentFacts>) {
     let route = Route::new(shards, 7);
     let mut pipeline = Pipeline::routed(&options(), route);
     let mut now = NOW;

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use agentgauge::engine::counters::Counter;
+use agentgauge::engine::facts::AgentKey;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
     Operation, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
 };
-use agentgauge::engine::update::AgentKey;
 use serde_json::{Value, json};
 
 use crate::recorded::{Item, apply, captures, items};

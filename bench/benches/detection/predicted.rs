@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use agentgauge::engine::detect::DropOptions;
-use agentgauge::engine::update::{DoneTrace, Effort};
+use agentgauge::engine::facts::{DoneTrace, Effort};
 use agentgauge::engine::view::DropView;
 
 use crate::agent::{DAY, Random, options};

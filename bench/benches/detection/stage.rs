@@ -4,8 +4,8 @@ use std::error::Error;
 
 use agentgauge::engine::agents::{Agents, AgentsOptions, SavedAgents};
 use agentgauge::engine::detect::DropOptions;
+use agentgauge::engine::facts::{AgentKey, AgentParts, DoneTrace, SessionFacts};
 use agentgauge::engine::span::{Timestamp, TraceId};
-use agentgauge::engine::update::{AgentKey, AgentParts, DoneTrace, SessionUpdate};
 use agentgauge::engine::view::DropView;
 
 /// The stage, and how much it was told.
@@ -37,11 +37,11 @@ impl Stage {
             ..AgentParts::default()
         });
         let now = done_traces.iter().map(|trace| trace.touched_unix_nano).max().unwrap_or_default();
-        let update = SessionUpdate {
+        let update = SessionFacts {
             agent: Some(agent.clone()),
             revision: self.told,
             done_traces,
-            ..SessionUpdate::default()
+            ..SessionFacts::default()
         };
         self.agents.handle(update, Timestamp(now));
         let mut told = self.agents.drain().into_iter();

@@ -4,7 +4,7 @@
 //! have as many. Agents are told to the stage that watches them, trace by trace, as shards tell them.
 
 use agentgauge::engine::detect::DropOptions;
-use agentgauge::engine::update::{DoneTrace, Effort, PartialSum};
+use agentgauge::engine::facts::{DoneTrace, Effort, PartialSum};
 
 use crate::agent::{DAY, Random};
 use crate::stage::{Stage, done, whole};

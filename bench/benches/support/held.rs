@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use agentgauge::engine::count::Counts;
+use agentgauge::engine::facts::{Attempt, Effort, RunTrace};
 use agentgauge::engine::options::{AgentOptions, ConventionOptions};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::run_scores::AgentRuns;
@@ -21,7 +22,6 @@ use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
 use agentgauge::engine::span::{Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
-use agentgauge::engine::update::{Attempt, Effort, RunTrace};
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
 use agentgauge::memory;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::facts::{PaneSum, SessionFacts};
 use crate::run_scores::AgentRuns;
 use crate::span::Timestamp;
-use crate::update::{PaneSum, SessionUpdate};
 use crate::window::{PANES, Window};
 
 /// One agent.
@@ -24,7 +24,7 @@ pub(super) struct Shard {
     // By width and index, each with the revision that told it. Invariant: the sum over shards is in `windows`.
     panes: BTreeMap<(u64, u64), (u64, PaneSum)>,
     // The rest of the newest update, without its panes.
-    pub(super) rest: SessionUpdate,
+    pub(super) rest: SessionFacts,
 }
 
 impl Agent {

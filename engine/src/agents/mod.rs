@@ -14,11 +14,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::agent::Agent;
-use crate::agent_update::AgentUpdate;
+use crate::agent_facts::AgentFacts;
 use crate::count::Counts;
 use crate::detect::DropOptions;
 use crate::drift::DriftOptions;
 use crate::drops::{DEPLOYMENT, Deployment, Drops, SavedDrops, Stream};
+use crate::facts::{AgentKey, DoneTrace, SessionFacts};
 use crate::few::Few;
 use crate::judging::JudgeRules;
 use crate::math::Quanta;
@@ -30,7 +31,6 @@ use crate::score::princeton::TaskOptions;
 use crate::span::{Report, RunTarget, Target, Timestamp};
 use crate::tenants::{Shares, tenant_hash};
 use crate::time::WallShift;
-use crate::update::{AgentKey, DoneTrace, SessionUpdate};
 use crate::window::{Window, last_traces, pane_width, window_begin, window_name};
 
 /// The name of a report that says that an agent's present level is the usual one. Its label names a stream; without one: all.
@@ -142,7 +142,7 @@ impl Agents {
     }
 
     /// Applies what a shard tells of an agent, unless a newer update of that shard was applied.
-    pub fn handle(&mut self, mut update: SessionUpdate, now: Timestamp) {
+    pub fn handle(&mut self, mut update: SessionFacts, now: Timestamp) {
         self.now = self.now.max(now);
         let wall = self.wall();
         let key = update.agent.take().unwrap_or_default();
@@ -434,13 +434,13 @@ impl Agents {
     }
 
     /// Takes the updates of the agents that have changed since the last call, in the order of their keys.
-    pub fn drain(&mut self) -> Vec<AgentUpdate> {
+    pub fn drain(&mut self) -> Vec<AgentFacts> {
         self.drain_some(usize::MAX)
     }
 
     /// Takes the updates of at most `most` agents that have changed, and that of the shared series with the last of them; none
     /// once all were taken.
-    pub fn drain_some(&mut self, most: usize) -> Vec<AgentUpdate> {
+    pub fn drain_some(&mut self, most: usize) -> Vec<AgentFacts> {
         self.settle();
         let mut updates = Vec::new();
         while updates.len() < most
@@ -467,7 +467,7 @@ impl Agents {
     }
 
     /// Takes the updates of at most `most` agents of which more sessions run away.
-    pub fn drain_urgent(&mut self, most: usize) -> Vec<AgentUpdate> {
+    pub fn drain_urgent(&mut self, most: usize) -> Vec<AgentFacts> {
         self.settle();
         let mut updates = Vec::new();
         while updates.len() < most
@@ -480,7 +480,7 @@ impl Agents {
     }
 
     /// The update of an agent that has series of its own, or had.
-    fn take(&mut self, key: AgentKey) -> Option<AgentUpdate> {
+    fn take(&mut self, key: AgentKey) -> Option<AgentFacts> {
         let is_ousted = self.ousted.remove(&key);
         let is_exported = self.exported.contains(&key);
         let held = self.agents.get(&key).filter(|agent| !agent.is_empty());
@@ -491,7 +491,7 @@ impl Agents {
                 self.uncertain.remove(&key);
             }
             self.overflowed |= !is_exported;
-            return (is_exported || is_ousted).then(|| AgentUpdate::gone(key));
+            return (is_exported || is_ousted).then(|| AgentFacts::gone(key));
         };
         let mut update = self.update(key.clone(), &[agent]);
         self.drops.look_at(&key, &mut update.view, &self.drift, self.shift);
@@ -507,7 +507,7 @@ impl Agents {
     }
 
     /// Adds the silences of an agent's other versions to those of a new one that has too few traces to know what is usual.
-    fn lend_silences(&self, key: &AgentKey, update: &mut AgentUpdate) {
+    fn lend_silences(&self, key: &AgentKey, update: &mut AgentFacts) {
         if update.silences.open.is_empty() || update.silences.knows_enough() {
             return;
         }
@@ -534,7 +534,7 @@ impl Agents {
     }
 
     /// The numbers of one agent, or of several that share their series.
-    fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentUpdate {
+    fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentFacts {
         // Mostly there is one agent, whose windows are used as they are.
         let mut windows: Few<u64, Cow<'_, Window>> = Few::with_capacity(self.windows.len() + 1);
         for (width, window) in agents.iter().flat_map(|agent| &agent.windows) {
@@ -545,7 +545,7 @@ impl Agents {
         }
         let none = Cow::default();
         let all = windows.get(&0).unwrap_or(&none);
-        let mut update = AgentUpdate { agent: key, ..AgentUpdate::default() };
+        let mut update = AgentFacts { agent: key, ..AgentFacts::default() };
         let most = self.windows.len() + 1;
         update.populations = Few::with_capacity(most);
         update.populations.insert(Arc::clone(&self.all), all.population());
@@ -556,7 +556,7 @@ impl Agents {
             update.populations.insert(Arc::clone(name), merged.population());
             views.insert(Arc::clone(name), merged.view());
         }
-        let shards: Vec<&SessionUpdate> = agents
+        let shards: Vec<&SessionFacts> = agents
             .iter()
             .flat_map(|agent| agent.shards.values())
             .map(|shard| &shard.rest)
@@ -576,15 +576,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::facts::{AgentParts, OVERFLOW};
+    use crate::facts::{Level, PaneSum, Silences};
     use crate::limits::RunLimit;
-    use crate::update::{AgentParts, OVERFLOW};
-    use crate::update::{Level, PaneSum, Silences};
     use crate::view::WindowView;
 
     const MINUTE: u64 = 60_000_000_000;
 
-    fn update(agent: &str, shard: u32, revision: u64, panes: Vec<PaneSum>) -> SessionUpdate {
-        SessionUpdate {
+    fn update(agent: &str, shard: u32, revision: u64, panes: Vec<PaneSum>) -> SessionFacts {
+        SessionFacts {
             agent: Some(
                 AgentParts { service_name: agent.to_owned(), ..AgentParts::default() }.into(),
             ),
@@ -592,7 +592,7 @@ mod tests {
             revision,
             panes,
             sessions_active: 1,
-            ..SessionUpdate::default()
+            ..SessionFacts::default()
         }
     }
 
@@ -607,7 +607,7 @@ mod tests {
         }
     }
 
-    fn hour(updates: &[AgentUpdate]) -> &WindowView {
+    fn hour(updates: &[AgentFacts]) -> &WindowView {
         &updates.last().unwrap().view.windows["1h"]
     }
 
@@ -652,12 +652,12 @@ mod tests {
             ..AgentsOptions::default()
         });
         let now = Timestamp(100 * MINUTE);
-        let uncertain = |agent: &str| SessionUpdate {
+        let uncertain = |agent: &str| SessionFacts {
             uncertain: true,
             ..update(agent, 0, 1, vec![pane(100, 0, 1)])
         };
-        let named = |updates: Vec<AgentUpdate>| -> Vec<(String, bool)> {
-            let named = |update: AgentUpdate| (update.agent.service_name.clone(), update.gone);
+        let named = |updates: Vec<AgentFacts>| -> Vec<(String, bool)> {
+            let named = |update: AgentFacts| (update.agent.service_name.clone(), update.gone);
             updates.into_iter().map(named).collect()
         };
         let [seems, is, other, shared] =
@@ -668,18 +668,18 @@ mod tests {
         stage.handle(update("is", 0, 1, vec![pane(100, 0, 1)]), now);
         assert_eq!(named(stage.drain()), [is, (seems.0, true), shared.clone()]);
         // What is certain keeps its series.
-        stage.handle(SessionUpdate { uncertain: false, revision: 2, ..uncertain("other") }, now);
+        stage.handle(SessionFacts { uncertain: false, revision: 2, ..uncertain("other") }, now);
         assert_eq!(named(stage.drain()), [shared]);
         assert!(stage.counts().get("label_values_limited", "agent") > 0, "{other:?}");
     }
 
     #[test]
     fn an_agent_of_which_more_sessions_run_away_is_taken_before_others() {
-        let over = |revision: u64, sessions: u64| SessionUpdate {
+        let over = |revision: u64, sessions: u64| SessionFacts {
             sessions_over_limit: BTreeMap::from([(RunLimit::TraceCost, sessions)]),
             ..update("z", 0, revision, vec![])
         };
-        let named = |updates: Vec<AgentUpdate>| -> Vec<String> {
+        let named = |updates: Vec<AgentFacts>| -> Vec<String> {
             updates.into_iter().map(|update| update.agent.service_name.clone()).collect()
         };
         let now = Timestamp(100 * MINUTE);
@@ -705,7 +705,7 @@ mod tests {
             let agent = update
                 .agent
                 .map(|agent| agent.with(|parts| parts.agent_version = version.to_owned()));
-            SessionUpdate { agent, silences, ..update }
+            SessionFacts { agent, silences, ..update }
         };
         let open = || BTreeMap::from([(2, 1)]);
         let new = || version("2", Silences { traces: 1, open: open(), ..Silences::default() });
@@ -735,7 +735,7 @@ mod tests {
         let mut stage = Agents::new(AgentsOptions::default());
         stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), Timestamp(100 * MINUTE));
         stage.drain();
-        stage.handle(SessionUpdate { tombstone: true, ..update("a", 0, 2, vec![]) }, Timestamp(0));
+        stage.handle(SessionFacts { tombstone: true, ..update("a", 0, 2, vec![]) }, Timestamp(0));
         assert!(stage.drain()[0].gone);
     }
 
@@ -756,7 +756,7 @@ mod tests {
                     held.risk_count += count;
                     held.levels.push(Level { level: *level, count: *count });
                 }
-                let mut updates: Vec<SessionUpdate> =
+                let mut updates: Vec<SessionFacts> =
                     sums.into_iter().map(|(shard, panes)| update("a", shard, 1, panes.into_values().collect())).collect();
                 if reversed { updates.reverse() }
                 updates.into_iter().for_each(|update| stage.handle(update, Timestamp(100 * MINUTE)));

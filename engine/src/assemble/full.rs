@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 
 use super::{Assemble, OpenTrace};
+use crate::facts::SessionKey;
 use crate::span::{Span, Timestamp};
 use crate::tenants::TraceKey;
 use crate::trace;
-use crate::update::SessionKey;
 
 /// The reason for leaving out spans that would begin one more trace of a full session.
 pub(super) const SESSION_FULL: &str = "session_full";

@@ -1,12 +1,11 @@
 //! Stage 1: spans, log records and reports become traces, keyed by tenant and trace id.
 //!
 //! A trace is done when its root has ended and it was quiet, or when its root is not waited for any longer (`over.rs`); a late span
-//! re-opens it; then it is sealed. Its facts are sent on as a full [`TraceUpdate`] under a higher revision when it is done, re-opened,
+//! re-opens it; then it is sealed. Its facts are sent on as a full [`TraceFacts`] under a higher revision when it is done, re-opened,
 //! reported on or sealed. An open trace is sent at once only for what cannot wait: that a loop began or grew, with the span that
 //! closes it, and that the trace may go on in another one, as a loop may be in both. All else of it is sent once every `trace_idle`.
 
 mod ages;
-mod asking;
 mod calls;
 mod deadlines;
 mod full;
@@ -18,6 +17,7 @@ mod parents;
 mod quietest;
 mod recent;
 mod reports;
+mod requests;
 mod resources;
 pub mod saved;
 mod sealed;
@@ -55,6 +55,7 @@ use self::waiting::Waiting;
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
+use super::facts::{AgentKey, AgentKeys, OverBy, TraceFacts};
 use super::judging::{Attention, JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
@@ -64,7 +65,6 @@ use super::tenants::{Shares, TenantHash, TraceKey};
 use super::trace::{
     Added, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored, may_repeat,
 };
-use super::update::{AgentKey, AgentKeys, OverBy, TraceUpdate};
 
 /// An input of the stage.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -115,7 +115,7 @@ pub struct Assemble {
     // Invariant: one entry for each held trace, at its `queued`.
     deadlines: Deadlines,
     // Last updates of traces that were removed.
-    farewells: Vec<TraceUpdate>,
+    farewells: Vec<TraceFacts>,
     sealed: Sealed,
     // Full sessions, as the session stages list them.
     full_sessions: BTreeSet<FullSession>,
@@ -138,7 +138,7 @@ pub struct Refused {
 
 /// The evaluation of a trace as it stands.
 struct Reading {
-    update: Box<TraceUpdate>,
+    update: Box<TraceFacts>,
     /// Rules for its answer that no judge has judged.
     rubrics: Vec<RubricRequest>,
     /// Its texts, if they are to be embedded.
@@ -309,7 +309,7 @@ impl Assemble {
     }
 
     /// Takes the updates since the last call: tombstones first, then the others in order of trace id.
-    pub fn drain(&mut self) -> Vec<TraceUpdate> {
+    pub fn drain(&mut self) -> Vec<TraceFacts> {
         let (mut tombstones, mut updates) = (Vec::new(), mem::take(&mut self.farewells));
         let farewells = updates.len();
         for id in self.deadlines.take_marked() {
@@ -324,7 +324,7 @@ impl Assemble {
     }
 
     /// Adds the update of a trace, if it has news; returns the tombstone for the session that the trace was told to before.
-    fn tell(&mut self, id: TraceKey, updates: &mut Vec<TraceUpdate>) -> Option<TraceUpdate> {
+    fn tell(&mut self, id: TraceKey, updates: &mut Vec<TraceFacts>) -> Option<TraceFacts> {
         let held = self.traces.get_mut(id)?;
         let look = mem::take(&mut held.look);
         let due = look == Pending::Tell || held.state != State::Open || held.is_linked();
@@ -598,7 +598,7 @@ impl Assemble {
 const TRACE_FULL: &str = "trace_full";
 
 /// Whether an update can be trusted for the agent of its trace: once the root is in, later spans seldom name another one.
-fn is_named(update: &TraceUpdate) -> bool {
+fn is_named(update: &TraceFacts) -> bool {
     let named = update.agent.as_ref().is_some_and(|agent| !agent.agent_name.is_empty());
     !update.uncertain || (update.complete && named)
 }

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::parents::{hash, of_service};
 use super::recent::{Recent, Saved, Topic};
+use crate::facts::AgentKey;
 use crate::span::{Resource, Timestamp};
 use crate::tenants::Shares;
-use crate::update::AgentKey;
 
 /// The agents of services and scopes.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ fn key(resource: &Resource, scope: u64) -> Topic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::update::AgentParts;
+    use crate::facts::AgentParts;
 
     #[test]
     fn an_agent_is_presumed_as_long_as_it_is_the_only_one() {

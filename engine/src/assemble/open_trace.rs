@@ -8,6 +8,7 @@ use super::calls::Calls;
 use super::judgement::{PendingJudgement, Questions};
 use super::{NEVER, TRACE_FULL};
 use crate::embedding::Embedded;
+use crate::facts::{AgentKey, Loop, OverBy, SessionKey, Spent, ToldLoops, TraceFacts, TraceState};
 use crate::judging::{JudgeRequest, JudgeRules};
 use crate::loops;
 use crate::options::{AssembleOptions, LoopOptions};
@@ -15,9 +16,6 @@ use crate::span::{Log, Operation, Pause, REPORTED_LOOP, Span, TOLD_BY_RECORD, Ti
 use crate::tenants::TraceKey;
 use crate::trace::{
     Added, Spans, Symbol, Symbols, TraceContents, TraceView, Transcript, transcript, whole_words,
-};
-use crate::update::{
-    AgentKey, Loop, OverBy, SessionKey, Spent, ToldLoops, TraceState, TraceUpdate,
 };
 
 /// A trace, and what was told of it.
@@ -244,14 +242,14 @@ impl OpenTrace {
     }
 
     /// The last update of a trace of which all else was told: that it is sealed; `None` if no session was told of it.
-    pub(super) fn farewell(&self) -> Option<TraceUpdate> {
-        Some(TraceUpdate {
+    pub(super) fn farewell(&self) -> Option<TraceFacts> {
+        Some(TraceFacts {
             trace_id: self.id.id,
             revision: self.revision + 1,
             state: TraceState::Sealed,
             session: Some(self.sent.as_ref()?.key()),
             unchanged: true,
-            ..TraceUpdate::default()
+            ..TraceFacts::default()
         })
     }
 
@@ -270,7 +268,7 @@ impl OpenTrace {
     pub(super) fn request(
         &self,
         trace: &TraceView<'_>,
-        update: &TraceUpdate,
+        update: &TraceFacts,
         questions: Questions,
         reader: Reader<'_>,
     ) -> JudgeRequest {
@@ -482,7 +480,7 @@ impl OpenTrace {
     }
 
     /// Whether the loops of an update differ from those that were told.
-    pub(super) fn has_news(&self, update: Option<&TraceUpdate>) -> bool {
+    pub(super) fn has_news(&self, update: Option<&TraceFacts>) -> bool {
         let Some(update) = update else { return false };
         let agent = update.agent.clone().unwrap_or_default();
         let told = self.told.as_ref().and_then(|told| told.loops.as_ref()).and_then(|told| {
@@ -497,7 +495,7 @@ impl OpenTrace {
         &mut self,
         session: Option<&SessionKey>,
         symbols: &mut Symbols,
-    ) -> Option<TraceUpdate> {
+    ) -> Option<TraceFacts> {
         let stays = match (&self.sent, session) {
             (Some(sent), Some(session)) => sent.is(session),
             (sent, session) => sent.is_none() && session.is_none(),
@@ -513,17 +511,17 @@ impl OpenTrace {
             }
             told.spent = told.spending.take().or(told.spent);
         }
-        Some(TraceUpdate {
+        Some(TraceFacts {
             trace_id: self.id.id,
             revision: self.revision,
             tombstone: true,
             session: Some(old.key()),
-            ..TraceUpdate::default()
+            ..TraceFacts::default()
         })
     }
 
     /// Fills in what the stage knows, and notes what the update tells.
-    pub(super) fn stamp(&mut self, update: &mut TraceUpdate) {
+    pub(super) fn stamp(&mut self, update: &mut TraceFacts) {
         self.uncertain = update.uncertain;
         if !update.loops.is_empty() {
             let told = self.told.get_or_insert_default().loops.get_or_insert_default();

@@ -16,10 +16,10 @@
 use super::ages::AGES;
 use super::open_trace::{OpenTrace, Pending, State};
 use super::{Assemble, Timestamp, TraceKey};
+use crate::facts::{AgentKey, OverBy, TraceFacts};
 use crate::span::Span;
 use crate::tenants::TenantHash;
 use crate::trace::{TraceView, is_turn, named_agent, scope_by_agent, source};
-use crate::update::{AgentKey, OverBy, TraceUpdate};
 
 impl Assemble {
     /// The number of open traces of each of [`AGES`].
@@ -108,7 +108,7 @@ impl Assemble {
     /// Sets the agent of an update, and whether that is certain: it is once nothing more is waited for, whatever came first, or, in a
     /// turn told by log records, which only the next one ends, once the prompt is in and an agent named. An agent that nothing has named
     /// by then gets the name of the service; before, that of the one agent that is known there.
-    pub(super) fn name(&self, held: &OpenTrace, trace: &TraceView<'_>, update: &mut TraceUpdate) {
+    pub(super) fn name(&self, held: &OpenTrace, trace: &TraceView<'_>, update: &mut TraceFacts) {
         let Some(agent) = &mut update.agent else { return };
         let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
         let over = sealed || (update.complete && held.state != State::Open);
@@ -124,7 +124,7 @@ impl Assemble {
     }
 
     /// Learns the agent of a trace, once that is certain.
-    pub(super) fn learn_name(&mut self, id: TraceKey, update: &TraceUpdate) {
+    pub(super) fn learn_name(&mut self, id: TraceKey, update: &TraceFacts) {
         let Some((held, agent)) = self.traces.get(id).zip(update.agent.as_ref()) else { return };
         self.names.learn(held.parts.spans.sources(), agent, held.touched);
         self.count_forgotten();

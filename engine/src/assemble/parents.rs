@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::recent::{Recent, Saved, Topic};
+use crate::facts::OverBy;
 use crate::span::{Operation, Resource, Timestamp};
 use crate::tenants::{Shares, tenant_hash};
 use crate::trace::{Hanging, Spans};
-use crate::update::OverBy;
 
 /// What earlier traces showed of the parents of spans, by kind of span.
 #[derive(Clone, Debug)]

@@ -41,10 +41,10 @@ mod pydantic_ai;
 mod python;
 mod qwen_code;
 mod raw;
+mod score_record;
 mod spoken;
 mod strands;
 mod text;
-mod told;
 mod vercel_ai;
 
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub use raw::{
     Outline, Plain, RawAttributes, RawEvent, RawLink, RawLog, RawPair, RawResource, RawScope,
     RawSpan, RawValue,
 };
-pub use told::{OWN_SCOPE, RESULT, ToldValue, told, told_by};
+pub use score_record::{OWN_SCOPE, RESULT, ScoreValue, score_attributes, sender_attributes};
 
 use self::draft::{Draft, lower, name};
 use self::finish::Naming;

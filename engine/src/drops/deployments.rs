@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::{AgentKey, AgentParts};
 use crate::span::{Report, Timestamp};
 use crate::tenants::{Shares, TenantHash, tenant_hash};
-use crate::update::{AgentKey, AgentParts};
 
 /// The name of a report that says that something of agents was rolled out.
 pub const DEPLOYMENT: &str = "deployment";

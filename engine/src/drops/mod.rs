@@ -42,11 +42,11 @@ use super::count::Counts;
 use super::detect::{DropOptions, Limits};
 use super::drift::DriftOptions;
 use super::drift::sequential::difference;
+use super::facts::{AgentKey, DoneTrace};
 use super::math::Quanta;
 use super::span::Timestamp;
 use super::tenants;
 use super::time::WallShift;
-use super::update::{AgentKey, DoneTrace};
 use super::view::{AgentView, DeploymentView, VersionView};
 
 /// All agents under watch.

@@ -2,8 +2,8 @@
 
 use super::watch::Watch;
 use crate::detect::Observation;
+use crate::facts::{DoneTrace, Effort};
 use crate::predict::spread::{Measure, Spread};
-use crate::update::{DoneTrace, Effort};
 
 /// A stream: one value for each trace that has it.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::*;
+use crate::facts::{AgentParts, Effort, PartialSum, ScopedId};
 use crate::span::{Report, Source, Target, TraceId};
-use crate::update::{AgentParts, Effort, PartialSum, ScopedId};
 use crate::view::DropView;
 
 const HOUR: u64 = 3_600_000_000_000;

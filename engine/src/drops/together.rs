@@ -5,8 +5,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::stream::PREDICTED;
 use super::*;
 use crate::detect::Severity;
+use crate::facts::Effort;
 use crate::span::TraceId;
-use crate::update::Effort;
 
 const MINUTE: u64 = 60_000_000_000;
 

@@ -10,12 +10,12 @@ use super::gaps::Gaps;
 use super::stream::{PREDICTED, STREAMS, Stream, Value};
 use crate::detect::{Against, Detector, DropState, Limits, Severity};
 use crate::drift::sequential::MeanSequence;
+use crate::facts::{AgentKey, DoneTrace, Effort, ScopedId};
 use crate::predict::learner::Learner;
 use crate::predict::spread::Spread;
 use crate::saved;
 use crate::span::Timestamp;
 use crate::time::WallShift;
-use crate::update::{AgentKey, DoneTrace, Effort, ScopedId};
 use crate::view::{DropFoundView, DropView, SessionName};
 
 /// One agent version.

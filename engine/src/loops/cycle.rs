@@ -4,7 +4,7 @@
 //! count, and the shortest period that explains the run.
 
 use super::{Evidence, Need, Outcomes, Run, overlap};
-use crate::update::ToolCall;
+use crate::facts::ToolCall;
 
 /// Lengths that a period may have, in calls.
 const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;

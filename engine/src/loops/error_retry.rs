@@ -4,7 +4,7 @@
 //! agent tries again, and the tool keeps refusing.
 
 use super::{Evidence, Need, Run, overlap};
-use crate::update::ToolCall;
+use crate::facts::ToolCall;
 
 /// Finds all runs of failed calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {

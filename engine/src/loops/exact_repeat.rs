@@ -4,7 +4,7 @@
 //! Arguments that are not on the wire count as equal; the evidence tells how much was on the wire.
 
 use super::{Evidence, Need, Outcomes, Run, overlap};
-use crate::update::ToolCall;
+use crate::facts::ToolCall;
 
 /// Finds all runs of equal calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {

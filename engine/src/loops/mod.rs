@@ -26,11 +26,11 @@ use serde::{Deserialize, Serialize};
 pub use self::repeats::Repeats;
 pub use self::reported::reported;
 
+use super::facts::{Loop, ToolCall};
 use super::few::Few;
 use super::math::Quanta;
 use super::options::{LoopOptions, Thresholds};
 use super::span::{Timestamp, Tokens};
-use super::update::{Loop, ToolCall};
 
 /// Finds the runs of one kind among calls.
 type Finder = fn(&[ToolCall], &Need<'_>) -> Vec<Run>;
@@ -479,7 +479,7 @@ fn entry(
     let from = calls.first().map_or(0, |call| call.start_unix_nano);
     let to = calls.iter().map(|call| call.end_unix_nano).max().unwrap_or(0);
     let inside = || spends.iter().filter(|spend| spend.start.0 > from && spend.end.0 <= to);
-    let tokens = super::update::Tokens {
+    let tokens = super::facts::Tokens {
         input: sum(inside().map(|spend| spend.tokens.input)),
         output: sum(inside().map(|spend| spend.tokens.output)),
     };

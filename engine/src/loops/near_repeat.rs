@@ -4,7 +4,7 @@
 //! values stand.
 
 use super::{Evidence, Need, Outcomes, Run, overlap};
-use crate::update::ToolCall;
+use crate::facts::ToolCall;
 
 /// Finds all runs of similar calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {

@@ -3,8 +3,8 @@
 //! The run is the last calls of one tool before the report.
 
 use super::{Evidence, LoopKind, Run, Severity, Spend, entry};
+use crate::facts::{Loop, ToolCall};
 use crate::span::Timestamp;
-use crate::update::{Loop, ToolCall};
 
 /// The loop that was reported at this time.
 pub fn reported(calls: &[ToolCall], at: Timestamp, spends: &[Spend]) -> Loop {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use unicode_general_category::{GeneralCategory, get_general_category};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::update::OutputDigest;
+use crate::facts::OutputDigest;
 
 /// Words that do not tell what a text is about.
 const STOP_WORDS: [&str; 70] = [

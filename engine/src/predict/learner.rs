@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::{Alike, Row, fit, logistic, ranked, row};
 use super::spread::Spread;
-use crate::update::Effort;
+use crate::facts::Effort;
 
 /// Outcomes of traces, and the model that was last made of them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

@@ -21,9 +21,9 @@ pub use spread::{
 };
 
 use self::success::{LabelledRun, Others, success_ratio};
+use super::facts::ScopedId;
 use super::few::Few;
 use super::span::Timestamp;
-use super::update::ScopedId;
 use super::view::{AgentView, PredictionView, SessionView, SuccessView, TraceView};
 
 /// The sessions of an agent in one window.

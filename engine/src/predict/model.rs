@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::spread::{Measure, Ranking, Rankings};
+use crate::facts::{Effort, ScopedId};
 use crate::math::Quanta;
 use crate::span::Timestamp;
-use crate::update::{Effort, ScopedId};
 
 /// Steps of Newton's method, at most; it mostly takes a handful.
 const STEPS: usize = 30;

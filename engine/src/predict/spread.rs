@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::{Effort, PartialSum};
 use crate::span::Timestamp;
-use crate::update::{Effort, PartialSum};
 
 /// Runs that there must be before others are ranked among them.
 pub const LEAST_RUNS: u64 = 20;

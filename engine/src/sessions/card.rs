@@ -6,9 +6,9 @@ use super::session::Session;
 use super::summary::SessionScores;
 use super::view::is_flagged;
 use crate::explained::{SessionFilter, Sort};
+use crate::facts::{AgentKey, OVERFLOW};
 use crate::span::Timestamp;
 use crate::tenants::{TenantHash, tenant_hash};
-use crate::update::{AgentKey, OVERFLOW};
 
 /// Sums over the traces of a session, for its card.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -7,11 +7,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::TraceRecord;
+use crate::facts::{self, Loop, ToolCall, TurnStart};
 use crate::loops::{self, Severity, Spend};
 use crate::math::Quanta;
 use crate::options::LoopOptions;
 use crate::span::Tokens;
-use crate::update::{self, Loop, ToolCall, TurnStart};
 
 /// What the runs of a chain mean for one of its traces.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -80,7 +80,7 @@ pub(super) fn compactions(chain: &[&TraceRecord]) -> Vec<u64> {
 
 /// What a trace of a chain cost: its model calls as one, as such traces mostly have one.
 fn spend(trace: &TraceRecord) -> Spend {
-    let update::Tokens { input, output } = trace.tokens();
+    let facts::Tokens { input, output } = trace.tokens();
     Spend {
         start: trace.start,
         end: trace.sent_end,

@@ -21,12 +21,12 @@ use super::reports::target;
 use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
 use super::{Sessions, is_usable};
+use crate::facts::{AgentKey, TraceFacts};
 use crate::limits::Cause;
 use crate::runs::RunName;
 use crate::saved;
 use crate::silences::Level;
 use crate::span::{Report, Target, Timestamp};
-use crate::update::{AgentKey, TraceUpdate};
 
 /// Where the bytes of evicted sessions are.
 pub trait SessionStore {
@@ -221,7 +221,7 @@ impl Sessions {
     }
 
     /// Restores the session of an update, if it is evicted.
-    pub fn restore_for(&mut self, update: &TraceUpdate, session_store: &mut dyn SessionStore) {
+    pub fn restore_for(&mut self, update: &TraceFacts, session_store: &mut dyn SessionStore) {
         if self.evicted.by_id.is_empty() {
             return;
         }

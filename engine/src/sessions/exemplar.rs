@@ -5,10 +5,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::histogram::{Histogram, bucket};
+use crate::facts::{Exemplar, ScoreHistogram};
 use crate::few::Few;
 use crate::math::Quanta;
 use crate::span::{Timestamp, TraceId};
-use crate::update::{Exemplar, ScoreHistogram};
 
 /// A histogram, and for each bucket the newest trace in it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -18,12 +18,12 @@ use super::scoring::{self, Signal, Signals};
 use super::session::Session;
 use super::view;
 use crate::explained::{CallView, LoopExplanation, Outlook, SignalExplanation, TraceExplanation};
+use crate::facts::{Loop, OutputDigest, ToolCall};
 use crate::loops::{self, Evidence, worst};
 use crate::math::Quanta;
 use crate::score::risk::TraceRisk;
 use crate::signal::{self, Grounds, SignalName, loop_detection, tool_loop};
 use crate::span::{Source, TraceId};
-use crate::update::{Loop, OutputDigest, ToolCall};
 
 /// How many calls of a loop are shown.
 const MAX_CALLS: usize = 100;

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::pane;
 use super::summary::Summary;
+use crate::facts::{AgentKey, SessionFacts};
 use crate::limits::Cause;
 use crate::options::AgentOptions;
 use crate::span::Timestamp;
 use crate::tenants::{Shares, TenantCounts, TenantHash, tenant_hash};
 use crate::time::Moment;
-use crate::update::{AgentKey, SessionUpdate};
 
 /// The agents of a shard, and which of them changed since they were told.
 #[derive(Clone, Debug)]
@@ -305,7 +305,7 @@ impl Fleet {
     }
 
     /// One update for each agent that changed, in the order of their names, `most` at most.
-    pub(super) fn drain(&mut self, most: usize) -> Vec<SessionUpdate> {
+    pub(super) fn drain(&mut self, most: usize) -> Vec<SessionFacts> {
         self.current = None;
         let mut updates = Vec::new();
         while updates.len() < most
@@ -318,7 +318,7 @@ impl Fleet {
     }
 
     /// The same for agents of which a session began to run away.
-    pub(super) fn drain_urgent(&mut self, most: usize) -> Vec<SessionUpdate> {
+    pub(super) fn drain_urgent(&mut self, most: usize) -> Vec<SessionFacts> {
         self.current = None;
         let mut updates = Vec::new();
         while updates.len() < most
@@ -341,14 +341,14 @@ impl Fleet {
         self.urgent.insert(agent.clone());
     }
 
-    fn message(&mut self, agent: &AgentKey) -> Option<SessionUpdate> {
+    fn message(&mut self, agent: &AgentKey) -> Option<SessionFacts> {
         let place = self.place(agent)?;
         let (_, summary) = self.agents.get_mut(place)?;
         summary.changed = false;
         let gone = self.gone.remove(agent) || summary.is_void();
         let uncertain = summary.uncertain;
         let announced = std::mem::replace(&mut summary.announced, true);
-        let update = if gone { SessionUpdate::default() } else { summary.drain() };
+        let update = if gone { SessionFacts::default() } else { summary.drain() };
         if gone {
             let last = self.agents.len() - 1;
             self.leaves(place);
@@ -368,7 +368,7 @@ impl Fleet {
             return None;
         }
         self.revision += 1;
-        Some(SessionUpdate {
+        Some(SessionFacts {
             agent: Some(agent.clone()),
             shard: self.shard,
             revision: self.revision,

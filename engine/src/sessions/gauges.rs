@@ -10,11 +10,11 @@ use super::session::{Restless, Session, Shared, Spending};
 use super::summary::SessionScores;
 use super::took::Took;
 use crate::counters::Counter;
+use crate::facts::{AgentKey, Effort};
 use crate::limits::{Cause, Exceeded, Run, RunLimit, Usage};
 use crate::loops::LoopLabels;
 use crate::silences::{self, Level};
 use crate::span::TraceId;
-use crate::update::{AgentKey, Effort};
 
 impl Session {
     /// Brings the gauges up to date with the session and the time.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::ScoreHistogram;
 use crate::math::Quanta;
-use crate::update::ScoreHistogram;
 
 /// Upper bounds, inclusive, of the buckets of every score histogram; one more bucket follows.
 pub const SCORE_BOUNDS: [f64; 8] = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0];

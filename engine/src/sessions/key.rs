@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::{ScopedId, SessionKey};
 use crate::span::TraceId;
 use crate::tenants::TraceKey;
-use crate::update::{ScopedId, SessionKey};
 
 /// A session. Sessions of one id stand next to each other.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]

@@ -2,7 +2,7 @@
 //! what this shard knows of every agent.
 //!
 //! ```text
-//! TraceUpdate --> Session (by tenant and id) --> Summary (by agent) --> SessionUpdate
+//! TraceFacts --> Session (by tenant and id) --> Summary (by agent) --> SessionFacts
 //! Report -----'   traces, scores, loops           panes, counters
 //! ```
 //!
@@ -100,12 +100,12 @@ use waiting::Waiting;
 
 use super::count::Counts;
 use super::explained::{SessionRow, TraceExplanation};
+use super::facts::{SessionFacts, SessionKey, TraceFacts};
 use super::limits::Cause;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Timestamp, TraceId};
 use super::tenants::{Shares, TenantHash, tenant_hash};
 use super::time::WallShift;
-use super::update::{SessionKey, SessionUpdate, TraceUpdate};
 use super::view::SessionView;
 
 /// The sessions of one shard.
@@ -187,7 +187,7 @@ impl Sessions {
     }
 
     /// Applies an update of a trace, if it is not older than what is held.
-    pub fn handle(&mut self, mut update: TraceUpdate, now: Timestamp) {
+    pub fn handle(&mut self, mut update: TraceFacts, now: Timestamp) {
         self.advance(now);
         if !is_usable(&update) {
             self.shared.counts.add("trace_updates", "malformed");
@@ -295,12 +295,12 @@ impl Sessions {
 
     /// One update for every agent that changed, in the order of their keys: all that is known of the agent, but of its panes only
     /// those that changed.
-    pub fn drain(&mut self) -> Vec<SessionUpdate> {
+    pub fn drain(&mut self) -> Vec<SessionFacts> {
         self.drain_some(usize::MAX)
     }
 
     /// The same for `most` agents at most; empty once every change has been told.
-    pub fn drain_some(&mut self, most: usize) -> Vec<SessionUpdate> {
+    pub fn drain_some(&mut self, most: usize) -> Vec<SessionFacts> {
         let mut unsettled = std::mem::take(&mut self.unsettled);
         let begun = |number: u32| self.sessions.at(number)?.first().map(|first| first.start);
         let name = |number: u32| self.sessions.name(number);
@@ -321,7 +321,7 @@ impl Sessions {
     }
 
     /// As [`Sessions::drain_some`], but only of agents with an urgent change; verdicts of done traces are counted by that one alone.
-    pub fn drain_urgent(&mut self, most: usize) -> Vec<SessionUpdate> {
+    pub fn drain_urgent(&mut self, most: usize) -> Vec<SessionFacts> {
         self.shared.fleet.drain_urgent(most)
     }
 
@@ -458,7 +458,7 @@ impl Sessions {
     }
 
     /// Removes a trace that moved to another session, and keeps its tally for that one.
-    fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceUpdate) {
+    fn forget(&mut self, id: &SessionId, trace: TraceId, update: &TraceFacts) {
         let mut tally = None;
         let (mut homeless, mut outcomes) = (Vec::new(), Vec::new());
         self.change(id.clone(), self.sessions.number(id), |session, shared| {
@@ -646,7 +646,7 @@ impl Sessions {
 }
 
 /// Whether an update says which trace of which session it is about.
-fn is_usable(update: &TraceUpdate) -> bool {
+fn is_usable(update: &TraceFacts) -> bool {
     let is_complete = update.tombstone || update.unchanged || update.agent.is_some();
     let is_of_session = update.session.as_ref().is_some_and(|session| !session.id.is_empty());
     !update.trace_id.is_zero() && is_complete && is_of_session

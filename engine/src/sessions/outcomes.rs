@@ -9,10 +9,10 @@ use super::record::TraceRecord;
 use super::run;
 use super::run_outcomes::{RunHash, RunOutcome};
 use super::session::{Session, Shared};
+use crate::facts::DoneTrace;
 use crate::math::Quanta;
 use crate::runs::{RunName, is_about_runs, is_outcome, tells_outcome};
 use crate::span::{Report, Timestamp, TraceId};
-use crate::update::DoneTrace;
 
 /// The runs that the traces of a session belong to.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

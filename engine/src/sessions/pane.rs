@@ -13,13 +13,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::scoring::Scored;
+use crate::facts::{Level, PaneSum, SignalSum};
 use crate::few::Few;
 use crate::math::Quanta;
 use crate::predict::{EffortBuckets, EffortSums};
 use crate::score::agent_consistency::AgentConsistency;
 use crate::signal::SignalName;
 use crate::span::Timestamp;
-use crate::update::{Level, PaneSum, SignalSum};
 use crate::window::PANES;
 
 /// A pane among those of its width.
@@ -431,9 +431,9 @@ const LEVEL: i64 = Quanta::ONE / 10_000;
 mod tests {
     use super::super::scoring::{Signal, Unasked};
     use super::*;
+    use crate::facts::Effort;
     use crate::score::risk::TraceRisk;
     use crate::span::Source;
-    use crate::update::Effort;
 
     #[test]
     fn a_level_is_rounded_half_away_from_zero() {

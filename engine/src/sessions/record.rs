@@ -17,17 +17,17 @@ use super::scoring::Scored;
 use super::tally::{Growths, Tally, growth};
 use crate::counters::Counter;
 use crate::distributions::Taken;
+use crate::facts::{
+    AgentKey, Attempt, CallResult, Content, Effort, Expectation, Loop, OutputDigest, OverBy,
+    PartialSum, Remarks, ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceFacts,
+    TraceState, TurnStart,
+};
 use crate::limits::{LimitSet, RunLimit, Usage, UsageSums};
 use crate::loops::{Severity, worst};
 use crate::math::Quanta;
 use crate::runs::RunName;
 use crate::silences::{Level, level};
 use crate::span::{SpanId, Status, Timestamp, TraceId};
-use crate::update::{
-    AgentKey, Attempt, CallResult, Content, Effort, Expectation, Loop, OutputDigest, OverBy,
-    PartialSum, Remarks, ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceState,
-    TraceUpdate, TurnStart,
-};
 
 /// One trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -227,7 +227,7 @@ impl From<Tally> for CarriedOver {
 impl TraceRecord {
     /// The record of a trace of this agent, not scored yet; `session_source` is the attribute that named its session.
     pub(super) fn new(
-        update: TraceUpdate,
+        update: TraceFacts,
         agent: AgentKey,
         session_source: String,
         common: &mut Common,

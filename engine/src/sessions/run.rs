@@ -7,10 +7,10 @@ use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring::scores;
+use crate::facts::{ReportedScore, RunTrace};
 use crate::runs::is_about_runs;
 use crate::signal::name::OUTCOME;
 use crate::span::Report;
-use crate::update::{ReportedScore, RunTrace};
 
 /// What a done trace adds to a run of its agent; `None` if it is part of none.
 pub(super) fn trace(

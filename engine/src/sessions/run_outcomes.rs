@@ -13,10 +13,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Sessions;
 use super::key::SessionId;
 use super::outcomes::SessionRuns;
+use crate::facts::TraceFacts;
 use crate::math::Quanta;
 use crate::runs::{RunName, tells_outcome};
 use crate::span::{Report, RunTarget, Timestamp};
-use crate::update::TraceUpdate;
 
 /// An outcome of a run; of two the greater holds, which is the later one.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -189,7 +189,7 @@ impl Sessions {
     pub(super) fn run_of(
         &self,
         session: &SessionId,
-        update: &TraceUpdate,
+        update: &TraceFacts,
     ) -> Option<(RunName, RunOutcome)> {
         if self.run_outcomes.outcomes.is_empty() {
             return None;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{Course, TraceRecord};
 use super::rules::{Rules, four_decimals};
+use crate::facts::{Loop, OutputDigest, ReportedScore};
 use crate::few::Few;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::Quanta;
@@ -18,7 +19,6 @@ use crate::signal::loop_detection::{self, WINDOW};
 use crate::signal::name::{CONFIDENCE, LOOP_DETECTION, OUTCOME};
 use crate::signal::{self, Facts, SignalName};
 use crate::span::Source;
-use crate::update::{Loop, OutputDigest, ReportedScore};
 
 /// Signals by name.
 pub(super) type Signals = Few<SignalName, Signal>;
@@ -294,8 +294,8 @@ fn four_decimal_quanta(score: Quanta) -> Quanta {
 mod tests {
     use super::super::common::Common;
     use super::*;
+    use crate::facts::{AgentKey, Attempt, TraceFacts};
     use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
-    use crate::update::{AgentKey, Attempt, TraceUpdate};
 
     fn score(name: &str, source: &str, quanta: i64, time: u64) -> ReportedScore {
         ReportedScore {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn scoring(
-        update: TraceUpdate,
+        update: TraceFacts,
         earlier: &[TraceRecord],
         of_session: Option<bool>,
         rules: &Rules,
@@ -332,7 +332,7 @@ mod tests {
             score("error", "judge", -1, 1),
             score("error", "judge", Quanta::ONE + 1, 1),
         ];
-        let update = TraceUpdate { reported: scores.into(), steps: 2, ..TraceUpdate::default() };
+        let update = TraceFacts { reported: scores.into(), steps: 2, ..TraceFacts::default() };
         let rules = Rules::new(SessionOptions::default(), LoopOptions::default());
         let Scoring { scored, malformed, .. } = scoring(update, &[], None, &rules);
         assert_eq!(scored.signals[&CONFIDENCE], signal(Quanta(4), Source::Reported));
@@ -350,7 +350,7 @@ mod tests {
         let attempt = Attempt { success: Some(true), ..Attempt::default() };
         let scored = |reported: Vec<ReportedScore>, of_session: Option<bool>| {
             let attempt = Some(Box::new(attempt.clone()));
-            let update = TraceUpdate { attempt, reported, ..TraceUpdate::default() };
+            let update = TraceFacts { attempt, reported, ..TraceFacts::default() };
             scoring(update, &[], of_session, &rules).scored
         };
         let own = scored(Vec::new(), None);
@@ -360,14 +360,14 @@ mod tests {
         assert_eq!(failed.signals[&OUTCOME], signal(Quanta(0), Source::Reported));
         assert!(failed.risk.is_flagged());
         assert!(scored(Vec::new(), Some(false)).risk.is_flagged());
-        let none = scoring(TraceUpdate::default(), &[], None, &rules).scored;
+        let none = scoring(TraceFacts::default(), &[], None, &rules).scored;
         assert!(!none.signals.contains_key(&OUTCOME));
     }
 
     #[test]
     fn the_documents_profile_computes_only_loop_detection() {
         let options = SessionOptions { profile: Profile::Pandaprobe, ..SessionOptions::default() };
-        let update = TraceUpdate { steps: 2, error: true, ..TraceUpdate::default() };
+        let update = TraceFacts { steps: 2, error: true, ..TraceFacts::default() };
         let rules = Rules::new(options, LoopOptions::default());
         let scored = scoring(update, &[], None, &rules).scored;
         assert!(scored.signals.iter().map(|(name, _)| name).eq([&LOOP_DETECTION]));
@@ -376,18 +376,18 @@ mod tests {
     #[test]
     fn an_output_that_did_not_arrive_is_absent_unless_the_empty_score_is_one() {
         let earlier = [TraceRecord::new(
-            TraceUpdate::default(),
+            TraceFacts::default(),
             AgentKey::overflow(),
             String::new(),
             &mut Common::default(),
         )];
         let mut options = SessionOptions::default();
         let rules = Rules::new(options.clone(), LoopOptions::default());
-        let scored = scoring(TraceUpdate::default(), &earlier, None, &rules).scored;
+        let scored = scoring(TraceFacts::default(), &earlier, None, &rules).scored;
         assert!(!scored.signals.contains_key(&LOOP_DETECTION));
         options.empty_score = EmptyScore::One;
         let rules = Rules::new(options.clone(), LoopOptions::default());
-        let scored = scoring(TraceUpdate::default(), &earlier, None, &rules).scored;
+        let scored = scoring(TraceFacts::default(), &earlier, None, &rules).scored;
         assert_eq!(scored.signals[&LOOP_DETECTION].score, Quanta(Quanta::ONE));
     }
 }

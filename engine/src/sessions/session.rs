@@ -24,6 +24,7 @@ use super::traces::Traces;
 use super::verdict::{self, PASS, evaluate, verdict};
 use crate::count::Counts;
 use crate::counters::Counter;
+use crate::facts::{AgentKey, TraceFacts, TraceState};
 use crate::few::Few;
 use crate::limits::{Cause, LimitSet, RunLimit, UsageSums};
 use crate::predict::EffortBuckets;
@@ -34,7 +35,6 @@ use crate::signal::SignalName;
 use crate::silences::Level;
 use crate::span::{Report, Timestamp, TraceId};
 use crate::time::WallShift;
-use crate::update::{AgentKey, TraceState, TraceUpdate};
 
 /// Which sessions are evicted first.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -251,7 +251,7 @@ impl Session {
     /// Adds a trace, or replaces its record; `source` is what named the session, `tally` what the trace has counted elsewhere.
     pub(super) fn upsert(
         &mut self,
-        update: TraceUpdate,
+        update: TraceFacts,
         source: String,
         tally: Option<Tally>,
         shared: &mut Shared,

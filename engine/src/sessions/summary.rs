@@ -14,6 +14,9 @@ use super::record::{Contribution, TraceRecord};
 use super::verdict::Verdict;
 use crate::counters::{Counter, Counters, Labels};
 use crate::distributions::{Distribution, Distributions, Taken};
+use crate::facts::{
+    DoneTrace, Effort, LastTrace, OVERFLOW, RunTrace, ScoreHistogram, SessionFacts, Silences,
+};
 use crate::few::Few;
 use crate::limits::Cause;
 use crate::math::Quanta;
@@ -22,9 +25,6 @@ use crate::predict::{EffortBuckets, Spread, StartedRun};
 use crate::score::trajectory_gate::Verdict as Turn;
 use crate::signal::SignalName;
 use crate::span::{Timestamp, TraceId};
-use crate::update::{
-    DoneTrace, Effort, LastTrace, OVERFLOW, RunTrace, ScoreHistogram, SessionUpdate, Silences,
-};
 
 /// How far the clocks of clients may be ahead of ours.
 const AHEAD: Duration = Duration::from_secs(300);
@@ -382,12 +382,12 @@ impl Summary {
     }
 
     /// The update, with the panes that changed; the caller fills in which agent it is, and when.
-    pub(super) fn drain(&mut self) -> SessionUpdate {
+    pub(super) fn drain(&mut self) -> SessionFacts {
         let mut distributions = Few::with_capacity(Distribution::ALL.len());
         distributions.extend(self.distributions.message());
         let mut trace_signals = Few::with_capacity(self.signals.len());
         trace_signals.extend(self.signals.iter().filter_map(signal));
-        SessionUpdate {
+        SessionFacts {
             panes: self.panes.drain(),
             last: self.last.iter().map(last_trace).collect(),
             counters: self.counters(),
@@ -406,7 +406,7 @@ impl Summary {
             done_traces: std::mem::take(&mut self.done_traces),
             spread: Arc::clone(&self.spread),
             trace_spread: Arc::clone(&self.trace_spread),
-            ..SessionUpdate::default()
+            ..SessionFacts::default()
         }
     }
 }

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::summary::Summary;
 use crate::counters::Counter;
+use crate::facts::{AgentKey, Loop, Spent, TraceFacts};
 use crate::limits::LimitSet;
 use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::runs::told_outcome;
 use crate::span::Timestamp;
-use crate::update::{AgentKey, Loop, Spent, TraceUpdate};
 
 /// What one trace has counted.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -57,7 +57,7 @@ pub(super) struct Growth {
 
 impl Tally {
     /// What other sessions have counted of a trace that moved here; `None` if nothing.
-    pub(super) fn told(update: &TraceUpdate) -> Option<Self> {
+    pub(super) fn told(update: &TraceFacts) -> Option<Self> {
         let mut tally = Self::default();
         for told in &update.told {
             // A trace that was done there has its verdicts counted, and its outcome if it was known.
@@ -214,7 +214,7 @@ pub(super) fn growth(loops: &[Loop], before: &Growths, at: Timestamp) -> Growths
     grown
 }
 
-fn outcome(update: &TraceUpdate) -> bool {
+fn outcome(update: &TraceFacts) -> bool {
     told_outcome(&update.reported, update.attempt.as_deref()).is_some()
 }
 

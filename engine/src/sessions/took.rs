@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::update::{Effort, PartialSum};
+use crate::facts::{Effort, PartialSum};
 
 /// An [`Effort`] without the answer and what was called last. Counts are below 2^32: a session has few traces, and a trace few spans.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]

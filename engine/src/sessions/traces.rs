@@ -200,11 +200,11 @@ mod tests {
 
     use super::super::common::Common;
     use super::*;
-    use crate::update::{AgentKey, TraceUpdate};
+    use crate::facts::{AgentKey, TraceFacts};
 
     fn record(id: u8, start: u64) -> TraceRecord {
         let trace_id = TraceId([id; 16]);
-        let update = TraceUpdate { trace_id, start_unix_nano: start, ..TraceUpdate::default() };
+        let update = TraceFacts { trace_id, start_unix_nano: start, ..TraceFacts::default() };
         TraceRecord::new(update, AgentKey::overflow(), String::new(), &mut Common::default())
     }
 

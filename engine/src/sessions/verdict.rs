@@ -9,6 +9,7 @@ use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring;
 use crate::counters::Counter;
+use crate::facts::{DoneTrace, Expectation, ExpectedStatus};
 use crate::few::Few;
 use crate::math::Quanta;
 use crate::runs::told_outcome;
@@ -16,7 +17,6 @@ use crate::score::trajectory_gate::TrajectoryGate;
 use crate::signal::name::CONFIDENCE;
 use crate::signal::{SignalName, tool_loop};
 use crate::span::Timestamp;
-use crate::update::{DoneTrace, Expectation, ExpectedStatus};
 
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(

@@ -6,14 +6,14 @@ use super::record::{Rare, TraceRecord};
 use super::rules::Rules;
 use super::scoring::{Signal, scores};
 use super::session::Session;
+use crate::facts::{
+    Expectation, ExpectedLayer, Loop, Remarks, ReportedScore, Step, Tokens, ToolCall, Violation,
+};
 use crate::limits::Run;
 use crate::math::{Quanta, ratio};
 use crate::score::agent_reliability::band;
 use crate::signal::{CONSTRAINT_VIOLATION, SignalName, thresholds};
 use crate::span::{Source, SpanId, Status, TraceId};
-use crate::update::{
-    Expectation, ExpectedLayer, Loop, Remarks, ReportedScore, Step, Tokens, ToolCall, Violation,
-};
 use crate::view::{
     AgentName, AttemptView, ExpectationView, GuardrailView, LayerView, LimitView, LoopView,
     SessionView, SignalView, StepView, SubAgentView, TokensView, ToolView, TraceView,

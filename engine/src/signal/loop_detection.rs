@@ -10,9 +10,9 @@
 //! the output, or every output of the window, is missing, the signal is absent rather than 1.
 
 use super::Computation;
+use crate::facts::OutputDigest;
 use crate::math::Quanta;
 use crate::math::text::jaccard;
-use crate::update::OutputDigest;
 
 /// The signal's name.
 pub const NAME: &str = "loop_detection";

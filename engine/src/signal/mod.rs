@@ -14,9 +14,9 @@ pub mod tool_loop;
 pub mod tool_success;
 
 pub(crate) use self::name::SignalName;
+use crate::facts::OutputDigest;
 use crate::loops::Severity;
 use crate::math::Quanta;
-use crate::update::OutputDigest;
 
 /// The name of the reported score for a broken rule; its label is the severity.
 pub const CONSTRAINT_VIOLATION: &str = "constraint_violation";

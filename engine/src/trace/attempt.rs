@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::TraceContents;
 use super::shape::Shape;
 use super::span_view::SpanView;
+use crate::facts::{self, Attempt};
 use crate::span::{Attempt as Said, Violation};
-use crate::update::{self, Attempt};
 
 /// The attempt of a trace: for each concept the first value from the outermost span inwards, evaluators included, then from the
 /// resources; for documents and violations all.
@@ -42,7 +42,7 @@ pub(super) fn of(shape: &Shape<'_>, parts: &TraceContents) -> Option<Attempt> {
         cited: distinct(shape, |said| &said.cited),
         violations: violations
             .into_iter()
-            .map(|violation| update::Violation {
+            .map(|violation| facts::Violation {
                 constraint: violation.constraint.to_string(),
                 severity: violation.severity.as_ref().map(ToString::to_string),
             })

@@ -9,13 +9,13 @@ use super::observed::observed;
 use crate::expect::spec::{CorrectnessSpec, Rubric};
 use crate::expect::{Details, Judgements, LayerResult, LayerStatus, QueryResult, Suite};
 use crate::expect::{judge, span_assertions};
+use crate::facts::{Expectation, ExpectedLayer, ExpectedStatus, TraceFacts};
 use crate::judging::{JudgedText, Judges, RubricRequest};
-use crate::update::{Expectation, ExpectedLayer, ExpectedStatus, TraceUpdate};
 
 /// Checks a trace that has its texts against every query that it answers; returns the results in the order of the files, and the
 /// rules that have to be judged and are not in `judgements`.
 pub fn expectations(
-    trace: &TraceUpdate,
+    trace: &TraceFacts,
     laid: &TraceView<'_>,
     suites: &[Suite],
     judgements: &Judgements,

@@ -1,10 +1,10 @@
-//! From the spans, logs and reports of one trace to its [`TraceUpdate`].
+//! From the spans, logs and reports of one trace to its [`TraceFacts`].
 //!
 //! A pure function of the set: nothing here depends on the order of arrival.
 
 mod attempt;
+mod details;
 mod expected;
-mod facts;
 mod observed;
 mod remarks;
 mod rows;
@@ -34,14 +34,12 @@ pub use self::transcript::{Step, Transcript, transcript, whole_words};
 use self::turn::Turn;
 pub use self::whose::scope_by_agent;
 use self::whose::session;
+use super::facts::{AgentKey, AgentKeys, Loop, ReportedScore, ToolCall, TraceFacts, TurnStart};
 use super::loops::{self, Spend};
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::{Prices, Rate};
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Log, Operation, Report, Resource, SpanId, Tokens, TraceId};
-use super::update::{
-    self, AgentKey, AgentKeys, Loop, ReportedScore, ToolCall, TraceUpdate, TurnStart,
-};
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -129,14 +127,14 @@ pub fn evaluate(
     rules: &Rules,
     agent: AgentKey,
     done: bool,
-) -> Option<Box<TraceUpdate>> {
+) -> Option<Box<TraceFacts>> {
     if !behaves(shape) {
         return None;
     }
     let models = model_calls(shape, logs);
     let mut calls = tools::of(shape, &models, logs, done);
     let last = shape.last_model(&models);
-    let mut update = Box::new(TraceUpdate {
+    let mut update = Box::new(TraceFacts {
         trace_id,
         session: Some(session(trace_id, shape, rules)),
         agent: Some(agent),
@@ -146,7 +144,7 @@ pub fn evaluate(
         attempt: attempt::of(shape, parts).map(Box::new),
         remarks: remarks::of(shape, parts, &models).map(Box::new),
         reported: reported(parts),
-        ..TraceUpdate::default()
+        ..TraceFacts::default()
     });
     outcome(&mut update, shape, last);
     let turn = Turn { shape, models: &models, last, logs };
@@ -229,7 +227,7 @@ pub fn source<'a>(TraceView { shape, .. }: &TraceView<'a>) -> Option<(&'a Arc<Re
 }
 
 /// Fills in how the trace ended.
-fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, last: Option<&ModelCall<'_>>) {
+fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, last: Option<&ModelCall<'_>>) {
     let root = shape.root();
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
@@ -238,7 +236,7 @@ fn outcome(update: &mut TraceUpdate, shape: &Shape<'_>, last: Option<&ModelCall<
 
 /// Fills in what the model calls used and cost; returns this for each call, and then for each total.
 fn spent(
-    update: &mut TraceUpdate,
+    update: &mut TraceFacts,
     shape: &Shape<'_>,
     models: &[ModelCall<'_>],
     prices: &Prices,
@@ -279,7 +277,7 @@ fn spent(
     update.models.dedup();
     let (input, no_input) = sum_known(models, &totals, |tokens| tokens.input);
     let (output, no_output) = sum_known(models, &totals, |tokens| tokens.output);
-    update.tokens = Some(update::Tokens { input, output });
+    update.tokens = Some(crate::facts::Tokens { input, output });
     update.calls_without_tokens = no_input.max(no_output);
     let costs = spends.iter().filter_map(|spend| spend.cost).map(|cost| cost.0);
     update.cost_quanta = costs.reduce(i64::saturating_add);

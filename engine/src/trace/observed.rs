@@ -12,13 +12,13 @@ use super::{Logs, TraceView};
 use crate::expect::Observed;
 use crate::expect::observed::{Handoffs, ObservedSpan, ObservedTool};
 use crate::expect::span_spec::SpanKind;
+use crate::facts::TraceFacts;
 use crate::math::Quanta;
 use crate::span::{Log, Operation, Text};
-use crate::update::TraceUpdate;
 
 /// The observations of a trace that still has its texts.
 pub(super) fn observed(
-    trace: &TraceUpdate,
+    trace: &TraceFacts,
     TraceView { shape, logs, .. }: &TraceView<'_>,
 ) -> Observed {
     let content = trace.content.as_ref();
@@ -43,7 +43,7 @@ pub(super) fn observed(
 }
 
 /// The calls of the update, which are those of the tool spans if there are any.
-fn tools(trace: &TraceUpdate, shape: &Shape<'_>) -> Vec<ObservedTool> {
+fn tools(trace: &TraceFacts, shape: &Shape<'_>) -> Vec<ObservedTool> {
     let json =
         |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
     let spans = shape.tool_spans();

@@ -3,8 +3,8 @@
 use super::TraceContents;
 use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
+use crate::facts::{Guardrail, Remarks};
 use crate::span;
-use crate::update::{Guardrail, Remarks};
 
 /// Greatest number of results of guardrails that are kept of a trace.
 const MAX: usize = 100;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::facts::ToolRow;
+use super::details::ToolRow;
 use super::rows::Rest;
 use super::symbol::Symbol;
 use crate::math::Quanta;

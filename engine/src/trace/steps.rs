@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::loops::Spend;
 use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
+use crate::facts::{Step, StepKind, ToolCall};
 use crate::span::{Operation, SpanId, Timestamp};
-use crate::update::{Step, StepKind, ToolCall};
 
 /// Greatest number of steps of one trace.
 const MAX_STEPS: usize = 1_000;
@@ -36,7 +36,7 @@ pub(super) fn of(
             .and_then(|model| model.name)
             .map(|name| Arc::clone(name.text))
             .unwrap_or_default(),
-        tokens: Some(crate::update::Tokens {
+        tokens: Some(crate::facts::Tokens {
             input: spend.tokens.input,
             output: spend.tokens.output,
         }),

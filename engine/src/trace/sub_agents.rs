@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
 use super::whose::agent_name;
+use crate::facts::{Loop, SubAgent, ToolCall};
 use crate::loops::Spend;
 use crate::span::{Operation, SpanId};
-use crate::update::{Loop, SubAgent, ToolCall};
 
 /// The calls and loops of a trace, to be divided among its agents.
 pub(super) struct Work<'w> {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::shape::{ModelCall, Shape, ToolSpan};
 use super::span_view::{Model, ResultView, SpanView, Tool};
 use super::{Logs, TraceContents};
+use crate::facts::{CallResult, ToolCall};
 use crate::loops::{self, Repeats};
 use crate::options::LoopOptions;
 use crate::span::{Operation, Timestamp};
-use crate::update::{CallResult, ToolCall};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span without arguments gets those that the
 /// model called it with. A call that a log record only tells the beginning of is left out while its trace is open, so that it counts

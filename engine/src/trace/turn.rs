@@ -3,9 +3,9 @@
 use super::shape::{ModelCall, Shape};
 use super::span_view::{Said, SpanView};
 use super::{Logs, tools};
+use crate::facts::{Content, ToolCall, TraceFacts, TurnStart};
 use crate::math::text::digest;
 use crate::span::{Operation, Text};
-use crate::update::{Content, ToolCall, TraceUpdate, TurnStart};
 
 /// The sources of a turn's texts and links.
 pub(super) struct Turn<'s> {
@@ -18,7 +18,7 @@ pub(super) struct Turn<'s> {
 
 impl<'s> Turn<'s> {
     /// Fills in the texts, and the digest from which the likeness of outputs is computed.
-    pub(super) fn texts(&self, update: &mut TraceUpdate, keep_content: bool, done: bool) {
+    pub(super) fn texts(&self, update: &mut TraceFacts, keep_content: bool, done: bool) {
         let output = || self.output().and_then(|said| said.text);
         update.output_digest = done.then(output).flatten().and_then(|text| digest(text));
         update.content = keep_content.then(|| Content {
@@ -32,7 +32,7 @@ impl<'s> Turn<'s> {
     ///
     /// New user input began the trace if a user's message ends the first model call's input, or, where that is unknown, if an agent was
     /// invoked or there is an input. The trace ended on an answer if an agent was invoked, or if the last model call made no tool call.
-    pub(super) fn link(&self, update: &mut TraceUpdate, calls: &[ToolCall]) {
+    pub(super) fn link(&self, update: &mut TraceFacts, calls: &[ToolCall]) {
         let first = self.models.first().and_then(|model| self.asked_by_user(model));
         let invoked = self.shape.has(Operation::InvokeAgent);
         update.turn_start = match first {

@@ -6,9 +6,9 @@ use super::Rules;
 use super::shape::Shape;
 use super::span_view::{self, SpanView};
 use crate::convention::{is_generic, is_random};
+use crate::facts::{AgentKey, AgentKeys, SessionKey, TraceFacts};
 use crate::options::{SessionFallback, SessionScope};
 use crate::span::{Operation, Resource, TraceId};
-use crate::update::{AgentKey, AgentKeys, SessionKey, TraceUpdate};
 
 /// The session of a trace: that of the outermost span that names one, else of a resource, else of JSON values. Without a namespace
 /// its scope is the agent, which [`scope_by_agent`] fills in.
@@ -45,7 +45,7 @@ pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> Se
 
 /// Sets the scope of a session that a trace names and that has no namespace: to the name of the trace's agent, or of its service if no
 /// agent is named.
-pub fn scope_by_agent(update: &mut TraceUpdate, scope: SessionScope) {
+pub fn scope_by_agent(update: &mut TraceFacts, scope: SessionScope) {
     let Some((session, agent)) = update.session.as_mut().zip(update.agent.as_ref()) else { return };
     if scope == SessionScope::Tenant || session.is_own() || !session.scope.is_empty() {
         return;

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::barriers::{Alignment, Waiting};
 use super::{BURST, Common, SLICE, ToAgents, save, sleep_until};
 use crate::daemon::pace::Pace;
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_facts::AgentFacts;
 use crate::engine::agents::Agents;
 use crate::export::board::Board;
 
@@ -91,7 +91,7 @@ impl AgentsTask {
     }
 
     /// Puts the drained updates on the board, slice by slice; returns the time that this took.
-    async fn post(&mut self, drain: fn(&mut Agents, usize) -> Vec<AgentUpdate>) -> Duration {
+    async fn post(&mut self, drain: fn(&mut Agents, usize) -> Vec<AgentFacts>) -> Duration {
         let mut took = Duration::ZERO;
         loop {
             let began = self.common.clock.now();

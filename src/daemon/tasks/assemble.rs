@@ -10,9 +10,9 @@ use super::{
 use crate::embed;
 use crate::engine::assemble::Assemble;
 use crate::engine::assemble::texts::SpanBatch;
+use crate::engine::facts::{Barrier, TraceFacts};
 use crate::engine::route::Route;
 use crate::engine::span::Timestamp;
-use crate::engine::update::{Barrier, TraceUpdate};
 use crate::judge;
 
 /// How many timers of traces a task runs before it sends on the results and other tasks have their turn: the update of a trace takes
@@ -126,7 +126,7 @@ impl AssembleTask {
     /// Sends the updates of the stage; fails only while the daemon stops, and what is lost then was never
     /// acknowledged.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
-        let mut parts: BTreeMap<usize, Vec<TraceUpdate>> = BTreeMap::new();
+        let mut parts: BTreeMap<usize, Vec<TraceFacts>> = BTreeMap::new();
         for update in self.stage.drain() {
             let session = update.session.as_ref();
             let to = session.map_or(0, |session| self.route.session(&session.tenant, &session.id));

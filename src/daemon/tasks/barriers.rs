@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{ToAgents, ToSessions};
-use crate::engine::update::Barrier;
+use crate::engine::facts::Barrier;
 
 /// Counts barriers until one has come in on every input.
 pub(super) struct Alignment {

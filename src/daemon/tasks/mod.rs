@@ -21,9 +21,9 @@ use crate::clock::Clock;
 use crate::embed;
 use crate::engine::assemble::{FullSession, Input};
 use crate::engine::explained::{SessionRow, TraceExplanation};
+use crate::engine::facts::{Barrier, SessionFacts, TraceFacts};
 use crate::engine::sessions::{Found, ListPart, SessionId};
 use crate::engine::span::{Report, Span, Timestamp, TraceId};
-use crate::engine::update::{Barrier, SessionUpdate, TraceUpdate};
 use crate::export::query::ListRequest;
 use crate::health::Health;
 use crate::ingest::LeftOut;
@@ -63,7 +63,7 @@ pub(super) enum ToAssemble {
 /// A message to a session task.
 pub(super) enum ToSessions {
     /// The updates of an assemble task, by its number.
-    Traces(usize, Vec<TraceUpdate>, Timestamp),
+    Traces(usize, Vec<TraceFacts>, Timestamp),
     /// A report that the session stage takes.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the assemble tasks.
@@ -96,7 +96,7 @@ pub(super) enum ToSessions {
 /// A message to the agents task.
 pub(super) enum ToAgents {
     /// The updates of a session task, by its number.
-    Updates(usize, Vec<SessionUpdate>, Timestamp),
+    Updates(usize, Vec<SessionFacts>, Timestamp),
     /// A report that the agent stage takes, such as one about a run.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the session tasks.

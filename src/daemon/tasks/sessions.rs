@@ -10,9 +10,9 @@ use super::barriers::{Alignment, Waiting};
 use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, save, sleep_until};
 use crate::daemon::pace::Pace;
 use crate::engine::assemble::FullSession;
+use crate::engine::facts::{Barrier, SessionFacts};
 use crate::engine::sessions::{NoSessionStore, SessionId, SessionStore, Sessions, Wanted};
 use crate::engine::span::Timestamp;
-use crate::engine::update::{Barrier, SessionUpdate};
 use crate::webhook::{self, Runaway};
 
 /// One session shard, with the channel that takes its updates.
@@ -242,7 +242,7 @@ impl SessionTask {
 }
 
 /// A method that drains the updates of at most so many agents from a session stage.
-type Drain = fn(&mut Sessions, usize) -> Vec<SessionUpdate>;
+type Drain = fn(&mut Sessions, usize) -> Vec<SessionFacts>;
 
 fn full_session(id: &SessionId) -> FullSession {
     let SessionId { tenant, id, scope } = id.clone();

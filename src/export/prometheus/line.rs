@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::engine::update::AgentKey;
+use crate::engine::facts::AgentKey;
 
 /// The most bytes of a label value; longer ones are cut.
 const MAX_LABEL_BYTES: usize = 128;

@@ -19,7 +19,7 @@ use super::families::{
     WINDOW_SESSIONS, WINDOW_TRACES,
 };
 use super::watched::{WATCHED, Watched};
-use crate::engine::agent_update::AgentUpdate;
+use crate::engine::agent_facts::AgentFacts;
 use crate::engine::view::WindowView;
 
 /// Nanoseconds of a second.
@@ -50,7 +50,7 @@ impl Format {
 }
 
 /// Renders all agents in one piece. OpenMetrics needs `# EOF` after the last metrics, which the caller adds.
-pub fn render(agents: &[Arc<AgentUpdate>], format: Format, detail: Detail) -> String {
+pub fn render(agents: &[Arc<AgentFacts>], format: Format, detail: Detail) -> String {
     Exposition::new(agents.to_vec(), format, detail).collect()
 }
 
@@ -71,7 +71,7 @@ pub enum Detail {
 #[derive(Debug)]
 pub struct Exposition {
     // Agents whose labels are not rendered yet.
-    waiting: std::vec::IntoIter<Arc<AgentUpdate>>,
+    waiting: std::vec::IntoIter<Arc<AgentFacts>>,
     agents: Vec<Exported>,
     parts: Vec<Section>,
     page: Page,
@@ -89,7 +89,7 @@ const PIECE_AGENTS: usize = 50;
 
 #[derive(Debug)]
 struct Exported {
-    update: Arc<AgentUpdate>,
+    update: Arc<AgentFacts>,
     // Rendered once: `service_name="..",...`.
     labels: String,
 }
@@ -122,7 +122,7 @@ enum Section {
 
 impl Exposition {
     /// The page of these agents, which come in the order of their names.
-    pub fn new(agents: Vec<Arc<AgentUpdate>>, format: Format, detail: Detail) -> Self {
+    pub fn new(agents: Vec<Arc<AgentFacts>>, format: Format, detail: Detail) -> Self {
         Self {
             agents: Vec::with_capacity(agents.len()),
             waiting: agents.into_iter(),
@@ -174,7 +174,7 @@ impl Iterator for Exposition {
 }
 
 impl Exported {
-    fn new(update: Arc<AgentUpdate>) -> Self {
+    fn new(update: Arc<AgentFacts>) -> Self {
         let labels = label_block(&update.agent);
         Self { update, labels }
     }

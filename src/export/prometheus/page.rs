@@ -11,11 +11,11 @@ use super::super::families::{
 };
 use super::line::{self, count, label};
 use super::{Detail, Exported, Format, NANOS, Reading, Section};
-use crate::engine::agent_update::Buckets;
+use crate::engine::agent_facts::Buckets;
 use crate::engine::distributions::Distribution;
+use crate::engine::facts::Exemplar;
 use crate::engine::math::{Quanta, ratio};
 use crate::engine::sessions::SCORE_BOUNDS;
-use crate::engine::update::Exemplar;
 
 /// Upper bounds of the buckets of scores as text, the last of them infinite.
 static BOUNDS: LazyLock<Bounds> = LazyLock::new(|| bounds(&SCORE_BOUNDS));

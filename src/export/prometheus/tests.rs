@@ -3,19 +3,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
 use super::*;
-use crate::engine::agent_update::Buckets;
+use crate::engine::agent_facts::Buckets;
 use crate::engine::counters::{Counter, Counters};
 use crate::engine::drops::STREAMS;
+use crate::engine::facts::{AgentParts, Exemplar};
 use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::math::Quanta;
 use crate::engine::run_scores::RunScores;
 use crate::engine::span::TraceId;
-use crate::engine::update::{AgentParts, Exemplar};
 use crate::engine::view::{
     AgentView, ArsComponentView, ArsView, DropFoundView, DropView, SessionName, VersionView,
 };
 
-fn agent(name: &str) -> Arc<AgentUpdate> {
+fn agent(name: &str) -> Arc<AgentFacts> {
     let key = AgentParts {
         service_name: name.to_owned(),
         agent_name: "a".to_owned(),
@@ -53,7 +53,7 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
     counters.raise(Counter::Traces, &[], 3);
     counters.raise(Counter::CostUsd, &[], 1_500_000_000_000);
     counters.raise(Counter::TraceEvaluations, &["error", "pass"], 3);
-    Arc::new(AgentUpdate {
+    Arc::new(AgentFacts {
         agent: key,
         counters,
         sessions_looping: [(looping, 1)].into(),
@@ -64,7 +64,7 @@ fn agent(name: &str) -> Arc<AgentUpdate> {
             windows: [("1h".into(), window), ("5m".into(), WindowView::default())].into(),
             ..AgentView::default()
         },
-        ..AgentUpdate::default()
+        ..AgentFacts::default()
     })
 }
 
@@ -110,7 +110,7 @@ fn drops() -> Vec<DropView> {
 }
 
 /// An agent with something in every family: names to be escaped, and numbers of every length.
-fn full(name: &str) -> Arc<AgentUpdate> {
+fn full(name: &str) -> Arc<AgentFacts> {
     let plain = agent(name);
     let numbers = [0.1, 1e-7, 1.5e21, 123_456.789, 1.0 / 3.0, 9_007_199_254_740_993.0, -0.25];
     let names = SCORES.iter().map(|score| score.score);
@@ -137,7 +137,7 @@ fn full(name: &str) -> Arc<AgentUpdate> {
         counters.raise(Counter::TraceEvaluations, &labels, value);
     }
     counters.raise(Counter::LoopWastedCostUsd, &["full"], 1_250_000_007);
-    Arc::new(AgentUpdate {
+    Arc::new(AgentFacts {
         agent: AgentParts { tenant: "t \"1\"".to_owned(), ..AgentParts::clone(&plain.agent) }
             .into(),
         counters,
@@ -164,7 +164,7 @@ fn full(name: &str) -> Arc<AgentUpdate> {
 
 /// An agent of which everything is told that is exported in the default detail: all windows, costs, outcomes, and of every tenth
 /// a drop and a loop that go on.
-fn told(number: usize) -> Arc<AgentUpdate> {
+fn told(number: usize) -> Arc<AgentFacts> {
     let name = "checkout".to_owned();
     let plain = full(&name);
     let score =
@@ -214,7 +214,7 @@ fn told(number: usize) -> Arc<AgentUpdate> {
     let in_trouble = number.is_multiple_of(10);
     let dropping = drops().into_iter().take(usize::from(in_trouble));
     let looping = plain.sessions_looping.iter().take(usize::from(in_trouble));
-    Arc::new(AgentUpdate {
+    Arc::new(AgentFacts {
         agent: AgentParts {
             service_name: name,
             agent_name: format!("planner-{number:04}"),
@@ -369,7 +369,7 @@ fn pieces_are_small_however_many_agents_there_are_and_make_the_same_page() {
 
 #[test]
 fn agents_that_have_nothing_to_say_do_not_make_a_piece_long() {
-    let nothing = Arc::new(AgentUpdate::default());
+    let nothing = Arc::new(AgentFacts::default());
     let agents = vec![nothing; 2 * PIECE_LOOKS];
     let pieces = Exposition::new(agents, Format::Text, Detail::Full).count();
     assert!(pieces > 2 * SCORES.len(), "{pieces}");

@@ -9,13 +9,13 @@ use std::time::Duration;
 use agentgauge::clock::Clock;
 use agentgauge::config::Config;
 use agentgauge::daemon::Daemon;
-use agentgauge::engine::agent_update::AgentUpdate;
+use agentgauge::engine::agent_facts::AgentFacts;
 use agentgauge::engine::counters::Counter;
+use agentgauge::engine::facts::AgentKey;
 use agentgauge::engine::pipeline::Pipeline;
 use agentgauge::engine::predict::Spread;
 use agentgauge::engine::route::Route;
 use agentgauge::engine::span::Timestamp;
-use agentgauge::engine::update::AgentKey;
 use agentgauge::engine::view::{DropView, SessionView};
 use agentgauge::fleet::{FleetOptions, Role};
 use agentgauge::ingest::decode::Decoder;
@@ -45,7 +45,7 @@ const BETWEEN: Duration = Duration::from_millis(50);
 pub(crate) const PARTITIONS: u32 = 8;
 
 /// Agents by name.
-pub(crate) type Shown = BTreeMap<AgentKey, AgentUpdate>;
+pub(crate) type Shown = BTreeMap<AgentKey, AgentFacts>;
 
 /// Instances and the broker between them.
 pub(crate) struct Fleet {
@@ -304,8 +304,7 @@ impl Fleet {
         let mut shown = Shown::new();
         for instance in &self.instances {
             for update in instance.board().sorted() {
-                let twice =
-                    shown.insert(update.agent.clone(), lasting(AgentUpdate::clone(&update)));
+                let twice = shown.insert(update.agent.clone(), lasting(AgentFacts::clone(&update)));
                 assert!(twice.is_none(), "{:?} is shown twice", update.agent);
             }
         }
@@ -420,7 +419,7 @@ impl Fleet {
 
 /// What is promised bit for bit: not what looks at each trace once, at the moment at which it is done, and so at those of
 /// its neighbours that had come by then.
-fn lasting(mut update: AgentUpdate) -> AgentUpdate {
+fn lasting(mut update: AgentFacts) -> AgentFacts {
     update
         .counters
         .retain(|family| family != Counter::TraceEvaluations && family != Counter::GateBreaches);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use agentgauge::engine::update::AgentParts;
+use agentgauge::engine::facts::AgentParts;
 use agentgauge::judge::options::Format;
 use agentgauge::judge::{JudgeOptions, Metric};
 use serde_json::Value;

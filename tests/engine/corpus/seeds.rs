@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentgauge::engine::facts::{Loop, SessionFacts, ToolCall, TraceFacts};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::saved;
 use agentgauge::engine::span::Timestamp;
-use agentgauge::engine::update::{Loop, SessionUpdate, ToolCall, TraceUpdate};
 use agentgauge::store::{
     Committer, Durability, KEPT, Kind, Opened, Record, Refused, Section, SnapshotWriter,
     StoreOptions, Watch,
@@ -98,22 +98,22 @@ struct Envelope {
 
 #[derive(Serialize)]
 enum Message {
-    Trace(Box<TraceUpdate>),
-    Session(Box<SessionUpdate>),
+    Trace(Box<TraceFacts>),
+    Session(Box<SessionFacts>),
     Tick,
 }
 
 pub(super) fn records() -> Vec<Vec<u8>> {
-    let update = TraceUpdate {
+    let update = TraceFacts {
         tools: vec![
             ToolCall::default(),
             ToolCall { name: Arc::from("search"), ..ToolCall::default() },
         ],
         loops: vec![Loop::default()],
         cost_quanta: Some(7),
-        ..TraceUpdate::default()
+        ..TraceFacts::default()
     };
-    let session = SessionUpdate { shard: 3, revision: 9, ..SessionUpdate::default() };
+    let session = SessionFacts { shard: 3, revision: 9, ..SessionFacts::default() };
     let messages =
         [Message::Trace(Box::new(update)), Message::Session(Box::new(session)), Message::Tick];
     let record = |message| {

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::expect::{Judgements, Spec};
+use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
     Arguments, ModelFacts, Operation, Pause, Resource, SessionName, Source, SpanId, Text, ToolFacts,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
-use crate::update::TraceState;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -55,13 +55,13 @@ fn stage() -> Assemble {
     Assemble::new(AssembleOptions::default(), LoopOptions::default(), &CostOptions::default())
 }
 
-fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceUpdate> {
+fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceFacts> {
     spans.into_iter().for_each(|span| stage.handle(Input::Span(Box::new(span)), now));
     stage.drain()
 }
 
 /// Feeds the spans and lets the trace rest until it is done.
-fn done(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceUpdate> {
+fn done(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceFacts> {
     let mut updates = feed(stage, spans, now);
     stage.handle_timeout(now.after(Duration::from_secs(10)));
     updates.extend(stage.drain());
@@ -364,13 +364,13 @@ fn of_a_trace_that_was_told_nothing_is_said_at_its_end_but_that_it_ended() {
     assert_eq!(told.state, TraceState::Done);
     stage.handle_timeout(stage.poll_timeout().unwrap());
     let [last] = stage.drain().try_into().unwrap();
-    let said = TraceUpdate {
+    let said = TraceFacts {
         trace_id: told.trace_id,
         revision: told.revision + 1,
         session: told.session,
         state: TraceState::Sealed,
         unchanged: true,
-        ..TraceUpdate::default()
+        ..TraceFacts::default()
     };
     assert_eq!(last, said);
     assert_eq!(stage.poll_timeout(), None, "it is gone");
@@ -543,7 +543,7 @@ proptest! {
             stage.finish(at(0));
             updates.extend(stage.drain());
             // How often it changed, and whom it told, are matters of the delivery.
-            TraceUpdate { revision: 0, told: Vec::new(), ..updates.pop().unwrap() }
+            TraceFacts { revision: 0, told: Vec::new(), ..updates.pop().unwrap() }
         };
         let plain: Vec<usize> = (0..12).collect();
         prop_assert_eq!(last(&order, &drains), last(&plain, &[false; 12]));

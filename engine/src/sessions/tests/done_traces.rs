@@ -1,9 +1,9 @@
 //! What drops are found by is told once, and which traces stall.
 
 use super::*;
+use crate::facts::{DoneTrace, Guardrail};
 use crate::math::Quanta;
 use crate::span::{Report, Source, Target};
-use crate::update::{DoneTrace, Guardrail};
 
 fn done_traces(stage: &mut Sessions) -> Vec<DoneTrace> {
     stage.drain().into_iter().flat_map(|update| update.done_traces).collect()
@@ -43,11 +43,11 @@ fn the_tool_is_the_one_that_failed_last_or_loops() {
         call("silent", None, 5),
     ];
     let mut stage = stage();
-    let update = TraceUpdate { tools: tools.clone(), ..trace(1, 1).error().done() };
+    let update = TraceFacts { tools: tools.clone(), ..trace(1, 1).error().done() };
     stage.handle(update, at(2));
     let done = done_traces(&mut stage).remove(0);
     assert_eq!((done.tool.as_str(), done.tools_failed), ("last", Some(true)));
-    let update = TraceUpdate { tools, ..trace(2, 1).looping(10, Severity::Critical).done() };
+    let update = TraceFacts { tools, ..trace(2, 1).looping(10, Severity::Critical).done() };
     stage.handle(update, at(2));
     let done = done_traces(&mut stage).remove(0);
     assert_eq!((done.tool.as_str(), done.signal.as_str()), ("search", "tool_loop"));
@@ -67,7 +67,7 @@ fn an_outcome_is_told_with_the_verdict_or_when_it_comes_and_never_again() {
     judged.reported[0].source = "judge".to_owned();
     stage.handle(judged, at(3));
     assert_eq!(done_traces(&mut stage), [], "a judge reads what failed sooner than what did not");
-    let outcome = TraceUpdate {
+    let outcome = TraceFacts {
         touched_unix_nano: at(90).0,
         ..trace(2, 1).reported("outcome", Quanta::ONE).done().revision(3)
     };
@@ -107,7 +107,7 @@ fn an_outcome_of_a_session_is_told_once() {
 fn an_open_trace_of_which_nothing_comes_stalls_until_something_does() {
     let mut stage = stage();
     let stalled = |stage: &mut Sessions| only(stage.drain()).silences.stalled();
-    let heard = |revision: u64, second: u64| TraceUpdate {
+    let heard = |revision: u64, second: u64| TraceFacts {
         touched_unix_nano: at(second).0,
         ..trace(1, 1).revision(revision)
     };
@@ -139,7 +139,7 @@ fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_
             rejected_edits: 1,
             ..Remarks::default()
         };
-        TraceUpdate {
+        TraceFacts {
             touched_unix_nano: at(second).0,
             remarks: Some(Box::new(remarks)),
             ..trace(1, 1).revision(revision)
@@ -170,7 +170,7 @@ fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_
 #[test]
 fn a_step_that_takes_long_time_and_again_is_healthy_for_its_agent_alone() {
     let mut stage = stage();
-    let heard = |agent: &str, id: u8, revision: u64, second: u64| TraceUpdate {
+    let heard = |agent: &str, id: u8, revision: u64, second: u64| TraceFacts {
         touched_unix_nano: at(second).0,
         ..trace(id, 1).agent(agent).session(agent).revision(revision)
     };

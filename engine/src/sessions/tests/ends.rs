@@ -113,10 +113,10 @@ fn an_agent_that_a_trace_only_seems_to_be_takes_no_place() {
     let agents = AgentOptions { max_agents: 1, ..AgentOptions::default() };
     let mut stage = stage_of(SessionOptions::default(), agents);
     let of = |id: u8, agent| trace(id, 10).session(&id.to_string()).agent(agent);
-    let seems = |id, agent| TraceUpdate { uncertain: true, ..of(id, agent) };
-    let named = |updates: Vec<SessionUpdate>| -> Vec<(String, bool)> {
+    let seems = |id, agent| TraceFacts { uncertain: true, ..of(id, agent) };
+    let named = |updates: Vec<SessionFacts>| -> Vec<(String, bool)> {
         let named =
-            |update: SessionUpdate| (update.agent.unwrap().agent_name.clone(), update.tombstone);
+            |update: SessionFacts| (update.agent.unwrap().agent_name.clone(), update.tombstone);
         updates.into_iter().map(named).collect()
     };
     stage.handle(seems(1, "seems"), at(20));

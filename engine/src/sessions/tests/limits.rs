@@ -15,15 +15,15 @@ fn limited() -> Sessions {
     stage_of(SessionOptions { limits, ..SessionOptions::default() }, AgentOptions::default())
 }
 
-fn calls(id: u8, second: u64, llm_calls: u64) -> TraceUpdate {
-    TraceUpdate { llm_calls, revision: llm_calls, ..trace(id, second) }
+fn calls(id: u8, second: u64, llm_calls: u64) -> TraceFacts {
+    TraceFacts { llm_calls, revision: llm_calls, ..trace(id, second) }
 }
 
-fn over(update: &SessionUpdate) -> Vec<[&'static str; 2]> {
+fn over(update: &SessionFacts) -> Vec<[&'static str; 2]> {
     update.sessions_over_limit.keys().map(|limit| [limit.run().name(), limit.name()]).collect()
 }
 
-fn counted(update: &SessionUpdate, limit: RunLimit) -> u64 {
+fn counted(update: &SessionFacts, limit: RunLimit) -> u64 {
     counter(update, Counter::RunLimits, &limit.values())
 }
 
@@ -69,14 +69,14 @@ fn a_session_goes_over_its_limits_with_all_of_its_traces() {
     let update = only(stage.drain());
     assert_eq!(over(&update), [["session", "calls_without_tool"]]);
     let called = ToolCall { name: Arc::from("search"), ..ToolCall::default() };
-    stage.handle(TraceUpdate { tools: vec![called], ..calls(4, 40, 2).done() }, at(50));
+    stage.handle(TraceFacts { tools: vec![called], ..calls(4, 40, 2).done() }, at(50));
     let update = only(stage.drain());
     assert_eq!(over(&update), [["session", "model_calls"], ["session", "calls_without_tool"]]);
     assert_eq!(counted(&update, RunLimit::SessionModelCalls), 1);
     let limits = views(&stage).remove(0).limits;
     assert_eq!(limits.iter().map(|limit| limit.limit).collect::<Vec<_>>(), ["model_calls"]);
     // A trace that leaves takes along what it used.
-    stage.handle(TraceUpdate { tombstone: true, ..calls(1, 10, 9) }, at(60));
+    stage.handle(TraceFacts { tombstone: true, ..calls(1, 10, 9) }, at(60));
     assert_eq!(views(&stage).remove(0).limits, []);
 }
 
@@ -85,7 +85,7 @@ fn an_agent_has_limits_of_its_own_and_nothing_counts_before_it_is_certain_whose_
     let mut stage = limited();
     stage.handle(calls(1, 10, 12).agent("free"), at(20));
     assert_eq!(over(&only(stage.drain())), [] as [[&str; 2]; 0]);
-    let update = TraceUpdate { uncertain: true, ..calls(2, 10, 12).session("other") };
+    let update = TraceFacts { uncertain: true, ..calls(2, 10, 12).session("other") };
     stage.handle(update, at(20));
     let update = stage.drain().into_iter().find(|update| !over(update).is_empty()).unwrap();
     assert_eq!(counted(&update, RunLimit::TraceModelCalls), 0);

@@ -9,7 +9,7 @@ fn many(sessions: u32) -> Sessions {
         id[..4].copy_from_slice(&number.to_be_bytes());
         let agent = if number % 100 == 0 { "rare" } else { "a" };
         let second = u64::from(number * 7 % 1_000);
-        let update = TraceUpdate { trace_id: TraceId(id), ..trace(1, second).done() };
+        let update = TraceFacts { trace_id: TraceId(id), ..trace(1, second).done() };
         stage.handle(update.session(&format!("s-{number}")).agent(agent), at(2_000));
     }
     stage

@@ -1,7 +1,7 @@
 //! Loops within a trace, and outputs that repeat from one trace to the next.
 
 use super::*;
-use crate::update::{AgentParts, TurnStart};
+use crate::facts::{AgentParts, TurnStart};
 
 #[test]
 fn a_repeated_output_is_a_loop_and_a_late_trace_rescores_those_after_it() {
@@ -70,7 +70,7 @@ fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
 #[test]
 fn an_agent_of_which_a_session_begins_to_run_away_is_told_before_others() {
     let mut stage = stage();
-    let of_other = |update: TraceUpdate| TraceUpdate {
+    let of_other = |update: TraceFacts| TraceFacts {
         agent: Some(
             AgentParts { service_name: "other".to_owned(), ..AgentParts::default() }.into(),
         ),
@@ -114,7 +114,7 @@ fn a_critical_loop_is_seen_for_five_minutes_however_short_it_was() {
         for call in 3..=12 {
             let severity = if call < 10 { Severity::Warning } else { Severity::Critical };
             let update = trace(1, 10).revision(call).looping(call, severity);
-            let update = TraceUpdate { touched_unix_nano: arrival(call).0, ..update };
+            let update = TraceFacts { touched_unix_nano: arrival(call).0, ..update };
             stage.handle(update.clone(), arrival(call));
             told.extend(stage.runaways().into_iter().map(|(_, cause)| cause.severity()));
             stage.drain();
@@ -157,7 +157,7 @@ fn a_loop_of_names_alone_moves_nothing() {
     stage.handle(named.clone(), at(20));
     assert_eq!(stage.runaways(), []);
     let update = only(stage.drain());
-    let detected = |update: &SessionUpdate, evidence| {
+    let detected = |update: &SessionFacts, evidence| {
         counter(update, Counter::LoopsDetected, &["exact_repeat", "warning", evidence])
     };
     assert_eq!((detected(&update, "names"), detected(&update, "full")), (1, 0));
@@ -171,7 +171,7 @@ fn a_loop_of_names_alone_moves_nothing() {
     let explained = stage.explain(("", "s", None), TraceId([1; 16]), &NoSessionStore).unwrap();
     assert_eq!(explained.loops[0].without, explained.now);
     // Arguments come later: it is more than names, and weighs.
-    let mut known = TraceUpdate { loops: named.loops, ..trace(1, 10).revision(2).done() };
+    let mut known = TraceFacts { loops: named.loops, ..trace(1, 10).revision(2).done() };
     known.loops[0].evidence = Evidence::Arguments;
     stage.handle(known, at(30));
     let update = only(stage.drain());
@@ -214,7 +214,7 @@ fn what_is_called_again_after_a_compaction_is_no_repeat_over_traces_either() {
         let mut stage = stage();
         for (id, second) in [(1, 10), (2, 20), (3, 30), (4, 40)] {
             let remarks = Remarks { compacted_unix_nano: compacted.to_vec(), ..Remarks::default() };
-            let update = TraceUpdate {
+            let update = TraceFacts {
                 tools: vec![call(second)],
                 turn_start: TurnStart::Continued,
                 remarks: (id == 3).then(|| Box::new(remarks)),
@@ -237,7 +237,7 @@ fn a_chain_that_is_looked_at_in_parts_is_counted() {
         let mut stage = Sessions::new(3, SessionOptions::default(), loops, AgentOptions::default());
         for (id, second) in [(1, 10), (2, 20), (3, 30)] {
             let turn_start = TurnStart::Continued;
-            stage.handle(TraceUpdate { turn_start, ..trace(id, second).done() }, at(50));
+            stage.handle(TraceFacts { turn_start, ..trace(id, second).done() }, at(50));
         }
         stage.counts().get("loop_chains", "cut")
     };

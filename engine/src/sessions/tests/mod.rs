@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::counters::Counter;
-use crate::loops::{Evidence, LoopKind, Severity};
-use crate::update::{
+use crate::facts::{
     AgentParts, Attempt, Loop, OutputDigest, PaneSum, Remarks, ReportedScore, SessionKey, Tokens,
     ToolCall, TraceState,
 };
+use crate::loops::{Evidence, LoopKind, Severity};
 
 fn stage() -> Sessions {
     stage_of(SessionOptions::default(), AgentOptions::default())
@@ -34,8 +34,8 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 /// An open trace of session `s` and agent `a` that starts at this second.
-fn trace(id: u8, second: u64) -> TraceUpdate {
-    TraceUpdate {
+fn trace(id: u8, second: u64) -> TraceFacts {
+    TraceFacts {
         trace_id: TraceId([id; 16]),
         revision: 1,
         session: Some(SessionKey { source: "session.id".to_owned(), ..SessionKey::default() }),
@@ -45,13 +45,13 @@ fn trace(id: u8, second: u64) -> TraceUpdate {
         end_unix_nano: at(second).0 + 1,
         steps: 4,
         wasted_steps: 1,
-        ..TraceUpdate::default()
+        ..TraceFacts::default()
     }
     .session("s")
     .agent("a")
 }
 
-impl TraceUpdate {
+impl TraceFacts {
     fn done(self) -> Self {
         Self { state: TraceState::Done, ..self }
     }
@@ -118,7 +118,7 @@ impl TraceUpdate {
 }
 
 /// An update with something of everything, as its start decides.
-fn detailed(update: TraceUpdate) -> TraceUpdate {
+fn detailed(update: TraceFacts) -> TraceFacts {
     let number = update.start_unix_nano / 1_000_000_000;
     let odd = |what: u64| (number >> what) & 1 == 1;
     let call = |at: u64| ToolCall {
@@ -133,7 +133,7 @@ fn detailed(update: TraceUpdate) -> TraceUpdate {
     };
     let attempt = Attempt { task: Some("t".to_owned()), ..Attempt::default() };
     let remarks = Remarks { accepted_edits: number, ..Remarks::default() };
-    TraceUpdate {
+    TraceFacts {
         tools: (0..number).map(call).collect(),
         cost_quanta: odd(1).then_some(-5 + 9 * i64::try_from(number).unwrap()),
         models: (0..number % 3).map(|model| Arc::from(format!("model {model}"))).collect(),
@@ -153,20 +153,20 @@ fn views(stage: &Sessions) -> Vec<SessionView> {
     stage.sessions().collect()
 }
 
-fn only(updates: Vec<SessionUpdate>) -> SessionUpdate {
+fn only(updates: Vec<SessionFacts>) -> SessionFacts {
     assert_eq!(updates.len(), 1, "{updates:?}");
     updates.into_iter().next().unwrap()
 }
 
-fn everything(update: &SessionUpdate) -> PaneSum {
+fn everything(update: &SessionFacts) -> PaneSum {
     update.panes.iter().find(|pane| pane.width_nanos == 0).cloned().unwrap()
 }
 
-fn counter(update: &SessionUpdate, family: Counter, labels: &[&str]) -> u64 {
+fn counter(update: &SessionFacts, family: Counter, labels: &[&str]) -> u64 {
     update.counters.get(family, labels).unwrap_or(0)
 }
 
-fn looping(update: &SessionUpdate) -> Vec<(&'static str, u64)> {
+fn looping(update: &SessionFacts) -> Vec<(&'static str, u64)> {
     let looping = update.sessions_looping.iter();
     looping.map(|(labels, sessions)| (labels.severity.name(), *sessions)).collect()
 }

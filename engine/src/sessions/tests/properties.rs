@@ -12,7 +12,7 @@ use crate::score::agent_reliability::AgentReliability;
 /// One step of a script.
 #[derive(Clone, Debug)]
 struct Step {
-    update: TraceUpdate,
+    update: TraceFacts,
     again: bool,
     drain: bool,
 }
@@ -122,7 +122,7 @@ proptest! {
 
 /// Updates of few traces in few sessions: the revisions of a trace are distinct, and when its
 /// session changes it leaves the old one first.
-fn updates() -> impl Strategy<Value = Vec<TraceUpdate>> {
+fn updates() -> impl Strategy<Value = Vec<TraceFacts>> {
     let form = (1_u8..6, 0_u8..3, 0_u8..2, 1_u64..8, any::<(bool, bool, bool)>(), 0_u64..4);
     prop::collection::vec(form, 1..24).prop_map(|forms| {
         let mut revision = 0;
@@ -133,7 +133,7 @@ fn updates() -> impl Strategy<Value = Vec<TraceUpdate>> {
             let session = ["s0", "s0/x", "s1"][usize::from(session)].to_owned();
             if let Some(old) = sessions.insert(id, session.clone()).filter(|old| *old != session) {
                 let left = within(trace(id, start).revision(revision), &old);
-                updates.push(TraceUpdate { tombstone: true, ..left });
+                updates.push(TraceFacts { tombstone: true, ..left });
             }
             let mut update = within(trace(id, start).revision(revision), &session);
             update = update.agent(&format!("a{agent}")).tokens(output, start);
@@ -147,7 +147,7 @@ fn updates() -> impl Strategy<Value = Vec<TraceUpdate>> {
 }
 
 /// The update in the session of this id, and, after a slash, this scope.
-fn within(update: TraceUpdate, name: &str) -> TraceUpdate {
+fn within(update: TraceFacts, name: &str) -> TraceFacts {
     let (id, scope) = name.split_once('/').unwrap_or((name, ""));
     let mut update = update.session(id);
     update.session.as_mut().unwrap().scope = scope.to_owned();
@@ -155,14 +155,14 @@ fn within(update: TraceUpdate, name: &str) -> TraceUpdate {
 }
 
 /// The newest update of each trace in each session.
-fn newest(updates: &[TraceUpdate]) -> Vec<TraceUpdate> {
+fn newest(updates: &[TraceFacts]) -> Vec<TraceFacts> {
     let keyed =
         updates.iter().map(|update| ((update.session.clone(), update.trace_id), update.clone()));
     keyed.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 /// The updates as they are, or, with a seed, mixed up and some of them twice.
-fn script(updates: &[TraceUpdate], seed: Option<u64>) -> Vec<Step> {
+fn script(updates: &[TraceFacts], seed: Option<u64>) -> Vec<Step> {
     let Some(mut seed) = seed else { return updates.iter().cloned().map(Step::plain).collect() };
     let mut next = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -182,7 +182,7 @@ fn script(updates: &[TraceUpdate], seed: Option<u64>) -> Vec<Step> {
 fn run(steps: Vec<Step>) -> (Sessions, BTreeMap<(String, u64, u64), PaneSum>) {
     let mut stage = stage();
     let mut panes: BTreeMap<(String, u64, u64), PaneSum> = BTreeMap::new();
-    let mut receive = |updates: Vec<SessionUpdate>| {
+    let mut receive = |updates: Vec<SessionFacts>| {
         for update in updates {
             let agent = update.agent.unwrap().agent_name.clone();
             if update.tombstone {
@@ -210,7 +210,7 @@ fn run(steps: Vec<Step>) -> (Sessions, BTreeMap<(String, u64, u64), PaneSum>) {
 }
 
 impl Step {
-    fn plain(update: TraceUpdate) -> Self {
+    fn plain(update: TraceFacts) -> Self {
         Self { update, again: false, drain: false }
     }
 }

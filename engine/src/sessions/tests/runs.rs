@@ -5,10 +5,10 @@ use crate::math::Quanta;
 use crate::span::{Report, RunTarget, Source, Target};
 
 /// A done trace of task `t`; without a run's id it is part of the run of its session.
-fn attempt(id: u8, second: u64, run: Option<&str>) -> TraceUpdate {
+fn attempt(id: u8, second: u64, run: Option<&str>) -> TraceFacts {
     let task = Some("t".to_owned());
     let attempt = Attempt { task, run: run.map(str::to_owned), ..Attempt::default() };
-    TraceUpdate { attempt: Some(Box::new(attempt)), ..trace(id, second).done() }
+    TraceFacts { attempt: Some(Box::new(attempt)), ..trace(id, second).done() }
 }
 
 /// What somebody says of a run of agent `a` at this second.
@@ -39,7 +39,7 @@ fn a_failed_outcome_of_a_run_fails_its_last_trace_of_each_session() {
     stage.handle(attempt(1, 10, Some("r")), at(20));
     stage.handle(attempt(2, 11, Some("r")), at(20));
     stage.handle(attempt(3, 12, Some("other")), at(20));
-    let last = TraceUpdate { state: TraceState::Sealed, ..attempt(4, 13, Some("r")) };
+    let last = TraceFacts { state: TraceState::Sealed, ..attempt(4, 13, Some("r")) };
     stage.handle(last.session("q"), at(20));
     stage.report(outcome("r", false, 21), at(21));
     assert_eq!((failed(&stage, "s"), failed(&stage, "q")), (vec![hex(2)], vec![hex(4)]));
@@ -49,7 +49,7 @@ fn a_failed_outcome_of_a_run_fails_its_last_trace_of_each_session() {
     assert_eq!(failed(&stage, "s"), [hex(6)]);
     stage.handle(attempt(6, 15, Some("other")).revision(2), at(24));
     assert_eq!(failed(&stage, "s"), [hex(5)]);
-    let gone = TraceUpdate { tombstone: true, ..attempt(5, 14, Some("r")).revision(2) };
+    let gone = TraceFacts { tombstone: true, ..attempt(5, 14, Some("r")).revision(2) };
     stage.handle(gone, at(25));
     assert_eq!(failed(&stage, "s"), [hex(2)]);
     // The last word holds.
@@ -108,7 +108,7 @@ fn an_outcome_goes_with_its_trace_into_another_session() {
     stage.handle(attempt(1, 10, Some("r")), at(20));
     stage.report(outcome("r", false, 21), at(21));
     let now = at(30).after(wait);
-    let gone = TraceUpdate { tombstone: true, ..attempt(1, 10, Some("r")).revision(2) };
+    let gone = TraceFacts { tombstone: true, ..attempt(1, 10, Some("r")).revision(2) };
     stage.handle(gone, now);
     stage.handle(attempt(1, 10, Some("r")).session("q").revision(3), now);
     assert_eq!(failed(&stage, "q"), [hex(1)]);

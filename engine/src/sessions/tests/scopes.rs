@@ -4,7 +4,7 @@ use super::*;
 use crate::math::Quanta;
 use crate::span::{Report, Source, Target};
 
-fn scoped(update: TraceUpdate, scope: &str) -> TraceUpdate {
+fn scoped(update: TraceFacts, scope: &str) -> TraceFacts {
     let mut update = update;
     update.session.as_mut().unwrap().scope = scope.to_owned();
     update
@@ -96,7 +96,7 @@ fn a_report_waits_while_a_trace_may_leave_for_another_scope() {
     stage.handle(scoped(trace(1, 10).done(), "support"), at(20));
     stage.handle(scoped(trace(2, 30), "shop"), at(31));
     stage.report(outcome(None), at(32));
-    let tombstone = TraceUpdate { tombstone: true, ..trace(2, 30).revision(2) };
+    let tombstone = TraceFacts { tombstone: true, ..trace(2, 30).revision(2) };
     stage.handle(scoped(tombstone, "shop"), at(33));
     assert!(failed(&stage, "support"));
     stage.handle(scoped(trace(2, 30).revision(2), "support"), at(33));
@@ -107,7 +107,7 @@ fn a_report_waits_while_a_trace_may_leave_for_another_scope() {
     stage.handle(scoped(trace(1, 10), "shop"), at(20));
     stage.report(outcome(None), at(21));
     assert!(failed(&stage, "shop"));
-    let tombstone = TraceUpdate { tombstone: true, ..trace(1, 10).revision(2) };
+    let tombstone = TraceFacts { tombstone: true, ..trace(1, 10).revision(2) };
     stage.handle(scoped(tombstone, "shop"), at(22));
     stage.handle(scoped(trace(1, 10).revision(2), "support"), at(22));
     assert!(failed(&stage, "support"));

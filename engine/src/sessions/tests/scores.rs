@@ -113,7 +113,7 @@ fn sessions_come_by_the_start_of_their_first_trace_then_id() {
 fn a_failed_outcome_fails_its_trace_and_that_of_a_session_its_last_trace() {
     let mut stage = stage();
     let failed = Attempt { success: Some(false), ..Attempt::default() };
-    let failed = TraceUpdate { attempt: Some(Box::new(failed)), ..trace(2, 20) };
+    let failed = TraceFacts { attempt: Some(Box::new(failed)), ..trace(2, 20) };
     stage.handle(trace(1, 10).done(), at(30));
     stage.handle(failed.done(), at(31));
     assert_eq!(stage.session("", "s").unwrap().flagged, [hex(2)]);
@@ -137,7 +137,7 @@ fn a_failed_outcome_fails_its_trace_and_that_of_a_session_its_last_trace() {
     stage.handle(trace(5, 50).session("q").done(), at(34));
     stage.handle(trace(4, 40).session("q").done(), at(35));
     assert_eq!(stage.session("", "q").unwrap().flagged, [hex(5)]);
-    let gone = TraceUpdate { tombstone: true, ..trace(5, 50).session("q").revision(2) };
+    let gone = TraceFacts { tombstone: true, ..trace(5, 50).session("q").revision(2) };
     stage.handle(gone, at(36));
     assert_eq!(stage.session("", "q").unwrap().flagged, [hex(4)]);
 }
@@ -146,7 +146,7 @@ fn a_failed_outcome_fails_its_trace_and_that_of_a_session_its_last_trace() {
 fn drops_hear_of_an_outcome_apart_from_the_verdict() {
     let mut stage = stage();
     let failed = Attempt { success: Some(false), ..Attempt::default() };
-    let failed = TraceUpdate { attempt: Some(Box::new(failed)), ..trace(1, 10) };
+    let failed = TraceFacts { attempt: Some(Box::new(failed)), ..trace(1, 10) };
     stage.handle(failed.done(), at(20));
     stage.handle_timeout(at(10_000));
     let update = only(stage.drain());

@@ -1,7 +1,7 @@
 //! What becomes of a trace in its session: revisions, what is refused, what leaves, what it counts.
 
 use super::*;
-use crate::update::{Expectation, ExpectedLayer, ExpectedStatus, Spent, ToldLoops};
+use crate::facts::{Expectation, ExpectedLayer, ExpectedStatus, Spent, ToldLoops};
 
 #[test]
 fn an_older_revision_is_stale_and_a_newer_one_replaces() {
@@ -23,7 +23,7 @@ fn a_trace_that_left_stays_away_and_counts_once_where_it_went() {
     let update = || trace(1, 10).tokens(7, 3).done();
     stage.handle(update(), at(20));
     stage.drain();
-    let gone = TraceUpdate { tombstone: true, ..update().revision(2) };
+    let gone = TraceFacts { tombstone: true, ..update().revision(2) };
     stage.handle(gone, at(21));
     stage.handle(update(), at(22));
     assert_eq!(stage.session("", "s"), None);
@@ -38,7 +38,7 @@ fn a_trace_that_left_stays_away_and_counts_once_where_it_went() {
 #[test]
 fn a_trace_that_left_before_it_came_is_remembered_for_a_while() {
     let mut stage = stage();
-    stage.handle(TraceUpdate { tombstone: true, ..trace(1, 10).revision(5) }, at(20));
+    stage.handle(TraceFacts { tombstone: true, ..trace(1, 10).revision(5) }, at(20));
     stage.handle_timeout(at(21));
     stage.handle(trace(1, 10).revision(4), at(22));
     assert_eq!((stage.session("", "s"), stage.counts().get("trace_updates", "stale")), (None, 1));
@@ -51,12 +51,12 @@ fn a_trace_that_left_before_it_came_is_remembered_for_a_while() {
 fn a_trace_that_was_done_where_it_was_is_not_done_again_where_it_goes() {
     let mut before = stage();
     before.handle(trace(1, 10).done(), at(20));
-    before.handle(TraceUpdate { tombstone: true, ..trace(1, 10).revision(2) }, at(21));
+    before.handle(TraceFacts { tombstone: true, ..trace(1, 10).revision(2) }, at(21));
     assert_eq!(counter(&only(before.drain()), Counter::Traces, &[]), 1);
     let told = ToldLoops { spent: Some(Spent::default()), ..ToldLoops::default() };
     let mut after = stage();
     let there = trace(1, 10).revision(2).session("other").done();
-    after.handle(TraceUpdate { told: vec![told], ..there }, at(22));
+    after.handle(TraceFacts { told: vec![told], ..there }, at(22));
     assert_eq!(counter(&only(after.drain()), Counter::Traces, &[]), 0);
 }
 
@@ -118,7 +118,7 @@ fn spend_counts_by_the_excess_and_never_falls() {
     let tools =
         [Some(true), Some(false), None].map(|error| ToolCall { error, ..ToolCall::default() });
     let update =
-        TraceUpdate { tools: tools.into(), llm_calls: 4, ..trace(1, 10).tokens(9, 1).done() };
+        TraceFacts { tools: tools.into(), llm_calls: 4, ..trace(1, 10).tokens(9, 1).done() };
     stage.handle(update, at(20));
     stage.handle(trace(1, 10).revision(2).tokens(5, 4).done(), at(21));
     let update = only(stage.drain());
@@ -142,9 +142,9 @@ fn a_trace_over_the_cap_of_its_session_is_refused() {
 #[test]
 fn what_cannot_be_used_is_counted() {
     let mut stage = stage();
-    stage.handle(TraceUpdate { trace_id: TraceId([0; 16]), ..trace(1, 10) }, at(1));
-    stage.handle(TraceUpdate { session: None, ..trace(1, 10) }, at(1));
+    stage.handle(TraceFacts { trace_id: TraceId([0; 16]), ..trace(1, 10) }, at(1));
+    stage.handle(TraceFacts { session: None, ..trace(1, 10) }, at(1));
     stage.handle(trace(1, 10).session(""), at(1));
-    stage.handle(TraceUpdate { agent: None, ..trace(1, 10) }, at(1));
+    stage.handle(TraceFacts { agent: None, ..trace(1, 10) }, at(1));
     assert_eq!(stage.counts().get("trace_updates", "malformed"), 4);
 }

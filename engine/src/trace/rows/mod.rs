@@ -3,9 +3,9 @@
 //! A row has what nearly every span has. Scope, resource, parent and agent are held once for all spans that have them in common;
 //! rare facts stand beside the rows.
 
-mod seen;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::seen::Rest;
-use super::facts::{ModelRow, TextRow, ToolRow};
+pub(super) use self::view::Rest;
+use super::details::{ModelRow, TextRow, ToolRow};
 use super::span_view::{SpanView, hash};
 use super::symbol::{Symbol, Symbols};
 use crate::span::{

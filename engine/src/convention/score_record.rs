@@ -11,7 +11,7 @@ pub const RESULT: &str = evaluation::RESULT;
 
 /// A value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ToldValue {
+pub enum ScoreValue {
     /// A text.
     Text(String),
     /// A number.
@@ -19,13 +19,13 @@ pub enum ToldValue {
 }
 
 /// The attributes of the record of a score, in order; what is not known is left out.
-pub fn told(score: &Score) -> Vec<(&'static str, ToldValue)> {
+pub fn score_attributes(score: &Score) -> Vec<(&'static str, ScoreValue)> {
     let text = |text: &str| {
-        Some(text).filter(|text| !text.is_empty()).map(|text| ToldValue::Text(text.to_owned()))
+        Some(text).filter(|text| !text.is_empty()).map(|text| ScoreValue::Text(text.to_owned()))
     };
     let attributes = [
         ("gen_ai.evaluation.name", text(&score.name)),
-        ("gen_ai.evaluation.score.value", Some(ToldValue::Number(score.score.to_f64()))),
+        ("gen_ai.evaluation.score.value", Some(ScoreValue::Number(score.score.to_f64()))),
         ("gen_ai.evaluation.score.label", score.label.as_deref().and_then(text)),
         ("gen_ai.evaluation.explanation", score.explanation.as_deref().and_then(text)),
         ("gen_ai.agent.name", text(&score.agent.agent_name)),
@@ -37,8 +37,8 @@ pub fn told(score: &Score) -> Vec<(&'static str, ToldValue)> {
 }
 
 /// The attributes of the resource that sends scores; `instance` is its id.
-pub fn told_by(instance: &str) -> Vec<(&'static str, ToldValue)> {
-    let own = |text: &str| ToldValue::Text(text.to_owned());
+pub fn sender_attributes(instance: &str) -> Vec<(&'static str, ScoreValue)> {
+    let own = |text: &str| ScoreValue::Text(text.to_owned());
     vec![
         ("service.name", own(OWN_SCOPE)),
         ("service.version", own(env!("CARGO_PKG_VERSION"))),

@@ -6,9 +6,9 @@ use super::judgement::PendingJudgement;
 use super::open_trace::{OpenTrace, Reader, State};
 use super::{Assemble, Attention, Quanta, Reading, Timestamp, TraceKey};
 use crate::embedding::{EmbedRequest, Embedded};
+use crate::facts::TraceFacts;
 use crate::judging::{JudgeReply, JudgeRequest};
 use crate::trace;
-use crate::update::TraceUpdate;
 
 /// Nanoseconds in a minute.
 const MINUTE: u64 = 60_000_000_000;
@@ -73,7 +73,7 @@ impl Assemble {
         &mut self,
         id: TraceKey,
         undecided: bool,
-    ) -> Option<Box<TraceUpdate>> {
+    ) -> Option<Box<TraceFacts>> {
         let held = self.traces.get(id)?;
         let trace = held.parts.view();
         let agent = trace::agent(&trace, &mut self.agents);

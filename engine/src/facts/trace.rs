@@ -378,7 +378,7 @@ facts! {
     }
 
     /// One trace, as assembled so far. Key: trace_id. Replaces every lower revision.
-    pub struct TraceUpdate {
+    pub struct TraceFacts {
         /// The trace.
         pub trace_id: TraceId,
         /// Distinct spans, log records and reports applied, plus changes of state.
@@ -484,7 +484,7 @@ impl ToolCall {
 
 impl Spent {
     /// What a trace has spent in all.
-    pub fn of(update: &TraceUpdate) -> Self {
+    pub fn of(update: &TraceFacts) -> Self {
         let tools = update.tools.iter().map(|tool| tool.error);
         let tokens = update.tokens.unwrap_or_default();
         let repeats = update.adjacent_tool_repeats;

@@ -214,7 +214,7 @@ facts! {
     }
 
     /// What one shard of the session stage knows of one agent. Key: (agent, shard).
-    pub struct SessionUpdate {
+    pub struct SessionFacts {
         /// The agent.
         pub agent: Option<AgentKey>,
         /// The shard.
@@ -266,7 +266,7 @@ facts! {
     }
 }
 
-impl SessionUpdate {
+impl SessionFacts {
     /// Whether some kind of loop or some limit has more sessions than in an earlier update of this shard and agent.
     pub fn runs_further_away_than(&self, earlier: &Self) -> bool {
         grows(&self.sessions_looping, &earlier.sessions_looping)

@@ -8,6 +8,9 @@ use std::sync::{Arc, OnceLock};
 use super::counters::{Counter, Counters, Labels};
 use super::distributions::Distribution;
 use super::explained::TraceExplanation;
+use super::facts::{
+    AgentKey, Exemplar, ScopedId, ScoreHistogram, SessionFacts, Silences, SubAgent,
+};
 use super::few::Few;
 use super::judging::JudgeRules;
 use super::limits::RunLimit;
@@ -16,9 +19,6 @@ use super::math::Quanta;
 use super::predict::{KnownRun, Learned, Population, Ranking, Rankings, Spread, TaskRankings};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::{Timestamp, TraceId};
-use super::update::{
-    AgentKey, Exemplar, ScopedId, ScoreHistogram, SessionUpdate, Silences, SubAgent,
-};
 use super::view::{
     AgentName, AgentView, ScoreValue, SessionView, SubAgentView, TokensView, VerdictsView,
     WindowView,
@@ -26,7 +26,7 @@ use super::view::{
 
 /// Everything about an agent that is shown and exported.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct AgentUpdate {
+pub struct AgentFacts {
     /// The agent.
     pub agent: AgentKey,
     /// Whether it has no numbers any more.
@@ -102,7 +102,7 @@ pub struct Buckets {
     pub exemplars: Few<u32, Exemplar>,
 }
 
-impl AgentUpdate {
+impl AgentFacts {
     /// The update of an agent of which nothing is held any more, or that has no series of its own.
     pub fn gone(agent: AgentKey) -> Self {
         Self { agent, gone: true, ..Self::default() }
@@ -135,7 +135,7 @@ impl AgentUpdate {
     }
 
     /// Adds the numbers of one shard.
-    pub(super) fn add(&mut self, shard: &SessionUpdate) {
+    pub(super) fn add(&mut self, shard: &SessionFacts) {
         self.counters.add(&shard.counters, |_| true);
         self.earlier.add(&shard.earlier, |_| true);
         self.sessions_active += shard.sessions_active;
@@ -278,7 +278,7 @@ impl AgentUpdate {
 }
 
 /// Adds to a session and its traces what follows from what is learned of their agents, where these are known.
-pub fn look_at_session<A: Borrow<AgentUpdate>>(
+pub fn look_at_session<A: Borrow<AgentFacts>>(
     session: &mut SessionView,
     agent: impl Fn(&AgentKey) -> Option<A>,
 ) {
@@ -297,7 +297,7 @@ pub fn look_at_session<A: Borrow<AgentUpdate>>(
 }
 
 /// Adds to an explained trace what follows from what is learned of its agent, if that is known, and explains the prediction.
-pub fn look_at_explanation<A: Borrow<AgentUpdate>>(
+pub fn look_at_explanation<A: Borrow<AgentFacts>>(
     explained: &mut TraceExplanation,
     agent: impl Fn(&AgentKey) -> Option<A>,
 ) {

@@ -17,12 +17,12 @@ pub(crate) use agent::AgentKeys;
 pub use agent::{AgentKey, AgentParts, OVERFLOW};
 pub use session::{
     DoneTrace, Effort, Exemplar, LastTrace, Level, PaneSum, PartialSum, RunTrace, ScoreHistogram,
-    SessionUpdate, SignalSum, Silences,
+    SessionFacts, SignalSum, Silences,
 };
 pub use trace::{
     Attempt, CallResult, Content, Expectation, ExpectedLayer, ExpectedStatus, Guardrail, Loop,
     OutputDigest, OverBy, Remarks, ReportedScore, Spent, Step, StepKind, SubAgent, Tokens,
-    ToldLoops, ToolCall, TraceState, TraceUpdate, TurnStart, Violation,
+    ToldLoops, ToolCall, TraceFacts, TraceState, TurnStart, Violation,
 };
 
 /// Structs of which fields with the default value are left out when written; so fields are written by name, never by order.
