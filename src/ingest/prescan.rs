@@ -181,7 +181,14 @@ static SPAN: Message = Message {
 static EVENT: Message = plain("Event", size_of::<RawEvent<'_>>(), &[(3, &KEY_VALUE)]);
 static LINK: Message = plain("Link", size_of::<(&[u8], &[u8])>(), &[(4, &KEY_VALUE)]);
 static STATUS: Message = plain("Status", 0, &[]);
-static RESOURCE: Message = plain("Resource", 0, &[(1, &KEY_VALUE), (3, &ENTITY)]);
+static RESOURCE: Message = Message {
+    name: "Resource",
+    bytes: 0,
+    record: false,
+    value: false,
+    pairs: 1,
+    fields: &[(1, &KEY_VALUE), (3, &ENTITY)],
+};
 static ENTITY: Message = plain("EntityRef", 0, &[]);
 static SCOPE: Message = plain("InstrumentationScope", 0, &[(3, &KEY_VALUE)]);
 static KEY_VALUE: Message = Message {
