@@ -169,7 +169,7 @@ const SHORT_RECORD: usize = 16 << 10;
 static TRACES: Message = plain("ExportTraceServiceRequest", 0, &[(1, &RESOURCE_SPANS)]);
 static RESOURCE_SPANS: Message =
     plain("ResourceSpans", size_of::<Resource>(), &[(1, &RESOURCE), (2, &SCOPE_SPANS)]);
-static SCOPE_SPANS: Message = plain("ScopeSpans", 0, &[(1, &SCOPE), (2, &SPAN)]);
+static SCOPE_SPANS: Message = plain("ScopeSpans", 0, &[(2, &SPAN), (1, &SCOPE)]);
 static SPAN: Message = Message {
     name: "Span",
     bytes: SPAN_BYTES,
@@ -212,7 +212,7 @@ static KEY_VALUES: Message = plain("KeyValueList", 0, &[(1, &KEY_VALUE)]);
 static LOGS: Message = plain("ExportLogsServiceRequest", 0, &[(1, &RESOURCE_LOGS)]);
 static RESOURCE_LOGS: Message =
     plain("ResourceLogs", size_of::<Resource>(), &[(1, &RESOURCE), (2, &SCOPE_LOGS)]);
-static SCOPE_LOGS: Message = plain("ScopeLogs", 0, &[(1, &SCOPE), (2, &LOG)]);
+static SCOPE_LOGS: Message = plain("ScopeLogs", 0, &[(2, &LOG), (1, &SCOPE)]);
 static LOG: Message = Message {
     name: "LogRecord",
     bytes: LOG_BYTES,

@@ -192,11 +192,17 @@ impl<'a> Outline<'a> {
     /// Splits the attribute after the others into its head and the rest, if the head is known to plans at this place.
     #[inline]
     pub fn known(&mut self, names: &Names, sent: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
-        let node = names.plans.nodes.get(self.node?)?;
-        let begins = |head: &[u8]| sent.get(..head.len()).is_some_and(|start| same(start, head));
-        let branch = node.branches.iter().find(|(head, _)| begins(head));
-        self.node = branch.map(|(_, to)| *to);
-        sent.split_at_checked(branch?.0.len())
+        let branches = &names.plans.nodes.get(self.node?)?.branches;
+        for (head, to) in branches {
+            if let Some((start, rest)) = sent.split_at_checked(head.len())
+                && same(start, head)
+            {
+                self.node = Some(*to);
+                return Some((start, rest));
+            }
+        }
+        self.node = None;
+        None
     }
 }
 
@@ -235,8 +241,8 @@ pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
         (rest, other_rest) = (after, other_after);
     }
     // Of long ones the last bytes are compared, some of them again.
-    if let (Some(last), Some(other_last)) = (one.last_chunk::<16>(), other.last_chunk()) {
-        return last == other_last;
+    if one.len() >= 16 {
+        return one.last_chunk::<16>() == other.last_chunk();
     }
     ends::<8>(one, other).or_else(|| ends::<4>(one, other)).unwrap_or_else(|| one == other)
 }
