@@ -96,6 +96,11 @@ impl<'a> Builder<'a> {
         self.conventions.scope(raw)
     }
 
+    /// The names and plans of what came before.
+    pub(super) fn names(&self) -> &Names {
+        self.names
+    }
+
     /// Builds a span by its plan; returns whether it has one and valid ids.
     pub(super) fn planned(
         &mut self,

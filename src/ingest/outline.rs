@@ -3,11 +3,10 @@
 use std::str;
 
 use super::builder::status;
-use super::wire::{Fields, Wire, key_and_value, plain};
-use crate::engine::convention::{Outline, RawPair};
+use super::wire::{Fields, Wire, head, plain, whole};
+use crate::engine::convention::{Names, Outline, RawPair};
 
 /// The fields of a span that are not in its outline.
-#[derive(Default)]
 pub(super) struct Frame<'a> {
     pub(super) trace_id: &'a [u8],
     pub(super) span_id: &'a [u8],
@@ -18,22 +17,62 @@ pub(super) struct Frame<'a> {
 }
 
 /// Reads a span; `None` if it does not have the usual form, valid or not.
-pub(super) fn read<'a>(sent: &'a [u8], outline: &mut Outline<'a>) -> Option<Frame<'a>> {
+pub(super) fn read<'a>(
+    sent: &'a [u8],
+    names: &Names,
+    outline: &mut Outline<'a>,
+) -> Option<Frame<'a>> {
     outline.clear();
-    let mut frame = Frame::default();
-    for field in Fields::of(sent) {
-        match field.ok()? {
-            (9, Wire::Bytes(sent)) => {
-                let (key, sent) = key_and_value(sent)?;
-                outline.push(RawPair { key, sent, value: plain(sent) });
-            }
-            (1, Wire::Bytes(id)) => frame.trace_id = id,
-            (2, Wire::Bytes(id)) => frame.span_id = id,
-            (4, Wire::Bytes(id)) => frame.parent = id,
+    let mut fields = Fields::of(sent);
+    let mut frame = Frame::begin(&mut fields, outline);
+    loop {
+        // Most fields are attributes.
+        let attribute = match fields.bytes(9) {
+            Some(attribute) => attribute,
+            None => match fields.next() {
+                None => return Some(frame),
+                Some(field) => match field.ok()? {
+                    (9, Wire::Bytes(attribute)) => attribute,
+                    field => {
+                        frame.take(field, outline)?;
+                        continue;
+                    }
+                },
+            },
+        };
+        // Most heads are known, and need not be read.
+        let (head, value) = outline.known(names, attribute).or_else(|| head(attribute))?;
+        let sent = whole(value)?;
+        outline.push(RawPair { head, sent, value: plain(sent) });
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Takes the fields before the attributes, as far as they come in the order of their numbers, in which they are mostly written.
+    #[inline]
+    fn begin(fields: &mut Fields<'a>, outline: &mut Outline<'a>) -> Self {
+        let trace_id = fields.bytes(1).unwrap_or_default();
+        let span_id = fields.bytes(2).unwrap_or_default();
+        let parent = fields.bytes(4).unwrap_or_default();
+        outline.name = fields.bytes(5).unwrap_or_default();
+        // Its kind is not used.
+        let _ = fields.small(6);
+        let (start, end) = (fields.fixed64(7), fields.fixed64(8));
+        let (start, end) = (start.unwrap_or_default(), end.unwrap_or_default());
+        Self { trace_id, span_id, parent, start, end, flags: 0 }
+    }
+
+    /// Takes a field other than an attribute.
+    #[inline]
+    fn take(&mut self, field: (u32, Wire<'a>), outline: &mut Outline<'a>) -> Option<()> {
+        match field {
+            (1, Wire::Bytes(id)) => self.trace_id = id,
+            (2, Wire::Bytes(id)) => self.span_id = id,
+            (4, Wire::Bytes(id)) => self.parent = id,
             // A span with two names is read in full, as errors in the first name are counted, too.
             (5, Wire::Bytes(name)) if outline.name.is_empty() => outline.name = name,
-            (7, Wire::Fixed64(time)) => frame.start = time,
-            (8, Wire::Fixed64(time)) => frame.end = time,
+            (7, Wire::Fixed64(time)) => self.start = time,
+            (8, Wire::Fixed64(time)) => self.end = time,
             (10, Wire::Varint(_)) => {}
             (15, Wire::Bytes(sent)) => {
                 for field in Fields::of(sent) {
@@ -45,11 +84,11 @@ pub(super) fn read<'a>(sent: &'a [u8], outline: &mut Outline<'a>) -> Option<Fram
                     }
                 }
             }
-            (16, Wire::Fixed32(flags)) => frame.flags = flags,
+            (16, Wire::Fixed32(flags)) => self.flags = flags,
             // Events, links, and fields of another type.
             (1 | 2 | 4 | 5 | 7..=11 | 13 | 15 | 16, _) => return None,
             _ => {}
         }
+        Some(())
     }
-    Some(frame)
 }

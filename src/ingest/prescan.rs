@@ -169,7 +169,7 @@ const SHORT_RECORD: usize = 16 << 10;
 static TRACES: Message = plain("ExportTraceServiceRequest", 0, &[(1, &RESOURCE_SPANS)]);
 static RESOURCE_SPANS: Message =
     plain("ResourceSpans", size_of::<Resource>(), &[(1, &RESOURCE), (2, &SCOPE_SPANS)]);
-static SCOPE_SPANS: Message = plain("ScopeSpans", 0, &[(1, &SCOPE), (2, &SPAN)]);
+static SCOPE_SPANS: Message = plain("ScopeSpans", 0, &[(2, &SPAN), (1, &SCOPE)]);
 static SPAN: Message = Message {
     name: "Span",
     bytes: SPAN_BYTES,
@@ -181,7 +181,14 @@ static SPAN: Message = Message {
 static EVENT: Message = plain("Event", size_of::<RawEvent<'_>>(), &[(3, &KEY_VALUE)]);
 static LINK: Message = plain("Link", size_of::<(&[u8], &[u8])>(), &[(4, &KEY_VALUE)]);
 static STATUS: Message = plain("Status", 0, &[]);
-static RESOURCE: Message = plain("Resource", 0, &[(1, &KEY_VALUE), (3, &ENTITY)]);
+static RESOURCE: Message = Message {
+    name: "Resource",
+    bytes: 0,
+    record: false,
+    value: false,
+    pairs: 1,
+    fields: &[(1, &KEY_VALUE), (3, &ENTITY)],
+};
 static ENTITY: Message = plain("EntityRef", 0, &[]);
 static SCOPE: Message = plain("InstrumentationScope", 0, &[(3, &KEY_VALUE)]);
 static KEY_VALUE: Message = Message {
@@ -205,7 +212,7 @@ static KEY_VALUES: Message = plain("KeyValueList", 0, &[(1, &KEY_VALUE)]);
 static LOGS: Message = plain("ExportLogsServiceRequest", 0, &[(1, &RESOURCE_LOGS)]);
 static RESOURCE_LOGS: Message =
     plain("ResourceLogs", size_of::<Resource>(), &[(1, &RESOURCE), (2, &SCOPE_LOGS)]);
-static SCOPE_LOGS: Message = plain("ScopeLogs", 0, &[(1, &SCOPE), (2, &LOG)]);
+static SCOPE_LOGS: Message = plain("ScopeLogs", 0, &[(2, &LOG), (1, &SCOPE)]);
 static LOG: Message = Message {
     name: "LogRecord",
     bytes: LOG_BYTES,

@@ -237,7 +237,8 @@ mod tests {
     }
 
     fn build(names: &mut Names, run: impl FnOnce(&mut Builder<'_>) -> Option<()>) -> Option<Batch> {
-        build_by(&Conventions::new(ConventionOptions::default()), names, run)
+        let options = ConventionOptions { keep_results: true, ..ConventionOptions::default() };
+        build_by(&Conventions::new(options), names, run)
     }
 
     fn build_by(

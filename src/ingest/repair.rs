@@ -51,6 +51,7 @@ impl Odd {
 
 impl Repair {
     /// The times of a span: present, plausible, and the end not before the start.
+    #[inline]
     pub(super) fn times(&self, start: u64, end: u64, tally: &mut Tally) -> (Timestamp, Timestamp) {
         let known = |time: u64| (time != 0).then_some(time);
         // The other time of the span is a better guess than the arrival.

@@ -96,20 +96,18 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         if !whole.is_some_and(|whole| self.builder.known_resource(whole)) {
             let before = self.odd;
             let mut attributes = RawAttributes::default();
-            for field in Fields::of(sent) {
-                if let (1, Wire::Bytes(sent)) = field? {
-                    self.resource_attributes(sent, &mut attributes)?;
-                }
+            let mut fields = Fields::of(sent);
+            while let Some(sent) = fields.next_bytes(1)? {
+                self.resource_attributes(sent, &mut attributes)?;
             }
             let is_sound = self.builder.resource(attributes) && self.odd == before;
             if let Some(whole) = whole.filter(|_| is_sound) {
                 self.builder.keep_resource(whole);
             }
         }
-        for field in Fields::of(sent) {
-            if let (2, Wire::Bytes(sent)) = field? {
-                self.scope(sent)?;
-            }
+        let mut fields = Fields::of(sent);
+        while let Some(sent) = fields.next_bytes(2)? {
+            self.scope(sent)?;
         }
         Ok(())
     }
@@ -153,17 +151,16 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
             }
         }
         let scope = self.builder.scope(&scope);
-        for field in Fields::of(sent) {
-            if let (2, Wire::Bytes(sent)) = field? {
-                (self.record)(self, sent, scope)?;
-            }
+        let mut fields = Fields::of(sent);
+        while let Some(sent) = fields.next_bytes(2)? {
+            (self.record)(self, sent, scope)?;
         }
         Ok(())
     }
 
     /// Builds a span by its plan, or in full if it has none.
     fn planned_or_not(&mut self, sent: &'a [u8], scope: Scope) -> Result<()> {
-        let frame = outline::read(sent, &mut self.outline);
+        let frame = outline::read(sent, self.builder.names(), &mut self.outline);
         if frame.as_ref().is_some_and(|frame| self.builder.planned(frame, &self.outline, scope)) {
             return Ok(());
         }

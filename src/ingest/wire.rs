@@ -23,19 +23,30 @@ pub(super) struct Fields<'a> {
 #[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
 #[inline(always)]
 pub(super) fn pair(message: &[u8]) -> Option<(&[u8], Plain<'_>)> {
-    let (key, value) = key_and_value(message)?;
-    Some((key, plain(value)?))
+    let (key, rest) = key(message)?;
+    Some((key, plain(whole(rest)?)?))
 }
 
-/// The bytes of an attribute's key and value, if they come in this order, each once.
-#[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
-#[inline(always)]
-pub(super) fn key_and_value(message: &[u8]) -> Option<(&[u8], &[u8])> {
+/// Splits an attribute whose key comes first into its head, which has all before the length of its value, and the rest.
+pub(super) fn head(message: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (_, rest) = key(message)?;
+    message.split_at_checked(message.len() - rest.len())
+}
+
+/// The key of an attribute that begins with it, and what comes after the tag of its value.
+#[inline]
+fn key(message: &[u8]) -> Option<(&[u8], &[u8])> {
     let [0x0a, rest @ ..] = message else { return None };
     let (key, rest) = prefixed(rest)?;
     let [0x12, rest @ ..] = rest else { return None };
-    let (value, []) = prefixed(rest)? else { return None };
-    Some((key, value))
+    Some((key, rest))
+}
+
+/// Bytes that come after their length, if nothing comes after them.
+#[inline]
+pub(super) fn whole(bytes: &[u8]) -> Option<&[u8]> {
+    let (whole, []) = prefixed(bytes)? else { return None };
+    Some(whole)
 }
 
 /// The value in a value's bytes, if it is a single string, boolean or number and nothing else.
@@ -43,10 +54,7 @@ pub(super) fn key_and_value(message: &[u8]) -> Option<(&[u8], &[u8])> {
 #[inline(always)]
 pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
     match value {
-        [0x0a, rest @ ..] => {
-            let (text, []) = prefixed(rest)? else { return None };
-            Some(Plain::Text(text))
-        }
+        [0x0a, rest @ ..] => whole(rest).map(Plain::Text),
         [0x10, flag @ 0..=1] => Some(Plain::Bool(*flag == 1)),
         [0x18, rest @ ..] => {
             let mut fields = Fields::of(rest);
@@ -152,14 +160,60 @@ impl<'a> Fields<'a> {
         Ok(*taken)
     }
 
-    /// Reads a field of any kind; after an error there are no more.
-    #[inline(never)]
-    fn any(&mut self) -> Result<(u32, Wire<'a>), Malformed> {
-        let field = self.field();
-        if field.is_err() {
-            self.rest = &[];
+    /// Takes the next field if it is the string or message of this number, and less than 16 KiB.
+    #[inline]
+    pub(super) fn bytes(&mut self, number: u8) -> Option<&'a [u8]> {
+        let (taken, rest) = short(self.tagged(number << 3 | 2)?)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    /// The next string or message of this number, after any other fields; `None` if there is none.
+    #[inline]
+    pub(super) fn next_bytes(&mut self, number: u8) -> Result<Option<&'a [u8]>, Malformed> {
+        loop {
+            if let Some(taken) = self.bytes(number) {
+                return Ok(Some(taken));
+            }
+            match self.next().transpose()? {
+                Some((other, Wire::Bytes(taken))) if other == u32::from(number) => {
+                    return Ok(Some(taken));
+                }
+                Some(_) => {}
+                None => return Ok(None),
+            }
         }
-        field
+    }
+
+    /// Takes the next field if it is the number of 64 bits of this number.
+    #[inline]
+    pub(super) fn fixed64(&mut self, number: u8) -> Option<u64> {
+        let (bits, rest) = self.tagged(number << 3 | 1)?.split_first_chunk()?;
+        self.rest = rest;
+        Some(u64::from_le_bytes(*bits))
+    }
+
+    /// Takes the next field if it is the varint of this number, and less than 128.
+    #[inline]
+    pub(super) fn small(&mut self, number: u8) -> Option<u8> {
+        let [value @ ..0x80, rest @ ..] = self.tagged(number << 3)? else { return None };
+        self.rest = rest;
+        Some(*value)
+    }
+
+    /// The bytes after the tag, if this one comes next.
+    #[inline]
+    fn tagged(&self, tag: u8) -> Option<&'a [u8]> {
+        let (first, rest) = self.rest.split_first()?;
+        (*first == tag).then_some(rest)
+    }
+
+    /// Reads a field of any kind, and returns it with the bytes after it; after an error there are none.
+    #[inline(never)]
+    fn any(mut self) -> (Result<(u32, Wire<'a>), Malformed>, &'a [u8]) {
+        let field = self.field();
+        let rest = if field.is_ok() { self.rest } else { &[] };
+        (field, rest)
     }
 
     fn field(&mut self) -> Result<(u32, Wire<'a>), Malformed> {
@@ -208,7 +262,13 @@ impl<'a> Iterator for Fields<'a> {
                 return Some(Ok((number, Wire::Fixed64(u64::from_le_bytes(*bits)))));
             }
         }
-        if self.rest.is_empty() { None } else { Some(self.any()) }
+        if self.rest.is_empty() {
+            return None;
+        }
+        // Not by reference, so that the bytes stay in registers.
+        let (field, rest) = Self::of(self.rest).any();
+        self.rest = rest;
+        Some(field)
     }
 }
 

@@ -148,8 +148,7 @@ impl<'v> Draft<'v> {
             return;
         }
         let asked = read();
-        let rank_of_text = if asked.loose { Text::LOOSE } else { rank };
-        self.input.offer(rank, text::ranked(rank_of_text, asked.text));
+        self.input.offer(rank, text::of_message(rank, asked.loose, asked.text));
         self.asked_by_user.offer(rank, asked.by_user);
         self.tool_results.offer(rank, (!asked.results.is_empty()).then_some(asked.results));
     }
@@ -161,8 +160,7 @@ impl<'v> Draft<'v> {
             return;
         }
         let said = read();
-        let rank_of_text = if said.loose { Text::LOOSE } else { rank };
-        self.output.offer(rank, text::ranked(rank_of_text, said.text));
+        self.output.offer(rank, text::of_message(rank, said.loose, said.text));
         self.tool_calls.offer(rank, (!said.calls.is_empty()).then_some(said.calls));
     }
 }
@@ -233,9 +231,21 @@ pub(super) fn meant(text: &str) -> Option<&str> {
     (!text.is_empty() && !PLACEHOLDERS.contains(&text)).then_some(text)
 }
 
-/// Whether a text that begins with this byte may be a placeholder.
-pub(super) fn begins_placeholder(first: u8) -> bool {
-    PLACEHOLDERS.iter().any(|placeholder| placeholder.as_bytes().first() == Some(&first))
+/// Whether a text that begins with this byte and ends with visible characters is a name as it is.
+#[inline]
+pub(super) fn begins_name(first: u8) -> bool {
+    /// By first byte: whether a text is quoted or may be a placeholder.
+    static OTHERS: [bool; 256] = {
+        let mut others = [false; 256];
+        others[b'"' as usize] = true;
+        let mut at = 0;
+        while at < PLACEHOLDERS.len() {
+            others[PLACEHOLDERS[at].as_bytes()[0] as usize] = true;
+            at += 1;
+        }
+        others
+    };
+    first.is_ascii_graphic() && !OTHERS[usize::from(first)]
 }
 
 /// The name of a tool, from that of its span.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::plan::Plans;
+use super::plan::{Plans, same};
 use crate::span::Resource;
 
 /// Recent names and resources, and plans of spans; each reader has its own and keeps it from request to request.
@@ -77,7 +77,7 @@ impl Shared {
     pub(super) fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
         let slot = self.slots.get_mut(slot(name, MAX_SLOTS))?;
         match slot {
-            Some(known) if known.as_bytes() == name => Some(Arc::clone(known)),
+            Some(known) if same(known.as_bytes(), name) => Some(Arc::clone(known)),
             _ => Some(Arc::clone(slot.insert(Arc::from(str::from_utf8(name).ok()?)))),
         }
     }
@@ -96,6 +96,7 @@ impl Default for Resources {
 }
 
 /// The slot of these bytes.
+#[inline]
 fn slot(bytes: &[u8], slots: usize) -> usize {
     usize::try_from(xxh3_64(bytes) % slots as u64).unwrap_or(0)
 }

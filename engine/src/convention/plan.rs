@@ -5,9 +5,7 @@
 //! keys are compared, and its values are checked once, where they are used. A plan gives the same as the long way: where the operation
 //! or the failure of spans depends on a value, each such value has a plan, and spans on which code finds something have none.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use std::collections::BTreeSet;
 use std::iter;
 use std::str;
 use std::sync::Arc;
@@ -18,27 +16,38 @@ use super::draft::{self, Draft};
 use super::index::{Hits, KeyHasher};
 use super::lines::{self, Says};
 use super::names::Shared;
-use super::raw::{Outline, Plain, RawPair, RawSpan, RawValue};
-use super::{Conventions, Emitter, Names, Scope};
+use super::raw::{Outline, Plain, RawSpan, RawValue};
+use super::{Conventions, Emitter, Names, Scope, messages, text};
+use crate::options::ConventionOptions;
 use crate::saved::Name;
 use crate::span::{
-    ModelFacts, Operation, SessionName, Span, SpanId, Status, Timestamp, ToolFacts, TraceId,
+    ModelFacts, Operation, SessionName, Span, SpanId, Status, Text, Timestamp, ToolFacts, TraceId,
 };
 
-/// Plans by the hash of the keys and of the conventions that their scope tells; when there are too many kinds, all are dropped.
+/// Plans in a tree: the attributes of a span, in their order, lead from its root to the kinds of spans that have these attributes.
+/// When there are too many kinds, all are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Plans {
-    kinds: HashMap<u64, Kind, BuildHasherDefault<KeyHasher>>,
+    // Invariant: the first is the root; empty until a kind comes for the second time.
+    nodes: Vec<Node>,
+    // Hashes of all kinds, those that came once included.
+    kinds: BTreeSet<u64>,
     // Whether no plans are made.
     none: bool,
     planned: u64,
 }
 
-/// What is known of spans with the same keys.
+/// Where the first attributes of spans lead.
 #[derive(Debug, Default)]
+struct Node {
+    // By the head of the next attribute, the node to which it leads.
+    branches: Vec<(Box<[u8]>, usize)>,
+    kinds: Vec<Kind>,
+}
+
+/// What is known of spans with the same attributes that are read by the same conventions.
+#[derive(Debug)]
 struct Kind {
-    // Empty until the second such span comes.
-    keys: Box<[Arc<str>]>,
     recognised: u64,
     plans: Vec<Plan>,
     // Number of attempts to make a plan, failed ones included.
@@ -59,12 +68,15 @@ pub struct Plan {
     fields: Vec<(Field, usize)>,
     /// Steps that are read by way of a draft, which many spans do not need.
     drafted: Vec<Step>,
+    /// Places whose values are only checked.
+    unread: Box<[usize]>,
 }
 
 /// The field of a span that a value is read into.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Field {
-    Session,
+    /// The session, by this attribute.
+    Session(Arc<str>),
     User,
     AgentName,
     Workflow,
@@ -82,6 +94,11 @@ enum Field {
     CacheWrittenTokens,
     OutputTokens,
     FirstChunk,
+    ToolArguments,
+    // Texts have the ranks of their lines.
+    ToolResult(u8),
+    Input(u8),
+    Output(u8),
 }
 
 /// What a line reads, and the place of the attribute that it reads.
@@ -96,9 +113,9 @@ pub(super) struct Step {
 const MAX_KINDS: usize = 512;
 const MAX_PLANS: usize = 8;
 
-/// Attributes of a span that has a plan at most, bytes of its keys at most, and bytes at most of a value that has to be the same.
+/// Attributes of a span that has a plan at most, bytes of their heads at most, and bytes at most of a value that has to be the same.
 const MAX_PLACES: usize = 64;
-const MAX_KEY_BYTES: usize = 4_096;
+const MAX_HEAD_BYTES: usize = 4_096;
 const MAX_SAME_BYTES: usize = 64;
 
 impl Plans {
@@ -107,44 +124,85 @@ impl Plans {
         Self { none: true, ..Self::default() }
     }
 
-    fn find(&self, outline: &Outline<'_>, scope: Scope) -> Option<(&Kind, &Plan)> {
-        let kind = self.kinds.get(&hash(outline, scope))?;
-        if !kind.is_of(outline, scope) {
-            return None;
-        }
+    fn find(&self, outline: &Outline<'_>, scope: Scope) -> Option<&Plan> {
         let is_same = |(at, sent): &(usize, Box<[u8]>)| {
             outline.pairs.get(*at).is_some_and(|pair| same(pair.sent, sent))
         };
-        let plan = kind.plans.iter().find(|plan| plan.same.iter().all(is_same))?;
-        Some((kind, plan))
+        let plans = &self.kind(outline, scope)?.plans;
+        plans.iter().find(|plan| plan.same.iter().all(is_same))
+    }
+
+    fn kind(&self, outline: &Outline<'_>, scope: Scope) -> Option<&Kind> {
+        let kinds = &self.nodes.get(outline.node?)?.kinds;
+        kinds.iter().find(|kind| kind.recognised == scope.recognised)
     }
 
     /// Whether a plan is to be made; never for the first span of a kind.
     fn wants(&mut self, outline: &Outline<'_>, scope: Scope) -> bool {
-        let key_bytes: usize = outline.pairs.iter().map(|pair| pair.key.len()).sum();
-        if self.none || outline.pairs.len() > MAX_PLACES || key_bytes > MAX_KEY_BYTES {
+        let head_bytes: usize = outline.pairs.iter().map(|pair| pair.head.len()).sum();
+        if self.none || outline.pairs.len() > MAX_PLACES || head_bytes > MAX_HEAD_BYTES {
             return false;
         }
-        let hash = hash(outline, scope);
-        if let Some(kind) = self.kinds.get(&hash) {
-            return kind.tried < MAX_PLANS && (kind.tried == 0 || kind.is_of(outline, scope));
+        if let Some(kind) = self.kind(outline, scope) {
+            return kind.tried < MAX_PLANS;
+        }
+        let heads = outline.pairs.iter().map(|pair| pair.head);
+        let hash = heads.fold(scope.recognised, KeyHasher::next);
+        if self.kinds.contains(&hash) {
+            return true;
         }
         if self.kinds.len() >= MAX_KINDS {
+            self.nodes.clear();
             self.kinds.clear();
         }
-        self.kinds.insert(hash, Kind::default());
+        self.kinds.insert(hash);
         false
     }
 
     fn learn(&mut self, outline: &Outline<'_>, scope: Scope, plan: Option<Plan>) {
-        let Some(kind) = self.kinds.get_mut(&hash(outline, scope)) else { return };
-        if kind.tried == 0 {
-            let keys = outline.pairs.iter().map(|pair| str::from_utf8(pair.key).map(Arc::from));
-            let Ok(keys) = keys.collect() else { return };
-            (kind.keys, kind.recognised) = (keys, scope.recognised);
-        }
+        let root = self.nodes.is_empty().then(Node::default);
+        self.nodes.extend(root);
+        let end = outline.pairs.iter().try_fold(0, |at, pair| self.branch(at, pair.head));
+        let Some(node) = end.and_then(|end| self.nodes.get_mut(end)) else { return };
+        let known = node.kinds.iter().position(|kind| kind.recognised == scope.recognised);
+        let at = known.unwrap_or_else(|| {
+            let recognised = scope.recognised;
+            node.kinds.push(Kind { recognised, plans: Vec::new(), tried: 0 });
+            node.kinds.len() - 1
+        });
+        let Some(kind) = node.kinds.get_mut(at) else { return };
         kind.tried += 1;
         kind.plans.extend(plan);
+    }
+
+    /// The node to which a head leads from a node, made if there is none.
+    fn branch(&mut self, from: usize, head: &[u8]) -> Option<usize> {
+        let new = self.nodes.len();
+        let branches = &mut self.nodes.get_mut(from)?.branches;
+        if let Some((_, to)) = branches.iter().find(|(known, _)| **known == *head) {
+            return Some(*to);
+        }
+        branches.push((Box::from(head), new));
+        self.nodes.push(Node::default());
+        Some(new)
+    }
+}
+
+impl<'a> Outline<'a> {
+    /// Splits the attribute after the others into its head and the rest, if the head is known to plans at this place.
+    #[inline]
+    pub fn known(&mut self, names: &Names, sent: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let branches = &names.plans.nodes.get(self.node?)?.branches;
+        for (head, to) in branches {
+            if let Some((start, rest)) = sent.split_at_checked(head.len())
+                && same(start, head)
+            {
+                self.node = Some(*to);
+                return Some((start, rest));
+            }
+        }
+        self.node = None;
+        None
     }
 }
 
@@ -167,42 +225,33 @@ impl Names {
     }
 }
 
-impl Kind {
-    fn is_of(&self, outline: &Outline<'_>, scope: Scope) -> bool {
-        // By place, as an iterator over both at once is not sure to be compiled into one loop.
-        let is_there = |(at, key): (usize, &Arc<str>)| {
-            outline.pairs.get(at).is_some_and(|pair| same(key.as_bytes(), pair.key))
-        };
-        self.recognised == scope.recognised
-            && self.keys.len() == outline.pairs.len()
-            && self.keys.iter().enumerate().all(is_there)
-    }
-}
-
-fn hash(outline: &Outline<'_>, scope: Scope) -> u64 {
-    outline.keys ^ scope.recognised
-}
-
-/// Whether these are the same bytes, compared by words: keys are too short to be worth a call.
+/// Whether these are the same bytes, compared by words: heads are too short to be worth a call.
 #[inline]
-fn same(one: &[u8], other: &[u8]) -> bool {
+pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
         return false;
     }
     let (mut rest, mut other_rest) = (one, other);
-    while let (Some((word, after)), Some((other_word, other_after))) =
-        (rest.split_first_chunk::<8>(), other_rest.split_first_chunk::<8>())
+    while let (Some((words, after)), Some((other_words, other_after))) =
+        (rest.split_first_chunk::<16>(), other_rest.split_first_chunk::<16>())
     {
-        if word != other_word {
+        if words != other_words {
             return false;
         }
         (rest, other_rest) = (after, other_after);
     }
-    // Of long ones the last eight bytes are compared, some of them again.
-    match (one.last_chunk::<8>(), other.last_chunk::<8>()) {
-        (Some(last), Some(other_last)) => last == other_last,
-        _ => rest == other_rest,
+    // Of long ones the last bytes are compared, some of them again.
+    if one.len() >= 16 {
+        return one.last_chunk::<16>() == other.last_chunk();
     }
+    ends::<8>(one, other).or_else(|| ends::<4>(one, other)).unwrap_or_else(|| one == other)
+}
+
+/// Whether bytes begin and end with the same words; `None` if they are shorter than a word.
+#[inline]
+fn ends<const WORD: usize>(one: &[u8], other: &[u8]) -> Option<bool> {
+    let first = one.first_chunk::<WORD>()? == other.first_chunk()?;
+    Some(first && one.last_chunk::<WORD>()? == other.last_chunk()?)
 }
 
 impl Conventions {
@@ -215,13 +264,11 @@ impl Conventions {
         spans: &'s mut Vec<Span>,
     ) -> Option<&'s mut Span> {
         let Names { shared, plans, .. } = names;
-        let (kind, plan) = plans.find(outline, emitter.scope)?;
+        let plan = plans.find(outline, emitter.scope)?;
         if self.index.looks_for_name(outline.name) {
             return None;
         }
-        let max_bytes = self.options.max_name_bytes;
-        let same = plan.same.iter().fold(0, |bits, (at, _)| bits | 1 << at);
-        let mut reader = Reader { outline, kind, plan, shared, max_bytes, checked: same };
+        let mut reader = Reader { outline, plan, shared, options: &self.options };
         let name = reader.share(outline.name)?;
         let at = spans.len();
         // Made in place, and not moved.
@@ -237,11 +284,11 @@ impl Conventions {
     /// Reads a span by its plan; `None` if something has to be mended.
     fn fill(&self, reader: &mut Reader<'_, '_>, span: &mut Span) -> Option<()> {
         let plan = reader.plan;
-        for (field, at) in &plan.fields {
-            reader.take(*field, *at, span)?;
-        }
         if !plan.drafted.is_empty() {
             self.drafted(reader, span)?;
+        }
+        for (field, at) in &plan.fields {
+            reader.take(field, *at, span)?;
         }
         if let Some(tool) = span.tool.as_mut().filter(|tool| tool.name.is_none()) {
             let name = draft::tool_named(str::from_utf8(reader.outline.name).ok()?);
@@ -258,16 +305,15 @@ impl Conventions {
         {
             span.model = None;
         }
-        reader.check_rest()
+        plan.unread.iter().try_for_each(|at| reader.check(*at))
     }
 
-    /// Reads what goes by way of a draft; `None` if something has to be mended or cut.
-    fn drafted(&self, reader: &mut Reader<'_, '_>, span: &mut Span) -> Option<()> {
+    /// Reads what goes by way of a draft, which has no texts; `None` if something has to be mended or cut.
+    fn drafted(&self, reader: &Reader<'_, '_>, span: &mut Span) -> Option<()> {
         let plan = reader.plan;
         let values = plan.drafted.iter().map(|step| reader.value(step.at));
         let values = values.collect::<Option<Vec<_>>>()?;
-        let mut draft = Draft::new(self.options.keep_results);
-        draft.operation.offer(0, plan.operation);
+        let mut draft = Draft::default();
         for (step, value) in plan.drafted.iter().zip(&values) {
             // The key matters for sessions alone, which are not read by way of a draft.
             step.says.take(step.rank, "", value, &mut draft);
@@ -291,10 +337,10 @@ impl Conventions {
 }
 
 impl Field {
-    /// The field that a line is read into; `None` if it is read by way of a draft.
-    fn of(says: Says) -> Option<Self> {
-        match says {
-            Says::Session => Some(Self::Session),
+    /// The field that a step reads an attribute of this key into; `None` if it is read by way of a draft.
+    fn of(step: &Step, key: &str) -> Option<Self> {
+        match step.says {
+            Says::Session => Some(Self::Session(Arc::from(key))),
             Says::User => Some(Self::User),
             Says::AgentName => Some(Self::AgentName),
             Says::Workflow => Some(Self::Workflow),
@@ -312,13 +358,13 @@ impl Field {
             Says::CacheWrittenTokens => Some(Self::CacheWrittenTokens),
             Says::OutputTokens => Some(Self::OutputTokens),
             Says::FirstChunk => Some(Self::FirstChunk),
+            Says::ToolArguments => Some(Self::ToolArguments),
+            Says::ToolResult => Some(Self::ToolResult(step.rank)),
+            Says::Input => Some(Self::Input(step.rank)),
+            Says::Output => Some(Self::Output(step.rank)),
             Says::Operation(_)
-            | Says::ToolArguments
-            | Says::ToolResult
             | Says::Cost
             | Says::Compacted
-            | Says::Input
-            | Says::Output
             | Says::Task
             | Says::Run
             | Says::Trial
@@ -390,12 +436,15 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
     let others = pairs().filter(|(_, pair)| pair.value.is_none());
     let mut same: Vec<(usize, &[u8])> = others.map(|(at, pair)| (at, pair.sent)).collect();
     let is_plain = |at: usize| outline.pairs.get(at).is_some_and(|pair| pair.value.is_some());
-    let listed = hits.session_places().map(|at| (Field::Session, at));
+    let listed = hits.session_places().filter_map(|at| {
+        let (key, _) = raw.attributes.at(at)?;
+        Some((Field::Session(Arc::from(&**key)), at))
+    });
     let (mut custom, mut fields, mut drafted) =
         (Vec::new(), listed.collect::<Vec<_>>(), Vec::new());
     let (mut failed, mut stopped, mut decided) = (false, false, false);
     for step in hits.steps() {
-        let value = &raw.attributes.at(step.at)?.1;
+        let (key, value) = raw.attributes.at(step.at)?;
         if let Says::Operation(named) = step.says {
             if !decided {
                 same.push((step.at, outline.pairs.get(step.at)?.sent));
@@ -404,9 +453,9 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
         } else if !step.says.belongs_on(span.operation) {
             // The concept is not read on spans of this operation.
         } else if is_plain(step.at) {
-            match Field::of(step.says) {
+            match Field::of(&step, key) {
                 // A key mapped in the configuration goes before the list of session keys.
-                Some(field @ Field::Session) if step.rank == 0 => custom.push((field, step.at)),
+                Some(field @ Field::Session(_)) if step.rank == 0 => custom.push((field, step.at)),
                 Some(field) => fields.push((field, step.at)),
                 None => drafted.push(step),
             }
@@ -421,6 +470,12 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
     custom.append(&mut fields);
     let is_short = |(_, sent): &(usize, &[u8])| sent.len() <= MAX_SAME_BYTES;
     let may_be = same.iter().all(is_short) && custom.iter().all(|(_, at)| is_plain(*at));
+    let is_read = |at: &usize| {
+        same.iter().any(|(other, _)| other == at)
+            || custom.iter().any(|(_, other)| other == at)
+            || drafted.iter().any(|step| step.at == *at)
+    };
+    let unread = (0..outline.pairs.len()).filter(|at| !is_read(at)).collect();
     may_be.then(|| Plan {
         same: same.into_iter().map(|(at, sent)| (at, Box::from(sent))).collect(),
         operation: span.operation,
@@ -430,32 +485,27 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
         phantoms: hits.phantoms(),
         fields: custom,
         drafted,
+        unread,
     })
 }
 
-/// A reader of values by a plan, which checks each once.
+/// A reader of values by a plan.
 struct Reader<'o, 'a> {
     outline: &'o Outline<'a>,
-    kind: &'o Kind,
     plan: &'o Plan,
     shared: &'o mut Shared,
-    max_bytes: usize,
-    // Places that need no further check, as bits.
-    checked: u64,
+    options: &'o ConventionOptions,
 }
 
 impl<'a> Reader<'_, 'a> {
-    fn take(&mut self, field: Field, at: usize, span: &mut Span) -> Option<()> {
+    // Not inlined into the loop over fields, before which the address of each would be computed.
+    #[inline(never)]
+    fn take(&mut self, field: &Field, at: usize, span: &mut Span) -> Option<()> {
         match field {
-            Field::Session => {
-                if span.session.is_none()
-                    && let Some(id) = self.name(at)?
-                {
-                    let (id, attribute) = (self.share(&id)?, Arc::clone(self.kind.keys.get(at)?));
-                    span.session = Some(SessionName { attribute, id });
-                }
-                Some(())
-            }
+            Field::Session(attribute) => self.name(at, &mut span.session, |reader, id| {
+                let (attribute, id) = (Arc::clone(attribute), reader.share(id)?);
+                Some(SessionName { attribute, id })
+            }),
             Field::User => self.named(at, &mut span.user),
             Field::AgentName => self.named(at, &mut span.agent_name),
             Field::Workflow => self.named(at, &mut span.workflow),
@@ -472,13 +522,10 @@ impl<'a> Reader<'_, 'a> {
             }
             Field::ToolName => {
                 let tool = span.tool.as_mut()?;
-                if tool.name.is_none()
-                    && let Some(name) = self.name(at)?
-                {
-                    tool.phantom = self.plan.is_phantom(&name);
-                    tool.name = Some(self.share(&name)?);
-                }
-                Some(())
+                self.name(at, &mut tool.name, |reader, name| {
+                    tool.phantom = reader.plan.is_phantom(name);
+                    reader.share(name)
+                })
             }
             Field::ToolCallId => self.id(at, &mut span.tool.as_mut()?.call_id),
             Field::Model => self.named(at, &mut span.model.as_mut()?.model),
@@ -495,93 +542,165 @@ impl<'a> Reader<'_, 'a> {
                 *first = first.or(nanos);
                 Some(())
             }
+            Field::ToolArguments => {
+                let arguments = &mut span.tool.as_mut()?.arguments;
+                if arguments.is_some() {
+                    return self.check(at);
+                }
+                *arguments = text::arguments(&self.value(at)?);
+                Some(())
+            }
+            Field::ToolResult(rank) => self.result(at, *rank, span),
+            Field::Input(rank) => self.input(at, *rank, span),
+            Field::Output(rank) => self.output(at, *rank, span),
         }
     }
 
-    fn pair(&self, at: usize) -> Option<&RawPair<'a>> {
-        self.outline.pairs.get(at)
+    #[inline(never)]
+    fn result(&self, at: usize, rank: u8, span: &mut Span) -> Option<()> {
+        let tool = span.tool.as_mut()?;
+        if tool.result_hash.is_some() {
+            return self.check(at);
+        }
+        let value = self.value(at)?;
+        if self.options.keep_results && span.output.is_none() {
+            span.output = self.whole(text::plain(rank, &value))?;
+        }
+        tool.result_hash = text::result(&value);
+        Some(())
+    }
+
+    /// Reads an input as [`Draft::ask`] does.
+    #[inline(never)]
+    fn input(&self, at: usize, rank: u8, span: &mut Span) -> Option<()> {
+        let model = span.model.as_mut();
+        let knows = model.is_none_or(|model| model.asked_by_user.is_some());
+        if span.input.is_some() && (knows || self.plan.operation != Operation::Chat) {
+            return self.check(at);
+        }
+        let value = self.value(at)?;
+        let asked = messages::asked(&value);
+        if span.input.is_none() {
+            span.input = self.whole(text::of_message(rank, asked.loose, asked.text))?;
+        }
+        if let Some(model) = &mut span.model {
+            model.asked_by_user = model.asked_by_user.or(asked.by_user);
+            if model.tool_results.is_empty() {
+                model.tool_results = asked.results;
+            }
+        }
+        Some(())
+    }
+
+    /// Reads an output as [`Draft::say`] does.
+    #[inline(never)]
+    fn output(&self, at: usize, rank: u8, span: &mut Span) -> Option<()> {
+        let model = span.model.as_mut();
+        let knows = model.is_none_or(|model| !model.tool_calls.is_empty());
+        if span.output.is_some() && (knows || self.plan.operation != Operation::Chat) {
+            return self.check(at);
+        }
+        let value = self.value(at)?;
+        let said = messages::said(&value);
+        if span.output.is_none() {
+            span.output = self.whole(text::of_message(rank, said.loose, said.text))?;
+        }
+        if let Some(model) = span.model.as_mut().filter(|model| model.tool_calls.is_empty()) {
+            model.tool_calls = said.calls;
+        }
+        Some(())
+    }
+
+    /// Returns the text, if there is one; `None` if it has to be cut.
+    fn whole(&self, text: Option<Text>) -> Option<Option<Text>> {
+        let max = self.options.max_text_bytes;
+        text.as_ref().is_none_or(|text| text.text.len() <= max).then_some(text)
+    }
+
+    /// Returns the value at a place; `None` if it is not plain.
+    fn plain(&self, at: usize) -> Option<Plain<'a>> {
+        self.outline.pairs.get(at)?.value
     }
 
     /// Returns the value at a place; `None` if it is not plain or has to be mended.
-    fn value(&mut self, at: usize) -> Option<RawValue<'a>> {
-        let value = self.pair(at)?.value?.checked()?;
-        self.checked |= 1 << at;
-        Some(value)
+    fn value(&self, at: usize) -> Option<RawValue<'a>> {
+        self.plain(at)?.checked()
     }
 
-    /// Returns the name at a place, as [`draft::name`] reads it, if there is one; its bytes are checked when it is shared.
-    fn name(&mut self, at: usize) -> Option<Option<Cow<'a, [u8]>>> {
-        match self.pair(at)?.value? {
-            // It begins and ends with visible characters, is not quoted and is no placeholder.
-            Plain::Text(text @ [first @ b'!'..=b'~', .., b'!'..=b'~'])
-                if *first != b'"' && !draft::begins_placeholder(*first) =>
-            {
-                self.checked |= 1 << at;
-                Some(Some(text.into()))
+    /// Checks the value at a place, which is not read; `None` if it is not plain or has to be mended.
+    fn check(&self, at: usize) -> Option<()> {
+        match self.plain(at)? {
+            Plain::Text(text) => (text.is_ascii() || checked(text).is_some()).then_some(()),
+            Plain::Bool(_) | Plain::Int(_) | Plain::Double(_) => Some(()),
+        }
+    }
+
+    /// Reads the name at a place, as [`draft::name`] reads it, into a field that has none; `keep` makes the field's value of the
+    /// name's bytes, which it checks.
+    #[inline]
+    fn name<T>(
+        &mut self,
+        at: usize,
+        to: &mut Option<T>,
+        keep: impl FnOnce(&mut Self, &[u8]) -> Option<T>,
+    ) -> Option<()> {
+        if to.is_some() {
+            return self.check(at);
+        }
+        match self.plain(at)? {
+            // Most names.
+            Plain::Text(text @ [first, .., b'!'..=b'~']) if draft::begins_name(*first) => {
+                *to = Some(keep(self, text)?);
             }
-            Plain::Text(_) | Plain::Bool(_) | Plain::Int(_) | Plain::Double(_) => {
-                let value = self.value(at)?;
-                Some(draft::name(&value).map(|name| name.into_owned().into_bytes().into()))
+            value @ (Plain::Text(_) | Plain::Bool(_) | Plain::Int(_) | Plain::Double(_)) => {
+                if let Some(name) = draft::name(&value.checked()?) {
+                    *to = Some(keep(self, name.as_bytes())?);
+                }
             }
         }
+        Some(())
     }
 
     fn named(&mut self, at: usize, to: &mut Option<Arc<str>>) -> Option<()> {
-        if to.is_none()
-            && let Some(name) = self.name(at)?
-        {
-            *to = Some(self.share(&name)?);
-        }
-        Some(())
+        self.name(at, to, Self::share)
     }
 
     /// Reads an id, which is not shared, as it does not come again.
     fn id(&mut self, at: usize, to: &mut Option<Arc<str>>) -> Option<()> {
-        if to.is_none()
-            && let Some(name) = self.name(at)?
-        {
-            let name = str::from_utf8(&name).ok().filter(|name| name.len() <= self.max_bytes)?;
-            *to = Some(Arc::from(name));
-        }
-        Some(())
+        self.name(at, to, |reader, id| {
+            checked(id).filter(|id| id.len() <= reader.options.max_name_bytes).map(Arc::from)
+        })
     }
 
     fn count(&mut self, at: usize, to: &mut Option<u64>) -> Option<()> {
-        if to.is_none() {
-            *to = match self.pair(at)?.value? {
-                Plain::Int(number) => u64::try_from(number).ok(),
-                Plain::Text(_) | Plain::Bool(_) | Plain::Double(_) => {
-                    draft::count(&self.value(at)?)
-                }
-            };
+        if to.is_some() {
+            return self.check(at);
         }
+        *to = match self.plain(at)? {
+            Plain::Int(number) => u64::try_from(number).ok(),
+            value @ (Plain::Text(_) | Plain::Bool(_) | Plain::Double(_)) => {
+                draft::count(&value.checked()?)
+            }
+        };
         Some(())
     }
 
     /// Shares a name; `None` if it has to be mended or cut, which is left to the long way.
     fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
-        (name.len() <= self.max_bytes).then(|| self.shared.share(name)).flatten()
+        (name.len() <= self.options.max_name_bytes).then(|| self.shared.share(name)).flatten()
     }
+}
 
-    /// Checks the values that were not read; `None` if one has to be mended.
-    fn check_rest(&self) -> Option<()> {
-        for (at, pair) in self.outline.pairs.iter().enumerate() {
-            if self.checked & 1 << at == 0
-                && let Plain::Text(text) = pair.value?
-                && !text.is_ascii()
-            {
-                from_utf8(text).ok()?;
-            }
-        }
-        Some(())
-    }
+/// The text of these bytes; `None` if something in them is no character.
+fn checked(text: &[u8]) -> Option<&str> {
+    from_utf8(text).ok()
 }
 
 impl<'a> Plain<'a> {
     /// The value, if there is nothing to mend.
     fn checked(self) -> Option<RawValue<'a>> {
         Some(match self {
-            Self::Text(text) => RawValue::Str(from_utf8(text).ok()?.into()),
+            Self::Text(text) => RawValue::Str(checked(text)?.into()),
             Self::Bool(flag) => RawValue::Bool(flag),
             Self::Int(number) => RawValue::Int(number),
             Self::Double(number) => RawValue::Double(number),

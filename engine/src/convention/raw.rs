@@ -6,7 +6,6 @@
 use std::borrow::Cow;
 use std::slice;
 
-use super::index::KeyHasher;
 use crate::span::{SpanId, Status, Timestamp, TraceId};
 
 /// An attribute value.
@@ -47,8 +46,8 @@ pub enum Plain<'a> {
 /// An attribute as it came.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawPair<'a> {
-    /// The bytes of its key.
-    pub key: &'a [u8],
+    /// The bytes before its value, as they were encoded: its key.
+    pub head: &'a [u8],
     /// The bytes of its value, as they were encoded.
     pub sent: &'a [u8],
     /// The decoded value, if it is plain.
@@ -64,21 +63,20 @@ pub struct Outline<'a> {
     pub status: Status,
     /// Attributes, in the order sent.
     pub(super) pairs: Vec<RawPair<'a>>,
-    // A hash of all keys, in their order.
-    pub(super) keys: u64,
+    /// Where these attributes lead in the tree of plans; `None`: nowhere.
+    pub(super) node: Option<usize>,
 }
 
 impl<'a> Outline<'a> {
     /// Empties it for the next span.
     pub fn clear(&mut self) {
         self.pairs.clear();
-        (self.name, self.status, self.keys) = (&[], Status::Unset, 0);
+        (self.name, self.status, self.node) = (&[], Status::Unset, Some(0));
     }
 
     /// Adds an attribute after the others.
     #[inline]
     pub fn push(&mut self, pair: RawPair<'a>) {
-        self.keys = KeyHasher::next(self.keys, pair.key);
         self.pairs.push(pair);
     }
 }

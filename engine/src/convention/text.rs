@@ -39,6 +39,11 @@ pub(super) fn ranked(rank: u8, text: Option<Cow<'_, str>>) -> Option<Text> {
     Some(Text { rank, text: Arc::from(meant(&text?)?) })
 }
 
+/// The text of a message with its rank, as [`ranked`]; a loose text is the written form of some other value.
+pub(super) fn of_message(rank: u8, loose: bool, text: Option<Cow<'_, str>>) -> Option<Text> {
+    ranked(if loose { Text::LOOSE } else { rank }, text)
+}
+
 /// The text of a message's body: its `content`, or the body itself where that is plain text.
 pub(super) fn content_of(body: &Json<'_>) -> Option<String> {
     let wrapped = match body {
