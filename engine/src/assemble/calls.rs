@@ -12,6 +12,9 @@ use crate::trace::TraceContents;
 #[derive(Debug, Default)]
 pub(super) struct Calls(Few<u64, Called>);
 
+/// Number of tools for which there is room at first.
+const FEW: usize = 8;
+
 /// How often a tool was called.
 #[derive(Clone, Copy, Debug, Default)]
 struct Called {
@@ -28,7 +31,7 @@ struct Called {
 impl Calls {
     /// The calls in these spans and log records.
     pub(super) fn of(parts: &TraceContents, options: &LoopOptions) -> Self {
-        let mut calls = Self::default();
+        let mut calls = Self(Few::with_capacity(FEW));
         for (tool, arguments) in parts.spans.called_tools() {
             calls.of_span(tool, arguments, options);
         }

@@ -24,10 +24,10 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// The counts of no calls.
-    pub fn new(options: &LoopOptions) -> Self {
+    /// The counts of no calls, with room for this number of calls with arguments.
+    pub fn new(options: &LoopOptions, known: usize) -> Self {
         let similarity = options.near_repeat_similarity;
-        Self { similarity, values: Vec::new(), any: 0, bare: 0, failed: 0 }
+        Self { similarity, values: Vec::with_capacity(known), any: 0, bare: 0, failed: 0 }
     }
 
     /// Adds a call by the sorted hashes of the values in its arguments; `None`: these are not on the wire.

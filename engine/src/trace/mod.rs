@@ -422,10 +422,11 @@ fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
 
 /// The best score of each reported name: by the rank of its source, then the latest, then the greatest.
 fn reported(parts: &TraceContents) -> Vec<ReportedScore> {
+    let Some(others) = &parts.others else { return Vec::new() };
     let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
     let rank =
         |report: &Report| (report.source, report.time, report.identifier.clone(), report.score);
-    for report in parts.others.iter().flat_map(|others| others.reports.values()) {
+    for report in others.reports.values() {
         // Violations of different rules count separately.
         let rule = if &*report.name == CONSTRAINT_VIOLATION { &report.identifier } else { "" };
         let held = best.entry((&report.name, rule)).or_insert(report);

@@ -149,7 +149,8 @@ impl<'a> Shape<'a> {
         let mut positions: Vec<Position> = above.collect();
         descend(&mut positions, |at| spans[at].operation == Operation::Evaluation);
         let mut inwards = places;
-        inwards.iter_mut().enumerate().for_each(|(at, place)| *place = at);
+        inwards.clear();
+        inwards.extend(0..spans.len());
         inwards.sort_unstable_by_key(|at| {
             (positions[*at].depth, spans[*at].start, spans[*at].span_id)
         });

@@ -501,6 +501,12 @@ impl Spans {
         let row = self.next();
         let rare = &mut self.beside.get_or_insert_default().rare;
         if rare.last().is_none_or(|last| last.row != row) {
+            let (held, rows) = (rare.len(), self.rows.len());
+            if held == rare.capacity() {
+                // Where half of the spans have some, all that are still to come may.
+                let to_come = if 2 * held >= rows { self.rows.capacity() - rows } else { 0 };
+                rare.reserve_exact(if held == 0 { 1 } else { to_come.max(held) });
+            }
             rare.push(Rare { row, ..Rare::default() });
         }
         let last = rare.len() - 1;
