@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The same attacks on a daemon and on the Collector: slow bodies, idle connections, gzip bombs, twice the load that it takes, a cap of
-memory, and kill -9 while requests are acknowledged. Says of each what honest senders got, what memory it took, and what was lost.
+"""The same attacks on a daemon and on the Collector: slow bodies, idle connections, gzip bombs, four times as many senders as keep it
+busy, a cap of memory, and kill -9 while requests are acknowledged. Says of each what honest senders got, what memory it took, and what was
+lost.
 
 Usage: beside_collector.py BINARY COLLECTOR [NAME..], of slow, idle, bombs, twice, capped, killed; all of them without a name. Longer by
 AGENTGAUGE_ROUND_SECONDS (3 without). Prints the table of docs/comparison.md. Fails where the daemon loses what it acknowledged, or where
@@ -255,18 +256,18 @@ def beside(kind, binary, attack):
 
 
 def slow(kind, binary):
-    """64 bodies of 16 MiB that are announced and come a byte at a time."""
+    """64 bodies announced as 16 MiB and sent a byte at a time."""
     head = b"POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16000000\r\n\r\n{"
     return beside(kind, binary, lambda address: Attack(address, 64, head, lambda stream: stream.send(b" ")))
 
 
 def idle(kind, binary):
-    """4,000 connections that say nothing."""
+    """4,000 silent connections."""
     return beside(kind, binary, lambda address: Attack(address, 4_000, b""))
 
 
 def bombs(kind, binary):
-    """A gzip of 1 GiB of spaces, thirty-two times, four at a time."""
+    """A gzip of 1 GiB of spaces, 32 times, four at a time."""
     bomb = gzip.compress(b" " * BOMB_BYTES, 9)
     answers = []
 
@@ -298,7 +299,7 @@ def bombs(kind, binary):
 
 
 def twice(kind, binary):
-    """Four times as many senders as it takes to have it busy."""
+    """Four times as many senders as keep it busy."""
     with running(kind, binary) as server:
         before = honest(server.address, ROUND)
         told = honest(server.address, ROUND, 4 * SENDERS)
@@ -313,7 +314,7 @@ def twice(kind, binary):
 
 
 def capped(kind, binary):
-    """64 MiB for requests in flight or at all, and sixteen senders of requests of 1.6 MiB."""
+    """64 MiB, sixteen senders of requests of 1.5 MiB with 30,000 attributes."""
     large = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [{
         "traceId": "ab" * 16, "spanId": "cd" * 8, "name": "x",
         "attributes": [{"key": f"key-{number}", "value": {"stringValue": "v"}} for number in range(30_000)],
@@ -342,7 +343,7 @@ def capped(kind, binary):
 
 
 def killed(kind, binary):
-    """kill -9 three times while eight senders send; what was acknowledged is there in the end."""
+    """kill -9 three times while eight senders send; agentgauge with `fsync`, the Collector with `file_storage` and `fsync`."""
     with running(kind, binary, lasting=True) as server:
         acknowledged = lost = 0
         for _ in range(3):

@@ -21,7 +21,7 @@ impl Convention for QwenCode {
     }
 
     fn session(&self) -> &'static str {
-        "`session.id` is sent by itself; texts are, unless `telemetry.logPrompts` is off"
+        "`session.id`, answers and arguments of tools are sent by themselves; prompts are, unless `telemetry.logPrompts` is off"
     }
 
     fn agent(&self) -> &'static str {
