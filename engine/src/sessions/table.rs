@@ -1,4 +1,4 @@
-//! The sessions in memory, found by id, in the order of their ids and in the order in which they are evicted.
+//! The sessions in memory, found by id, with and without a scope, and in the order in which they are evicted.
 //!
 //! A session has a number while it is in memory; everything else refers to it by that number.
 
@@ -25,9 +25,9 @@ pub(super) struct SessionTable {
     // Of the sessions that have traces.
     cards: Cards,
     free: Vec<u32>,
-    // Invariant: `by_id` and `in_order` have the number of every session, each once.
+    // Invariant: `by_id` and `by_id_without_scope` have the number of every session, each once.
     by_id: HashTable<u32>,
-    in_order: Sorted<u32>,
+    by_id_without_scope: Sorted<Entry>,
     // Invariant: has every trace of every session.
     by_trace: TraceIndex,
     // In the order of eviction. A session to which more comes stays where it is filed until its turn comes: it may be filed earlier
@@ -48,7 +48,7 @@ struct OfTenant {
     len: usize,
 }
 
-/// The arrival of the newest thing of a session, in two halves so that an entry has no gaps, and the number of the session.
+/// What sessions are sorted by, in two halves so that an entry has no gaps, and the number of a session.
 type Entry = (u32, u32, u32);
 
 /// A tenant, and the id and scope of a session.
@@ -107,10 +107,11 @@ impl SessionTable {
             *slot = Some(session);
         }
         self.cards.set(number, card);
-        let Self { slots, by_id, in_order, .. } = self;
+        let Self { slots, by_id, .. } = self;
         let name = |number: u32| name_of(slots, number);
         by_id.insert_unique(hash(named(&id)), number, |number| hash(name(*number)));
-        in_order.insert(number, |other| name(other).cmp(&named(&id)));
+        let without_scope = entry(hash_without_scope(&id.tenant, &id.id), number);
+        self.by_id_without_scope.insert(without_scope, |other| other.cmp(&without_scope));
         self.filed.insert(tenant_of(&id), place, number);
         number
     }
@@ -120,9 +121,10 @@ impl SessionTable {
         let number = self.number(id)?;
         let place = self.at(number)?.filed;
         self.filed.remove(tenant_of(id), place, number);
-        let Self { slots, by_id, in_order, .. } = self;
+        let without_scope = entry(hash_without_scope(&id.tenant, &id.id), number);
+        self.by_id_without_scope.remove(|other| other.cmp(&without_scope));
+        let Self { slots, by_id, .. } = self;
         let name = |number: u32| name_of(slots, number);
-        in_order.remove(|other| name(other).cmp(&named(id)));
         if let Ok(entry) = by_id.find_entry(hash(named(id)), |other| *other == number) {
             entry.remove();
         }
@@ -184,18 +186,28 @@ impl SessionTable {
 
     /// The sessions of this id that have traces, in the order of their scopes.
     pub(super) fn of_id(&self, tenant: &str, id: &str) -> Vec<Arc<SessionId>> {
-        let place = |number| self.name(number).cmp(&(tenant, id, ""));
-        let sessions = self.in_order.from(&place).filter_map(|number| self.at(number));
-        sessions
-            .take_while(|session| session.id.tenant == tenant && session.id.id == id)
-            .filter(|session| !session.traces.is_empty())
-            .map(|session| Arc::clone(&session.id))
-            .collect()
+        let hash = hash_without_scope(tenant, id);
+        let first = entry(hash, 0);
+        let entries = self.by_id_without_scope.from(&|other| other.cmp(&first));
+        let same = entries.take_while(|(high, low, _)| whole(*high, *low) == hash);
+        let sessions = same.filter_map(|(.., number)| self.at(number)).filter(|session| {
+            session.id.tenant == tenant && session.id.id == id && !session.traces.is_empty()
+        });
+        let mut ids: Vec<_> = sessions.map(|session| Arc::clone(&session.id)).collect();
+        ids.sort_unstable_by(|one, other| one.scope.cmp(&other.scope));
+        ids
     }
 
-    /// All sessions, in the order of tenants and ids.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
-        self.in_order.iter().filter_map(|number| self.at(number))
+    /// All sessions, in an order that follows from their names alone.
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Session> {
+        let mut entries: Vec<_> = self.by_id_without_scope.iter().collect();
+        let runs = entries.chunk_by_mut(|(high, low, _), next| (*high, *low) == (next.0, next.1));
+        for run in runs.filter(|run| run.len() > 1) {
+            run.sort_unstable_by(|(.., one), (.., other)| self.name(*one).cmp(&self.name(*other)));
+        }
+        let sessions: Vec<_> =
+            entries.into_iter().filter_map(|(.., number)| self.at(number)).collect();
+        sessions.into_iter()
     }
 
     /// The session of a tenant that holds a trace; of several the first by id.
@@ -235,9 +247,7 @@ impl SessionTable {
 /// They are written down one after the other.
 impl Serialize for SessionTable {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        // The number of them comes first.
-        let numbers: Vec<_> = self.in_order.iter().collect();
-        to.collect_seq(numbers.into_iter().filter_map(|number| self.at(number)))
+        to.collect_seq(self.iter())
     }
 }
 
@@ -253,7 +263,7 @@ impl Filed {
         (order, quiet): (EvictionOrder, Timestamp),
         number: u32,
     ) -> bool {
-        let (own, entry) = (self.0.entry(tenant).or_default(), entry(quiet, number));
+        let (own, entry) = (self.0.entry(tenant).or_default(), entry(quiet.0, number));
         let is_new = own.orders[order as usize].insert(entry, |other| other.cmp(&entry));
         own.len += usize::from(is_new);
         is_new
@@ -266,7 +276,7 @@ impl Filed {
         number: u32,
     ) {
         let Some(own) = self.0.get_mut(&tenant) else { return };
-        let entry = entry(quiet, number);
+        let entry = entry(quiet.0, number);
         let removed = own.orders[order as usize].remove(|other| other.cmp(&entry));
         own.len -= usize::from(removed);
         if own.len == 0 {
@@ -287,8 +297,8 @@ fn tenant_of(id: &SessionId) -> TenantHash {
     tenant_hash(Some(&id.tenant))
 }
 
-fn entry(Timestamp(quiet): Timestamp, number: u32) -> Entry {
-    let (high, low) = halves(quiet);
+fn entry(sorted_by: u64, number: u32) -> Entry {
+    let (high, low) = halves(sorted_by);
     (high, low, number)
 }
 
@@ -304,6 +314,10 @@ pub(super) fn named(id: &SessionId) -> Name<'_> {
 fn hash((tenant, id, scope): Name<'_>) -> u64 {
     let seed = xxh3_64_with_seed(scope.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), 0));
     xxh3_64_with_seed(id.as_bytes(), seed)
+}
+
+fn hash_without_scope(tenant: &str, id: &str) -> u64 {
+    hash((tenant, id, ""))
 }
 
 /// In the order of eviction.
