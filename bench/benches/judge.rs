@@ -80,7 +80,7 @@ fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
     let options = JudgeOptions { format: Format::Openai, ..JudgeOptions::default() };
     let rules = options.rules().filter(|_| case != "off");
     let conventions =
-        ConventionOptions { keep_results: rules.is_some(), ..ConventionOptions::default() };
+        ConventionOptions { keep_texts: rules.is_some(), ..ConventionOptions::default() };
     let decoder = Decoder::new(IngestLimits::default(), conventions);
     let assemble = AssembleOptions::default();
     let (idle, horizon) = (assemble.trace_idle, assemble.late_horizon);

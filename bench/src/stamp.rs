@@ -292,7 +292,7 @@ mod tests {
             }
             let responses: BTreeSet<_> = of(Operation::Chat)
                 .iter()
-                .filter_map(|span| span.model.as_ref()?.response_id.clone())
+                .filter_map(|span| span.model.as_ref()?.response_id)
                 .collect();
             assert_eq!(responses.len(), of(Operation::Chat).len());
         }

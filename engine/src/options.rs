@@ -33,9 +33,10 @@ pub struct ConventionOptions {
     pub score_names: BTreeMap<String, String>,
     /// Ranges of reported scores that are not in `[0,1]`: name to `[min, max]`.
     pub score_ranges: BTreeMap<String, [f64; 2]>,
-    /// Keep results of tools as texts, while their trace is held; set where a judge, expectations or the page are to see them.
+    /// Keep results of tools and inputs as texts, while their trace is held; set where a judge, an embedding model, expectations or
+    /// the page are to see them.
     #[serde(skip)]
-    pub keep_results: bool,
+    pub keep_texts: bool,
     /// Longest text kept of one input or output, in bytes; the rest is cut at a character.
     pub max_text_bytes: usize,
     /// Longest name (agent, tool, session, model), in bytes; longer ones are cut.
@@ -288,7 +289,7 @@ impl Default for ConventionOptions {
             logs: Vec::new(),
             score_names: BTreeMap::new(),
             score_ranges: BTreeMap::new(),
-            keep_results: false,
+            keep_texts: false,
             max_text_bytes: 65_536,
             max_name_bytes: 256,
         }

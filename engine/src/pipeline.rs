@@ -292,8 +292,7 @@ impl Pipeline {
 
     /// Delivers the reports that waited for the response id of this span.
     fn resolve_waiting(&mut self, span: &Span, now: Timestamp) {
-        let Some(response_id) = span.model.as_ref().and_then(|model| model.response_id.as_ref())
-        else {
+        let Some(response_id) = span.model.as_ref().and_then(|model| model.response_id) else {
             return;
         };
         for report in

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::count::Counts;
 use super::hash::FixedMap;
-use super::span::{Report, Target, Timestamp, TraceId};
+use super::span::{IdHash, Report, Target, Timestamp, TraceId};
 
 /// The tenant and the hash of the id: a tenant that makes ids with equal hashes confuses only its own traces.
-type Key = (Option<Arc<str>>, u64);
+type Key = (Option<Arc<str>>, IdHash);
 
 /// The least trace that has an id, and the number of entries of `seen` with that id.
 #[derive(Debug)]
@@ -74,19 +73,19 @@ impl Resolve {
     pub fn seen(
         &mut self,
         tenant: Option<&Arc<str>>,
-        id: &Arc<str>,
+        id: IdHash,
         trace_id: TraceId,
         now: Timestamp,
     ) -> Vec<Report> {
         self.handle_timeout(now);
-        self.seen.push_back((key(tenant, id), trace_id));
+        self.seen.push_back(((tenant.cloned(), id), trace_id));
         while self.seen.len() > self.max {
             self.forget_oldest();
         }
         if self.waiting.is_empty() {
             return Vec::new();
         }
-        let key = key(tenant, id);
+        let key = (tenant.cloned(), id);
         let Some(reports) = self.waiting.remove(&key) else { return Vec::new() };
         self.deadlines.retain(|_, other| *other != key);
         let target = self.trace(&key).unwrap_or(trace_id);
@@ -97,7 +96,7 @@ impl Resolve {
     /// Returns the report with its target resolved; keeps it if the trace is not known yet.
     pub fn report(&mut self, report: Report, now: Timestamp) -> Option<Report> {
         let Target::Response { tenant, id } = &report.target else { return Some(report) };
-        let key = key(tenant.as_ref(), id);
+        let key = (tenant.clone(), IdHash::from(&**id));
         if let Some(trace_id) = self.trace(&key) {
             return Some(Report { target: Target::Trace(trace_id), ..report });
         }
@@ -171,10 +170,6 @@ impl Resolve {
     }
 }
 
-fn key(tenant: Option<&Arc<str>>, id: &str) -> Key {
-    (tenant.cloned(), xxh3_64(id.as_bytes()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,7 +196,7 @@ mod tests {
         let mut resolve = Resolve::new(10, Duration::from_secs(1));
         let trace = TraceId([1; 16]);
         assert_eq!(resolve.report(report("a"), Timestamp(0)), None);
-        let found = resolve.seen(None, &Arc::from("a"), trace, Timestamp(1));
+        let found = resolve.seen(None, IdHash::from("a"), trace, Timestamp(1));
         assert_eq!(found[0].target, Target::Trace(trace));
         assert_eq!(resolve.report(report("a"), Timestamp(2)).unwrap().target, Target::Trace(trace));
         assert_eq!(resolve.poll_timeout(), None);
@@ -215,7 +210,7 @@ mod tests {
         assert_eq!(resolve.counts().get("reports", "waiting_full"), 1);
         resolve.handle_timeout(Timestamp(2_000_000_000));
         assert_eq!(resolve.counts().get("reports", "unmatched"), 1);
-        assert_eq!(resolve.seen(None, &Arc::from("b"), TraceId([1; 16]), Timestamp(3)), []);
+        assert_eq!(resolve.seen(None, IdHash::from("b"), TraceId([1; 16]), Timestamp(3)), []);
     }
 
     #[test]
@@ -228,7 +223,7 @@ mod tests {
             let mut resolve = Resolve::new(3, Duration::from_secs(1));
             let seen = [("a", 1, 1), ("b", 4, 4), ("b", 3, 3), ("b", 5, 3), ("c", 6, 6)];
             for (id, number, least) in seen {
-                assert_eq!(resolve.seen(None, &Arc::from(id), trace(number), Timestamp(0)), []);
+                assert_eq!(resolve.seen(None, IdHash::from(id), trace(number), Timestamp(0)), []);
                 if asks_at_once {
                     assert_eq!(target(&mut resolve, id), Some(Target::Trace(trace(least))));
                 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::runs::tells_outcome;
-use super::span::{Report, Target, TraceId};
+use super::span::{IdHash, Report, Target, TraceId};
 
 /// The stages and shards that take a report.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -48,6 +48,11 @@ impl Route {
     /// The session shard of a session.
     pub fn session(&self, tenant: &str, id: &str) -> usize {
         self.shard(id.as_bytes(), xxh3_64_with_seed(tenant.as_bytes(), self.seed))
+    }
+
+    /// The shard that knows the trace of a response.
+    pub fn response(&self, id: IdHash) -> usize {
+        self.shard(&id.number().to_le_bytes(), self.seed)
     }
 
     /// The stages and shards that take a report; none while it waits for its response. The outcome of a run is for the traces of the

@@ -4,11 +4,12 @@
 //! attribute names. Absent is `None`, never an empty string and never zero.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::facts::AgentKey;
 use super::math::Quanta;
@@ -30,6 +31,10 @@ pub struct TraceId(pub [u8; 16]);
 /// A W3C span id: 8 bytes, not all zero.
 #[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SpanId(pub [u8; 8]);
+
+/// The hash of an id that is only compared with others: of a tool call, or of a model's answer.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct IdHash(NonZeroU64);
 
 /// Nanoseconds since the Unix epoch.
 ///
@@ -122,7 +127,7 @@ pub struct ToolFacts {
     /// The tool's name; unknown names are never equal to each other.
     pub name: Option<Arc<str>>,
     /// The id that the model gave the call.
-    pub call_id: Option<Arc<str>>,
+    pub call_id: Option<IdHash>,
     /// The arguments, canonical.
     pub arguments: Option<Arguments>,
     /// Hash of the canonical result.
@@ -135,7 +140,7 @@ pub struct ToolFacts {
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ToolResult {
     /// The id of the call.
-    pub call_id: Option<Arc<str>>,
+    pub call_id: Option<IdHash>,
     /// Whether it is marked as an error.
     pub failed: bool,
     /// Hash of the canonical result; `None`: not sent.
@@ -161,7 +166,7 @@ pub struct ModelFacts {
     /// The model that answered, else the one that was asked.
     pub model: Option<Arc<str>>,
     /// The provider's id of the answer.
-    pub response_id: Option<Arc<str>>,
+    pub response_id: Option<IdHash>,
     /// Tokens of this call.
     pub tokens: Tokens,
     /// Cost in US dollars.
@@ -256,7 +261,7 @@ pub struct Pause {
 pub struct Text {
     /// 0 is best: the convention's order of preference within one span.
     pub rank: u8,
-    /// The text itself, at most `max_text_bytes` long.
+    /// The text itself, at most `max_text_bytes` long; empty where nobody reads it.
     pub text: Arc<str>,
 }
 
@@ -450,6 +455,12 @@ impl Span {
 impl Text {
     /// The rank of a text that is just the JSON of something else: any other text of the turn is better.
     pub const LOOSE: u8 = 200;
+
+    /// The fact that there is a text of this rank, without its words.
+    #[must_use]
+    pub fn unread(self) -> Self {
+        Self { text: Arc::default(), ..self }
+    }
 }
 
 /// Has ids written as bytes, not as lists of numbers.
@@ -547,6 +558,19 @@ impl SpanId {
     /// Whether the id is all zero, which the specification forbids.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 8]
+    }
+}
+
+impl IdHash {
+    /// The hash as a number.
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl From<&str> for IdHash {
+    fn from(id: &str) -> Self {
+        Self(NonZeroU64::new(xxh3_64(id.as_bytes())).unwrap_or(NonZeroU64::MIN))
     }
 }
 

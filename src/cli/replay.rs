@@ -150,7 +150,7 @@ pub(super) fn replay(
 ) -> Result<Replayed, CliError> {
     // The result shows texts, so they are kept.
     config.assemble.keep_content = true;
-    config.convention.keep_results = true;
+    config.convention.keep_texts = true;
     let files = file::list(paths)?;
     if files.is_empty() {
         let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();

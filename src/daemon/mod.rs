@@ -466,11 +466,12 @@ fn remark(expected: &Expectations, config: &Config) {
     expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
 }
 
-/// How spans are read: results of tools are kept if a judge or expectations need them.
+/// How spans are read: texts that people and models read are kept if any of these do.
 fn convention(config: &Config) -> ConventionOptions {
     let read = config.judge.is_on() || !config.expect.files.is_empty();
-    let keep_results = read || config.assemble.keep_content;
-    ConventionOptions { keep_results, ..config.convention.clone() }
+    let embedded = config.embed.wanted().is_some();
+    let keep_texts = read || embedded || config.assemble.keep_content;
+    ConventionOptions { keep_texts, ..config.convention.clone() }
 }
 
 /// Listens at the address that option `key` sets; port 0 takes a free one.

@@ -149,7 +149,7 @@ impl Router {
         resolve.handle_timeout(now);
         let mut known = Vec::new();
         for span in spans {
-            if let Some(id) = span.model.as_ref().and_then(|model| model.response_id.as_ref()) {
+            if let Some(id) = span.model.as_ref().and_then(|model| model.response_id) {
                 known.extend(resolve.seen(span.resource.tenant.as_ref(), id, span.trace_id, now));
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
-use super::wire::{Hop, Map, Message, Record, pack};
+use super::wire::{Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::saved::SavedTraces;
 use crate::engine::assemble::{AGES, Assemble, Input};
 use crate::engine::pipeline::EngineOptions;
@@ -90,11 +90,8 @@ impl Part for Traces {
                 None => Ok(()),
             },
             Message::Responses(seen) => {
-                for response in seen {
-                    let trace = response.trace_id;
-                    let tenant = response.tenant.map(Arc::from);
-                    let id = Arc::from(response.id);
-                    for report in self.resolve.seen(tenant.as_ref(), &id, trace, now) {
+                for Response { tenant, id, trace_id } in seen {
+                    for report in self.resolve.seen(tenant.as_ref(), id, trace_id, now) {
                         self.forward(report, out)?;
                     }
                 }

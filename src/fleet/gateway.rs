@@ -16,9 +16,8 @@ use tokio::sync::oneshot;
 use super::context::connected;
 use super::outbox::config;
 use super::start::Deaf;
-use super::wire::{HOPS, Hop, Map, Message, Record, pack};
+use super::wire::{HOPS, Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::Input;
-use crate::engine::facts::Response;
 use crate::engine::span::{Target, TraceId};
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status};
 use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
@@ -78,15 +77,10 @@ impl Gateway {
         let mut responses: BTreeMap<u32, Vec<Response>> = BTreeMap::new();
         let mut records = Vec::new();
         for span in batch.spans {
-            if let Some(id) = span.model.as_ref().and_then(|model| model.response_id.as_ref()) {
-                let tenant = span.resource.tenant.as_deref();
-                let seen = Response {
-                    tenant: tenant.map(str::to_owned),
-                    id: id.to_string(),
-                    trace_id: span.trace_id,
-                };
-                let partition = self.map.of_response(tenant, id);
-                responses.entry(partition).or_default().push(seen);
+            if let Some(id) = span.model.as_ref().and_then(|model| model.response_id) {
+                let tenant = span.resource.tenant.clone();
+                let seen = Response { tenant, id, trace_id: span.trace_id };
+                responses.entry(self.map.of_response(id)).or_default().push(seen);
             }
             traces.entry(span.trace_id).or_default().push(Input::Span(Box::new(span)));
         }

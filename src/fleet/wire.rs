@@ -8,16 +8,18 @@
 //! Spans are keyed by trace, traces by session, and updates of agents by (agent, shard, pane). The topic of the latter is
 //! compacted, so each of its records must make sense without the others.
 
+use std::sync::Arc;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::assemble::Input;
 use crate::engine::drops::DEPLOYMENT;
-use crate::engine::facts::{AgentKey, AgentParts, Began, Response, SessionFacts, TraceFacts};
+use crate::engine::facts::{AgentKey, AgentParts, Began, SessionFacts, TraceFacts};
 use crate::engine::route::Route;
 use crate::engine::saved;
-use crate::engine::span::{Report, Target, Timestamp, TraceId};
+use crate::engine::span::{IdHash, Report, Target, Timestamp, TraceId};
 
 /// The number of logical shards of each stage.
 pub(super) const SHARDS: u32 = 256;
@@ -53,6 +55,16 @@ pub(super) enum Message {
     Began(Began),
     /// A tick: time goes on to that of the envelope, for timers that are due while no other record comes.
     Tick,
+}
+
+/// A response of a model, and its trace.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Response {
+    /// Authenticated tenant; `None`: without tenants.
+    pub(super) tenant: Option<Arc<str>>,
+    /// The provider's id of the response.
+    pub(super) id: IdHash,
+    pub(super) trace_id: TraceId,
 }
 
 /// The payload of a record.
@@ -130,8 +142,8 @@ impl Map {
     }
 
     /// The partition that knows the trace of this response.
-    pub(super) fn of_response(self, tenant: Option<&str>, id: &str) -> u32 {
-        self.partition(self.route.session(tenant.unwrap_or_default(), id))
+    pub(super) fn of_response(self, id: IdHash) -> u32 {
+        self.partition(self.route.response(id))
     }
 
     /// A record about responses, to the partition that knows them.
@@ -205,8 +217,8 @@ impl Map {
         let message = Message::Report(Box::new(report.clone()));
         let records = match &report.target {
             Target::Trace(trace) => vec![self.to_trace(*trace, message)],
-            Target::Response { tenant, id } => {
-                let partition = self.of_response(tenant.as_deref(), id);
+            Target::Response { id, .. } => {
+                let partition = self.of_response(IdHash::from(&**id));
                 vec![self.to_responses(partition, message)]
             }
             Target::Session { tenant, id, .. } => {

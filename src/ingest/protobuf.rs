@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn build(names: &mut Names, run: impl FnOnce(&mut Builder<'_>) -> Option<()>) -> Option<Batch> {
-        let options = ConventionOptions { keep_results: true, ..ConventionOptions::default() };
+        let options = ConventionOptions { keep_texts: true, ..ConventionOptions::default() };
         build_by(&Conventions::new(options), names, run)
     }
 
@@ -281,6 +281,15 @@ mod tests {
 
     /// Holds plans, which are those of earlier requests too, against the long way, and that against prost.
     fn agree(signal: Signal, body: &[u8], names: &mut Names) -> Result<(), TestCaseError> {
+        let without_texts = Conventions::new(ConventionOptions::default());
+        let [planned, walk] = [&mut *names, &mut Names::without_plans()].map(|names| {
+            build_by(&without_texts, names, |builder| {
+                decode(signal, body, &Scan::default(), BOUNDS, builder).ok()
+            })
+        });
+        if let (Some(planned), Some(walk)) = (planned, walk) {
+            alike(&planned, &walk)?;
+        }
         let walk = by_walk(signal, body, &mut Names::without_plans());
         for _ in 0..3 {
             let planned = by_walk(signal, body, names);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::engine::span::{
-    Log, Operation, Report, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
+    IdHash, Log, Operation, Report, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
 };
 
 /// All decoded data.
@@ -76,14 +76,10 @@ pub(super) fn reports(all: &[Report], about: impl Fn(&Target) -> bool) -> Vec<Re
 }
 
 /// The trace of a response id; the least, if several have it.
-fn trace_of_response(
-    spans: &[Span],
-    tenant: Option<&Arc<str>>,
-    response: &Arc<str>,
-) -> Option<TraceId> {
+fn trace_of_response(spans: &[Span], tenant: Option<&Arc<str>>, response: &str) -> Option<TraceId> {
     let claims = |span: &&Span| {
-        let id = span.model.as_ref().and_then(|model| model.response_id.as_ref());
-        id == Some(response) && span.resource.tenant.as_ref() == tenant
+        let id = span.model.as_ref().and_then(|model| model.response_id);
+        id == Some(IdHash::from(response)) && span.resource.tenant.as_ref() == tenant
     };
     spans.iter().filter(claims).map(|span| span.trace_id).min()
 }

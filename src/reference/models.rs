@@ -1,9 +1,7 @@
 //! The model calls of a trace, each once, however many libraries recorded it.
 
-use std::sync::Arc;
-
 use super::tree::{Tree, is_record};
-use crate::engine::span::{Log, ModelFacts, Operation, Span};
+use crate::engine::span::{IdHash, Log, ModelFacts, Operation, Span};
 
 /// A model call, with all that its spans and records tell.
 #[derive(Clone, Debug)]
@@ -14,7 +12,7 @@ pub(super) struct ModelCall {
     // Whether a log record tells of it.
     recorded: bool,
     // All response ids of its answer.
-    answers: Vec<Arc<str>>,
+    answers: Vec<IdHash>,
 }
 
 /// A span with the total use of the calls below it, and the places of these calls.
@@ -41,7 +39,7 @@ pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
     let mut calls: Vec<ModelCall> = Vec::new();
     for at in tree.behaviour().iter().copied().filter(|at| innermost.contains(at)) {
         let span = tree.spans[at].clone();
-        let answers = span.model.iter().filter_map(|model| model.response_id.clone()).collect();
+        let answers = span.model.iter().filter_map(|model| model.response_id).collect();
         let mut call = ModelCall { recorded: is_record(&span), span, at, answers };
         for around in tree.above(at).iter().filter(|above| is_model(tree, **above)) {
             let below = innermost.iter().filter(|at| tree.above(**at).contains(around));
@@ -177,7 +175,7 @@ fn complete(call: &mut Span, other: &Span) {
     call.failed |= other.failed;
     let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
     model.model = model.model.take().or_else(|| more.model.clone());
-    model.response_id = model.response_id.take().or_else(|| more.response_id.clone());
+    model.response_id = model.response_id.or(more.response_id);
     model.tokens.input = model.tokens.input.or(more.tokens.input);
     model.tokens.cached = model.tokens.cached.or(more.tokens.cached);
     model.tokens.cache_written = model.tokens.cache_written.or(more.tokens.cache_written);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::arguments::Arguments;
 use super::models::ModelCall;
 use super::tree::{Tree, is_record};
-use crate::engine::span::{Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult};
+use crate::engine::span::{IdHash, Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult};
 
 /// A tool call.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Call {
     pub(super) end: u64,
     /// Whether start and end are the call's own.
     pub(super) is_timed: bool,
-    pub(super) id: Option<Arc<str>>,
+    pub(super) id: Option<IdHash>,
     pub(super) span_id: SpanId,
 }
 
@@ -40,8 +40,8 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
         .flat_map(|model| called(model, logs).into_iter().map(move |tool| (model, tool)))
         .collect();
     let results = results(models, logs);
-    let result_of = |id: Option<&Arc<str>>| {
-        results.iter().rev().find(|result| id.is_some() && result.call_id.as_ref() == id)
+    let result_of = |id: Option<IdHash>| {
+        results.iter().rev().find(|result| id.is_some() && result.call_id == id)
     };
     if told.is_empty() {
         return of_models(tree, asked, result_of);
@@ -55,7 +55,7 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
         let known = tools.iter().rev().find(own).and_then(|tool| tool.arguments.clone());
         tool.name = meant.or_else(|| tool.name.take());
         tool.arguments = tool.arguments.take().or(known);
-        let told = result_of(tool.call_id.as_ref()).and_then(|result| result.hash);
+        let told = result_of(tool.call_id).and_then(|result| result.hash);
         tool.result_hash = tool.result_hash.or(told);
         call_of(&tool, span, span.failed)
     };
@@ -89,7 +89,7 @@ pub(super) fn results(models: &[ModelCall], logs: &[Log]) -> Vec<ToolResult> {
 fn of_models<'r>(
     tree: &Tree,
     asked: Vec<(&ModelCall, ToolFacts)>,
-    result_of: impl Fn(Option<&Arc<str>>) -> Option<&'r ToolResult>,
+    result_of: impl Fn(Option<IdHash>) -> Option<&'r ToolResult>,
 ) -> Vec<Call> {
     let mut functions: Vec<&Span> =
         tree.own().filter(|span| span.operation == Operation::Other).collect();
@@ -98,7 +98,7 @@ fn of_models<'r>(
             Some(&*span.name) == tool.name.as_deref() && span.start >= model.span.start
         });
         let ran = ran.map(|at| functions.remove(at));
-        let result = result_of(tool.call_id.as_ref());
+        let result = result_of(tool.call_id);
         tool.result_hash = tool.result_hash.or_else(|| result?.hash);
         let failed = ran.is_some_and(|ran| ran.failed) || result.is_some_and(|told| told.failed);
         let call = call_of(&tool, ran.unwrap_or(&model.span), failed);
@@ -118,7 +118,7 @@ fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
         start: span.start.0,
         end: span.end.0,
         is_timed: true,
-        id: tool.call_id.clone(),
+        id: tool.call_id,
         span_id: span.span_id,
     }
 }

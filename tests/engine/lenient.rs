@@ -30,7 +30,8 @@ const TRACE: [u8; 16] = [0x5a; 16];
 const START: u64 = 1_790_000_000_000_000_000;
 
 fn decoder() -> Decoder {
-    Decoder::new(IngestLimits::default(), ConventionOptions::default())
+    let options = ConventionOptions { keep_texts: true, ..ConventionOptions::default() };
+    Decoder::new(IngestLimits::default(), options)
 }
 
 /// A field of protobuf that has a length.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use agentgauge::engine::loops::Severity;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
-    Arguments, ModelFacts, Operation, SessionName, Span, SpanId, Timestamp, ToolFacts, ToolResult,
-    TraceId,
+    Arguments, IdHash, ModelFacts, Operation, SessionName, Span, SpanId, Timestamp, ToolFacts,
+    ToolResult, TraceId,
 };
 use agentgauge::engine::view::LoopView;
 use proptest::prelude::*;
@@ -209,7 +209,7 @@ fn many_traces(calls: &[Call]) -> Vec<Span> {
     let mut before: Option<(u64, &Call)> = None;
     let mut spans = Vec::new();
     for (id, (call, times)) in (0..).zip(calls.iter().zip(times(calls))) {
-        let call_id = |id: u64| Some(Arc::from(format!("call{id}")));
+        let call_id = |id: u64| Some(IdHash::from(&*format!("call{id}")));
         let asked = ToolFacts { call_id: call_id(id), result_hash: None, ..facts(call) };
         let told = before.map(|(id, call)| ToolResult {
             call_id: call_id(id),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Conventions;
-use crate::span::Text;
+use crate::span::{IdHash, Text};
 
 /// What cuts the names and texts of one span, record, resource or report, and notes whether any had to be cut.
 #[derive(Debug)]
@@ -27,6 +27,11 @@ impl Caps<'_> {
         capped(name, self.conventions.options.max_name_bytes, &self.names)
     }
 
+    /// An id that is only compared, of at most `convention.max_name_bytes`.
+    pub(super) fn id(&self, id: &str) -> IdHash {
+        IdHash::from(self.name(id))
+    }
+
     /// A shared name, cut at `convention.max_name_bytes`.
     pub fn shared(&self, name: Arc<str>) -> Arc<str> {
         let kept = self.name(&name);
@@ -37,6 +42,12 @@ impl Caps<'_> {
     pub(super) fn text(&self, text: Text) -> Text {
         let kept = capped(&text.text, self.conventions.options.max_text_bytes, &self.texts);
         if kept.len() == text.text.len() { text } else { Text { text: Arc::from(kept), ..text } }
+    }
+
+    /// An input, cut as a text, without its words unless texts are kept.
+    pub(super) fn input(&self, text: Text) -> Text {
+        let text = self.text(text);
+        if self.conventions.options.keep_texts { text } else { text.unread() }
     }
 
     /// What was cut, as reasons of a repair: `name_cut`, `text_cut`.

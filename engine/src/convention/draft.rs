@@ -38,7 +38,7 @@ pub(super) struct Draft<'v> {
     pub(super) arguments: Ranked<Arguments>,
     pub(super) result_hash: Ranked<u64>,
     /// Whether results are kept as texts too.
-    pub(super) keep_results: bool,
+    pub(super) keep_texts: bool,
     pub(super) result: Ranked<Text>,
     pub(super) model: Ranked<Cow<'v, str>>,
     pub(super) response_id: Ranked<Cow<'v, str>>,
@@ -104,9 +104,9 @@ pub(super) struct RemarksDraft<'v> {
 const PLACEHOLDERS: [&str; 5] = ["<not specified>", "<REDACTED>", "[REDACTED]", "<elided>", "N/A"];
 
 impl<'v> Draft<'v> {
-    /// Makes an empty draft; with `keep_results`, results are kept as texts too.
-    pub(super) fn new(keep_results: bool) -> Self {
-        Self { keep_results, ..Self::default() }
+    /// Makes an empty draft; with `keep_texts`, results are kept as texts too.
+    pub(super) fn new(keep_texts: bool) -> Self {
+        Self { keep_texts, ..Self::default() }
     }
 
     /// Returns the draft of the attempt, made when it is first needed, as few spans say anything of one.

@@ -62,7 +62,7 @@ impl Caps<'_> {
         let output = result.or_else(|| draft.output.take());
         span.attempt = draft.take_attempt();
         span.remarks = draft.take_remarks(|name| Arc::from(self.name(name)));
-        span.input = draft.input.take().map(|text| self.text(text));
+        span.input = draft.input.take().map(|text| self.input(text));
         span.output = output.map(|text| self.text(text));
     }
 }
@@ -137,7 +137,7 @@ impl Naming<'_> {
         ToolFacts {
             phantom: name.as_deref().is_some_and(|name| hits.phantom(name)),
             name: name.map(|name| self.share(&name)),
-            call_id: draft.tool_call_id.take().map(|id| Arc::from(self.caps.name(&id))),
+            call_id: draft.tool_call_id.take().map(|id| self.caps.id(&id)),
             ..ToolFacts::default()
         }
     }
@@ -155,7 +155,7 @@ impl Naming<'_> {
                 && (tokens.input.is_some() || tokens.output.is_some()));
         says.then(|| ModelFacts {
             model: draft.model.take().map(|name| self.share(&name)),
-            response_id: draft.response_id.take().map(|id| Arc::from(self.caps.name(&id))),
+            response_id: draft.response_id.take().map(|id| self.caps.id(&id)),
             tokens,
             first_chunk_nanos: draft.first_chunk_nanos.take(),
             ..ModelFacts::default()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::arguments;
 use super::messages::{InputFacts, Said};
 use super::raw::{RawAttributes, RawValue};
-use crate::span::{ToolFacts, ToolResult};
+use crate::span::{IdHash, ToolFacts, ToolResult};
 
 /// Messages of one span beyond which the rest is not read.
 const MAX_MESSAGES: usize = 10_000;
@@ -69,7 +69,7 @@ impl<'a> Messages<'a> {
         let mut results: Vec<ToolResult> = last_first()
             .take_while(|message| message.role == "tool")
             .map(|message| ToolResult {
-                call_id: message.answers.map(Arc::from),
+                call_id: message.answers.map(IdHash::from),
                 failed: false,
                 hash: message
                     .content
@@ -108,7 +108,7 @@ impl<'a> Message<'a> {
     fn tool_calls(&self) -> impl Iterator<Item = ToolFacts> + '_ {
         self.calls.values().filter(|call| call.name.is_some()).map(|call| ToolFacts {
             name: call.name.map(Arc::from),
-            call_id: call.id.map(Arc::from),
+            call_id: call.id.map(IdHash::from),
             arguments: call.arguments.map(arguments::canonical),
             result_hash: None,
             phantom: false,

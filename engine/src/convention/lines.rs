@@ -249,7 +249,7 @@ impl Says {
                 draft.arguments.offer(rank, text::arguments(value));
             }
             Self::ToolResult if draft.result_hash.wants(rank) => {
-                if draft.keep_results {
+                if draft.keep_texts {
                     draft.result.offer(rank, text::plain(rank, value));
                 }
                 draft.result_hash.offer(rank, text::result(value));

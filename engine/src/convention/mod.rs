@@ -376,7 +376,7 @@ impl Conventions {
     /// Reads a span; names that were read before are shared.
     pub fn span(&self, raw: &RawSpan<'_>, emitter: Emitter<'_>, names: &mut Names) -> Reading {
         let hits = Hits::new(&self.index, &raw.attributes, emitter.scope.recognised).on(raw);
-        let mut draft = Draft::new(self.options.keep_results);
+        let mut draft = Draft::new(self.options.keep_texts);
         hits.take_operation(raw, &mut draft);
         hits.take_rest(raw, &mut draft);
         let operation = draft.operation.get().copied().unwrap_or_default();

@@ -21,7 +21,8 @@ use super::{Conventions, Emitter, Names, Scope, messages, text};
 use crate::options::ConventionOptions;
 use crate::saved::Name;
 use crate::span::{
-    ModelFacts, Operation, SessionName, Span, SpanId, Status, Text, Timestamp, ToolFacts, TraceId,
+    IdHash, ModelFacts, Operation, SessionName, Span, SpanId, Status, Text, Timestamp, ToolFacts,
+    TraceId,
 };
 
 /// Plans in a tree: the attributes of a span, in their order, lead from its root to the kinds of spans that have these attributes.
@@ -563,7 +564,7 @@ impl<'a> Reader<'_, 'a> {
             return self.check(at);
         }
         let value = self.value(at)?;
-        if self.options.keep_results && span.output.is_none() {
+        if self.options.keep_texts && span.output.is_none() {
             span.output = self.whole(text::plain(rank, &value))?;
         }
         tool.result_hash = text::result(&value);
@@ -581,7 +582,7 @@ impl<'a> Reader<'_, 'a> {
         let value = self.value(at)?;
         let asked = messages::asked(&value);
         if span.input.is_none() {
-            span.input = self.whole(text::of_message(rank, asked.loose, asked.text))?;
+            span.input = self.asked(rank, &asked)?;
         }
         if let Some(model) = &mut span.model {
             model.asked_by_user = model.asked_by_user.or(asked.by_user);
@@ -609,6 +610,16 @@ impl<'a> Reader<'_, 'a> {
             model.tool_calls = said.calls;
         }
         Some(())
+    }
+
+    /// Returns the text of an input, if there is one, without its words unless texts are kept; `None` if it has to be cut.
+    fn asked(&self, rank: u8, asked: &messages::InputFacts<'_>) -> Option<Option<Text>> {
+        let Some(text) = asked.text.as_deref().and_then(draft::meant) else { return Some(None) };
+        let ConventionOptions { keep_texts, max_text_bytes, .. } = *self.options;
+        (text.len() <= max_text_bytes).then(|| {
+            let text = if keep_texts { Arc::from(text) } else { Arc::default() };
+            Some(Text { rank: text::message_rank(rank, asked.loose), text })
+        })
     }
 
     /// Returns the text, if there is one; `None` if it has to be cut.
@@ -665,10 +676,10 @@ impl<'a> Reader<'_, 'a> {
         self.name(at, to, Self::share)
     }
 
-    /// Reads an id, which is not shared, as it does not come again.
-    fn id(&mut self, at: usize, to: &mut Option<Arc<str>>) -> Option<()> {
+    /// Reads an id that is only compared.
+    fn id(&mut self, at: usize, to: &mut Option<IdHash>) -> Option<()> {
         self.name(at, to, |reader, id| {
-            checked(id).filter(|id| id.len() <= reader.options.max_name_bytes).map(Arc::from)
+            checked(id).filter(|id| id.len() <= reader.options.max_name_bytes).map(IdHash::from)
         })
     }
 

@@ -16,8 +16,8 @@ use super::raw::{RawLog, RawValue};
 use super::{Caps, Conventions, Emitter, LogConvention, LogReading, identity, text};
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, Log, ModelFacts, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, Span,
-    SpanId, Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
+    Arguments, IdHash, Log, ModelFacts, Operation, REPORTED_LOOP, Remarks, Resource, SessionName,
+    Span, SpanId, Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 
 /// The log records of an agent: the names of its events and attributes, and how to tell its turns.
@@ -397,6 +397,11 @@ impl Record<'_, '_> {
         })
     }
 
+    /// The id in the first of these attributes that has one.
+    fn id(&self, list: &Names) -> Option<IdHash> {
+        get(self.raw, list).and_then(name).map(|id| self.caps.id(&id))
+    }
+
     fn model_call(&self) -> Span {
         let (keys, raw, heard) = (&self.dialect.keys, self.raw, &self.heard);
         let shared = |list: &Names| {
@@ -408,7 +413,7 @@ impl Record<'_, '_> {
             start: self.start(),
             model: Some(ModelFacts {
                 model: shared(&keys.model),
-                response_id: shared(&keys.response_id),
+                response_id: self.id(&keys.response_id),
                 tokens: heard.tokens,
                 cost,
                 ..ModelFacts::default()
@@ -429,7 +434,7 @@ impl Record<'_, '_> {
             start: self.start(),
             tool: Some(ToolFacts {
                 name: named.or_else(|| shared(&keys.tool)),
-                call_id: shared(&keys.call_id),
+                call_id: self.id(&keys.call_id),
                 arguments: get(raw, &keys.arguments).and_then(as_arguments),
                 result_hash: self.heard.result,
                 phantom: false,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::math::Quanta;
-use crate::span::{Pause, SpanId, Timestamp, Tokens, TraceId};
+use crate::span::{IdHash, Pause, SpanId, Timestamp, Tokens, TraceId};
 
 fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
     list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect()
@@ -27,8 +27,13 @@ fn span_of(conventions: &Conventions, raw: &RawSpan<'_>, scope: &RawScope<'_>) -
     conventions.span(raw, emitter, &mut Names::default())
 }
 
+/// Options that keep texts.
+fn options() -> ConventionOptions {
+    ConventionOptions { keep_texts: true, ..ConventionOptions::default() }
+}
+
 fn read(raw: &RawSpan<'_>) -> Reading {
-    read_with(ConventionOptions::default(), raw)
+    read_with(options(), raw)
 }
 
 fn read_with(options: ConventionOptions, raw: &RawSpan<'_>) -> Reading {
@@ -233,8 +238,7 @@ fn message_records_carry_texts_and_calls() {
 
 #[test]
 fn long_names_and_texts_are_cut_at_a_character() {
-    let options =
-        ConventionOptions { max_name_bytes: 4, max_text_bytes: 5, ..ConventionOptions::default() };
+    let options = ConventionOptions { max_name_bytes: 4, max_text_bytes: 5, ..options() };
     let span = raw(
         "x",
         &[
@@ -243,10 +247,15 @@ fn long_names_and_texts_are_cut_at_a_character() {
             ("input.value", text("éééé")),
         ],
     );
-    let Reading { span, repaired, .. } = read_with(options, &span);
+    let read = |options| read_with(options, &span);
+    let unread = read(ConventionOptions { keep_texts: false, ..options.clone() });
+    let Reading { span, repaired, .. } = read(options);
     assert_eq!(span.session.unwrap().id.as_ref(), "abc");
-    assert_eq!(span.input.unwrap().text.as_ref(), "éé");
+    assert_eq!(span.input.as_ref().unwrap().text.as_ref(), "éé");
     assert_eq!(repaired, ["name_cut", "text_cut"]);
+    // That there is an input, and that it is too long, is told even where nobody reads it.
+    assert_eq!(unread.span.input, span.input.map(Text::unread));
+    assert_eq!(unread.repaired, repaired);
 }
 
 #[test]
@@ -325,7 +334,7 @@ fn older_messages_are_flattened_over_attributes() {
     let model = span.model.unwrap();
     assert_eq!(span.input.unwrap().text.as_ref(), "Hi");
     assert_eq!((model.tokens.input, model.asked_by_user), (Some(7), Some(false)));
-    assert_eq!(model.tool_results[0].call_id.as_deref(), Some("c1"));
+    assert_eq!(model.tool_results[0].call_id, Some(IdHash::from("c1")));
     assert_eq!(model.tool_calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":1}"#);
 }
 

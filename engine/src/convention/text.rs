@@ -39,9 +39,14 @@ pub(super) fn ranked(rank: u8, text: Option<Cow<'_, str>>) -> Option<Text> {
     Some(Text { rank, text: Arc::from(meant(&text?)?) })
 }
 
-/// The text of a message with its rank, as [`ranked`]; a loose text is the written form of some other value.
+/// The text of a message with its rank, as [`ranked`] and [`message_rank`] have it.
 pub(super) fn of_message(rank: u8, loose: bool, text: Option<Cow<'_, str>>) -> Option<Text> {
-    ranked(if loose { Text::LOOSE } else { rank }, text)
+    ranked(message_rank(rank, loose), text)
+}
+
+/// The rank of the text of a message; a loose text is the written form of some other value.
+pub(super) fn message_rank(rank: u8, loose: bool) -> u8 {
+    if loose { Text::LOOSE } else { rank }
 }
 
 /// The text of a message's body: its `content`, or the body itself where that is plain text.

@@ -11,8 +11,6 @@ mod trace;
 
 use serde::{Deserialize, Serialize};
 
-use crate::span::TraceId;
-
 pub(crate) use agent::AgentKeys;
 pub use agent::{AgentKey, AgentParts, OVERFLOW};
 pub use session::{
@@ -72,16 +70,6 @@ facts! {
         /// The record of the log after which a snapshot is made: of what each stage holds when the
         /// barrier has come in on all its inputs; absent: no snapshot.
         pub log_sequence: Option<u64>,
-    }
-
-    /// A response of a model, and its trace.
-    pub struct Response {
-        /// Authenticated tenant; absent: without tenants.
-        pub tenant: Option<String>,
-        /// The provider's id of the response.
-        pub id: String,
-        /// The trace.
-        pub trace_id: TraceId,
     }
 
     /// A shard of the session stage has a new owner, which has told everything that the shard holds: what was told of the shard

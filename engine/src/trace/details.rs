@@ -8,7 +8,7 @@ use super::rows::Rare;
 use super::span_view::{ArgumentsView, Model, Named, ResultView, Said, Tool, hash};
 use super::symbol::{Symbol, Symbols};
 use crate::math::Quanta;
-use crate::span::{Arguments, ModelFacts, Text, Tokens, ToolFacts};
+use crate::span::{Arguments, IdHash, ModelFacts, Text, Tokens, ToolFacts};
 
 /// A tool call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -62,7 +62,7 @@ impl ToolRow {
     pub(super) fn of(facts: &ToolFacts, symbols: &mut Symbols, texts: bool) -> Self {
         Self {
             name: facts.name.as_ref().map(|name| symbols.of(name)),
-            call_id: facts.call_id.as_deref().map(hash),
+            call_id: facts.call_id.map(IdHash::number),
             arguments: facts.arguments.as_ref().map(|arguments| ArgumentsRow::of(arguments, texts)),
             result: facts.result_hash,
             phantom: facts.phantom,
@@ -105,7 +105,7 @@ impl ModelRow {
         let calls = facts.tool_calls.iter();
         Self {
             name: facts.model.as_ref().map(|name| symbols.of(name)),
-            response_id: facts.response_id.as_deref().map(hash),
+            response_id: facts.response_id.map(IdHash::number),
             tokens: facts.tokens,
             cost: facts.cost,
             calls: calls.map(|call| ToolRow::of(call, symbols, texts)).collect(),

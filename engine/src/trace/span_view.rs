@@ -13,8 +13,8 @@ use super::symbol::Symbol;
 use crate::math::Quanta;
 use crate::price::Rate;
 use crate::span::{
-    Arguments, Attempt, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, SpanId, Status,
-    TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
+    Arguments, Attempt, IdHash, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, SpanId,
+    Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
 };
 
 /// A span: the facts that all have, and where the rest is.
@@ -211,7 +211,7 @@ impl<'a> Tool<'a> {
     pub(super) fn of(facts: &'a ToolFacts) -> Self {
         Self {
             name: facts.name.as_ref(),
-            call_id: facts.call_id.as_deref().map(hash),
+            call_id: facts.call_id.map(IdHash::number),
             arguments: facts.arguments.as_ref().map(ArgumentsView::of),
             result: facts.result_hash,
             phantom: facts.phantom,
@@ -230,7 +230,7 @@ impl ResultView {
     /// The facts of a result.
     pub(super) fn of(result: &ToolResult) -> Self {
         Self {
-            call_id: result.call_id.as_deref().map(hash),
+            call_id: result.call_id.map(IdHash::number),
             failed: result.failed,
             hash: result.hash,
         }

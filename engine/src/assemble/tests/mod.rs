@@ -11,7 +11,8 @@ use crate::expect::{Judgements, Spec};
 use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, ModelFacts, Operation, Pause, Resource, SessionName, Source, SpanId, Text, ToolFacts,
+    Arguments, IdHash, ModelFacts, Operation, Pause, Resource, SessionName, Source, SpanId, Text,
+    ToolFacts,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 
@@ -154,7 +155,7 @@ fn a_loop_of_calls_that_models_made_without_a_name_is_told_while_it_runs() {
     let asked = |id: u8| {
         let call = ToolFacts {
             name: None,
-            call_id: Some(Arc::from(id.to_string())),
+            call_id: Some(IdHash::from(&*id.to_string())),
             ..tool(id).tool.unwrap()
         };
         let model = ModelFacts { tool_calls: vec![call], ..ModelFacts::default() };
@@ -163,7 +164,7 @@ fn a_loop_of_calls_that_models_made_without_a_name_is_told_while_it_runs() {
     let ran = |id: u8| {
         let call = ToolFacts {
             arguments: None,
-            call_id: Some(Arc::from(id.to_string())),
+            call_id: Some(IdHash::from(&*id.to_string())),
             ..tool(id).tool.unwrap()
         };
         Span { tool: Some(call), ..tool(id) }
@@ -443,7 +444,7 @@ fn what_is_done_goes_before_what_is_open() {
 fn a_model_call_is_counted_once() {
     let model = |response: &str| {
         Some(ModelFacts {
-            response_id: Some(Arc::from(response)),
+            response_id: Some(IdHash::from(response)),
             tokens: crate::span::Tokens { input: Some(10), output: Some(1), ..Default::default() },
             ..ModelFacts::default()
         })
@@ -462,7 +463,7 @@ fn a_model_call_is_counted_once() {
 fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
     let call = ToolFacts {
         name: Some(Arc::from("search")),
-        call_id: Some(Arc::from("c1")),
+        call_id: Some(IdHash::from("c1")),
         arguments: Some(Arguments::from_canonical("{\"q\":1}", vec![1])),
         ..ToolFacts::default()
     };
@@ -490,7 +491,7 @@ fn an_evaluator_that_comes_later_is_no_behaviour() {
 fn a_tool_span_without_arguments_has_those_that_the_model_called_it_with() {
     let arguments = Some(Arguments::from_canonical("{\"q\":1}", vec![1]));
     let call = |arguments| ToolFacts {
-        call_id: Some(Arc::from("c1")),
+        call_id: Some(IdHash::from("c1")),
         name: Some(Arc::from("search")),
         arguments,
         ..ToolFacts::default()

@@ -17,7 +17,7 @@ use super::draft::lower;
 use super::json::{self, Json, Object};
 use super::raw::RawValue;
 use super::{arguments, python};
-use crate::span::{ToolFacts, ToolResult};
+use crate::span::{IdHash, ToolFacts, ToolResult};
 use texts::texts;
 
 /// Bytes above which a list of messages is read from its end.
@@ -500,9 +500,9 @@ fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
 }
 
 /// The id of a call, under any of its names; an item's own `id` counts only if no other is there.
-fn id_of(map: &Object<'_>) -> Option<Arc<str>> {
+fn id_of(map: &Object<'_>) -> Option<IdHash> {
     let keys = ["call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id", "id"];
-    named(map, &keys).map(|id| Arc::from(&**id))
+    named(map, &keys).map(|id| IdHash::from(&**id))
 }
 
 fn result_of(map: &Object<'_>) -> ToolResult {

@@ -70,7 +70,7 @@ fn results_are_those_after_the_last_word_of_anybody_else() {
         assert_eq!(asked.text.as_deref(), Some("Hi"), "{text}");
         assert_eq!(asked.by_user, Some(false), "{text}");
         let hash = Some(arguments::hash_of(Json::Text("x".into())));
-        let result = ToolResult { call_id: Some(Arc::from("1")), failed: false, hash };
+        let result = ToolResult { call_id: Some(IdHash::from("1")), failed: false, hash };
         assert_eq!(asked.results, [result], "{text}");
     }
 }

@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::view::Rest;
 use super::details::{ModelRow, TextRow, ToolRow};
-use super::span_view::{SpanView, hash};
+use super::span_view::SpanView;
 use super::symbol::{Symbol, Symbols};
 use crate::span::{
-    Attempt, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Span, SpanId, Status,
-    Timestamp, Tokens, ToolFacts,
+    Attempt, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Span, SpanId,
+    Status, Timestamp, Tokens, ToolFacts,
 };
 
 /// Spans by id, each once.
@@ -631,7 +631,7 @@ impl SpanRow {
     fn call(&mut self, tool: &ToolFacts) {
         self.flags |= TOOL;
         self.set(CALL_ID, tool.call_id.is_some());
-        self.number = tool.call_id.as_deref().map_or(0, hash);
+        self.number = tool.call_id.map_or(0, IdHash::number);
     }
 
     /// Puts a model call that fits into the row, without its name; returns the hash of its answer's id, which has no room there.
@@ -643,7 +643,7 @@ impl SpanRow {
         self.set(ENDS, model.asked_by_user.is_some());
         self.set(ENDS_WITH_USER, model.asked_by_user == Some(true));
         self.number = input.unwrap_or(0) | output.unwrap_or(0) << 32;
-        model.response_id.as_deref().map(hash)
+        model.response_id.map(IdHash::number)
     }
 
     fn remote_parent(&self) -> Option<bool> {

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::math::Quanta;
 use crate::price::shipped;
-use crate::span::{Arguments, ModelFacts, Text, ToolFacts, ToolResult};
-use crate::trace::span_view::{Model, Named, ResultView, Said, Session, Tool, WholeView, hash};
+use crate::span::{Arguments, IdHash, ModelFacts, Text, ToolFacts, ToolResult};
+use crate::trace::span_view::{Model, Named, ResultView, Said, Session, Tool, WholeView};
 
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
     prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))
@@ -15,10 +15,14 @@ fn text() -> impl Strategy<Value = Option<Text>> {
     prop::option::of(text.prop_map(|(rank, text)| Text { rank, text: Arc::from(text) }))
 }
 
+fn id() -> impl Strategy<Value = Option<IdHash>> {
+    name().prop_map(|id| id.as_deref().map(IdHash::from))
+}
+
 fn tool() -> impl Strategy<Value = ToolFacts> {
     let arguments = ("[a-d]{0,9}", prop::collection::vec(any::<u64>(), 0..4));
     let arguments = arguments.prop_map(|(text, values)| Arguments::from_canonical(text, values));
-    let facts = (name(), name(), prop::option::of(arguments), any::<Option<u64>>(), any::<bool>());
+    let facts = (name(), id(), prop::option::of(arguments), any::<Option<u64>>(), any::<bool>());
     facts.prop_map(|(name, call_id, arguments, result_hash, phantom)| ToolFacts {
         name,
         call_id,
@@ -29,14 +33,14 @@ fn tool() -> impl Strategy<Value = ToolFacts> {
 }
 
 fn model() -> impl Strategy<Value = ModelFacts> {
-    let told = (name(), any::<bool>(), any::<Option<u64>>());
+    let told = (id(), any::<bool>(), any::<Option<u64>>());
     let told = told.prop_map(|(call_id, failed, hash)| ToolResult { call_id, failed, hash });
     let count = prop_oneof![Just(None), Just(Some(0)), (1_u64..1 << 34).prop_map(Some)];
     let rarely = prop::option::weighted(0.2, any::<u64>());
     let counts = (count.clone(), rarely, count, prop::option::weighted(0.2, any::<i64>()));
     let lists = (prop::collection::vec(tool(), 0..2), prop::collection::vec(told, 0..2));
     let asked = (any::<Option<bool>>(), any::<bool>());
-    (name(), name(), counts, lists, asked).prop_map(|(model, response_id, counts, lists, asked)| {
+    (name(), id(), counts, lists, asked).prop_map(|(model, response_id, counts, lists, asked)| {
         let (input, cached, output, cost) = counts;
         let (tool_calls, tool_results) = lists;
         let tokens = Tokens { input, cached, cache_written: cached, output };
@@ -156,7 +160,7 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         tool: span.tool.as_ref().map(call),
         model: span.model.as_ref().map(|facts| Model {
             name: facts.model.as_ref().map(|text| Named { text, price: shipped(text) }),
-            response_id: facts.response_id.as_deref().map(hash),
+            response_id: facts.response_id.map(IdHash::number),
             tokens: facts.tokens,
             cost: facts.cost,
             calls: facts.tool_calls.iter().map(call).collect(),
