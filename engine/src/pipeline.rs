@@ -15,7 +15,7 @@ use super::detect::DropOptions;
 use super::drift::DriftOptions;
 use super::embedding::Embedded;
 use super::expect::Suite;
-use super::facts::{AgentKey, TraceFacts};
+use super::facts::AgentKey;
 use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
 use super::resolve::Resolve;
@@ -323,17 +323,16 @@ impl Pipeline {
 
     /// Passes the updates of each stage on to the next, down to the board.
     fn flow(&mut self, now: Timestamp) {
-        let updates: Vec<TraceFacts> = self.assemble.iter_mut().flat_map(Assemble::drain).collect();
-        // Neither a judge nor an embedding model is asked here: the stage remembers open requests, and a daemon asks once it has
-        // recovered.
         for stage in &mut self.assemble {
+            for update in stage.drain() {
+                let session = update.session.as_ref();
+                let shard = session.map_or(0, |to| self.route.session(&to.tenant, &to.id));
+                self.sessions[shard].restore_for(&update, self.session_stores[shard].as_mut());
+                self.sessions[shard].handle(update, now);
+            }
+            // Neither a judge nor an embedding model is asked here: the stage remembers open requests, and a daemon asks once it has
+            // recovered.
             drop((stage.requests(), stage.embed_requests()));
-        }
-        for update in updates {
-            let session = update.session.as_ref();
-            let shard = session.map_or(0, |to| self.route.session(&to.tenant, &to.id));
-            self.sessions[shard].restore_for(&update, self.session_stores[shard].as_mut());
-            self.sessions[shard].handle(update, now);
         }
         for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
             for update in stage.drain() {

@@ -87,7 +87,7 @@ impl Part for Scored {
             Message::Trace(update) => {
                 let session = update.session.as_ref().ok_or("malformed")?;
                 let place = self.place(&session.tenant, &session.id).ok_or("misdirected")?;
-                self.change(place, |stage| stage.handle(*update, now));
+                self.change(place, |stage| stage.handle(update, now));
                 Ok(())
             }
             Message::Report(report) => {

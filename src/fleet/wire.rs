@@ -159,9 +159,9 @@ impl Map {
     }
 
     /// A trace, to its session.
-    pub(super) fn to_session(self, update: TraceFacts) -> Record {
+    pub(super) fn to_session(self, update: Box<TraceFacts>) -> Record {
         let session = update.session.clone().unwrap_or_default();
-        let message = Message::Trace(Box::new(update));
+        let message = Message::Trace(update);
         self.about_session(&session.tenant, &session.id, message)
     }
 

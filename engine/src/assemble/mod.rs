@@ -115,7 +115,7 @@ pub struct Assemble {
     // Invariant: one entry for each held trace, at its `queued`.
     deadlines: Deadlines,
     // Last updates of traces that were removed.
-    farewells: Vec<TraceFacts>,
+    farewells: Vec<Box<TraceFacts>>,
     sealed: Sealed,
     // Full sessions, as the session stages list them.
     full_sessions: BTreeSet<FullSession>,
@@ -309,7 +309,7 @@ impl Assemble {
     }
 
     /// Takes the updates since the last call: tombstones first, then the others in order of trace id.
-    pub fn drain(&mut self) -> Vec<TraceFacts> {
+    pub fn drain(&mut self) -> Vec<Box<TraceFacts>> {
         let (mut tombstones, mut updates) = (Vec::new(), mem::take(&mut self.farewells));
         let farewells = updates.len();
         for id in self.deadlines.take_marked() {
@@ -324,7 +324,11 @@ impl Assemble {
     }
 
     /// Adds the update of a trace, if it has news; returns the tombstone for the session that the trace was told to before.
-    fn tell(&mut self, id: TraceKey, updates: &mut Vec<TraceFacts>) -> Option<TraceFacts> {
+    fn tell(
+        &mut self,
+        id: TraceKey,
+        updates: &mut Vec<Box<TraceFacts>>,
+    ) -> Option<Box<TraceFacts>> {
         let held = self.traces.get_mut(id)?;
         let look = mem::take(&mut held.look);
         let due = look == Pending::Tell || held.state != State::Open || held.is_linked();
@@ -354,7 +358,7 @@ impl Assemble {
         match update {
             Some(mut update) => {
                 held.stamp(&mut update);
-                updates.push(*update);
+                updates.push(update);
             }
             None if held.state != State::Open && !held.counted_ignored => {
                 held.counted_ignored = true;

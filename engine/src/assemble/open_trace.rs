@@ -242,15 +242,15 @@ impl OpenTrace {
     }
 
     /// The last update of a trace of which all else was told: that it is sealed; `None` if no session was told of it.
-    pub(super) fn farewell(&self) -> Option<TraceFacts> {
-        Some(TraceFacts {
+    pub(super) fn farewell(&self) -> Option<Box<TraceFacts>> {
+        Some(Box::new(TraceFacts {
             trace_id: self.id.id,
             revision: self.revision + 1,
             state: TraceState::Sealed,
             session: Some(self.sent.as_ref()?.key()),
             unchanged: true,
             ..TraceFacts::default()
-        })
+        }))
     }
 
     /// What the judge was asked and has answered; empty if that is nothing yet.
@@ -495,7 +495,7 @@ impl OpenTrace {
         &mut self,
         session: Option<&SessionKey>,
         symbols: &mut Symbols,
-    ) -> Option<TraceFacts> {
+    ) -> Option<Box<TraceFacts>> {
         let stays = match (&self.sent, session) {
             (Some(sent), Some(session)) => sent.is(session),
             (sent, session) => sent.is_none() && session.is_none(),
@@ -511,13 +511,13 @@ impl OpenTrace {
             }
             told.spent = told.spending.take().or(told.spent);
         }
-        Some(TraceFacts {
+        Some(Box::new(TraceFacts {
             trace_id: self.id.id,
             revision: self.revision,
             tombstone: true,
             session: Some(old.key()),
             ..TraceFacts::default()
-        })
+        }))
     }
 
     /// Fills in what the stage knows, and notes what the update tells.

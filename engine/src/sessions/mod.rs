@@ -187,7 +187,8 @@ impl Sessions {
     }
 
     /// Applies an update of a trace, if it is not older than what is held.
-    pub fn handle(&mut self, mut update: TraceFacts, now: Timestamp) {
+    pub fn handle(&mut self, update: impl Into<Box<TraceFacts>>, now: Timestamp) {
+        let mut update = update.into();
         self.advance(now);
         if !is_usable(&update) {
             self.shared.counts.add("trace_updates", "malformed");

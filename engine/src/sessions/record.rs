@@ -227,7 +227,7 @@ impl From<Tally> for CarriedOver {
 impl TraceRecord {
     /// The record of a trace of this agent, not scored yet; `session_source` is the attribute that named its session.
     pub(super) fn new(
-        update: TraceFacts,
+        update: Box<TraceFacts>,
         agent: AgentKey,
         session_source: String,
         common: &mut Common,

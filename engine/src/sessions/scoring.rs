@@ -316,8 +316,12 @@ mod tests {
         of_session: Option<bool>,
         rules: &Rules,
     ) -> Scoring {
-        let trace =
-            TraceRecord::new(update, AgentKey::overflow(), String::new(), &mut Common::default());
+        let trace = TraceRecord::new(
+            Box::new(update),
+            AgentKey::overflow(),
+            String::new(),
+            &mut Common::default(),
+        );
         Scoring::new(&trace, earlier, of_session, rules, |_| true)
     }
 
@@ -376,7 +380,7 @@ mod tests {
     #[test]
     fn an_output_that_did_not_arrive_is_absent_unless_the_empty_score_is_one() {
         let earlier = [TraceRecord::new(
-            TraceFacts::default(),
+            Box::default(),
             AgentKey::overflow(),
             String::new(),
             &mut Common::default(),

@@ -251,7 +251,7 @@ impl Session {
     /// Adds a trace, or replaces its record; `source` is what named the session, `tally` what the trace has counted elsewhere.
     pub(super) fn upsert(
         &mut self,
-        update: TraceFacts,
+        update: Box<TraceFacts>,
         source: String,
         tally: Option<Tally>,
         shared: &mut Shared,

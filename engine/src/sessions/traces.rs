@@ -205,7 +205,12 @@ mod tests {
     fn record(id: u8, start: u64) -> TraceRecord {
         let trace_id = TraceId([id; 16]);
         let update = TraceFacts { trace_id, start_unix_nano: start, ..TraceFacts::default() };
-        TraceRecord::new(update, AgentKey::overflow(), String::new(), &mut Common::default())
+        TraceRecord::new(
+            Box::new(update),
+            AgentKey::overflow(),
+            String::new(),
+            &mut Common::default(),
+        )
     }
 
     proptest! {

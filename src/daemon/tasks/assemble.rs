@@ -126,7 +126,7 @@ impl AssembleTask {
     /// Sends the updates of the stage; fails only while the daemon stops, and what is lost then was never
     /// acknowledged.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
-        let mut parts: BTreeMap<usize, Vec<TraceFacts>> = BTreeMap::new();
+        let mut parts: BTreeMap<usize, Vec<Box<TraceFacts>>> = BTreeMap::new();
         for update in self.stage.drain() {
             let session = update.session.as_ref();
             let to = session.map_or(0, |session| self.route.session(&session.tenant, &session.id));

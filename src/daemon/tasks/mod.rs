@@ -63,7 +63,7 @@ pub(super) enum ToAssemble {
 /// A message to a session task.
 pub(super) enum ToSessions {
     /// The updates of an assemble task, by its number.
-    Traces(usize, Vec<TraceFacts>, Timestamp),
+    Traces(usize, Vec<Box<TraceFacts>>, Timestamp),
     /// A report that the session stage takes.
     Report(Box<Report>, Timestamp),
     /// A barrier, from one of the assemble tasks.

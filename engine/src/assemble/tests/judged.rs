@@ -109,7 +109,7 @@ queries:
             ..JudgeReply::default()
         }))
     };
-    let status = |updates: &[TraceFacts]| {
+    let status = |updates: &[Box<TraceFacts>]| {
         let [held] = updates[0].expectations.as_slice() else { panic!("{updates:?}") };
         held.correctness.as_ref().unwrap().status.name()
     };

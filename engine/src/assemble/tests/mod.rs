@@ -56,13 +56,13 @@ fn stage() -> Assemble {
     Assemble::new(AssembleOptions::default(), LoopOptions::default(), &CostOptions::default())
 }
 
-fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceFacts> {
+fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<Box<TraceFacts>> {
     spans.into_iter().for_each(|span| stage.handle(Input::Span(Box::new(span)), now));
     stage.drain()
 }
 
 /// Feeds the spans and lets the trace rest until it is done.
-fn done(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<TraceFacts> {
+fn done(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<Box<TraceFacts>> {
     let mut updates = feed(stage, spans, now);
     stage.handle_timeout(now.after(Duration::from_secs(10)));
     updates.extend(stage.drain());
@@ -373,7 +373,7 @@ fn of_a_trace_that_was_told_nothing_is_said_at_its_end_but_that_it_ended() {
         unchanged: true,
         ..TraceFacts::default()
     };
-    assert_eq!(last, said);
+    assert_eq!(*last, said);
     assert_eq!(stage.poll_timeout(), None, "it is gone");
 }
 
@@ -544,7 +544,7 @@ proptest! {
             stage.finish(at(0));
             updates.extend(stage.drain());
             // How often it changed, and whom it told, are matters of the delivery.
-            TraceFacts { revision: 0, told: Vec::new(), ..updates.pop().unwrap() }
+            TraceFacts { revision: 0, told: Vec::new(), ..*updates.pop().unwrap() }
         };
         let plain: Vec<usize> = (0..12).collect();
         prop_assert_eq!(last(&order, &drains), last(&plain, &[false; 12]));
