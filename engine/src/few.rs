@@ -32,6 +32,11 @@ impl<K, V> Few<K, V> {
         Self(Vec::with_capacity(capacity))
     }
 
+    /// Removes all entries, and keeps their room.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Makes room for `all` entries in all.
     pub fn reserve(&mut self, all: usize) {
         self.0.reserve_exact(all.saturating_sub(self.0.len()));

@@ -12,9 +12,6 @@ use crate::trace::TraceContents;
 #[derive(Debug, Default)]
 pub(super) struct Calls(Few<u64, Called>);
 
-/// Number of tools for which there is room at first.
-const FEW: usize = 8;
-
 /// How often a tool was called.
 #[derive(Clone, Copy, Debug, Default)]
 struct Called {
@@ -29,15 +26,14 @@ struct Called {
 }
 
 impl Calls {
-    /// The calls in these spans and log records.
-    pub(super) fn of(parts: &TraceContents, options: &LoopOptions) -> Self {
-        let mut calls = Self(Few::with_capacity(FEW));
+    /// Counts the calls in these spans and log records, and no others.
+    pub(super) fn count(&mut self, parts: &TraceContents, options: &LoopOptions) {
+        self.0.clear();
         for (tool, arguments) in parts.spans.called_tools() {
-            calls.of_span(tool, arguments, options);
+            self.of_span(tool, arguments, options);
         }
-        parts.spans.said_tools().for_each(|tool| calls.said(tool, options));
-        parts.logs().for_each(|log| calls.note_log(log, options));
-        calls
+        parts.spans.said_tools().for_each(|tool| self.said(tool, options));
+        parts.logs().for_each(|log| self.note_log(log, options));
     }
 
     /// Counts the calls of a span. A span that replaces another counts again: there may be fewer calls than are counted, never

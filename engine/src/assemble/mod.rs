@@ -38,6 +38,7 @@ pub use self::ages::AGES;
 pub use self::full::FullSession;
 
 use self::ages::Ages;
+use self::calls::Calls;
 use self::deadlines::Deadlines;
 use self::full::SESSION_FULL;
 use self::names::Names;
@@ -107,6 +108,8 @@ pub struct Assemble {
     agents: AgentKeys,
     parents: Parents,
     names: Names,
+    // Room to count the calls of a short trace in.
+    calls: Calls,
     // Ages of the open traces.
     ages: Ages,
     // The quietest of the open traces.
@@ -173,6 +176,7 @@ impl Assemble {
             agents: AgentKeys::default(),
             parents: Parents::new(options.max_learned),
             names: Names::new(options.max_learned),
+            calls: Calls::default(),
             ages: Ages::default(),
             quietest: Quietest::default(),
             shares: Shares::default(),
@@ -319,6 +323,9 @@ impl Assemble {
         if farewells > 0 {
             updates.sort_by_key(|update| update.trace_id);
         }
+        if tombstones.is_empty() {
+            return updates;
+        }
         tombstones.append(&mut updates);
         tombstones
     }
@@ -333,7 +340,7 @@ impl Assemble {
         let look = mem::take(&mut held.look);
         let due = look == Pending::Tell || held.state != State::Open || held.is_linked();
         let passed_over = mem::take(&mut held.passed_over);
-        let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops);
+        let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops, &mut self.calls);
         if mem::take(&mut held.root_is_new) && !due {
             self.learn_name_of(id);
         }
@@ -566,10 +573,9 @@ impl Assemble {
     /// Seals a trace; it is removed with the next drain, or at once if all of it was told.
     fn seal(&mut self, id: TraceKey) {
         self.learn_at_end(id);
-        let told = self.traces.get(id).filter(|held| held.is_told());
-        if let Some(held) = told {
-            self.farewells.extend(held.farewell());
-            self.remove(id);
+        if self.traces.get(id).is_some_and(OpenTrace::is_told) {
+            let held = self.remove(id);
+            self.farewells.extend(held.and_then(|mut held| held.farewell()));
             return self.note_sealed(id);
         }
         let Some(held) = self.traces.get_mut(id) else { return };
@@ -590,11 +596,11 @@ impl Assemble {
         }
     }
 
-    fn remove(&mut self, id: TraceKey) {
-        if let Some(held) = self.traces.remove(id) {
-            self.text_bytes.change(id, held.parts.spans.text_bytes(), 0);
-            self.deadlines.remove((held.queued, id));
-        }
+    fn remove(&mut self, id: TraceKey) -> Option<Box<OpenTrace>> {
+        let held = self.traces.remove(id)?;
+        self.text_bytes.change(id, held.parts.spans.text_bytes(), 0);
+        self.deadlines.remove((held.queued, id));
+        Some(held)
     }
 }
 

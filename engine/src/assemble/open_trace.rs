@@ -1,6 +1,7 @@
 //! A trace that can still change.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -242,12 +243,13 @@ impl OpenTrace {
     }
 
     /// The last update of a trace of which all else was told: that it is sealed; `None` if no session was told of it.
-    pub(super) fn farewell(&self) -> Option<Box<TraceFacts>> {
+    pub(super) fn farewell(&mut self) -> Option<Box<TraceFacts>> {
+        let sent = self.sent.take()?;
         Some(Box::new(TraceFacts {
             trace_id: self.id.id,
             revision: self.revision + 1,
             state: TraceState::Sealed,
-            session: Some(self.sent.as_ref()?.key()),
+            session: Some(sent.into_key()),
             unchanged: true,
             ..TraceFacts::default()
         }))
@@ -296,7 +298,7 @@ impl OpenTrace {
     /// Fills in what is not serialised.
     pub(super) fn restored(&mut self, symbols: &mut Symbols) {
         self.parts.spans.restored(symbols);
-        self.sent.iter_mut().for_each(|sent| **sent = Sent::of(&sent.key(), symbols));
+        self.sent = self.sent.take().map(|sent| Box::new(Sent::of(&sent.into_key(), symbols)));
         let spans = &self.parts.spans;
         let tools = spans.operations().filter(|operation| *operation == Operation::ExecuteTool);
         self.signs = Signs {
@@ -459,8 +461,9 @@ impl OpenTrace {
         self.signs.rooted && (!self.signs.invoked || self.parts.spans.goes_on())
     }
 
-    /// Whether the trace may have a loop: a tool that may not be called again and again was called often enough.
-    pub(super) fn may_loop(&mut self, options: &LoopOptions) -> bool {
+    /// Whether the trace may have a loop: a tool that may not be called again and again was called often enough. The calls of a
+    /// short trace are counted in `few`.
+    pub(super) fn may_loop(&mut self, options: &LoopOptions, few: &mut Calls) -> bool {
         let least = loops::least(options);
         let Signs { tools, called, .. } = self.signs;
         if tools.saturating_add(called) < count(least.known.min(least.names)) {
@@ -468,9 +471,14 @@ impl OpenTrace {
         }
         let (parts, tools) = (&self.parts, usize::try_from(tools).unwrap_or(usize::MAX));
         if parts.spans.len() < LONG {
-            return Calls::of(parts, options).may_loop(tools, options);
+            few.count(parts, options);
+            return few.may_loop(tools, options);
         }
-        let calls = self.calls.get_or_insert_with(|| Box::new(Calls::of(parts, options)));
+        let calls = self.calls.get_or_insert_with(|| {
+            let mut calls = Box::<Calls>::default();
+            calls.count(parts, options);
+            calls
+        });
         calls.may_loop(tools, options)
     }
 
@@ -515,7 +523,7 @@ impl OpenTrace {
             trace_id: self.id.id,
             revision: self.revision,
             tombstone: true,
-            session: Some(old.key()),
+            session: Some(old.into_key()),
             ..TraceFacts::default()
         }))
     }
@@ -551,7 +559,7 @@ impl OpenTrace {
 impl Sent {
     fn of(key: &SessionKey, symbols: &mut Symbols) -> Self {
         let [tenant, scope, source] =
-            [&key.tenant, &key.scope, &key.source].map(|name| symbols.of(name));
+            [&*key.tenant, &*key.scope, &*key.source].map(|name| symbols.of(name));
         Self { tenant, scope, source, id: key.id.as_str().into() }
     }
 
@@ -562,12 +570,12 @@ impl Sent {
             && *self.tenant == *key.tenant
     }
 
-    fn key(&self) -> SessionKey {
+    fn into_key(self) -> SessionKey {
         SessionKey {
             tenant: self.tenant.to_string(),
-            id: self.id.to_string(),
+            id: self.id.into(),
             scope: self.scope.to_string(),
-            source: self.source.to_string(),
+            source: Arc::clone(self.source.text()),
         }
     }
 }

@@ -19,6 +19,8 @@ use crate::trace::{Hanging, Spans};
 #[derive(Clone, Debug)]
 pub(super) struct Parents {
     kinds: Recent<ParentsSeen>,
+    // Room for the kinds of a trace.
+    topics: Vec<Topic>,
 }
 
 /// What spans of one kind showed of their parents.
@@ -55,7 +57,7 @@ impl ParentsSeen {
 impl Parents {
     /// An empty table of at most `max` kinds of spans.
     pub(super) fn new(max: usize) -> Self {
-        Self { kinds: Recent::new(max) }
+        Self { kinds: Recent::new(max), topics: Vec::new() }
     }
 
     /// Sets the shares of tenants by which room is made.
@@ -81,31 +83,27 @@ impl Parents {
 
     /// Learns from a done trace that parents come of those kinds of spans whose parents are in.
     pub(super) fn came(&mut self, spans: &Spans, now: Timestamp) {
-        for key in kinds(spans, true) {
-            *self.learn(key) = ParentsSeen { came: Some(now), ..ParentsSeen::default() };
-        }
+        self.learn_each(spans, true, |shown| {
+            *shown = ParentsSeen { came: Some(now), ..ParentsSeen::default() };
+        });
     }
 
     /// Learns that a trace was quiet for long without its root.
     pub(super) fn quiet(&mut self, spans: &Spans) {
-        for key in kinds(spans, false) {
-            let shown = self.learn(key);
-            shown.quiet = shown.quiet.saturating_add(1);
-        }
+        self.learn_each(spans, false, |shown| shown.quiet = shown.quiet.saturating_add(1));
     }
 
     /// Learns that a trace that opened at `opened` is final without its root.
     pub(super) fn without(&mut self, spans: &Spans, opened: Timestamp) {
-        for key in kinds(spans, false) {
-            let shown = self.learn(key);
+        self.learn_each(spans, false, |shown| {
             let none_came = shown.came.is_none_or(|came| came < opened);
             shown.without = shown.without.saturating_add(none_came.into());
-        }
+        });
     }
 
     /// Learns that a root came after its trace was final: traces of this service are not made final early from then on.
     pub(super) fn too_late(&mut self, resource: &Resource, now: Timestamp) {
-        self.learn(of_service(resource)).came = Some(now);
+        self.kinds.learn(of_service(resource)).came = Some(now);
     }
 
     /// The number of entries forgotten since the last call.
@@ -135,29 +133,28 @@ impl Parents {
         })
     }
 
-    fn learn(&mut self, key: Topic) -> &mut ParentsSeen {
-        self.kinds.learn(key)
-    }
-}
-
-/// The kinds of spans whose parent is in, or is missing, each once.
-fn kinds(spans: &Spans, has_parent: bool) -> Vec<Topic> {
-    let mut last: Option<(&Arc<Resource>, Topic)> = None;
-    let hanging = spans.hanging().filter(|span| span.has_parent == has_parent);
-    let mut kinds: Vec<Topic> = hanging
-        .map(|span| {
+    /// Learns something of each kind of spans whose parent is in, or is missing, once.
+    fn learn_each(&mut self, spans: &Spans, has_parent: bool, learn: impl Fn(&mut ParentsSeen)) {
+        let mut last: Option<(&Arc<Resource>, Topic)> = None;
+        let hanging = spans.hanging().filter(|span| span.has_parent == has_parent);
+        self.topics.clear();
+        self.topics.extend(hanging.map(|span| {
             let service = match last {
                 Some((resource, service)) if Arc::ptr_eq(resource, span.resource) => service,
                 Some(_) | None => of_service(span.resource),
             };
             last = Some((span.resource, service));
             of_kind(service, &span)
-        })
-        .collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    kinds
+        }));
+        self.topics.sort_unstable();
+        self.topics.dedup();
+        self.topics.iter().for_each(|key| learn(self.kinds.learn(*key)));
+        self.topics.shrink_to(MOST_KEPT);
+    }
 }
+
+/// Number of kinds of a trace for which room is kept; few traces have more.
+const MOST_KEPT: usize = 64;
 
 fn kind(span: &Hanging<'_>) -> Topic {
     of_kind(of_service(span.resource), span)

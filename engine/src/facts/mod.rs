@@ -9,6 +9,8 @@ mod agent;
 mod session;
 mod trace;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 pub(crate) use agent::AgentKeys;
@@ -50,7 +52,7 @@ facts! {
         /// What tells sessions with the same id apart: the namespace of their services, or their agent; empty: the id alone does.
         pub scope: String,
         /// The attribute that named the session; `trace` or `instance` if none did.
-        pub source: String,
+        pub source: Arc<str>,
     }
 
     /// The name of a session within a known tenant.
@@ -86,7 +88,7 @@ facts! {
 impl SessionKey {
     /// Whether it is the session of a single trace that named none.
     pub fn is_own(&self) -> bool {
-        self.source == "trace"
+        &*self.source == "trace"
     }
 
     /// Whether a span or a resource named it.

@@ -70,7 +70,7 @@ pub(super) struct Course {
     /// The agent's own key where it counts towards `__overflow__`.
     named: Option<AgentKey>,
     /// The attribute that named the session.
-    pub(super) session_source: String,
+    pub(super) session_source: Arc<str>,
     pub(super) complete: bool,
     pub(super) status: Option<Status>,
     pub(super) error: bool,
@@ -229,7 +229,7 @@ impl TraceRecord {
     pub(super) fn new(
         update: Box<TraceFacts>,
         agent: AgentKey,
-        session_source: String,
+        session_source: Arc<str>,
         common: &mut Common,
     ) -> Self {
         let mut rare = Rare {

@@ -319,7 +319,7 @@ mod tests {
         let trace = TraceRecord::new(
             Box::new(update),
             AgentKey::overflow(),
-            String::new(),
+            "".into(),
             &mut Common::default(),
         );
         Scoring::new(&trace, earlier, of_session, rules, |_| true)
@@ -382,7 +382,7 @@ mod tests {
         let earlier = [TraceRecord::new(
             Box::default(),
             AgentKey::overflow(),
-            String::new(),
+            "".into(),
             &mut Common::default(),
         )];
         let mut options = SessionOptions::default();

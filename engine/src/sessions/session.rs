@@ -252,7 +252,7 @@ impl Session {
     pub(super) fn upsert(
         &mut self,
         update: Box<TraceFacts>,
-        source: String,
+        source: Arc<str>,
         tally: Option<Tally>,
         shared: &mut Shared,
     ) {

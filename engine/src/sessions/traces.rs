@@ -205,12 +205,7 @@ mod tests {
     fn record(id: u8, start: u64) -> TraceRecord {
         let trace_id = TraceId([id; 16]);
         let update = TraceFacts { trace_id, start_unix_nano: start, ..TraceFacts::default() };
-        TraceRecord::new(
-            Box::new(update),
-            AgentKey::overflow(),
-            String::new(),
-            &mut Common::default(),
-        )
+        TraceRecord::new(Box::new(update), AgentKey::overflow(), "".into(), &mut Common::default())
     }
 
     proptest! {

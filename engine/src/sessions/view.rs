@@ -49,7 +49,9 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     SessionView {
         session_id: session.id.id.clone(),
         scope: session.id.scope.clone(),
-        session_source: first.map(|held| held.course.session_source.clone()).unwrap_or_default(),
+        session_source: first
+            .map(|held| held.course.session_source.to_string())
+            .unwrap_or_default(),
         agent: first.map(|held| agent(held)).unwrap_or_default(),
         previous_session_id: previous,
         signals: reports

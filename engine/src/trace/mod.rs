@@ -262,6 +262,8 @@ fn spent(
         })
         .collect();
     update.llm_calls = models.len() as u64;
+    // Most traces call one model.
+    update.models.reserve_exact(usize::from(!models.is_empty()));
     let agent = shape.root().filter(|root| root.operation != Operation::Chat && root.stopped);
     update.stopped_calls = agent.is_some().into();
     for span in models {
@@ -396,14 +398,27 @@ fn sum_known(
 
 /// The length of the longest row of model calls, in the order of their starts, between which no tool call starts.
 fn calls_without_tool(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
-    let mut starts: Vec<u64> = models.iter().map(|model| model.start.0).collect();
+    let starts = models.iter().map(|model| model.start.0);
+    if starts.clone().is_sorted() {
+        return longest_row(starts, calls);
+    }
+    // Where one call has several spans, it may stand before calls that began earlier.
+    let mut starts: Vec<u64> = starts.collect();
     starts.sort_unstable();
-    let (mut longest, mut row, mut last) = (0, 0, None);
+    longest_row(starts.into_iter(), calls)
+}
+
+fn longest_row(starts: impl Iterator<Item = u64>, calls: &[ToolCall]) -> u64 {
+    // Invariant: calls are in the order of their starts, too.
+    let mut calls = calls.iter().map(|call| call.start_unix_nano).peekable();
+    let (mut longest, mut row) = (0, 0);
     for start in starts {
-        // Invariant: calls are in the order of their starts.
-        let before = calls.partition_point(|call| call.start_unix_nano <= start);
-        row = if last == Some(before) { row + 1 } else { 1 };
-        (longest, last) = (longest.max(row), Some(before));
+        let mut ended = false;
+        while calls.next_if(|call| *call <= start).is_some() {
+            ended = true;
+        }
+        row = if ended { 1 } else { row + 1 };
+        longest = longest.max(row);
     }
     longest
 }

@@ -514,11 +514,18 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
 
 /// Whether an id of a call comes more than once.
 fn has_again(calls: &[ToolSpan<'_>]) -> bool {
-    let mut ids = Vec::with_capacity(calls.len());
-    ids.extend(calls.iter().filter_map(|call| call.tool?.call_id));
+    let ids = calls.iter().filter_map(|call| call.tool.as_ref()?.call_id);
+    if calls.len() <= FEW {
+        let before = |at| ids.clone().take(at);
+        return ids.clone().enumerate().any(|(at, id)| before(at).any(|other| other == id));
+    }
+    let mut ids: Vec<u64> = ids.collect();
     ids.sort_unstable();
     ids.windows(2).any(|pair| pair[0] == pair[1])
 }
+
+/// Number of calls up to which each id is compared with all before it.
+const FEW: usize = 16;
 
 /// Whether a span is a call of this tool.
 fn is_tool(span: &SpanView<'_>, name: Option<&Arc<str>>) -> bool {

@@ -57,8 +57,8 @@ pub(super) struct WholeView<'a> {
     pub(super) agent_id: Option<&'a str>,
     pub(super) agent_version: Option<&'a str>,
     pub(super) environment: Option<&'a str>,
-    pub(super) session: Option<Session<'a>>,
-    pub(super) session_in_json: Option<Session<'a>>,
+    pub(super) session: Option<&'a SessionName>,
+    pub(super) session_in_json: Option<&'a SessionName>,
     pub(super) user: Option<&'a str>,
     pub(super) tool: Option<Tool<'a>>,
     pub(super) model: Option<Model<'a, Vec<Tool<'a>>, Vec<ResultView>>>,
@@ -67,13 +67,6 @@ pub(super) struct WholeView<'a> {
     pub(super) input: Option<Said<'a>>,
     /// Of tools only where texts are kept.
     pub(super) output: Option<Said<'a>>,
-}
-
-/// A session id, and the attribute that it was found in.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Session<'a> {
-    pub(super) attribute: &'a str,
-    pub(super) id: &'a str,
 }
 
 /// A tool call.
@@ -196,13 +189,6 @@ impl<'a> Model<'a> {
 impl<'a> From<&'a Symbol> for Named<'a> {
     fn from(name: &'a Symbol) -> Self {
         Self { text: name.text(), price: name.price() }
-    }
-}
-
-impl<'a> Session<'a> {
-    /// The session of a name.
-    pub(super) fn of(name: &'a SessionName) -> Self {
-        Self { attribute: &name.attribute, id: &name.id }
     }
 }
 

@@ -53,7 +53,7 @@ impl Symbols {
 
 impl Symbol {
     /// The name.
-    pub(super) fn text(&self) -> &Arc<str> {
+    pub(crate) fn text(&self) -> &Arc<str> {
         &self.0.text
     }
 

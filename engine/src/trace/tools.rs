@@ -153,15 +153,18 @@ fn add_called<'s>(
     model: Option<&Model<'s>>,
     logs: &Logs<'s>,
 ) {
+    let own = model.map(|model| model.calls).unwrap_or_default();
+    if own.is_empty() && logs.all.is_empty() {
+        return;
+    }
     let mut seen = BTreeSet::new();
     let mut add = |tool: Tool<'s>, alone: bool| {
         if !tool.phantom && (alone || tool.call_id.is_none_or(|id| seen.insert(id))) {
             calls.push(tool);
         }
     };
-    let own = model.map(|model| model.calls).unwrap_or_default();
     own.iter().for_each(|tool| add(tool.seen(), own.len() == 1));
-    if own.is_empty() && !logs.all.is_empty() {
+    if own.is_empty() {
         let logged = logs.of_span(span).flat_map(|log| &log.tool_calls);
         logged.for_each(|tool| add(Tool::of(tool), false));
     }
@@ -199,7 +202,10 @@ pub(super) fn publish(calls: &mut [ToolCall], keep_content: bool, goes_on: bool)
             call.arguments = None;
         }
         if !goes_on {
-            (call.argument_values, call.call_id) = (Arc::default(), None);
+            call.call_id = None;
+            if !call.argument_values.is_empty() {
+                call.argument_values = Arc::default();
+            }
         }
     }
 }

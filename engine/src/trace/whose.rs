@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::Rules;
 use super::shape::Shape;
-use super::span_view::{self, SpanView};
+use super::span_view::SpanView;
 use crate::convention::{is_generic, is_random};
 use crate::facts::{AgentKey, AgentKeys, SessionKey, TraceFacts};
 use crate::options::{SessionFallback, SessionScope};
-use crate::span::{Operation, Resource, TraceId};
+use crate::span::{Operation, Resource, SessionName, TraceId};
 
 /// The session of a trace: that of the outermost span that names one, else of a resource, else of JSON values. Without a namespace
 /// its scope is the agent, which [`scope_by_agent`] fills in.
@@ -18,27 +18,25 @@ pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> Se
     let namespace = namespace.filter(|_| rules.scope == SessionScope::Service);
     let tenant =
         shape.spans.iter().find_map(|span| span.resource().tenant.as_deref()).unwrap_or_default();
-    let key = |source: &str, id: &str| SessionKey {
+    let key = |source: Arc<str>, id: &str| SessionKey {
         tenant: tenant.to_owned(),
         id: id.to_owned(),
         scope: namespace.unwrap_or_default().to_owned(),
-        source: source.to_owned(),
+        source,
     };
-    let of_resource = |span: &SpanView<'_>| {
-        span.resource().session.as_ref().map(|name| key(&name.attribute, &name.id))
-    };
-    let of_span = |session: span_view::Session<'_>| key(session.attribute, session.id);
-    let named = outermost().find_map(SpanView::session).map(of_span);
+    let of = |name: &SessionName| key(Arc::clone(&name.attribute), &name.id);
+    let of_resource = |span: &SpanView<'_>| span.resource().session.as_ref().map(of);
+    let named = outermost().find_map(SpanView::session).map(of);
     let named = named.or_else(|| outermost().find_map(of_resource));
-    let in_json = || outermost().find_map(SpanView::session_in_json).map(of_span);
+    let in_json = || outermost().find_map(SpanView::session_in_json).map(of);
     if let Some(named) = named.or_else(in_json) {
         return named;
     }
     let instance = outermost().find_map(|span| span.resource().instance_id.as_deref());
     match (rules.fallback, instance) {
-        (SessionFallback::Instance, Some(instance)) => key("instance", instance),
+        (SessionFallback::Instance, Some(instance)) => key(Arc::from("instance"), instance),
         (SessionFallback::Instance, None) | (SessionFallback::Trace, _) => {
-            SessionKey { scope: String::new(), ..key("trace", &trace_id.to_string()) }
+            SessionKey { scope: String::new(), ..key(Arc::from("trace"), &trace_id.to_string()) }
         }
     }
 }

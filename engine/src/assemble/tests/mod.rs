@@ -281,7 +281,7 @@ fn a_trace_without_a_root_is_done_later_and_one_that_never_rests_is_cut() {
 fn a_session_that_is_named_late_moves_the_trace() {
     let mut stage = stage();
     let first = done(&mut stage, vec![tool(2)], at(0));
-    assert_eq!(first[0].session.as_ref().unwrap().source, "trace");
+    assert_eq!(&*first[0].session.as_ref().unwrap().source, "trace");
     let second = done(&mut stage, vec![root()], at(11));
     assert!(second[0].tombstone);
     assert_eq!(second[0].session, first[0].session);

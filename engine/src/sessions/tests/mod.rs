@@ -38,7 +38,7 @@ fn trace(id: u8, second: u64) -> TraceFacts {
     TraceFacts {
         trace_id: TraceId([id; 16]),
         revision: 1,
-        session: Some(SessionKey { source: "session.id".to_owned(), ..SessionKey::default() }),
+        session: Some(SessionKey { source: "session.id".into(), ..SessionKey::default() }),
         agent: Some(AgentParts { service_name: "svc".to_owned(), ..AgentParts::default() }.into()),
         state: TraceState::Open,
         start_unix_nano: at(second).0,

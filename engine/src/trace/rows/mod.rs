@@ -310,14 +310,10 @@ impl Spans {
 
     /// The spans that have a parent, in the trace or not; of equal ones near each other only the first.
     pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
-        let parents = self.origins.iter();
-        let parents: Vec<Option<bool>> =
-            parents.map(|origin| origin.parent.map(|id| self.contains(id))).collect();
-        let (mut near, mut turn) = ([None; NEAR], 0);
+        let (mut near, mut turn, mut last) = ([None; NEAR], 0, None);
         self.rows.iter().filter_map(move |row| {
-            let at = place(row.origin);
-            let has_parent = (*parents.get(at)?)?;
-            let origin = self.origins.get(at)?;
+            let origin = self.origins.get(place(row.origin))?;
+            let parent = origin.parent?;
             let named = matches!(row.operation, Operation::InvokeAgent | Operation::Other);
             let own = row.name.as_deref().filter(|_| named && !row.has(TOOL | MODEL));
             let name = own.unwrap_or_default();
@@ -329,6 +325,9 @@ impl Spans {
             }
             near[turn % NEAR] = Some(like);
             turn += 1;
+            let known = last.filter(|(origin, _)| *origin == row.origin);
+            let (_, has_parent) = known.unwrap_or_else(|| (row.origin, self.contains(parent)));
+            last = Some((row.origin, has_parent));
             let remote = row.remote_parent();
             let (resource, operation) = (&origin.resource, row.operation);
             Some(Hanging { resource, scope: origin.scope, operation, name, remote, has_parent })

@@ -4,7 +4,7 @@ use super::*;
 use crate::math::Quanta;
 use crate::price::shipped;
 use crate::span::{Arguments, IdHash, ModelFacts, Text, ToolFacts, ToolResult};
-use crate::trace::span_view::{Model, Named, ResultView, Said, Session, Tool, WholeView};
+use crate::trace::span_view::{Model, Named, ResultView, Said, Tool, WholeView};
 
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
     prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))
@@ -154,8 +154,8 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         agent_id: span.agent_id.as_deref(),
         agent_version: span.agent_version.as_deref(),
         environment: span.environment.as_deref(),
-        session: span.session.as_ref().map(Session::of),
-        session_in_json: span.session_in_json.as_ref().map(Session::of),
+        session: span.session.as_ref(),
+        session_in_json: span.session_in_json.as_ref(),
         user: span.user.as_deref(),
         tool: span.tool.as_ref().map(call),
         model: span.model.as_ref().map(|facts| Model {

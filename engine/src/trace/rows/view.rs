@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{
     CALL_ID, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who,
 };
-use crate::span::{Attempt, Remarks, Resource, Tokens};
+use crate::span::{Attempt, Remarks, Resource, SessionName, Tokens};
 use crate::trace::Symbol;
-use crate::trace::span_view::{Model, Named, Said, Session, SpanView, Tool, WholeView};
+use crate::trace::span_view::{Model, Named, Said, SpanView, Tool, WholeView};
 
 /// The parts of a span that a view reads on demand.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +58,12 @@ impl<'a> SpanView<'a> {
         self.who()?.environment.as_deref()
     }
 
-    pub(in crate::trace) fn session(&self) -> Option<Session<'a>> {
-        self.who()?.session.as_ref().map(Session::of)
+    pub(in crate::trace) fn session(&self) -> Option<&'a SessionName> {
+        self.who()?.session.as_ref()
     }
 
-    pub(in crate::trace) fn session_in_json(&self) -> Option<Session<'a>> {
-        self.who()?.session_in_json.as_deref().map(Session::of)
+    pub(in crate::trace) fn session_in_json(&self) -> Option<&'a SessionName> {
+        self.who()?.session_in_json.as_deref()
     }
 
     pub(in crate::trace) fn user(&self) -> Option<&'a str> {
