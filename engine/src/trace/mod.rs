@@ -223,7 +223,7 @@ pub fn is_turn(TraceView { shape, .. }: &TraceView<'_>) -> bool {
 
 /// The resource and the scope of the outermost span of a trace.
 pub fn source<'a>(TraceView { shape, .. }: &TraceView<'a>) -> Option<(&'a Arc<Resource>, u64)> {
-    shape.outermost_first().next().map(|span| (span.resource(), span.scope))
+    shape.outermost_first().next().map(|span| (span.resource(), span.scope()))
 }
 
 /// Fills in how the trace ended.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::rows::Spans;
 use super::span_view::{Model, Said, SpanView, Tool};
 use super::whose::agent_name;
-use crate::span::{Operation, SpanId, Status, Timestamp};
+use crate::span::{Operation, Resource, SpanId, Status, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
@@ -16,12 +16,14 @@ pub(super) struct Shape<'a> {
     pub(super) spans: Vec<SpanView<'a>>,
     // Positions by place.
     positions: Vec<Position>,
-    // Places from the outermost inwards.
+    // Places from the outermost inwards; empty if that is their order.
     inwards: Vec<usize>,
     // The operations of the agent's own behaviour, a bit for each.
     operations: u16,
     // Whether the spans are of several scopes, as those of two libraries are.
     mixed: bool,
+    // Number of spans whose resources may differ: one if all have the same.
+    differing: usize,
     // Whether log records tell some of the spans.
     recorded: bool,
     // The operation of the spans that count as model calls.
@@ -131,43 +133,62 @@ impl<'a> Shape<'a> {
         let mut spans: Vec<SpanView<'_>> = Vec::with_capacity(rows.len());
         spans.extend(rows.iter());
         spans.sort_by_key(|span| (span.start, span.end, span.span_id));
-        // Places by row.
-        let mut places = vec![0; rows.len()];
+        // Places by row, if there are many.
+        let mut places = if rows.are_many() { vec![0; rows.len()] } else { Vec::new() };
         for (at, span) in spans.iter_mut().enumerate() {
-            places[span.at] = at;
-            span.at = at;
+            let row = std::mem::replace(&mut span.at, at);
+            places.get_mut(row).into_iter().for_each(|place| *place = at);
         }
-        let place = |id: SpanId| rows.place_of(id).map(|row| places[row]);
+        let place = |id: SpanId| {
+            if places.is_empty() {
+                return spans.iter().position(|span| span.span_id == id);
+            }
+            rows.place_of(id).map(|row| places[row])
+        };
         // Spans with one parent are mostly next to each other.
         let mut last = (None, None);
         let above = spans.iter().map(|span| {
-            if span.parent != last.0 {
-                last = (span.parent, span.parent.and_then(place));
+            let parent = span.parent();
+            if parent != last.0 {
+                last = (parent, parent.and_then(place));
             }
             Position::on(last.1)
         });
         let mut positions: Vec<Position> = above.collect();
         descend(&mut positions, |at| spans[at].operation == Operation::Evaluation);
+        let inward = |at: usize| (positions[at].depth, spans[at].start, spans[at].span_id);
         let mut inwards = places;
         inwards.clear();
-        inwards.extend(0..spans.len());
-        inwards.sort_unstable_by_key(|at| {
-            (positions[*at].depth, spans[*at].start, spans[*at].span_id)
-        });
-        let (mut operations, mut mixed, mut recorded) = (0, false, false);
-        let scope = spans.first().map_or(0, |span| span.scope);
+        if !(0..spans.len()).is_sorted_by_key(inward) {
+            inwards.extend(0..spans.len());
+            inwards.sort_unstable_by_key(|at| inward(*at));
+        }
+        let (mut operations, mut mixed, mut recorded, mut differing) = (0, false, false, 1);
+        let first = spans.first().map(|span| (span.scope(), span.resource()));
         for (span, position) in spans.iter_mut().zip(&positions) {
             span.evaluates = position.evaluates;
             operations |= if span.evaluates { 0 } else { bit(span.operation) };
-            mixed |= span.scope != scope;
             recorded |= span.is_record();
+            let Some((scope, resource)) = first else { continue };
+            mixed |= span.scope() != scope;
+            if !Arc::ptr_eq(span.resource(), resource) {
+                differing = positions.len();
+            }
         }
         // Where no model call has a span, agent spans that tell what all their calls used count as model calls.
         let has_chat = operations & bit(Operation::Chat) != 0;
         let model = if has_chat { Operation::Chat } else { Operation::InvokeAgent };
-        let nested = false;
-        let mut shape =
-            Self { spans, positions, inwards, operations, mixed, recorded, model, nested };
+        let mut shape = Self {
+            spans,
+            positions,
+            inwards,
+            operations,
+            mixed,
+            differing,
+            recorded,
+            model,
+            nested: false,
+        };
         shape.count_models();
         shape
     }
@@ -194,12 +215,23 @@ impl<'a> Shape<'a> {
 
     /// All spans, evaluators included, from the outermost inwards.
     pub(super) fn all_outermost_first(&self) -> impl Iterator<Item = &SpanView<'a>> {
-        self.inwards.iter().map(|at| &self.spans[*at])
+        let place = |at: usize| self.inwards.get(at).copied().unwrap_or(at);
+        (0..self.spans.len()).map(move |at| &self.spans[place(at)])
+    }
+
+    /// The resources of the agent's own behaviour from the outermost span inwards, each once or more.
+    pub(super) fn resources(&self) -> impl Iterator<Item = &'a Resource> {
+        self.outermost_first().take(self.differing).map(|span| &**span.resource())
+    }
+
+    /// The tenant that the spans are of.
+    pub(super) fn tenant(&self) -> Option<&'a str> {
+        self.spans.iter().take(self.differing).find_map(|span| span.resource().tenant.as_deref())
     }
 
     /// The earliest span without a parent.
     pub(super) fn root(&self) -> Option<&SpanView<'a>> {
-        self.behaviour().find(|span| span.parent.is_none())
+        self.behaviour().find(|span| span.parent().is_none())
     }
 
     /// Model calls without a model call below them, in order; two spans of one call count once.
@@ -349,7 +381,7 @@ impl<'a> Shape<'a> {
 
     /// Whether a log record tells that another agent than the turn's did what is at this place.
     fn is_aside(&self, at: usize) -> bool {
-        let is_begun = |above: &SpanView<'_>| above.is_record() && above.parent.is_some();
+        let is_begun = |above: &SpanView<'_>| above.is_record() && above.parent().is_some();
         self.recorded && self.ancestors(at).any(is_begun)
     }
 
@@ -481,8 +513,8 @@ fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
     let (Some(a), Some(b)) = (&one.model, &other.model) else { return false };
     let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
     let ids_differ = a.response_id.is_some() && b.response_id.is_some();
-    one.scope != other.scope
-        && one.parent == other.parent
+    one.scope() != other.scope()
+        && one.parent() == other.parent()
         && (within(one, other) || within(other, one))
         && agree(a.tokens.input, b.tokens.input)
         && agree(a.tokens.output, b.tokens.output)

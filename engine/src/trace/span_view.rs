@@ -17,18 +17,13 @@ use crate::span::{
     Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
 };
 
-/// A span: the facts that all have, and where the rest is.
+/// A span: what it is looked for by, and where the rest is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpanView<'a> {
-    pub(super) span_id: SpanId,
-    pub(super) parent: Option<SpanId>,
-    pub(super) start: Timestamp,
-    pub(super) end: Timestamp,
     pub(super) operation: Operation,
     pub(super) status: Status,
     pub(super) failed: bool,
     pub(super) stopped: bool,
-    pub(super) scope: u64,
     pub(super) rest: Rest<'a>,
     /// The span's place in the order of the trace; its row before there is one.
     pub(super) at: usize,
@@ -135,7 +130,7 @@ impl SpanView<'_> {
 
     /// Whether a log record tells the span.
     pub(super) fn is_record(&self) -> bool {
-        self.scope == TOLD_BY_RECORD
+        self.scope() == TOLD_BY_RECORD
     }
 
     /// Whether the span is an agent's report that it is in a loop.

@@ -14,10 +14,10 @@ use crate::span::{Operation, Resource, SessionName, TraceId};
 /// its scope is the agent, which [`scope_by_agent`] fills in.
 pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> SessionKey {
     let outermost = || shape.outermost_first();
-    let namespace = outermost().find_map(|span| span.resource().service_namespace.as_deref());
-    let namespace = namespace.filter(|_| rules.scope == SessionScope::Service);
-    let tenant =
-        shape.spans.iter().find_map(|span| span.resource().tenant.as_deref()).unwrap_or_default();
+    let by_service = rules.scope == SessionScope::Service;
+    let mut resources = shape.resources().filter(|_| by_service);
+    let namespace = resources.find_map(|resource| resource.service_namespace.as_deref());
+    let tenant = shape.tenant().unwrap_or_default();
     let key = |source: Arc<str>, id: &str| SessionKey {
         tenant: tenant.to_owned(),
         id: id.to_owned(),
@@ -25,14 +25,14 @@ pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> Se
         source,
     };
     let of = |name: &SessionName| key(Arc::clone(&name.attribute), &name.id);
-    let of_resource = |span: &SpanView<'_>| span.resource().session.as_ref().map(of);
     let named = outermost().find_map(SpanView::session).map(of);
-    let named = named.or_else(|| outermost().find_map(of_resource));
+    let named =
+        named.or_else(|| shape.resources().find_map(|resource| resource.session.as_ref().map(of)));
     let in_json = || outermost().find_map(SpanView::session_in_json).map(of);
     if let Some(named) = named.or_else(in_json) {
         return named;
     }
-    let instance = outermost().find_map(|span| span.resource().instance_id.as_deref());
+    let instance = shape.resources().find_map(|resource| resource.instance_id.as_deref());
     match (rules.fallback, instance) {
         (SessionFallback::Instance, Some(instance)) => key(Arc::from("instance"), instance),
         (SessionFallback::Instance, None) | (SessionFallback::Trace, _) => {
@@ -59,7 +59,7 @@ pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
     let outermost = || shape.outermost_first();
     let agents = || outermost().filter(|span| span.operation == Operation::InvokeAgent);
     // A log record of an agent that another one began names only a part of the trace, even before the spans above have come.
-    let begun = |span: &&SpanView<'_>| span.is_record() && span.parent.is_some();
+    let begun = |span: &&SpanView<'_>| span.is_record() && span.parent().is_some();
     let mut naming = agents().chain(outermost()).filter(|span| !begun(span));
     let named = naming.find_map(|span| Some((span, agent_name(span)?)));
     let chosen = named
@@ -69,7 +69,7 @@ pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
         .or_else(|| outermost().next());
     let resource = |of: fn(&Resource) -> Option<&Arc<str>>| {
         let own = chosen.and_then(|span| of(span.resource()));
-        own.or_else(|| outermost().find_map(|span| of(span.resource()))).map(|name| &**name)
+        own.or_else(|| shape.resources().find_map(|resource| of(resource))).map(|name| &**name)
     };
     let is_own = |name: &&str| !is_generic(name) && !is_random(name);
     // Workflows and ids further in are only of parts of the trace: they do not replace a generic one of the outermost span.

@@ -51,10 +51,10 @@ pub enum Added {
 
 /// The row of a span.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct SpanRow {
-    span_id: SpanId,
-    start: Timestamp,
-    end: Timestamp,
+pub(in crate::trace) struct SpanRow {
+    pub(in crate::trace) span_id: SpanId,
+    pub(in crate::trace) start: Timestamp,
+    pub(in crate::trace) end: Timestamp,
     // The name of the tool or model if the row has its call, else that of the span.
     name: Option<Symbol>,
     // If the row has a tool call, the hash of the call's id; if a model call, its tokens: those read in the low bits, those written in
@@ -385,6 +385,11 @@ impl Spans {
         }
     }
 
+    /// Whether there are so many rows that they have an index.
+    pub(super) fn are_many(&self) -> bool {
+        self.places.is_some()
+    }
+
     /// The row of the span of this id.
     pub(super) fn place_of(&self, id: SpanId) -> Option<usize> {
         match &self.places {
@@ -660,15 +665,10 @@ impl SpanRow {
         rare: Option<&'a Rare>,
     ) -> SpanView<'a> {
         SpanView {
-            span_id: self.span_id,
-            parent: origin.parent,
-            start: self.start,
-            end: self.end,
             operation: self.operation,
             status: self.status,
             failed: self.has(FAILED),
             stopped: self.has(STOPPED),
-            scope: origin.scope,
             rest: Rest { row: self, origin, response_id, rare },
             at: 0,
             evaluates: false,

@@ -1,11 +1,12 @@
 //! Reads the facts of a span from its row, its origin and its rare facts.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{
     CALL_ID, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who,
 };
-use crate::span::{Attempt, Remarks, Resource, SessionName, Tokens};
+use crate::span::{Attempt, Remarks, Resource, SessionName, SpanId, Tokens};
 use crate::trace::Symbol;
 use crate::trace::span_view::{Model, Named, Said, SpanView, Tool, WholeView};
 
@@ -18,7 +19,23 @@ pub(in crate::trace) struct Rest<'a> {
     pub(super) rare: Option<&'a Rare>,
 }
 
+impl Deref for SpanView<'_> {
+    type Target = SpanRow;
+
+    fn deref(&self) -> &SpanRow {
+        self.rest.row
+    }
+}
+
 impl<'a> SpanView<'a> {
+    pub(in crate::trace) fn parent(&self) -> Option<SpanId> {
+        self.rest.origin.parent
+    }
+
+    pub(in crate::trace) fn scope(&self) -> u64 {
+        self.rest.origin.scope
+    }
+
     /// The span's name, if it is of an agent, of no known operation or, where texts are kept, of a model call; else empty.
     pub(in crate::trace) fn name(&self) -> &'a str {
         let Rest { row, rare, .. } = self.rest;
@@ -135,7 +152,7 @@ impl<'a> SpanView<'a> {
     pub(in crate::trace) fn whole(&self) -> WholeView<'a> {
         WholeView {
             span_id: self.span_id,
-            parent: self.parent,
+            parent: self.parent(),
             remote_parent: self.remote_parent(),
             start: self.start,
             end: self.end,
@@ -144,7 +161,7 @@ impl<'a> SpanView<'a> {
             status: self.status,
             failed: self.failed,
             stopped: self.stopped,
-            scope: self.scope,
+            scope: self.scope(),
             resource: self.resource(),
             agent_name: self.agent_name(),
             workflow: self.workflow(),
