@@ -89,10 +89,11 @@ impl Prices {
         let (input, output) = (tokens.input?, tokens.output?);
         let cached = tokens.cached.unwrap_or(0).min(input);
         let written = tokens.cache_written.unwrap_or(0).min(input - cached);
-        let cost = i128::from(input - cached - written) * rate.input
-            + i128::from(cached) * rate.cached
-            + i128::from(written) * rate.cache_written
-            + i128::from(output) * rate.output;
+        let mut cost =
+            i128::from(input - cached - written) * rate.input + i128::from(output) * rate.output;
+        if cached | written > 0 {
+            cost += i128::from(cached) * rate.cached + i128::from(written) * rate.cache_written;
+        }
         i64::try_from(cost).ok().map(Quanta)
     }
 

@@ -242,25 +242,7 @@ fn spent(
     prices: &Prices,
 ) -> Vec<Spend> {
     let totals = shape.totals(models);
-    let all = models.iter().chain(totals.iter().map(|(call, _)| call));
-    let spends: Vec<Spend> = all
-        .map(|span| {
-            let model = span.model.as_ref();
-            let cost = |model: &Model<'_>| {
-                let of_tokens = || {
-                    let (name, shipped) = priced(model)?;
-                    prices.of_model(name, shipped, &model.tokens)
-                };
-                model.cost.or_else(of_tokens)
-            };
-            Spend {
-                start: span.start,
-                end: span.end,
-                tokens: model.map(|model| model.tokens).unwrap_or_default(),
-                cost: model.and_then(cost),
-            }
-        })
-        .collect();
+    let mut spends = Vec::with_capacity(models.len() + totals.len());
     update.llm_calls = models.len() as u64;
     // Most traces call one model.
     update.models.reserve_exact(usize::from(!models.is_empty()));
@@ -272,13 +254,16 @@ fn spent(
         update.longest_model_nanos = update.longest_model_nanos.max(nanos);
         update.failed_model_calls += u64::from(span.failed);
         update.stopped_calls += u64::from(span.stopped);
-        let name = span.model.as_ref().and_then(|model| model.name).map(|name| name.text);
+        let model = span.model();
+        let name = model.as_ref().and_then(|model| model.name).map(|name| name.text);
         update.models.extend(name.filter(|name| update.models.last() != Some(name)).cloned());
+        spends.push(spend(span, model.as_ref(), prices));
     }
+    spends.extend(totals.iter().map(|(span, _)| spend(span, span.model().as_ref(), prices)));
     update.models.sort_unstable();
     update.models.dedup();
-    let (input, no_input) = sum_known(models, &totals, |tokens| tokens.input);
-    let (output, no_output) = sum_known(models, &totals, |tokens| tokens.output);
+    let (input, no_input) = sum_known(models, &totals, &spends, |tokens| tokens.input);
+    let (output, no_output) = sum_known(models, &totals, &spends, |tokens| tokens.output);
     update.tokens = Some(crate::facts::Tokens { input, output });
     update.calls_without_tokens = no_input.max(no_output);
     let costs = spends.iter().filter_map(|spend| spend.cost).map(|cost| cost.0);
@@ -299,12 +284,29 @@ fn spent(
     spends
 }
 
+/// What a model call spent.
+fn spend(span: &ModelCall<'_>, model: Option<&Model<'_>>, prices: &Prices) -> Spend {
+    let cost = |model: &Model<'_>| {
+        let of_tokens = || {
+            let (name, shipped) = priced(model)?;
+            prices.of_model(name, shipped, &model.tokens)
+        };
+        model.cost.or_else(of_tokens)
+    };
+    Spend {
+        start: span.start,
+        end: span.end,
+        tokens: model.map(|model| model.tokens).unwrap_or_default(),
+        cost: model.and_then(cost),
+    }
+}
+
 /// The models of these calls that no table has a price for, each with its number of calls; only calls with known tokens count.
 fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(Arc<str>, u64)> {
     let mut models: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
-    let tells = |model: &&Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
-    for model in unpriced.iter().filter_map(|span| span.model.as_ref()).filter(tells) {
-        if let Some((name, shipped)) = priced(model)
+    let tells = |model: &Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
+    for model in unpriced.iter().filter_map(|span| span.model()).filter(tells) {
+        if let Some((name, shipped)) = priced(&model)
             && prices.lacks(name, shipped)
         {
             *models.entry(name).or_default() += 1;
@@ -337,9 +339,9 @@ fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) 
         model.tokens.input.is_some() || model.tokens.output.is_some() || !model.calls.is_empty()
     };
     let logged = logs.of_span(last).any(|log| log.output.is_some() || !log.tool_calls.is_empty());
-    if last.output.is_none()
+    if last.output().is_none()
         && !logged
-        && !last.model.as_ref().is_some_and(answered)
+        && !last.model().as_ref().is_some_and(answered)
         && !last.failed
     {
         last.failed = true;
@@ -378,21 +380,23 @@ impl<'a> Logs<'a> {
 fn sum_known(
     models: &[ModelCall<'_>],
     totals: &[(ModelCall<'_>, BTreeSet<usize>)],
+    spends: &[Spend],
     of: fn(&Tokens) -> Option<u64>,
 ) -> (Option<u64>, u64) {
-    let known = |call: &ModelCall<'_>| call.model.as_ref().and_then(|model| of(&model.tokens));
+    let (own, of_totals) = spends.split_at(models.len());
     let covered = |span: &ModelCall<'_>| {
-        totals.iter().any(|(total, below)| below.contains(&span.at) && known(total).is_some())
+        let mut totals = totals.iter().zip(of_totals);
+        totals.any(|((_, below), total)| below.contains(&span.at) && of(&total.tokens).is_some())
     };
     let (mut sum, mut unknown) = (None, 0);
-    for span in models {
-        match known(span) {
+    for (span, spend) in models.iter().zip(own) {
+        match of(&spend.tokens) {
             Some(count) => sum = Some(count.saturating_add(sum.unwrap_or(0))),
             None => unknown += u64::from(!span.failed && !covered(span)),
         }
     }
     let nothing = (unknown == 0 && !models.is_empty()).then_some(0);
-    let totals = totals.iter().filter_map(|(total, _)| known(total));
+    let totals = of_totals.iter().filter_map(|total| of(&total.tokens));
     (sum.into_iter().chain(totals).chain(nothing).reduce(u64::saturating_add), unknown)
 }
 

@@ -81,8 +81,8 @@ fn spans(shape: &Shape<'_>, logs: &Logs<'_>) -> Vec<ObservedSpan> {
         let logged = |of: fn(&Log) -> Option<&Text>| {
             logs.of_span(span).rev().find_map(of).map(|text| &*text.text)
         };
-        let input = said(span.input).or_else(|| logged(|log| log.input.as_ref()));
-        let output = said(span.output).or_else(|| logged(|log| log.output.as_ref()));
+        let input = said(span.input()).or_else(|| logged(|log| log.input.as_ref()));
+        let output = said(span.output()).or_else(|| logged(|log| log.output.as_ref()));
         observed_span(SpanKind::Llm, span.name().to_owned(), input, output)
     });
     let nodes = shape

@@ -54,8 +54,7 @@ fn waits_since(parts: &TraceContents) -> Option<u64> {
 
 /// When the conversation was cut down to a summary, in order: a call that is repeated after that does not count as repeated.
 pub(super) fn compactions(models: &[ModelCall<'_>]) -> Vec<u64> {
-    let compacted =
-        |model: &&ModelCall<'_>| model.model.as_ref().is_some_and(|facts| facts.compacted);
+    let compacted = |model: &&ModelCall<'_>| model.details().is_some_and(|facts| facts.compacted);
     let mut starts: Vec<u64> = models.iter().filter(compacted).map(|model| model.start.0).collect();
     starts.sort_unstable();
     starts

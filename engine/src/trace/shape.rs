@@ -48,18 +48,25 @@ struct Position {
 }
 
 /// A model call, put together from one span or several.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ModelCall<'s> {
     pub(super) span: &'s SpanView<'s>,
     pub(super) end: Timestamp,
     pub(super) failed: bool,
     pub(super) stopped: bool,
-    pub(super) model: Option<Model<'s>>,
-    pub(super) input: Option<Said<'s>>,
-    pub(super) output: Option<Said<'s>>,
     pub(super) at: usize,
     // Whether a log record is among its sources.
     recorded: bool,
+    // What several sources tell together; of a call that has one, its span tells it.
+    together: Option<Box<Told<'s>>>,
+}
+
+/// What the sources of a model call tell.
+#[derive(Clone, Copy, Debug)]
+struct Told<'s> {
+    model: Option<Model<'s>>,
+    input: Option<Said<'s>>,
+    output: Option<Said<'s>>,
 }
 
 /// A tool call, put together from one span or several.
@@ -83,12 +90,36 @@ impl<'s> ModelCall<'s> {
             end: span.end,
             failed: span.failed,
             stopped: span.stopped,
-            model: span.model(),
-            input: span.input(),
-            output: span.output(),
             at: span.at,
             recorded: span.is_record(),
+            together: None,
         }
+    }
+
+    /// The facts of the call.
+    pub(super) fn model(&self) -> Option<Model<'s>> {
+        self.together.as_ref().map_or_else(|| self.span.model(), |told| told.model)
+    }
+
+    /// The hash of the answer's id.
+    fn response_id(&self) -> Option<u64> {
+        match &self.together {
+            None => self.span.response_id(),
+            Some(told) => told.model?.response_id,
+        }
+    }
+
+    /// The facts of the call, if they are more than a name, tokens and what ends the input.
+    pub(super) fn details(&self) -> Option<Model<'s>> {
+        self.together.as_ref().map_or_else(|| self.span.model_details(), |told| told.model)
+    }
+
+    pub(super) fn input(&self) -> Option<Said<'s>> {
+        self.together.as_ref().map_or_else(|| self.span.input(), |told| told.input)
+    }
+
+    pub(super) fn output(&self) -> Option<Said<'s>> {
+        self.together.as_ref().map_or_else(|| self.span.output(), |told| told.output)
     }
 }
 
@@ -247,7 +278,7 @@ impl<'a> Shape<'a> {
                 continue;
             }
             let mut call = self.completed(span);
-            let id = call.model.as_ref().and_then(|model| model.response_id);
+            let id = call.response_id();
             let again = id.and_then(|id| answers.get(&id).copied());
             let again = again.or_else(|| self.watched(&calls, &call));
             match again {
@@ -283,8 +314,7 @@ impl<'a> Shape<'a> {
     /// places of its calls.
     pub(super) fn totals(&self, calls: &[ModelCall<'_>]) -> Vec<(ModelCall<'_>, BTreeSet<usize>)> {
         let counted = |call: &ModelCall<'_>| {
-            call.model
-                .as_ref()
+            call.model()
                 .is_some_and(|model| model.tokens.input.is_some() || model.tokens.output.is_some())
         };
         let mut totals: Vec<(ModelCall<'_>, BTreeSet<usize>)> = Vec::new();
@@ -510,7 +540,7 @@ fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
         inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
             && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
     };
-    let (Some(a), Some(b)) = (&one.model, &other.model) else { return false };
+    let (Some(a), Some(b)) = (one.model(), other.model()) else { return false };
     let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
     let ids_differ = a.response_id.is_some() && b.response_id.is_some();
     one.scope() != other.scope()
@@ -532,7 +562,7 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
     };
     let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
     let same = |other: &ModelCall<'_>| {
-        let (Some(a), Some(b)) = (&other.model, &call.model) else { return false };
+        let (Some(a), Some(b)) = (other.model(), call.model()) else { return false };
         other.is_record() != call.is_record()
             && !(other.recorded && call.recorded)
             && overlap(other, call)
@@ -589,11 +619,13 @@ fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
 
 /// Fills in what a call lacks from another span of the same call.
 fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
-    call.input = call.input.or(other.input);
-    call.output = call.output.or(other.output);
     call.failed |= other.failed;
     call.stopped |= other.stopped;
-    let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
+    let (model, input, output) = (call.model(), call.input(), call.output());
+    let told = call.together.get_or_insert_with(|| Box::new(Told { model, input, output }));
+    told.input = told.input.or_else(|| other.input());
+    told.output = told.output.or_else(|| other.output());
+    let (Some(model), Some(more)) = (&mut told.model, other.model()) else { return };
     model.compacted |= more.compacted;
     model.first_chunk_nanos = model.first_chunk_nanos.or(more.first_chunk_nanos);
     model.name = model.name.or(more.name);
@@ -624,7 +656,7 @@ fn known(call: &ModelCall<'_>) -> usize {
             + usize::from(model.tokens.output.is_some())
             + usize::from(model.cost.is_some())
     };
-    call.model.as_ref().map_or(0, count)
+    call.model().as_ref().map_or(0, count)
 }
 
 #[cfg(test)]

@@ -31,8 +31,7 @@ pub(super) fn of(
     });
     let models = models.iter().zip(spends).map(|(span, spend)| Step {
         name: span
-            .model
-            .as_ref()
+            .model()
             .and_then(|model| model.name)
             .map(|name| Arc::clone(name.text))
             .unwrap_or_default(),
@@ -41,7 +40,7 @@ pub(super) fn of(
             output: spend.tokens.output,
         }),
         cost_quanta: spend.cost.map(|cost| cost.0),
-        first_chunk_nanos: span.model.as_ref().and_then(|model| model.first_chunk_nanos),
+        first_chunk_nanos: span.details().and_then(|model| model.first_chunk_nanos),
         ..step(StepKind::Model, span.span, span.end, span.failed)
     });
     let spans = shape.tool_spans();

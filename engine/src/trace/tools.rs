@@ -56,7 +56,7 @@ pub(super) fn of(
         return called.map(tool).collect();
     }
     let mut called = Vec::new();
-    models.iter().for_each(|model| add_called(&mut called, model, model.model.as_ref(), logs));
+    models.iter().for_each(|model| add_called(&mut called, model, model.details(), logs));
     let by_id: LazyCell<BTreeMap<u64, &Tool<'_>>, _> = LazyCell::new(|| {
         called.iter().filter_map(|tool: &Tool<'_>| Some((tool.call_id?, tool))).collect()
     });
@@ -122,7 +122,7 @@ fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a Arc<str>> 
 
 /// The results that models were given, by the id of the call.
 fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultView> {
-    let own = models.iter().filter_map(|model| model.model.as_ref());
+    let own = models.iter().filter_map(ModelCall::details);
     let own = own.flat_map(|model| model.results.iter().copied());
     let logged = logs.all.iter().flat_map(|log| &log.tool_results).map(ResultView::of);
     own.chain(logged).filter_map(|told| Some((told.call_id?, told))).collect()
@@ -131,14 +131,14 @@ fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultVie
 impl<'s> ModelCall<'s> {
     /// The tool calls in the model's output, each once, from its span or else its log records.
     pub(super) fn called(&self, logs: &Logs<'s>) -> Vec<Tool<'s>> {
-        called(self.span, self.model.as_ref(), logs)
+        called(self.span, self.details(), logs)
     }
 }
 
 /// The tool calls in the output of the model call of a span, each once.
 pub(super) fn called<'s>(
     span: &SpanView<'_>,
-    model: Option<&Model<'s>>,
+    model: Option<Model<'s>>,
     logs: &Logs<'s>,
 ) -> Vec<Tool<'s>> {
     let mut calls = Vec::new();
@@ -150,7 +150,7 @@ pub(super) fn called<'s>(
 fn add_called<'s>(
     calls: &mut Vec<Tool<'s>>,
     span: &SpanView<'_>,
-    model: Option<&Model<'s>>,
+    model: Option<Model<'s>>,
     logs: &Logs<'s>,
 ) {
     let own = model.map(|model| model.calls).unwrap_or_default();

@@ -123,9 +123,9 @@ fn steps(
     let models = models.iter().map(|call| Done {
         end: call.end,
         failed: call.failed,
-        model: call.model,
-        input: call.input,
-        output: call.output,
+        model: call.model(),
+        input: call.input(),
+        output: call.output(),
         ..Done::of(call.span)
     });
     let tools = tools.iter().map(|call| Done {
@@ -200,7 +200,7 @@ fn step(done: &Done<'_>, logs: &Logs<'_>, room: Room<'_>) -> Step {
         let logged = logs.of_span(done.span).rev().find_map(of);
         logged.map(|text| cut(&text.text))
     };
-    let calls = tools::called(done.span, Some(model), logs);
+    let calls = tools::called(done.span, Some(*model), logs);
     Step {
         kind: "model",
         name: model.name.map(|name| name.text.to_string()),

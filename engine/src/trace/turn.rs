@@ -53,7 +53,7 @@ impl<'s> Turn<'s> {
 
     /// Whether a user's message ends a model call's input, by its span or else by its last log record that tells.
     fn asked_by_user(&self, model: &ModelCall<'_>) -> Option<bool> {
-        let own = model.model.as_ref().and_then(|facts| facts.asked_by_user);
+        let own = model.model().and_then(|facts| facts.asked_by_user);
         own.or_else(|| self.logs.of_span(model).rev().find_map(|log| log.asked_by_user))
     }
 
@@ -63,7 +63,7 @@ impl<'s> Turn<'s> {
         let of_model = |span: &'s ModelCall<'s>| {
             let logged =
                 || self.logs.of_span(span).rev().find_map(|log| log.input.as_ref()).map(said);
-            span.input.or_else(logged)
+            span.input().or_else(logged)
         };
         let own = self.owners().filter_map(SpanView::input);
         let of_models = self.models.iter().filter_map(of_model);
@@ -76,7 +76,7 @@ impl<'s> Turn<'s> {
         let own = self.owners().filter_map(SpanView::output);
         let of_model = self.last.filter(|span| !span.failed).and_then(|span| {
             let logged = || self.logs.of_span(span).rev().find_map(|log| log.output.as_ref());
-            span.output.or_else(|| logged().map(Said::of))
+            span.output().or_else(|| logged().map(Said::of))
         });
         first_good(own.chain(of_model))
     }

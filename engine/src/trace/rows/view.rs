@@ -98,9 +98,9 @@ impl<'a> SpanView<'a> {
     }
 
     pub(in crate::trace) fn model(&self) -> Option<Model<'a>> {
-        let Rest { row, response_id, rare, .. } = self.rest;
+        let Rest { row, response_id, .. } = self.rest;
         if !row.has(MODEL) {
-            return rare?.model.as_ref().map(|model| model.seen());
+            return self.model_details();
         }
         Some(Model {
             name: row.name.as_ref().map(Named::from),
@@ -114,6 +114,17 @@ impl<'a> SpanView<'a> {
             asked_by_user: row.asked_by_user(),
             ..Model::default()
         })
+    }
+
+    /// The facts of a model call that the row has no room for.
+    pub(in crate::trace) fn model_details(&self) -> Option<Model<'a>> {
+        self.rest.rare?.model.as_ref().map(|model| model.seen())
+    }
+
+    /// The hash of the id of a model's answer.
+    pub(in crate::trace) fn response_id(&self) -> Option<u64> {
+        let Rest { row, response_id, rare, .. } = self.rest;
+        if row.has(MODEL) { response_id } else { rare?.model.as_ref()?.response_id }
     }
 
     /// Whether the span has facts of a model call.
