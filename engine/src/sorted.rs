@@ -96,6 +96,9 @@ impl<T: Copy> Sorted<T> {
     /// The first item that is not before the one that is looked for: its block, and its place in the block.
     fn seek(&self, place: impl Fn(T) -> Ordering) -> (usize, usize) {
         let before = |item: &T| place(*item) == Ordering::Less;
+        if self.first().is_none_or(|first| !before(&first)) {
+            return (0, 0);
+        }
         let block = self.blocks.partition_point(|block| block.back().is_some_and(before));
         let at = self.blocks.get(block).map_or(0, |block| block.partition_point(before));
         (block, at)

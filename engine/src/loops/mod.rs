@@ -20,6 +20,7 @@ mod tests;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,6 @@ pub use self::repeats::Repeats;
 pub use self::reported::reported;
 
 use super::facts::{Loop, ToolCall};
-use super::few::Few;
 use super::math::Quanta;
 use super::options::{LoopOptions, Thresholds};
 use super::span::{Timestamp, Tokens};
@@ -264,17 +264,24 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     repeats.reach(least) && is_often(calls, least, options)
 }
 
-/// Whether a tool that is not in `loops.allow` is called often enough.
+/// Whether a tool that is not in `loops.allow` is called often enough, or there are too many tools to tell.
 fn is_often(calls: &[ToolCall], least: Least, options: &LoopOptions) -> bool {
-    let mut tools: Few<&str, (usize, usize)> = Few::with_capacity(4);
-    for call in calls {
-        let (known, all) = tools.or_default(&call.name);
-        *known += usize::from(call.arguments_hash.is_some());
-        *all += 1;
+    let mut tools = [None; MOST_TOOLS];
+    for ToolCall { name, arguments_hash, .. } in calls {
+        let is_own = |tool: &&mut Option<(&Arc<str>, Least)>| {
+            tool.as_ref().is_none_or(|(other, _)| *other == name)
+        };
+        let Some(tool) = tools.iter_mut().find(is_own) else { return true };
+        let (_, called) = tool.get_or_insert((name, Least { known: 0, names: 0 }));
+        called.known += usize::from(arguments_hash.is_some());
+        called.names += 1;
     }
-    let often = |(known, all): &(usize, usize)| *known >= least.known || *all >= least.names;
-    tools.iter().any(|(tool, count)| often(count) && !options.allows(tool))
+    let often = |called: Least| called.known >= least.known || called.names >= least.names;
+    tools.iter().flatten().any(|(tool, called)| often(*called) && !options.allows(tool))
 }
+
+/// Number of tools whose calls are counted.
+const MOST_TOOLS: usize = 8;
 
 /// The worst severity among the loops that weigh.
 pub fn worst<'l>(loops: impl IntoIterator<Item = &'l Loop>) -> Option<Severity> {

@@ -225,7 +225,7 @@ impl<'a> Shape<'a> {
     }
 
     /// The spans of the agent's own behaviour, in order.
-    pub(super) fn behaviour(&self) -> impl Iterator<Item = &SpanView<'a>> {
+    pub(super) fn behaviour(&self) -> impl Iterator<Item = &SpanView<'a>> + Clone {
         self.spans.iter().filter(|span| !span.evaluates)
     }
 
@@ -349,46 +349,36 @@ impl<'a> Shape<'a> {
     /// one with it.
     pub(super) fn tool_spans(&self) -> Vec<ToolSpan<'_>> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
-        let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
-        calls.extend(tools().map(ToolSpan::of));
-        let again = has_again(&calls);
+        let again = has_again(tools().filter_map(SpanView::call_id));
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(u64, usize)> = BTreeSet::new();
-        // Calls before this place are kept.
-        let mut kept = 0;
-        for at in 0..calls.len() {
-            let own = calls[at];
-            let tool = own.tool.unwrap_or_default();
-            if tool.phantom {
+        let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
+        for own in tools().map(ToolSpan::of) {
+            let (name, call_id) =
+                own.tool.as_ref().map_or((None, None), |tool| (tool.name, tool.call_id));
+            if own.tool.as_ref().is_some_and(|tool| tool.phantom) {
                 // Where a call and its execution both have spans, the failure is on the execution.
                 let above = self.positions[own.at].above;
-                let call = calls[..kept].iter_mut().find(|call| Some(call.at) == above);
+                let call = calls.iter_mut().find(|call| Some(call.at) == above);
                 call.filter(|_| own.span.failed).into_iter().for_each(|call| call.failed = true);
                 continue;
             }
-            if tool.name.is_some() && self.ancestors(own.at).any(|above| is_tool(above, tool.name))
-            {
+            if name.is_some() && self.ancestors(own.at).any(|above| is_tool(above, name)) {
                 continue;
             }
-            let id = tool.call_id.filter(|_| again);
+            let id = call_id.filter(|_| again);
             let known = id.map(|id| by_id.range((id, 0)..=(id, usize::MAX)));
             let same = known.into_iter().flatten().map(|(_, at)| *at).find(|at| {
                 let other = &calls[*at];
-                other.recorded
-                    || own.recorded
-                    || other.tool.is_some_and(|other| other.name == tool.name)
+                other.recorded || own.recorded || other.tool.is_some_and(|other| other.name == name)
             });
             if let Some(same) = same {
                 complete_tool(&mut calls[same], &own);
                 continue;
             }
-            by_id.extend(id.map(|id| (id, kept)));
-            if kept < at {
-                calls[kept] = own;
-            }
-            kept += 1;
+            by_id.extend(id.map(|id| (id, calls.len())));
+            calls.push(own);
         }
-        calls.truncate(kept);
         calls
     }
 
@@ -495,11 +485,10 @@ const ON_PATH: usize = usize::MAX - 1;
 fn descend(positions: &mut [Position], evaluates: impl Fn(usize) -> bool) {
     let mut path = Vec::new();
     for first in 0..positions.len() {
-        let above = positions[first].above.map(|at| positions[at]);
+        let above = positions[first].above.map(|at| (positions[at].depth, positions[at].evaluates));
         // Most spans come after the one above them.
-        if positions[first].depth == UNKNOWN && above.is_none_or(|above| above.depth < ON_PATH) {
-            let (depth, inside) =
-                above.map_or((0, false), |above| (above.depth + 1, above.evaluates));
+        if positions[first].depth == UNKNOWN && above.is_none_or(|(depth, _)| depth < ON_PATH) {
+            let (depth, inside) = above.map_or((0, false), |(depth, inside)| (depth + 1, inside));
             positions[first].depth = depth;
             positions[first].evaluates = inside || evaluates(first);
             continue;
@@ -575,19 +564,22 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
 }
 
 /// Whether an id of a call comes more than once.
-fn has_again(calls: &[ToolSpan<'_>]) -> bool {
-    let ids = calls.iter().filter_map(|call| call.tool.as_ref()?.call_id);
-    if calls.len() <= FEW {
-        let before = |at| ids.clone().take(at);
-        return ids.clone().enumerate().any(|(at, id)| before(at).any(|other| other == id));
+fn has_again(ids: impl Iterator<Item = u64> + Clone) -> bool {
+    // Ids with different ends differ; those of a few calls mostly have.
+    let mut ends = 0_u128;
+    let differ = ids.clone().all(|id| {
+        let end = 1 << (id % 128);
+        let is_new = ends & end == 0;
+        ends |= end;
+        is_new
+    });
+    if differ {
+        return false;
     }
     let mut ids: Vec<u64> = ids.collect();
     ids.sort_unstable();
     ids.windows(2).any(|pair| pair[0] == pair[1])
 }
-
-/// Number of calls up to which each id is compared with all before it.
-const FEW: usize = 16;
 
 /// Whether a span is a call of this tool.
 fn is_tool(span: &SpanView<'_>, name: Option<&Arc<str>>) -> bool {

@@ -9,6 +9,7 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::ptr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -257,13 +258,22 @@ impl Spans {
 
     /// Whether the input of the first model call ends with something else than a user's message.
     pub fn goes_on(&self) -> bool {
+        let goes_on = |asked: Option<bool>| asked == Some(false);
+        let of_rare =
+            |rare: &Rare| rare.model.as_ref().is_some_and(|model| goes_on(model.asked_by_user));
+        // Mostly no input does.
+        if !self.rows.iter().any(|row| goes_on(row.asked_by_user()))
+            && !self.rare().iter().any(of_rare)
+        {
+            return false;
+        }
         let models = self.parts().filter_map(|(row, _, rare)| {
             let model = rare.and_then(|rare| rare.model.as_ref());
             let asked = model.map_or_else(|| row.asked_by_user(), |model| model.asked_by_user);
             (row.has(MODEL) || model.is_some())
                 .then_some(((row.start, row.end, row.span_id), asked))
         });
-        models.min_by_key(|(place, _)| *place).is_some_and(|(_, asked)| asked == Some(false))
+        models.min_by_key(|(place, _)| *place).is_some_and(|(_, asked)| goes_on(asked))
     }
 
     /// Whether a span has no parent.
@@ -310,7 +320,7 @@ impl Spans {
 
     /// The spans that have a parent, in the trace or not; of equal ones near each other only the first.
     pub fn hanging(&self) -> impl Iterator<Item = Hanging<'_>> {
-        let (mut near, mut turn, mut last) = ([None; NEAR], 0, None);
+        let (mut near, mut turn, mut last) = ([(u64::MAX, ptr::null()); NEAR], 0, None);
         self.rows.iter().filter_map(move |row| {
             let origin = self.origins.get(place(row.origin))?;
             let parent = origin.parent?;
@@ -319,11 +329,12 @@ impl Spans {
             let name = own.unwrap_or_default();
             let flags = row.flags & (PARENT_KNOWN | PARENT_REMOTE);
             // Equal names are shared, so their address tells them apart.
-            let like = (row.origin, row.operation, flags, name.as_ptr());
-            if near.contains(&Some(like)) {
+            let kind = u64::from(flags) << 8 | row.operation as u64;
+            let like = (u64::from(row.origin) << 24 | kind, name.as_ptr());
+            if near.contains(&like) {
                 return None;
             }
-            near[turn % NEAR] = Some(like);
+            near[turn % NEAR] = like;
             turn += 1;
             let known = last.filter(|(origin, _)| *origin == row.origin);
             let (_, has_parent) = known.unwrap_or_else(|| (row.origin, self.contains(parent)));

@@ -97,6 +97,15 @@ impl<'a> SpanView<'a> {
         rare?.tool.as_ref().map(|tool| tool.seen())
     }
 
+    /// The hash of the id of a tool call.
+    pub(in crate::trace) fn call_id(&self) -> Option<u64> {
+        let Rest { row, rare, .. } = self.rest;
+        if row.has(TOOL) {
+            return row.has(CALL_ID).then_some(row.number);
+        }
+        rare?.tool.as_ref()?.call_id
+    }
+
     pub(in crate::trace) fn model(&self) -> Option<Model<'a>> {
         let Rest { row, response_id, .. } = self.rest;
         if !row.has(MODEL) {
