@@ -126,7 +126,8 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     }
     let lower = text.to_lowercase();
     let mut features = Features::default();
-    let mut tokens = Vec::new();
+    // A token has two bytes or more, and something stands between two of them.
+    let mut tokens = Vec::with_capacity(lower.len() / 3 + 1);
     for word in words(&lower) {
         let hash = xxh3_64(word.as_bytes());
         features.count(hash);

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
-use self::shape::{ModelCall, Shape};
+use self::shape::{ModelCall, Shape, may_recur};
 use self::span_view::{Model, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::{Symbol, Symbols};
@@ -429,10 +429,14 @@ fn longest_row(starts: impl Iterator<Item = u64>, calls: &[ToolCall]) -> u64 {
 
 /// The number of failed model and tool calls, and of tool calls that repeat an earlier one with the same result.
 fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
+    let known = |call: &ToolCall| {
+        call.arguments_hash.zip(call.result_hash).filter(|_| !call.name.is_empty())
+    };
+    let again = may_recur(calls.iter().filter_map(known).map(|(asked, told)| asked ^ told));
     let mut seen = BTreeSet::new();
     let failed_models = models.iter().filter(|span| span.failed).count();
     let wasted_calls = calls.iter().filter(|call| {
-        let known = call.arguments_hash.zip(call.result_hash).filter(|_| !call.name.is_empty());
+        let known = known(call).filter(|_| again);
         let redundant = known.is_some_and(|known| !seen.insert((&call.name, known)));
         redundant || call.error == Some(true)
     });

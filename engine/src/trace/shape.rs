@@ -565,20 +565,23 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
 
 /// Whether an id of a call comes more than once.
 fn has_again(ids: impl Iterator<Item = u64> + Clone) -> bool {
-    // Ids with different ends differ; those of a few calls mostly have.
-    let mut ends = 0_u128;
-    let differ = ids.clone().all(|id| {
-        let end = 1 << (id % 128);
-        let is_new = ends & end == 0;
-        ends |= end;
-        is_new
-    });
-    if differ {
+    if !may_recur(ids.clone()) {
         return false;
     }
     let mut ids: Vec<u64> = ids.collect();
     ids.sort_unstable();
     ids.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// Whether one of these hashes may come more than once. Those with different ends differ; a few mostly have different ends.
+pub(super) fn may_recur(mut hashes: impl Iterator<Item = u64>) -> bool {
+    let mut ends = 0_u128;
+    hashes.any(|hash| {
+        let end = 1 << (hash % 128);
+        let is_known = ends & end != 0;
+        ends |= end;
+        is_known
+    })
 }
 
 /// Whether a span is a call of this tool.

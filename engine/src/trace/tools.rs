@@ -75,7 +75,8 @@ pub(super) fn of(
 
 /// Whether a trace may have a loop, by what its calls have in common; often tells that it has none, without laying it out.
 pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
-    let (mut ran, mut said) = (Repeats::new(options, 0), Repeats::new(options, 0));
+    let known = parts.spans.detailed();
+    let (mut ran, mut said) = (Repeats::new(options, known), Repeats::new(options, 0));
     let (mut says, mut reports) = (false, false);
     for span in parts.spans.iter() {
         reports |= span.reports_loop();

@@ -247,6 +247,11 @@ impl Spans {
         models.flat_map(|model| &model.calls).map(|tool| tool.name.as_deref().unwrap_or_default())
     }
 
+    /// The number of spans with facts that few spans have, such as a call's arguments.
+    pub fn detailed(&self) -> usize {
+        self.rare().len()
+    }
+
     /// The number of calls in the output of models.
     pub fn calls_of_models(&self) -> usize {
         self.rare()
