@@ -17,7 +17,7 @@ pub(super) struct ToolRow {
     pub(super) call_id: Option<u64>,
     pub(super) arguments: Option<ArgumentsRow>,
     result: Option<u64>,
-    phantom: bool,
+    pub(super) phantom: bool,
 }
 
 /// The arguments of a call.

@@ -134,18 +134,16 @@ pub fn evaluate(
     let models = model_calls(shape, logs);
     let mut calls = tools::of(shape, &models, logs, done);
     let last = shape.last_model(&models);
-    let mut update = Box::new(TraceFacts {
-        trace_id,
-        session: Some(session(trace_id, shape, rules)),
-        agent: Some(agent),
-        start_unix_nano: shape.behaviour().next().map_or(0, |span| span.start.0),
-        end_unix_nano: shape.behaviour().map(|span| span.end.0).max().unwrap_or(0),
-        user: shape.outermost_first().find_map(SpanView::user).map(str::to_owned),
-        attempt: attempt::of(shape, parts).map(Box::new),
-        remarks: remarks::of(shape, parts, &models).map(Box::new),
-        reported: reported(parts),
-        ..TraceFacts::default()
-    });
+    let mut update = Box::<TraceFacts>::default();
+    update.trace_id = trace_id;
+    update.session = Some(session(trace_id, shape, rules));
+    update.agent = Some(agent);
+    update.start_unix_nano = shape.behaviour().next().map_or(0, |span| span.start.0);
+    update.end_unix_nano = shape.behaviour().map(|span| span.end.0).max().unwrap_or(0);
+    update.user = shape.outermost_first().find_map(SpanView::user).map(str::to_owned);
+    update.attempt = attempt::of(shape, parts).map(Box::new);
+    update.remarks = remarks::of(shape, parts, &models).map(Box::new);
+    update.reported = reported(parts);
     outcome(&mut update, shape, last);
     let turn = Turn { shape, models: &models, last, logs };
     turn.texts(&mut update, rules.keep_content, done);

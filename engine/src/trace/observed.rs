@@ -47,7 +47,7 @@ fn tools(trace: &TraceFacts, shape: &Shape<'_>) -> Vec<ObservedTool> {
     let json =
         |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
     let spans = shape.tool_spans();
-    let result = |at: usize| spans.get(at)?.output?.text;
+    let result = |at: usize| spans.get(at)?.output()?.text;
     let tools = trace.tools.iter().enumerate().map(|(at, tool)| ObservedTool {
         name: (!tool.name.is_empty()).then(|| tool.name.to_string()),
         arguments: tool.arguments.as_deref().map(json),

@@ -70,16 +70,23 @@ struct Told<'s> {
 }
 
 /// A tool call, put together from one span or several.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ToolSpan<'s> {
     pub(super) span: &'s SpanView<'s>,
     pub(super) end: Timestamp,
     status: Status,
     pub(super) failed: bool,
-    pub(super) tool: Option<Tool<'s>>,
-    pub(super) output: Option<Said<'s>>,
     // Whether a log record is among its sources.
     recorded: bool,
+    // What several sources tell together; of a call that has one, its span tells it.
+    together: Option<Box<Ran<'s>>>,
+}
+
+/// What the sources of a tool call tell.
+#[derive(Clone, Copy, Debug)]
+struct Ran<'s> {
+    tool: Option<Tool<'s>>,
+    output: Option<Said<'s>>,
 }
 
 impl<'s> ModelCall<'s> {
@@ -131,10 +138,18 @@ impl<'s> ToolSpan<'s> {
             end: span.end,
             status: span.status,
             failed: span.failed,
-            tool: span.tool(),
-            output: span.output(),
             recorded: span.is_record(),
+            together: None,
         }
+    }
+
+    /// The facts of the call.
+    pub(super) fn tool(&self) -> Option<Tool<'s>> {
+        self.together.as_ref().map_or_else(|| self.span.tool(), |ran| ran.tool)
+    }
+
+    pub(super) fn output(&self) -> Option<Said<'s>> {
+        self.together.as_ref().map_or_else(|| self.span.output(), |ran| ran.output)
     }
 
     /// Whether a log record tells that the call began, and nothing tells more.
@@ -354,9 +369,8 @@ impl<'a> Shape<'a> {
         let mut by_id: BTreeSet<(u64, usize)> = BTreeSet::new();
         let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
         for own in tools().map(ToolSpan::of) {
-            let (name, call_id) =
-                own.tool.as_ref().map_or((None, None), |tool| (tool.name, tool.call_id));
-            if own.tool.as_ref().is_some_and(|tool| tool.phantom) {
+            let name = own.tool_name();
+            if own.is_phantom() {
                 // Where a call and its execution both have spans, the failure is on the execution.
                 let above = self.positions[own.at].above;
                 let call = calls.iter_mut().find(|call| Some(call.at) == above);
@@ -366,11 +380,13 @@ impl<'a> Shape<'a> {
             if name.is_some() && self.ancestors(own.at).any(|above| is_tool(above, name)) {
                 continue;
             }
-            let id = call_id.filter(|_| again);
+            let id = own.call_id().filter(|_| again);
             let known = id.map(|id| by_id.range((id, 0)..=(id, usize::MAX)));
             let same = known.into_iter().flatten().map(|(_, at)| *at).find(|at| {
                 let other = &calls[*at];
-                other.recorded || own.recorded || other.tool.is_some_and(|other| other.name == name)
+                other.recorded
+                    || own.recorded
+                    || other.tool().is_some_and(|other| other.name == name)
             });
             if let Some(same) = same {
                 complete_tool(&mut calls[same], &own);
@@ -584,10 +600,9 @@ pub(super) fn may_recur(mut hashes: impl Iterator<Item = u64>) -> bool {
     })
 }
 
-/// Whether a span is a call of this tool.
+/// Whether a span is a call of this tool, which has a name.
 fn is_tool(span: &SpanView<'_>, name: Option<&Arc<str>>) -> bool {
-    let tool = Some(span).filter(|span| span.operation == Operation::ExecuteTool);
-    tool.and_then(SpanView::tool).is_some_and(|tool| tool.name == name)
+    span.operation == Operation::ExecuteTool && span.tool_name() == name
 }
 
 /// Completes a tool call from another source of it, if one of both is a log record. A record has all of the arguments, a span the name
@@ -603,9 +618,11 @@ fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     let over = if recorded { other.status } else { Status::Ok };
     call.status = call.status.max(over);
     call.end = call.end.max(other.end);
-    call.output = call.output.or(other.output);
-    let (Some(tool), Some(more)) = (&mut call.tool, &other.tool) else { return };
-    let (first, second) = if recorded { (more, &*tool) } else { (&*tool, more) };
+    let (tool, output) = (call.tool(), call.output());
+    let ran = call.together.get_or_insert_with(|| Box::new(Ran { tool, output }));
+    ran.output = ran.output.or_else(|| other.output());
+    let (Some(tool), Some(more)) = (&mut ran.tool, other.tool()) else { return };
+    let (first, second) = if recorded { (more, *tool) } else { (*tool, more) };
     let arguments = first.arguments.or(second.arguments);
     let name = if recorded { tool.name.or(more.name) } else { more.name.or(tool.name) };
     (tool.arguments, tool.name) = (arguments, name);

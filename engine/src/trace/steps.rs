@@ -46,7 +46,7 @@ pub(super) fn of(
     let spans = shape.tool_spans();
     let result = |id: SpanId| {
         let span = spans.iter().find(|span| span.span_id == id)?;
-        span.output.and_then(|said| said.text)
+        span.output().and_then(|said| said.text)
     };
     let tools = calls.iter().map(|call| Step {
         kind: StepKind::Tool,

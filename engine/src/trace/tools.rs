@@ -61,7 +61,7 @@ pub(super) fn of(
         called.iter().filter_map(|tool: &Tool<'_>| Some((tool.call_id?, tool))).collect()
     });
     let call = |span: &ToolSpan<'_>| {
-        let mut tool = span.tool.unwrap_or_default();
+        let mut tool = span.tool().unwrap_or_default();
         if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span.at)) {
             tool.name = Some(name);
         }

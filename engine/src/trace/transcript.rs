@@ -131,8 +131,8 @@ fn steps(
     let tools = tools.iter().map(|call| Done {
         end: call.end,
         failed: call.failed,
-        tool: call.tool,
-        output: call.output,
+        tool: call.tool(),
+        output: call.output(),
         ..Done::of(call.span)
     });
     let mut all: Vec<Done<'_>> = models.chain(tools).chain(agents).collect();

@@ -97,6 +97,20 @@ impl<'a> SpanView<'a> {
         rare?.tool.as_ref().map(|tool| tool.seen())
     }
 
+    /// The name of a tool that was called.
+    pub(in crate::trace) fn tool_name(&self) -> Option<&'a Arc<str>> {
+        let Rest { row, rare, .. } = self.rest;
+        let name = if row.has(TOOL) { &row.name } else { &rare?.tool.as_ref()?.name };
+        name.as_ref().map(Symbol::text)
+    }
+
+    /// Whether a tool call is a framework's bookkeeping.
+    pub(in crate::trace) fn is_phantom(&self) -> bool {
+        let Rest { row, rare, .. } = self.rest;
+        let tool = rare.and_then(|rare| rare.tool.as_ref());
+        !row.has(TOOL) && tool.is_some_and(|tool| tool.phantom)
+    }
+
     /// The hash of the id of a tool call.
     pub(in crate::trace) fn call_id(&self) -> Option<u64> {
         let Rest { row, rare, .. } = self.rest;
