@@ -63,16 +63,16 @@ impl Names {
         agent: &AgentKey,
         now: Timestamp,
     ) {
-        let mut last = None;
+        let mut last: Option<(&Arc<Resource>, u64)> = None;
         let own = |resource: &Resource| {
             resource.service_name.as_deref().unwrap_or_default() == agent.service_name
         };
         for (resource, scope) in sources.filter(|(resource, _)| own(resource)) {
-            let key = key(resource, scope);
-            if last.replace(key) == Some(key) {
+            let last = last.replace((resource, scope));
+            if last.is_some_and(|(other, of)| Arc::ptr_eq(other, resource) && of == scope) {
                 continue;
             }
-            let Agents(agents) = self.sources.learn(key);
+            let Agents(agents) = self.sources.learn(key(resource, scope));
             match agents.iter_mut().find(|(known, _)| known.agent_name == agent.agent_name) {
                 Some((known, named)) => {
                     *named = now.max(*named);

@@ -245,14 +245,13 @@ impl OpenTrace {
     /// The last update of a trace of which all else was told: that it is sealed; `None` if no session was told of it.
     pub(super) fn farewell(&mut self) -> Option<Box<TraceFacts>> {
         let sent = self.sent.take()?;
-        Some(Box::new(TraceFacts {
-            trace_id: self.id.id,
-            revision: self.revision + 1,
-            state: TraceState::Sealed,
-            session: Some(sent.into_key()),
-            unchanged: true,
-            ..TraceFacts::default()
-        }))
+        let mut last = Box::<TraceFacts>::default();
+        last.trace_id = self.id.id;
+        last.revision = self.revision + 1;
+        last.state = TraceState::Sealed;
+        last.session = Some(sent.into_key());
+        last.unchanged = true;
+        Some(last)
     }
 
     /// What the judge was asked and has answered; empty if that is nothing yet.

@@ -447,7 +447,10 @@ impl<'a> Shape<'a> {
         let inside = |span: &SpanView<'_>| {
             self.is_model(span) && self.ancestors(span.at).any(|above| self.is_model(above))
         };
-        self.nested = self.spans.iter().any(inside);
+        let mut above = self.positions.iter().filter_map(|position| position.above);
+        // Mostly nothing is below a model call.
+        self.nested =
+            above.any(|at| self.is_model(&self.spans[at])) && self.spans.iter().any(inside);
         if !self.nested {
             return;
         }
