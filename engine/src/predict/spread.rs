@@ -1,6 +1,7 @@
 //! Distributions of the effort that runs of an agent take. Runs can be taken back exactly, and the bits do not depend on the
 //! order of runs or on the shards that hold them.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -124,9 +125,24 @@ type Change = (Option<u16>, Option<u16>);
 /// The bucket of a measure that the wire does not tell; no number is in it.
 const UNTOLD: u16 = u16::MAX;
 
-/// The distribution of efforts, by the week in which runs started.
+/// The distribution of efforts, by the week in which runs started: one list, as it is copied often.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-pub struct Spread {
+#[serde(from = "Weeks", into = "Weeks")]
+pub struct Spread(
+    // Numbers of runs by week, measure and bucket, in the order of these; places without runs are left out.
+    Vec<(Place, u32)>,
+);
+
+/// A week in the upper half, a measure in the next three bits, a bucket in the rest.
+type Place = u32;
+
+/// Bits of a place that are for a bucket, and for a bucket and a measure.
+const BUCKET_BITS: u32 = 13;
+const WEEK_SHIFT: u32 = 16;
+
+/// A distribution of efforts as it is serialised: weeks, and in them the buckets of each measure.
+#[derive(Deserialize, Serialize)]
+struct Weeks {
     weeks: BTreeMap<u64, [Counts; Measure::ALL.len()]>,
 }
 
@@ -139,13 +155,17 @@ pub type StartedRun = (Timestamp, EffortBuckets);
 impl Spread {
     /// Adds a run that started at `start`, unless that is in a week before those that are kept.
     pub fn add(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
-        self.weeks.entry(start.0 / WEEK).or_default();
-        while self.weeks.len() > WEEKS {
-            self.weeks.pop_first();
+        let week = week_of(start);
+        if let Some([first, last]) = self.weeks().filter(|[first, last]| first != last)
+            && ![first, last].contains(&week)
+        {
+            if week < first {
+                return;
+            }
+            self.0.drain(..self.before(place(first + 1, 0, 0)));
         }
-        let Some(week) = self.weeks.get_mut(&(start.0 / WEEK)) else { return };
-        for (counts, bucket) in week.iter_mut().zip(effort.into().each()) {
-            bucket.into_iter().for_each(|bucket| add(counts, bucket, 1));
+        for (measure, bucket) in (0..).zip(effort.into().each()) {
+            bucket.into_iter().for_each(|bucket| add(&mut self.0, place(week, measure, bucket), 1));
         }
     }
 
@@ -158,25 +178,24 @@ impl Spread {
 
     /// Takes back a run that was added.
     pub fn remove(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
-        let Some(week) = self.weeks.get_mut(&(start.0 / WEEK)) else { return };
-        for (counts, bucket) in week.iter_mut().zip(effort.into().each()) {
-            bucket.into_iter().for_each(|bucket| remove(counts, bucket));
-        }
-        if week.iter().all(Vec::is_empty) {
-            self.weeks.remove(&(start.0 / WEEK));
+        let week = week_of(start);
+        for (measure, bucket) in (0..).zip(effort.into().each()) {
+            bucket.into_iter().for_each(|bucket| remove(&mut self.0, place(week, measure, bucket)));
         }
     }
 
     /// Takes back a run that was added, if `before` is one, and adds another, if `after` is one; only what differs is touched.
     pub fn replace(&mut self, before: Option<StartedRun>, after: Option<StartedRun>) {
         if let (Some((start, before)), Some((other, after))) = (before, after)
-            && start.0 / WEEK == other.0 / WEEK
-            && let Some(week) = self.weeks.get_mut(&(start.0 / WEEK))
+            && week_of(start) == week_of(other)
+            && self.weeks().is_some_and(|weeks| weeks.contains(&week_of(start)))
         {
-            for (counts, change) in week.iter_mut().zip(before.changes_to(after)) {
+            let week = week_of(start);
+            for (measure, change) in (0..).zip(before.changes_to(after)) {
+                let at = |bucket| place(week, measure, bucket);
                 let (before, after) = change.unwrap_or_default();
-                before.into_iter().for_each(|bucket| remove(counts, bucket));
-                after.into_iter().for_each(|bucket| add(counts, bucket, 1));
+                before.into_iter().for_each(|bucket| remove(&mut self.0, at(bucket)));
+                after.into_iter().for_each(|bucket| add(&mut self.0, at(bucket), 1));
             }
             return;
         }
@@ -186,42 +205,92 @@ impl Spread {
 
     /// The sum of these distributions, over the last two weeks that any of them has.
     pub fn of_all(spreads: &[Arc<Self>]) -> Self {
-        let mut all = Self::default();
-        for (week, counts) in spreads.iter().flat_map(|spread| &spread.weeks) {
-            let held = all.weeks.entry(*week).or_default();
-            for (held, counts) in held.iter_mut().zip(counts) {
-                for (bucket, runs) in counts {
-                    add(held, *bucket, *runs);
-                }
-            }
-        }
-        while all.weeks.len() > WEEKS {
-            all.weeks.pop_first();
-        }
-        all
+        let all = spreads.iter().flat_map(|spread| &spread.0);
+        let mut all: Vec<(Place, u32)> = all.copied().collect();
+        all.sort_unstable();
+        all.dedup_by(|(place, more), (before, runs)| {
+            let same = place == before;
+            *runs = runs.saturating_add(if same { *more } else { 0 });
+            same
+        });
+        let mut weeks: Vec<u32> = all.iter().map(|(place, _)| place >> WEEK_SHIFT).collect();
+        weeks.dedup();
+        let first = weeks.iter().rev().nth(WEEKS - 1).copied().unwrap_or(0);
+        all.retain(|(place, _)| place >> WEEK_SHIFT >= first);
+        Self(all)
     }
 
     /// The share of runs that took less than `value`, in `[0,1]`; runs in the same bucket count half. `None` below [`LEAST_RUNS`]
     /// runs that tell.
     pub(crate) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
         let own = bucket(value);
-        let sum = |counts: &[(u16, u32)]| -> u64 {
-            counts.iter().map(|(_, runs)| u64::from(*runs)).sum()
-        };
         let (mut less, mut alike, mut more) = (0, 0, 0);
-        for week in self.weeks.values() {
-            let counts = &week[measure as usize];
-            let (below, others) = counts.split_at(counts.partition_point(|(held, _)| *held < own));
-            let same = others.first().is_some_and(|(held, _)| *held == own);
-            let (same, above) = others.split_at(usize::from(same));
-            (less, alike, more) = (less + sum(below), alike + sum(same), more + sum(above));
+        for (held, runs) in self.of(measure) {
+            let sum = match held.cmp(&own) {
+                Ordering::Less => &mut less,
+                Ordering::Equal => &mut alike,
+                Ordering::Greater => &mut more,
+            };
+            *sum += u64::from(runs);
         }
         rank(less, alike, less + alike + more)
     }
 
     /// Whether it holds no run.
     pub fn is_empty(&self) -> bool {
-        self.weeks.is_empty()
+        self.0.is_empty()
+    }
+
+    /// The buckets of a measure, with their runs, in order within a week.
+    fn of(&self, measure: Measure) -> impl Iterator<Item = (u16, u32)> {
+        let [first, last] = self.weeks().unwrap_or_default();
+        let last = (last != first).then_some(last);
+        [first].into_iter().chain(last).flat_map(move |week| {
+            let begin = self.before(place(week, measure as u32, 0));
+            let end = place(week, measure as u32 + 1, 0);
+            let counts = self.0[begin..].iter().take_while(move |(at, _)| *at < end);
+            counts.map(|(at, runs)| (bucket_of(*at), *runs))
+        })
+    }
+
+    /// The first and the last week that have runs, which are all of them.
+    fn weeks(&self) -> Option<[u32; WEEKS]> {
+        let (first, last) = (self.0.first()?, self.0.last()?);
+        Some([first, last].map(|(place, _)| place >> WEEK_SHIFT))
+    }
+
+    /// How many places are before this one.
+    fn before(&self, place: Place) -> usize {
+        self.0.partition_point(|(held, _)| *held < place)
+    }
+}
+
+impl From<Weeks> for Spread {
+    fn from(Weeks { weeks }: Weeks) -> Self {
+        let mut spread = Self::default();
+        for (week, counts) in weeks.iter().rev().take(WEEKS) {
+            let week = u32::try_from(*week).unwrap_or(u32::MAX >> WEEK_SHIFT);
+            for (measure, counts) in (0..).zip(counts) {
+                for (bucket, runs) in counts {
+                    add(&mut spread.0, place(week, measure, *bucket), *runs);
+                }
+            }
+        }
+        spread
+    }
+}
+
+impl From<Spread> for Weeks {
+    fn from(spread: Spread) -> Self {
+        let mut weeks: BTreeMap<u64, [Counts; Measure::ALL.len()]> = BTreeMap::new();
+        for (place, runs) in spread.0 {
+            let week = weeks.entry(u64::from(place >> WEEK_SHIFT)).or_default();
+            let measure = (place & ((1 << WEEK_SHIFT) - 1)) >> BUCKET_BITS;
+            if let Some(counts) = week.iter_mut().zip(0..).find(|(_, of)| *of == measure) {
+                counts.0.push((bucket_of(place), runs));
+            }
+        }
+        Self { weeks }
     }
 }
 
@@ -234,9 +303,7 @@ impl From<&Spread> for Ranking {
     fn from(spread: &Spread) -> Self {
         Self(Measure::ALL.map(|measure| {
             let mut counts = Counts::new();
-            for (bucket, runs) in spread.weeks.values().flat_map(|week| &week[measure as usize]) {
-                add(&mut counts, *bucket, *runs);
-            }
+            spread.of(measure).for_each(|(bucket, runs)| add(&mut counts, bucket, runs));
             let mut below = 0;
             let summed = counts.into_iter().map(|(bucket, runs)| {
                 below += u64::from(runs);
@@ -348,19 +415,34 @@ fn rank(less: u64, alike: u64, all: u64) -> Option<f64> {
     (all >= LEAST_RUNS).then(|| (less as f64 + alike as f64 / 2.0) / all as f64)
 }
 
-fn add(counts: &mut Counts, bucket: u16, runs: u32) {
-    match counts.binary_search_by_key(&bucket, |(held, _)| *held) {
+fn add<K: Copy + Ord>(counts: &mut Vec<(K, u32)>, key: K, runs: u32) {
+    match counts.binary_search_by_key(&key, |(held, _)| *held) {
         Ok(at) => counts[at].1 = counts[at].1.saturating_add(runs),
-        Err(at) => counts.insert(at, (bucket, runs)),
+        Err(at) => counts.insert(at, (key, runs)),
     }
 }
 
-fn remove(counts: &mut Counts, bucket: u16) {
-    let Ok(at) = counts.binary_search_by_key(&bucket, |(held, _)| *held) else { return };
+fn remove(counts: &mut Vec<(Place, u32)>, place: Place) {
+    let Ok(at) = counts.binary_search_by_key(&place, |(held, _)| *held) else { return };
     counts[at].1 = counts[at].1.saturating_sub(1);
     if counts[at].1 == 0 {
         counts.remove(at);
     }
+}
+
+/// The week of a start. Timestamps have 30,500 weeks.
+fn week_of(start: Timestamp) -> u32 {
+    u32::try_from(start.0 / WEEK).unwrap_or(0)
+}
+
+/// The place of a bucket of a measure in a week. There are fewer than 1,000 buckets.
+fn place(week: u32, measure: u32, bucket: u16) -> Place {
+    (week << WEEK_SHIFT) | (measure << BUCKET_BITS) | u32::from(bucket)
+}
+
+/// The bucket of a place.
+fn bucket_of(place: Place) -> u16 {
+    u16::try_from(place & ((1 << BUCKET_BITS) - 1)).unwrap_or(UNTOLD)
 }
 
 /// The bucket of a number: numbers below 32 have one each; above, each power of two is divided into sixteen.
