@@ -1,10 +1,11 @@
 //! Parts that many trace records of a shard have in common, each kept once.
 
 use std::hash::Hash;
+use std::mem;
 use std::sync::Arc;
 
-use super::record::{Course, TraceRecord};
-use super::scoring::Scored;
+use super::record::{Call, Course, TraceRecord};
+use super::scoring::{Scored, Signals};
 use crate::hash::FixedMap;
 
 /// How many parts are known at most; then all are forgotten, and records keep those that they have.
@@ -18,22 +19,47 @@ const LARGEST: usize = 64;
 pub(super) struct Common {
     courses: Pool<Course>,
     scores: Pool<Scored>,
+    // Room for the calls and the signals of the next one, which mostly turns out to be known.
+    calls: Vec<Call>,
+    signals: Signals,
 }
 
 #[derive(Clone, Debug)]
 struct Pool<T>(FixedMap<Arc<T>, ()>);
 
 impl Common {
+    /// An empty list for the calls of a course.
+    pub(super) fn room_for_calls(&mut self) -> Vec<Call> {
+        mem::take(&mut self.calls)
+    }
+
+    /// An empty list for signals.
+    pub(super) fn room_for_signals(&mut self) -> Signals {
+        mem::take(&mut self.signals)
+    }
+
     /// This course, shared with records that have the same.
-    pub(super) fn course(&mut self, course: Course) -> Arc<Course> {
+    pub(super) fn course(&mut self, mut course: Course) -> Arc<Course> {
+        if let Some(known) = self.courses.known(&course) {
+            course.calls.clear();
+            course.calls.shrink_to(LARGEST);
+            self.calls = course.calls;
+            return known;
+        }
+        course.calls.shrink_to_fit();
         let parts = parts_of(&course);
-        self.courses.of(course, parts)
+        self.courses.add(Arc::new(course), parts)
     }
 
     /// These scores, shared with records that have the same.
-    pub(super) fn scored(&mut self, scored: Scored) -> Arc<Scored> {
+    pub(super) fn scored(&mut self, mut scored: Scored) -> Arc<Scored> {
+        if let Some(known) = self.scores.known(&scored) {
+            scored.signals.clear();
+            self.signals = scored.signals;
+            return known;
+        }
         let parts = scored.signals.len();
-        self.scores.of(scored, parts)
+        self.scores.add(Arc::new(scored), parts)
     }
 
     /// Makes a deserialised record share its parts with others.
@@ -48,19 +74,13 @@ fn parts_of(course: &Course) -> usize {
 }
 
 impl<T: Eq + Hash> Pool<T> {
-    fn of(&mut self, item: T, parts: usize) -> Arc<T> {
-        if let Some((known, ())) = self.0.get_key_value(&item) {
-            return Arc::clone(known);
-        }
-        self.add(Arc::new(item), parts)
+    /// The item that is equal to this one, if there is one.
+    fn known(&self, item: &T) -> Option<Arc<T>> {
+        self.0.get_key_value(item).map(|(known, ())| Arc::clone(known))
     }
 
-    /// The same for an item that is already in an `Arc`.
     fn share(&mut self, item: Arc<T>, parts: usize) -> Arc<T> {
-        match self.0.get_key_value(&*item) {
-            Some((known, ())) => Arc::clone(known),
-            None => self.add(item, parts),
-        }
+        self.known(&item).unwrap_or_else(|| self.add(item, parts))
     }
 
     fn add(&mut self, item: Arc<T>, parts: usize) -> Arc<T> {
@@ -87,13 +107,14 @@ mod tests {
     #[test]
     fn what_is_equal_is_kept_once_and_no_more_than_so_many_are_known() {
         let mut pool = Pool::default();
-        let first = pool.of(7, 1);
-        assert!(Arc::ptr_eq(&first, &pool.of(7, 1)));
+        let mut of = |number: usize, parts| pool.share(Arc::new(number), parts);
+        let first = of(7, 1);
+        assert!(Arc::ptr_eq(&first, &of(7, 1)));
         for number in 0..2 * MOST {
-            assert_eq!(*pool.of(number, 1), number);
+            assert_eq!(*of(number, 1), number);
         }
-        assert!(!Arc::ptr_eq(&pool.of(usize::MAX, LARGEST + 1), &pool.of(usize::MAX, LARGEST + 1)));
+        assert!(!Arc::ptr_eq(&of(usize::MAX, LARGEST + 1), &of(usize::MAX, LARGEST + 1)));
+        assert_eq!(of(7, 1), first);
         assert!(pool.0.len() <= MOST);
-        assert_eq!(pool.of(7, 1), first);
     }
 }

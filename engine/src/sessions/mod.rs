@@ -175,6 +175,7 @@ impl Sessions {
                 runs: RunIndex::default(),
                 runaways: BTreeMap::new(),
                 moved: None,
+                stale: Vec::new(),
             },
         }
     }

@@ -245,7 +245,8 @@ impl TraceRecord {
             loops: update.loops,
             ..Rare::default()
         };
-        let (calls, times) = rare.take_calls(update.tools);
+        let mut calls = common.room_for_calls();
+        let times = rare.take_calls(update.tools, &mut calls);
         let tokens = update.tokens.unwrap_or_default();
         let course = Course {
             named: update.agent.filter(|named| *named != agent),
@@ -774,7 +775,11 @@ impl Rare {
     }
 
     /// Splits calls into what other calls have in common with them and their times; keeps the rest here.
-    fn take_calls(&mut self, calls: Vec<ToolCall>) -> (Vec<Call>, Box<[(Timestamp, Timestamp)]>) {
+    fn take_calls(
+        &mut self,
+        calls: Vec<ToolCall>,
+        shared: &mut Vec<Call>,
+    ) -> Box<[(Timestamp, Timestamp)]> {
         let nanos =
             |call: &ToolCall| (Timestamp(call.start_unix_nano), Timestamp(call.end_unix_nano));
         let times = calls.iter().map(nanos).collect();
@@ -788,14 +793,14 @@ impl Rare {
             call.arguments.is_some() || call.call_id.is_some() || !call.argument_values.is_empty()
         };
         let any_texts = calls.iter().any(has_texts);
-        let calls = calls.into_iter().map(|call| {
+        shared.extend(calls.into_iter().map(|call| {
             let ToolCall { name, error, timed, arguments, argument_values, call_id, .. } = call;
             if any_texts {
                 self.texts.push(CallTexts { arguments, argument_values, call_id });
             }
             Call { name, error, timed }
-        });
-        (calls.collect(), times)
+        }));
+        times
     }
 }
 

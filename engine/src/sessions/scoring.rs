@@ -70,15 +70,15 @@ pub(super) struct Scoring {
 
 impl Scoring {
     /// Scores a trace; `earlier` are the last few traces before it, oldest first, `of_session` is the outcome that was reported of its
-    /// session or run if this is the last trace of that, and `has_sums` says of which signals its agent has sums.
+    /// session or run if this is the last trace of that, and `signals`, which are empty, are where its signals go.
     pub(super) fn new(
         trace: &TraceRecord,
         earlier: &[TraceRecord],
         of_session: Option<bool>,
         rules: &Rules,
-        mut has_sums: impl FnMut(&str) -> bool,
+        mut signals: Signals,
     ) -> Self {
-        let mut signals = computed(trace, earlier, rules);
+        compute(&mut signals, trace, earlier, rules);
         let likeness = signals.get(&LOOP_DETECTION).map(|signal| signal.score);
         let (reported, malformed) = reported(&trace.rare().reported);
         signals.extend(reported);
@@ -86,9 +86,6 @@ impl Scoring {
         let risk = rules.risk(scores(&signals));
         let (mut unasked, mut output_repeat) = (None, None);
         if trace.is_done() {
-            for (name, signal) in signals.iter_mut() {
-                signal.is_summed = rules.weight(name).is_some() || has_sums(name.as_str());
-            }
             unasked = self::unasked(trace, &signals, rules);
             let repeats = likeness.is_some_and(|score| score.to_f64() < rules.loop_threshold);
             output_repeat = repeats.then(|| self::output_repeat(trace, earlier));
@@ -98,6 +95,13 @@ impl Scoring {
 }
 
 impl Scored {
+    /// Marks the signals that the agent of a done trace sums: those with a weight, and others of which it has sums.
+    pub(super) fn sum(&mut self, rules: &Rules, mut has_sums: impl FnMut(&str) -> bool) {
+        for (name, signal) in self.signals.iter_mut() {
+            signal.is_summed = rules.weight(name).is_some() || has_sums(name.as_str());
+        }
+    }
+
     /// Its risk without the judge's scores.
     pub(super) fn own_risk(&self) -> Option<Quanta> {
         self.unasked.map_or(self.risk.risk, |unasked| unasked.risk)
@@ -149,7 +153,9 @@ impl Scored {
         if self.signals.values().all(|signal| signal.source == Source::Computed) {
             return Cow::Borrowed(&self.signals);
         }
-        Cow::Owned(computed(trace, earlier, rules))
+        let mut own = Signals::default();
+        compute(&mut own, trace, earlier, rules);
+        Cow::Owned(own)
     }
 }
 
@@ -163,18 +169,17 @@ fn signal(score: Quanta, source: Source) -> Signal {
     Signal { score, source, is_summed: false }
 }
 
-/// The signals that are computed.
-fn computed(trace: &TraceRecord, earlier: &[TraceRecord], rules: &Rules) -> Signals {
+/// Adds the signals that are computed.
+fn compute(signals: &mut Signals, trace: &TraceRecord, earlier: &[TraceRecord], rules: &Rules) {
     let outputs = array::from_fn::<_, WINDOW, _>(|at| earlier.get(at)?.output());
     let facts = facts(trace, &outputs[..earlier.len()], rules);
-    let mut signals = Few::with_capacity(COMPUTED);
+    signals.reserve(COMPUTED);
     signals.extend((0..).zip(signal::SIGNALS).filter_map(|(at, known)| {
         let by = known.computed.filter(|by| by.in_documents || !rules.pandaprobe)?;
         let score = (by.score)(&facts)?;
         let score = if rules.pandaprobe { four_decimal_quanta(score) } else { score };
         Some((SignalName::Ours(at), signal(score, Source::Computed)))
     }));
-    signals
 }
 
 /// What signals of a trace are computed from; `earlier` are the outputs of the traces before it.
@@ -322,7 +327,7 @@ mod tests {
             "".into(),
             &mut Common::default(),
         );
-        Scoring::new(&trace, earlier, of_session, rules, |_| true)
+        Scoring::new(&trace, earlier, of_session, rules, Signals::default())
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub(super) struct Shared {
     pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), Cause>,
     /// The trace that the session being changed has just got or lost, if any.
     pub(super) moved: Option<TraceId>,
+    /// Room for the traces that a change makes stale; empty between changes.
+    pub(super) stale: Vec<TraceId>,
 }
 
 impl Shared {
@@ -155,8 +157,6 @@ struct Replaced {
     given: Option<Contribution>,
     /// The place of the record before, if it was another one.
     before: Option<(Timestamp, TraceId)>,
-    /// Later traces whose scores depend on the outputs before them.
-    neighbours: Vec<TraceId>,
 }
 
 /// What a session took, as its agent is told.
@@ -270,16 +270,15 @@ impl Session {
             rare.left.remove(&trace);
         }
         let runs = self.change_run(trace, Some(&record), shared);
-        let Replaced { given, before, neighbours } = self.hold(record, tally, shared);
-        let places: Vec<_> = [place].into_iter().chain(before).collect();
-        let mut stale = neighbours;
+        let mut stale = std::mem::take(&mut shared.stale);
+        let Replaced { mut given, before } = self.hold(record, tally, &mut stale, shared);
         stale.push(trace);
-        stale.extend(self.relink(&places, shared));
+        let places = [place, before.unwrap_or(place)];
+        stale.extend(self.relink(&places[..1 + usize::from(before.is_some())], shared));
         stale.extend(self.outlived(last));
         stale.extend(self.outlived_in_runs(runs));
         stale.sort_unstable();
         stale.dedup();
-        let mut given = given;
         for stale in &stale {
             let former = if *stale == trace { given.take() } else { None };
             let malformed = self.rescore(*stale, former, shared);
@@ -289,6 +288,10 @@ impl Session {
         }
         self.note_refused(trace, shared);
         stale.iter().for_each(|trace| self.grow(*trace, shared.now));
+        stale.clear();
+        // Does not keep the room for a long chain.
+        stale.shrink_to(STALE);
+        shared.stale = stale;
         self.hold_against_limits(trace, shared);
         if self.closed {
             self.count_close(IDLE, shared);
@@ -296,11 +299,12 @@ impl Session {
         self.refresh(shared);
     }
 
-    /// Inserts a record in place of the one that the trace had, if any.
+    /// Inserts a record in place of the one that the trace had, if any; adds the later traces whose scores depend on its output.
     fn hold(
         &mut self,
         mut record: TraceRecord,
         tally: Option<Tally>,
+        stale: &mut Vec<TraceId>,
         shared: &mut Shared,
     ) -> Replaced {
         let place = record.position();
@@ -314,8 +318,8 @@ impl Session {
             shared.moved = Some(record.id);
             record.go_on_from(CarriedOver::from(tally.unwrap_or_default()));
             self.traces.insert(record);
-            let neighbours = self.traces.after(place).collect();
-            return Replaced { given: None, before: None, neighbours };
+            stale.extend(self.traces.after(place));
+            return Replaced { given: None, before: None };
         };
         let old = &mut self.traces[number];
         if let Some(level) = old.silence_before(&record, shared.rules.stall_after) {
@@ -327,15 +331,15 @@ impl Session {
         if old.start == record.start && old.output() == record.output() {
             let old = std::mem::replace(old, record);
             self.traces[number].go_on_from(old.into_carried_over());
-            return Replaced { given, before: None, neighbours: Vec::new() };
+            return Replaced { given, before: None };
         }
         let before = old.position();
-        let mut neighbours: Vec<TraceId> = self.traces.after(before).collect();
+        stale.extend(self.traces.after(before));
         let old = self.traces.remove(record.id);
         record.go_on_from(old.map(TraceRecord::into_carried_over).unwrap_or_default());
         self.traces.insert(record);
-        neighbours.extend(self.traces.after(place));
-        Replaced { given, before: Some(before), neighbours }
+        stale.extend(self.traces.after(place));
+        Replaced { given, before: Some(before) }
     }
 
     /// Removes a trace that moves to another session with `revision`; returns what it has counted.
@@ -497,11 +501,15 @@ impl Session {
         let Some(number) = self.traces.number(trace) else { return 0 };
         let record = &self.traces[number];
         let outcome = self.told_outcome(number);
-        let Shared { rules, fleet, .. } = shared;
+        let Shared { rules, fleet, common, .. } = shared;
         let has_sums = |name: &str| fleet.summary(record.agent()).admits(name);
         let earlier = self.traces.earlier(number);
-        let Scoring { scored, output_repeat, malformed } =
-            Scoring::new(record, earlier, outcome, rules, has_sums);
+        let signals = common.room_for_signals();
+        let Scoring { mut scored, output_repeat, malformed } =
+            Scoring::new(record, earlier, outcome, rules, signals);
+        if record.is_done() {
+            scored.sum(rules, has_sums);
+        }
         let has_given = !record.panes.is_empty();
         let same = match &former {
             Some(former) => record.gives(former, &scored),
@@ -638,6 +646,9 @@ impl Rare {
         Self { left: BTreeMap::new(), reports: BTreeMap::new(), judged: AgentReliability::new() }
     }
 }
+
+/// Stale traces that room is kept for.
+const STALE: usize = 64;
 
 /// The rare parts of a session that has none.
 static NOTHING: Rare = Rare::none();
