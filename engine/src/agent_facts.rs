@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Add;
 use std::sync::{Arc, OnceLock};
 
-use super::counters::{Counter, Counters, Labels};
+use super::counters::{Counted, Counter, Counters};
 use super::distributions::Distribution;
 use super::explained::TraceExplanation;
-use super::facts::{
-    AgentKey, Exemplar, ScopedId, ScoreHistogram, SessionFacts, Silences, SubAgent,
-};
+use super::facts::{AgentKey, ScopedId, ScoreHistogram, SessionFacts, Silences, SubAgent};
 use super::few::Few;
 use super::judging::JudgeRules;
 use super::limits::RunLimit;
@@ -18,7 +16,7 @@ use super::loops::LoopLabels;
 use super::math::Quanta;
 use super::predict::{KnownRun, Learned, Population, Ranking, Rankings, Spread, TaskRankings};
 use super::run_scores::{self, AgentRuns, RunScores};
-use super::span::{Timestamp, TraceId};
+use super::span::Timestamp;
 use super::view::{
     AgentName, AgentView, ScoreValue, SessionView, SubAgentView, TokensView, VerdictsView,
     WindowView,
@@ -40,17 +38,17 @@ pub struct AgentFacts {
     /// How long its traces are silent.
     pub silences: Silences,
     /// Distributions of what its traces took.
-    pub distributions: Few<Distribution, Buckets>,
+    pub distributions: Few<Distribution, ScoreHistogram>,
     /// Sessions in which a loop goes on.
     pub sessions_looping: BTreeMap<LoopLabels, u64>,
     /// Sessions that go on over a limit, or have a trace that does.
     pub sessions_over_limit: BTreeMap<RunLimit, u64>,
     /// Scores of open sessions, by score.
-    pub open_sessions: Few<&'static str, Buckets>,
+    pub open_sessions: Few<&'static str, ScoreHistogram>,
     /// Scores of closed sessions, by score.
-    pub closed_sessions: Few<&'static str, Buckets>,
+    pub closed_sessions: Few<&'static str, ScoreHistogram>,
     /// Scores of traces, by signal.
-    pub trace_signals: Few<Cow<'static, str>, Buckets>,
+    pub trace_signals: Few<Cow<'static, str>, ScoreHistogram>,
     /// Scores over runs, by window (`all`, `5m`, ..., `last_50`).
     pub run_scores: BTreeMap<String, RunScores>,
     /// Runs held.
@@ -87,19 +85,6 @@ impl PartialEq for OnceLearned {
     fn eq(&self, _: &Self) -> bool {
         true
     }
-}
-
-/// A histogram of scores: counts of each bucket, not cumulative, and the sum in quanta.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Buckets {
-    /// Counts.
-    pub buckets: Vec<u64>,
-    /// The sum of all counts.
-    pub count: u64,
-    /// Sum of the scores, in quanta.
-    pub sum: i128,
-    /// The trace that ended last, by bucket.
-    pub exemplars: Few<u32, Exemplar>,
 }
 
 impl AgentFacts {
@@ -156,12 +141,14 @@ impl AgentFacts {
         for (limit, sessions) in &shard.sessions_over_limit {
             *self.sessions_over_limit.entry(*limit).or_default() += sessions;
         }
-        for (name, open, closed) in [
-            ("reliability", &shard.open_reliability, &shard.closed_reliability),
-            ("consistency", &shard.open_consistency, &shard.closed_consistency),
+        for (held, scores) in [
+            (&mut self.open_sessions, [&shard.open_reliability, &shard.open_consistency]),
+            (&mut self.closed_sessions, [&shard.closed_reliability, &shard.closed_consistency]),
         ] {
-            open.iter().for_each(|scores| self.open_sessions.or_default(name).add(scores));
-            closed.iter().for_each(|scores| self.closed_sessions.or_default(name).add(scores));
+            held.reserve(scores.iter().filter(|scores| scores.is_some()).count());
+            for (name, scores) in ["reliability", "consistency"].into_iter().zip(scores) {
+                scores.iter().for_each(|scores| held.or_default(name).add(scores));
+            }
         }
         self.trace_signals.reserve(shard.trace_signals.len());
         for (name, scores) in shard.trace_signals.iter() {
@@ -201,7 +188,7 @@ impl AgentFacts {
     }
 
     /// The counters of a family: those of this process, then those of earlier ones.
-    fn both(&self, family: Counter) -> impl Iterator<Item = &(Labels, u64)> {
+    fn both(&self, family: Counter) -> impl Iterator<Item = &Counted> {
         [&self.counters, &self.earlier]
             .into_iter()
             .flat_map(move |counters| counters.family(family))
@@ -210,7 +197,7 @@ impl AgentFacts {
     /// The counters of a family by their first label, added up over this process and earlier ones.
     fn total(&self, family: Counter) -> BTreeMap<String, u64> {
         let mut total = BTreeMap::new();
-        for (labels, count) in self.both(family) {
+        for (_, labels, count) in self.both(family) {
             let Some(label) = labels.first() else { continue };
             *total.entry(label.clone()).or_default() += count;
         }
@@ -220,7 +207,7 @@ impl AgentFacts {
     /// Verdicts by signal as they were counted: a trace that comes later may have changed the scores of those after it.
     fn verdicts(&self) -> BTreeMap<String, VerdictsView> {
         let mut verdicts: BTreeMap<String, VerdictsView> = BTreeMap::new();
-        for (labels, count) in self.both(Counter::TraceEvaluations) {
+        for (_, labels, count) in self.both(Counter::TraceEvaluations) {
             let [signal, verdict] = &labels[..] else { continue };
             let counts = verdicts.entry(signal.clone()).or_default();
             match verdict.as_str() {
@@ -245,7 +232,7 @@ impl AgentFacts {
         };
         let mut parts: BTreeMap<&str, SubAgent> = BTreeMap::new();
         for family in SubAgent::FAMILIES {
-            for (labels, count) in self.both(family) {
+            for (_, labels, count) in self.both(family) {
                 let Some((name, labels)) = labels.split_first() else { continue };
                 let part = parts.entry(name).or_default();
                 part.name.clone_from(name);
@@ -307,27 +294,4 @@ pub fn look_at_explanation<A: Borrow<AgentFacts>>(
         let predicted = learned.look_at_trace(&name, &mut explained.trace);
         explained.prediction = predicted.map(|predicted| learned.explain(&predicted));
     }
-}
-
-impl Buckets {
-    fn add(&mut self, scores: &ScoreHistogram) {
-        self.buckets.resize(self.buckets.len().max(scores.buckets.len()), 0);
-        for (held, count) in self.buckets.iter_mut().zip(&scores.buckets) {
-            *held += count;
-        }
-        self.count += scores.count;
-        self.sum += scores.sum_quanta;
-        self.exemplars.reserve(scores.exemplars.len());
-        for exemplar in &scores.exemplars {
-            let newest = self.exemplars.get(&exemplar.bucket);
-            if newest.is_none_or(|newest| place(exemplar) > place(newest)) {
-                self.exemplars.insert(exemplar.bucket, exemplar.clone());
-            }
-        }
-    }
-}
-
-/// The order of exemplars: the greatest of a bucket is shown.
-fn place(exemplar: &Exemplar) -> (u64, TraceId) {
-    (exemplar.end_unix_nano, exemplar.trace_id)
 }

@@ -1,10 +1,9 @@
 //! Counters by family and label values, in one form wherever they are raised, summed and exported.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-
-use super::few::Few;
 
 /// The list of counters: what each counts, under which labels.
 macro_rules! counters {
@@ -76,13 +75,16 @@ counters! {
 /// Label values, in the order of the family's labels; copies of a counter share them.
 pub type Labels = Arc<[String]>;
 
-/// Counters by family; a family is present from its first counter on.
+/// A counter: its family, its labels, its value.
+pub type Counted = (Counter, Labels, u64);
+
+/// Counters in the order of their families and labels, each once; serialised by family.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(transparent)]
-pub struct Counters(
-    // Invariant: the counters of each family are in the order of their labels, each once.
-    Few<Counter, Vec<(Labels, u64)>>,
-);
+#[serde(from = "Families", into = "Families")]
+pub struct Counters(Vec<Counted>);
+
+/// Counters as they are serialised.
+type Families = BTreeMap<Counter, Vec<(Labels, u64)>>;
 
 impl Counters {
     /// Whether nothing was counted.
@@ -91,60 +93,106 @@ impl Counters {
     }
 
     /// The counters of a family, in the order of their labels.
-    pub fn family(&self, family: Counter) -> &[(Labels, u64)] {
-        self.0.get(&family).map_or(&[], Vec::as_slice)
+    pub fn family(&self, family: Counter) -> &[Counted] {
+        let (begin, end) = self.range(family);
+        self.0.get(begin..end).unwrap_or_default()
     }
 
     /// The value of one counter, if anything was counted under these labels.
     pub fn get<L: AsRef<str>>(&self, family: Counter, labels: &[L]) -> Option<u64> {
-        let found = self.family(family).iter().find(|(held, _)| is(held, labels));
-        found.map(|(_, value)| *value)
+        let found = self.family(family).iter().find(|(_, held, _)| is(held, labels));
+        found.map(|(.., value)| *value)
     }
 
-    /// All families, in the order of [`Counter::ALL`].
-    pub fn iter(&self) -> impl Iterator<Item = (Counter, &[(Labels, u64)])> {
-        self.0.iter().map(|(family, counters)| (*family, counters.as_slice()))
+    /// All counters, by family in the order of [`Counter::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = &Counted> {
+        self.0.iter()
     }
 
     /// Leaves only these families.
     pub fn retain(&mut self, mut keeps: impl FnMut(Counter) -> bool) {
-        self.0.retain(|family, _| keeps(*family));
+        self.0.retain(|(family, ..)| keeps(*family));
     }
 
     /// Raises one counter.
     pub fn raise(&mut self, family: Counter, labels: &[&str], more: u64) {
-        let counters = self.0.or_default(family);
+        let (begin, end) = self.range(family);
         // Counters are few, and mostly the lengths of labels tell whether they are equal.
-        if let Some((_, value)) = counters.iter_mut().find(|(held, _)| is(held, labels)) {
+        let mut held = self.0.get_mut(begin..end).unwrap_or_default().iter_mut();
+        if let Some((.., value)) = held.find(|(_, held, _)| is(held, labels)) {
             *value = value.saturating_add(more);
             return;
         }
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        add(counters, &labels, more);
+        self.add_one(family, &labels, more);
     }
 
-    /// Adds a family, whose counters must be in the order of their labels.
-    pub(super) fn insert(&mut self, family: Counter, counters: Vec<(Labels, u64)>) {
-        debug_assert!(counters.is_sorted_by(|(one, _), (two, _)| one < two), "{counters:?}");
-        if !counters.is_empty() {
-            self.0.insert(family, counters);
+    /// A copy with room for more counters.
+    pub(super) fn with_room(&self, more: usize) -> Self {
+        let mut counters = Vec::with_capacity(self.0.len() + more);
+        counters.extend_from_slice(&self.0);
+        Self(counters)
+    }
+
+    /// Adds a family that is not there; its counters must be in the order of their labels.
+    pub(super) fn insert(
+        &mut self,
+        family: Counter,
+        counters: impl Iterator<Item = (Labels, u64)>,
+    ) {
+        let (at, before) = (self.range(family).0, self.0.len());
+        self.0.extend(counters.map(|(labels, value)| (family, labels, value)));
+        let added = self.0.len() - before;
+        if let Some(moved) = self.0.get_mut(at..) {
+            moved.rotate_right(added);
         }
+        debug_assert!(self.0.is_sorted_by(|one, two| (one.0, &one.1) < (two.0, &two.1)));
     }
 
     /// Adds other counters, of the families for which `adds` holds.
     pub(super) fn add(&mut self, others: &Self, adds: impl Fn(Counter) -> bool) {
-        if self.0.is_empty() && others.0.iter().all(|(family, _)| adds(*family)) {
+        if self.0.is_empty() && others.0.iter().all(|(family, ..)| adds(*family)) {
             self.clone_from(others);
             return;
         }
-        for (family, more) in others.0.iter().filter(|(family, _)| adds(**family)) {
-            let counters = self.0.or_default(*family);
-            if counters.is_empty() {
-                counters.clone_from(more);
-                continue;
-            }
-            more.iter().for_each(|(labels, value)| add(counters, labels, *value));
+        for (family, labels, more) in others.0.iter().filter(|(family, ..)| adds(*family)) {
+            self.add_one(*family, labels, *more);
         }
+    }
+
+    fn add_one(&mut self, family: Counter, labels: &Labels, more: u64) {
+        let place = self.0.binary_search_by(|(of, held, _)| (of, held).cmp(&(&family, labels)));
+        match place {
+            Ok(at) => self.0[at].2 = self.0[at].2.saturating_add(more),
+            Err(at) => self.0.insert(at, (family, Arc::clone(labels), more)),
+        }
+    }
+
+    /// Where the counters of a family are, or would be.
+    fn range(&self, family: Counter) -> (usize, usize) {
+        let begin = self.0.partition_point(|(held, ..)| *held < family);
+        let own = self.0.get(begin..).unwrap_or_default().iter();
+        (begin, begin + own.take_while(|(held, ..)| *held == family).count())
+    }
+}
+
+impl From<Families> for Counters {
+    fn from(families: Families) -> Self {
+        let mut counters = Self::default();
+        for (family, held) in families {
+            held.iter().for_each(|(labels, value)| counters.add_one(family, labels, *value));
+        }
+        counters
+    }
+}
+
+impl From<Counters> for Families {
+    fn from(counters: Counters) -> Self {
+        let mut families = Self::new();
+        for (family, labels, value) in counters.0 {
+            families.entry(family).or_default().push((labels, value));
+        }
+        families
     }
 }
 
@@ -152,13 +200,6 @@ impl Counters {
 fn is<L: AsRef<str>>(held: &[String], labels: &[L]) -> bool {
     held.len() == labels.len()
         && labels.iter().zip(held).all(|(label, held)| label.as_ref() == held)
-}
-
-fn add(counters: &mut Vec<(Labels, u64)>, labels: &Labels, more: u64) {
-    match counters.binary_search_by(|(held, _)| held.cmp(labels)) {
-        Ok(at) => counters[at].1 = counters[at].1.saturating_add(more),
-        Err(at) => counters.insert(at, (Arc::clone(labels), more)),
-    }
 }
 
 #[cfg(test)]
@@ -178,7 +219,8 @@ mod tests {
             two.raise(family, &[label], more);
         }
         one.add(&two, |family| family != Counter::Tokens);
-        let values: Vec<u64> = one.family(Counter::Loops).iter().map(|(_, value)| *value).collect();
+        let values: Vec<u64> =
+            one.family(Counter::Loops).iter().map(|(.., value)| *value).collect();
         assert_eq!(values, [2, 6, 1]);
         assert_eq!(
             (one.get(Counter::Loops, &["b"]), one.get::<&str>(Counter::Traces, &[])),

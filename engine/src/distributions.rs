@@ -92,7 +92,7 @@ impl Distributions {
         for (distribution, held) in Distribution::ALL.iter().zip(&mut self.0) {
             let Some(value) = distribution.of(taken) else { continue };
             let bounds = distribution.bounds();
-            held.buckets.resize(bounds.len() + 1, 0);
+            held.buckets.widen(bounds.len() + 1);
             held.buckets[bounds.partition_point(|bound| *bound < value)] += 1;
             held.count += 1;
             held.sum_quanta += i128::from(value);
@@ -108,6 +108,7 @@ impl Distributions {
 
 #[cfg(test)]
 mod tests {
+    use super::super::facts::BucketCounts;
     use super::super::limits::UsageSums;
     use super::*;
 
@@ -132,6 +133,8 @@ mod tests {
     fn bounds_rise() {
         for distribution in Distribution::ALL {
             assert!(distribution.bounds().is_sorted_by(|one, next| one < next), "{distribution:?}");
+            let counts = vec![1; distribution.bounds().len() + 1];
+            assert_eq!(*BucketCounts::from(counts.as_slice()), counts);
         }
     }
 }

@@ -103,8 +103,16 @@ impl Window {
         }
     }
 
-    /// The scores; each is `None` over nothing.
+    /// The scores and the signals.
     pub fn view(&self) -> WindowView {
+        let mean = |(name, (count, sum)): (&Cow<'static, str>, &(u64, i128))| {
+            (name.clone(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
+        };
+        WindowView { signals: self.signals.iter().map(mean).collect(), ..self.scores() }
+    }
+
+    /// The scores; each is `None` over nothing.
+    pub fn scores(&self) -> WindowView {
         let over = |levels: &BTreeMap<i32, u64>, traces: u64| {
             let greatest_first =
                 levels.iter().rev().map(|(level, count)| (i128::from(*level), *count));
@@ -113,9 +121,6 @@ impl Window {
         let judged = self.judged_levels.values().sum::<u64>();
         let (reliability, with_judge) =
             (over(&self.levels, self.risks), over(&self.judged_levels, judged));
-        let mean = |(name, (count, sum)): (&Cow<'static, str>, &(u64, i128))| {
-            (name.clone(), ratio(*sum, i128::from(*count) * i128::from(Quanta::ONE)))
-        };
         let failing = self.levels.range(FAILING..).map(|(_, count)| count).sum::<u64>();
         let whole = i128::from(self.risks);
         WindowView {
@@ -129,17 +134,22 @@ impl Window {
             failure_ratio: (self.risks > 0).then(|| ratio(i128::from(failing), whole)),
             consistency: self.consistency.result().map(|found| found.score),
             max_risk: reliability.map(|found| found.max_risk),
-            signals: self.signals.iter().map(mean).collect(),
+            ..WindowView::default()
         }
     }
 }
 
 /// The scores of the last `max` traces by (start, trace id), unrounded.
-pub fn last_traces<'a>(traces: impl Iterator<Item = &'a LastTrace>, max: usize) -> WindowView {
-    let mut traces: Vec<&LastTrace> = traces.collect();
+pub fn last_traces<'a>(
+    last: impl Iterator<Item = &'a LastTrace> + Clone,
+    max: usize,
+) -> WindowView {
+    let mut traces = Vec::with_capacity(last.clone().count());
+    traces.extend(last);
     traces.sort_by(|a, b| (b.start_unix_nano, &b.trace_id).cmp(&(a.start_unix_nano, &a.trace_id)));
     traces.truncate(max);
-    let mut risks: Vec<i64> = traces.iter().filter_map(|trace| trace.risk_quanta).collect();
+    let mut risks = Vec::with_capacity(traces.len());
+    risks.extend(traces.iter().filter_map(|trace| trace.risk_quanta));
     risks.sort_unstable_by(|a, b| b.cmp(a));
     let failing = risks.iter().take_while(|risk| **risk > FLAG_OVER.0).count() as u64;
     let whole = i128::from(risks.len() as u64);

@@ -210,11 +210,8 @@ impl Board {
     fn new_versions(&self, key: &AgentKey) -> Vec<NewVersionView> {
         let mut versions: Vec<(Timestamp, String)> = {
             let posts = self.read();
-            let named = posts
-                .agents
-                .range(key.before_versions()..)
-                .take_while(|(other, _)| other.is_called_as(key));
-            let alike = named.filter(|(other, _)| other.environment == key.environment);
+            let own = posts.agents.get_key_value(key);
+            let alike = own.into_iter().chain(key.other_versions(&posts.agents));
             let began = alike.filter_map(|(other, posted)| {
                 let kept = self.kept.get().and_then(|kept| kept.began(other));
                 Some((kept.or(posted.began)?, other.agent_version.clone()))

@@ -198,12 +198,10 @@ fn told(
     }
     let mut counted: BTreeMap<String, u64> = BTreeMap::new();
     for ((_, agent), update) in &latest {
-        for (family, counters) in
-            update.counters.iter().filter(|(family, _)| LASTING.contains(family))
+        for (family, labels, value) in
+            update.counters.iter().filter(|(family, ..)| LASTING.contains(family))
         {
-            for (labels, value) in counters {
-                *counted.entry(format!("{agent} {family:?} {labels:?}")).or_default() += value;
-            }
+            *counted.entry(format!("{agent} {family:?} {labels:?}")).or_default() += value;
         }
     }
     let held = stages.iter().flat_map(Sessions::sessions);

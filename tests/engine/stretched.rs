@@ -144,10 +144,8 @@ fn stretched(items: &[Item]) -> Vec<(Timestamp, Item)> {
 fn counted(pipeline: &Pipeline) -> Counted {
     let mut counted = Counted::new();
     for (agent, update) in pipeline.board() {
-        for (family, values) in update.counters.iter() {
-            for (labels, value) in values {
-                counted.insert((agent.clone(), family, labels.to_vec()), *value);
-            }
+        for (family, labels, value) in update.counters.iter() {
+            counted.insert((agent.clone(), *family, labels.to_vec()), *value);
         }
     }
     counted

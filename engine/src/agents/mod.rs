@@ -31,7 +31,7 @@ use crate::score::princeton::TaskOptions;
 use crate::span::{Report, RunTarget, Target, Timestamp};
 use crate::tenants::{Shares, tenant_hash};
 use crate::time::WallShift;
-use crate::window::{Window, last_traces, pane_width, window_begin, window_name};
+use crate::window::{last_traces, pane_width, window_begin, window_name};
 
 /// The name of a report that says that an agent's present level is the usual one. Its label names a stream; without one: all.
 pub const BASELINE: &str = "baseline";
@@ -187,7 +187,7 @@ impl Agents {
             self.counts.add_many("drops", "overflow", done.len() as u64);
         }
         if has_learned {
-            let learners = self.others(&key).filter(|(_, agent)| agent.is_silent());
+            let learners = key.other_versions(&self.agents).filter(|(_, agent)| agent.is_silent());
             let learners: Vec<AgentKey> = learners.map(|(key, _)| key.clone()).collect();
             self.dirty.extend(learners);
         }
@@ -442,7 +442,7 @@ impl Agents {
     /// once all were taken.
     pub fn drain_some(&mut self, most: usize) -> Vec<AgentFacts> {
         self.settle();
-        let mut updates = Vec::new();
+        let mut updates = Vec::with_capacity(self.dirty.len().min(most));
         while updates.len() < most
             && let Some(key) = self.dirty.pop_first()
         {
@@ -511,16 +511,9 @@ impl Agents {
         if update.silences.open.is_empty() || update.silences.knows_enough() {
             return;
         }
-        let shards = self.others(key).flat_map(|(_, agent)| agent.shards.values());
+        let shards = key.other_versions(&self.agents).flat_map(|(_, agent)| agent.shards.values());
         shards.for_each(|shard| update.silences.learn_from(&shard.rest.silences));
         update.view.traces_stalled = update.silences.stalled();
-    }
-
-    /// The other versions of an agent, in the same environment.
-    fn others<'a>(&'a self, key: &'a AgentKey) -> impl Iterator<Item = (&'a AgentKey, &'a Agent)> {
-        let named = self.agents.range(key.before_versions()..);
-        let named = named.take_while(|(other, _)| other.is_called_as(key));
-        named.filter(move |(other, _)| *other != key && other.environment == key.environment)
     }
 
     /// Counts of what could not be used, and of what was over a bound.
@@ -536,36 +529,33 @@ impl Agents {
     /// The numbers of one agent, or of several that share their series.
     fn update(&self, key: AgentKey, agents: &[&Agent]) -> AgentFacts {
         // Mostly there is one agent, whose windows are used as they are.
-        let mut windows: Few<u64, Cow<'_, Window>> = Few::with_capacity(self.windows.len() + 1);
-        for (width, window) in agents.iter().flat_map(|agent| &agent.windows) {
-            match windows.get_mut(width) {
-                None => windows.insert(*width, Cow::Borrowed(window)),
-                Some(held) => held.to_mut().merge(window),
-            }
-        }
-        let none = Cow::default();
-        let all = windows.get(&0).unwrap_or(&none);
+        let window = |width: u64| {
+            let held = agents.iter().filter_map(|agent| agent.windows.get(&width));
+            let held = held.map(Cow::Borrowed).reduce(|mut sum, more| {
+                sum.to_mut().merge(&more);
+                sum
+            });
+            held.unwrap_or_default()
+        };
+        let all = window(0);
         let mut update = AgentFacts { agent: key, ..AgentFacts::default() };
         let most = self.windows.len() + 1;
         update.populations = Few::with_capacity(most);
         update.populations.insert(Arc::clone(&self.all), all.population());
-        let all = all.view();
+        let all = all.scores();
         let mut views = Few::with_capacity(most);
-        for (name, window) in &self.windows {
-            let merged = windows.get(&pane_width(*window)).unwrap_or(&none);
+        for (name, length) in &self.windows {
+            let merged = window(pane_width(*length));
             update.populations.insert(Arc::clone(name), merged.population());
             views.insert(Arc::clone(name), merged.view());
         }
-        let shards: Vec<&SessionFacts> = agents
-            .iter()
-            .flat_map(|agent| agent.shards.values())
-            .map(|shard| &shard.rest)
-            .collect();
+        let shards = agents.iter().flat_map(|agent| agent.shards.values());
+        let shards = shards.map(|shard| &shard.rest);
         if self.options.last_traces > 0 {
-            let last = shards.iter().flat_map(|shard| &shard.last);
+            let last = shards.clone().flat_map(|shard| &shard.last);
             views.insert(Arc::clone(&self.last), last_traces(last, self.options.last_traces));
         }
-        shards.into_iter().for_each(|shard| update.add(shard));
+        shards.for_each(|shard| update.add(shard));
         update.view = update.describe(&all, views);
         update
     }

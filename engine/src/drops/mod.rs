@@ -290,25 +290,15 @@ impl Drops {
 
     /// The other version of this agent of which something came last.
     fn latest_before<'d>(&'d self, agent: &'d AgentKey) -> Option<&'d AgentKey> {
-        let others = self.other_versions(agent);
+        let others = agent.other_versions(&self.watches);
         others.max_by_key(|(other, watch)| (watch.told, *other)).map(|(other, _)| other)
     }
 
     /// The versions that began while this one was the latest.
     fn versions_after<'d>(&'d self, agent: &'d AgentKey) -> impl Iterator<Item = &'d AgentKey> {
         let own = agent.agent_version.as_str();
-        let others = self.other_versions(agent);
+        let others = agent.other_versions(&self.watches);
         others.filter(move |(_, watch)| watch.before.as_deref() == Some(own)).map(|(key, _)| key)
-    }
-
-    /// The other versions of this agent, in the same environment.
-    fn other_versions<'d>(
-        &'d self,
-        agent: &'d AgentKey,
-    ) -> impl Iterator<Item = (&'d AgentKey, &'d Watch)> {
-        let named = self.watches.range(agent.before_versions()..);
-        let versions = named.take_while(|(other, _)| other.is_called_as(agent));
-        versions.filter(move |(other, _)| other.environment == agent.environment && *other != agent)
     }
 
     /// Counts a trace or an outcome.

@@ -22,7 +22,7 @@ fn trace(hour: u64, failed: bool) -> DoneTrace {
         touched_unix_nano: hour * HOUR,
         failed: Some(failed),
         looped: Some(false),
-        signal: if failed { "error" } else { "" }.to_owned(),
+        signal: if failed { "error" } else { "" }.into(),
         session: ScopedId { id: format!("session {hour}"), ..ScopedId::default() },
         ..DoneTrace::default()
     }

@@ -1,5 +1,6 @@
 //! One agent version under watch: a detector for each stream, and what tells people where to look.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ struct Failure {
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct Cause {
     /// The computed signal with the greatest risk; empty: none has any.
-    pub(super) signal: String,
+    pub(super) signal: Cow<'static, str>,
     /// The tool that failed or loops; empty: none.
     pub(super) tool: String,
 }
@@ -230,7 +231,7 @@ impl Watched {
                 to: drop.to,
                 traces: drop.traces,
                 confidence: drop.confidence,
-                signal: named(example.cause.signal),
+                signal: named(example.cause.signal.into_owned()),
                 tool: named(example.cause.tool),
                 sessions: example.sessions.into_iter().map(SessionName::from).collect(),
             }),

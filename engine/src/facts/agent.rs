@@ -1,9 +1,10 @@
 //! The agent whose series something counts towards.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::ops::Deref;
+use std::ops::{Bound, Deref};
 use std::sync::{Arc, LazyLock};
 
 use hashbrown::HashTable;
@@ -77,16 +78,21 @@ impl AgentKey {
         parts.into()
     }
 
-    /// The key that sorts before all versions of an agent of this name, in all environments.
-    pub fn before_versions(&self) -> Self {
-        self.with(|parts| {
-            parts.agent_version.clear();
-            parts.environment.clear();
-        })
+    /// The other versions of this agent in the same environment, of those that are held, in no order.
+    pub fn other_versions<'a, V>(
+        &'a self,
+        held: &'a BTreeMap<Self, V>,
+    ) -> impl Iterator<Item = (&'a Self, &'a V)> {
+        // They stand on both sides of it.
+        let before = held.range::<Self, _>(..self).rev();
+        let after = held.range::<Self, _>((Bound::Excluded(self), Bound::Unbounded));
+        let before = before.take_while(|(other, _)| other.is_called_as(self));
+        let after = after.take_while(|(other, _)| other.is_called_as(self));
+        before.chain(after).filter(|(other, _)| other.environment == self.environment)
     }
 
     /// Whether both are versions or environments of one agent: they differ in nothing else, and sort next to each other.
-    pub fn is_called_as(&self, other: &Self) -> bool {
+    fn is_called_as(&self, other: &Self) -> bool {
         (&self.tenant, &self.service_name, &self.agent_name)
             == (&other.tenant, &other.service_name, &other.agent_name)
     }

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use agent::AgentKeys;
 pub use agent::{AgentKey, AgentParts, OVERFLOW};
 pub use session::{
-    DoneTrace, Effort, Exemplar, LastTrace, Level, PaneSum, PartialSum, RunTrace, ScoreHistogram,
-    SessionFacts, SignalSum, Silences,
+    BucketCounts, DoneTrace, Effort, Exemplar, LastTrace, Level, PaneSum, PartialSum, RunTrace,
+    ScoreHistogram, SessionFacts, SignalSum, Silences,
 };
 pub use trace::{
     Attempt, CallResult, Content, Expectation, ExpectedLayer, ExpectedStatus, Guardrail, Loop,

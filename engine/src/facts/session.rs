@@ -1,7 +1,9 @@
 //! What the session stage tells the agent stage.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -174,7 +176,7 @@ facts! {
         /// The session.
         pub session: ScopedId,
         /// The computed signal with the greatest risk; empty: none has any.
-        pub signal: String,
+        pub signal: Cow<'static, str>,
         /// The tool that failed last or loops; empty: none.
         pub tool: String,
     }
@@ -192,13 +194,13 @@ facts! {
     /// A histogram of scores, or of amounts.
     pub struct ScoreHistogram {
         /// Counts of the buckets, not cumulative; one more than there are bounds.
-        pub buckets: Vec<u64>,
+        pub buckets: BucketCounts,
         /// The sum of all counts.
         pub count: u64,
         /// Sum of the scores, in quanta of 1e-12.
         pub sum_quanta: i128,
-        /// Exemplars, at most one for each bucket; none where scores are taken back.
-        pub exemplars: Vec<Exemplar>,
+        /// Exemplars in the order of their buckets, at most one for each; none where scores are taken back.
+        pub exemplars: Arc<[Exemplar]>,
     }
 
     /// The trace of a bucket that ended last.
@@ -263,6 +265,92 @@ facts! {
         pub spread: Arc<Spread>,
         /// How much effort its done traces took, each by itself.
         pub trace_spread: Arc<Spread>,
+    }
+}
+
+/// The most buckets that a histogram has.
+const MOST_BUCKETS: usize = 10;
+
+/// Counts of the buckets of a histogram; serialised as their list.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+#[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
+pub struct BucketCounts {
+    len: usize,
+    // Invariant: zero from `len` on.
+    counts: [u64; MOST_BUCKETS],
+}
+
+impl BucketCounts {
+    /// Has at least this many buckets, and at most as many as there may be.
+    pub(crate) fn widen(&mut self, buckets: usize) {
+        self.len = self.len.max(buckets.min(MOST_BUCKETS));
+    }
+}
+
+impl From<&[u64]> for BucketCounts {
+    /// The first counts, as many as there may be.
+    fn from(counts: &[u64]) -> Self {
+        let mut held = Self::default();
+        held.widen(counts.len());
+        held.iter_mut().zip(counts).for_each(|(held, count)| *held = *count);
+        held
+    }
+}
+
+impl TryFrom<Vec<u64>> for BucketCounts {
+    type Error = &'static str;
+
+    fn try_from(counts: Vec<u64>) -> Result<Self, Self::Error> {
+        let fits = counts.len() <= MOST_BUCKETS;
+        fits.then(|| counts.as_slice().into()).ok_or("more buckets than any histogram has")
+    }
+}
+
+impl From<BucketCounts> for Vec<u64> {
+    fn from(counts: BucketCounts) -> Self {
+        counts.to_vec()
+    }
+}
+
+impl Deref for BucketCounts {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        &self.counts[..self.len]
+    }
+}
+
+impl DerefMut for BucketCounts {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        &mut self.counts[..self.len]
+    }
+}
+
+impl ScoreHistogram {
+    /// Adds another one; of the exemplars of a bucket the greatest stays.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.buckets.widen(other.buckets.len());
+        for (held, count) in self.buckets.iter_mut().zip(&*other.buckets) {
+            *held += count;
+        }
+        self.count += other.count;
+        self.sum_quanta += other.sum_quanta;
+        if self.exemplars.is_empty() {
+            self.exemplars = Arc::clone(&other.exemplars);
+        } else if !other.exemplars.is_empty() {
+            let both = self.exemplars.iter().chain(&*other.exemplars);
+            let mut all: Vec<Exemplar> = both.cloned().collect();
+            all.sort_by_key(|one| (one.bucket, Reverse((one.end_unix_nano, one.trace_id))));
+            all.dedup_by_key(|one| one.bucket);
+            self.exemplars = all.into();
+        }
+    }
+
+    /// The exemplar of a bucket.
+    pub fn exemplar(&self, bucket: u32) -> Option<&Exemplar> {
+        self.exemplars.iter().find(|exemplar| exemplar.bucket == bucket)
     }
 }
 

@@ -307,7 +307,7 @@ impl Fleet {
     /// One update for each agent that changed, in the order of their names, `most` at most.
     pub(super) fn drain(&mut self, most: usize) -> Vec<SessionFacts> {
         self.current = None;
-        let mut updates = Vec::new();
+        let mut updates = Vec::with_capacity(self.dirty.len().min(most));
         while updates.len() < most
             && let Some(agent) = self.dirty.pop_first()
         {
@@ -348,7 +348,7 @@ impl Fleet {
         let gone = self.gone.remove(agent) || summary.is_void();
         let uncertain = summary.uncertain;
         let announced = std::mem::replace(&mut summary.announced, true);
-        let update = if gone { SessionFacts::default() } else { summary.drain() };
+        let mut update = if gone { SessionFacts::default() } else { summary.drain() };
         if gone {
             let last = self.agents.len() - 1;
             self.leaves(place);
@@ -368,14 +368,9 @@ impl Fleet {
             return None;
         }
         self.revision += 1;
-        Some(SessionFacts {
-            agent: Some(agent.clone()),
-            shard: self.shard,
-            revision: self.revision,
-            tombstone: gone,
-            uncertain,
-            ..update
-        })
+        (update.agent, update.shard) = (Some(agent.clone()), self.shard);
+        (update.revision, update.tombstone, update.uncertain) = (self.revision, gone, uncertain);
+        Some(update)
     }
 }
 

@@ -1,5 +1,7 @@
 //! A distribution of scores that can be taken back exactly.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::facts::ScoreHistogram;
@@ -34,10 +36,10 @@ impl Histogram {
     /// The histogram as it is sent; `None` if it is empty.
     pub(super) fn message(&self) -> Option<ScoreHistogram> {
         (self.count > 0).then(|| ScoreHistogram {
-            buckets: self.buckets.to_vec(),
+            buckets: self.buckets.as_slice().into(),
             count: self.count,
             sum_quanta: self.sum,
-            exemplars: Vec::new(),
+            exemplars: Arc::default(),
         })
     }
 }
@@ -59,7 +61,7 @@ mod tests {
             histogram.observe(Quanta::from_f64(score).unwrap());
         }
         let message = histogram.message().unwrap();
-        assert_eq!(message.buckets, [1, 1, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(*message.buckets, [1, 1, 0, 0, 0, 0, 0, 1, 1]);
         for score in [0.1, 0.11, 1.0, 1.5] {
             histogram.forget(Quanta::from_f64(score).unwrap());
         }

@@ -249,7 +249,8 @@ impl Panes {
 
     /// The panes that changed since the last call, summed over eras; empty panes are removed.
     pub(super) fn drain(&mut self) -> Vec<PaneSum> {
-        let mut sums = Vec::new();
+        // Mostly one of each width changed.
+        let mut sums = Vec::with_capacity(self.columns.len());
         for Column { width, panes } in &mut self.columns {
             let mut emptied = false;
             for eras in panes.chunk_by_mut(|(one, _), (next, _)| one.index == next.index) {

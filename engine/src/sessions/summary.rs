@@ -360,17 +360,17 @@ impl Summary {
 
     /// All counters.
     fn counters(&mut self) -> Counters {
-        let mut counters = self.counters.clone();
-        let [mut breaches, mut evaluations] = [BREACHES.len(), Verdict::ALL.len()]
-            .map(|labels| Vec::with_capacity(labels * self.signals.len()));
-        for (signal, judged) in self.signals.iter_mut() {
-            let verdicts = judged.evaluations.iter_mut().zip(Verdict::ALL);
-            evaluations
-                .extend(verdicts.filter_map(|(of, verdict)| of.tell(signal, verdict.name())));
+        let labels = BREACHES.len() + Verdict::ALL.len();
+        let mut counters = self.counters.with_room(labels * self.signals.len());
+        let breaches = self.signals.iter_mut().flat_map(|(signal, judged)| {
             let of_gate = judged.breaches.iter_mut().zip(BREACHES);
-            breaches.extend(of_gate.filter_map(|(of, breach)| of.tell(signal, breach)));
-        }
+            of_gate.filter_map(|(of, breach)| of.tell(signal, breach))
+        });
         counters.insert(Counter::GateBreaches, breaches);
+        let evaluations = self.signals.iter_mut().flat_map(|(signal, judged)| {
+            let verdicts = judged.evaluations.iter_mut().zip(Verdict::ALL);
+            verdicts.filter_map(|(of, verdict)| of.tell(signal, verdict.name()))
+        });
         counters.insert(Counter::TraceEvaluations, evaluations);
         counters
     }
@@ -387,6 +387,7 @@ impl Summary {
         distributions.extend(self.distributions.message());
         let mut trace_signals = Few::with_capacity(self.signals.len());
         trace_signals.extend(self.signals.iter().filter_map(signal));
+        // Each field, as to make a default one is not free.
         SessionFacts {
             panes: self.panes.drain(),
             last: self.last.iter().map(last_trace).collect(),
@@ -406,7 +407,12 @@ impl Summary {
             done_traces: std::mem::take(&mut self.done_traces),
             spread: Arc::clone(&self.spread),
             trace_spread: Arc::clone(&self.trace_spread),
-            ..SessionFacts::default()
+            agent: None,
+            shard: 0,
+            revision: 0,
+            tombstone: false,
+            uncertain: self.uncertain,
+            panes_only: false,
         }
     }
 }

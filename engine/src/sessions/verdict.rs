@@ -1,6 +1,7 @@
 //! Verdicts: whether a trace passes, signal by signal, and whether its session climbs, stalls or
 //! falls. They count a trace once, when it is done for the first time.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use super::fleet::Fleet;
@@ -74,7 +75,8 @@ pub(super) fn done(
     let passes = |risk: Quanta| {
         verdict(Some(Quanta(Quanta::ONE.saturating_sub(risk.0))), PASS) == Verdict::Pass
     };
-    let signal = greatest.filter(|(_, risk)| risk.0 > 0).map_or("", |(name, _)| name.as_str());
+    let signal = greatest.filter(|(_, risk)| risk.0 > 0);
+    let signal: Cow<'static, str> = signal.map_or(Cow::Borrowed(""), |(name, _)| name.into());
     let tells = trace.course.calls.iter().any(|call| call.error.is_some());
     let weighing = trace.loops().iter().filter(|found| found.evidence.weighs());
     let looping = weighing.map(|found| &*found.tool);
@@ -92,7 +94,7 @@ pub(super) fn done(
         tools_failed: tells.then_some(last_failed.is_some()),
         looped: Some(trace.loop_severity().is_some() || trace.rare().output_repeat.is_some()),
         effort: Some(trace.effort()),
-        signal: signal.to_owned(),
+        signal,
         tool: tool.to_owned(),
         ..named(trace, session)
     }

@@ -11,9 +11,8 @@ use super::super::families::{
 };
 use super::line::{self, count, label};
 use super::{Detail, Exported, Format, NANOS, Reading, Section};
-use crate::engine::agent_facts::Buckets;
 use crate::engine::distributions::Distribution;
-use crate::engine::facts::Exemplar;
+use crate::engine::facts::{Exemplar, ScoreHistogram};
 use crate::engine::math::{Quanta, ratio};
 use crate::engine::sessions::SCORE_BOUNDS;
 
@@ -39,14 +38,14 @@ fn bounds(bounds: &[f64]) -> Bounds {
 
 /// The content of a histogram.
 struct Histogram<'b> {
-    buckets: &'b Buckets,
+    buckets: &'b ScoreHistogram,
     bounds: &'static Bounds,
     // The number of units of the sum that make one.
     per_unit: i128,
 }
 
 impl<'b> Histogram<'b> {
-    fn of_scores(buckets: &'b Buckets) -> Self {
+    fn of_scores(buckets: &'b ScoreHistogram) -> Self {
         Self { buckets, bounds: &BOUNDS, per_unit: i128::from(Quanta::ONE) }
     }
 }
@@ -165,7 +164,7 @@ impl Page {
             (Detail::Core, InCore::Of(value)) => self.counter(counter, Some(value), agent),
             (Detail::Core, InCore::Sum) => {
                 let counted = agent.update.counters.family(counter.engine).iter();
-                let sum = counted.map(|(_, value)| value).sum();
+                let sum = counted.map(|(.., value)| value).sum();
                 self.counted(counter, agent, &NONE, sum);
             }
         }
@@ -240,10 +239,10 @@ impl Page {
     fn counter(&mut self, counter: &CounterFamily, of: Option<&str>, agent: &Exported) {
         let counted = agent.update.counters.family(counter.engine).iter();
         let of = |labels: &[String]| of.is_none_or(|of| labels.first().is_some_and(|is| is == of));
-        let counted = counted.filter(|(labels, _)| of(labels));
+        let counted = counted.filter(|(_, labels, _)| of(labels));
         // Invariant: both are in order.
         let mut zeros = counter.zeros.iter().peekable();
-        for (labels, value) in counted {
+        for (_, labels, value) in counted {
             let against =
                 |zero: &&[&str]| zero.iter().copied().cmp(labels.iter().map(String::as_str));
             while let Some(zero) = zeros.next_if(|zero| against(zero).is_lt()) {
@@ -337,14 +336,14 @@ impl Page {
             self.text.push_str("\"} ");
             count(sum, &mut self.text);
             // The text format has no exemplars.
-            let exemplars = (self.format == Format::OpenMetrics).then_some(&buckets.exemplars);
-            if let Some(exemplar) = exemplars.and_then(|exemplars| exemplars.get(&bucket)) {
+            let has_exemplars = self.format == Format::OpenMetrics;
+            if let Some(exemplar) = buckets.exemplar(bucket).filter(|_| has_exemplars) {
                 self.exemplar(exemplar);
             }
             self.text.push('\n');
         }
         self.series(family, "_sum", agent, labels);
-        self.value(ratio(buckets.sum, per_unit));
+        self.value(ratio(buckets.sum_quanta, per_unit));
         self.series(family, "_count", agent, labels);
         self.value(number(buckets.count));
     }
@@ -360,7 +359,7 @@ impl Page {
 
 /// Cumulative counts with their upper bounds as text.
 fn cumulative<'b>(
-    buckets: &'b Buckets,
+    buckets: &'b ScoreHistogram,
     bounds: &'static Bounds,
 ) -> impl Iterator<Item = (&'static str, u64)> + 'b {
     let mut sum = 0;

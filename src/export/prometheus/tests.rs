@@ -3,10 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
 use super::*;
-use crate::engine::agent_facts::Buckets;
 use crate::engine::counters::{Counter, Counters};
 use crate::engine::drops::STREAMS;
-use crate::engine::facts::{AgentParts, Exemplar};
+use crate::engine::facts::{AgentParts, Exemplar, ScoreHistogram};
 use crate::engine::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::engine::math::Quanta;
 use crate::engine::run_scores::RunScores;
@@ -41,11 +40,11 @@ fn agent(name: &str) -> Arc<AgentFacts> {
         trace_id: TraceId([0xab; 16]),
         score_quanta: Quanta::from_f64(0.25).unwrap().0,
     };
-    let buckets = Buckets {
-        buckets: vec![0, 1, 0, 2],
+    let buckets = ScoreHistogram {
+        buckets: [0, 1, 0, 2].as_slice().into(),
         count: 3,
-        sum: i128::from(Quanta::ONE),
-        exemplars: [(1, exemplar)].into(),
+        sum_quanta: i128::from(Quanta::ONE),
+        exemplars: [exemplar].into(),
     };
     let looping =
         LoopLabels { kind: LoopKind::Cycle, severity: Severity::Warning, evidence: Evidence::Full };

@@ -16,7 +16,7 @@ fn a_verdict_is_told_once_and_is_that_of_computed_signals_alone() {
     stage.handle(failing(), at(2));
     let done = done_traces(&mut stage);
     assert_eq!(done.len(), 1, "{done:?}");
-    assert_eq!((done[0].failed, done[0].signal.as_str()), (Some(true), "error"));
+    assert_eq!((done[0].failed, &*done[0].signal), (Some(true), "error"));
     assert_eq!(
         done[0].risk_quanta,
         Some(Quanta::ONE / 4),
@@ -50,7 +50,7 @@ fn the_tool_is_the_one_that_failed_last_or_loops() {
     let update = TraceFacts { tools, ..trace(2, 1).looping(10, Severity::Critical).done() };
     stage.handle(update, at(2));
     let done = done_traces(&mut stage).remove(0);
-    assert_eq!((done.tool.as_str(), done.signal.as_str()), ("search", "tool_loop"));
+    assert_eq!((done.tool.as_str(), &*done.signal), ("search", "tool_loop"));
     assert_eq!(done.looped, Some(true));
 }
 
