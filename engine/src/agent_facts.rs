@@ -63,7 +63,7 @@ pub struct AgentFacts {
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
     pub populations: Few<Arc<str>, Population>,
-    /// What the API shows, but for what is learned.
+    /// What the API shows, but for the name, the verdicts and what is learned.
     pub view: AgentView,
     /// What is learned from all of this, once somebody asks for it.
     pub learned: OnceLearned,
@@ -105,9 +105,9 @@ impl AgentFacts {
         })
     }
 
-    /// What the API shows, with what is learned.
+    /// What the API shows, whole.
     pub fn shown(&self) -> AgentView {
-        let mut view = self.view.clone();
+        let mut view = AgentView { agent: AgentName::from(&self.agent), ..self.view.clone() };
         self.learned().look_at_agent(&mut view);
         view.verdicts = self.verdicts();
         view
@@ -220,7 +220,7 @@ impl AgentFacts {
         verdicts
     }
 
-    /// What the API shows: the scores over all done traces, and totals over this process and earlier ones.
+    /// What the API shows, but for the name: the scores over all done traces, and totals over this process and earlier ones.
     pub(super) fn describe(
         &self,
         all: &WindowView,
@@ -243,7 +243,6 @@ impl AgentFacts {
             .and_then(|cost| i64::try_from(cost).ok())
             .map(|cost| Quanta(cost).to_f64());
         AgentView {
-            agent: AgentName::from(&self.agent),
             sessions: all.sessions,
             traces: all.traces,
             traces_evaluated: all.traces_evaluated,

@@ -184,20 +184,8 @@ pub struct Outlook {
 }
 
 impl AgentFilter {
-    /// Whether an agent is one that is asked for.
-    pub fn admits(&self, agent: &AgentName) -> bool {
-        let fits = |asked: &Option<String>, sent: &Option<String>| {
-            asked.as_deref().is_none_or(|asked| asked == sent.as_deref().unwrap_or_default())
-        };
-        fits(&self.service_name, &agent.service_name)
-            && fits(&self.agent_name, &agent.agent_name)
-            && fits(&self.agent_version, &agent.agent_version)
-            && fits(&self.environment, &agent.environment)
-            && fits(&self.tenant, &agent.tenant)
-    }
-
-    /// Likewise, of an agent by its key; `None`: nothing is known of it.
-    pub(super) fn admits_key(&self, agent: Option<&AgentKey>) -> bool {
+    /// Whether an agent is one that is asked for; `None`: nothing is known of it.
+    pub fn admits(&self, agent: Option<&AgentKey>) -> bool {
         let fits = |asked: &Option<String>, sent: fn(&AgentKey) -> &String| {
             asked.as_deref().is_none_or(|asked| asked == agent.map_or("", |agent| sent(agent)))
         };

@@ -513,7 +513,7 @@ fn paged(
     let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } = params;
     let tenant = identity.scope(tenant);
     let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
-    let updates = board.wanted(|update| filter.admits(&update.view.agent));
+    let updates = board.wanted(|update| filter.admits(Some(&update.agent)));
     let total = updates.len() as u64;
     updates.iter().for_each(look);
     let totals = totals(&updates);
@@ -568,7 +568,7 @@ pub(super) fn fleet_row(board: &Board, update: &AgentFacts, lookback: Lookback) 
     let view = &update.view;
     let verdict = view.drops.iter().find(|drop| drop.stream == "verdict");
     FleetRow {
-        agent: view.agent.clone(),
+        agent: AgentName::from(&update.agent),
         window: window.map(ToString::to_string),
         reliability: scores.and_then(|scores| scores.reliability),
         consistency: scores.and_then(|scores| scores.consistency),

@@ -163,7 +163,7 @@ impl Stream {
 
     /// The changes since the last look; `None` if there are none, except at the first.
     fn changes(&mut self) -> Option<Changes> {
-        let wanted = |update: &AgentFacts| self.filter.admits(&update.view.agent);
+        let wanted = |update: &AgentFacts| self.filter.admits(Some(&update.agent));
         let (updates, revision) = self.board.changed(self.since, wanted);
         let mut agents = Vec::new();
         for update in &updates {

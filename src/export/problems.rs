@@ -77,7 +77,7 @@ impl<Q: Query> Exporter<Q> {
             params;
         let tenant = identity.scope(tenant);
         let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
-        let updates = self.board.wanted(|update| filter.admits(&update.view.agent));
+        let updates = self.board.wanted(|update| filter.admits(Some(&update.agent)));
         let mut problems: Vec<Problem> = updates.iter().flat_map(|update| drops(update)).collect();
         problems.extend(updates.iter().flat_map(|update| over_limits(update)));
         problems.extend(updates.iter().filter_map(|update| stall(update)));
@@ -117,11 +117,12 @@ impl<Q: Query> Exporter<Q> {
                 kind: "loop",
                 alert: "AgentSessionLooping",
                 severity: severity(update),
-                agent: update.view.agent.clone(),
+                agent: AgentName::from(&update.agent),
                 count: update.looping(),
                 ..Problem::default()
             };
-            if let Some(row) = newest.get(&update.view.agent).filter(|_| at < EXAMPLES) {
+            if let Some(row) = newest.get(&AgentName::from(&update.agent)).filter(|_| at < EXAMPLES)
+            {
                 let tenant = row.agent.tenant.as_deref().unwrap_or_default();
                 let found = self.query.session(tenant, &row.session_id, Some(&row.scope)).await;
                 if let Found::One(session) = found {
@@ -177,7 +178,7 @@ fn drops(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
             alert: "AgentReliabilityDrop",
             what: Some(drop.stream.to_owned()),
             severity: drop.severity,
-            agent: update.view.agent.clone(),
+            agent: AgentName::from(&update.agent),
             since_unix_nano: Some(found.since_unix_nano.clone()),
             count: found.traces,
             confidence: Some(found.confidence),
@@ -199,7 +200,7 @@ fn over_limits(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
         alert: "AgentRunLimit",
         what: Some(format!("{} of a {}", limit.name(), limit.run().name())),
         severity: "critical",
-        agent: update.view.agent.clone(),
+        agent: AgentName::from(&update.agent),
         count: *sessions,
         ..Problem::default()
     })
@@ -210,7 +211,7 @@ fn stall(update: &AgentFacts) -> Option<Problem> {
         kind: "stall",
         alert: "AgentStalled",
         severity: "warning",
-        agent: update.view.agent.clone(),
+        agent: AgentName::from(&update.agent),
         count: update.view.traces_stalled,
         ..Problem::default()
     })

@@ -145,7 +145,7 @@ impl Card {
             && filter.loops.is_none_or(|loops| loops == (self.loops > 0))
             && filter.failing.is_none_or(|failing| failing == self.flagged)
             && tenant.is_none_or(|tenant| tenant == self.tenant)
-            && (self.is_overflow() || filter.agent.admits_key(Some(&self.agent)))
+            && (self.is_overflow() || filter.agent.admits(Some(&self.agent)))
     }
 
     /// Whether the agent's own name is known from the first trace only.

@@ -139,8 +139,7 @@ fn looks_like(
     *work += LOOK;
     let fits = |session: &&Session| {
         id.as_ref().is_none_or(|part| session.id.id.contains(part.as_str()))
-            && (!asks_agent
-                || session.first().is_some_and(|one| agent.admits_key(Some(one.named()))))
+            && (!asks_agent || session.first().is_some_and(|one| agent.admits(Some(one.named()))))
     };
     let Some(session) = session.filter(fits) else { return false };
     if tool.is_none() && user.is_none() {
