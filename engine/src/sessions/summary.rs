@@ -387,7 +387,7 @@ impl Summary {
         distributions.extend(self.distributions.message());
         let mut trace_signals = Few::with_capacity(self.signals.len());
         trace_signals.extend(self.signals.iter().filter_map(signal));
-        // Each field, as to make a default one is not free.
+        // All fields are named, as the parts of a default would be made in vain.
         SessionFacts {
             panes: self.panes.drain(),
             last: self.last.iter().map(last_trace).collect(),

@@ -57,13 +57,13 @@ pub(super) struct ModelCall<'s> {
     pub(super) at: usize,
     // Whether a log record is among its sources.
     recorded: bool,
-    // What several sources tell together; of a call that has one, its span tells it.
-    together: Option<Box<Told<'s>>>,
+    // Present if the call has several sources; else its span tells all.
+    sources: Option<Box<ModelSources<'s>>>,
 }
 
-/// What the sources of a model call tell.
+/// What the sources of a model call tell together.
 #[derive(Clone, Copy, Debug)]
-struct Told<'s> {
+struct ModelSources<'s> {
     model: Option<Model<'s>>,
     input: Option<Said<'s>>,
     output: Option<Said<'s>>,
@@ -78,13 +78,13 @@ pub(super) struct ToolSpan<'s> {
     pub(super) failed: bool,
     // Whether a log record is among its sources.
     recorded: bool,
-    // What several sources tell together; of a call that has one, its span tells it.
-    together: Option<Box<Ran<'s>>>,
+    // Present if the call has several sources; else its span tells all.
+    sources: Option<Box<ToolSources<'s>>>,
 }
 
-/// What the sources of a tool call tell.
+/// What the sources of a tool call tell together.
 #[derive(Clone, Copy, Debug)]
-struct Ran<'s> {
+struct ToolSources<'s> {
     tool: Option<Tool<'s>>,
     output: Option<Said<'s>>,
 }
@@ -99,34 +99,34 @@ impl<'s> ModelCall<'s> {
             stopped: span.stopped,
             at: span.at,
             recorded: span.is_record(),
-            together: None,
+            sources: None,
         }
     }
 
     /// The facts of the call.
     pub(super) fn model(&self) -> Option<Model<'s>> {
-        self.together.as_ref().map_or_else(|| self.span.model(), |told| told.model)
+        self.sources.as_ref().map_or_else(|| self.span.model(), |sources| sources.model)
     }
 
     /// The hash of the answer's id.
     fn response_id(&self) -> Option<u64> {
-        match &self.together {
+        match &self.sources {
             None => self.span.response_id(),
-            Some(told) => told.model?.response_id,
+            Some(sources) => sources.model?.response_id,
         }
     }
 
     /// The facts of the call, if they are more than a name, tokens and what ends the input.
     pub(super) fn details(&self) -> Option<Model<'s>> {
-        self.together.as_ref().map_or_else(|| self.span.model_details(), |told| told.model)
+        self.sources.as_ref().map_or_else(|| self.span.model_details(), |sources| sources.model)
     }
 
     pub(super) fn input(&self) -> Option<Said<'s>> {
-        self.together.as_ref().map_or_else(|| self.span.input(), |told| told.input)
+        self.sources.as_ref().map_or_else(|| self.span.input(), |sources| sources.input)
     }
 
     pub(super) fn output(&self) -> Option<Said<'s>> {
-        self.together.as_ref().map_or_else(|| self.span.output(), |told| told.output)
+        self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
     }
 }
 
@@ -139,17 +139,17 @@ impl<'s> ToolSpan<'s> {
             status: span.status,
             failed: span.failed,
             recorded: span.is_record(),
-            together: None,
+            sources: None,
         }
     }
 
     /// The facts of the call.
     pub(super) fn tool(&self) -> Option<Tool<'s>> {
-        self.together.as_ref().map_or_else(|| self.span.tool(), |ran| ran.tool)
+        self.sources.as_ref().map_or_else(|| self.span.tool(), |sources| sources.tool)
     }
 
     pub(super) fn output(&self) -> Option<Said<'s>> {
-        self.together.as_ref().map_or_else(|| self.span.output(), |ran| ran.output)
+        self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
     }
 
     /// Whether a log record tells that the call began, and nothing tells more.
@@ -622,9 +622,9 @@ fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     call.status = call.status.max(over);
     call.end = call.end.max(other.end);
     let (tool, output) = (call.tool(), call.output());
-    let ran = call.together.get_or_insert_with(|| Box::new(Ran { tool, output }));
-    ran.output = ran.output.or_else(|| other.output());
-    let (Some(tool), Some(more)) = (&mut ran.tool, other.tool()) else { return };
+    let sources = call.sources.get_or_insert_with(|| Box::new(ToolSources { tool, output }));
+    sources.output = sources.output.or_else(|| other.output());
+    let (Some(tool), Some(more)) = (&mut sources.tool, other.tool()) else { return };
     let (first, second) = if recorded { (more, *tool) } else { (*tool, more) };
     let arguments = first.arguments.or(second.arguments);
     let name = if recorded { tool.name.or(more.name) } else { more.name.or(tool.name) };
@@ -637,10 +637,11 @@ fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     call.failed |= other.failed;
     call.stopped |= other.stopped;
     let (model, input, output) = (call.model(), call.input(), call.output());
-    let told = call.together.get_or_insert_with(|| Box::new(Told { model, input, output }));
-    told.input = told.input.or_else(|| other.input());
-    told.output = told.output.or_else(|| other.output());
-    let (Some(model), Some(more)) = (&mut told.model, other.model()) else { return };
+    let sources =
+        call.sources.get_or_insert_with(|| Box::new(ModelSources { model, input, output }));
+    sources.input = sources.input.or_else(|| other.input());
+    sources.output = sources.output.or_else(|| other.output());
+    let (Some(model), Some(more)) = (&mut sources.model, other.model()) else { return };
     model.compacted |= more.compacted;
     model.first_chunk_nanos = model.first_chunk_nanos.or(more.first_chunk_nanos);
     model.name = model.name.or(more.name);
