@@ -137,7 +137,9 @@ pub struct ToolFacts {
 }
 
 /// What a model was told of a tool call that it had made.
-#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub struct ToolResult {
     /// The id of the call.
     pub call_id: Option<IdHash>,
@@ -562,9 +564,14 @@ impl SpanId {
 }
 
 impl IdHash {
-    /// The hash as a number.
+    /// The hash as a number, which is not zero.
     pub fn number(self) -> u64 {
         self.0.get()
+    }
+
+    /// The hash that is this number; zero stands for none.
+    pub fn of_number(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
     }
 }
 

@@ -8,7 +8,7 @@ use super::{AgentKey, SessionKey, facts, is_default};
 use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::text::Embedding;
-use crate::span::{SpanId, Status, TraceId};
+use crate::span::{IdHash, SpanId, Status, ToolResult, TraceId};
 
 /// The state of a trace: whether more of it may come.
 #[derive(
@@ -115,22 +115,11 @@ facts! {
         /// Sorted hashes of the distinct values in the arguments; only where the run may go on in the next trace.
         pub argument_values: Arc<[u64]>,
         /// Hash of the id that the model gave the call; only where the run may go on in the next trace.
-        pub call_id: Option<u64>,
+        pub call_id: Option<IdHash>,
         /// Whether start and end are those of the call, not of the model call that asked for it.
         pub timed: bool,
         /// Its span, or the span of the model call that asked for it; zero: unknown, as for a call that came with an earlier trace.
         pub span_id: SpanId,
-    }
-
-    /// The result of an earlier tool call, as a model was told it.
-    #[derive(Copy)]
-    pub struct CallResult {
-        /// Hash of the id that the model gave the call.
-        pub call_id: u64,
-        /// Whether it is marked as an error.
-        pub failed: bool,
-        /// Hash of the canonical result; absent: not sent.
-        pub hash: Option<u64>,
     }
 
     /// A rule that an agent broke.
@@ -442,7 +431,7 @@ facts! {
         /// Whether it ended on a tool call, not on an answer: the next trace may continue it.
         pub unfinished: bool,
         /// Results of earlier traces' tool calls that its model calls were told; only if it may continue one of these traces.
-        pub results: Vec<CallResult>,
+        pub results: Vec<ToolResult>,
         /// The user.
         pub user: Option<String>,
         /// The attempt at a task that it is part of.

@@ -59,7 +59,10 @@ pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
     let mut owners = Vec::new();
     for (at, trace) in chain.iter().enumerate() {
         for result in &trace.rare().results {
-            let asked = calls.iter_mut().rev().find(|call| call.call_id == Some(result.call_id));
+            let asked = calls
+                .iter_mut()
+                .rev()
+                .find(|call| result.call_id.is_some() && call.call_id == result.call_id);
             if let Some(call) = asked {
                 call.result_hash = call.result_hash.or(result.hash);
                 call.error = call.error.map(|error| error || result.failed);

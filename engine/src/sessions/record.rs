@@ -18,16 +18,16 @@ use super::tally::{Growths, Tally, growth};
 use crate::counters::Counter;
 use crate::distributions::Taken;
 use crate::facts::{
-    AgentKey, Attempt, CallResult, Content, Effort, Expectation, Loop, OutputDigest, OverBy,
-    PartialSum, Remarks, ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceFacts,
-    TraceState, TurnStart,
+    AgentKey, Attempt, Content, Effort, Expectation, Loop, OutputDigest, OverBy, PartialSum,
+    Remarks, ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceFacts, TraceState,
+    TurnStart,
 };
 use crate::limits::{LimitSet, RunLimit, Usage, UsageSums};
 use crate::loops::{Severity, worst};
 use crate::math::Quanta;
 use crate::runs::RunName;
 use crate::silences::{Level, level};
-use crate::span::{SpanId, Status, Timestamp, TraceId};
+use crate::span::{IdHash, SpanId, Status, Timestamp, ToolResult, TraceId};
 
 /// One trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -118,7 +118,7 @@ pub(super) struct Rare {
     pub(super) reported: Vec<ReportedScore>,
     pub(super) content: Option<Content>,
     pub(super) expectations: Vec<Expectation>,
-    pub(super) results: Vec<CallResult>,
+    pub(super) results: Vec<ToolResult>,
     pub(super) sub_agents: Vec<SubAgent>,
     pub(super) coherence: Option<Quanta>,
     loops: Vec<Loop>,
@@ -152,7 +152,7 @@ struct Hashes {
 struct CallTexts {
     arguments: Option<Arc<str>>,
     argument_values: Arc<[u64]>,
-    call_id: Option<u64>,
+    call_id: Option<IdHash>,
 }
 
 /// An optional number in the room of a number: the bits of `i64::MIN` stand for none, and that number itself is held as the next one.

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::rows::Rare;
-use super::span_view::{ArgumentsView, Model, Named, ResultView, Said, Tool, hash};
+use super::span_view::{ArgumentsView, Model, Named, Said, Tool, hash};
 use super::symbol::{Symbol, Symbols};
 use crate::math::Quanta;
-use crate::span::{Arguments, IdHash, ModelFacts, Text, Tokens, ToolFacts};
+use crate::span::{Arguments, IdHash, ModelFacts, Text, Tokens, ToolFacts, ToolResult};
 
 /// A tool call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct ToolRow {
     pub(super) name: Option<Symbol>,
-    pub(super) call_id: Option<u64>,
+    pub(super) call_id: Option<IdHash>,
     pub(super) arguments: Option<ArgumentsRow>,
     result: Option<u64>,
     pub(super) phantom: bool,
@@ -32,11 +32,11 @@ pub(super) struct ArgumentsRow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct ModelRow {
     pub(super) name: Option<Symbol>,
-    pub(super) response_id: Option<u64>,
+    pub(super) response_id: Option<IdHash>,
     pub(super) tokens: Tokens,
     cost: Option<Quanta>,
     pub(super) calls: Vec<ToolRow>,
-    results: Vec<ResultView>,
+    results: Vec<ToolResult>,
     pub(super) asked_by_user: Option<bool>,
     #[serde(default)]
     compacted: bool,
@@ -62,7 +62,7 @@ impl ToolRow {
     pub(super) fn of(facts: &ToolFacts, symbols: &mut Symbols, texts: bool) -> Self {
         Self {
             name: facts.name.as_ref().map(|name| symbols.of(name)),
-            call_id: facts.call_id.map(IdHash::number),
+            call_id: facts.call_id,
             arguments: facts.arguments.as_ref().map(|arguments| ArgumentsRow::of(arguments, texts)),
             result: facts.result_hash,
             phantom: facts.phantom,
@@ -105,11 +105,11 @@ impl ModelRow {
         let calls = facts.tool_calls.iter();
         Self {
             name: facts.model.as_ref().map(|name| symbols.of(name)),
-            response_id: facts.response_id.map(IdHash::number),
+            response_id: facts.response_id,
             tokens: facts.tokens,
             cost: facts.cost,
             calls: calls.map(|call| ToolRow::of(call, symbols, texts)).collect(),
-            results: facts.tool_results.iter().map(ResultView::of).collect(),
+            results: facts.tool_results.clone(),
             asked_by_user: facts.asked_by_user,
             compacted: facts.compacted,
             first_chunk_nanos: facts.first_chunk_nanos.filter(|_| texts),

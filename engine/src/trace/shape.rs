@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::rows::Spans;
 use super::span_view::{Model, Said, SpanView, Tool};
 use super::whose::agent_name;
-use crate::span::{Operation, Resource, SpanId, Status, Timestamp};
+use crate::span::{IdHash, Operation, Resource, SpanId, Status, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
@@ -109,7 +109,7 @@ impl<'s> ModelCall<'s> {
     }
 
     /// The hash of the answer's id.
-    fn response_id(&self) -> Option<u64> {
+    fn response_id(&self) -> Option<IdHash> {
         match &self.sources {
             None => self.span.response_id(),
             Some(sources) => sources.model?.response_id,
@@ -285,7 +285,7 @@ impl<'a> Shape<'a> {
     /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
     /// What one span of a call does not tell is taken from the other.
     pub(super) fn model_calls(&self) -> Vec<ModelCall<'_>> {
-        let mut answers: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut answers: BTreeMap<IdHash, usize> = BTreeMap::new();
         let models = || self.behaviour().filter(|span| self.is_model(span));
         let mut calls: Vec<ModelCall<'_>> = Vec::with_capacity(models().count());
         for span in models() {
@@ -366,7 +366,7 @@ impl<'a> Shape<'a> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
         let again = has_again(tools().filter_map(SpanView::call_id));
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
-        let mut by_id: BTreeSet<(u64, usize)> = BTreeSet::new();
+        let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
         let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
         for own in tools().map(ToolSpan::of) {
             let name = own.tool_name();
@@ -583,11 +583,11 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
 }
 
 /// Whether an id of a call comes more than once.
-fn has_again(ids: impl Iterator<Item = u64> + Clone) -> bool {
-    if !may_recur(ids.clone()) {
+fn has_again(ids: impl Iterator<Item = IdHash> + Clone) -> bool {
+    if !may_recur(ids.clone().map(IdHash::number)) {
         return false;
     }
-    let mut ids: Vec<u64> = ids.collect();
+    let mut ids: Vec<IdHash> = ids.collect();
     ids.sort_unstable();
     ids.windows(2).any(|pair| pair[0] == pair[1])
 }

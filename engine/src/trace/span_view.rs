@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::details::ToolRow;
@@ -56,7 +55,7 @@ pub(super) struct WholeView<'a> {
     pub(super) session_in_json: Option<&'a SessionName>,
     pub(super) user: Option<&'a str>,
     pub(super) tool: Option<Tool<'a>>,
-    pub(super) model: Option<Model<'a, Vec<Tool<'a>>, Vec<ResultView>>>,
+    pub(super) model: Option<Model<'a, Vec<Tool<'a>>, Vec<ToolResult>>>,
     pub(super) attempt: Option<&'a Attempt>,
     pub(super) remarks: Option<&'a Remarks>,
     pub(super) input: Option<Said<'a>>,
@@ -68,7 +67,7 @@ pub(super) struct WholeView<'a> {
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Tool<'a> {
     pub(super) name: Option<&'a Arc<str>>,
-    pub(super) call_id: Option<u64>,
+    pub(super) call_id: Option<IdHash>,
     pub(super) arguments: Option<ArgumentsView<'a>>,
     pub(super) result: Option<u64>,
     pub(super) phantom: bool,
@@ -86,9 +85,9 @@ pub(super) struct ArgumentsView<'a> {
 
 /// A model call: its tool calls and results are borrowed, or laid out to be compared.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ResultView]> {
+pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ToolResult]> {
     pub(super) name: Option<Named<'a>>,
-    pub(super) response_id: Option<u64>,
+    pub(super) response_id: Option<IdHash>,
     pub(super) tokens: Tokens,
     pub(super) cost: Option<Quanta>,
     pub(super) calls: C,
@@ -104,14 +103,6 @@ pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ResultView]> {
 pub(super) struct Named<'a> {
     pub(super) text: &'a Arc<str>,
     pub(super) price: Option<&'static Rate>,
-}
-
-/// A result of a tool call that a model was given.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub(super) struct ResultView {
-    pub(super) call_id: Option<u64>,
-    pub(super) failed: bool,
-    pub(super) hash: Option<u64>,
 }
 
 /// A text, and its rank among texts of the same thing.
@@ -166,7 +157,7 @@ impl WholeView<'_> {
 
 impl<'a> Model<'a> {
     /// The call laid out to be compared.
-    pub(super) fn whole(self) -> Model<'a, Vec<Tool<'a>>, Vec<ResultView>> {
+    pub(super) fn whole(self) -> Model<'a, Vec<Tool<'a>>, Vec<ToolResult>> {
         Model {
             name: self.name,
             response_id: self.response_id,
@@ -192,7 +183,7 @@ impl<'a> Tool<'a> {
     pub(super) fn of(facts: &'a ToolFacts) -> Self {
         Self {
             name: facts.name.as_ref(),
-            call_id: facts.call_id.map(IdHash::number),
+            call_id: facts.call_id,
             arguments: facts.arguments.as_ref().map(ArgumentsView::of),
             result: facts.result_hash,
             phantom: facts.phantom,
@@ -204,17 +195,6 @@ impl<'a> ArgumentsView<'a> {
     fn of(arguments: &'a Arguments) -> Self {
         let text = arguments.text();
         Self { hash: hash(text), values: arguments.values(), text: Some(text) }
-    }
-}
-
-impl ResultView {
-    /// The facts of a result.
-    pub(super) fn of(result: &ToolResult) -> Self {
-        Self {
-            call_id: result.call_id.map(IdHash::number),
-            failed: result.failed,
-            hash: result.hash,
-        }
     }
 }
 

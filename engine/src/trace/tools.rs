@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::shape::{ModelCall, Shape, ToolSpan};
-use super::span_view::{Model, ResultView, SpanView, Tool};
+use super::span_view::{Model, SpanView, Tool};
 use super::{Logs, TraceContents};
-use crate::facts::{CallResult, ToolCall};
+use crate::facts::ToolCall;
 use crate::loops::{self, Repeats};
 use crate::options::LoopOptions;
-use crate::span::{Operation, Timestamp};
+use crate::span::{IdHash, Operation, Timestamp, ToolResult};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span without arguments gets those that the
 /// model called it with. A call that a log record only tells the beginning of is left out while its trace is open, so that it counts
@@ -57,7 +57,7 @@ pub(super) fn of(
     }
     let mut called = Vec::new();
     models.iter().for_each(|model| add_called(&mut called, model, model.details(), logs));
-    let by_id: LazyCell<BTreeMap<u64, &Tool<'_>>, _> = LazyCell::new(|| {
+    let by_id: LazyCell<BTreeMap<IdHash, &Tool<'_>>, _> = LazyCell::new(|| {
         called.iter().filter_map(|tool: &Tool<'_>| Some((tool.call_id?, tool))).collect()
     });
     let call = |span: &ToolSpan<'_>| {
@@ -122,11 +122,11 @@ fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a Arc<str>> 
 }
 
 /// The results that models were given, by the id of the call.
-fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<u64, ResultView> {
+fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<IdHash, ToolResult> {
     let own = models.iter().filter_map(ModelCall::details);
-    let own = own.flat_map(|model| model.results.iter().copied());
-    let logged = logs.all.iter().flat_map(|log| &log.tool_results).map(ResultView::of);
-    own.chain(logged).filter_map(|told| Some((told.call_id?, told))).collect()
+    let own = own.flat_map(|model| model.results);
+    let logged = logs.all.iter().flat_map(|log| &log.tool_results);
+    own.chain(logged).copied().filter_map(|told| Some((told.call_id?, told))).collect()
 }
 
 impl<'s> ModelCall<'s> {
@@ -212,9 +212,6 @@ pub(super) fn publish(calls: &mut [ToolCall], keep_content: bool, goes_on: bool)
 }
 
 /// The results that models were given, of calls that may be those of an earlier trace.
-pub(super) fn results_told(models: &[ModelCall<'_>], logs: &Logs<'_>) -> Vec<CallResult> {
-    let results = results(models, logs).into_iter();
-    results
-        .map(|(call_id, told)| CallResult { call_id, failed: told.failed, hash: told.hash })
-        .collect()
+pub(super) fn results_told(models: &[ModelCall<'_>], logs: &Logs<'_>) -> Vec<ToolResult> {
+    results(models, logs).into_values().collect()
 }

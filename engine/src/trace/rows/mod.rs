@@ -58,7 +58,7 @@ pub(in crate::trace) struct SpanRow {
     pub(in crate::trace) end: Timestamp,
     // The name of the tool or model if the row has its call, else that of the span.
     name: Option<Symbol>,
-    // If the row has a tool call, the hash of the call's id; if a model call, its tokens: those read in the low bits, those written in
+    // If the row has a tool call, the hash of the call's id, or zero; if a model call, its tokens: those read in the low bits, those written in
     // the high ones.
     number: u64,
     // Place of its origin.
@@ -98,7 +98,7 @@ struct Places(BTreeMap<SpanId, u32>);
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Beside {
     // Hashes of the answers' ids, of the model calls in rows.
-    response_ids: Vec<(u32, u64)>,
+    response_ids: Vec<(u32, IdHash)>,
     rare: Vec<Rare>,
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Rare {
 struct Whole {
     row: SpanRow,
     origin: Origin,
-    response_id: Option<u64>,
+    response_id: Option<IdHash>,
     rare: Option<Rare>,
 }
 
@@ -133,23 +133,22 @@ const LAST: usize = 16;
 /// one is.
 const NEAR: usize = 4;
 
-/// Flags of a row: the span failed; the row has a tool or a model call, with these numbers; it is known what ends the model's input,
+/// Flags of a row: the span failed; the row has a tool or a model call, the latter with these numbers; it is known what ends the model's input,
 /// and that is a user's message.
 const FAILED: u16 = 1;
 const TOOL: u16 = 1 << 1;
-const CALL_ID: u16 = 1 << 2;
-const MODEL: u16 = 1 << 3;
-const INPUT_TOKENS: u16 = 1 << 4;
-const OUTPUT_TOKENS: u16 = 1 << 5;
-const ENDS: u16 = 1 << 6;
-const ENDS_WITH_USER: u16 = 1 << 7;
+const MODEL: u16 = 1 << 2;
+const INPUT_TOKENS: u16 = 1 << 3;
+const OUTPUT_TOKENS: u16 = 1 << 4;
+const ENDS: u16 = 1 << 5;
+const ENDS_WITH_USER: u16 = 1 << 6;
 
 /// Flags of a row: it is known whether the parent is of another process, and it is.
-const PARENT_KNOWN: u16 = 1 << 8;
-const PARENT_REMOTE: u16 = 1 << 9;
+const PARENT_KNOWN: u16 = 1 << 7;
+const PARENT_REMOTE: u16 = 1 << 8;
 
 /// Flag of a row: something stopped the span before its end.
-const STOPPED: u16 = 1 << 10;
+const STOPPED: u16 = 1 << 9;
 
 /// What tells kinds of spans with a parent apart: resource, scope, operation and, of agents and of spans of no known operation, the
 /// name.
@@ -423,7 +422,7 @@ impl Spans {
     }
 
     /// The rows, each with the id of its answer and its rare facts.
-    fn parts(&self) -> impl Iterator<Item = (&SpanRow, Option<u64>, Option<&Rare>)> {
+    fn parts(&self) -> impl Iterator<Item = (&SpanRow, Option<IdHash>, Option<&Rare>)> {
         let mut rare = self.rare();
         let mut ids = self.beside.as_ref().map_or(&[][..], |beside| &beside.response_ids);
         (0_u32..).zip(&self.rows).map(move |(at, row)| {
@@ -540,7 +539,7 @@ impl Spans {
     }
 
     /// Adds a row whose rare facts have been added.
-    fn push(&mut self, row: SpanRow, response_id: Option<u64>) {
+    fn push(&mut self, row: SpanRow, response_id: Option<IdHash>) {
         let at = self.next();
         if let Some(id) = response_id {
             self.beside.get_or_insert_default().response_ids.push((at, id));
@@ -650,12 +649,11 @@ impl SpanRow {
     /// Puts a tool call that fits into the row, without its name.
     fn call(&mut self, tool: &ToolFacts) {
         self.flags |= TOOL;
-        self.set(CALL_ID, tool.call_id.is_some());
         self.number = tool.call_id.map_or(0, IdHash::number);
     }
 
     /// Puts a model call that fits into the row, without its name; returns the hash of its answer's id, which has no room there.
-    fn model(&mut self, model: &ModelFacts) -> Option<u64> {
+    fn model(&mut self, model: &ModelFacts) -> Option<IdHash> {
         let Tokens { input, output, .. } = model.tokens;
         self.flags |= MODEL;
         self.set(INPUT_TOKENS, input.is_some());
@@ -663,7 +661,7 @@ impl SpanRow {
         self.set(ENDS, model.asked_by_user.is_some());
         self.set(ENDS_WITH_USER, model.asked_by_user == Some(true));
         self.number = input.unwrap_or(0) | output.unwrap_or(0) << 32;
-        model.response_id.map(IdHash::number)
+        model.response_id
     }
 
     fn remote_parent(&self) -> Option<bool> {
@@ -677,7 +675,7 @@ impl SpanRow {
     fn seen<'a>(
         &'a self,
         origin: &'a Origin,
-        response_id: Option<u64>,
+        response_id: Option<IdHash>,
         rare: Option<&'a Rare>,
     ) -> SpanView<'a> {
         SpanView {

@@ -4,7 +4,7 @@ use super::*;
 use crate::math::Quanta;
 use crate::price::shipped;
 use crate::span::{Arguments, IdHash, ModelFacts, Text, ToolFacts, ToolResult};
-use crate::trace::span_view::{Model, Named, ResultView, Said, Tool, WholeView};
+use crate::trace::span_view::{Model, Named, Said, Tool, WholeView};
 
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
     prop::option::of("[a-dé]{0,3}".prop_map(Arc::from))
@@ -160,11 +160,11 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         tool: span.tool.as_ref().map(call),
         model: span.model.as_ref().map(|facts| Model {
             name: facts.model.as_ref().map(|text| Named { text, price: shipped(text) }),
-            response_id: facts.response_id.map(IdHash::number),
+            response_id: facts.response_id,
             tokens: facts.tokens,
             cost: facts.cost,
             calls: facts.tool_calls.iter().map(call).collect(),
-            results: facts.tool_results.iter().map(ResultView::of).collect(),
+            results: facts.tool_results.clone(),
             asked_by_user: facts.asked_by_user,
             compacted: facts.compacted,
             first_chunk_nanos: facts.first_chunk_nanos.filter(|_| texts),

@@ -3,10 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::{
-    CALL_ID, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who,
-};
-use crate::span::{Attempt, Remarks, Resource, SessionName, SpanId, Tokens};
+use super::{INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who};
+use crate::span::{Attempt, IdHash, Remarks, Resource, SessionName, SpanId, Tokens};
 use crate::trace::Symbol;
 use crate::trace::span_view::{Model, Named, Said, SpanView, Tool, WholeView};
 
@@ -15,7 +13,7 @@ use crate::trace::span_view::{Model, Named, Said, SpanView, Tool, WholeView};
 pub(in crate::trace) struct Rest<'a> {
     pub(super) row: &'a SpanRow,
     pub(super) origin: &'a Origin,
-    pub(super) response_id: Option<u64>,
+    pub(super) response_id: Option<IdHash>,
     pub(super) rare: Option<&'a Rare>,
 }
 
@@ -90,7 +88,7 @@ impl<'a> SpanView<'a> {
     pub(in crate::trace) fn tool(&self) -> Option<Tool<'a>> {
         let Rest { row, rare, .. } = self.rest;
         if row.has(TOOL) {
-            let call_id = row.has(CALL_ID).then_some(row.number);
+            let call_id = IdHash::of_number(row.number);
             let name = row.name.as_ref().map(Symbol::text);
             return Some(Tool { name, call_id, ..Tool::default() });
         }
@@ -112,10 +110,10 @@ impl<'a> SpanView<'a> {
     }
 
     /// The hash of the id of a tool call.
-    pub(in crate::trace) fn call_id(&self) -> Option<u64> {
+    pub(in crate::trace) fn call_id(&self) -> Option<IdHash> {
         let Rest { row, rare, .. } = self.rest;
         if row.has(TOOL) {
-            return row.has(CALL_ID).then_some(row.number);
+            return IdHash::of_number(row.number);
         }
         rare?.tool.as_ref()?.call_id
     }
@@ -145,7 +143,7 @@ impl<'a> SpanView<'a> {
     }
 
     /// The hash of the id of a model's answer.
-    pub(in crate::trace) fn response_id(&self) -> Option<u64> {
+    pub(in crate::trace) fn response_id(&self) -> Option<IdHash> {
         let Rest { row, response_id, rare, .. } = self.rest;
         if row.has(MODEL) { response_id } else { rare?.model.as_ref()?.response_id }
     }
