@@ -12,10 +12,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::count::Counts;
-use super::facts::{AgentKey, Attempt, Effort, ReportedScore, RunTrace, ScopedId};
+use super::facts::{AgentKey, Effort, ReportedScore, RunTrace, ScopedId};
 use super::math::Quanta;
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{Report, RunTarget, Source, Timestamp, TraceId};
+use super::span::{Attempt, Report, RunTarget, Source, Timestamp, TraceId};
 
 /// Names of scores that say whether a task succeeded; only 1 is success.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
@@ -174,7 +174,7 @@ impl RunName {
     /// The run that a trace of this agent and session is part of; `None` if it names no task.
     pub fn of(agent: &AgentKey, attempt: Option<&Attempt>, session: &str) -> Option<Self> {
         let attempt = attempt?;
-        let task = Arc::from(attempt.task.as_deref()?);
+        let task = Arc::clone(attempt.task.as_ref()?);
         Some(Self { agent: agent.clone(), task, run: id_of(attempt, session) })
     }
 }
@@ -348,9 +348,6 @@ impl Parts {
         let end = traces().map(|trace| Timestamp(trace.end_unix_nano)).max();
         let success = self.score(&OUTCOMES).map(|score| score.0 >= Quanta::ONE);
         let success = success.or_else(|| attempts.iter().rev().find_map(|attempt| attempt.success));
-        let said = |of: fn(&Attempt) -> Option<&String>| {
-            attempts.iter().find_map(|attempt| of(attempt)).map(|text| Arc::from(text.as_str()))
-        };
         let own = success.map(|success| Quanta(if success { Quanta::ONE } else { 0 }));
         Run {
             start: start.or_else(|| times().min()).unwrap_or_default(),
@@ -363,7 +360,7 @@ impl Parts {
                 .perturbation
                 .as_ref()
                 .map(|(_, name)| Arc::clone(name))
-                .or_else(|| said(|attempt| attempt.perturbation.as_ref())),
+                .or_else(|| attempts.iter().find_map(|attempt| attempt.perturbation.clone())),
             baseline: attempts.iter().find_map(|attempt| attempt.baseline),
             actions: traces().flat_map(|trace| &trace.actions).cloned().collect(),
             effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
@@ -417,10 +414,7 @@ impl Parts {
         let mut found: BTreeMap<(Arc<str>, Option<Arc<str>>), ()> = BTreeMap::new();
         let shared = |text: &String| Arc::from(text.as_str());
         for violation in own {
-            found.insert(
-                (shared(&violation.constraint), violation.severity.as_ref().map(shared)),
-                (),
-            );
+            found.insert((violation.constraint.clone(), violation.severity.clone()), ());
         }
         let mut looked = !found.is_empty();
         for report in self.reports.values().filter(|report| &*report.name == CONSTRAINT_VIOLATION) {
@@ -442,18 +436,18 @@ impl Parts {
 
 fn key_of(trace: &RunTrace, id: TraceId) -> RunKey {
     let attempt = trace.attempt.as_ref();
-    let Some(task) = attempt.and_then(|attempt| attempt.task.as_deref()) else {
+    let Some(task) = attempt.and_then(|attempt| attempt.task.clone()) else {
         return RunKey { task: None, id: Arc::from(id.to_string()) };
     };
     let id = attempt.map(|attempt| id_of(attempt, &trace.session.id)).unwrap_or_default();
-    RunKey { task: Some(Arc::from(task)), id }
+    RunKey { task: Some(task), id }
 }
 
 /// The id of the run of a trace in this session.
 fn id_of(attempt: &Attempt, session: &str) -> Arc<str> {
-    match (attempt.run.as_deref(), attempt.trial.as_deref()) {
+    match (&attempt.run, &attempt.trial) {
         (Some(run), Some(trial)) => Arc::from(format!("{run}/{trial}")),
-        (Some(one), None) | (None, Some(one)) => Arc::from(one),
+        (Some(one), None) | (None, Some(one)) => Arc::clone(one),
         (None, None) => Arc::from(session),
     }
 }
@@ -467,10 +461,10 @@ fn sum(counts: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// All names of these attempts, each once, in the order in which they first occur.
-fn distinct(attempts: &[&Attempt], of: fn(&Attempt) -> &Vec<String>) -> Vec<Arc<str>> {
+fn distinct(attempts: &[&Attempt], of: fn(&Attempt) -> &Vec<Arc<str>>) -> Vec<Arc<str>> {
     let mut seen = BTreeSet::new();
     let names = attempts.iter().flat_map(|attempt| of(attempt));
-    names.filter(|name| seen.insert(name.as_str())).map(|name| Arc::from(name.as_str())).collect()
+    names.filter(|name| seen.insert(*name)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -481,7 +475,7 @@ mod tests {
     fn trace(id: u8, task: &str, session: &str, start: u64) -> RunTrace {
         RunTrace {
             trace_id: TraceId([id; 16]),
-            attempt: Some(Attempt { task: Some(task.to_owned()), ..Attempt::default() }),
+            attempt: Some(Attempt { task: Some(task.into()), ..Attempt::default() }),
             session: ScopedId { id: session.to_owned(), ..ScopedId::default() },
             start_unix_nano: start,
             end_unix_nano: start + 5,

@@ -187,8 +187,8 @@ pub struct ModelFacts {
     pub first_chunk_nanos: Option<u64>,
 }
 
-/// What a span says of the attempt at a task that it is part of.
-#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+/// What a span or a trace says of the attempt at a task that it is part of.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Attempt {
     /// The task or test case that is run repeatedly.
     pub task: Option<Arc<str>>,
@@ -219,7 +219,7 @@ pub struct Attempt {
 }
 
 /// A rule that an agent broke.
-#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Violation {
     /// The rule.
     pub constraint: Arc<str>,
@@ -241,7 +241,7 @@ pub struct Remarks {
 }
 
 /// What a guardrail came to.
-#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Guardrail {
     /// Its name.
     pub name: Option<Arc<str>>,

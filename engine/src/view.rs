@@ -9,11 +9,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::facts::{AgentKey, AgentParts, Effort, Guardrail, ScopedId, StepKind, SubAgent};
+use super::facts::{AgentKey, AgentParts, Effort, ScopedId, StepKind, SubAgent};
 use super::few::Few;
 use super::limits::Exceeded;
 use super::loops::{Evidence, LoopKind, Severity};
 use super::math::{Quanta, ratio};
+use super::span::Guardrail;
 
 /// The whole document: `{"sessions": [...], "agents": [...]}`.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
@@ -235,27 +236,27 @@ impl From<Exceeded> for LimitView {
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct AttemptView {
     /// The task or test case.
-    pub task: Option<String>,
+    pub task: Option<Arc<str>>,
     /// The experiment or suite run.
-    pub run: Option<String>,
+    pub run: Option<Arc<str>>,
     /// The repetition.
-    pub trial: Option<String>,
+    pub trial: Option<Arc<str>>,
     /// `success`, `failure`, or null if nobody said.
     pub outcome: Option<&'static str>,
     /// The agent gave up or handed over.
     pub abstained: Option<bool>,
     /// `none`, `fault`, `environment`, `prompt`, as sent.
-    pub perturbation: Option<String>,
+    pub perturbation: Option<Arc<str>>,
     /// Which one of them.
-    pub perturbation_id: Option<String>,
+    pub perturbation_id: Option<Arc<str>>,
     /// The undisturbed run that others are compared with.
     pub baseline: Option<bool>,
     /// Tools that should be called, in order.
-    pub expected_tools: Vec<String>,
+    pub expected_tools: Vec<Arc<str>>,
     /// Documents found, by id.
-    pub retrieved_documents: Vec<String>,
+    pub retrieved_documents: Vec<Arc<str>>,
     /// Documents cited, by id.
-    pub cited_documents: Vec<String>,
+    pub cited_documents: Vec<Arc<str>>,
     /// Rules broken.
     pub violations: Vec<ViolationView>,
 }
@@ -264,9 +265,9 @@ pub struct AttemptView {
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct ViolationView {
     /// The rule.
-    pub constraint: String,
+    pub constraint: Arc<str>,
     /// `low`, `medium`, `high`; null if not said.
-    pub severity: Option<String>,
+    pub severity: Option<Arc<str>>,
     /// Who found it: of our judge its model and version of the prompts; null if not known.
     pub evaluator: Option<String>,
     /// Why, if our judge said.
@@ -277,9 +278,9 @@ pub struct ViolationView {
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct GuardrailView {
     /// Its name; null if not sent.
-    pub name: Option<String>,
+    pub name: Option<Arc<str>>,
     /// What it decided, in its own words; null if not sent.
-    pub result: Option<String>,
+    pub result: Option<Arc<str>>,
 }
 
 impl From<&Guardrail> for GuardrailView {

@@ -5,13 +5,13 @@ use std::time::Duration;
 use agentgauge::engine::agents::{Agents, AgentsOptions};
 use agentgauge::engine::detect::DropOptions;
 use agentgauge::engine::drift::DriftOptions;
-use agentgauge::engine::facts::{AgentKey, AgentParts, Attempt, DoneTrace, RunTrace, SessionFacts};
+use agentgauge::engine::facts::{AgentKey, AgentParts, DoneTrace, RunTrace, SessionFacts};
 use agentgauge::engine::options::{AgentOptions, SessionOptions};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
-use agentgauge::engine::span::{Timestamp, TraceId};
+use agentgauge::engine::span::{Attempt, Timestamp, TraceId};
 use agentgauge::engine::tenants::Shares;
 use agentgauge::engine::time::WallShift;
 use agentgauge::engine::view::{Document, DropView};
@@ -186,8 +186,8 @@ fn a_run_of_the_future_leaves_the_windows_when_the_clock_is_set_back() {
     let mut stage = agents();
     let run = |number: u64, end: u64| {
         let attempt = Attempt {
-            task: Some("task".to_owned()),
-            run: Some(format!("run {number}")),
+            task: Some("task".into()),
+            run: Some(format!("run {number}").into()),
             success: Some(true),
             ..Attempt::default()
         };

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::count::Counts;
-use agentgauge::engine::facts::{AgentKey, Attempt, Effort, RunTrace, ScopedId};
+use agentgauge::engine::facts::{AgentKey, Effort, RunTrace, ScopedId};
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::options::AgentOptions;
 use agentgauge::engine::run_scores::AgentRuns;
 use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::{Condition, Resources, RunRecord, TaskOptions};
-use agentgauge::engine::span::{Report, RunTarget, Source, Target, Timestamp, TraceId};
+use agentgauge::engine::span::{Attempt, Report, RunTarget, Source, Target, Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
 use agentgauge::reference::princeton;
 use proptest::prelude::*;
@@ -75,10 +75,10 @@ fn end(one: &One) -> Timestamp {
 
 fn trace(number: usize, one: &One) -> RunTrace {
     let attempt = Attempt {
-        task: Some(format!("task {}", one.task)),
-        run: Some(format!("run {number}")),
+        task: Some(format!("task {}", one.task).into()),
+        run: Some(format!("run {number}").into()),
         success: one.success,
-        perturbation: one.disturbed.then(|| "fault".to_owned()),
+        perturbation: one.disturbed.then(|| "fault".into()),
         ..Attempt::default()
     };
     RunTrace {

@@ -13,14 +13,14 @@ use std::thread;
 use std::time::Duration;
 
 use agentgauge::engine::count::Counts;
-use agentgauge::engine::facts::{Attempt, Effort, RunTrace};
+use agentgauge::engine::facts::{Effort, RunTrace};
 use agentgauge::engine::options::{AgentOptions, ConventionOptions};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::run_scores::AgentRuns;
 use agentgauge::engine::score::ars::ArsOptions;
 use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
-use agentgauge::engine::span::{Timestamp, TraceId};
+use agentgauge::engine::span::{Attempt, Timestamp, TraceId};
 use agentgauge::engine::time::Moment;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
@@ -231,8 +231,8 @@ fn measure_runs(per_task: u64, old: bool, many: u64) -> i64 {
             before = resident_bytes();
         }
         let attempt = Attempt {
-            task: Some(format!("task {}", number / per_task)),
-            run: Some(format!("run {number}")),
+            task: Some(format!("task {}", number / per_task).into()),
+            run: Some(format!("run {number}").into()),
             success: Some(number % 3 > 0),
             ..Attempt::default()
         };

@@ -1,5 +1,7 @@
 //! The observations that expectations look at: one trace, independent of attribute names and of the rest of the engine.
 
+use std::sync::Arc;
+
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -25,7 +27,7 @@ pub struct Observed {
     /// Time from the first start to the last end.
     pub duration_ms: Option<f64>,
     /// Ids of the documents that were retrieved.
-    pub retrieved: Vec<String>,
+    pub retrieved: Vec<Arc<str>>,
     /// Spans other than tool calls; `None`: not held.
     pub spans: Option<Vec<ObservedSpan>>,
 }

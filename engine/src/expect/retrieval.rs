@@ -276,7 +276,7 @@ mod tests {
         let mut unknown = called(None, "");
         unknown.tools[1].result = None;
         assert_eq!(status(&listed, &unknown), LayerStatus::Skip);
-        unknown.retrieved = vec!["a.md".to_owned()];
+        unknown.retrieved = vec!["a.md".into()];
         assert_eq!(status(&listed, &unknown), LayerStatus::Pass);
     }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgentKey, Attempt, ReportedScore, ScopedId, facts, is_default};
+use super::{AgentKey, ReportedScore, ScopedId, facts, is_default};
 use crate::counters::Counters;
 use crate::distributions::Distribution;
 use crate::few::Few;
 use crate::limits::RunLimit;
 use crate::loops::LoopLabels;
 use crate::predict::{EffortSums, Spread};
-use crate::span::TraceId;
+use crate::span::{Attempt, TraceId};
 
 facts! {
     /// A sum over the traces that tell an amount.

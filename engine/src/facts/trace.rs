@@ -8,7 +8,7 @@ use super::{AgentKey, SessionKey, facts, is_default};
 use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::text::Embedding;
-use crate::span::{IdHash, SpanId, Status, ToolResult, TraceId};
+use crate::span::{Attempt, Guardrail, IdHash, SpanId, Status, ToolResult, TraceId};
 
 /// The state of a trace: whether more of it may come.
 #[derive(
@@ -122,44 +122,6 @@ facts! {
         pub span_id: SpanId,
     }
 
-    /// A rule that an agent broke.
-    pub struct Violation {
-        /// The rule.
-        pub constraint: String,
-        /// How bad it is: `low`, `medium`, `high`; absent: not said.
-        pub severity: Option<String>,
-    }
-
-    /// What a trace says of the attempt at a task that it is part of.
-    pub struct Attempt {
-        /// The task that is run repeatedly.
-        pub task: Option<String>,
-        /// The experiment.
-        pub run: Option<String>,
-        /// The repetition.
-        pub trial: Option<String>,
-        /// Whether the task succeeded; absent: nobody said.
-        pub success: Option<bool>,
-        /// Whether the agent says that it gave up or handed over.
-        pub abstained: Option<bool>,
-        /// The kind of disturbance: `none`, `fault`, `environment`, `prompt`; absent: not said.
-        pub perturbation: Option<String>,
-        /// The disturbance among those of its kind.
-        pub perturbation_id: Option<String>,
-        /// Whether it is the undisturbed run that others are compared with.
-        pub baseline: Option<bool>,
-        /// The answer that is right.
-        pub expected_output: Option<String>,
-        /// The tools that should be called, in order.
-        pub expected_tools: Vec<String>,
-        /// Documents that were found, by id.
-        pub retrieved: Vec<String>,
-        /// Documents that the answer cites, by id.
-        pub cited: Vec<String>,
-        /// Rules that were broken.
-        pub violations: Vec<Violation>,
-    }
-
     /// What a trace says apart from its calls.
     pub struct Remarks {
         /// The session that the trace's session continues.
@@ -174,14 +136,6 @@ facts! {
         pub rejected_edits: u64,
         /// When the conversation was cut down to a summary, in order, in nanoseconds since the Unix epoch.
         pub compacted_unix_nano: Vec<u64>,
-    }
-
-    /// The verdict of a guardrail.
-    pub struct Guardrail {
-        /// Its name; absent: not sent.
-        pub name: Option<String>,
-        /// What it decided, in its own words; absent: not sent.
-        pub result: Option<String>,
     }
 
     /// Tokens of a trace, a loop or a step; absent: not told.

@@ -18,16 +18,15 @@ use super::tally::{Growths, Tally, growth};
 use crate::counters::Counter;
 use crate::distributions::Taken;
 use crate::facts::{
-    AgentKey, Attempt, Content, Effort, Expectation, Loop, OutputDigest, OverBy, PartialSum,
-    Remarks, ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceFacts, TraceState,
-    TurnStart,
+    AgentKey, Content, Effort, Expectation, Loop, OutputDigest, OverBy, PartialSum, Remarks,
+    ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceFacts, TraceState, TurnStart,
 };
 use crate::limits::{LimitSet, RunLimit, Usage, UsageSums};
 use crate::loops::{Severity, worst};
 use crate::math::Quanta;
 use crate::runs::RunName;
 use crate::silences::{Level, level};
-use crate::span::{IdHash, SpanId, Status, Timestamp, ToolResult, TraceId};
+use crate::span::{Attempt, IdHash, SpanId, Status, Timestamp, ToolResult, TraceId};
 
 /// One trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]

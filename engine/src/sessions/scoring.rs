@@ -299,8 +299,9 @@ fn four_decimal_quanta(score: Quanta) -> Quanta {
 mod tests {
     use super::super::common::Common;
     use super::*;
-    use crate::facts::{AgentKey, Attempt, TraceFacts};
+    use crate::facts::{AgentKey, TraceFacts};
     use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
+    use crate::span::Attempt;
 
     fn score(name: &str, source: &str, quanta: i64, time: u64) -> ReportedScore {
         ReportedScore {

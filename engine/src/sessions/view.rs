@@ -1,5 +1,7 @@
 //! Sessions and traces as people and scripts read them.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::record::{Rare, TraceRecord};
@@ -7,13 +9,13 @@ use super::rules::Rules;
 use super::scoring::{Signal, scores};
 use super::session::Session;
 use crate::facts::{
-    Expectation, ExpectedLayer, Loop, Remarks, ReportedScore, Step, Tokens, ToolCall, Violation,
+    Expectation, ExpectedLayer, Loop, Remarks, ReportedScore, Step, Tokens, ToolCall,
 };
 use crate::limits::Run;
 use crate::math::{Quanta, ratio};
 use crate::score::agent_reliability::band;
 use crate::signal::{CONSTRAINT_VIOLATION, SignalName, thresholds};
-use crate::span::{Source, SpanId, Status, TraceId};
+use crate::span::{Source, SpanId, Status, TraceId, Violation};
 use crate::view::{
     AgentName, AttemptView, ExpectationView, GuardrailView, LayerView, LimitView, LoopView,
     SessionView, SignalView, StepView, SubAgentView, TokensView, ToolView, TraceView,
@@ -144,8 +146,8 @@ fn attempt(rare: &Rare) -> Option<AttemptView> {
     let judged = rare.reported.iter().filter(|score| score.name == CONSTRAINT_VIOLATION);
     let judged =
         judged.filter(|score| score.score_quanta < Quanta::ONE).map(|score| ViolationView {
-            constraint: score.identifier.clone(),
-            severity: score.label.clone(),
+            constraint: Arc::from(&*score.identifier),
+            severity: score.label.as_deref().map(Arc::from),
             evaluator: score.judge.clone(),
             explanation: score.explanation.clone(),
         });

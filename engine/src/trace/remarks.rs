@@ -3,8 +3,7 @@
 use super::TraceContents;
 use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
-use crate::facts::{Guardrail, Remarks};
-use crate::span;
+use crate::facts::Remarks;
 
 /// Greatest number of results of guardrails that are kept of a trace.
 const MAX: usize = 100;
@@ -29,20 +28,13 @@ pub(super) fn of(
             .outermost_first()
             .find_map(|span| span.remarks()?.previous_session.as_ref())
             .map(ToString::to_string),
-        guardrails: said().filter_map(|said| said.guardrail.as_ref()).take(MAX).map(told).collect(),
+        guardrails: said().filter_map(|said| said.guardrail.as_ref()).take(MAX).cloned().collect(),
         waits_since_unix_nano: waits_since(parts),
         accepted_edits: edits(true) as u64,
         rejected_edits: edits(false) as u64,
         compacted_unix_nano,
     };
     (remarks != Remarks::default()).then_some(remarks)
-}
-
-fn told(guardrail: &span::Guardrail) -> Guardrail {
-    Guardrail {
-        name: guardrail.name.as_ref().map(ToString::to_string),
-        result: guardrail.result.as_ref().map(ToString::to_string),
-    }
 }
 
 /// Since when the agent has been waiting for somebody; `None` if it does not, or its root has ended since.

@@ -1,8 +1,9 @@
 //! What drops are found by is told once, and which traces stall.
 
 use super::*;
-use crate::facts::{DoneTrace, Guardrail};
+use crate::facts::DoneTrace;
 use crate::math::Quanta;
+use crate::span::Guardrail;
 use crate::span::{Report, Source, Target};
 
 fn done_traces(stage: &mut Sessions) -> Vec<DoneTrace> {
@@ -134,7 +135,7 @@ fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_
         let remarks = Remarks {
             waits_since_unix_nano: since.map(|since| at(since).0),
             previous_session: Some("before".to_owned()),
-            guardrails: vec![Guardrail { name: Some("pii".to_owned()), result: None }],
+            guardrails: vec![Guardrail { name: Some("pii".into()), result: None }],
             accepted_edits: 2,
             rejected_edits: 1,
             ..Remarks::default()

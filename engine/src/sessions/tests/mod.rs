@@ -16,10 +16,11 @@ use std::time::Duration;
 use super::*;
 use crate::counters::Counter;
 use crate::facts::{
-    AgentParts, Attempt, Loop, OutputDigest, PaneSum, Remarks, ReportedScore, SessionKey, Tokens,
-    ToolCall, TraceState,
+    AgentParts, Loop, OutputDigest, PaneSum, Remarks, ReportedScore, SessionKey, Tokens, ToolCall,
+    TraceState,
 };
 use crate::loops::{Evidence, LoopKind, Severity};
+use crate::span::Attempt;
 
 fn stage() -> Sessions {
     stage_of(SessionOptions::default(), AgentOptions::default())
@@ -131,7 +132,7 @@ fn detailed(update: TraceFacts) -> TraceFacts {
         arguments: (at == 4).then(|| Arc::from("{}")),
         ..ToolCall::default()
     };
-    let attempt = Attempt { task: Some("t".to_owned()), ..Attempt::default() };
+    let attempt = Attempt { task: Some("t".into()), ..Attempt::default() };
     let remarks = Remarks { accepted_edits: number, ..Remarks::default() };
     TraceFacts {
         tools: (0..number).map(call).collect(),

@@ -6,8 +6,8 @@ use crate::span::{Report, RunTarget, Source, Target};
 
 /// A done trace of task `t`; without a run's id it is part of the run of its session.
 fn attempt(id: u8, second: u64, run: Option<&str>) -> TraceFacts {
-    let task = Some("t".to_owned());
-    let attempt = Attempt { task, run: run.map(str::to_owned), ..Attempt::default() };
+    let task = Some("t".into());
+    let attempt = Attempt { task, run: run.map(Arc::from), ..Attempt::default() };
     TraceFacts { attempt: Some(Box::new(attempt)), ..trace(id, second).done() }
 }
 
