@@ -15,7 +15,7 @@ use super::count::Counts;
 use super::facts::{AgentKey, Effort, ReportedScore, RunTrace, ScopedId};
 use super::math::Quanta;
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{Attempt, Report, RunTarget, Source, Timestamp, TraceId};
+use super::span::{Attempt, Report, RunTarget, Source, Timestamp, TraceId, Violation};
 
 /// Names of scores that say whether a task succeeded; only 1 is success.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
@@ -411,26 +411,28 @@ impl Parts {
     /// Severities of broken rules, in the order of the rules; `None` if neither traces nor reports speak of rules.
     fn violations(&self, attempts: &[&Attempt]) -> Option<Vec<Option<Arc<str>>>> {
         let own = attempts.iter().flat_map(|attempt| &attempt.violations);
-        let mut found: BTreeMap<(Arc<str>, Option<Arc<str>>), ()> = BTreeMap::new();
-        let shared = |text: &String| Arc::from(text.as_str());
-        for violation in own {
-            found.insert((violation.constraint.clone(), violation.severity.clone()), ());
-        }
+        let mut found: BTreeSet<Violation> = own.cloned().collect();
         let mut looked = !found.is_empty();
         for report in self.reports.values().filter(|report| &*report.name == CONSTRAINT_VIOLATION) {
             looked = true;
             if report.score.0 < Quanta::ONE {
-                found.insert((report.identifier.clone(), report.label.clone()), ());
+                found.insert(Violation {
+                    constraint: Arc::clone(&report.identifier),
+                    severity: report.label.clone(),
+                });
             }
         }
         let reported = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
         for score in reported.filter(|score| score.name == CONSTRAINT_VIOLATION) {
             looked = true;
             if score.score_quanta < Quanta::ONE {
-                found.insert((shared(&score.identifier), score.label.as_ref().map(shared)), ());
+                found.insert(Violation {
+                    constraint: Arc::from(score.identifier.as_str()),
+                    severity: score.label.as_deref().map(Arc::from),
+                });
             }
         }
-        looked.then(|| found.into_keys().map(|(_, severity)| severity).collect())
+        looked.then(|| found.into_iter().map(|violation| violation.severity).collect())
     }
 }
 
