@@ -255,6 +255,11 @@ impl Detector {
         true
     }
 
+    /// Ends a drop, or a warning of one, and forgets all evidence; the past stays what the level is compared with.
+    pub fn end(&mut self) {
+        self.start_over();
+    }
+
     /// Forgets the past and all evidence: the level is compared with the objective until there is a past again.
     pub fn renew(&mut self) {
         self.baseline = Baseline::default();

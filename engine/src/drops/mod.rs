@@ -13,6 +13,9 @@
 //! learnt, and is compared with that until it has learnt a hundred values of its own, unless a deployment was told that accepts
 //! whatever level the version has.
 //!
+//! A drop ends when the values of its stream are good again, or when the stream has been silent for a day while the agent goes on in
+//! another version: after a rollback nothing more comes of the version that failed.
+//!
 //! An agent of which nothing comes any more is remembered for four times `drop.memory`. At most four times `agents.max_agents` are
 //! remembered; over that, the one of which nothing has come for longest is forgotten.
 
@@ -144,17 +147,20 @@ impl Drops {
         self.told.push(agent.clone());
     }
 
-    /// Counts what was told, in the order of arrival; returns the agents whose version before was among those told of.
+    /// Counts what was told, in the order of arrival; returns the agents whose version before was among those told of, and those of
+    /// which drops ended because the agent goes on in another version.
     pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
         let mut waiting = mem::take(&mut self.waiting);
         let mut in_turn: Vec<_> = waiting.iter().collect();
         in_turn.sort_by_key(|told| (told.trace.turn(), &told.agent));
+        let mut ended = Vec::new();
         for told in in_turn {
-            self.pass(told.at, counts);
+            ended.extend(self.pass(told.at, counts));
             self.count(told, drift, counts);
         }
         let told = mem::take(&mut self.told);
-        let after = told.iter().flat_map(|agent| self.versions_after(agent)).cloned().collect();
+        let after = told.iter().flat_map(|agent| self.versions_after(agent)).cloned();
+        let after = after.chain(ended).collect();
         // Does not keep the room for a burst.
         waiting.clear();
         waiting.shrink_to(ROOM);
@@ -249,24 +255,46 @@ impl Drops {
         })
     }
 
-    /// Takes the time on to `at`: each hour it counts the streams that go on, and forgets agents of which nothing has come for long.
-    fn pass(&mut self, at: Timestamp, counts: &mut Counts) {
+    /// Takes the time on to `at`: each hour it counts the streams that go on, forgets agents of which nothing has come for long, and
+    /// ends the drops of versions that were replaced. Returns the agents of which a drop ended.
+    fn pass(&mut self, at: Timestamp, counts: &mut Counts) -> Vec<AgentKey> {
         self.shares.newest = self.shares.newest.max(at);
         let newest = self.shares.newest;
         if newest < self.shares.counted.after(LOOK) {
-            return;
+            return Vec::new();
         }
         let keep = self.options.memory.saturating_mul(MEMORIES);
         let held = self.watches.len();
         self.watches.retain(|_, watch| watch.told.after(keep) >= newest);
         counts.add_many("drops", "expired", (held - self.watches.len()) as u64);
-        let goes_on = |watched: &Watched| watched.last.after(GOES_ON) >= newest;
         let streams = self.watches.values().flat_map(|watch| watch.streams.iter());
         let mut shares = Shares { counted: newest, newest, ..Shares::default() };
-        for (stream, _) in streams.filter(|(_, watched)| goes_on(watched)) {
+        for (stream, _) in streams.filter(|(_, watched)| goes_on(watched.last, newest)) {
             shares.add(stream.pages);
         }
         self.shares = shares;
+        self.end_replaced()
+    }
+
+    /// Ends the drops and warnings of streams that have gone silent, of agents that go on in another version: after a rollback nothing
+    /// more comes of the version that failed. Returns the agents of which one ended.
+    fn end_replaced(&mut self) -> Vec<AgentKey> {
+        let newest = self.shares.newest;
+        let is_over = |watched: &Watched| watched.is_shown() && !goes_on(watched.last, newest);
+        let over = self
+            .watches
+            .iter()
+            .filter(|(_, watch)| watch.streams.iter().any(|(_, watched)| is_over(watched)));
+        let replaced = over.filter(|(agent, _)| {
+            agent.other_versions(&self.watches).any(|(_, other)| goes_on(other.told, newest))
+        });
+        let replaced: Vec<AgentKey> = replaced.map(|(agent, _)| agent.clone()).collect();
+        for agent in &replaced {
+            let streams = self.watches.get_mut(agent).map(|watch| watch.streams.iter_mut());
+            let over = streams.into_iter().flatten().filter(|(_, watched)| is_over(watched));
+            over.for_each(|(_, watched)| watched.end());
+        }
+        replaced
     }
 
     /// Makes room for a new agent; returns its new watch.
@@ -367,6 +395,11 @@ impl Shares {
             options.limits_against(NO_OBJECTIVE, self.warning)
         }
     }
+}
+
+/// Whether what had its last value then still goes on.
+fn goes_on(last: Timestamp, newest: Timestamp) -> bool {
+    last.after(GOES_ON) >= newest
 }
 
 /// The key of the version that was the latest when this one began.

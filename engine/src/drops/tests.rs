@@ -342,6 +342,40 @@ fn a_deployment_that_accepts_ends_drops_and_forgets_what_was_usual_of_the_versio
 }
 
 #[test]
+fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
+    let mut told = Fixture::new(10);
+    failing(&mut told, "1", 1..600, u64::MAX);
+    assert_eq!(failing(&mut told, "2", 600..660, 2), "critical");
+    // Another agent goes on, and this one is silent.
+    let other = key("3").with(|parts| parts.agent_name = "other".to_owned());
+    for hour in 660..720 {
+        told.drops.tell(&other, [trace(hour, false)], WallShift::default());
+        let changed = told.drops.settle(&DriftOptions::default(), &mut told.counts);
+        assert_eq!(changed, []);
+    }
+    assert_eq!(severity(&told, "2", "verdict"), "critical");
+    let usual = told.view("2")[0].usual;
+    // It is rolled back. Nothing has come of the version for a day.
+    told.drops.tell(&key("1"), [trace(720, false)], WallShift::default());
+    let _ = told.drops.settle(&DriftOptions::default(), &mut told.counts);
+    told.drops.tell(&key("1"), [trace(721, false)], WallShift::default());
+    let changed = told.drops.settle(&DriftOptions::default(), &mut told.counts);
+    assert!(changed.contains(&key("2")));
+    let view = told.view("2").remove(0);
+    assert_eq!((view.severity, view.drop, view.usual), ("quiet", None, usual));
+    // It comes back no better.
+    assert_eq!(failing(&mut told, "2", 722..760, 2), "critical");
+    // While something comes of it, its drop stays, whatever other versions do.
+    for hour in 760..800 {
+        told.tell("1", trace(hour, false));
+        if hour % 20 == 0 {
+            told.tell("2", trace(hour, true));
+        }
+        assert_eq!(severity(&told, "2", "verdict"), "critical", "{hour}");
+    }
+}
+
+#[test]
 fn what_traces_take_after_an_accepted_deployment_is_usual() {
     let mut told = Fixture::new(10);
     (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));

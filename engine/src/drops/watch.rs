@@ -250,6 +250,17 @@ impl Watched {
         self.detector.severity() >= Severity::Warning
     }
 
+    /// Whether it is in a drop, recovers from one, or there is a warning of one.
+    pub(super) fn is_shown(&self) -> bool {
+        self.detector.severity() != Severity::Quiet
+    }
+
+    /// Ends a drop, or a warning of one, and keeps the past.
+    pub(super) fn end(&mut self) {
+        self.detector.end();
+        self.example = None;
+    }
+
     /// Whether its level is compared with the past of the version before.
     pub(super) fn is_held_against_the_version_before(&self, limits: &Limits) -> bool {
         self.inherited && self.detector.state(limits).against == Against::Past
