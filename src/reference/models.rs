@@ -41,10 +41,10 @@ pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
         let span = tree.spans[at].clone();
         let answers = span.model.iter().filter_map(|model| model.response_id).collect();
         let mut call = ModelCall { recorded: is_record(&span), span, at, answers };
-        for around in tree.above(at).iter().filter(|above| is_model(tree, **above)) {
-            let below = innermost.iter().filter(|at| tree.above(**at).contains(around));
+        for outer in around(tree, at).filter(|above| is_model(tree, *above)) {
+            let below = innermost.iter().filter(|at| around(tree, **at).any(|at| at == outer));
             if below.count() == 1 {
-                complete(&mut call.span, &tree.spans[*around]);
+                complete(&mut call.span, &tree.spans[outer]);
             }
         }
         call.answers.extend(call.facts().response_id);
@@ -67,7 +67,7 @@ pub(super) fn totals<'t>(tree: &'t Tree, calls: &[ModelCall]) -> Vec<Total<'t>> 
     let mut totals: Vec<Total<'_>> = Vec::new();
     for at in tree.inwards().into_iter().filter(|at| own.contains(at) && is_model(tree, *at)) {
         let below: Vec<&ModelCall> =
-            calls.iter().filter(|call| tree.above(call.at).contains(&at)).collect();
+            calls.iter().filter(|call| around(tree, call.at).any(|above| above == at)).collect();
         let told = |call: &ModelCall| totals.iter().any(|total| total.below.contains(&call.at));
         let silent =
             !below.is_empty() && below.iter().all(|call| !counts(&call.span) && !told(call));
@@ -97,7 +97,18 @@ fn is_model(tree: &Tree, at: usize) -> bool {
 }
 
 fn has_below(tree: &Tree, at: usize) -> bool {
-    (0..tree.spans.len()).any(|other| is_model(tree, other) && tree.above(other).contains(&at))
+    let mut models = (0..tree.spans.len()).filter(|other| is_model(tree, *other));
+    models.any(|other| around(tree, other).any(|above| above == at))
+}
+
+/// The places above a span up to the next tool or agent, whose model calls are no part of what is around it.
+fn around(tree: &Tree, at: usize) -> impl Iterator<Item = usize> {
+    let chats = tree.own().any(|span| span.operation == Operation::Chat);
+    let is_step = move |at: &usize| {
+        let operation = tree.spans[*at].operation;
+        chats && [Operation::ExecuteTool, Operation::InvokeAgent].contains(&operation)
+    };
+    tree.above(at).iter().copied().take_while(move |at| !is_step(at))
 }
 
 /// Adds a call, or merges it into the one that it is another span of.

@@ -340,7 +340,7 @@ impl<'a> Shape<'a> {
         for outer in outer.filter(counted) {
             let above = |at: usize| totals.iter().any(|(_, below)| below.contains(&at));
             let below = calls.iter().filter(|call| {
-                call.at != outer.at && self.ancestors(call.at).any(|above| above.at == outer.at)
+                call.at != outer.at && self.around(call.at).any(|above| above.at == outer.at)
             });
             let below: Vec<&ModelCall<'_>> = below.collect();
             if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.at)) {
@@ -436,7 +436,7 @@ impl<'a> Shape<'a> {
         if !self.nested {
             return call;
         }
-        let around = self.ancestors(span.at).filter(|above| self.is_model(above));
+        let around = self.around(span.at).filter(|above| self.is_model(above));
         for outer in around.filter(|above| self.positions[above.at].models_below == 1) {
             complete(&mut call, &ModelCall::of(outer));
         }
@@ -445,7 +445,7 @@ impl<'a> Shape<'a> {
 
     fn count_models(&mut self) {
         let inside = |span: &SpanView<'_>| {
-            self.is_model(span) && self.ancestors(span.at).any(|above| self.is_model(above))
+            self.is_model(span) && self.around(span.at).any(|above| self.is_model(above))
         };
         let mut above = self.positions.iter().filter_map(|position| position.above);
         // Mostly nothing is below a model call.
@@ -466,14 +466,26 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Changes the positions of the spans above the one at a place.
+    /// Changes the positions of the spans around the one at a place.
     fn climb(&mut self, at: usize, change: impl Fn(&mut Position)) {
         let Position { mut above, depth, .. } = self.positions[at];
         for _ in 0..depth {
-            let Some(at) = above else { return };
+            let Some(at) = above.filter(|at| !self.is_step(&self.spans[*at])) else { return };
             change(&mut self.positions[at]);
             above = self.positions[at].above;
         }
+    }
+
+    /// Whether a span is a step of its own: model calls within it are no part of those around it, as where a library runs tools, and
+    /// with them other agents, within the call that asked for them.
+    fn is_step(&self, span: &SpanView<'_>) -> bool {
+        self.model == Operation::Chat
+            && matches!(span.operation, Operation::ExecuteTool | Operation::InvokeAgent)
+    }
+
+    /// The known spans above the one at a place up to the next tool or agent, the nearest first.
+    fn around(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
+        self.ancestors(at).take_while(|above| !self.is_step(above))
     }
 
     /// The known spans above the one at a place, the nearest first; ends at a cycle.

@@ -460,6 +460,27 @@ fn a_model_call_is_counted_once() {
 }
 
 #[test]
+fn calls_of_what_a_model_call_runs_are_calls_of_their_own() {
+    let model = |input: u64| {
+        let tokens =
+            crate::span::Tokens { input: Some(input), output: Some(1), ..Default::default() };
+        Some(ModelFacts { tokens, ..ModelFacts::default() })
+    };
+    for step in [Operation::ExecuteTool, Operation::InvokeAgent] {
+        // Two libraries tell of the call that runs a tool or an agent within it.
+        let mut outer = span(2, 1, Operation::Chat);
+        outer.model = model(10);
+        let mut same = span(3, 2, Operation::Chat);
+        same.model = model(10);
+        let ran = span(4, 3, step);
+        let mut inner = span(5, 4, Operation::Chat);
+        inner.model = model(7);
+        let update = done(&mut stage(), vec![root(), outer, same, ran, inner], at(0)).remove(0);
+        assert_eq!((update.llm_calls, update.tokens.unwrap().input), (2, Some(17)));
+    }
+}
+
+#[test]
 fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
     let call = ToolFacts {
         name: Some(Arc::from("search")),
