@@ -248,8 +248,9 @@ pub(super) fn begins_name(first: u8) -> bool {
     first.is_ascii_graphic() && !OTHERS[usize::from(first)]
 }
 
-/// The name of a tool, from that of its span.
+/// The name of a tool, from that of its span; a span of MCP has the method before it.
 pub(super) fn tool_named(span: &str) -> Option<&str> {
+    let span = span.rsplit_once("tools/call ").map_or(span, |(_, tool)| tool);
     meant(span.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim())
 }
 

@@ -102,9 +102,10 @@ impl Naming<'_> {
             operation,
             status: raw.status,
             // An exception counts only where the status is unset: it may have been handled where the library says that all went well.
-            failed: raw.status == Status::Error
+            failed: (raw.status == Status::Error
                 || draft.failed
-                || (raw.status == Status::Unset && lines::has_event(raw, "exception")),
+                || (raw.status == Status::Unset && lines::has_event(raw, "exception")))
+                && !is_interrupted(raw),
             stopped: draft.stopped,
             convention: draft.convention.take(),
             agent_name: shared(draft.agent_name.take()),
@@ -162,3 +163,27 @@ impl Naming<'_> {
         })
     }
 }
+
+/// Whether what looks like a failure is LangGraph's way to wait for a person: `interrupt` raises an exception, which ends the run until
+/// somebody answers.
+fn is_interrupted(raw: &RawSpan<'_>) -> bool {
+    let exceptions = raw.events.iter().filter(|event| event.name == "exception");
+    let mut told = exceptions.flat_map(|event| {
+        ["exception.type", "exception.message"]
+            .into_iter()
+            .filter_map(|key| event.attributes.str(key))
+    });
+    told.any(is_interrupt)
+        || raw.attributes.str("error.type").is_some_and(is_interrupt)
+        || is_interrupt(&raw.status_message)
+}
+
+/// Whether an exception's type or message is that of an interrupt.
+fn is_interrupt(told: &str) -> bool {
+    let path = told.split(['(', ':']).next().unwrap_or_default();
+    let name = path.rsplit('.').next().unwrap_or_default();
+    INTERRUPTS.contains(&name.trim()) || told.starts_with("(Interrupt(value=")
+}
+
+/// LangGraph's exceptions that are no failures.
+const INTERRUPTS: [&str; 2] = ["GraphInterrupt", "NodeInterrupt"];

@@ -4,7 +4,7 @@
 //! not a session.
 
 use super::draft::Draft;
-use super::lines::{Line, Says, line};
+use super::lines::{Line, Says, has_event, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, langchain, operation_named};
 
@@ -41,7 +41,10 @@ impl Convention for LangSmith {
     }
 
     fn also(&self) -> &'static [&'static str] {
-        &["A root of kind `chain` is the workflow."]
+        &[
+            "A root of kind `chain` is the workflow.",
+            "An `exception` event is a failure whatever the status: it is sent of runs that failed alone, and the status of those is OK.",
+        ]
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
@@ -51,6 +54,7 @@ impl Convention for LangSmith {
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         if raw.attributes.get("langsmith.span.kind").is_some() {
             langchain::root_chain(raw, draft);
+            draft.failed |= has_event(raw, "exception");
         }
     }
 }

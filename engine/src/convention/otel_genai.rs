@@ -67,6 +67,8 @@ const LINES: &[Line] = &[
     line(Says::CacheWrittenTokens, 15, "gen_ai.usage.cache_write.input_tokens"),
     line(Says::Cost, 20, "gen_ai.usage.cost"),
     line(Says::Cost, 22, "gen_ai.usage.cost.total"),
+    // What LiteLLM writes.
+    line(Says::Cost, 23, "gen_ai.cost.total_cost"),
     // In dollars, despite its name.
     line(Says::Cost, 24, "gen_ai.cost.total_tokens"),
     line(Says::Compacted, 10, "gen_ai.conversation.compacted"),

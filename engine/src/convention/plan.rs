@@ -264,6 +264,10 @@ impl Conventions {
         names: &mut Names,
         spans: &'s mut Vec<Span>,
     ) -> Option<&'s mut Span> {
+        // Whether a failure is one is told by what plans leave out.
+        if outline.status == Status::Error {
+            return None;
+        }
         let Names { shared, plans, .. } = names;
         let plan = plans.find(outline, emitter.scope)?;
         if self.index.looks_for_name(outline.name) {
@@ -274,7 +278,8 @@ impl Conventions {
         let at = spans.len();
         // Made in place, and not moved.
         spans.extend(iter::once_with(|| plan.span(outline, name, emitter)));
-        if self.fill(&mut reader, spans.get_mut(at)?).is_none() {
+        let span = spans.get_mut(at)?;
+        if self.fill(&mut reader, span).is_none() || span.failed {
             spans.truncate(at);
         }
         let span = spans.get_mut(at)?;
@@ -404,7 +409,7 @@ impl Plan {
             name,
             operation,
             status,
-            failed: self.failed || status == Status::Error,
+            failed: self.failed,
             stopped: self.stopped,
             convention: self.convention,
             scope: emitter.scope.id,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::math::Quanta;
-use crate::span::{IdHash, Pause, SpanId, Timestamp, Tokens, TraceId};
+use crate::span::{IdHash, Pause, SpanId, Status, Timestamp, Tokens, TraceId};
 
 fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
     list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect()
@@ -66,6 +66,47 @@ fn a_genai_tool_span_is_read() {
     assert_eq!(tool.name.as_deref(), Some("get_weather"));
     assert_eq!(tool.arguments.unwrap().as_str(), r#"{"city":"Paris"}"#);
     assert_eq!(tool.result_hash, None);
+}
+
+#[test]
+fn a_tool_call_of_mcp_is_named_after_its_tool() {
+    for name in ["tools/call get_weather", "MCP send tools/call get_weather"] {
+        let span = read(&raw(name, &[("mcp.method.name", text("tools/call"))])).span;
+        assert_eq!(span.operation, Operation::ExecuteTool);
+        assert_eq!(span.tool.unwrap().name.as_deref(), Some("get_weather"));
+    }
+}
+
+#[test]
+fn a_run_of_langsmith_with_an_exception_has_failed_though_its_status_is_ok() {
+    let failed = |list: &[(&'static str, RawValue<'static>)]| {
+        let event = RawEvent { name: "exception".into(), ..RawEvent::default() };
+        read(&RawSpan { status: Status::Ok, events: vec![event], ..raw("run", list) }).span.failed
+    };
+    assert!(failed(&[("langsmith.span.kind", text("chain"))]));
+    assert!(!failed(&[("gen_ai.operation.name", text("invoke_agent"))]));
+}
+
+#[test]
+fn what_waits_for_a_person_has_not_failed() {
+    let tool = ("gen_ai.operation.name", text("execute_tool"));
+    let by_type = |named| read(&raw("f", &[tool.clone(), ("error.type", text(named))])).span.failed;
+    assert!(by_type("ValueError") && by_type("my.GraphInterruptError"));
+    assert!(!by_type("GraphInterrupt") && !by_type("langgraph.errors.GraphInterrupt"));
+    let by_event = |status, key, told: &'static str| {
+        let attributes = attributes(&[(key, text(told))]);
+        let event = RawEvent { name: "exception".into(), attributes, ..RawEvent::default() };
+        let span = raw("f", std::slice::from_ref(&tool));
+        read(&RawSpan { status, events: vec![event], ..span }).span.failed
+    };
+    for status in [Status::Unset, Status::Error] {
+        assert!(by_event(status, "exception.type", "ValueError"));
+        assert!(!by_event(status, "exception.type", "langgraph.errors.NodeInterrupt"));
+        assert!(!by_event(status, "exception.message", "GraphInterrupt((Interrupt(value=1),))"));
+    }
+    let status_message = "(Interrupt(value={'ask': 'send?'}, id='1'),)".into();
+    let span = raw("f", std::slice::from_ref(&tool));
+    assert!(!read(&RawSpan { status: Status::Error, status_message, ..span }).span.failed);
 }
 
 #[test]
@@ -549,6 +590,7 @@ fn what_a_call_cost_is_read_whole_or_in_parts_and_reasoning_is_a_part_of_the_out
     assert_eq!(cost(&[parts[0].clone(), parts[1].clone(), cached]), dollars(0.875));
     assert_eq!(cost(&[("gen_ai.usage.cost.total", double(0.5)), parts[0].clone()]), dollars(0.5));
     assert_eq!(cost(&[("gen_ai.cost.total_tokens", double(0.03))]), dollars(0.03));
+    assert_eq!(cost(&[("gen_ai.cost.total_cost", double(0.02))]), dollars(0.02));
     let sentry =
         [("gen_ai.cost.input_tokens", double(0.5)), ("gen_ai.cost.output_tokens", double(1.0))];
     assert_eq!(cost(&sentry), dollars(1.5));
