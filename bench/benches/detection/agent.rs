@@ -64,9 +64,7 @@ impl Agent {
 
     /// The next version of this agent.
     pub(crate) fn deploy(&mut self) {
-        let left = self.detector.bequeath();
-        self.detector = Detector::default();
-        self.detector.inherit(&left, &self.limits);
+        self.detector = self.detector.bequeath(&self.limits);
     }
 
     /// The detector as another process reads it back.

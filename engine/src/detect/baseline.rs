@@ -1,4 +1,4 @@
-//! What is usual: the level of an agent's own past, and how its failures follow each other.
+//! What is usual: the level of an agent's own past, and how its failures follow each other, in a row and within a session.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,8 @@ pub(super) struct Baseline {
     count: f64,
     sum: f64,
     after: [After; CELLS],
+    // How many values are of another session than the one before them.
+    changes: After,
     decayed: Timestamp,
     // Values that were not handed on from the version before.
     own: u64,
@@ -30,6 +32,18 @@ pub(super) struct Baseline {
 pub(super) struct Pending {
     pub(super) all: Tally,
     after: [Tally; CELLS],
+    changes: Tally,
+    // Those that the version before left.
+    handed_on: u64,
+}
+
+/// Where a value stands among those before it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Place {
+    /// The cell; `None`: nothing failed lately.
+    pub(super) cell: Option<usize>,
+    /// Whether the value before was of another session.
+    pub(super) is_change: bool,
 }
 
 /// The sum of the values of one cell.
@@ -81,15 +95,24 @@ impl Baseline {
     /// The level of values in the cell of the next one, less its standard error; without such values, what is expected of
     /// failures that have one cause.
     pub(super) fn level_after(&self, cell: Option<usize>, level: f64) -> f64 {
-        let Some(cell) = cell else { return level };
+        let Some(cell) = cell.map(|cell| cell.min(CELLS - 1)) else { return level };
         if cell >= RUNS {
-            return self.after[cell.min(CELLS - 1)].above(level).surely();
+            let least = if cell >= WITHIN { self.follows_within() } else { 0.0 };
+            return self.after[cell].above(level.max(least)).surely();
         }
         let mut follow = Follow { mean: level.max(FOLLOWS), count: PRIOR_AFTER };
         for after in &self.after[..=cell] {
             follow = after.above(follow.mean);
         }
         follow.surely()
+    }
+
+    /// How often a failure is followed by another of its session, as assumed beforehand: where sessions alternate, a session that
+    /// fails alone says little of the agent; where one session is all there is, it says everything.
+    fn follows_within(&self) -> f64 {
+        let changes =
+            if self.changes.count > 0.0 { self.changes.sum / self.changes.count } else { 0.0 };
+        FOLLOWS + (FOLLOWS_WITHIN - FOLLOWS) * changes
     }
 
     /// Whether there is, or once was, enough of a past to compare with.
@@ -113,11 +136,11 @@ impl Baseline {
         let taken = std::mem::take(pending);
         self.count += taken.all.count as f64;
         self.sum += taken.all.sum;
-        self.own = self.own.saturating_add(taken.all.count);
+        self.own += taken.all.count.saturating_sub(taken.handed_on);
         for (after, tally) in self.after.iter_mut().zip(taken.after) {
-            after.count += tally.count as f64;
-            after.sum += tally.sum;
+            after.add(tally);
         }
+        self.changes.add(taken.changes);
         self.established |= self.count >= ENOUGH;
     }
 
@@ -144,15 +167,22 @@ impl Baseline {
         let left = (-passed / memory).exp2().max(least);
         self.count *= left;
         self.sum *= left;
-        let left = left.powf(ORDER_AGES);
-        for after in &mut self.after {
-            after.count *= left;
-            after.sum *= left;
-        }
+        self.changes.age(left);
+        self.after.iter_mut().for_each(|after| after.age(left.powf(ORDER_AGES)));
     }
 }
 
 impl After {
+    fn add(&mut self, tally: Tally) {
+        self.count += tally.count as f64;
+        self.sum += tally.sum;
+    }
+
+    fn age(&mut self, left: f64) {
+        self.count *= left;
+        self.sum *= left;
+    }
+
     /// The level with values at the expected one added.
     fn above(&self, expected: f64) -> Follow {
         let count = self.count + PRIOR_AFTER;
@@ -168,11 +198,21 @@ impl Follow {
 }
 
 impl Pending {
+    /// The same values, for the next version to learn.
+    pub(super) fn handed_on(self) -> Self {
+        Self { handed_on: self.all.count, ..self }
+    }
+
     /// Adds a value to its cell alone.
-    pub(super) fn follow(&mut self, value: f64, cell: Option<usize>) {
-        if let Some(after) = cell.and_then(|cell| self.after.get_mut(cell)) {
+    pub(super) fn follow(&mut self, value: f64, place: Place) {
+        if let Some(after) = place.cell.and_then(|cell| self.after.get_mut(cell)) {
             after.add(value);
         }
+    }
+
+    /// Forgets the values, but for how they followed each other.
+    pub(super) fn forget_values(&mut self) {
+        *self = Self { after: self.after, ..Self::default() };
     }
 
     /// Forgets how values follow each other.
@@ -180,9 +220,10 @@ impl Pending {
         self.after = Default::default();
     }
 
-    pub(super) fn add(&mut self, value: f64, cell: Option<usize>) {
+    pub(super) fn add(&mut self, value: f64, place: Place) {
         self.all.add(value);
-        self.follow(value, cell);
+        self.changes.add(f64::from(u8::from(place.is_change)));
+        self.follow(value, place);
     }
 }
 
@@ -197,17 +238,25 @@ impl Recent {
         let (run, bad) = (self.0.trailing_ones() as usize, self.0.count_ones() as usize);
         match (run, bad) {
             (0, 0) => None,
-            (0, bad) => Some(RUNS + bad.min(CELLS - RUNS) - 1),
+            (0, bad) => Some(RUNS + bad.min(WITHIN - RUNS) - 1),
             (run, _) => Some(run.min(RUNS) - 1),
         }
     }
 }
 
+/// The cell of a value whose session has failed so many times in a row, at least once.
+pub(super) fn cell_within(failed: usize) -> usize {
+    WITHIN + failed.clamp(1, CELLS - WITHIN) - 1
+}
+
 /// Lengths of runs of bad values that have cells of their own.
 const RUNS: usize = 6;
 
+/// The first of the cells of values whose own session failed just before; before it are three by how many of the last eight were bad.
+const WITHIN: usize = RUNS + 3;
+
 /// Cells: kinds of values before another.
-const CELLS: usize = RUNS + 3;
+const CELLS: usize = WITHIN + 3;
 
 /// Values of a past that is enough to compare with.
 const ENOUGH: f64 = 100.0;
@@ -226,6 +275,9 @@ const PRIOR_AFTER: f64 = 10.0;
 
 /// How often a first failure is followed by another, as assumed beforehand.
 const FOLLOWS: f64 = 0.3;
+
+/// How often a failure is followed by another of its session, as assumed beforehand where sessions alternate.
+const FOLLOWS_WITHIN: f64 = 0.9;
 
 /// Days that pass before the past ages.
 const AGE_STEP: f64 = 1.0 / 24.0;

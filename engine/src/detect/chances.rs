@@ -41,6 +41,16 @@ pub(super) struct Moments {
     squares: f64,
 }
 
+impl Predicted {
+    /// What the next version of the agent begins with: the usual chances, and, if there is no drop, what is not decided yet.
+    pub(super) fn handed_on(&mut self, undecided: bool) -> Self {
+        let usual = self.usual;
+        let undecided = if undecided { std::mem::take(self) } else { Self::default() };
+        self.usual = usual;
+        Self { usual, ..undecided }
+    }
+}
+
 impl Moments {
     pub(super) fn add(&mut self, chance: f64) {
         self.count += 1.0;

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::baseline::{Baseline, Pending, Recent, Tally};
+use super::baseline::{Baseline, Pending, Place, Recent, Tally, cell_within};
 use super::budget::Budget;
-use super::chances::{Chances, Predicted, odds_ratio};
+use super::chances::{Predicted, odds_ratio};
 use super::evidence::{Evidence, Mark, Ratios, Starts};
 use super::options::Limits;
 use super::recovery::Recovery;
@@ -41,6 +41,16 @@ pub struct Detector {
 pub struct Observation {
     value: f64,
     kind: Kind,
+    session: InSession,
+}
+
+/// Where a value stands in its session.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InSession {
+    /// How many values of the session before it were bad, without a good one between.
+    pub failed: usize,
+    /// Whether the value before it, of whatever session, is of another one.
+    pub is_change: bool,
 }
 
 /// The kind of a value.
@@ -109,14 +119,6 @@ pub struct DropFound {
     pub confidence: f64,
 }
 
-/// What a new version of an agent takes over from the version before it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Inheritance {
-    baseline: Baseline,
-    chances: Option<Chances>,
-    unspent: Budget,
-}
-
 /// The greatest means that a stream may have if nothing has changed.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 struct Nulls {
@@ -153,34 +155,40 @@ struct Turn {
 /// The kind of a value as it is counted.
 #[derive(Clone, Copy)]
 enum Turned {
-    /// A value, and the cell of the values before it.
-    Value(f64, Option<usize>),
+    /// A value.
+    Value(f64, Place),
     /// A chance.
     Chance(f64),
-    /// An outcome, the cell of the values before it, and the ratios of its run's chance if that was counted.
-    Outcome(f64, Option<usize>, Option<Ratios>),
+    /// An outcome, and the ratios of its run's chance if that was counted.
+    Outcome(f64, Place, Option<Ratios>),
 }
 
 impl Observation {
     /// A value in `[0,1]`, higher is worse; `None` for any other, and for NaN.
     pub fn level(value: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&value).then_some(Self { value, kind: Kind::Plain })
+        (0.0..=1.0).contains(&value).then_some(Self { value, ..Self::verdict(false) })
     }
 
     /// A verdict: 1 if it failed, else 0.
     pub fn verdict(failed: bool) -> Self {
-        Self { value: f64::from(u8::from(failed)), kind: Kind::Plain }
+        let session = InSession { failed: 0, is_change: true };
+        Self { value: f64::from(u8::from(failed)), kind: Kind::Plain, session }
     }
 
     /// The chance that a run without a known outcome failed, in `[0,1]`; `None` for any other number, and for NaN. It belongs in a
     /// stream of [outcomes](Self::outcome).
     pub fn chance(chance: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&chance).then_some(Self { value: chance, kind: Kind::Chance })
+        Some(Self { kind: Kind::Chance, ..Self::level(chance)? })
     }
 
     /// The outcome of a run, in a stream that has chances of other runs; `chance` is the run's own, if that was counted before.
     pub fn outcome(failed: bool, chance: Option<f64>) -> Self {
         Self { kind: Kind::Outcome(chance), ..Self::verdict(failed) }
+    }
+
+    /// The same value, of a session that has more of them; otherwise each value is of a session of its own.
+    pub fn within(self, session: InSession) -> Self {
+        Self { session, ..self }
     }
 }
 
@@ -210,6 +218,11 @@ impl Detector {
     /// How bad the stream is.
     pub fn severity(&self) -> Severity {
         self.severity
+    }
+
+    /// Whether there is some evidence of a drop: at least a tenth of what a warning takes.
+    pub fn has_evidence(&self, limits: &Limits) -> bool {
+        self.days() >= limits.page * WARN * WARN
     }
 
     /// Whether there is neither a drop nor any stretch of values that speaks for one.
@@ -250,45 +263,55 @@ impl Detector {
             (_, _) => return false,
         };
         self.baseline = Baseline::accepted(values, at);
-        self.start_over();
+        self.end();
         self.nulls = None;
         true
     }
 
     /// Ends a drop, or a warning of one, and forgets all evidence; the past stays what the level is compared with.
     pub fn end(&mut self) {
-        self.start_over();
+        self.severity = Severity::Quiet;
+        self.forget_pending();
+        self.pending = Pending::default();
+        self.forget_evidence();
+        self.starts = Starts::default();
+        self.recovery = Recovery::default();
+        self.incident = None;
     }
 
     /// Forgets the past and all evidence: the level is compared with the objective until there is a past again.
     pub fn renew(&mut self) {
         self.baseline = Baseline::default();
-        self.start_over();
+        self.end();
         (self.nulls, self.predicted) = (None, None);
     }
 
-    /// The past that the next version of the agent is compared with, and the time that this one has not spent on false alarms:
-    /// the next version spends it.
-    pub fn bequeath(&mut self) -> Inheritance {
-        let chances = self.predicted.as_ref().map(|predicted| predicted.usual);
-        Inheritance { baseline: self.baseline, chances, unspent: self.budget.take() }
-    }
-
-    /// Takes over from the version before, before the first value: the level is compared with that version's baseline, and a
-    /// version that is worse from its first trace on is found soonest.
-    pub fn inherit(&mut self, from: &Inheritance, limits: &Limits) {
-        self.baseline = from.baseline.handed_on();
-        self.budget = from.unspent;
-        if let Some(usual) = from.chances {
-            self.predicted.get_or_insert_default().usual = usual;
-        }
-        let saved = std::mem::take(&mut self.budget.saved);
+    /// The detector of the next version of the agent, which is compared with the past of this one. It gets the time that this one has
+    /// not spent on false alarms, so that a version that is worse from its first trace on is found soonest, and, unless this one is in
+    /// a drop, what speaks for one so far: versions may come and go faster than a drop is found.
+    pub fn bequeath(&mut self, limits: &Limits) -> Self {
+        let mut next = Self {
+            baseline: self.baseline.handed_on(),
+            budget: self.budget.take(),
+            ..Self::default()
+        };
         if let Some(predicted) = &mut self.predicted {
+            next.predicted = Some(Box::new(predicted.handed_on(self.incident.is_none())));
+        }
+        if self.incident.is_none() {
+            next.pending = std::mem::take(&mut self.pending).handed_on();
+            next.recent = std::mem::take(&mut self.recent);
+            next.changed = std::mem::take(&mut self.changed);
+            next.intolerable = std::mem::take(&mut self.intolerable);
+            next.starts = std::mem::take(&mut self.starts);
+        }
+        let saved = std::mem::take(&mut next.budget.saved);
+        if let Some(predicted) = &mut next.predicted {
             predicted.told.seed(saved.min(limits.page * MOST_AT_ONCE));
         }
-        self.changed.seed(saved.min(limits.page * MOST_AT_ONCE));
-        self.intolerable.seed(saved.min(limits.page * EDGE * MOST_AT_ONCE));
-        self.nulls = None;
+        next.changed.seed(saved.min(limits.page * MOST_AT_ONCE));
+        next.intolerable.seed(saved.min(limits.page * EDGE * MOST_AT_ONCE));
+        next
     }
 
     /// Learns what is usual for a stream of outcomes and chances, while there is no past: unlike other streams, it is not compared
@@ -302,13 +325,23 @@ impl Detector {
             predicted.pending.add(value.value);
             return true;
         }
-        let cell = self.recent.cell();
-        self.recent.push(value.value > 0.5);
-        self.pending.add(value.value, cell);
+        let place = self.place(value, value.value > 0.5);
+        self.pending.add(value.value, place);
         if self.pending.all.count >= LEARNT_TOGETHER {
             self.learn(at, limits);
         }
         true
+    }
+
+    /// Where a value stands among those before it, which it joins. A session that failed tells of itself if it fails again, not of what
+    /// comes after it.
+    fn place(&mut self, value: Observation, is_bad: bool) -> Place {
+        let InSession { failed, is_change } = value.session;
+        let cell = if failed > 0 { Some(cell_within(failed)) } else { self.recent.cell() };
+        if failed == 0 {
+            self.recent.push(is_bad);
+        }
+        Place { cell, is_change }
     }
 
     /// The value to count; `None`: a chance, while it is not known what chances are usual.
@@ -330,9 +363,8 @@ impl Detector {
             let seed = self.budget.spend(at);
             return Some(Turn { at, seed, ratios, kind: Turned::Chance(value.value) });
         }
-        let cell = self.recent.cell();
-        let after = nulls.after(self.baseline.level_after(cell, nulls.usual), limits);
-        self.recent.push(value.value > nulls.tolerated);
+        let place = self.place(value, value.value > nulls.tolerated);
+        let after = nulls.after(self.baseline.level_after(place.cell, nulls.usual), limits);
         Some(Turn {
             at,
             seed: self.budget.spend(at),
@@ -342,9 +374,9 @@ impl Detector {
             },
             kind: match value.kind {
                 Kind::Outcome(chance) => {
-                    Turned::Outcome(value.value, cell, chance.and_then(ratios_of))
+                    Turned::Outcome(value.value, place, chance.and_then(ratios_of))
                 }
-                Kind::Plain | Kind::Chance => Turned::Value(value.value, cell),
+                Kind::Plain | Kind::Chance => Turned::Value(value.value, place),
             },
         })
     }
@@ -358,7 +390,7 @@ impl Detector {
             self.page(turn.at, limits);
         } else if self.severity == Severity::Quiet && days >= limits.page * WARN {
             self.severity = Severity::Warning;
-        } else if self.severity == Severity::Warning && days < limits.page * WARN * WARN {
+        } else if self.severity == Severity::Warning && !self.has_evidence(limits) {
             // The values of what was nearly a drop are not usual, but how its failures followed each other may be.
             self.severity = Severity::Quiet;
             self.forget_pending();
@@ -379,8 +411,8 @@ impl Detector {
         turn.value().into_iter().for_each(|value| incident.values.add(value));
         incident.confidence = incident.confidence.max(confidence);
         self.look_for_recovery(turn, &incident);
-        if let Turned::Value(value, cell) | Turned::Outcome(value, cell, _) = turn.kind {
-            self.pending.follow(value, cell);
+        if let Turned::Value(value, place) | Turned::Outcome(value, place, _) = turn.kind {
+            self.pending.follow(value, place);
         }
         if self.recovery.is_better(incident.trust) {
             incident.values = incident.values.minus(self.recovery.stretch);
@@ -412,7 +444,7 @@ impl Detector {
         } else if self.recovery.is_good(incident.trust) {
             let pending = self.pending;
             let chances = self.predicted.as_ref().map(|predicted| predicted.pending);
-            self.start_over();
+            self.end();
             self.pending = pending;
             if let (Some(predicted), Some(chances)) = (&mut self.predicted, chances) {
                 predicted.pending = chances;
@@ -456,8 +488,8 @@ impl Detector {
         let mark = Mark { at: turn.at, before: self.pending.all };
         self.starts.observe(turn.ratios.tolerated, mark);
         match turn.kind {
-            Turned::Value(value, cell) | Turned::Outcome(value, cell, _) => {
-                self.pending.add(value, cell);
+            Turned::Value(value, place) | Turned::Outcome(value, place, _) => {
+                self.pending.add(value, place);
             }
             Turned::Chance(chance) => {
                 let predicted = self.predicted.iter_mut();
@@ -508,20 +540,9 @@ impl Detector {
         self.nulls = Some(Nulls::of(&self.baseline, limits));
     }
 
-    /// Becomes quiet, and forgets everything but what is usual.
-    fn start_over(&mut self) {
-        self.severity = Severity::Quiet;
-        self.forget_pending();
-        self.pending = Pending::default();
-        self.forget_evidence();
-        self.starts = Starts::default();
-        self.recovery = Recovery::default();
-        self.incident = None;
-    }
-
     /// Forgets the values that were not learnt yet, but for how they followed each other.
     fn forget_pending(&mut self) {
-        self.pending.all = Tally::default();
+        self.pending.forget_values();
         self.predicted.iter_mut().for_each(|predicted| predicted.pending = Default::default());
     }
 

@@ -37,5 +37,5 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-pub use detector::{Against, Detector, DropFound, DropState, Inheritance, Observation, Severity};
+pub use detector::{Against, Detector, DropFound, DropState, InSession, Observation, Severity};
 pub use options::{DropOptions, Limits};

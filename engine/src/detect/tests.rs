@@ -266,7 +266,7 @@ fn a_version_is_held_against_the_one_before_and_found_soonest_at_its_begin() {
     for seed in 0..20 {
         let mut stream = Stream::after(100 + seed, 0.01, 3_000);
         let mut next = Stream { random: stream.random, now: stream.now, ..Stream::new(0) };
-        next.detector.inherit(&stream.detector.clone().bequeath(), &stream.limits);
+        next.detector = stream.detector.clone().bequeath(&stream.limits);
         assert_eq!(next.state().usual.to_bits(), stream.state().usual.to_bits());
         old += stream.until(Severity::Critical, 0.15);
         new += next.until(Severity::Critical, 0.15);
@@ -277,21 +277,17 @@ fn a_version_is_held_against_the_one_before_and_found_soonest_at_its_begin() {
 #[test]
 fn unspent_time_is_left_to_one_version_alone() {
     let mut stream = Stream::after(14, 0.01, 3_000);
-    let (first, second) = (stream.detector.bequeath(), stream.detector.bequeath());
     let limits = stream.limits;
-    let begun = |left: &Inheritance| {
-        let mut detector = Detector::default();
-        detector.inherit(left, &limits);
-        detector.state(&limits).evidence
-    };
-    assert!(begun(&first) > 0.0);
-    assert_eq!(begun(&second).to_bits(), 0.0_f64.to_bits());
+    let begun = |stream: &mut Stream| stream.detector.bequeath(&limits).state(&limits).evidence;
+    assert!(begun(&mut stream) > 0.0);
+    assert_eq!(begun(&mut stream).to_bits(), 0.0_f64.to_bits());
     // However long there was no version: no more than may be left to chance at a deploy.
     for _ in 0..400 {
         stream.now = stream.now.after(Duration::from_secs(86_400));
         stream.verdicts(0.0, 1);
     }
-    assert!((begun(&stream.detector.bequeath()) - 0.01).abs() < 1e-9);
+    let own = stream.state().evidence;
+    assert!((begun(&mut stream) - own - 0.01).abs() < 1e-9);
 }
 
 #[test]

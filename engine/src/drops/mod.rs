@@ -33,6 +33,7 @@ use std::mem;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub use deployments::DEPLOYMENT;
 pub(super) use deployments::Deployment;
@@ -45,7 +46,7 @@ use super::count::Counts;
 use super::detect::{DropOptions, Limits};
 use super::drift::DriftOptions;
 use super::drift::sequential::difference;
-use super::facts::{AgentKey, DoneTrace};
+use super::facts::{AgentKey, DoneTrace, ScopedId};
 use super::math::Quanta;
 use super::span::Timestamp;
 use super::tenants;
@@ -73,6 +74,8 @@ struct ArrivedTrace {
     at: Timestamp,
     agent: AgentKey,
     trace: DoneTrace,
+    /// The session of the trace, hashed; `None`: it has none.
+    session: Option<u64>,
 }
 
 /// Numbers of streams that share the false pages and the false warnings.
@@ -142,6 +145,7 @@ impl Drops {
         self.waiting.extend(traces.map(|trace| ArrivedTrace {
             at: shift.time(Timestamp(trace.at_unix_nano)),
             agent: agent.clone(),
+            session: hashed(&trace.session),
             trace,
         }));
         self.told.push(agent.clone());
@@ -331,7 +335,7 @@ impl Drops {
 
     /// Counts a trace or an outcome.
     fn count(&mut self, told: &ArrivedTrace, drift: &DriftOptions, counts: &mut Counts) {
-        let ArrivedTrace { at, agent, trace } = told;
+        let ArrivedTrace { at, agent, trace, .. } = told;
         let mut watch = match self.watches.get_mut(agent) {
             Some(watch) => watch,
             None => {
@@ -371,13 +375,7 @@ impl Drops {
         let limits = self.shares.limits(&self.options, agent, stream);
         let before = before.and_then(|key| self.watches.get_mut(&key));
         let left = before.and_then(|watch| watch.streams.get_mut(stream.name));
-        let left = left.map(|watched| watched.detector.bequeath());
-        let mut watched = Watched::default();
-        if let Some(left) = left {
-            watched.detector.inherit(&left, &limits);
-            watched.inherited = true;
-        }
-        watched
+        left.map_or_else(Watched::default, |left| left.bequeath(&limits))
     }
 }
 
@@ -395,6 +393,13 @@ impl Shares {
             options.limits_against(NO_OBJECTIVE, self.warning)
         }
     }
+}
+
+/// A session, hashed; `None`: there is none.
+fn hashed(session: &ScopedId) -> Option<u64> {
+    let ScopedId { id, scope } = session;
+    let seed = || xxh3_64(scope.as_bytes());
+    (!id.is_empty()).then(|| xxh3_64_with_seed(id.as_bytes(), seed()))
 }
 
 /// Whether what had its last value then still goes on.

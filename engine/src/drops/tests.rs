@@ -341,6 +341,100 @@ fn a_deployment_that_accepts_ends_drops_and_forgets_what_was_usual_of_the_versio
     assert_eq!(failing(&mut told, "2", 660..800, 2), "quiet");
 }
 
+/// Traces of five sessions that alternate, each as long as 20 traces and every third of which has a failure.
+fn alternating(told: &mut Fixture, hours: std::ops::Range<u64>) {
+    for hour in hours {
+        let session = format!("session {} of lane {}", hour / 100, hour % 5);
+        let failed = hour % 300 == 7;
+        told.tell("1", trace_of(hour, session, failed));
+    }
+}
+
+fn trace_of(hour: u64, session: String, failed: bool) -> DoneTrace {
+    DoneTrace { session: ScopedId { id: session, ..ScopedId::default() }, ..trace(hour, failed) }
+}
+
+/// Failures alone from this hour on, of these sessions, until they page; `None`: so many do not.
+fn pages_after(
+    told: &mut Fixture,
+    hours: std::ops::Range<u64>,
+    session: impl Fn(u64) -> String,
+) -> Option<u64> {
+    let first = hours.start;
+    for hour in hours {
+        told.tell("1", trace_of(hour, session(hour), true));
+        if severity(told, "1", "verdict") == "critical" {
+            return Some(hour + 1 - first);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_session_that_fails_alone_pages_nobody_and_makes_no_outage_usual() {
+    let mut told = Fixture::new(10);
+    let mut hour = 0;
+    for day in 0..20_u64 {
+        alternating(&mut told, hour..hour + 1_000);
+        hour += 1_000;
+        // A session that is beyond help, between two traces of others.
+        let beyond = pages_after(&mut told, hour..hour + 12, |_| format!("beyond help {day}"));
+        assert_eq!(beyond, None, "{day}");
+        hour += 12;
+    }
+    alternating(&mut told, hour..hour + 1_000);
+    hour += 1_000;
+    let outage = pages_after(&mut told, hour..hour + 50, |hour| format!("session {}", hour % 5));
+    assert!(outage.is_some_and(|traces| traces < 10), "{outage:?}");
+}
+
+#[test]
+fn where_one_session_is_all_there_is_its_failures_page() {
+    let mut told = Fixture::new(10);
+    let one = || "the only one".to_owned();
+    (0..2_000).for_each(|hour| told.tell("1", trace_of(hour, one(), false)));
+    let outage = pages_after(&mut told, 2_000..2_050, |_| one());
+    assert!(outage.is_some_and(|traces| traces < 10), "{outage:?}");
+}
+
+#[test]
+fn a_session_is_good_again_with_its_next_success() {
+    let mut told = Fixture::new(10);
+    let fails = |told: &mut Fixture, hour: u64, failed: bool| {
+        told.tell("1", trace_of(hour, "own".to_owned(), failed));
+        let watched = told.drops.watches[&key("1")].streams.get("verdict").unwrap();
+        let next = |session: Option<u64>| watched.clone().in_session(session, true);
+        let other = next(Some(1));
+        assert_eq!((other.failed, other.is_change), (0, true));
+        assert_eq!(next(None), other);
+        let in_session = next(hashed(&trace_of(hour, "own".to_owned(), failed).session));
+        (in_session.failed, in_session.is_change)
+    };
+    assert_eq!(fails(&mut told, 1, false), (0, false));
+    assert_eq!(fails(&mut told, 2, true), (1, false));
+    assert_eq!(fails(&mut told, 3, true), (2, false));
+    told.tell("1", trace(4, true));
+    assert_eq!(fails(&mut told, 5, true), (3, false));
+    assert_eq!(fails(&mut told, 6, false), (0, false));
+    assert_eq!(fails(&mut told, 7, true), (1, false));
+}
+
+#[test]
+fn a_drop_is_found_though_no_version_lives_to_see_it() {
+    // The version in which it pages.
+    let daily = |told: &mut Fixture, mut days: std::ops::Range<u64>, nth: u64| {
+        days.find(|day| failing(told, &day.to_string(), day * 24..day * 24 + 3, nth) == "critical")
+    };
+    let mut told = Fixture::new(100);
+    assert_eq!(daily(&mut told, 1..60, u64::MAX), None);
+    let found = daily(&mut told, 60..90, 3).expect("a drop");
+    // Which began before the version in which it was found, and is no fault of that.
+    let view = told.view(&found.to_string()).remove(0);
+    assert_eq!(view.against, "past");
+    let since: u64 = view.drop.unwrap().since_unix_nano.parse().unwrap();
+    assert!(since < found * 24 * HOUR, "{since}");
+}
+
 #[test]
 fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     let mut told = Fixture::new(10);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::ArrivedTrace;
 use super::gaps::Gaps;
 use super::stream::{PREDICTED, STREAMS, Stream, Value};
-use crate::detect::{Against, Detector, DropState, Limits, Severity};
+use crate::detect::{Against, Detector, DropState, InSession, Limits, Severity};
 use crate::drift::sequential::MeanSequence;
 use crate::facts::{AgentKey, DoneTrace, Effort, ScopedId};
 use crate::predict::learner::Learner;
@@ -46,9 +46,11 @@ pub(super) struct Streams(pub(super) Box<[Option<Watched>; STREAMS.len()]>);
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Watched {
     pub(super) detector: Detector,
-    /// Whether its baseline is that of the version before, as it has no past of its own yet.
+    /// Whether its baseline is that of the version before, as it has no past of its own yet, and no drop began with that version.
     pub(super) inherited: bool,
     pub(super) last: Timestamp,
+    // The session of the last value, hashed.
+    session: Option<u64>,
     // The latest failures.
     failures: VecDeque<Failure>,
     /// Where to look; present while there is a drop or a warning of one.
@@ -61,6 +63,8 @@ struct Failure {
     at: Timestamp,
     cause: Cause,
     session: ScopedId,
+    /// Its session, hashed, until something of that is good again.
+    failing: Option<u64>,
 }
 
 /// The cause of a failure.
@@ -179,14 +183,15 @@ impl Watched {
     ) {
         let (at, trace) = (told.at, &told.trace);
         let cause = || Cause::of(stream, trace);
+        let session = self.in_session(told.session, value.bad);
         if value.bad {
-            let cause = cause();
-            self.failures.push_back(Failure { at, cause, session: trace.session.clone() });
+            let (cause, failing) = (cause(), told.session);
+            self.failures.push_back(Failure { at, cause, session: trace.session.clone(), failing });
             if self.failures.len() > FAILURES {
                 self.failures.pop_front();
             }
         }
-        let found = self.detector.observe(at, value.observation, limits);
+        let found = self.detector.observe(at, value.observation.within(session), limits);
         self.last = self.last.max(at);
         self.inherited &= !self.detector.has_own_past();
         match found {
@@ -195,6 +200,32 @@ impl Watched {
             Some(Severity::Recovering) | None if value.bad => self.find_another(&cause(), trace),
             Some(Severity::Recovering) | None => {}
         }
+    }
+
+    /// The stream of the next version of the agent, compared with the past of this one.
+    pub(super) fn bequeath(&mut self, limits: &Limits) -> Self {
+        let inherited = !self.detector.has_evidence(limits);
+        Self {
+            detector: self.detector.bequeath(limits),
+            inherited,
+            session: self.session,
+            failures: self.failures.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Where the next value stands in its session.
+    pub(super) fn in_session(&mut self, session: Option<u64>, is_bad: bool) -> InSession {
+        let is_change = session.is_none() || session != self.session;
+        self.session = session;
+        let mut failed = 0;
+        for failure in self.failures.iter_mut().filter(|failure| failure.failing.is_some()) {
+            if failure.failing == session {
+                failed += 1;
+                failure.failing = session.filter(|_| is_bad);
+            }
+        }
+        InSession { failed, is_change }
     }
 
     /// The view of the stream; `before` is the version before, if the level is compared with that version's past.
