@@ -1,8 +1,8 @@
 //! How soon drops are found, how they end, how often there is a false alarm, and what a value costs.
 //!
 //! Everything but the cost is simulated, from fixed seeds other than those that constants were chosen with. Arguments name the
-//! tables: `delays`, `ends`, `alarms`, `shared`, `streams`, `predicted`, `cost`, and `fast` and `fast-streams`, which take half an hour each;
-//! without any all others are made. A number is of how many seeds `streams` is made, or of how many agents `predicted`.
+//! tables: `delays`, `ends`, `alarms`, `shared`, `sessions`, `streams`, `predicted`, `cost`, and `fast` and `fast-streams`, which take half an
+//! hour each; without any all others are made. A number is of how many seeds `sessions` and `streams` are made, or of how many agents `predicted`.
 
 #![expect(clippy::print_stdout, reason = "the tables are what this is for")]
 
@@ -11,6 +11,7 @@ mod alarms;
 mod changes;
 mod cost;
 mod predicted;
+mod sessions;
 mod stage;
 mod streams;
 
@@ -18,12 +19,13 @@ mod streams;
 const FIRST_SEED: u64 = 5_000_000;
 
 fn main() {
-    let tables: [(&str, fn()); 9] = [
+    let tables: [(&str, fn()); 10] = [
         ("delays", changes::delays),
         ("ends", changes::ends),
         ("alarms", alarms::slow),
         ("fast", alarms::fast),
         ("shared", alarms::shared),
+        ("sessions", sessions::tables),
         ("streams", streams::slow),
         ("fast-streams", streams::fast),
         ("predicted", predicted::tables),

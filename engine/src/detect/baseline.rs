@@ -94,10 +94,10 @@ impl Baseline {
 
     /// The level of values in the cell of the next one, less its standard error; without such values, what is expected of
     /// failures that have one cause.
-    pub(super) fn level_after(&self, cell: Option<usize>, level: f64) -> f64 {
+    pub(super) fn level_after(&self, cell: Option<usize>, level: f64, pending: &Pending) -> f64 {
         let Some(cell) = cell.map(|cell| cell.min(CELLS - 1)) else { return level };
         if cell >= RUNS {
-            let least = if cell >= WITHIN { self.follows_within() } else { 0.0 };
+            let least = if cell >= WITHIN { self.follows_within(pending) } else { 0.0 };
             return self.after[cell].above(level.max(least)).surely();
         }
         let mut follow = Follow { mean: level.max(FOLLOWS), count: PRIOR_AFTER };
@@ -109,10 +109,11 @@ impl Baseline {
 
     /// How often a failure is followed by another of its session, as assumed beforehand: where sessions alternate, a session that
     /// fails alone says little of the agent; where one session is all there is, it says everything.
-    fn follows_within(&self) -> f64 {
-        let changes =
-            if self.changes.count > 0.0 { self.changes.sum / self.changes.count } else { 0.0 };
-        FOLLOWS + (FOLLOWS_WITHIN - FOLLOWS) * changes
+    fn follows_within(&self, pending: &Pending) -> f64 {
+        let mut changes = self.changes;
+        changes.add(pending.changes);
+        let share = if changes.count > 0.0 { changes.sum / changes.count } else { 0.0 };
+        FOLLOWS + (FOLLOWS_WITHIN - FOLLOWS) * share
     }
 
     /// Whether there is, or once was, enough of a past to compare with.

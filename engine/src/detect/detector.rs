@@ -364,7 +364,8 @@ impl Detector {
             return Some(Turn { at, seed, ratios, kind: Turned::Chance(value.value) });
         }
         let place = self.place(value, value.value > nulls.tolerated);
-        let after = nulls.after(self.baseline.level_after(place.cell, nulls.usual), limits);
+        let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
+        let after = nulls.after(level_after, limits);
         Some(Turn {
             at,
             seed: self.budget.spend(at),

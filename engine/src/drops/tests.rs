@@ -389,6 +389,15 @@ fn a_session_that_fails_alone_pages_nobody_and_makes_no_outage_usual() {
 }
 
 #[test]
+fn a_session_that_fails_alone_pages_nobody_while_the_agent_is_new() {
+    let mut told = Fixture::new(10);
+    alternating(&mut told, 0..50);
+    assert_eq!(pages_after(&mut told, 50..70, |_| "beyond help".to_owned()), None);
+    let outage = pages_after(&mut told, 70..100, |hour| format!("session {}", hour % 5));
+    assert!(outage.is_some(), "{outage:?}");
+}
+
+#[test]
 fn where_one_session_is_all_there_is_its_failures_page() {
     let mut told = Fixture::new(10);
     let one = || "the only one".to_owned();
