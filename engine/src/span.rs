@@ -294,6 +294,9 @@ pub struct Span {
     /// Whether something stopped it before its end (the greatest length, a filter, a guardrail, a limit of turns) or the model refused.
     #[serde(default)]
     pub stopped: bool,
+    /// Whether it is the streamed answer to a model request that has a span of its own, which ended before the answer began.
+    #[serde(default)]
+    pub streamed: bool,
     /// The convention that recognised the span; `None`: it is no agent telemetry.
     #[serde(deserialize_with = "saved::optional")]
     pub convention: Option<Name>,

@@ -17,8 +17,8 @@ pub(super) struct ModelCall {
 
 /// A span with the total use of the calls below it, and the places of these calls.
 #[derive(Debug)]
-pub(super) struct Total<'t> {
-    pub(super) span: &'t Span,
+pub(super) struct Total {
+    pub(super) span: Span,
     pub(super) below: Vec<usize>,
 }
 
@@ -38,13 +38,13 @@ pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
         (0..tree.spans.len()).filter(|at| is_model(tree, *at) && !has_below(tree, *at)).collect();
     let mut calls: Vec<ModelCall> = Vec::new();
     for at in tree.behaviour().iter().copied().filter(|at| innermost.contains(at)) {
-        let span = tree.spans[at].clone();
+        let span = answered(tree, at);
         let answers = span.model.iter().filter_map(|model| model.response_id).collect();
         let mut call = ModelCall { recorded: is_record(&span), span, at, answers };
         for outer in around(tree, at).filter(|above| is_model(tree, *above)) {
             let below = innermost.iter().filter(|at| around(tree, **at).any(|at| at == outer));
             if below.count() == 1 {
-                complete(&mut call.span, &tree.spans[outer]);
+                complete(&mut call.span, &answered(tree, outer));
             }
         }
         call.answers.extend(call.facts().response_id);
@@ -62,18 +62,19 @@ pub(super) fn last<'c>(tree: &Tree, calls: &'c [ModelCall]) -> Option<&'c ModelC
 }
 
 /// Model spans around several calls that have their total use, where the calls themselves do not have it.
-pub(super) fn totals<'t>(tree: &'t Tree, calls: &[ModelCall]) -> Vec<Total<'t>> {
+pub(super) fn totals(tree: &Tree, calls: &[ModelCall]) -> Vec<Total> {
     let own = tree.behaviour();
-    let mut totals: Vec<Total<'_>> = Vec::new();
+    let mut totals: Vec<Total> = Vec::new();
     for at in tree.inwards().into_iter().filter(|at| own.contains(at) && is_model(tree, *at)) {
         let below: Vec<&ModelCall> =
             calls.iter().filter(|call| around(tree, call.at).any(|above| above == at)).collect();
         let told = |call: &ModelCall| totals.iter().any(|total| total.below.contains(&call.at));
         let silent =
             !below.is_empty() && below.iter().all(|call| !counts(&call.span) && !told(call));
-        if silent && counts(&tree.spans[at]) {
+        let span = answered(tree, at);
+        if silent && counts(&span) {
             let below = below.iter().map(|call| call.at).collect();
-            totals.push(Total { span: &tree.spans[at], below });
+            totals.push(Total { span, below });
         }
     }
     totals
@@ -89,7 +90,9 @@ fn counts(span: &Span) -> bool {
 fn is_model(tree: &Tree, at: usize) -> bool {
     let chats = tree.own().any(|span| span.operation == Operation::Chat);
     let span = &tree.spans[at];
-    if chats {
+    if tree.answers.iter().any(|(_, answer)| *answer == at) {
+        false
+    } else if chats {
         span.operation == Operation::Chat
     } else {
         span.operation == Operation::InvokeAgent && span.model.is_some()
@@ -177,6 +180,17 @@ fn worth(call: &ModelCall) -> (bool, usize) {
     let ModelFacts { tokens, cost, .. } = call.facts();
     let known = [tokens.input.is_some(), tokens.output.is_some(), cost.is_some()];
     (!is_record(&call.span), known.into_iter().filter(|known| *known).count())
+}
+
+/// The model span at a place, together with the streamed answer that has a span of its own.
+fn answered(tree: &Tree, at: usize) -> Span {
+    let asked = &tree.spans[at];
+    let Some((_, answer)) = tree.answers.iter().find(|(request, _)| *request == at) else {
+        return asked.clone();
+    };
+    let mut span = tree.spans[*answer].clone();
+    complete(&mut span, asked);
+    Span { span_id: asked.span_id, start: asked.start, name: asked.name.clone(), ..span }
 }
 
 /// Completes a span of a call from another span of it.

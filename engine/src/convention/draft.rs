@@ -58,6 +58,8 @@ pub(super) struct Draft<'v> {
     pub(super) failed: bool,
     /// Whether some attribute says that something stopped the span.
     pub(super) stopped: bool,
+    /// Of a streamed answer to the request of another span, how long it took to come.
+    pub(super) streamed_nanos: Option<u64>,
     attempt: Option<Box<AttemptDraft<'v>>>,
     remarks: Option<Box<RemarksDraft<'v>>>,
     /// Of message events: the last user's text, the last tool's results, and whether the last message is a user's.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::draft::{Draft, SessionDraft, meant, name, tool_named};
 use super::index::Hits;
@@ -97,7 +98,9 @@ impl Naming<'_> {
             span_id: raw.span_id,
             parent: raw.parent,
             remote_parent: raw.remote_parent,
-            start: raw.start,
+            start: draft.streamed_nanos.map_or(raw.start, |nanos| {
+                raw.end.before(Duration::from_nanos(nanos)).min(raw.start)
+            }),
             end: raw.end,
             operation,
             status: raw.status,
@@ -107,6 +110,7 @@ impl Naming<'_> {
                 || (raw.status == Status::Unset && lines::has_event(raw, "exception")))
                 && !is_interrupted(raw),
             stopped: draft.stopped,
+            streamed: draft.streamed_nanos.is_some(),
             convention: draft.convention.take(),
             agent_name: shared(draft.agent_name.take()),
             workflow: shared(draft.workflow.take()),

@@ -3,7 +3,7 @@
 //! The span's name is a message template, `Function: {name}`; names and values are plain attributes.
 
 use super::draft::{Draft, name};
-use super::lines::{Line, Says, first, line, present};
+use super::lines::{Line, Says, first, line, nanos, present};
 use super::messages;
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
@@ -57,6 +57,7 @@ impl Convention for Logfire {
         &[
             "`name` is the agent's on spans of the template `Agent run: {name!r}`.",
             "`events`: the choice in the list of message events is the answer.",
+            "`streaming response from ...` is the answer to the request before it, which is one model call with it; `duration` is the time that it took.",
         ]
     }
 
@@ -69,6 +70,9 @@ impl Convention for Logfire {
         if template.starts_with("Agent run") {
             draft.agent_name.offer(45, raw.attributes.get("name").and_then(name));
         }
+        if template.starts_with(STREAMED) {
+            draft.streamed_nanos = raw.attributes.get("duration").and_then(nanos).or(Some(0));
+        }
         if draft.operation.get() == Some(&Operation::Chat)
             && let Some(events) = first(&raw.attributes, &["events"])
         {
@@ -78,13 +82,19 @@ impl Convention for Logfire {
     }
 }
 
+/// The template of the log that Logfire writes when a streamed answer is over, as a span without a duration.
+const STREAMED: &str = "streaming response from";
+
 fn template(template: &str) -> Option<Operation> {
     let starts = |start: &str| template.starts_with(start);
     if starts("Agent run") {
         Some(Operation::InvokeAgent)
     } else if starts("Function:") {
         Some(Operation::ExecuteTool)
-    } else if starts("Responses API") || starts("Chat Completion") || starts("Message with") {
+    } else if ["Responses API", "Chat Completion", "Message with", STREAMED]
+        .iter()
+        .any(|start| starts(start))
+    {
         Some(Operation::Chat)
     } else if starts("Embedding") {
         Some(Operation::Embeddings)

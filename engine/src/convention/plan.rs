@@ -411,6 +411,7 @@ impl Plan {
             status,
             failed: self.failed,
             stopped: self.stopped,
+            streamed: false,
             convention: self.convention,
             scope: emitter.scope.id,
             resource: Arc::clone(emitter.resource),

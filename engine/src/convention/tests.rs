@@ -411,6 +411,18 @@ fn claude_code_counts_cached_tokens_apart() {
 }
 
 #[test]
+fn the_log_of_a_streamed_answer_of_logfire_is_the_answer_to_a_request() {
+    let template = text("streaming response from {request_data[model]!r} took {duration:.2f}s");
+    let list = [("logfire.msg_template", template), ("duration", RawValue::Double(1.5))];
+    let ended = Timestamp(4_000_000_000);
+    let span = read(&RawSpan { start: ended, end: ended, ..raw("streaming", &list) }).span;
+    assert_eq!((span.operation, span.streamed), (Operation::Chat, true));
+    assert_eq!((span.start, span.end), (Timestamp(2_500_000_000), ended));
+    let request = [("logfire.msg_template", text("Chat Completion with {request_data[model]!r}"))];
+    assert!(!read(&raw("chat", &request)).span.streamed);
+}
+
+#[test]
 fn names_of_other_libraries_are_not_taken_for_ones_own() {
     // `input`, `name`, `model` and `success` are read only of the libraries that use them bare.
     let span = read(&raw(

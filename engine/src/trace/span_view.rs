@@ -23,6 +23,8 @@ pub(super) struct SpanView<'a> {
     pub(super) status: Status,
     pub(super) failed: bool,
     pub(super) stopped: bool,
+    /// Whether it is the streamed answer to the request of another span; false where the shape has not found that span.
+    pub(super) streamed: bool,
     pub(super) rest: Rest<'a>,
     /// The span's place in the order of the trace; its row before there is one.
     pub(super) at: usize,
@@ -44,6 +46,7 @@ pub(super) struct WholeView<'a> {
     pub(super) status: Status,
     pub(super) failed: bool,
     pub(super) stopped: bool,
+    pub(super) streamed: bool,
     pub(super) scope: u64,
     pub(super) resource: &'a Arc<Resource>,
     pub(super) agent_name: Option<&'a str>,

@@ -150,6 +150,9 @@ const PARENT_REMOTE: u16 = 1 << 8;
 /// Flag of a row: something stopped the span before its end.
 const STOPPED: u16 = 1 << 9;
 
+/// Flag of a row: the span is the streamed answer to the request of another span.
+const STREAMED: u16 = 1 << 10;
+
 /// What tells kinds of spans with a parent apart: resource, scope, operation and, of agents and of spans of no known operation, the
 /// name.
 #[derive(Clone, Copy, Debug)]
@@ -633,6 +636,7 @@ impl SpanRow {
         };
         row.set(FAILED, span.failed);
         row.set(STOPPED, span.stopped);
+        row.set(STREAMED, span.streamed);
         row.set(PARENT_KNOWN, span.remote_parent.is_some());
         row.set(PARENT_REMOTE, span.remote_parent == Some(true));
         row
@@ -683,6 +687,7 @@ impl SpanRow {
             status: self.status,
             failed: self.has(FAILED),
             stopped: self.has(STOPPED),
+            streamed: self.has(STREAMED),
             rest: Rest { row: self, origin, response_id, rare },
             at: 0,
             evaluates: false,
