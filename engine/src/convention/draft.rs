@@ -12,7 +12,7 @@ use super::raw::RawValue;
 use super::{messages, text};
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, Attempt, Guardrail, Operation, Pause, Remarks, Text, ToolFacts, ToolResult,
+    Arguments, Attempt, Guardrail, Operation, Pause, Remarks, Text, Tokens, ToolFacts, ToolResult,
     Violation,
 };
 
@@ -141,6 +141,14 @@ impl<'v> Draft<'v> {
             accepted_edit: None,
         };
         (remarks != Remarks::default()).then(|| Box::new(remarks))
+    }
+
+    /// Offers the tokens of a model call.
+    pub(super) fn offer_tokens(&mut self, rank: u8, tokens: Tokens) {
+        self.input_tokens.offer(rank, tokens.input);
+        self.cached_tokens.offer(rank, tokens.cached);
+        self.cache_written_tokens.offer(rank, tokens.cache_written);
+        self.output_tokens.offer(rank, tokens.output);
     }
 
     /// Offers an input: its text, and what it tells of the turn.

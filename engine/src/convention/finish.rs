@@ -168,8 +168,8 @@ impl Naming<'_> {
     }
 }
 
-/// Whether what looks like a failure is LangGraph's way to wait for a person: `interrupt` raises an exception, which ends the run until
-/// somebody answers.
+/// Whether what looks like a failure is the way of LangGraph or Genkit to wait for a person: `interrupt` raises an exception, which ends
+/// the run until somebody answers.
 fn is_interrupted(raw: &RawSpan<'_>) -> bool {
     let exceptions = raw.events.iter().filter(|event| event.name == "exception");
     let mut told = exceptions.flat_map(|event| {
@@ -189,5 +189,5 @@ fn is_interrupt(told: &str) -> bool {
     INTERRUPTS.contains(&name.trim()) || told.starts_with("(Interrupt(value=")
 }
 
-/// LangGraph's exceptions that are no failures.
-const INTERRUPTS: [&str; 2] = ["GraphInterrupt", "NodeInterrupt"];
+/// Exceptions of LangGraph and of Genkit that are no failures.
+const INTERRUPTS: [&str; 3] = ["GraphInterrupt", "NodeInterrupt", "ToolInterruptError"];

@@ -423,6 +423,90 @@ fn the_log_of_a_streamed_answer_of_logfire_is_the_answer_to_a_request() {
 }
 
 #[test]
+fn spans_of_haystack_are_told_by_their_names_and_by_the_classes_of_components() {
+    let component =
+        |class| read(&raw("haystack.component.run", &[("haystack.component.type", text(class))]));
+    for (class, operation) in [
+        ("Agent", Operation::InvokeAgent),
+        ("OpenAIChatGenerator", Operation::Chat),
+        ("DALLEImageGenerator", Operation::Other),
+        ("InMemoryBM25Retriever", Operation::Retrieval),
+        ("FaithfulnessEvaluator", Operation::Evaluation),
+        ("ToolInvoker", Operation::Other),
+    ] {
+        assert_eq!(component(class).span.operation, operation, "{class}");
+    }
+    // Without content, the name is all that there is.
+    let silent = read(&raw("haystack.agent.step.llm", &[])).span;
+    assert_eq!((silent.operation, silent.convention), (Operation::Chat, Some("haystack")));
+    let asked = r#"{"messages": [{"role": "user", "content": [{"text": "Weather?"}]},
+        {"role": "assistant", "content": [{"tool_call": {"tool_name": "f", "arguments": {}, "id": "c1"}}]},
+        {"role": "tool", "content": [{"tool_call_result": {"result": "no", "error": true, "origin": {"tool_name": "f", "arguments": {}, "id": "c1"}}}]}]}"#;
+    let answered = r#"{"replies": [{"role": "assistant", "content": [{"text": "18 C"}, {"tool_call": {"tool_name": "g", "arguments": {"a": 1}, "id": "c2"}}],
+        "meta": {"model": "gpt-4o", "finish_reason": "length", "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}}}]}"#;
+    let list = [
+        ("haystack.agent.step.llm.input", text(asked)),
+        ("haystack.agent.step.llm.output", text(answered)),
+    ];
+    let span = read(&raw("haystack.agent.step.llm", &list)).span;
+    let model = span.model.unwrap();
+    assert_eq!((&*span.input.unwrap().text, &*span.output.unwrap().text), ("Weather?", "18 C"));
+    assert_eq!((model.model.as_deref(), span.stopped), (Some("gpt-4o"), true));
+    let Tokens { input, cached, output, .. } = model.tokens;
+    assert_eq!((input, cached, output), (Some(9), Some(4), Some(2)));
+    let result = model.tool_results[0];
+    assert_eq!((result.call_id, result.failed), (Some(IdHash::from("c1")), true));
+    assert_eq!(model.tool_calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":1}"#);
+    let tool = [("haystack.tool.name", text("f")), ("haystack.tool.error", RawValue::Bool(true))];
+    let tool = read(&raw("haystack.agent.step.tool", &tool)).span;
+    assert_eq!((tool.failed, tool.tool.unwrap().name.as_deref()), (true, Some("f")));
+}
+
+#[test]
+fn a_generator_of_haystack_that_completes_a_prompt_answers_with_plain_texts() {
+    let list = [
+        ("haystack.component.type", text("OpenAIGenerator")),
+        ("haystack.component.input", text(r#"{"prompt": "Weather?"}"#)),
+        (
+            "haystack.component.output",
+            text(
+                r#"{"replies": ["18 C"], "meta": [{"model": "m", "usage": {"prompt_tokens": 9, "completion_tokens": 2}}]}"#,
+            ),
+        ),
+    ];
+    let span = read(&raw("haystack.component.run", &list)).span;
+    assert_eq!((&*span.input.unwrap().text, &*span.output.unwrap().text), ("Weather?", "18 C"));
+    assert_eq!(span.model.unwrap().tokens.input, Some(9));
+}
+
+#[test]
+fn spans_of_genkit_are_told_by_their_types() {
+    let of = |list: &[(&'static str, RawValue<'static>)]| {
+        let list: Vec<_> = list.iter().cloned().chain([("genkit:name", text("x"))]).collect();
+        read(&RawSpan { parent: Some(SpanId([2; 8])), ..raw("x", &list) }).span
+    };
+    let action = |kind| [("genkit:type", text("action")), ("genkit:metadata:subtype", text(kind))];
+    assert_eq!(of(&[("genkit:type", text("util"))]).operation, Operation::Other);
+    let flow = of(&[&action("flow")[..], &[("genkit:input", text(r#""Weather?""#))]].concat());
+    assert_eq!((flow.operation, flow.workflow.as_deref()), (Operation::Other, Some("x")));
+    assert_eq!(&*flow.input.unwrap().text, "Weather?");
+    let asked = r#"{"messages": [{"role": "user", "content": [{"text": "Weather?"}]}, {"role": "tool", "content": [{"toolResponse": {"name": "f", "ref": "c1", "output": "no"}}]}]}"#;
+    let answered = r#"{"finishReason": "blocked", "message": {"role": "model", "content": [{"text": "18 C"}, {"toolRequest": {"name": "g", "ref": "c2", "input": {"a": 1}}}]},
+        "usage": {"inputTokens": 9, "outputTokens": 2}, "raw": {"model": "gpt-4o", "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}}}"#;
+    let texts = [("genkit:input", text(asked)), ("genkit:output", text(answered))];
+    let span = of(&[&action("model")[..], &texts].concat());
+    let model = span.model.unwrap();
+    assert_eq!((span.operation, span.stopped), (Operation::Chat, true));
+    assert_eq!((&*span.input.unwrap().text, &*span.output.unwrap().text), ("Weather?", "18 C"));
+    assert_eq!((model.model.as_deref(), model.tokens.cached), (Some("gpt-4o"), Some(4)));
+    assert_eq!(model.tool_results[0].call_id, Some(IdHash::from("c1")));
+    assert_eq!(model.tool_calls[0].call_id, Some(IdHash::from("c2")));
+    let failed = [("genkit:state", text("error")), ("genkit:input", text(r#"{"a":1}"#))];
+    let tool = of(&[&action("tool")[..], &failed].concat());
+    assert!(tool.failed && tool.tool.unwrap().arguments.is_some());
+}
+
+#[test]
 fn names_of_other_libraries_are_not_taken_for_ones_own() {
     // `input`, `name`, `model` and `success` are read only of the libraries that use them bare.
     let span = read(&raw(

@@ -18,6 +18,7 @@ use crate::span::{
 
 /// A span: what it is looked for by, and where the rest is.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct SpanView<'a> {
     pub(super) operation: Operation,
     pub(super) status: Status,
