@@ -162,6 +162,13 @@ pub struct Tokens {
     pub output: Option<u64>,
 }
 
+impl Tokens {
+    /// The counts, or none of them if a call is said to have read and written nothing: libraries write zeros where nobody told them.
+    pub fn meant(self) -> Self {
+        if (self.input, self.output) == (Some(0), Some(0)) { Self::default() } else { self }
+    }
+}
+
 /// What a model span says of its call.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ModelFacts {

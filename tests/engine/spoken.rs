@@ -216,6 +216,26 @@ fn a_turn_in_records_spans_or_both_counts_each_call_once() {
 }
 
 #[test]
+fn an_answer_without_an_id_belongs_to_the_call_whose_record_came_just_before() {
+    let sent = |sequence: u64, event: &str, more: Value| {
+        let mut sent = json!({"session.id": "s", "prompt.id": "p", "event.sequence": sequence});
+        sent.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        record(100 * sequence, event, sent)
+    };
+    let call = || json!({"model": "m", "input_tokens": 1, "output_tokens": 5});
+    let records = [
+        sent(1, "user_prompt", json!({"prompt": "why?"})),
+        sent(2, "api_request", call()),
+        sent(3, "assistant_response", json!({"response": "I look."})),
+        sent(5, "api_request", call()),
+        sent(6, "assistant_response", json!({"response": "Because."})),
+    ];
+    let document = read(&ConventionOptions::default(), &[claude(&records)]);
+    let trace = only(&document);
+    assert_eq!((trace.llm_calls, trace.output.as_deref()), (2, Some("Because.")));
+}
+
+#[test]
 fn a_turn_that_was_killed_says_what_it_began() {
     let document = read(&ConventionOptions::default(), &[claude(&turn(None)[..4])]);
     let trace = only(&document);

@@ -79,7 +79,7 @@ impl Convention for ClaudeCode {
             "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
             "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
             "The span event `tool.output`: `output`, `content` or `diff` is the result.",
-            "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
+            "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`, joined by `request_id` or, without one, by `event.sequence`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
             "With spans and records of one call it counts once, and each completes the other.",
         ]
     }
@@ -168,9 +168,22 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     if heard.tells == Some(Tells::ToolBegun) {
         heard.failed = raw.attributes.str("decision") == Some("reject");
     }
+    heard.joined = joined(raw, heard.tells);
     heard.is_command = raw.attributes.str("command_source") == Some("builtin");
     heard.tool = mcp_tool(raw).map(Cow::Owned);
     true
+}
+
+/// What joins a model call and its answer whose records have no `request_id`, as those of a gateway: the answer's record is the next one
+/// of the session after the call's.
+fn joined(raw: &RawLog<'_>, tells: Option<Tells>) -> Option<String> {
+    let sequence = raw.attributes.get("event.sequence").and_then(count)?;
+    let call = match tells {
+        Some(Tells::Model) => sequence,
+        Some(Tells::Answer) => sequence.checked_sub(1)?,
+        Some(_) | None => return None,
+    };
+    Some(format!("{} {call}", raw.attributes.str("session.id")?))
 }
 
 /// The name by which the model called a server's tool: the record's `tool_name` is `mcp_tool`, and server and tool are named beside it.

@@ -154,7 +154,8 @@ impl Naming<'_> {
             cached: draft.cached_tokens.take(),
             cache_written: draft.cache_written_tokens.take(),
             output: draft.output_tokens.take(),
-        };
+        }
+        .meant();
         let says = operation == Operation::Chat
             || (operation == Operation::InvokeAgent
                 && (tokens.input.is_some() || tokens.output.is_some()));

@@ -308,14 +308,6 @@ pub(super) fn present(value: &RawValue<'_>) -> bool {
     name(value).is_some()
 }
 
-/// The value of the first attribute that is there.
-pub(super) fn first<'a>(
-    attributes: &'a RawAttributes<'a>,
-    keys: &[&str],
-) -> Option<&'a RawValue<'a>> {
-    keys.iter().find_map(|key| attributes.get(key))
-}
-
 /// Whether a span has an event of this name.
 pub(super) fn has_event(raw: &RawSpan<'_>, name: &str) -> bool {
     raw.events.iter().any(|event| event.name == name)

@@ -3,10 +3,9 @@
 //! The span's name is a message template, `Function: {name}`; names and values are plain attributes.
 
 use super::draft::{Draft, name};
-use super::lines::{Line, Says, first, line, nanos, present};
-use super::messages;
+use super::lines::{Line, Says, line, nanos, present};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, Mark};
+use super::{Convention, Mark, messages, usage};
 use crate::span::Operation;
 
 /// The convention.
@@ -57,6 +56,7 @@ impl Convention for Logfire {
         &[
             "`name` is the agent's on spans of the template `Agent run: {name!r}`.",
             "`events`: the choice in the list of message events is the answer.",
+            "On model spans `output` is the answer, and `usage`, or `usage` in `response_data`, has the tokens, also those read from a cache.",
             "`streaming response from ...` is the answer to the request before it, which is one model call with it; `duration` is the time that it took.",
         ]
     }
@@ -73,12 +73,31 @@ impl Convention for Logfire {
         if template.starts_with(STREAMED) {
             draft.streamed_nanos = raw.attributes.get("duration").and_then(nanos).or(Some(0));
         }
-        if draft.operation.get() == Some(&Operation::Chat)
-            && let Some(events) = first(&raw.attributes, &["events"])
-        {
-            draft.ask(69, || messages::asked(events));
-            draft.say(66, || messages::choices(events));
+        if draft.operation.get() == Some(&Operation::Chat) {
+            read_model(raw, draft);
         }
+    }
+}
+
+/// Offers what no line finds on a model span.
+fn read_model<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let attributes = &raw.attributes;
+    if let Some(events) = attributes.get("events") {
+        draft.ask(69, || messages::asked(events));
+        draft.say(66, || messages::choices(events));
+    }
+    // Of other spans, such as the user's own, `output` may be anything.
+    if let Some(output) = attributes.get("output") {
+        draft.say(69, || messages::said(output));
+    }
+    if let Some(usage) = attributes.get("usage").and_then(messages::parsed) {
+        draft.offer_tokens(58, usage::tokens(&usage));
+    }
+    let answer = attributes.get("response_data").filter(|_| draft.input_tokens.wants(69));
+    if let Some(usage) =
+        answer.and_then(messages::parsed).as_ref().and_then(|data| data.get("usage"))
+    {
+        draft.offer_tokens(69, usage::tokens(usage));
     }
 }
 
@@ -91,7 +110,7 @@ fn template(template: &str) -> Option<Operation> {
         Some(Operation::InvokeAgent)
     } else if starts("Function:") {
         Some(Operation::ExecuteTool)
-    } else if ["Responses API", "Chat Completion", "Message with", STREAMED]
+    } else if ["Responses API", "Chat Completion", "Chat completion", "Message with", STREAMED]
         .iter()
         .any(|start| starts(start))
     {

@@ -83,7 +83,15 @@ impl Convention for OpenInference {
     }
 
     fn generic_names(&self) -> &'static [&'static str] {
-        &["Agent workflow", "CodeAgent", "MultiStepAgent", "ToolCallingAgent"]
+        &[
+            "Agent workflow",
+            "ClaudeAgentSDK.ClaudeSDKClient.receive_response",
+            "ClaudeAgentSDK.query",
+            "ClaudeAgentSDK.Subagent",
+            "CodeAgent",
+            "MultiStepAgent",
+            "ToolCallingAgent",
+        ]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

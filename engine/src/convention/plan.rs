@@ -303,6 +303,9 @@ impl Conventions {
                 tool.name = Some(reader.share(name.as_bytes())?);
             }
         }
+        if let Some(model) = &mut span.model {
+            model.tokens = model.tokens.meant();
+        }
         // An agent's span has model facts only if it says how many tokens were used.
         let tokens = span.model.as_ref().map(|model| model.tokens).unwrap_or_default();
         if plan.operation == Operation::InvokeAgent

@@ -132,13 +132,15 @@ fn openinference_messages_are_put_together() {
             ("llm.output_messages.0.message.role", text("assistant")),
             ("llm.output_messages.0.message.tool_calls.0.tool_call.function.name", text("f")),
             ("llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments", text("{}")),
+            ("llm.output_messages.1.message.role", text("assistant")),
+            ("llm.output_messages.1.message.content.0", text("Hello")),
             ("llm.token_count.prompt", RawValue::Int(7)),
         ],
     ))
     .span;
     let model = span.model.unwrap();
     assert_eq!(span.input.unwrap().text.as_ref(), "Hi");
-    assert_eq!(span.output, None);
+    assert_eq!(span.output.unwrap().text.as_ref(), "Hello");
     assert_eq!((model.tokens.input, model.tokens.output), (Some(7), None));
     assert_eq!(model.tool_calls[0].name.as_deref(), Some("f"));
 }
@@ -420,6 +422,120 @@ fn the_log_of_a_streamed_answer_of_logfire_is_the_answer_to_a_request() {
     assert_eq!((span.start, span.end), (Timestamp(2_500_000_000), ended));
     let request = [("logfire.msg_template", text("Chat Completion with {request_data[model]!r}"))];
     assert!(!read(&raw("chat", &request)).span.streamed);
+}
+
+#[test]
+fn tokens_of_caches_are_read_where_libraries_tell_them_and_are_a_part_of_the_input() {
+    let tokens = |list: &[(&'static str, RawValue<'static>)]| {
+        let Tokens { input, cached, cache_written, output } =
+            read(&raw("x", list)).span.model.unwrap().tokens;
+        [input, cached, cache_written, output]
+    };
+    let sent = |input| {
+        [
+            ("gen_ai.request.model", text("m")),
+            ("gen_ai.usage.input_tokens", RawValue::Int(input)),
+            ("gen_ai.usage.output_tokens", RawValue::Int(2)),
+        ]
+    };
+    let (whole, own) = (sent(14), sent(9));
+    let all = [Some(14), Some(4), Some(1), Some(2)];
+    let usage = r#"{"input_tokens":14,"output_tokens":2,"input_token_details":{"cache_read":4,"cache_creation":1}}"#;
+    let langsmith =
+        [("langsmith.span.kind", text("llm")), ("langsmith.metadata.usage_metadata", text(usage))];
+    assert_eq!(tokens(&[&whole[..], &langsmith].concat()), all);
+    let usage = r#"{"input_tokens":14,"output_tokens":2,"input_tokens_details":{"cached_tokens":4,"cache_write_tokens":1}}"#;
+    let template = ("logfire.msg_template", text("Chat completion with {gen_ai.request.model!r}"));
+    assert_eq!(tokens(&[&whole[..], &[template, ("usage", text(usage))]].concat()), all);
+    // Older versions have the usage of a streamed answer in no other place.
+    let template =
+        ("logfire.msg_template", text("streaming response from {request_data[model]!r}"));
+    let data = r#"{"message":{},"usage":{"prompt_tokens":14,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+    let streamed = tokens(&[template, ("response_data", text(data))]);
+    assert_eq!(streamed, [Some(14), Some(4), None, Some(2)]);
+    let vercel = |metadata| {
+        let more = [
+            ("ai.operationId", text("ai.generateText.doGenerate")),
+            ("ai.response.providerMetadata", text(metadata)),
+        ];
+        tokens(&[&own[..], &more].concat())
+    };
+    assert_eq!(
+        vercel(
+            r#"{"anthropic":{"usage":{"input_tokens":9,"output_tokens":2,"cache_read_input_tokens":4,"cache_creation_input_tokens":1}}}"#
+        ),
+        all
+    );
+    assert_eq!(
+        vercel(r#"{"anthropic":{"cacheReadInputTokens":4,"cacheCreationInputTokens":1}}"#),
+        all
+    );
+    assert_eq!(vercel(r#"{"openai":{}}"#), [Some(9), None, None, Some(2)]);
+}
+
+#[test]
+fn a_call_that_read_and_wrote_nothing_tells_no_tokens() {
+    let tokens = |input, output| {
+        let list = [
+            ("gen_ai.operation.name", text("chat")),
+            ("gen_ai.usage.input_tokens", RawValue::Int(input)),
+            ("gen_ai.usage.output_tokens", RawValue::Int(output)),
+        ];
+        read(&raw("chat", &list)).span.model.unwrap().tokens
+    };
+    assert_eq!(tokens(0, 0), Tokens::default());
+    assert_eq!((tokens(7, 0).output, tokens(0, 7).input), (Some(0), Some(0)));
+}
+
+#[test]
+fn the_answer_of_a_model_call_of_the_agents_sdk_is_read_by_logfire_though_it_was_streamed() {
+    let output = r#"[{"object":"response","output":[{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Hello"}]}]}]"#;
+    let of = |template| {
+        let list = [("logfire.msg_template", text(template)), ("output", text(output))];
+        read(&raw("x", &list)).span.output
+    };
+    assert_eq!(&*of("Chat completion with {gen_ai.request.model!r}").unwrap().text, "Hello");
+    assert_eq!(of("a span of the user's own"), None);
+}
+
+#[test]
+fn a_step_of_llama_index_that_calls_a_tool_is_a_tool_call() {
+    let list = [
+        ("traceloop.span.kind", text("task")),
+        ("traceloop.entity.name", text("BaseWorkflowAgent.task")),
+        ("tool.name", text("f")),
+        ("tool.arguments", text(r#"{"a": 1}"#)),
+        (
+            "traceloop.entity.output",
+            text(r#"{"tool_id": "c1", "tool_output": {"raw_output": "no", "is_error": true}}"#),
+        ),
+    ];
+    let span = read(&raw("BaseWorkflowAgent.task", &list)).span;
+    let tool = span.tool.unwrap();
+    assert_eq!((tool.name.as_deref(), tool.call_id), (Some("f"), Some(IdHash::from("c1"))));
+    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"a":1}"#);
+    assert_eq!((span.failed, &*span.output.unwrap().text), (true, "no"));
+    assert_eq!(read(&raw("BaseWorkflowAgent.task", &list[..2])).span.operation, Operation::Other);
+}
+
+#[test]
+fn a_crew_is_asked_what_its_tasks_are_and_a_task_is_no_agent() {
+    let agent = ("gen_ai.operation.name", text("invoke_agent"));
+    let list = [
+        agent.clone(),
+        (
+            "crewai.crew.tasks",
+            text(r#"[{"description": "Find it."}, {"description": "Write it."}]"#),
+        ),
+        ("crewai.crew.result", text("Done.")),
+    ];
+    let crew = read(&raw("crewai.workflow", &list)).span;
+    assert_eq!(&*crew.input.unwrap().text, "Find it.\nWrite it.");
+    assert_eq!(&*crew.output.unwrap().text, "Done.");
+    let task =
+        [agent, ("crewai.task.id", text("1")), ("crewai.task.description", text("Find it."))];
+    let task = read(&raw("Find it.task", &task)).span;
+    assert_eq!((task.operation, &*task.input.unwrap().text), (Operation::Other, "Find it."));
 }
 
 #[test]

@@ -310,12 +310,28 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
 }
 
 fn said_in<'v>(messages: &[Message<'_, 'v>]) -> Said<'v> {
-    let own = || messages.iter().filter(|message| message.role == Role::Assistant);
+    let own = messages.iter().filter(|message| message.role == Role::Assistant);
+    let own: Vec<&Message<'_, '_>> = own.collect();
+    let last = own.iter().rposition(|message| message.text().is_some());
     Said {
-        text: own().rev().find_map(Message::text),
-        calls: own().flat_map(Message::calls).collect(),
+        text: last.and_then(|last| whole(&own[..=last])),
+        calls: own.iter().flat_map(|message| message.calls()).collect(),
         loose: false,
     }
+}
+
+/// The text of the last message, put together with the pieces of it that come before, as ADK sends a streamed answer.
+fn whole<'v>(messages: &[&Message<'_, 'v>]) -> Option<Cow<'v, str>> {
+    let (last, before) = messages.split_last()?;
+    let pieces = before.iter().rev().take_while(|message| message.is_piece()).count();
+    let pieces = before[before.len() - pieces..].iter().filter_map(|piece| piece.text());
+    let text = last.text()?;
+    let mut joined = pieces.collect::<String>();
+    if joined.is_empty() {
+        return Some(text);
+    }
+    joined.push_str(&text);
+    Some(joined.into())
 }
 
 impl<'t, 'v> Message<'t, 'v> {
@@ -331,6 +347,12 @@ impl<'t, 'v> Message<'t, 'v> {
             }
         };
         (!text.is_empty()).then_some(text)
+    }
+
+    /// Whether the answer goes on in the next message: its finish reason is there and empty.
+    fn is_piece(&self) -> bool {
+        let reason = self.body.and_then(|body| body.get("finish_reason"));
+        reason.is_some_and(|reason| reason.as_str() == Some(""))
     }
 
     fn parts(&self) -> &'t [Json<'v>] {
