@@ -174,6 +174,9 @@ impl Tokens {
 pub struct ModelFacts {
     /// The model that answered, else the one that was asked.
     pub model: Option<Arc<str>>,
+    /// The model that was asked, if it has another name.
+    #[serde(default)]
+    pub requested: Option<Arc<str>>,
     /// The provider's id of the answer.
     pub response_id: Option<IdHash>,
     /// Tokens of this call.

@@ -127,7 +127,7 @@ fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     held.recorded |= call.recorded;
     held.answers.append(&mut call.answers);
     complete(&mut held.span, &call.span);
-    if tree.is_aside(call.at) {
+    if tree.is_aside(call.at) && !tree.is_aside(held.at) {
         held.at = call.at;
     }
 }
@@ -200,6 +200,7 @@ fn complete(call: &mut Span, other: &Span) {
     call.failed |= other.failed;
     let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
     model.model = model.model.take().or_else(|| more.model.clone());
+    model.requested = model.requested.take().or_else(|| more.requested.clone());
     model.response_id = model.response_id.or(more.response_id);
     model.tokens.input = model.tokens.input.or(more.tokens.input);
     model.tokens.cached = model.tokens.cached.or(more.tokens.cached);

@@ -1,5 +1,6 @@
 //! The spans of a trace as a tree.
 
+use super::price::shipped;
 use crate::engine::span::{Operation, Span, TOLD_BY_RECORD};
 
 /// The spans of a trace, in order of (start, end, id).
@@ -16,6 +17,13 @@ pub(super) struct Tree {
 impl Tree {
     pub(super) fn new(mut spans: Vec<Span>) -> Self {
         spans.sort_by_key(|span| (span.start, span.end, span.span_id));
+        // The model that was asked counts only where no price ships for the one that answered.
+        for model in spans.iter_mut().filter_map(|span| span.model.as_mut()) {
+            let name = model.model.as_deref().filter(|_| model.requested.is_some());
+            if name.is_none_or(|name| shipped(name).is_some()) {
+                model.requested = None;
+            }
+        }
         let parent = |at: usize| {
             let id = spans.get(at)?.parent?;
             spans.iter().position(|span| span.span_id == id)

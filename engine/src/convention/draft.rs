@@ -41,6 +41,7 @@ pub(super) struct Draft<'v> {
     pub(super) keep_texts: bool,
     pub(super) result: Ranked<Text>,
     pub(super) model: Ranked<Cow<'v, str>>,
+    pub(super) requested_model: Ranked<Cow<'v, str>>,
     pub(super) response_id: Ranked<Cow<'v, str>>,
     pub(super) input_tokens: Ranked<u64>,
     pub(super) cached_tokens: Ranked<u64>,

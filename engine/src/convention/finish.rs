@@ -159,8 +159,11 @@ impl Naming<'_> {
         let says = operation == Operation::Chat
             || (operation == Operation::InvokeAgent
                 && (tokens.input.is_some() || tokens.output.is_some()));
+        let name = draft.model.take();
+        let requested = draft.requested_model.take().filter(|asked| Some(asked) != name.as_ref());
         says.then(|| ModelFacts {
-            model: draft.model.take().map(|name| self.share(&name)),
+            model: name.map(|name| self.share(&name)),
+            requested: requested.map(|name| self.share(&name)),
             response_id: draft.response_id.take().map(|id| self.caps.id(&id)),
             tokens,
             first_chunk_nanos: draft.first_chunk_nanos.take(),

@@ -24,6 +24,7 @@ const LINES: &[Line] = &[
     line(Says::ToolArguments, 62, "genkit:input"),
     line(Says::ToolResult, 62, "genkit:output"),
     line(Says::Model, 62, "genkit:name"),
+    line(Says::RequestedModel, 62, "genkit:name"),
 ];
 
 impl Convention for Genkit {

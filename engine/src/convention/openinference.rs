@@ -30,6 +30,7 @@ const LINES: &[Line] = &[
     line(Says::Model, 20, "llm.response.model_name"),
     line(Says::Model, 60, "llm.model_name"),
     line(Says::Model, 61, "llm.request.model_name"),
+    line(Says::RequestedModel, 20, "llm.request.model_name"),
     line(Says::InputTokens, 20, "llm.token_count.prompt"),
     line(Says::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
     line(Says::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),

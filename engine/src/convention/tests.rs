@@ -474,6 +474,15 @@ fn tokens_of_caches_are_read_where_libraries_tell_them_and_are_a_part_of_the_inp
 }
 
 #[test]
+fn the_model_that_was_asked_is_known_if_it_has_another_name_than_the_one_that_answered() {
+    let requested = |answered| {
+        let list = [("gen_ai.request.model", text("a")), ("gen_ai.response.model", text(answered))];
+        read(&raw("chat", &list)).span.model.unwrap().requested
+    };
+    assert_eq!((requested("b").as_deref(), requested("a")), (Some("a"), None));
+}
+
+#[test]
 fn a_call_that_read_and_wrote_nothing_tells_no_tokens() {
     let tokens = |input, output| {
         let list = [

@@ -32,6 +32,7 @@ const LINES: &[Line] = &[
     line(Says::ToolResult, 20, "ai.toolCall.result"),
     line(Says::Model, 25, "ai.response.model"),
     line(Says::Model, 65, "ai.model.id"),
+    line(Says::RequestedModel, 30, "ai.model.id"),
     line(Says::ResponseId, 20, "ai.response.id"),
     line(Says::InputTokens, 55, "ai.usage.inputTokens"),
     line(Says::InputTokens, 56, "ai.usage.promptTokens"),

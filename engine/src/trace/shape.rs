@@ -308,7 +308,7 @@ impl<'a> Shape<'a> {
                     calls[at].recorded |= call.recorded;
                     complete(&mut calls[at], &call);
                     // Only the record tells that another agent made the call, so its place is taken.
-                    if self.is_aside(call.at) {
+                    if self.is_aside(call.at) && !self.is_aside(calls[at].at) {
                         calls[at].at = call.at;
                     }
                 }
@@ -705,6 +705,7 @@ fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     model.compacted |= more.compacted;
     model.first_chunk_nanos = model.first_chunk_nanos.or(more.first_chunk_nanos);
     model.name = model.name.or(more.name);
+    model.requested = model.requested.or(more.requested);
     model.response_id = model.response_id.or(more.response_id);
     model.tokens.input = model.tokens.input.or(more.tokens.input);
     model.tokens.cached = model.tokens.cached.or(more.tokens.cached);

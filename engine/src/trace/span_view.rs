@@ -91,6 +91,8 @@ pub(super) struct ArgumentsView<'a> {
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ToolResult]> {
     pub(super) name: Option<Named<'a>>,
+    /// The model that was asked, if the one that answered has no price.
+    pub(super) requested: Option<Named<'a>>,
     pub(super) response_id: Option<IdHash>,
     pub(super) tokens: Tokens,
     pub(super) cost: Option<Quanta>,
@@ -164,6 +166,7 @@ impl<'a> Model<'a> {
     pub(super) fn whole(self) -> Model<'a, Vec<Tool<'a>>, Vec<ToolResult>> {
         Model {
             name: self.name,
+            requested: self.requested,
             response_id: self.response_id,
             tokens: self.tokens,
             cost: self.cost,

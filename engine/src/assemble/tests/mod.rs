@@ -495,6 +495,21 @@ fn a_request_and_its_streamed_answer_are_one_call() {
 }
 
 #[test]
+fn a_model_without_a_price_costs_what_the_model_that_was_asked_for_would() {
+    let cost = |model: &str, requested: &str| {
+        let tokens = crate::span::Tokens { input: Some(9), output: Some(1), ..Default::default() };
+        let (model, requested) = (Some(Arc::from(model)), Some(Arc::from(requested)));
+        let model = Some(ModelFacts { model, requested, tokens, ..ModelFacts::default() });
+        let call = Span { model, ..span(2, 1, Operation::Chat) };
+        let update = done(&mut stage(), vec![root(), call], at(0)).remove(0);
+        (update.cost_quanta, update.unpriced.len())
+    };
+    assert_eq!(cost("gpt-of-ours", "gpt-4o"), cost("gpt-4o", "gpt-4o-mini"));
+    assert!(cost("gpt-of-ours", "gpt-4o").0.is_some());
+    assert_eq!(cost("gpt-of-ours", "gpt-of-others"), (None, 1));
+}
+
+#[test]
 fn calls_of_what_a_model_call_runs_are_calls_of_their_own() {
     let model = |input: u64| {
         let tokens =

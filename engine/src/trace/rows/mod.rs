@@ -476,7 +476,9 @@ impl Spans {
                 row.call(tool);
                 row.name = tool.name.as_deref().map(|name| self.symbol(name, symbols));
             }
-            (None, Some(model)) if ModelRow::fits(model, texts) => {
+            (None, Some(model))
+                if ModelRow::fits(model, texts) && !self.needs_requested(model, symbols) =>
+            {
                 response_id = row.model(model);
                 row.name = model.model.as_deref().map(|name| self.symbol(name, symbols));
             }
@@ -494,6 +496,12 @@ impl Spans {
         }
         self.put_rare(span, texts);
         self.push(row, response_id);
+    }
+
+    /// Whether the model that was asked has to be known, as no price ships for the one that answered.
+    fn needs_requested(&self, model: &ModelFacts, symbols: &mut Symbols) -> bool {
+        let name = model.model.as_deref().filter(|_| model.requested.is_some());
+        name.is_some_and(|name| self.symbol(name, symbols).price().is_none())
     }
 
     /// The symbol of a name, which one of the last rows mostly has.
