@@ -55,10 +55,11 @@ impl Prices {
         Self { configured: options.prices.iter().map(rate).collect(), shipped: options.shipped }
     }
 
-    /// The cost of a call: what its span says, else its tokens at the price of its model; `None` if there is no price or the
-    /// tokens are not known.
+    /// The cost of a call: what its span says, else its tokens at the price of the model that answered or, if that has none, of the one
+    /// that was asked; `None` if there is no price or the tokens are not known.
     pub fn cost(&self, call: &ModelFacts) -> Option<Quanta> {
-        call.cost.or_else(|| self.of_tokens(call.model.as_deref()?, &call.tokens))
+        let mut names = [&call.model, &call.requested].into_iter().flatten();
+        call.cost.or_else(|| names.find_map(|name| self.of_tokens(name, &call.tokens)))
     }
 
     /// The cost of tokens at the price of a model; `None` if there is no price or the tokens are not known.
@@ -187,6 +188,23 @@ mod tests {
         call.cost = Some(Quanta(7));
         assert_eq!(prices.cost(&call), Some(Quanta(7)));
         assert_eq!(Prices::default().cost(&ModelFacts::default()), None);
+    }
+
+    #[test]
+    fn a_call_of_a_model_without_a_price_costs_what_the_model_that_was_asked_would() {
+        let prices = Prices::new(&CostOptions::default());
+        let tokens = Tokens { input: Some(1000), output: Some(100), ..Tokens::default() };
+        let cost = |model: &str, requested: Option<&str>| {
+            prices.cost(&ModelFacts {
+                model: Some(Arc::from(model)),
+                requested: requested.map(Arc::from),
+                tokens,
+                ..ModelFacts::default()
+            })
+        };
+        assert_eq!(cost("gpt-of-ours", None), None);
+        assert!(cost("gpt-of-ours", Some("gpt-4o")).is_some());
+        assert_eq!(cost("gpt-of-ours", Some("gpt-4o")), cost("gpt-4o", Some("gpt-4o-mini")));
     }
 
     #[test]

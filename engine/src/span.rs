@@ -162,11 +162,21 @@ pub struct Tokens {
     pub output: Option<u64>,
 }
 
+impl Tokens {
+    /// The counts, or none of them if a call is said to have read and written nothing: libraries write zeros where nobody told them.
+    pub fn meant(self) -> Self {
+        if (self.input, self.output) == (Some(0), Some(0)) { Self::default() } else { self }
+    }
+}
+
 /// What a model span says of its call.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ModelFacts {
     /// The model that answered, else the one that was asked.
     pub model: Option<Arc<str>>,
+    /// The model that was asked, if it has another name.
+    #[serde(default)]
+    pub requested: Option<Arc<str>>,
     /// The provider's id of the answer.
     pub response_id: Option<IdHash>,
     /// Tokens of this call.
@@ -294,6 +304,9 @@ pub struct Span {
     /// Whether something stopped it before its end (the greatest length, a filter, a guardrail, a limit of turns) or the model refused.
     #[serde(default)]
     pub stopped: bool,
+    /// Whether it is the streamed answer to a model request that has a span of its own, which ended before the answer began.
+    #[serde(default)]
+    pub streamed: bool,
     /// The convention that recognised the span; `None`: it is no agent telemetry.
     #[serde(deserialize_with = "saved::optional")]
     pub convention: Option<Name>,

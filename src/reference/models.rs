@@ -17,8 +17,8 @@ pub(super) struct ModelCall {
 
 /// A span with the total use of the calls below it, and the places of these calls.
 #[derive(Debug)]
-pub(super) struct Total<'t> {
-    pub(super) span: &'t Span,
+pub(super) struct Total {
+    pub(super) span: Span,
     pub(super) below: Vec<usize>,
 }
 
@@ -38,13 +38,13 @@ pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
         (0..tree.spans.len()).filter(|at| is_model(tree, *at) && !has_below(tree, *at)).collect();
     let mut calls: Vec<ModelCall> = Vec::new();
     for at in tree.behaviour().iter().copied().filter(|at| innermost.contains(at)) {
-        let span = tree.spans[at].clone();
+        let span = answered(tree, at);
         let answers = span.model.iter().filter_map(|model| model.response_id).collect();
         let mut call = ModelCall { recorded: is_record(&span), span, at, answers };
         for outer in around(tree, at).filter(|above| is_model(tree, *above)) {
             let below = innermost.iter().filter(|at| around(tree, **at).any(|at| at == outer));
             if below.count() == 1 {
-                complete(&mut call.span, &tree.spans[outer]);
+                complete(&mut call.span, &answered(tree, outer));
             }
         }
         call.answers.extend(call.facts().response_id);
@@ -62,18 +62,19 @@ pub(super) fn last<'c>(tree: &Tree, calls: &'c [ModelCall]) -> Option<&'c ModelC
 }
 
 /// Model spans around several calls that have their total use, where the calls themselves do not have it.
-pub(super) fn totals<'t>(tree: &'t Tree, calls: &[ModelCall]) -> Vec<Total<'t>> {
+pub(super) fn totals(tree: &Tree, calls: &[ModelCall]) -> Vec<Total> {
     let own = tree.behaviour();
-    let mut totals: Vec<Total<'_>> = Vec::new();
+    let mut totals: Vec<Total> = Vec::new();
     for at in tree.inwards().into_iter().filter(|at| own.contains(at) && is_model(tree, *at)) {
         let below: Vec<&ModelCall> =
             calls.iter().filter(|call| around(tree, call.at).any(|above| above == at)).collect();
         let told = |call: &ModelCall| totals.iter().any(|total| total.below.contains(&call.at));
         let silent =
             !below.is_empty() && below.iter().all(|call| !counts(&call.span) && !told(call));
-        if silent && counts(&tree.spans[at]) {
+        let span = answered(tree, at);
+        if silent && counts(&span) {
             let below = below.iter().map(|call| call.at).collect();
-            totals.push(Total { span: &tree.spans[at], below });
+            totals.push(Total { span, below });
         }
     }
     totals
@@ -89,7 +90,9 @@ fn counts(span: &Span) -> bool {
 fn is_model(tree: &Tree, at: usize) -> bool {
     let chats = tree.own().any(|span| span.operation == Operation::Chat);
     let span = &tree.spans[at];
-    if chats {
+    if tree.answers.iter().any(|(_, answer)| *answer == at) {
+        false
+    } else if chats {
         span.operation == Operation::Chat
     } else {
         span.operation == Operation::InvokeAgent && span.model.is_some()
@@ -124,7 +127,7 @@ fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     held.recorded |= call.recorded;
     held.answers.append(&mut call.answers);
     complete(&mut held.span, &call.span);
-    if tree.is_aside(call.at) {
+    if tree.is_aside(call.at) && !tree.is_aside(held.at) {
         held.at = call.at;
     }
 }
@@ -179,6 +182,17 @@ fn worth(call: &ModelCall) -> (bool, usize) {
     (!is_record(&call.span), known.into_iter().filter(|known| *known).count())
 }
 
+/// The model span at a place, together with the streamed answer that has a span of its own.
+fn answered(tree: &Tree, at: usize) -> Span {
+    let asked = &tree.spans[at];
+    let Some((_, answer)) = tree.answers.iter().find(|(request, _)| *request == at) else {
+        return asked.clone();
+    };
+    let mut span = tree.spans[*answer].clone();
+    complete(&mut span, asked);
+    Span { span_id: asked.span_id, start: asked.start, name: asked.name.clone(), ..span }
+}
+
 /// Completes a span of a call from another span of it.
 fn complete(call: &mut Span, other: &Span) {
     call.input = call.input.take().or_else(|| other.input.clone());
@@ -186,6 +200,7 @@ fn complete(call: &mut Span, other: &Span) {
     call.failed |= other.failed;
     let (Some(model), Some(more)) = (&mut call.model, &other.model) else { return };
     model.model = model.model.take().or_else(|| more.model.clone());
+    model.requested = model.requested.take().or_else(|| more.requested.clone());
     model.response_id = model.response_id.or(more.response_id);
     model.tokens.input = model.tokens.input.or(more.tokens.input);
     model.tokens.cached = model.tokens.cached.or(more.tokens.cached);

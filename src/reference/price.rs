@@ -10,9 +10,12 @@ pub(super) fn cost(call: &ModelFacts, options: &CostOptions) -> Option<f64> {
     if let Some(cost) = call.cost {
         return Some(cost.0 as f64 / 1e12);
     }
-    let model = call.model.as_deref()?;
-    let own = options.prices.iter().find(|price| fits(&price.model, model)).cloned();
-    let price = own.or_else(|| if options.shipped { shipped(model) } else { None })?;
+    let of_model = |model: &str| {
+        let own = options.prices.iter().find(|price| fits(&price.model, model)).cloned();
+        own.or_else(|| if options.shipped { shipped(model) } else { None })
+    };
+    let asked = || of_model(call.requested.as_deref()?);
+    let price = of_model(call.model.as_deref()?).or_else(asked)?;
     let Tokens { input, cached, cache_written, output } = call.tokens;
     let (input, output) = (input? as f64, output? as f64);
     let cached = (cached.unwrap_or(0) as f64).min(input);
@@ -26,7 +29,7 @@ pub(super) fn cost(call: &ModelFacts, options: &CostOptions) -> Option<f64> {
 
 /// The shipped price of a model, found by its name also without the provider before it, and without the version, the date or
 /// `latest` after it.
-fn shipped(model: &str) -> Option<Price> {
+pub(super) fn shipped(model: &str) -> Option<Price> {
     let lower = model.to_ascii_lowercase();
     let short = lower.rsplit('/').next().unwrap_or_default();
     let own = short.rsplit("anthropic.").next().unwrap_or_default();

@@ -131,8 +131,8 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
 }
 
 /// The use of each model call, and then of each total over several.
-fn spends(models: &[ModelCall], totals: &[Total<'_>], options: &EngineOptions) -> Vec<Spend> {
-    let spans = models.iter().map(|call| &call.span).chain(totals.iter().map(|total| total.span));
+fn spends(models: &[ModelCall], totals: &[Total], options: &EngineOptions) -> Vec<Spend> {
+    let spans = models.iter().map(|call| &call.span).chain(totals.iter().map(|total| &total.span));
     let spend = |span: &Span| {
         let facts = span.model.clone().unwrap_or_default();
         Spend {
@@ -150,25 +150,25 @@ fn spends(models: &[ModelCall], totals: &[Total<'_>], options: &EngineOptions) -
 /// value used nothing.
 fn sum(
     models: &[ModelCall],
-    totals: &[Total<'_>],
+    totals: &[Total],
     of: fn(&Span) -> Option<u64>,
 ) -> (Option<u64>, usize) {
     let covered = |call: &ModelCall| {
-        totals.iter().any(|total| of(total.span).is_some() && total.below.contains(&call.at))
+        totals.iter().any(|total| of(&total.span).is_some() && total.below.contains(&call.at))
     };
     let silent = models
         .iter()
         .filter(|call| of(&call.span).is_none() && !call.span.failed && !covered(call))
         .count();
     let known = models.iter().map(|call| of(&call.span));
-    let known = known.chain(totals.iter().map(|total| of(total.span))).fold(None, plus);
+    let known = known.chain(totals.iter().map(|total| of(&total.span))).fold(None, plus);
     let nothing = (silent == 0 && !models.is_empty()).then_some(0);
     (known.or(nothing), silent)
 }
 
 /// The number of successful calls whose cost is not known.
-fn unpriced(models: &[ModelCall], totals: &[Total<'_>], spends: &[Spend]) -> usize {
-    let priced: Vec<&Total<'_>> = totals
+fn unpriced(models: &[ModelCall], totals: &[Total], spends: &[Spend]) -> usize {
+    let priced: Vec<&Total> = totals
         .iter()
         .zip(&spends[models.len()..])
         .filter(|(_, spend)| spend.cost.is_some())

@@ -1,5 +1,6 @@
 //! The spans of a trace as a tree.
 
+use super::price::shipped;
 use crate::engine::span::{Operation, Span, TOLD_BY_RECORD};
 
 /// The spans of a trace, in order of (start, end, id).
@@ -9,11 +10,20 @@ pub(super) struct Tree {
     // The places above each span, the nearest first; those of a cycle once each.
     above: Vec<Vec<usize>>,
     behaviour: Vec<usize>,
+    // The places of requests and of their streamed answers.
+    pub(super) answers: Vec<(usize, usize)>,
 }
 
 impl Tree {
     pub(super) fn new(mut spans: Vec<Span>) -> Self {
         spans.sort_by_key(|span| (span.start, span.end, span.span_id));
+        // The model that was asked counts only where no price ships for the one that answered.
+        for model in spans.iter_mut().filter_map(|span| span.model.as_mut()) {
+            let name = model.model.as_deref().filter(|_| model.requested.is_some());
+            if name.is_none_or(|name| shipped(name).is_some()) {
+                model.requested = None;
+            }
+        }
         let parent = |at: usize| {
             let id = spans.get(at)?.parent?;
             spans.iter().position(|span| span.span_id == id)
@@ -30,8 +40,9 @@ impl Tree {
         let above: Vec<Vec<usize>> = (0..spans.len()).map(chain).collect();
         let evaluates = |at: usize| spans[at].operation == Operation::Evaluation;
         let own = |at: &usize| !evaluates(*at) && !above[*at].iter().any(|at| evaluates(*at));
-        let behaviour = (0..spans.len()).filter(own).collect();
-        Self { spans, above, behaviour }
+        let behaviour: Vec<usize> = (0..spans.len()).filter(own).collect();
+        let answers = answers(&spans, &behaviour);
+        Self { spans, above, behaviour, answers }
     }
 
     /// The places above a span, the nearest first.
@@ -79,6 +90,31 @@ impl Tree {
     pub(super) fn is_aside(&self, at: usize) -> bool {
         self.ancestors(at).any(|above| is_record(above) && above.parent.is_some())
     }
+}
+
+/// The places of requests and of their streamed answers: each answer is to the last request without one that the same library sent
+/// under the same span and that ended before the answer began.
+fn answers(spans: &[Span], behaviour: &[usize]) -> Vec<(usize, usize)> {
+    let mut answers: Vec<(usize, usize)> = Vec::new();
+    let tells = |span: &Span| {
+        span.model.as_ref().is_some_and(|model| {
+            model.response_id.is_some() || model.tokens.input.or(model.tokens.output).is_some()
+        })
+    };
+    for (at, answer) in spans.iter().enumerate().filter(|(_, span)| span.streamed) {
+        let asks = |request: &Span| {
+            let silent = !request.streamed && !request.failed && !tells(request);
+            request.operation == Operation::Chat
+                && silent
+                && (request.scope, request.parent) == (answer.scope, answer.parent)
+                && request.end <= answer.start
+        };
+        let free = |at: &usize| answers.iter().all(|(request, _)| request != at);
+        let requests = behaviour.iter().copied().filter(|at| free(at) && asks(&spans[*at]));
+        let last = requests.max_by_key(|at| (spans[*at].end, *at));
+        answers.extend(last.map(|request| (request, at)));
+    }
+    answers
 }
 
 /// Whether a span is made of a log record.

@@ -216,6 +216,38 @@ fn a_turn_in_records_spans_or_both_counts_each_call_once() {
 }
 
 #[test]
+fn an_answer_without_an_id_belongs_to_the_call_whose_record_came_just_before() {
+    let sent = |sequence: u64, event: &str, more: Value| {
+        let mut sent = json!({"session.id": "s", "prompt.id": "p", "event.sequence": sequence});
+        sent.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        record(100 * sequence, event, sent)
+    };
+    let call = || json!({"model": "m", "input_tokens": 1, "output_tokens": 5});
+    let records = [
+        sent(1, "user_prompt", json!({"prompt": "why?"})),
+        sent(2, "api_request", call()),
+        sent(3, "assistant_response", json!({"response": "I look."})),
+        sent(5, "api_request", call()),
+        sent(6, "assistant_response", json!({"response": "Because."})),
+    ];
+    let document = read(&ConventionOptions::default(), &[claude(&records)]);
+    let trace = only(&document);
+    assert_eq!((trace.llm_calls, trace.output.as_deref()), (2, Some("Because.")));
+    // The record of an answer does not name the sub-agent that gave it.
+    let helper = |name| json!({"query_source": "agent:custom", "agent.name": name});
+    let (mut call, mut answer) = (call(), json!({"response": "Done."}));
+    call.as_object_mut().unwrap().extend(helper(json!("expert")).as_object().unwrap().clone());
+    answer.as_object_mut().unwrap().extend(helper(Value::Null).as_object().unwrap().clone());
+    let aside = [sent(3, "api_request", call), sent(4, "assistant_response", answer)];
+    let records = [&records[..2], &aside, &records[3..]].concat();
+    let document = read(&ConventionOptions::default(), &[claude(&records)]);
+    let trace = only(&document);
+    let helpers: Vec<_> =
+        trace.sub_agents.iter().map(|helper| (&*helper.name, helper.model_calls)).collect();
+    assert_eq!((trace.output.as_deref(), helpers), (Some("Because."), vec![("expert", 1)]));
+}
+
+#[test]
 fn a_turn_that_was_killed_says_what_it_began() {
     let document = read(&ConventionOptions::default(), &[claude(&turn(None)[..4])]);
     let trace = only(&document);

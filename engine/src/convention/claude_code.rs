@@ -79,7 +79,7 @@ impl Convention for ClaudeCode {
             "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
             "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
             "The span event `tool.output`: `output`, `content` or `diff` is the result.",
-            "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
+            "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`, joined by `request_id` or, without one, by `event.sequence`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
             "With spans and records of one call it counts once, and each completes the other.",
         ]
     }
@@ -155,7 +155,9 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let cached = tokens("cache_read_tokens").saturating_add(tokens("cache_creation_tokens"));
     heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(cached));
     let source = raw.attributes.str("query_source").and_then(meant);
-    let agent = source.and_then(|source| source.strip_prefix("agent:"));
+    // The record of a sub-agent's answer does not name the agent as that of its call does.
+    let named_here = heard.tells != Some(Tells::Answer);
+    let agent = source.and_then(|source| source.strip_prefix("agent:")).filter(|_| named_here);
     let named = raw.attributes.str("agent.name").and_then(meant);
     let unnamed = agent.map(|agent| agent.rsplit_once(':').map_or(agent, |(_, name)| name));
     let main = |source: &&str| *source == "sdk" || source.starts_with("repl_main_thread");
@@ -168,9 +170,22 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     if heard.tells == Some(Tells::ToolBegun) {
         heard.failed = raw.attributes.str("decision") == Some("reject");
     }
+    heard.joined = joined(raw, heard.tells);
     heard.is_command = raw.attributes.str("command_source") == Some("builtin");
     heard.tool = mcp_tool(raw).map(Cow::Owned);
     true
+}
+
+/// What joins a model call and its answer whose records have no `request_id`, as those of a gateway: the answer's record is the next one
+/// of the session after the call's.
+fn joined(raw: &RawLog<'_>, tells: Option<Tells>) -> Option<String> {
+    let sequence = raw.attributes.get("event.sequence").and_then(count)?;
+    let call = match tells {
+        Some(Tells::Model) => sequence,
+        Some(Tells::Answer) => sequence.checked_sub(1)?,
+        Some(_) | None => return None,
+    };
+    Some(format!("{} {call}", raw.attributes.str("session.id")?))
 }
 
 /// The name by which the model called a server's tool: the record's `tool_name` is `mcp_tool`, and server and tool are named beside it.

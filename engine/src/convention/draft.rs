@@ -12,7 +12,7 @@ use super::raw::RawValue;
 use super::{messages, text};
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, Attempt, Guardrail, Operation, Pause, Remarks, Text, ToolFacts, ToolResult,
+    Arguments, Attempt, Guardrail, Operation, Pause, Remarks, Text, Tokens, ToolFacts, ToolResult,
     Violation,
 };
 
@@ -41,6 +41,7 @@ pub(super) struct Draft<'v> {
     pub(super) keep_texts: bool,
     pub(super) result: Ranked<Text>,
     pub(super) model: Ranked<Cow<'v, str>>,
+    pub(super) requested_model: Ranked<Cow<'v, str>>,
     pub(super) response_id: Ranked<Cow<'v, str>>,
     pub(super) input_tokens: Ranked<u64>,
     pub(super) cached_tokens: Ranked<u64>,
@@ -58,6 +59,8 @@ pub(super) struct Draft<'v> {
     pub(super) failed: bool,
     /// Whether some attribute says that something stopped the span.
     pub(super) stopped: bool,
+    /// Of a streamed answer to the request of another span, how long it took to come.
+    pub(super) streamed_nanos: Option<u64>,
     attempt: Option<Box<AttemptDraft<'v>>>,
     remarks: Option<Box<RemarksDraft<'v>>>,
     /// Of message events: the last user's text, the last tool's results, and whether the last message is a user's.
@@ -139,6 +142,14 @@ impl<'v> Draft<'v> {
             accepted_edit: None,
         };
         (remarks != Remarks::default()).then(|| Box::new(remarks))
+    }
+
+    /// Offers the tokens of a model call.
+    pub(super) fn offer_tokens(&mut self, rank: u8, tokens: Tokens) {
+        self.input_tokens.offer(rank, tokens.input);
+        self.cached_tokens.offer(rank, tokens.cached);
+        self.cache_written_tokens.offer(rank, tokens.cache_written);
+        self.output_tokens.offer(rank, tokens.output);
     }
 
     /// Offers an input: its text, and what it tells of the turn.

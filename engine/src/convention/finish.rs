@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::draft::{Draft, SessionDraft, meant, name, tool_named};
 use super::index::Hits;
@@ -97,7 +98,9 @@ impl Naming<'_> {
             span_id: raw.span_id,
             parent: raw.parent,
             remote_parent: raw.remote_parent,
-            start: raw.start,
+            start: draft.streamed_nanos.map_or(raw.start, |nanos| {
+                raw.end.before(Duration::from_nanos(nanos)).min(raw.start)
+            }),
             end: raw.end,
             operation,
             status: raw.status,
@@ -107,6 +110,7 @@ impl Naming<'_> {
                 || (raw.status == Status::Unset && lines::has_event(raw, "exception")))
                 && !is_interrupted(raw),
             stopped: draft.stopped,
+            streamed: draft.streamed_nanos.is_some(),
             convention: draft.convention.take(),
             agent_name: shared(draft.agent_name.take()),
             workflow: shared(draft.workflow.take()),
@@ -150,12 +154,16 @@ impl Naming<'_> {
             cached: draft.cached_tokens.take(),
             cache_written: draft.cache_written_tokens.take(),
             output: draft.output_tokens.take(),
-        };
+        }
+        .meant();
         let says = operation == Operation::Chat
             || (operation == Operation::InvokeAgent
                 && (tokens.input.is_some() || tokens.output.is_some()));
+        let name = draft.model.take();
+        let requested = draft.requested_model.take().filter(|asked| Some(asked) != name.as_ref());
         says.then(|| ModelFacts {
-            model: draft.model.take().map(|name| self.share(&name)),
+            model: name.map(|name| self.share(&name)),
+            requested: requested.map(|name| self.share(&name)),
             response_id: draft.response_id.take().map(|id| self.caps.id(&id)),
             tokens,
             first_chunk_nanos: draft.first_chunk_nanos.take(),
@@ -164,8 +172,8 @@ impl Naming<'_> {
     }
 }
 
-/// Whether what looks like a failure is LangGraph's way to wait for a person: `interrupt` raises an exception, which ends the run until
-/// somebody answers.
+/// Whether what looks like a failure is the way of LangGraph or Genkit to wait for a person: `interrupt` raises an exception, which ends
+/// the run until somebody answers.
 fn is_interrupted(raw: &RawSpan<'_>) -> bool {
     let exceptions = raw.events.iter().filter(|event| event.name == "exception");
     let mut told = exceptions.flat_map(|event| {
@@ -185,5 +193,5 @@ fn is_interrupt(told: &str) -> bool {
     INTERRUPTS.contains(&name.trim()) || told.starts_with("(Interrupt(value=")
 }
 
-/// LangGraph's exceptions that are no failures.
-const INTERRUPTS: [&str; 2] = ["GraphInterrupt", "NodeInterrupt"];
+/// Exceptions of LangGraph and of Genkit that are no failures.
+const INTERRUPTS: [&str; 3] = ["GraphInterrupt", "NodeInterrupt", "ToolInterruptError"];

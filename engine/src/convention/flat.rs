@@ -116,12 +116,14 @@ impl<'a> Message<'a> {
     }
 }
 
-/// `contents.M.message_content.text` and `tool_calls.M.(tool_call.)(function.)(id|name|arguments)`.
+/// `contents.M.message_content.text`, `content.M` and `tool_calls.M.(tool_call.)(function.)(id|name|arguments)`.
 fn nested<'a>(message: &mut Message<'a>, field: &str, value: &'a RawValue<'a>) {
     let text = value.as_str();
-    if let Some((number, "message_content.text")) =
-        field.strip_prefix("contents.").and_then(numbered)
-    {
+    let part = match field.strip_prefix("contents.").and_then(numbered) {
+        Some((number, "message_content.text")) => Some(number),
+        Some(_) | None => field.strip_prefix("content.").and_then(|number| number.parse().ok()),
+    };
+    if let Some(number) = part {
         if let Some(text) = text {
             message.parts.insert(number, text);
         }

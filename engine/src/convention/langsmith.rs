@@ -6,7 +6,8 @@
 use super::draft::Draft;
 use super::lines::{Line, Says, has_event, line};
 use super::raw::RawSpan;
-use super::{Convention, Trigger, langchain, operation_named};
+use super::{Convention, Trigger, langchain, messages, operation_named, usage};
+use crate::span::Operation;
 
 /// The convention.
 pub(super) struct LangSmith;
@@ -43,6 +44,7 @@ impl Convention for LangSmith {
     fn also(&self) -> &'static [&'static str] {
         &[
             "A root of kind `chain` is the workflow.",
+            "`langsmith.metadata.usage_metadata` on model calls: also the tokens read from a cache and put into one.",
             "An `exception` event is a failure whatever the status: it is sent of runs that failed alone, and the status of those is OK.",
         ]
     }
@@ -55,6 +57,11 @@ impl Convention for LangSmith {
         if raw.attributes.get("langsmith.span.kind").is_some() {
             langchain::root_chain(raw, draft);
             draft.failed |= has_event(raw, "exception");
+            if draft.operation.get() == Some(&Operation::Chat) {
+                let usage = raw.attributes.get("langsmith.metadata.usage_metadata");
+                let usage = usage.and_then(messages::parsed);
+                draft.offer_tokens(15, usage.as_ref().map(usage::tokens).unwrap_or_default());
+            }
         }
     }
 }

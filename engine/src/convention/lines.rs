@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::draft::{self, Draft, SessionDraft, count, lower, name, number};
 use super::json::Json;
-use super::raw::{RawAttributes, RawSpan, RawValue};
+use super::raw::{RawSpan, RawValue};
 use super::{messages, text};
 use crate::math::Quanta;
 use crate::span::Operation;
@@ -41,6 +41,8 @@ pub(super) enum Says {
     ToolArguments,
     ToolResult,
     Model,
+    /// The model that was asked for, whose price stands in for that of a model which has none.
+    RequestedModel,
     ResponseId,
     InputTokens,
     CachedTokens,
@@ -81,7 +83,7 @@ pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
 
 impl Says {
     /// The concepts that a configuration can map attributes to.
-    pub(super) const ALL: [Self; 40] = [
+    pub(super) const ALL: [Self; 41] = [
         Self::Operation(super::operation_named),
         Self::Session,
         Self::User,
@@ -97,6 +99,7 @@ impl Says {
         Self::ToolArguments,
         Self::ToolResult,
         Self::Model,
+        Self::RequestedModel,
         Self::ResponseId,
         Self::InputTokens,
         Self::CachedTokens,
@@ -142,6 +145,7 @@ impl Says {
             Self::ToolArguments => "tool_arguments",
             Self::ToolResult => "tool_result",
             Self::Model => "model",
+            Self::RequestedModel => "requested_model",
             Self::ResponseId => "response_id",
             Self::InputTokens => "input_tokens",
             Self::CachedTokens => "cached_tokens",
@@ -184,6 +188,7 @@ impl Says {
             }
             Self::ResponseId | Self::Compacted | Self::FirstChunk => operation == Operation::Chat,
             Self::Model
+            | Self::RequestedModel
             | Self::InputTokens
             | Self::CachedTokens
             | Self::CacheWrittenTokens
@@ -255,6 +260,7 @@ impl Says {
                 draft.result_hash.offer(rank, text::result(value));
             }
             Self::Model => draft.model.offer(rank, name(value)),
+            Self::RequestedModel => draft.requested_model.offer(rank, name(value)),
             Self::ResponseId => draft.response_id.offer(rank, name(value)),
             Self::InputTokens => draft.input_tokens.offer(rank, count(value)),
             Self::CachedTokens => draft.cached_tokens.offer(rank, count(value)),
@@ -306,14 +312,6 @@ pub(super) fn truth(value: &RawValue<'_>) -> bool {
 /// Whether a value is there and says something.
 pub(super) fn present(value: &RawValue<'_>) -> bool {
     name(value).is_some()
-}
-
-/// The value of the first attribute that is there.
-pub(super) fn first<'a>(
-    attributes: &'a RawAttributes<'a>,
-    keys: &[&str],
-) -> Option<&'a RawValue<'a>> {
-    keys.iter().find_map(|key| attributes.get(key))
 }
 
 /// Whether a span has an event of this name.

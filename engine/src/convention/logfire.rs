@@ -3,10 +3,9 @@
 //! The span's name is a message template, `Function: {name}`; names and values are plain attributes.
 
 use super::draft::{Draft, name};
-use super::lines::{Line, Says, first, line, present};
-use super::messages;
+use super::lines::{Line, Says, line, nanos, present};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, Mark};
+use super::{Convention, Mark, messages, usage};
 use crate::span::Operation;
 
 /// The convention.
@@ -57,6 +56,8 @@ impl Convention for Logfire {
         &[
             "`name` is the agent's on spans of the template `Agent run: {name!r}`.",
             "`events`: the choice in the list of message events is the answer.",
+            "On model spans `output` is the answer, and `usage`, or `usage` in `response_data`, has the tokens, also those read from a cache.",
+            "`streaming response from ...` is the answer to the request before it, which is one model call with it; `duration` is the time that it took.",
         ]
     }
 
@@ -69,14 +70,39 @@ impl Convention for Logfire {
         if template.starts_with("Agent run") {
             draft.agent_name.offer(45, raw.attributes.get("name").and_then(name));
         }
-        if draft.operation.get() == Some(&Operation::Chat)
-            && let Some(events) = first(&raw.attributes, &["events"])
-        {
-            draft.ask(69, || messages::asked(events));
-            draft.say(66, || messages::choices(events));
+        if template.starts_with(STREAMED) {
+            draft.streamed_nanos = raw.attributes.get("duration").and_then(nanos).or(Some(0));
+        }
+        if draft.operation.get() == Some(&Operation::Chat) {
+            read_model(raw, draft);
         }
     }
 }
+
+/// Offers what no line finds on a model span.
+fn read_model<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let attributes = &raw.attributes;
+    if let Some(events) = attributes.get("events") {
+        draft.ask(69, || messages::asked(events));
+        draft.say(66, || messages::choices(events));
+    }
+    // Of other spans, such as the user's own, `output` may be anything.
+    if let Some(output) = attributes.get("output") {
+        draft.say(69, || messages::said(output));
+    }
+    if let Some(usage) = attributes.get("usage").and_then(messages::parsed) {
+        draft.offer_tokens(58, usage::tokens(&usage));
+    }
+    let answer = attributes.get("response_data").filter(|_| draft.input_tokens.wants(69));
+    if let Some(usage) =
+        answer.and_then(messages::parsed).as_ref().and_then(|data| data.get("usage"))
+    {
+        draft.offer_tokens(69, usage::tokens(usage));
+    }
+}
+
+/// The template of the log that Logfire writes when a streamed answer is over, as a span without a duration.
+const STREAMED: &str = "streaming response from";
 
 fn template(template: &str) -> Option<Operation> {
     let starts = |start: &str| template.starts_with(start);
@@ -84,7 +110,10 @@ fn template(template: &str) -> Option<Operation> {
         Some(Operation::InvokeAgent)
     } else if starts("Function:") {
         Some(Operation::ExecuteTool)
-    } else if starts("Responses API") || starts("Chat Completion") || starts("Message with") {
+    } else if ["Responses API", "Chat Completion", "Chat completion", "Message with", STREAMED]
+        .iter()
+        .any(|start| starts(start))
+    {
         Some(Operation::Chat)
     } else if starts("Embedding") {
         Some(Operation::Embeddings)

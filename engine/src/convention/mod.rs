@@ -17,7 +17,9 @@ mod evaluation;
 mod finish;
 mod flat;
 mod gemini_cli;
+mod genkit;
 mod google_adk;
+mod haystack;
 mod index;
 mod json;
 mod langchain;
@@ -45,6 +47,7 @@ mod score_record;
 mod spoken;
 mod strands;
 mod text;
+mod usage;
 mod vercel_ai;
 
 use std::collections::BTreeMap;
@@ -185,6 +188,8 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &gemini_cli::GeminiCli,
     &qwen_code::QwenCode,
     &llama_index::LlamaIndex,
+    &haystack::Haystack,
+    &genkit::Genkit,
     &agentgauge::AgentGauge,
 ];
 

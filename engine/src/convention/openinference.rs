@@ -30,6 +30,7 @@ const LINES: &[Line] = &[
     line(Says::Model, 20, "llm.response.model_name"),
     line(Says::Model, 60, "llm.model_name"),
     line(Says::Model, 61, "llm.request.model_name"),
+    line(Says::RequestedModel, 20, "llm.request.model_name"),
     line(Says::InputTokens, 20, "llm.token_count.prompt"),
     line(Says::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
     line(Says::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),
@@ -83,7 +84,15 @@ impl Convention for OpenInference {
     }
 
     fn generic_names(&self) -> &'static [&'static str] {
-        &["Agent workflow", "CodeAgent", "MultiStepAgent", "ToolCallingAgent"]
+        &[
+            "Agent workflow",
+            "ClaudeAgentSDK.ClaudeSDKClient.receive_response",
+            "ClaudeAgentSDK.query",
+            "ClaudeAgentSDK.Subagent",
+            "CodeAgent",
+            "MultiStepAgent",
+            "ToolCallingAgent",
+        ]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use super::draft::{Draft, name};
 use super::flat::Messages;
+use super::json::Json;
 use super::lines::{Line, Says, line};
-use super::raw::{RawSpan, RawValue};
-use super::{Convention, Trigger, messages, operation_named};
+use super::raw::{RawAttributes, RawSpan, RawValue};
+use super::{Convention, Trigger, messages, operation_named, text};
 use crate::span::Operation;
 
 /// The convention.
@@ -19,6 +20,8 @@ pub(super) struct OpenLlmetry;
 const LINES: &[Line] = &[
     line(Says::Operation(kind), 70, "traceloop.span.kind"),
     line(Says::Operation(operation_named), 72, "llm.request.type"),
+    // A task of CrewAI, whatever its operation: an agent's span is inside.
+    line(Says::Operation(|_| Some(Operation::Other)), 19, "crewai.task.id"),
     line(Says::User, 30, "traceloop.association.properties.user_id"),
     line(Says::User, 81, "llm.user"),
     line(Says::AgentName, 47, "traceloop.association.properties.lc_agent_name"),
@@ -30,7 +33,9 @@ const LINES: &[Line] = &[
     line(Says::ToolResult, 70, "traceloop.entity.output"),
     line(Says::CachedTokens, 21, "gen_ai.usage.cache_read_input_tokens"),
     line(Says::Input, 60, "traceloop.entity.input"),
+    line(Says::Input, 78, "crewai.task.description"),
     line(Says::Output, 60, "traceloop.entity.output"),
+    line(Says::Output, 78, "crewai.crew.result"),
 ];
 
 impl Convention for OpenLlmetry {
@@ -59,8 +64,14 @@ impl Convention for OpenLlmetry {
             "`traceloop.entity.name` is the agent's name on spans of kind `agent`.",
             "The name in a LangChain tool message in `traceloop.entity.output` goes before the span's.",
             "`gen_ai.prompt.N.*` and `gen_ai.completion.N.*`, as sent before the GenAI messages.",
+            "A step of LlamaIndex with `tool.name` and `tool.arguments` is a tool call; in its `traceloop.entity.output` are `tool_id`, `tool_output.raw_output` and `.is_error`.",
+            "A crew of CrewAI: the descriptions in `crewai.crew.tasks` are its input.",
             "`db.query.result.id` of the span events `db.query.result`: documents found.",
         ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["crewai.workflow"]
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
@@ -68,9 +79,14 @@ impl Convention for OpenLlmetry {
             Trigger::Event,
             Trigger::Key("traceloop.entity.name"),
             Trigger::Key("traceloop.entity.output"),
+            Trigger::Key("crewai.crew.tasks"),
             Trigger::Keys("gen_ai.prompt."),
             Trigger::Keys("gen_ai.completion."),
         ]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        is_step_with_tool(raw).then_some((69, Operation::ExecuteTool))
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
@@ -90,6 +106,8 @@ impl Convention for OpenLlmetry {
             {
                 draft.agent_name.offer(40, attributes.get("traceloop.entity.name").and_then(name));
             }
+            Some(Operation::InvokeAgent) => read_crew(attributes, draft),
+            Some(Operation::ExecuteTool) if is_step_with_tool(raw) => read_step(attributes, draft),
             // LangChain.js names the span after the tool's class.
             Some(Operation::ExecuteTool) => {
                 let named =
@@ -109,6 +127,40 @@ impl Convention for OpenLlmetry {
             Some(_) | None => {}
         }
     }
+}
+
+/// Whether a span is a step of LlamaIndex in which a tool is called.
+fn is_step_with_tool(raw: &RawSpan<'_>) -> bool {
+    ["traceloop.span.kind", "tool.name", "tool.arguments"]
+        .iter()
+        .all(|key| raw.attributes.get(key).is_some())
+}
+
+/// Offers the tool call of a step of LlamaIndex.
+fn read_step<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
+    draft.tool_name.offer(54, attributes.get("tool.name").and_then(name));
+    draft.arguments.offer(69, attributes.get("tool.arguments").and_then(text::arguments));
+    let Some(told) = attributes.get("traceloop.entity.output").and_then(messages::parsed) else {
+        return;
+    };
+    let id = told.get("tool_id").and_then(Json::as_str).map(str::to_owned);
+    draft.tool_call_id.offer(69, id.map(Cow::from));
+    let Some(output) = told.get("tool_output") else { return };
+    draft.failed |= output.get("is_error") == Some(&Json::Bool(true));
+    if let Some(result) = output.get("raw_output") {
+        let result =
+            RawValue::Str(result.as_str().map_or_else(|| result.to_string(), str::to_owned).into());
+        draft.result_hash.offer(69, text::result(&result));
+        draft.result.offer(69, text::plain(69, &result).filter(|_| draft.keep_texts));
+    }
+}
+
+/// Offers what a crew of CrewAI was asked. Its usage metrics are not read: they count all calls since its models were made.
+fn read_crew<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
+    let tasks = attributes.get("crewai.crew.tasks").and_then(messages::parsed);
+    let tasks = tasks.as_ref().and_then(Json::as_list).into_iter().flatten();
+    let asked: Vec<&str> = tasks.filter_map(|task| task.get("description")?.as_str()).collect();
+    draft.input.offer(78, text::ranked(78, Some(asked.join("\n").into())));
 }
 
 fn kind(kind: &str) -> Option<Operation> {

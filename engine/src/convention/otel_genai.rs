@@ -55,6 +55,7 @@ const LINES: &[Line] = &[
     line(Says::ToolResult, 10, "gen_ai.tool.call.result"),
     line(Says::Model, 10, "gen_ai.response.model"),
     line(Says::Model, 50, "gen_ai.request.model"),
+    line(Says::RequestedModel, 10, "gen_ai.request.model"),
     line(Says::ResponseId, 10, "gen_ai.response.id"),
     line(Says::InputTokens, 10, "gen_ai.usage.input_tokens"),
     line(Says::InputTokens, 50, "gen_ai.usage.prompt_tokens"),

@@ -89,6 +89,7 @@ enum Field {
     ToolName,
     ToolCallId,
     Model,
+    RequestedModel,
     ResponseId,
     InputTokens,
     CachedTokens,
@@ -303,6 +304,12 @@ impl Conventions {
                 tool.name = Some(reader.share(name.as_bytes())?);
             }
         }
+        if let Some(model) = &mut span.model {
+            model.tokens = model.tokens.meant();
+            if model.requested == model.model {
+                model.requested = None;
+            }
+        }
         // An agent's span has model facts only if it says how many tokens were used.
         let tokens = span.model.as_ref().map(|model| model.tokens).unwrap_or_default();
         if plan.operation == Operation::InvokeAgent
@@ -358,6 +365,7 @@ impl Field {
             Says::ToolName => Some(Self::ToolName),
             Says::ToolCallId => Some(Self::ToolCallId),
             Says::Model => Some(Self::Model),
+            Says::RequestedModel => Some(Self::RequestedModel),
             Says::ResponseId => Some(Self::ResponseId),
             Says::InputTokens => Some(Self::InputTokens),
             Says::CachedTokens => Some(Self::CachedTokens),
@@ -411,6 +419,7 @@ impl Plan {
             status,
             failed: self.failed,
             stopped: self.stopped,
+            streamed: false,
             convention: self.convention,
             scope: emitter.scope.id,
             resource: Arc::clone(emitter.resource),
@@ -535,6 +544,7 @@ impl<'a> Reader<'_, 'a> {
             }
             Field::ToolCallId => self.id(at, &mut span.tool.as_mut()?.call_id),
             Field::Model => self.named(at, &mut span.model.as_mut()?.model),
+            Field::RequestedModel => self.named(at, &mut span.model.as_mut()?.requested),
             Field::ResponseId => self.id(at, &mut span.model.as_mut()?.response_id),
             Field::InputTokens => self.count(at, &mut span.model.as_mut()?.tokens.input),
             Field::CachedTokens => self.count(at, &mut span.model.as_mut()?.tokens.cached),

@@ -108,6 +108,8 @@ pub(super) struct RecordFacts<'r> {
     pub(super) output: Option<Cow<'r, str>>,
     pub(super) tokens: Tokens,
     pub(super) result: Option<u64>,
+    /// What joins a model call and its answer, where their records have no id of the response.
+    pub(super) joined: Option<String>,
     /// The name of the tool, where it is not the value of the tool attribute.
     pub(super) tool: Option<Cow<'r, str>>,
     pub(super) failed: bool,
@@ -244,6 +246,7 @@ impl Dialect {
             result: get(raw, &keys.result).or_else(|| self.size(raw)).and_then(text::result),
             failed: tells == Tells::ModelError || success == Some(false),
             is_command: false,
+            joined: None,
             tool: None,
             aside: get(raw, &keys.sub_agent).and_then(name).map(Helper::Agent),
         }
@@ -402,6 +405,12 @@ impl Record<'_, '_> {
         get(self.raw, list).and_then(name).map(|id| self.caps.id(&id))
     }
 
+    /// The id of the response, or what stands for it.
+    fn response_id(&self) -> Option<IdHash> {
+        let joined = || self.heard.joined.as_deref().map(|joined| self.caps.id(joined));
+        self.id(&self.dialect.keys.response_id).or_else(joined)
+    }
+
     fn model_call(&self) -> Span {
         let (keys, raw, heard) = (&self.dialect.keys, self.raw, &self.heard);
         let shared = |list: &Names| {
@@ -413,7 +422,7 @@ impl Record<'_, '_> {
             start: self.start(),
             model: Some(ModelFacts {
                 model: shared(&keys.model),
-                response_id: self.id(&keys.response_id),
+                response_id: self.response_id(),
                 tokens: heard.tokens,
                 cost,
                 ..ModelFacts::default()
@@ -475,7 +484,7 @@ impl Record<'_, '_> {
 
     /// `Some` if an answer has a text, and an id that joins it to its model call.
     fn answers(&self) -> Option<()> {
-        get(self.raw, &self.dialect.keys.response_id)?;
+        self.response_id()?;
         self.heard.output.as_deref().map(|_| ())
     }
 

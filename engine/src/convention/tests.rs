@@ -132,13 +132,15 @@ fn openinference_messages_are_put_together() {
             ("llm.output_messages.0.message.role", text("assistant")),
             ("llm.output_messages.0.message.tool_calls.0.tool_call.function.name", text("f")),
             ("llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments", text("{}")),
+            ("llm.output_messages.1.message.role", text("assistant")),
+            ("llm.output_messages.1.message.content.0", text("Hello")),
             ("llm.token_count.prompt", RawValue::Int(7)),
         ],
     ))
     .span;
     let model = span.model.unwrap();
     assert_eq!(span.input.unwrap().text.as_ref(), "Hi");
-    assert_eq!(span.output, None);
+    assert_eq!(span.output.unwrap().text.as_ref(), "Hello");
     assert_eq!((model.tokens.input, model.tokens.output), (Some(7), None));
     assert_eq!(model.tool_calls[0].name.as_deref(), Some("f"));
 }
@@ -408,6 +410,225 @@ fn claude_code_counts_cached_tokens_apart() {
     ));
     let tool = tool.span.tool.unwrap();
     assert_eq!((tool.name.as_deref(), tool.arguments.unwrap().as_str()), (Some("Bash"), r#""ls""#));
+}
+
+#[test]
+fn the_log_of_a_streamed_answer_of_logfire_is_the_answer_to_a_request() {
+    let template = text("streaming response from {request_data[model]!r} took {duration:.2f}s");
+    let list = [("logfire.msg_template", template), ("duration", RawValue::Double(1.5))];
+    let ended = Timestamp(4_000_000_000);
+    let span = read(&RawSpan { start: ended, end: ended, ..raw("streaming", &list) }).span;
+    assert_eq!((span.operation, span.streamed), (Operation::Chat, true));
+    assert_eq!((span.start, span.end), (Timestamp(2_500_000_000), ended));
+    let request = [("logfire.msg_template", text("Chat Completion with {request_data[model]!r}"))];
+    assert!(!read(&raw("chat", &request)).span.streamed);
+}
+
+#[test]
+fn tokens_of_caches_are_read_where_libraries_tell_them_and_are_a_part_of_the_input() {
+    let tokens = |list: &[(&'static str, RawValue<'static>)]| {
+        let Tokens { input, cached, cache_written, output } =
+            read(&raw("x", list)).span.model.unwrap().tokens;
+        [input, cached, cache_written, output]
+    };
+    let sent = |input| {
+        [
+            ("gen_ai.request.model", text("m")),
+            ("gen_ai.usage.input_tokens", RawValue::Int(input)),
+            ("gen_ai.usage.output_tokens", RawValue::Int(2)),
+        ]
+    };
+    let (whole, own) = (sent(14), sent(9));
+    let all = [Some(14), Some(4), Some(1), Some(2)];
+    let usage = r#"{"input_tokens":14,"output_tokens":2,"input_token_details":{"cache_read":4,"cache_creation":1}}"#;
+    let langsmith =
+        [("langsmith.span.kind", text("llm")), ("langsmith.metadata.usage_metadata", text(usage))];
+    assert_eq!(tokens(&[&whole[..], &langsmith].concat()), all);
+    let usage = r#"{"input_tokens":14,"output_tokens":2,"input_tokens_details":{"cached_tokens":4,"cache_write_tokens":1}}"#;
+    let template = ("logfire.msg_template", text("Chat completion with {gen_ai.request.model!r}"));
+    assert_eq!(tokens(&[&whole[..], &[template, ("usage", text(usage))]].concat()), all);
+    // Older versions have the usage of a streamed answer in no other place.
+    let template =
+        ("logfire.msg_template", text("streaming response from {request_data[model]!r}"));
+    let data = r#"{"message":{},"usage":{"prompt_tokens":14,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+    let streamed = tokens(&[template, ("response_data", text(data))]);
+    assert_eq!(streamed, [Some(14), Some(4), None, Some(2)]);
+    let vercel = |metadata| {
+        let more = [
+            ("ai.operationId", text("ai.generateText.doGenerate")),
+            ("ai.response.providerMetadata", text(metadata)),
+        ];
+        tokens(&[&own[..], &more].concat())
+    };
+    assert_eq!(
+        vercel(
+            r#"{"anthropic":{"usage":{"input_tokens":9,"output_tokens":2,"cache_read_input_tokens":4,"cache_creation_input_tokens":1}}}"#
+        ),
+        all
+    );
+    assert_eq!(
+        vercel(r#"{"anthropic":{"cacheReadInputTokens":4,"cacheCreationInputTokens":1}}"#),
+        all
+    );
+    assert_eq!(vercel(r#"{"openai":{}}"#), [Some(9), None, None, Some(2)]);
+}
+
+#[test]
+fn the_model_that_was_asked_is_known_if_it_has_another_name_than_the_one_that_answered() {
+    let requested = |answered| {
+        let list = [("gen_ai.request.model", text("a")), ("gen_ai.response.model", text(answered))];
+        read(&raw("chat", &list)).span.model.unwrap().requested
+    };
+    assert_eq!((requested("b").as_deref(), requested("a")), (Some("a"), None));
+}
+
+#[test]
+fn a_call_that_read_and_wrote_nothing_tells_no_tokens() {
+    let tokens = |input, output| {
+        let list = [
+            ("gen_ai.operation.name", text("chat")),
+            ("gen_ai.usage.input_tokens", RawValue::Int(input)),
+            ("gen_ai.usage.output_tokens", RawValue::Int(output)),
+        ];
+        read(&raw("chat", &list)).span.model.unwrap().tokens
+    };
+    assert_eq!(tokens(0, 0), Tokens::default());
+    assert_eq!((tokens(7, 0).output, tokens(0, 7).input), (Some(0), Some(0)));
+}
+
+#[test]
+fn the_answer_of_a_model_call_of_the_agents_sdk_is_read_by_logfire_though_it_was_streamed() {
+    let output = r#"[{"object":"response","output":[{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Hello"}]}]}]"#;
+    let of = |template| {
+        let list = [("logfire.msg_template", text(template)), ("output", text(output))];
+        read(&raw("x", &list)).span.output
+    };
+    assert_eq!(&*of("Chat completion with {gen_ai.request.model!r}").unwrap().text, "Hello");
+    assert_eq!(of("a span of the user's own"), None);
+}
+
+#[test]
+fn a_step_of_llama_index_that_calls_a_tool_is_a_tool_call() {
+    let list = [
+        ("traceloop.span.kind", text("task")),
+        ("traceloop.entity.name", text("BaseWorkflowAgent.task")),
+        ("tool.name", text("f")),
+        ("tool.arguments", text(r#"{"a": 1}"#)),
+        (
+            "traceloop.entity.output",
+            text(r#"{"tool_id": "c1", "tool_output": {"raw_output": "no", "is_error": true}}"#),
+        ),
+    ];
+    let span = read(&raw("BaseWorkflowAgent.task", &list)).span;
+    let tool = span.tool.unwrap();
+    assert_eq!((tool.name.as_deref(), tool.call_id), (Some("f"), Some(IdHash::from("c1"))));
+    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"a":1}"#);
+    assert_eq!((span.failed, &*span.output.unwrap().text), (true, "no"));
+    assert_eq!(read(&raw("BaseWorkflowAgent.task", &list[..2])).span.operation, Operation::Other);
+}
+
+#[test]
+fn a_crew_is_asked_what_its_tasks_are_and_a_task_is_no_agent() {
+    let agent = ("gen_ai.operation.name", text("invoke_agent"));
+    let list = [
+        agent.clone(),
+        (
+            "crewai.crew.tasks",
+            text(r#"[{"description": "Find it."}, {"description": "Write it."}]"#),
+        ),
+        ("crewai.crew.result", text("Done.")),
+    ];
+    let crew = read(&raw("crewai.workflow", &list)).span;
+    assert_eq!(&*crew.input.unwrap().text, "Find it.\nWrite it.");
+    assert_eq!(&*crew.output.unwrap().text, "Done.");
+    let task =
+        [agent, ("crewai.task.id", text("1")), ("crewai.task.description", text("Find it."))];
+    let task = read(&raw("Find it.task", &task)).span;
+    assert_eq!((task.operation, &*task.input.unwrap().text), (Operation::Other, "Find it."));
+}
+
+#[test]
+fn spans_of_haystack_are_told_by_their_names_and_by_the_classes_of_components() {
+    let component =
+        |class| read(&raw("haystack.component.run", &[("haystack.component.type", text(class))]));
+    for (class, operation) in [
+        ("Agent", Operation::InvokeAgent),
+        ("OpenAIChatGenerator", Operation::Chat),
+        ("DALLEImageGenerator", Operation::Other),
+        ("InMemoryBM25Retriever", Operation::Retrieval),
+        ("FaithfulnessEvaluator", Operation::Evaluation),
+        ("ToolInvoker", Operation::Other),
+    ] {
+        assert_eq!(component(class).span.operation, operation, "{class}");
+    }
+    // Without content, the name is all that there is.
+    let silent = read(&raw("haystack.agent.step.llm", &[])).span;
+    assert_eq!((silent.operation, silent.convention), (Operation::Chat, Some("haystack")));
+    let asked = r#"{"messages": [{"role": "user", "content": [{"text": "Weather?"}]},
+        {"role": "assistant", "content": [{"tool_call": {"tool_name": "f", "arguments": {}, "id": "c1"}}]},
+        {"role": "tool", "content": [{"tool_call_result": {"result": "no", "error": true, "origin": {"tool_name": "f", "arguments": {}, "id": "c1"}}}]}]}"#;
+    let answered = r#"{"replies": [{"role": "assistant", "content": [{"text": "18 C"}, {"tool_call": {"tool_name": "g", "arguments": {"a": 1}, "id": "c2"}}],
+        "meta": {"model": "gpt-4o", "finish_reason": "length", "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}}}]}"#;
+    let list = [
+        ("haystack.agent.step.llm.input", text(asked)),
+        ("haystack.agent.step.llm.output", text(answered)),
+    ];
+    let span = read(&raw("haystack.agent.step.llm", &list)).span;
+    let model = span.model.unwrap();
+    assert_eq!((&*span.input.unwrap().text, &*span.output.unwrap().text), ("Weather?", "18 C"));
+    assert_eq!((model.model.as_deref(), span.stopped), (Some("gpt-4o"), true));
+    let Tokens { input, cached, output, .. } = model.tokens;
+    assert_eq!((input, cached, output), (Some(9), Some(4), Some(2)));
+    let result = model.tool_results[0];
+    assert_eq!((result.call_id, result.failed), (Some(IdHash::from("c1")), true));
+    assert_eq!(model.tool_calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":1}"#);
+    let tool = [("haystack.tool.name", text("f")), ("haystack.tool.error", RawValue::Bool(true))];
+    let tool = read(&raw("haystack.agent.step.tool", &tool)).span;
+    assert_eq!((tool.failed, tool.tool.unwrap().name.as_deref()), (true, Some("f")));
+}
+
+#[test]
+fn a_generator_of_haystack_that_completes_a_prompt_answers_with_plain_texts() {
+    let list = [
+        ("haystack.component.type", text("OpenAIGenerator")),
+        ("haystack.component.input", text(r#"{"prompt": "Weather?"}"#)),
+        (
+            "haystack.component.output",
+            text(
+                r#"{"replies": ["18 C"], "meta": [{"model": "m", "usage": {"prompt_tokens": 9, "completion_tokens": 2}}]}"#,
+            ),
+        ),
+    ];
+    let span = read(&raw("haystack.component.run", &list)).span;
+    assert_eq!((&*span.input.unwrap().text, &*span.output.unwrap().text), ("Weather?", "18 C"));
+    assert_eq!(span.model.unwrap().tokens.input, Some(9));
+}
+
+#[test]
+fn spans_of_genkit_are_told_by_their_types() {
+    let of = |list: &[(&'static str, RawValue<'static>)]| {
+        let list: Vec<_> = list.iter().cloned().chain([("genkit:name", text("x"))]).collect();
+        read(&RawSpan { parent: Some(SpanId([2; 8])), ..raw("x", &list) }).span
+    };
+    let action = |kind| [("genkit:type", text("action")), ("genkit:metadata:subtype", text(kind))];
+    assert_eq!(of(&[("genkit:type", text("util"))]).operation, Operation::Other);
+    let flow = of(&[&action("flow")[..], &[("genkit:input", text(r#""Weather?""#))]].concat());
+    assert_eq!((flow.operation, flow.workflow.as_deref()), (Operation::Other, Some("x")));
+    assert_eq!(&*flow.input.unwrap().text, "Weather?");
+    let asked = r#"{"messages": [{"role": "user", "content": [{"text": "Weather?"}]}, {"role": "tool", "content": [{"toolResponse": {"name": "f", "ref": "c1", "output": "no"}}]}]}"#;
+    let answered = r#"{"finishReason": "blocked", "message": {"role": "model", "content": [{"text": "18 C"}, {"toolRequest": {"name": "g", "ref": "c2", "input": {"a": 1}}}]},
+        "usage": {"inputTokens": 9, "outputTokens": 2}, "raw": {"model": "gpt-4o", "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}}}"#;
+    let texts = [("genkit:input", text(asked)), ("genkit:output", text(answered))];
+    let span = of(&[&action("model")[..], &texts].concat());
+    let model = span.model.unwrap();
+    assert_eq!((span.operation, span.stopped), (Operation::Chat, true));
+    assert_eq!((&*span.input.unwrap().text, &*span.output.unwrap().text), ("Weather?", "18 C"));
+    assert_eq!((model.model.as_deref(), model.tokens.cached), (Some("gpt-4o"), Some(4)));
+    assert_eq!(model.tool_results[0].call_id, Some(IdHash::from("c1")));
+    assert_eq!(model.tool_calls[0].call_id, Some(IdHash::from("c2")));
+    let failed = [("genkit:state", text("error")), ("genkit:input", text(r#"{"a":1}"#))];
+    let tool = of(&[&action("tool")[..], &failed].concat());
+    assert!(tool.failed && tool.tool.unwrap().arguments.is_some());
 }
 
 #[test]

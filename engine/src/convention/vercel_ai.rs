@@ -3,11 +3,12 @@
 //! `ai.generateText` and its like are the whole run, with the sum of its tokens; `.doGenerate` and `.doStream` are the
 //! model calls in it. A tool's result is JSON in a JSON string.
 
-use super::Convention;
+use super::draft::Draft;
+use super::json::Json;
 use super::lines::{Line, Says, line};
-use super::otel_genai;
-use super::raw::RawValue;
-use crate::span::Operation;
+use super::raw::{RawSpan, RawValue};
+use super::{Convention, Trigger, messages, otel_genai, usage};
+use crate::span::{Operation, Tokens};
 
 /// The convention.
 pub(super) struct VercelAi;
@@ -31,6 +32,7 @@ const LINES: &[Line] = &[
     line(Says::ToolResult, 20, "ai.toolCall.result"),
     line(Says::Model, 25, "ai.response.model"),
     line(Says::Model, 65, "ai.model.id"),
+    line(Says::RequestedModel, 30, "ai.model.id"),
     line(Says::ResponseId, 20, "ai.response.id"),
     line(Says::InputTokens, 55, "ai.usage.inputTokens"),
     line(Says::InputTokens, 56, "ai.usage.promptTokens"),
@@ -69,9 +71,45 @@ impl Convention for VercelAi {
         LINES
     }
 
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "`anthropic` in `ai.response.providerMetadata`: the tokens read from a cache and put into one, which the input tokens of versions 4 and 5 do not contain.",
+        ]
+    }
+
+    fn looks_for(&self) -> &'static [Trigger] {
+        &[Trigger::Key(METADATA)]
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        let metadata = raw.attributes.get(METADATA).and_then(messages::parsed);
+        let of_anthropic = metadata.as_ref().and_then(|metadata| metadata.get("anthropic"));
+        if let Some(anthropic) =
+            of_anthropic.filter(|_| draft.operation.get() == Some(&Operation::Chat))
+        {
+            draft.offer_tokens(5, by_anthropic(anthropic, draft));
+        }
+    }
+
     fn generic_names(&self) -> &'static [&'static str] {
         &["ai.generateObject", "ai.generateText", "ai.streamObject", "ai.streamText"]
     }
+}
+
+/// What a provider tells beside its answer, as JSON.
+const METADATA: &str = "ai.response.providerMetadata";
+
+/// The tokens of a call by what Anthropic tells: its usage object or, in version 4, only what the input tokens do not contain.
+fn by_anthropic(anthropic: &Json<'_>, draft: &Draft<'_>) -> Tokens {
+    if let Some(usage) = anthropic.get("usage").filter(|usage| usage.as_object().is_some()) {
+        return usage::tokens(usage);
+    }
+    let count = |key: &str| anthropic.get(key)?.as_u64();
+    let (cached, cache_written) =
+        (count("cacheReadInputTokens"), count("cacheCreationInputTokens"));
+    let beside = cached.unwrap_or(0).saturating_add(cache_written.unwrap_or(0));
+    let input = draft.input_tokens.get().map(|input| input.saturating_add(beside));
+    Tokens { input, cached, cache_written, output: None }
 }
 
 fn operation(id: &str) -> Option<Operation> {

@@ -32,6 +32,9 @@ pub(super) struct ArgumentsRow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct ModelRow {
     pub(super) name: Option<Symbol>,
+    // Only if no price ships for the other.
+    #[serde(default)]
+    requested: Option<Symbol>,
     pub(super) response_id: Option<IdHash>,
     pub(super) tokens: Tokens,
     cost: Option<Quanta>,
@@ -103,8 +106,12 @@ impl ModelRow {
     /// The facts of a model call, with or without texts.
     pub(super) fn of(facts: &ModelFacts, symbols: &mut Symbols, texts: bool) -> Self {
         let calls = facts.tool_calls.iter();
+        let name = facts.model.as_ref().map(|name| symbols.of(name));
+        let unpriced = name.as_ref().is_some_and(|name| name.price().is_none());
+        let requested = facts.requested.as_ref().filter(|_| unpriced);
         Self {
-            name: facts.model.as_ref().map(|name| symbols.of(name)),
+            requested: requested.map(|name| symbols.of(name)),
+            name,
             response_id: facts.response_id,
             tokens: facts.tokens,
             cost: facts.cost,
@@ -134,6 +141,7 @@ impl ModelRow {
     pub(super) fn seen(&self) -> Model<'_> {
         Model {
             name: self.name.as_ref().map(Named::from),
+            requested: self.requested.as_ref().map(Named::from),
             response_id: self.response_id,
             tokens: self.tokens,
             cost: self.cost,

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
 use self::shape::{ModelCall, Shape, may_recur};
-use self::span_view::{Model, SpanView};
+use self::span_view::{Model, Named, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::{Symbol, Symbols};
 pub use self::tools::may_repeat;
@@ -37,7 +37,7 @@ use self::whose::session;
 use super::facts::{AgentKey, AgentKeys, Loop, ReportedScore, ToolCall, TraceFacts, TurnStart};
 use super::loops::{self, Spend};
 use super::options::{LoopOptions, SessionFallback, SessionScope};
-use super::price::{Prices, Rate};
+use super::price::Prices;
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Log, Operation, Report, Resource, SpanId, Tokens, TraceId};
 
@@ -285,11 +285,9 @@ fn spent(
 /// What a model call spent.
 fn spend(span: &ModelCall<'_>, model: Option<&Model<'_>>, prices: &Prices) -> Spend {
     let cost = |model: &Model<'_>| {
-        let of_tokens = || {
-            let (name, shipped) = priced(model)?;
-            prices.of_model(name, shipped, &model.tokens)
-        };
-        model.cost.or_else(of_tokens)
+        let at = |name: Named<'_>| prices.of_model(name.text, name.price, &model.tokens);
+        let mut names = [model.name, model.requested].into_iter().flatten();
+        model.cost.or_else(|| names.find_map(at))
     };
     Spend {
         start: span.start,
@@ -304,18 +302,11 @@ fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(Arc<str>
     let mut models: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
     let tells = |model: &Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
     for model in unpriced.iter().filter_map(|span| span.model()).filter(tells) {
-        if let Some((name, shipped)) = priced(&model)
-            && prices.lacks(name, shipped)
-        {
-            *models.entry(name).or_default() += 1;
+        if let Some(name) = model.name.filter(|name| prices.lacks(name.text, name.price)) {
+            *models.entry(name.text).or_default() += 1;
         }
     }
     models.into_iter().map(|(name, calls)| (Arc::clone(name), calls)).collect()
-}
-
-/// The model's name, and the price that ships for it.
-fn priced<'a>(model: &Model<'a>) -> Option<(&'a Arc<str>, Option<&'static Rate>)> {
-    model.name.map(|name| (name.text, name.price))
 }
 
 /// A loop within a trace.

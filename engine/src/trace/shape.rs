@@ -30,6 +30,8 @@ pub(super) struct Shape<'a> {
     model: Operation,
     // Whether a model call has another one below it.
     nested: bool,
+    // The places of streamed answers by those of their requests.
+    answers: BTreeMap<usize, usize>,
 }
 
 /// The position of a span among the others.
@@ -234,7 +236,9 @@ impl<'a> Shape<'a> {
             recorded,
             model,
             nested: false,
+            answers: BTreeMap::new(),
         };
+        shape.join_answers();
         shape.count_models();
         shape
     }
@@ -304,7 +308,7 @@ impl<'a> Shape<'a> {
                     calls[at].recorded |= call.recorded;
                     complete(&mut calls[at], &call);
                     // Only the record tells that another agent made the call, so its place is taken.
-                    if self.is_aside(call.at) {
+                    if self.is_aside(call.at) && !self.is_aside(calls[at].at) {
                         calls[at].at = call.at;
                     }
                 }
@@ -336,7 +340,8 @@ impl<'a> Shape<'a> {
         if !self.nested {
             return totals;
         }
-        let outer = self.outermost_first().filter(|span| self.is_model(span)).map(ModelCall::of);
+        let outer = self.outermost_first().filter(|span| self.is_model(span));
+        let outer = outer.map(|span| self.call_of(span));
         for outer in outer.filter(counted) {
             let above = |at: usize| totals.iter().any(|(_, below)| below.contains(&at));
             let below = calls.iter().filter(|call| {
@@ -426,19 +431,48 @@ impl<'a> Shape<'a> {
         self.ancestors(at).any(|above| above.operation == Operation::ExecuteTool)
     }
 
+    /// Finds the request of each streamed answer: of those that the same library sent beside it and that ended before it began, the last
+    /// without an answer.
+    fn join_answers(&mut self) {
+        let streamed: Vec<usize> =
+            self.spans.iter().filter(|span| span.streamed).map(|span| span.at).collect();
+        let mut alone = Vec::new();
+        for at in streamed {
+            let asked = self.behaviour().filter(|span| {
+                !self.answers.contains_key(&span.at) && is_request_of(span, &self.spans[at])
+            });
+            match asked.max_by_key(|span| (span.end, span.at)).map(|span| span.at) {
+                Some(asked) => _ = self.answers.insert(asked, at),
+                None => alone.push(at),
+            }
+        }
+        alone.into_iter().for_each(|at| self.spans[at].streamed = false);
+    }
+
+    /// The model call of a span, together with its answer if that has a span of its own.
+    fn call_of<'s>(&'s self, span: &'s SpanView<'a>) -> ModelCall<'s> {
+        let asked = ModelCall::of(span);
+        let Some(answer) = self.answers.get(&span.at) else { return asked };
+        let mut call = ModelCall::of(&self.spans[*answer]);
+        complete(&mut call, &asked);
+        ModelCall { span, at: span.at, ..call }
+    }
+
     fn is_model(&self, span: &SpanView<'_>) -> bool {
-        span.operation == self.model && (span.operation == Operation::Chat || span.has_model())
+        !span.streamed
+            && span.operation == self.model
+            && (span.operation == Operation::Chat || span.has_model())
     }
 
     /// A model call, completed from the model spans that are around this one alone.
     fn completed<'s>(&'s self, span: &'s SpanView<'a>) -> ModelCall<'s> {
-        let mut call = ModelCall::of(span);
+        let mut call = self.call_of(span);
         if !self.nested {
             return call;
         }
         let around = self.around(span.at).filter(|above| self.is_model(above));
         for outer in around.filter(|above| self.positions[above.at].models_below == 1) {
-            complete(&mut call, &ModelCall::of(outer));
+            complete(&mut call, &self.call_of(outer));
         }
         call
     }
@@ -552,6 +586,20 @@ fn descend(positions: &mut [Position], evaluates: impl Fn(usize) -> bool) {
     }
 }
 
+/// Whether a span is a model's request that this streamed answer may be to: what it does not tell is what the answer tells.
+fn is_request_of(span: &SpanView<'_>, answer: &SpanView<'_>) -> bool {
+    let told = |model: Model<'_>| {
+        model.response_id.is_some() || model.tokens.input.or(model.tokens.output).is_some()
+    };
+    span.operation == Operation::Chat
+        && !span.streamed
+        && !span.failed
+        && span.scope() == answer.scope()
+        && span.parent() == answer.parent()
+        && span.end <= answer.start
+        && !span.model().is_some_and(told)
+}
+
 /// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
 /// longer, to a millisecond, and they do not contradict each other.
 fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
@@ -657,6 +705,7 @@ fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     model.compacted |= more.compacted;
     model.first_chunk_nanos = model.first_chunk_nanos.or(more.first_chunk_nanos);
     model.name = model.name.or(more.name);
+    model.requested = model.requested.or(more.requested);
     model.response_id = model.response_id.or(more.response_id);
     model.tokens.input = model.tokens.input.or(more.tokens.input);
     model.tokens.cached = model.tokens.cached.or(more.tokens.cached);

@@ -18,11 +18,14 @@ use crate::span::{
 
 /// A span: what it is looked for by, and where the rest is.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct SpanView<'a> {
     pub(super) operation: Operation,
     pub(super) status: Status,
     pub(super) failed: bool,
     pub(super) stopped: bool,
+    /// Whether it is the streamed answer to the request of another span; false where the shape has not found that span.
+    pub(super) streamed: bool,
     pub(super) rest: Rest<'a>,
     /// The span's place in the order of the trace; its row before there is one.
     pub(super) at: usize,
@@ -44,6 +47,7 @@ pub(super) struct WholeView<'a> {
     pub(super) status: Status,
     pub(super) failed: bool,
     pub(super) stopped: bool,
+    pub(super) streamed: bool,
     pub(super) scope: u64,
     pub(super) resource: &'a Arc<Resource>,
     pub(super) agent_name: Option<&'a str>,
@@ -87,6 +91,8 @@ pub(super) struct ArgumentsView<'a> {
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ToolResult]> {
     pub(super) name: Option<Named<'a>>,
+    /// The model that was asked, if the one that answered has no price.
+    pub(super) requested: Option<Named<'a>>,
     pub(super) response_id: Option<IdHash>,
     pub(super) tokens: Tokens,
     pub(super) cost: Option<Quanta>,
@@ -160,6 +166,7 @@ impl<'a> Model<'a> {
     pub(super) fn whole(self) -> Model<'a, Vec<Tool<'a>>, Vec<ToolResult>> {
         Model {
             name: self.name,
+            requested: self.requested,
             response_id: self.response_id,
             tokens: self.tokens,
             cost: self.cost,

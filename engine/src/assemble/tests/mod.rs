@@ -460,6 +460,56 @@ fn a_model_call_is_counted_once() {
 }
 
 #[test]
+fn a_request_and_its_streamed_answer_are_one_call() {
+    let request = |id: u8, from: u64| Span {
+        start: Timestamp(from),
+        end: Timestamp(from + 10),
+        model: Some(ModelFacts::default()),
+        ..span(id, 1, Operation::Chat)
+    };
+    let answer = |id: u8, from: u64| {
+        let tokens = crate::span::Tokens { input: Some(7), output: Some(1), ..Default::default() };
+        Span {
+            streamed: true,
+            model: Some(ModelFacts { tokens, ..ModelFacts::default() }),
+            ..request(id, from)
+        }
+    };
+    let calls = |spans: Vec<Span>| {
+        let spans = [vec![root()], spans].concat();
+        let update = done(&mut stage(), spans, at(0)).remove(0);
+        (update.llm_calls, update.tokens.unwrap().input, update.longest_model_nanos)
+    };
+    // The first request was given up, so nothing tells what it used.
+    let answered = vec![request(2, 100), request(3, 200), answer(4, 215)];
+    assert_eq!(calls(answered.clone()), (2, Some(7), 25));
+    assert_eq!(calls(vec![request(2, 100)]), (1, None, 10));
+    // Without its request, an answer is a call by itself; a request that ended later is none of its own.
+    assert_eq!(calls(vec![answer(4, 215)]), (1, Some(7), 10));
+    assert_eq!(calls(vec![answer(4, 215), request(5, 210)]), (2, Some(7), 10));
+    let again = [answered, vec![request(5, 230), answer(6, 245)]].concat();
+    assert_eq!(calls(again), (3, Some(14), 25));
+    let failed = vec![request(2, 100), Span { failed: true, ..answer(3, 115) }];
+    let update = done(&mut stage(), [vec![root()], failed].concat(), at(0)).remove(0);
+    assert_eq!((update.llm_calls, update.failed_model_calls), (1, 1));
+}
+
+#[test]
+fn a_model_without_a_price_costs_what_the_model_that_was_asked_for_would() {
+    let cost = |model: &str, requested: &str| {
+        let tokens = crate::span::Tokens { input: Some(9), output: Some(1), ..Default::default() };
+        let (model, requested) = (Some(Arc::from(model)), Some(Arc::from(requested)));
+        let model = Some(ModelFacts { model, requested, tokens, ..ModelFacts::default() });
+        let call = Span { model, ..span(2, 1, Operation::Chat) };
+        let update = done(&mut stage(), vec![root(), call], at(0)).remove(0);
+        (update.cost_quanta, update.unpriced.len())
+    };
+    assert_eq!(cost("gpt-of-ours", "gpt-4o"), cost("gpt-4o", "gpt-4o-mini"));
+    assert!(cost("gpt-of-ours", "gpt-4o").0.is_some());
+    assert_eq!(cost("gpt-of-ours", "gpt-of-others"), (None, 1));
+}
+
+#[test]
 fn calls_of_what_a_model_call_runs_are_calls_of_their_own() {
     let model = |input: u64| {
         let tokens =

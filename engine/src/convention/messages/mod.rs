@@ -27,8 +27,9 @@ const LONG_BYTES: usize = 4_096;
 const MAX_DEPTH: usize = 6;
 
 /// Keys under which messages may be.
-const WRAPPERS: [&str; 12] = [
+const WRAPPERS: [&str; 13] = [
     "messages",
+    "replies",
     "contents",
     "generations",
     "choices",
@@ -309,12 +310,28 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
 }
 
 fn said_in<'v>(messages: &[Message<'_, 'v>]) -> Said<'v> {
-    let own = || messages.iter().filter(|message| message.role == Role::Assistant);
+    let own = messages.iter().filter(|message| message.role == Role::Assistant);
+    let own: Vec<&Message<'_, '_>> = own.collect();
+    let last = own.iter().rposition(|message| message.text().is_some());
     Said {
-        text: own().rev().find_map(Message::text),
-        calls: own().flat_map(Message::calls).collect(),
+        text: last.and_then(|last| whole(&own[..=last])),
+        calls: own.iter().flat_map(|message| message.calls()).collect(),
         loose: false,
     }
+}
+
+/// The text of the last message, put together with the pieces of it that come before, as ADK sends a streamed answer.
+fn whole<'v>(messages: &[&Message<'_, 'v>]) -> Option<Cow<'v, str>> {
+    let (last, before) = messages.split_last()?;
+    let pieces = before.iter().rev().take_while(|message| message.is_piece()).count();
+    let pieces = before[before.len() - pieces..].iter().filter_map(|piece| piece.text());
+    let text = last.text()?;
+    let mut joined = pieces.collect::<String>();
+    if joined.is_empty() {
+        return Some(text);
+    }
+    joined.push_str(&text);
+    Some(joined.into())
 }
 
 impl<'t, 'v> Message<'t, 'v> {
@@ -332,6 +349,12 @@ impl<'t, 'v> Message<'t, 'v> {
         (!text.is_empty()).then_some(text)
     }
 
+    /// Whether the answer goes on in the next message: its finish reason is there and empty.
+    fn is_piece(&self) -> bool {
+        let reason = self.body.and_then(|body| body.get("finish_reason"));
+        reason.is_some_and(|reason| reason.as_str() == Some(""))
+    }
+
     fn parts(&self) -> &'t [Json<'v>] {
         self.content.and_then(Json::as_list).unwrap_or_default()
     }
@@ -344,7 +367,14 @@ impl<'t, 'v> Message<'t, 'v> {
         }
         let Some(body) = self.body else { return parts };
         let listed = ["tool_calls", "toolCalls"].iter().filter_map(|key| body.get(key)?.as_list());
+        // As the provider sent them, which is all that older versions of LangChain have.
+        let sent = || body.get("additional_kwargs")?.get("tool_calls")?.as_list();
         let listed: Vec<ToolFacts> = listed.flatten().filter_map(call).collect();
+        let listed = if listed.is_empty() {
+            sent().into_iter().flatten().filter_map(call).collect()
+        } else {
+            listed
+        };
         if !listed.is_empty() {
             return listed;
         }
@@ -447,9 +477,10 @@ fn call_in(part: &Json<'_>) -> Option<ToolFacts> {
         }
         Some(_) => None,
         None if part.get("toolName").is_some() => call(part),
-        // Bedrock and Gemini name the kind by the key.
+        // Bedrock, Gemini, Haystack and Genkit name the kind by the key.
         None => {
-            let mut keys = ["toolUse", "function_call", "functionCall"].iter();
+            let mut keys =
+                ["toolUse", "function_call", "functionCall", "tool_call", "toolRequest"].iter();
             call(keys.find_map(|key| part.get(key))?)
         }
     }
@@ -468,7 +499,8 @@ fn result_in(part: &Json<'_>) -> Option<ToolResult> {
         ) => part.as_object().map(result_of),
         Some(_) => None,
         None => {
-            let mut keys = ["toolResult", "function_response", "functionResponse"].iter();
+            let keys = ["toolResult", "function_response", "functionResponse"];
+            let mut keys = keys.iter().chain(&["tool_call_result", "toolResponse"]);
             keys.find_map(|key| part.get(key)?.as_object()).map(result_of)
         }
     }
@@ -499,15 +531,17 @@ fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
     })
 }
 
-/// The id of a call, under any of its names; an item's own `id` counts only if no other is there.
+/// The id of a call, under any of its names; an item's own `id` counts only if no other is there. Haystack's results have the call.
 fn id_of(map: &Object<'_>) -> Option<IdHash> {
-    let keys = ["call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id", "id"];
-    named(map, &keys).map(|id| IdHash::from(&**id))
+    let keys = ["call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id", "ref", "id"];
+    let of_call = || named(map.get("origin")?.as_object()?, &["id"]);
+    named(map, &keys).or_else(of_call).map(|id| IdHash::from(&**id))
 }
 
 fn result_of(map: &Object<'_>) -> ToolResult {
     let content = ["content", "result", "response", "output"].iter().find_map(|key| map.get(key));
-    let marked = ["is_error", "isError"].iter().any(|key| map.get(key) == Some(&Json::Bool(true)));
+    let marked =
+        ["is_error", "isError", "error"].iter().any(|key| map.get(key) == Some(&Json::Bool(true)));
     let status = map.get("status").and_then(Json::as_str).unwrap_or_default();
     // The AI SDK marks an error in the type of the part, or of the output inside.
     let typed = |value: &Object<'_>| {

@@ -21,6 +21,27 @@ fn the_last_user_message_is_what_was_asked() {
 }
 
 #[test]
+fn an_answer_in_pieces_is_put_together() {
+    let piece = |text: &str, reason: &str| {
+        format!(
+            r#"{{"role":"assistant","parts":[{{"type":"text","content":"{text}"}}],"finish_reason":"{reason}"}}"#
+        )
+    };
+    let list = [piece("old", "stop"), piece("It ", ""), piece("rains", ""), piece(".", "stop")];
+    assert_eq!(said(&raw(&format!("[{}]", list.join(",")))).text.as_deref(), Some("It rains."));
+    assert_eq!(said(&raw(&format!("[{}]", list[..3].join(",")))).text.as_deref(), Some("It rains"));
+    assert_eq!(said(&raw(&format!("[{}]", list[0]))).text.as_deref(), Some("old"));
+}
+
+#[test]
+fn calls_that_langchain_has_as_the_provider_sent_them_are_read() {
+    let text = r#"{"messages":[{"type":"ai","content":"","tool_calls":[],"additional_kwargs":{"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}"#;
+    let calls = said(&raw(text)).calls;
+    assert_eq!(calls.len(), 1);
+    assert_eq!((calls[0].name.as_deref(), calls[0].call_id), (Some("f"), Some(IdHash::from("c"))));
+}
+
+#[test]
 fn the_last_assistant_message_is_the_answer() {
     for text in [
         r#"[{"role":"assistant","parts":[{"type":"text","content":"Hello"},{"type":"tool_call","name":"f"}]}]"#,

@@ -32,7 +32,8 @@ fn message<'v>(lexer: &mut Lexer<'v>) -> Option<(Role, Cow<'v, str>)> {
     let text = lexer.text().or_else(|| parts(lexer))?;
     if lexer.take(b',') {
         lexer.key("finish_reason")?;
-        lexer.text()?;
+        // Without a reason, it is a piece of the next message.
+        lexer.text().filter(|reason| !reason.is_empty())?;
     }
     lexer.take(b'}').then_some((role, text))
 }

@@ -150,6 +150,9 @@ const PARENT_REMOTE: u16 = 1 << 8;
 /// Flag of a row: something stopped the span before its end.
 const STOPPED: u16 = 1 << 9;
 
+/// Flag of a row: the span is the streamed answer to the request of another span.
+const STREAMED: u16 = 1 << 10;
+
 /// What tells kinds of spans with a parent apart: resource, scope, operation and, of agents and of spans of no known operation, the
 /// name.
 #[derive(Clone, Copy, Debug)]
@@ -473,7 +476,9 @@ impl Spans {
                 row.call(tool);
                 row.name = tool.name.as_deref().map(|name| self.symbol(name, symbols));
             }
-            (None, Some(model)) if ModelRow::fits(model, texts) => {
+            (None, Some(model))
+                if ModelRow::fits(model, texts) && !self.needs_requested(model, symbols) =>
+            {
                 response_id = row.model(model);
                 row.name = model.model.as_deref().map(|name| self.symbol(name, symbols));
             }
@@ -491,6 +496,12 @@ impl Spans {
         }
         self.put_rare(span, texts);
         self.push(row, response_id);
+    }
+
+    /// Whether the model that was asked has to be known, as no price ships for the one that answered.
+    fn needs_requested(&self, model: &ModelFacts, symbols: &mut Symbols) -> bool {
+        let name = model.model.as_deref().filter(|_| model.requested.is_some());
+        name.is_some_and(|name| self.symbol(name, symbols).price().is_none())
     }
 
     /// The symbol of a name, which one of the last rows mostly has.
@@ -633,6 +644,7 @@ impl SpanRow {
         };
         row.set(FAILED, span.failed);
         row.set(STOPPED, span.stopped);
+        row.set(STREAMED, span.streamed);
         row.set(PARENT_KNOWN, span.remote_parent.is_some());
         row.set(PARENT_REMOTE, span.remote_parent == Some(true));
         row
@@ -683,6 +695,7 @@ impl SpanRow {
             status: self.status,
             failed: self.has(FAILED),
             stopped: self.has(STOPPED),
+            streamed: self.has(STREAMED),
             rest: Rest { row: self, origin, response_id, rare },
             at: 0,
             evaluates: false,

@@ -40,7 +40,9 @@ fn model() -> impl Strategy<Value = ModelFacts> {
     let counts = (count.clone(), rarely, count, prop::option::weighted(0.2, any::<i64>()));
     let lists = (prop::collection::vec(tool(), 0..2), prop::collection::vec(told, 0..2));
     let asked = (any::<Option<bool>>(), any::<bool>());
-    (name(), id(), counts, lists, asked).prop_map(|(model, response_id, counts, lists, asked)| {
+    let names = (name(), name());
+    (names, id(), counts, lists, asked).prop_map(|(names, response_id, counts, lists, asked)| {
+        let (model, requested) = names;
         let (input, cached, output, cost) = counts;
         let (tool_calls, tool_results) = lists;
         let tokens = Tokens { input, cached, cache_written: cached, output };
@@ -48,6 +50,7 @@ fn model() -> impl Strategy<Value = ModelFacts> {
         let first_chunk_nanos = tokens.cached;
         ModelFacts {
             model,
+            requested,
             response_id,
             tokens,
             cost,
@@ -94,6 +97,7 @@ fn span() -> impl Strategy<Value = Span> {
             status: [Status::Unset, Status::Ok, Status::Error][status],
             failed,
             stopped,
+            streamed: failed && attempted,
             scope,
             resource: Arc::new(Resource { service_name, ..Resource::default() }),
             agent_name,
@@ -136,6 +140,9 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         tool.arguments.iter_mut().filter(|_| !texts).for_each(|asked| asked.text = None);
         tool
     };
+    let priced = |text| Named { text, price: shipped(text) };
+    let unpriced =
+        |facts: &ModelFacts| facts.model.as_deref().is_some_and(|name| shipped(name).is_none());
     WholeView {
         span_id: span.span_id,
         parent: span.parent,
@@ -147,6 +154,7 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         status: span.status,
         failed: span.failed,
         stopped: span.stopped,
+        streamed: span.streamed,
         scope: span.scope,
         resource: &span.resource,
         agent_name: span.agent_name.as_deref(),
@@ -159,7 +167,8 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
         user: span.user.as_deref(),
         tool: span.tool.as_ref().map(call),
         model: span.model.as_ref().map(|facts| Model {
-            name: facts.model.as_ref().map(|text| Named { text, price: shipped(text) }),
+            name: facts.model.as_ref().map(priced),
+            requested: facts.requested.as_ref().filter(|_| unpriced(facts)).map(priced),
             response_id: facts.response_id,
             tokens: facts.tokens,
             cost: facts.cost,

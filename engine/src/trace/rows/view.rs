@@ -193,6 +193,7 @@ impl<'a> SpanView<'a> {
             status: self.status,
             failed: self.failed,
             stopped: self.stopped,
+            streamed: self.streamed,
             scope: self.scope(),
             resource: self.resource(),
             agent_name: self.agent_name(),

@@ -1,0 +1,123 @@
+//! Genkit for JavaScript, Go and Python.
+//!
+//! `genkit:metadata:subtype` tells what an action is, `genkit:type` what else a span is. A model's usage is in its output, beside the
+//! provider's own answer (`raw`). `generate` is a loop over model and tool calls, and each turn of it is inside the one before.
+
+use std::borrow::Cow;
+
+use super::draft::{Draft, name};
+use super::json::Json;
+use super::lines::{Line, Says, line};
+use super::raw::{RawSpan, RawValue};
+use super::{Convention, Mark, messages, otel_genai, usage};
+use crate::span::{Operation, Tokens};
+
+/// The convention.
+pub(super) struct Genkit;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(|kind| Some(operation(kind))), 62, "genkit:metadata:subtype"),
+    line(Says::Operation(|kind| Some(operation(kind))), 63, "genkit:type"),
+    line(Says::Session, 110, "genkit:metadata:agent:sessionId"),
+    line(Says::Failed(error), 62, "genkit:state"),
+    line(Says::ToolName, 62, "genkit:name"),
+    line(Says::ToolArguments, 62, "genkit:input"),
+    line(Says::ToolResult, 62, "genkit:output"),
+    line(Says::Model, 62, "genkit:name"),
+    line(Says::RequestedModel, 62, "genkit:name"),
+];
+
+impl Convention for Genkit {
+    fn name(&self) -> &'static str {
+        "genkit"
+    }
+
+    fn title(&self) -> &'static str {
+        "Genkit (JavaScript, Go, Python)"
+    }
+
+    fn session(&self) -> &'static str {
+        "an agent's session id is sent by itself; else `session.id` on a span around the flow"
+    }
+
+    fn agent(&self) -> &'static str {
+        "the agent's `name`, else the name of the root flow"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[Mark::Key("genkit:type")]
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "`genkit:input` and `genkit:output` are texts and messages on spans of models, agents and flows, and on a root.",
+            "`genkit:name` is the agent's name on spans of agents, and that of the workflow on spans of flows.",
+            "In a model's `genkit:output`: `usage`, `finishReason`, and `model` and `usage` of the provider's answer in `raw`.",
+        ]
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        let attributes = &raw.attributes;
+        let named = attributes.get("genkit:name").and_then(name);
+        let kind = ["genkit:metadata:subtype", "genkit:type"];
+        let is_flow = kind.iter().find_map(|key| attributes.str(key)) == Some("flow");
+        // What is between these repeats their messages.
+        let speaks = match draft.operation.get() {
+            Some(Operation::Chat | Operation::InvokeAgent) => true,
+            Some(Operation::Other) => is_flow || raw.parent.is_none(),
+            Some(_) | None => false,
+        };
+        if let Some(input) = attributes.get("genkit:input").filter(|_| speaks) {
+            draft.ask(75, || messages::asked(input));
+        }
+        if let Some(output) = attributes.get("genkit:output").filter(|_| speaks) {
+            draft.say(75, || messages::said(output));
+        }
+        match draft.operation.get() {
+            Some(Operation::InvokeAgent) => draft.agent_name.offer(62, named),
+            Some(Operation::Other) if is_flow => draft.workflow.offer(62, named),
+            Some(Operation::Chat) => {
+                if let Some(output) = attributes.get("genkit:output").and_then(messages::parsed) {
+                    told(&output, draft);
+                }
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// Offers what a model's output tells beside its message.
+fn told(output: &Json<'_>, draft: &mut Draft<'_>) {
+    let of_provider = |key: &str| output.get("raw")?.get(key);
+    let model = of_provider("model").and_then(Json::as_str).map(str::to_owned);
+    draft.model.offer(61, model.map(Cow::from));
+    // The provider's usage tells more, if it is of a known shape.
+    let own = of_provider("usage").map(usage::tokens);
+    let own = own.filter(|tokens| tokens.input.and(tokens.output).is_some());
+    let tokens = own.or_else(|| output.get("usage").map(usage::tokens));
+    draft.offer_tokens(62, tokens.unwrap_or_else(Tokens::default));
+    let reason = output.get("finishReason").and_then(Json::as_str);
+    draft.stopped |= reason.is_some_and(|reason| {
+        reason == "blocked" || otel_genai::stopped(&RawValue::Str(reason.into()))
+    });
+}
+
+fn operation(kind: &str) -> Operation {
+    match kind {
+        "model" => Operation::Chat,
+        "tool" | "tool.v2" => Operation::ExecuteTool,
+        "agent" => Operation::InvokeAgent,
+        "embedder" => Operation::Embeddings,
+        "retriever" | "reranker" => Operation::Retrieval,
+        "evaluator" => Operation::Evaluation,
+        _ => Operation::Other,
+    }
+}
+
+fn error(state: &RawValue<'_>) -> bool {
+    state.as_str() == Some("error")
+}
