@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::arguments::Arguments;
 use super::models::ModelCall;
-use super::tree::{Tree, is_record};
+use super::tree::{Tree, is_interrupted, is_record};
 use crate::engine::span::{IdHash, Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult};
 
 /// A tool call.
@@ -98,13 +98,18 @@ fn of_models<'r>(
             Some(&*span.name) == tool.name.as_deref() && span.start >= model.span.start
         });
         let ran = ran.map(|at| functions.remove(at));
+        let ran = ran.filter(|ran| !is_interrupted(ran));
         let result = result_of(tool.call_id);
+        // What nobody has seen run before the agent began to wait for a person runs later.
+        if ran.is_none() && result.is_none() && tree.own().any(is_interrupted) {
+            return None;
+        }
         tool.result_hash = tool.result_hash.or_else(|| result?.hash);
         let failed = ran.is_some_and(|ran| ran.failed) || result.is_some_and(|told| told.failed);
         let call = call_of(&tool, ran.unwrap_or(&model.span), failed);
-        Call { is_timed: ran.is_some(), ..call }
+        Some(Call { is_timed: ran.is_some(), ..call })
     };
-    asked.into_iter().map(call).collect()
+    asked.into_iter().filter_map(call).collect()
 }
 
 fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
@@ -139,7 +144,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     let mut calls: Vec<ToolSpan> = Vec::new();
     for at in tree.behaviour().iter().copied() {
         let span = &tree.spans[at];
-        if span.operation != Operation::ExecuteTool {
+        if span.operation != Operation::ExecuteTool || is_interrupted(span) {
             continue;
         }
         let tool = span.tool.clone().unwrap_or_default();

@@ -81,6 +81,11 @@ impl Tree {
     }
 }
 
+/// Whether a span ended for a person to answer.
+pub(super) fn is_interrupted(span: &Span) -> bool {
+    span.remarks.as_ref().is_some_and(|remarks| remarks.interrupted)
+}
+
 /// Whether a span is made of a log record.
 pub(super) fn is_record(span: &Span) -> bool {
     span.scope == TOLD_BY_RECORD

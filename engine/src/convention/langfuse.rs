@@ -4,6 +4,7 @@
 //! tells. Usage parts exclude one another, unless they are the provider's own totals.
 
 use super::draft::{Draft, lower};
+use super::finish::is_interrupt;
 use super::json::Json;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
@@ -60,12 +61,17 @@ impl Convention for Langfuse {
     fn also(&self) -> &'static [&'static str] {
         &[
             "`langfuse.observation.usage_details`: `prompt_tokens` and `completion_tokens` are totals; else the parts `input*` and `output*` are added up.",
+            "A `langfuse.observation.status_message` that is LangGraph's interrupt is no failure: the run waits for a person.",
             "Spans of environments that begin with `langfuse-` are Langfuse's own judges and no behaviour of an agent.",
         ]
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key("langfuse.environment"), Trigger::Key("langfuse.observation.usage_details")]
+        &[
+            Trigger::Key("langfuse.environment"),
+            Trigger::Key("langfuse.observation.status_message"),
+            Trigger::Key("langfuse.observation.usage_details"),
+        ]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
@@ -74,6 +80,10 @@ impl Convention for Langfuse {
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        let message = raw.attributes.str("langfuse.observation.status_message");
+        if message.is_some_and(is_interrupt) {
+            draft.remarks().interrupted = true;
+        }
         let usage = raw.attributes.get("langfuse.observation.usage_details");
         if let Some(usage) = usage.and_then(messages::parsed) {
             draft.input_tokens.offer(5, tokens(&usage, "prompt_tokens", "input"));

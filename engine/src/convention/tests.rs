@@ -106,7 +106,33 @@ fn what_waits_for_a_person_has_not_failed() {
     }
     let status_message = "(Interrupt(value={'ask': 'send?'}, id='1'),)".into();
     let span = raw("f", std::slice::from_ref(&tool));
-    assert!(!read(&RawSpan { status: Status::Error, status_message, ..span }).span.failed);
+    let span = read(&RawSpan { status: Status::Error, status_message, ..span }).span;
+    assert!(!span.failed && span.remarks.unwrap().interrupted);
+}
+
+#[test]
+fn what_waits_for_a_person_is_interrupted() {
+    let interrupted = |list: &[(&'static str, RawValue<'static>)]| {
+        let span = read(&raw("send_email", list)).span;
+        assert!(!span.failed);
+        span.remarks.is_some_and(|remarks| remarks.interrupted)
+    };
+    let tool = ("langfuse.observation.type", text("tool"));
+    let message = "langfuse.observation.status_message";
+    assert!(interrupted(&[
+        tool.clone(),
+        ("langfuse.observation.level", text("ERROR")),
+        (message, text("GraphInterrupt: [{\"id\": \"1\"}]")),
+    ]));
+    assert!(interrupted(&[
+        tool.clone(),
+        (message, text("(Interrupt(value={'ask': 1}, id='1'),)"))
+    ]));
+    assert!(!interrupted(&[tool, (message, text("an Interrupt"))]));
+    let run = |result| interrupted(&[("agent_name", text("a")), ("final_result", text(result))]);
+    assert!(run(r#"{"calls":[],"approvals":[{"tool_name":"send_email","tool_call_id":"1"}]}"#));
+    assert!(!run(r#"{"calls":[{"tool_name":"ask_user","tool_call_id":"1"}],"approvals":[]}"#));
+    assert!(!run(r#"{"approvals":["of a form"]}"#));
 }
 
 #[test]

@@ -249,6 +249,11 @@ impl<'a> Shape<'a> {
         self.operations & bit(operation) != 0
     }
 
+    /// Whether the agent ended for a person to answer.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.behaviour().any(SpanView::is_interrupted)
+    }
+
     /// The first of the agent's own reports that it is in a loop.
     pub(super) fn reported_loop(&self) -> Option<&SpanView<'a>> {
         self.behaviour().filter(|_| self.recorded).find(|span| span.reports_loop())
@@ -360,7 +365,7 @@ impl<'a> Shape<'a> {
         functions
     }
 
-    /// The tool calls of tool spans, in order. A span inside another of the same tool is no further call, and the records of a call are
+    /// The tool calls of tool spans that ran, in order. A span inside another of the same tool is no further call, and the records of a call are
     /// one with it.
     pub(super) fn tool_spans(&self) -> Vec<ToolSpan<'_>> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
@@ -368,7 +373,8 @@ impl<'a> Shape<'a> {
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
         let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
-        for own in tools().map(ToolSpan::of) {
+        // A tool that waits for a person runs when somebody has answered.
+        for own in tools().filter(|span| !span.is_interrupted()).map(ToolSpan::of) {
             let name = own.tool_name();
             if own.is_phantom() {
                 // Where a call and its execution both have spans, the failure is on the execution.

@@ -11,8 +11,8 @@ use crate::expect::{Judgements, Spec};
 use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, IdHash, ModelFacts, Operation, Pause, Resource, SessionName, Source, SpanId, Text,
-    ToolFacts,
+    Arguments, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Source,
+    SpanId, Text, ToolFacts, ToolResult,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 
@@ -101,6 +101,43 @@ fn log(tenant: &str) -> Log {
         pause: None,
         tenant: Some(tenant.into()),
     }
+}
+
+/// A span that ended for a person to answer.
+fn interrupted(span: Span) -> Span {
+    let remarks = Remarks { interrupted: true, ..Remarks::default() };
+    Span { remarks: Some(Box::new(remarks)), ..span }
+}
+
+/// A model span that calls tools by these ids, and is told the result of the call before.
+fn calling(id: u8, calls: &[&str], told: Option<&str>) -> Span {
+    let call = |id: &&str| ToolFacts {
+        name: Some(Arc::from("search")),
+        call_id: Some(IdHash::from(*id)),
+        ..ToolFacts::default()
+    };
+    let result = |id| ToolResult { call_id: Some(IdHash::from(id)), failed: false, hash: Some(1) };
+    let model = ModelFacts {
+        tool_calls: calls.iter().map(call).collect(),
+        tool_results: told.map(result).into_iter().collect(),
+        ..ModelFacts::default()
+    };
+    Span { model: Some(model), ..span(id, 1, Operation::Chat) }
+}
+
+#[test]
+fn a_tool_that_waits_for_a_person_has_not_run() {
+    let tools = |spans: Vec<Span>| done(&mut stage(), spans, at(0)).last().unwrap().tools.len();
+    let asked = || vec![calling(2, &["1"], None), calling(3, &["2"], Some("1"))];
+    assert_eq!(tools([vec![root()], asked()].concat()), 2);
+    // The run as a whole waits, or a step of it: the first call has a result.
+    assert_eq!(tools([vec![interrupted(root())], asked()].concat()), 1);
+    let step = interrupted(span(4, 1, Operation::Other));
+    assert_eq!(tools([vec![root(), step], asked()].concat()), 1);
+    // The call that waits has a span.
+    let waits = interrupted(tool(4));
+    assert_eq!(tools(vec![root(), calling(2, &["1"], None), waits.clone()]), 0);
+    assert_eq!(tools(vec![root(), tool(5), waits]), 1);
 }
 
 #[test]
