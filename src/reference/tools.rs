@@ -142,6 +142,8 @@ fn meant_tool(tool: &ToolFacts, called: &[&ToolFacts]) -> Option<Arc<str>> {
 /// The tool spans in order; a span inside another of the same call counts once with it, and so do the records of a call.
 fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     let mut calls: Vec<ToolSpan> = Vec::new();
+    // The place of a call's span, and whether a span of the call inside it failed.
+    let mut inside: Vec<(usize, bool)> = Vec::new();
     for at in tree.behaviour().iter().copied() {
         let span = &tree.spans[at];
         if span.operation != Operation::ExecuteTool || is_interrupted(span) {
@@ -159,7 +161,9 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             let other = above.tool.as_ref().filter(|_| above.operation == Operation::ExecuteTool);
             other.is_some_and(|other| other.name == tool.name)
         };
-        if tool.name.is_some() && tree.ancestors(at).any(same_tool) {
+        let around = tree.above(at).iter().filter(|above| same_tool(&tree.spans[**above])).last();
+        if let Some(outermost) = around.filter(|_| tool.name.is_some()) {
+            inside.push((*outermost, span.failed));
             continue;
         }
         let again = calls.iter_mut().find(|call| {
@@ -172,6 +176,10 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             Some(call) => complete(call, span),
             None => calls.push(ToolSpan { span: span.clone(), at, recorded: is_record(span) }),
         }
+    }
+    for call in &mut calls {
+        let last = inside.iter().rfind(|(outermost, _)| *outermost == call.at);
+        call.span.failed |= last.is_some_and(|(_, failed)| *failed);
     }
     calls
 }

@@ -366,13 +366,15 @@ impl<'a> Shape<'a> {
     }
 
     /// The tool calls of tool spans that ran, in order. A span inside another of the same tool is no further call, and the records of a call are
-    /// one with it.
+    /// one with it; it has failed if the last of the spans inside has.
     pub(super) fn tool_spans(&self) -> Vec<ToolSpan<'_>> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
         let again = has_again(tools().filter_map(SpanView::call_id));
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
         let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
+        // By place of a call's span, whether the last span of the call inside has failed.
+        let mut inside: BTreeMap<usize, bool> = BTreeMap::new();
         // A tool that waits for a person runs when somebody has answered.
         for own in tools().filter(|span| !span.is_interrupted()).map(ToolSpan::of) {
             let name = own.tool_name();
@@ -383,7 +385,9 @@ impl<'a> Shape<'a> {
                 call.filter(|_| own.span.failed).into_iter().for_each(|call| call.failed = true);
                 continue;
             }
-            if name.is_some() && self.ancestors(own.at).any(|above| is_tool(above, name)) {
+            let around = self.ancestors(own.at).filter(|above| is_tool(above, name));
+            if let Some(outermost) = around.last().filter(|_| name.is_some()) {
+                inside.insert(outermost.at, own.span.failed);
                 continue;
             }
             let id = own.call_id().filter(|_| again);
@@ -401,7 +405,27 @@ impl<'a> Shape<'a> {
             by_id.extend(id.map(|id| (id, calls.len())));
             calls.push(own);
         }
+        for call in &mut calls {
+            call.failed |= inside.get(&call.at).is_some_and(|failed| *failed);
+        }
         calls
+    }
+
+    /// Whether an agent that no agent or tool had called failed, and nothing was begun after that.
+    pub(super) fn gave_up(&self) -> bool {
+        let agents = self.behaviour().filter(|span| span.operation == Operation::InvokeAgent);
+        let mut failed = agents.filter(|span| span.failed).peekable();
+        if failed.peek().is_none() {
+            return false;
+        }
+        let working = [Operation::Chat, Operation::ExecuteTool, Operation::InvokeAgent];
+        let begun = self.behaviour().filter(|span| working.contains(&span.operation));
+        let last = begun.map(|span| span.start).max();
+        let calls = |above: &SpanView<'_>| {
+            matches!(above.operation, Operation::ExecuteTool | Operation::InvokeAgent)
+        };
+        let is_called = |at: usize| self.ancestors(at).any(calls);
+        failed.any(|span| Some(span.end) >= last && !is_called(span.at))
     }
 
     /// The last model call; in a turn told by log records, the last one that the agent itself made, if it made any.

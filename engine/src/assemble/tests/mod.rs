@@ -12,7 +12,7 @@ use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
     Arguments, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Source,
-    SpanId, Text, ToolFacts, ToolResult,
+    SpanId, Status, Text, ToolFacts, ToolResult,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 
@@ -138,6 +138,39 @@ fn a_tool_that_waits_for_a_person_has_not_run() {
     let waits = interrupted(tool(4));
     assert_eq!(tools(vec![root(), calling(2, &["1"], None), waits.clone()]), 0);
     assert_eq!(tools(vec![root(), tool(5), waits]), 1);
+}
+
+#[test]
+fn a_call_that_two_spans_tell_failed_if_the_last_of_the_inner_ones_did() {
+    let inner = |id, failed| {
+        let span = tool(id);
+        Span { parent: Some(SpanId([2; 8])), failed, ..span }
+    };
+    let outer = || Span { end: Timestamp(1_000), ..tool(2) };
+    let errors = |inside: Vec<Span>| {
+        let updates = done(&mut stage(), [vec![root(), outer()], inside].concat(), at(0));
+        let tools = updates.last().unwrap().tools.iter();
+        tools.map(|call| call.error == Some(true)).collect::<Vec<_>>()
+    };
+    assert_eq!(errors(vec![inner(3, true)]), [true]);
+    assert_eq!(errors(vec![inner(3, true), inner(4, false)]), [false]);
+    assert_eq!(errors(vec![inner(3, false), inner(4, true)]), [true]);
+}
+
+#[test]
+fn a_run_failed_if_its_outermost_agent_did_and_nothing_went_on_after_it() {
+    let error = |status, spans: Vec<Span>| {
+        let root = Span { status, operation: Operation::Other, ..root() };
+        done(&mut stage(), [vec![root], spans].concat(), at(0)).last().unwrap().error
+    };
+    let agent = |id, parent| span(id, parent, Operation::InvokeAgent);
+    let failed = |id, parent| Span { failed: true, status: Status::Error, ..agent(id, parent) };
+    assert!(error(Status::Unset, vec![failed(2, 1)]));
+    assert!(!error(Status::Ok, vec![failed(2, 1)]), "the root says that all went well");
+    assert!(!error(Status::Unset, vec![failed(2, 1), agent(3, 1)]), "another took over");
+    assert!(error(Status::Unset, vec![agent(2, 1), failed(3, 1)]));
+    assert!(!error(Status::Unset, vec![agent(2, 1), failed(3, 2)]), "the caller recovered");
+    assert!(!error(Status::Unset, vec![tool(2), failed(3, 2)]), "the tool recovered");
 }
 
 #[test]
