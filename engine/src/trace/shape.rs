@@ -326,8 +326,24 @@ impl<'a> Shape<'a> {
         if !self.mixed {
             return None;
         }
-        let beside = calls.iter().position(|other| beside(other, call));
+        let same = |other: &ModelCall<'_>| beside(other, call) && self.hang_together(other, call);
+        let beside = calls.iter().position(same);
         beside.or_else(|| told_of(calls, call))
+    }
+
+    /// Whether two model spans have one parent. If they have the same number of tokens, it is enough that one hangs from a span above the
+    /// other: a library whose spans no other one sees, as LangChain's callbacks make them, does not get those of others below them.
+    fn hang_together(&self, one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+        let tokens = |call: &ModelCall<'_>| {
+            let tokens = call.model()?.tokens;
+            tokens.input.zip(tokens.output)
+        };
+        let is_above = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
+            self.ancestors(other.at).any(|above| one.parent() == Some(above.span_id))
+        };
+        one.parent() == other.parent()
+            || (tokens(one).is_some() && tokens(one) == tokens(other))
+                && (is_above(one, other) || is_above(other, one))
     }
 
     /// Model spans around other model calls that tell what all of them used, where the calls themselves do not; each with the
@@ -594,7 +610,6 @@ fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
     let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
     let ids_differ = a.response_id.is_some() && b.response_id.is_some();
     one.scope() != other.scope()
-        && one.parent() == other.parent()
         && (within(one, other) || within(other, one))
         && agree(a.tokens.input, b.tokens.input)
         && agree(a.tokens.output, b.tokens.output)

@@ -12,7 +12,7 @@ use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
     Arguments, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Source,
-    SpanId, Status, Text, ToolFacts, ToolResult,
+    SpanId, Status, Text, Tokens, ToolFacts, ToolResult,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 
@@ -138,6 +138,26 @@ fn a_tool_that_waits_for_a_person_has_not_run() {
     let waits = interrupted(tool(4));
     assert_eq!(tools(vec![root(), calling(2, &["1"], None), waits.clone()]), 0);
     assert_eq!(tools(vec![root(), tool(5), waits]), 1);
+}
+
+#[test]
+fn a_call_that_two_libraries_tell_counts_once_though_one_hangs_further_out() {
+    let call = |id, parent, scope, tokens| {
+        let tokens = Tokens { input: Some(tokens), output: Some(5), ..Tokens::default() };
+        let model = ModelFacts { tokens, ..ModelFacts::default() };
+        Span { scope, model: Some(model), ..span(id, parent, Operation::Chat) }
+    };
+    let calls = |framework: Span, sdk: Span| {
+        let sdk = Span { start: framework.start, end: framework.end, ..sdk };
+        let step = span(2, 1, Operation::Other);
+        let updates = done(&mut stage(), vec![root(), step, framework, sdk], at(0));
+        updates.last().unwrap().llm_calls
+    };
+    assert_eq!(calls(call(3, 2, 1, 10), call(4, 1, 2, 10)), 1);
+    assert_eq!(calls(call(3, 2, 1, 10), call(4, 1, 2, 11)), 2, "other tokens, another call");
+    assert_eq!(calls(call(3, 2, 1, 10), call(4, 1, 1, 10)), 2, "one library, two calls");
+    let elsewhere = Span { parent: Some(SpanId([9; 8])), ..call(4, 1, 2, 10) };
+    assert_eq!(calls(call(3, 2, 1, 10), elsewhere), 2, "nothing links them");
 }
 
 #[test]
@@ -515,7 +535,7 @@ fn a_model_call_is_counted_once() {
     let model = |response: &str| {
         Some(ModelFacts {
             response_id: Some(IdHash::from(response)),
-            tokens: crate::span::Tokens { input: Some(10), output: Some(1), ..Default::default() },
+            tokens: Tokens { input: Some(10), output: Some(1), ..Default::default() },
             ..ModelFacts::default()
         })
     };
@@ -532,8 +552,7 @@ fn a_model_call_is_counted_once() {
 #[test]
 fn calls_of_what_a_model_call_runs_are_calls_of_their_own() {
     let model = |input: u64| {
-        let tokens =
-            crate::span::Tokens { input: Some(input), output: Some(1), ..Default::default() };
+        let tokens = Tokens { input: Some(input), output: Some(1), ..Default::default() };
         Some(ModelFacts { tokens, ..ModelFacts::default() })
     };
     for step in [Operation::ExecuteTool, Operation::InvokeAgent] {
@@ -561,7 +580,7 @@ fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
     let mut outer = span(2, 1, Operation::Chat);
     outer.model = Some(ModelFacts { tool_calls: vec![call], ..ModelFacts::default() });
     let mut inner = span(3, 2, Operation::Chat);
-    let tokens = crate::span::Tokens { input: Some(10), output: Some(1), ..Default::default() };
+    let tokens = Tokens { input: Some(10), output: Some(1), ..Default::default() };
     inner.model = Some(ModelFacts { tokens, ..ModelFacts::default() });
     let update = done(&mut stage(), vec![root(), outer, inner], at(0)).remove(0);
     assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));
