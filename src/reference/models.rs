@@ -124,7 +124,7 @@ fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     held.recorded |= call.recorded;
     held.answers.append(&mut call.answers);
     complete(&mut held.span, &call.span);
-    if tree.is_aside(call.at) {
+    if tree.is_aside(call.at) && (tree.names_aside(call.at) || !tree.names_aside(held.at)) {
         held.at = call.at;
     }
 }

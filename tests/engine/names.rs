@@ -215,7 +215,7 @@ fn agents_of_captures_have_the_names_that_their_users_gave() {
         ("langsmith-otel", "support-agent"),
         ("mlflow-langgraph", "support-agent"),
         ("oi-langgraph", "support-agent"),
-        ("oi-openai-agents-responses", "support-turn"),
+        ("oi-openai-agents-responses", "support-agent"),
         ("otel-openai-agents-v2", "support-turn"),
         ("smolagents", "support_agent"),
     ] {

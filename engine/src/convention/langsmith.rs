@@ -7,6 +7,7 @@ use super::draft::Draft;
 use super::lines::{Line, Says, has_event, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, langchain, operation_named};
+use crate::span::Operation;
 
 /// The convention.
 pub(super) struct LangSmith;
@@ -42,13 +43,19 @@ impl Convention for LangSmith {
 
     fn also(&self) -> &'static [&'static str] {
         &[
-            "A root of kind `chain` is the workflow.",
+            "A root of kind `chain` is the workflow; the chain that `langsmith.metadata.lc_agent_name` names is the agent's run.",
             "An `exception` event is a failure whatever the status: it is sent of runs that failed alone, and the status of those is OK.",
         ]
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
         &[Trigger::Key("langsmith.span.kind")]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        raw.attributes.str("langsmith.span.kind").filter(|kind| *kind == "chain")?;
+        let agent = raw.attributes.str("langsmith.metadata.lc_agent_name");
+        Some((19, langchain::part(&raw.name, agent)?))
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -13,6 +13,7 @@ mod claude_code;
 mod codex;
 mod custom;
 mod draft;
+mod dspy;
 mod evaluation;
 mod finish;
 mod flat;
@@ -31,6 +32,7 @@ pub mod mend;
 mod messages;
 mod mlflow;
 mod names;
+mod openai_agents;
 mod openinference;
 mod openlit;
 mod openllmetry;
@@ -185,6 +187,8 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &gemini_cli::GeminiCli,
     &qwen_code::QwenCode,
     &llama_index::LlamaIndex,
+    &dspy::Dspy,
+    &openai_agents::OpenAiAgents,
     &agentgauge::AgentGauge,
 ];
 
@@ -234,7 +238,12 @@ pub const SESSION_KEYS: &[&str] = &[
     "langsmith.metadata.conversation_id",
     "mlflow.trace.session",
     "traceloop.association.properties.thread_id",
+    "langfuse.trace.metadata.langfuse_session_id",
+    "langfuse.observation.metadata.langfuse_session_id",
+    "langfuse.trace.metadata.session_id",
+    "langfuse.observation.metadata.session_id",
     "langfuse.trace.metadata.thread_id",
+    "langfuse.observation.metadata.thread_id",
     "mastra.metadata.threadId",
     "anthropic.session.thread.id",
 ];

@@ -83,7 +83,18 @@ impl Convention for OpenInference {
     }
 
     fn generic_names(&self) -> &'static [&'static str] {
-        &["Agent workflow", "CodeAgent", "MultiStepAgent", "ToolCallingAgent"]
+        &[
+            "Agent workflow",
+            "ClaudeAgent.prompt",
+            "ClaudeAgent.query",
+            "ClaudeAgent.turn",
+            "ClaudeAgentSDK.ClaudeSDKClient.receive_response",
+            "ClaudeAgentSDK.query",
+            "ClaudeAgentSDK.Subagent",
+            "CodeAgent",
+            "MultiStepAgent",
+            "ToolCallingAgent",
+        ]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

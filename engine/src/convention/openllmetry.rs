@@ -57,20 +57,31 @@ impl Convention for OpenLlmetry {
     fn also(&self) -> &'static [&'static str] {
         &[
             "`traceloop.entity.name` is the agent's name on spans of kind `agent`.",
+            "A task of CrewAI (`crewai.task.id`) is a step, whatever its operation.",
             "The name in a LangChain tool message in `traceloop.entity.output` goes before the span's.",
             "`gen_ai.prompt.N.*` and `gen_ai.completion.N.*`, as sent before the GenAI messages.",
             "`db.query.result.id` of the span events `db.query.result`: documents found.",
         ]
     }
 
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["crewai.workflow"]
+    }
+
     fn looks_for(&self) -> &'static [Trigger] {
         &[
             Trigger::Event,
+            Trigger::Key("crewai.task.id"),
             Trigger::Key("traceloop.entity.name"),
             Trigger::Key("traceloop.entity.output"),
             Trigger::Keys("gen_ai.prompt."),
             Trigger::Keys("gen_ai.completion."),
         ]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        // A task of CrewAI has the operation of an agent, which is below it.
+        raw.attributes.get("crewai.task.id").map(|_| (19, Operation::Other))
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -308,8 +308,9 @@ impl<'a> Shape<'a> {
                     }
                     calls[at].recorded |= call.recorded;
                     complete(&mut calls[at], &call);
-                    // Only the record tells that another agent made the call, so its place is taken.
-                    if self.is_aside(call.at) {
+                    // Only the record tells that another agent made the call, so its place is taken, best of one that names the agent.
+                    let aside = self.aside(call.at);
+                    if aside.is_some() && aside >= self.aside(calls[at].at) {
                         calls[at].at = call.at;
                     }
                 }
@@ -463,8 +464,14 @@ impl<'a> Shape<'a> {
 
     /// Whether a log record tells that another agent than the turn's did what is at this place.
     fn is_aside(&self, at: usize) -> bool {
-        let is_begun = |above: &SpanView<'_>| above.is_record() && above.parent().is_some();
-        self.recorded && self.ancestors(at).any(is_begun)
+        self.aside(at).is_some()
+    }
+
+    /// Of what a log record tells that another agent than the turn's did, whether it names that agent.
+    fn aside(&self, at: usize) -> Option<bool> {
+        let is_begun = |above: &&SpanView<'_>| above.is_record() && above.parent().is_some();
+        let begun = self.recorded.then(|| self.ancestors(at).find(is_begun)).flatten();
+        begun.map(|above| above.agent_name().is_some())
     }
 
     /// Whether the span at this place is part of a tool call.
