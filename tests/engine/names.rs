@@ -41,13 +41,18 @@ const CASES: &[Case] = &[
         ],
         agent: "support",
     },
-    // A workflow that the user named is the outermost of all.
+    // The SDK's trace is the workflow around the agents, though its span is of an agent's kind.
     Case {
         scope: OPENAI_AGENTS,
         spans: &[
             ("refunds", None, &[AGENT]),
             ("support", Some(0), &[AGENT, ("agent.name", "support")]),
         ],
+        agent: "support",
+    },
+    Case {
+        scope: OPENAI_AGENTS,
+        spans: &[("refunds", None, &[AGENT]), ("response", Some(0), &[LLM])],
         agent: "refunds",
     },
     // Of two agents below it the outermost, not the first to come.

@@ -135,6 +135,20 @@ fn what_waits_for_a_person_is_interrupted() {
     assert!(run(r#"{"calls":[],"approvals":[{"tool_name":"send_email","tool_call_id":"1"}]}"#));
     assert!(!run(r#"{"calls":[{"tool_name":"ask_user","tool_call_id":"1"}],"approvals":[]}"#));
     assert!(!run(r#"{"approvals":["of a form"]}"#));
+    let framework = |output| {
+        let list = [
+            ("gen_ai.operation.name", text("invoke_agent")),
+            ("gen_ai.output.messages", text(output)),
+        ];
+        let span = read_in("agent_framework", "invoke_agent a", &list);
+        span.remarks.is_some_and(|remarks| remarks.interrupted)
+    };
+    assert!(framework(
+        r#"[{"role":"assistant","parts":[{"type":"function_approval_request","id":"1"}]}]"#
+    ));
+    assert!(!framework(
+        r#"[{"role":"assistant","parts":[{"type":"text","content":"\"function_approval_request\""}]}]"#
+    ));
 }
 
 /// The span that is read in this scope.
