@@ -248,6 +248,9 @@ pub struct Remarks {
     pub pause: Option<Pause>,
     /// Whether a person accepted the change to a file that a tool call was to make.
     pub accepted_edit: Option<bool>,
+    /// Whether the span ended before its work was done, for a person to answer: what is left is done in another run.
+    #[serde(default)]
+    pub interrupted: bool,
 }
 
 /// What a guardrail came to.

@@ -118,7 +118,7 @@ fn around(tree: &Tree, at: usize) -> impl Iterator<Item = usize> {
 fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     let same_answer = |other: &ModelCall| other.answers.iter().any(|id| call.answers.contains(id));
     let again = calls.iter().position(same_answer);
-    let again = again.or_else(|| calls.iter().position(|other| is_beside(other, &call)));
+    let again = again.or_else(|| calls.iter().position(|other| is_beside(tree, other, &call)));
     let Some(at) = again.or_else(|| recorded_too(calls, &call)) else { return calls.push(call) };
     let held = &mut calls[at];
     if worth(held) < worth(&call) {
@@ -127,21 +127,33 @@ fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     held.recorded |= call.recorded;
     held.answers.append(&mut call.answers);
     complete(&mut held.span, &call.span);
-    if tree.is_aside(call.at) && !tree.is_aside(held.at) {
+    if tree.is_aside(call.at) && (tree.names_aside(call.at) || !tree.names_aside(held.at)) {
         held.at = call.at;
     }
 }
 
 /// Whether two spans, of different libraries, record one call side by side: one lies within the other, to a millisecond, and
 /// they do not contradict each other.
-fn is_beside(one: &ModelCall, other: &ModelCall) -> bool {
+///
+/// Both have one parent, or, where both tell the same use of tokens, one hangs from a span above the other.
+fn is_beside(tree: &Tree, one: &ModelCall, other: &ModelCall) -> bool {
     const MILLISECOND: u64 = 1_000_000;
     let within = |inner: &Span, outer: &Span| {
         inner.start.0 + MILLISECOND >= outer.start.0 && inner.end.0 <= outer.end.0 + MILLISECOND
     };
+    let use_of = |span: &Span| {
+        let tokens = span.model.as_ref()?.tokens;
+        tokens.input.zip(tokens.output)
+    };
+    let is_above = |one: &ModelCall, other: &ModelCall| {
+        tree.ancestors(other.at).any(|above| one.span.parent == Some(above.span_id))
+    };
     let (a, b) = (&one.span, &other.span);
     a.scope != b.scope
-        && a.parent == b.parent
+        && (a.parent == b.parent
+            || use_of(a) == use_of(b)
+                && use_of(a).is_some()
+                && (is_above(one, other) || is_above(other, one)))
         && a.model.is_some()
         && b.model.is_some()
         && (within(a, b) || within(b, a))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::arguments::Arguments;
 use super::models::ModelCall;
-use super::tree::{Tree, is_record};
+use super::tree::{Tree, is_interrupted, is_record};
 use crate::engine::span::{IdHash, Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult};
 
 /// A tool call.
@@ -98,13 +98,18 @@ fn of_models<'r>(
             Some(&*span.name) == tool.name.as_deref() && span.start >= model.span.start
         });
         let ran = ran.map(|at| functions.remove(at));
+        let ran = ran.filter(|ran| !is_interrupted(ran));
         let result = result_of(tool.call_id);
+        // What nobody has seen run before the agent began to wait for a person runs later.
+        if ran.is_none() && result.is_none() && tree.own().any(is_interrupted) {
+            return None;
+        }
         tool.result_hash = tool.result_hash.or_else(|| result?.hash);
         let failed = ran.is_some_and(|ran| ran.failed) || result.is_some_and(|told| told.failed);
         let call = call_of(&tool, ran.unwrap_or(&model.span), failed);
-        Call { is_timed: ran.is_some(), ..call }
+        Some(Call { is_timed: ran.is_some(), ..call })
     };
-    asked.into_iter().map(call).collect()
+    asked.into_iter().filter_map(call).collect()
 }
 
 fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
@@ -137,9 +142,11 @@ fn meant_tool(tool: &ToolFacts, called: &[&ToolFacts]) -> Option<Arc<str>> {
 /// The tool spans in order; a span inside another of the same call counts once with it, and so do the records of a call.
 fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     let mut calls: Vec<ToolSpan> = Vec::new();
+    // The place of a call's span, and whether a span of the call inside it failed.
+    let mut inside: Vec<(usize, bool)> = Vec::new();
     for at in tree.behaviour().iter().copied() {
         let span = &tree.spans[at];
-        if span.operation != Operation::ExecuteTool {
+        if span.operation != Operation::ExecuteTool || is_interrupted(span) {
             continue;
         }
         let tool = span.tool.clone().unwrap_or_default();
@@ -154,7 +161,9 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             let other = above.tool.as_ref().filter(|_| above.operation == Operation::ExecuteTool);
             other.is_some_and(|other| other.name == tool.name)
         };
-        if tool.name.is_some() && tree.ancestors(at).any(same_tool) {
+        let around = tree.above(at).iter().filter(|above| same_tool(&tree.spans[**above])).last();
+        if let Some(outermost) = around.filter(|_| tool.name.is_some()) {
+            inside.push((*outermost, span.failed));
             continue;
         }
         let again = calls.iter_mut().find(|call| {
@@ -167,6 +176,10 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             Some(call) => complete(call, span),
             None => calls.push(ToolSpan { span: span.clone(), at, recorded: is_record(span) }),
         }
+    }
+    for call in &mut calls {
+        let last = inside.iter().rfind(|(outermost, _)| *outermost == call.at);
+        call.span.failed |= last.is_some_and(|(_, failed)| *failed);
     }
     calls
 }

@@ -100,7 +100,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         end: tree.own().map(|span| span.end.0).max().unwrap_or(0),
         complete: tree.root().is_some(),
         status: tree.root().map(|root| root.status),
-        error: tree.root().is_some_and(|root| root.failed)
+        error: tree.root().is_some_and(|root| root.failed || is_given_up(&tree, root))
             || last.is_some_and(|last| last.span.failed),
         input: turn.input(),
         digest: output.as_deref().and_then(Digest::of),
@@ -128,6 +128,21 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         calls,
         reports: parts.reports,
     })
+}
+
+/// Whether the root does not say how it ended, and an agent that was called by no agent or tool failed before all work was done.
+fn is_given_up(tree: &Tree, root: &Span) -> bool {
+    let calls = [Operation::ExecuteTool, Operation::InvokeAgent];
+    let work = |span: &&Span| span.operation == Operation::Chat || calls.contains(&span.operation);
+    let last = tree.own().filter(work).map(|span| span.start).max();
+    root.status == Status::Unset
+        && tree.behaviour().iter().any(|at| {
+            let span = &tree.spans[*at];
+            span.operation == Operation::InvokeAgent
+                && span.failed
+                && Some(span.end) >= last
+                && !tree.ancestors(*at).any(|above| calls.contains(&above.operation))
+        })
 }
 
 /// The use of each model call, and then of each total over several.

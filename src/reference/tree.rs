@@ -88,8 +88,23 @@ impl Tree {
 
     /// Whether a record tells that somebody other than the turn's agent did what the span is of.
     pub(super) fn is_aside(&self, at: usize) -> bool {
-        self.ancestors(at).any(|above| is_record(above) && above.parent.is_some())
+        self.aside(at).is_some()
     }
+
+    /// The span by which a record tells that; `None` if it does not.
+    fn aside(&self, at: usize) -> Option<&Span> {
+        self.ancestors(at).find(|above| is_record(above) && above.parent.is_some())
+    }
+
+    /// Whether a record names who else did what the span is of.
+    pub(super) fn names_aside(&self, at: usize) -> bool {
+        self.aside(at).is_some_and(|above| above.agent_name.is_some())
+    }
+}
+
+/// Whether a span ended for a person to answer.
+pub(super) fn is_interrupted(span: &Span) -> bool {
+    span.remarks.as_ref().is_some_and(|remarks| remarks.interrupted)
 }
 
 /// The places of requests and of their streamed answers: each answer is to the last request without one that the same library sent

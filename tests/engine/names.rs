@@ -41,13 +41,18 @@ const CASES: &[Case] = &[
         ],
         agent: "support",
     },
-    // A workflow that the user named is the outermost of all.
+    // The SDK's trace is the workflow around the agents, though its span is of an agent's kind.
     Case {
         scope: OPENAI_AGENTS,
         spans: &[
             ("refunds", None, &[AGENT]),
             ("support", Some(0), &[AGENT, ("agent.name", "support")]),
         ],
+        agent: "support",
+    },
+    Case {
+        scope: OPENAI_AGENTS,
+        spans: &[("refunds", None, &[AGENT]), ("response", Some(0), &[LLM])],
         agent: "refunds",
     },
     // Of two agents below it the outermost, not the first to come.
@@ -215,7 +220,7 @@ fn agents_of_captures_have_the_names_that_their_users_gave() {
         ("langsmith-otel", "support-agent"),
         ("mlflow-langgraph", "support-agent"),
         ("oi-langgraph", "support-agent"),
-        ("oi-openai-agents-responses", "support-turn"),
+        ("oi-openai-agents-responses", "support-agent"),
         ("otel-openai-agents-v2", "support-turn"),
         ("smolagents", "support_agent"),
     ] {

@@ -8,8 +8,8 @@ use agentgauge::engine::facts::AgentParts;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
-    Arguments, Attempt, ModelFacts, Operation, Report, Resource, RunTarget, SessionName, Source,
-    Span, SpanId, Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
+    Arguments, Attempt, ModelFacts, Operation, Remarks, Report, Resource, RunTarget, SessionName,
+    Source, Span, SpanId, Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 use agentgauge::reference::compare::{Comparison, compare};
 use agentgauge::reference::gather::Recorded;
@@ -31,6 +31,8 @@ struct Step {
     arguments: Option<(u8, u8)>,
     result: Option<u8>,
     failed: bool,
+    /// It ends for a person to answer.
+    interrupted: bool,
     milliseconds: u64,
     /// It begins before the one before it has ended.
     overlaps: bool,
@@ -89,14 +91,21 @@ fn step() -> impl Strategy<Value = Step> {
         prop::option::weighted(0.3, any::<bool>()),
         prop::option::weighted(0.3, 0..5_u8),
     );
-    (call, prop::bool::weighted(0.2), time, model).prop_map(
-        |((kind, tool, a, b, result), failed, (milliseconds, overlaps), (tokens, asked, says))| {
+    let ends = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
+    (call, ends, time, model).prop_map(
+        |(
+            (kind, tool, a, b, result),
+            (failed, interrupted),
+            (milliseconds, overlaps),
+            (tokens, asked, says),
+        )| {
             Step {
                 kind,
                 tool,
                 arguments: a.zip(b),
                 result,
                 failed,
+                interrupted,
                 milliseconds,
                 overlaps,
                 tokens,
@@ -254,7 +263,9 @@ fn reported_of_run(number: usize, run: &Run, (failed, time): (bool, u8)) -> Opti
 
 fn of_step(root: &Span, step: &Step) -> Span {
     let failed = step.failed;
-    let span = Span { failed, name: shared("step"), ..root.clone() };
+    let remarks = Remarks { interrupted: step.interrupted, ..Remarks::default() };
+    let remarks = step.interrupted.then(|| Box::new(remarks));
+    let span = Span { failed, name: shared("step"), remarks, ..root.clone() };
     if step.kind == 0 {
         let (input, output) = step.tokens.unzip();
         let tokens = Tokens {

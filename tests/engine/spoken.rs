@@ -299,6 +299,27 @@ fn sessions_in_one_process_and_sub_agents_are_told_apart() {
     assert!(two.traces[0].error);
 }
 
+#[test]
+fn an_agent_that_the_user_made_is_named_by_the_record_that_names_it() {
+    let call = |more: Value| {
+        let mut sent = json!({"session.id": "s", "prompt.id": "p", "request_id": "r", "query_source": "agent:custom"});
+        sent.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        sent
+    };
+    let request = json!({"model": "m", "input_tokens": 3, "output_tokens": 1});
+    let records = [
+        record(0, "user_prompt", json!({"session.id": "s", "prompt.id": "p", "prompt": "Hi"})),
+        record(5, "assistant_response", call(json!({"response": "x", "agent.name": "expert"}))),
+        record(6, "api_request", call(request)),
+    ];
+    let document = read(&ConventionOptions::default(), &[claude(&records)]);
+    let trace = &document.sessions[0].traces[0];
+    assert_eq!(trace.llm_calls, 1);
+    let agents: Vec<_> =
+        trace.sub_agents.iter().map(|agent| (&*agent.name, agent.model_calls)).collect();
+    assert_eq!(agents, [("expert", 1)]);
+}
+
 /// Records of a session, whatever their prompt is.
 fn of_prompt(prompt: &str, ms: u64, event: &str, more: Value) -> Value {
     let Value::Object(mut sent) = more else { panic!("{more} is no object") };

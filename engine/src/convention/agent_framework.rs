@@ -1,7 +1,9 @@
 //! Microsoft Agent Framework and Semantic Kernel: GenAI spans; texts in message log records; the root repeats the
 //! tokens of the calls below it.
 
-use super::{Convention, Mark};
+use super::draft::Draft;
+use super::raw::RawSpan;
+use super::{Convention, Mark, Trigger};
 
 /// The convention.
 pub(super) struct AgentFramework;
@@ -34,6 +36,19 @@ impl Convention for AgentFramework {
     fn also(&self) -> &'static [&'static str] {
         &[
             "Spans of workflows (`workflow.run`, `executor.process`, `message.send`) are steps, not behaviour.",
+            "A part `function_approval_request` in `gen_ai.output.messages`: the run waits for a person, and tools that the model called have not run.",
         ]
+    }
+
+    fn looks_for(&self) -> &'static [Trigger] {
+        &[Trigger::Key("gen_ai.output.messages")]
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        // In a text its quotes would be escaped.
+        let output = raw.attributes.str("gen_ai.output.messages");
+        if output.is_some_and(|output| output.contains("\"function_approval_request\"")) {
+            draft.remarks().interrupted = true;
+        }
     }
 }

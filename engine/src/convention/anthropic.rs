@@ -31,7 +31,8 @@ impl Convention for Anthropic {
 
     fn also(&self) -> &'static [&'static str] {
         &[
-            "A model span inside that of another instrumentation is the same call: it counts once, and each completes the other.",
+            "A model span inside that of another instrumentation is the same call: it counts once, and each completes the other. So is one beside it, and, with the same tokens, one that hangs from a span further out, as below LangChain, whose callbacks make no span current.",
+            "Where no span is around LangChain's run, each call of the SDK makes a trace of its own, which counts for itself: nothing says which run it is of. Put a span around the turn.",
         ]
     }
 }

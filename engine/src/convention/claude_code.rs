@@ -160,6 +160,8 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let agent = source.and_then(|source| source.strip_prefix("agent:")).filter(|_| named_here);
     let named = raw.attributes.str("agent.name").and_then(meant);
     let unnamed = agent.map(|agent| agent.rsplit_once(':').map_or(agent, |(_, name)| name));
+    // Of an agent that the user made, this is its kind and not its name.
+    let unnamed = unnamed.filter(|name| *name != "custom");
     let main = |source: &&str| *source == "sdk" || source.starts_with("repl_main_thread");
     heard.aside = if let Some(agent) = agent.and(named).or(unnamed) {
         Some(Helper::Agent(agent.to_owned().into()))

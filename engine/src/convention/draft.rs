@@ -101,6 +101,7 @@ pub(super) struct RemarksDraft<'v> {
     pub(super) guardrail: Ranked<Cow<'v, str>>,
     pub(super) guardrail_result: Ranked<Cow<'v, str>>,
     pub(super) pause: Option<Pause>,
+    pub(super) interrupted: bool,
 }
 
 /// Texts and names that stand for nothing.
@@ -127,6 +128,11 @@ impl<'v> Draft<'v> {
         self.remarks.get_or_insert_default()
     }
 
+    /// Whether the span ended for a person to answer.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.remarks.as_ref().is_some_and(|remarks| remarks.interrupted)
+    }
+
     /// Takes the remarks, with names as `shared` returns them; `None` if there are none.
     pub(super) fn take_remarks(
         &mut self,
@@ -140,6 +146,7 @@ impl<'v> Draft<'v> {
             guardrail: (name.is_some() || result.is_some()).then_some(Guardrail { name, result }),
             pause: said.pause,
             accepted_edit: None,
+            interrupted: said.interrupted,
         };
         (remarks != Remarks::default()).then(|| Box::new(remarks))
     }

@@ -91,6 +91,9 @@ impl Naming<'_> {
         };
         let session =
             custom.or_else(|| self.caps.conventions.session_of(hits, &raw.attributes)).or(late);
+        if is_interrupted(raw) {
+            draft.remarks().interrupted = true;
+        }
         let is_tool = operation == Operation::ExecuteTool;
         let mut shared = |name: Option<Cow<'_, str>>| name.map(|name| self.share(&name));
         let mut span = Span {
@@ -108,7 +111,7 @@ impl Naming<'_> {
             failed: (raw.status == Status::Error
                 || draft.failed
                 || (raw.status == Status::Unset && lines::has_event(raw, "exception")))
-                && !is_interrupted(raw),
+                && !draft.is_interrupted(),
             stopped: draft.stopped,
             streamed: draft.streamed_nanos.is_some(),
             convention: draft.convention.take(),
@@ -187,7 +190,7 @@ fn is_interrupted(raw: &RawSpan<'_>) -> bool {
 }
 
 /// Whether an exception's type or message is that of an interrupt.
-fn is_interrupt(told: &str) -> bool {
+pub(super) fn is_interrupt(told: &str) -> bool {
     let path = told.split(['(', ':']).next().unwrap_or_default();
     let name = path.rsplit('.').next().unwrap_or_default();
     INTERRUPTS.contains(&name.trim()) || told.starts_with("(Interrupt(value=")

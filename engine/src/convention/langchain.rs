@@ -39,7 +39,8 @@ impl Convention for LangChain {
 
     fn also(&self) -> &'static [&'static str] {
         &[
-            "`lc_agent_name` in `metadata` names the agent.",
+            "`lc_agent_name` in `metadata` names the agent; the chain of that name is the agent's run.",
+            "Steps of middleware (`*.before_agent`, `*.after_agent` and the like) are no agents, and a run with `tool.name` is a tool, whatever their kind.",
             "A chain that is a trace's root is its workflow: pass `name=\"...\"` to `create_agent` or `compile`.",
         ]
     }
@@ -56,6 +57,20 @@ impl Convention for LangChain {
         ]
     }
 
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        let kind = raw.attributes.str("openinference.span.kind")?;
+        if !matches!(kind, "AGENT" | "CHAIN") {
+            return None;
+        }
+        if raw.attributes.get("tool.name").is_some() {
+            return Some((9, Operation::ExecuteTool));
+        }
+        let metadata = raw.attributes.str("metadata");
+        let agent = metadata.filter(|metadata| metadata.contains(&*raw.name));
+        let agent = agent.and_then(|_| agent_in_metadata(raw));
+        Some((9, part(&raw.name, agent.as_deref())?))
+    }
+
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         draft.agent_name.offer(49, agent_in_metadata(raw));
         root_chain(raw, draft);
@@ -67,6 +82,18 @@ pub(super) fn agent_in_metadata(raw: &RawSpan<'_>) -> Option<Cow<'static, str>> 
     let metadata = messages::parsed(raw.attributes.get("metadata")?)?;
     Some(metadata.get("lc_agent_name")?.as_str()?.to_owned().into())
 }
+
+/// What a chain is, by its name and the agent that its metadata names: that agent's run, or a step of middleware. Instrumentations take
+/// for agents whatever has `agent` in its name.
+pub(super) fn part(chain: &str, agent: Option<&str>) -> Option<Operation> {
+    if HOOKS.iter().any(|hook| chain.ends_with(hook)) {
+        return Some(Operation::Other);
+    }
+    (agent == Some(chain)).then_some(Operation::InvokeAgent)
+}
+
+/// The ends of the names of middleware's steps.
+const HOOKS: [&str; 4] = [".before_agent", ".after_agent", ".before_model", ".after_model"];
 
 /// Offers the name of a chain that is a trace's root.
 pub(super) fn root_chain<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

@@ -3,11 +3,12 @@
 //! Names are span names; inputs, outputs and usage are JSON or plain text. The status stays unset on errors, which the level
 //! tells. Usage parts exclude one another, unless they are the provider's own totals.
 
-use super::draft::{Draft, lower};
+use super::draft::{Draft, lower, name};
+use super::finish::is_interrupt;
 use super::json::Json;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, Trigger, messages};
+use super::{Convention, Trigger, langchain, messages};
 use crate::span::Operation;
 
 /// The convention.
@@ -16,6 +17,10 @@ pub(super) struct Langfuse;
 const LINES: &[Line] = &[
     line(Says::Operation(operation), 5, "langfuse.observation.type"),
     line(Says::User, 10, "langfuse.user.id"),
+    line(Says::User, 78, "langfuse.observation.metadata.langfuse_user_id"),
+    line(Says::User, 79, "langfuse.trace.metadata.langfuse_user_id"),
+    line(Says::AgentName, 52, "langfuse.observation.metadata.lc_agent_name"),
+    line(Says::AgentName, 53, "langfuse.trace.metadata.lc_agent_name"),
     line(Says::Workflow, 30, "langfuse.trace.name"),
     line(Says::AgentVersion, 20, "langfuse.version"),
     line(Says::Environment, 10, "langfuse.environment"),
@@ -31,6 +36,12 @@ const LINES: &[Line] = &[
     line(Says::Task, 30, "langfuse.experiment.item.id"),
     line(Says::Run, 30, "langfuse.experiment.id"),
     line(Says::ExpectedOutput, 20, "langfuse.experiment.item.expected_output"),
+];
+
+/// What the callbacks for LangChain put on its runs.
+const OF_LANGCHAIN: [&str; 2] = [
+    "langfuse.observation.metadata.langfuse_session_id",
+    "langfuse.observation.metadata.lc_agent_name",
 ];
 
 /// Langfuse's own judges run in environments with this prefix.
@@ -60,20 +71,44 @@ impl Convention for Langfuse {
     fn also(&self) -> &'static [&'static str] {
         &[
             "`langfuse.observation.usage_details`: `prompt_tokens` and `completion_tokens` are totals; else the parts `input*` and `output*` are added up.",
+            "Of LangChain, the observation that `lc_agent_name` in its metadata names is the agent's run, and the name of a root is the workflow.",
+            "A `langfuse.observation.status_message` that is LangGraph's interrupt is no failure: the run waits for a person.",
             "Spans of environments that begin with `langfuse-` are Langfuse's own judges and no behaviour of an agent.",
         ]
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key("langfuse.environment"), Trigger::Key("langfuse.observation.usage_details")]
+        &[
+            Trigger::Key("langfuse.environment"),
+            Trigger::Key("langfuse.observation.metadata.langfuse_session_id"),
+            Trigger::Key("langfuse.observation.metadata.langgraph_node"),
+            Trigger::Key("langfuse.observation.metadata.lc_agent_name"),
+            Trigger::Key("langfuse.observation.status_message"),
+            Trigger::Key("langfuse.observation.usage_details"),
+        ]
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let environment = raw.attributes.str("langfuse.environment")?;
-        environment.starts_with(OWN_ENVIRONMENT).then_some((1, Operation::Evaluation))
+        let environment = raw.attributes.str("langfuse.environment");
+        if environment.is_some_and(|environment| environment.starts_with(OWN_ENVIRONMENT)) {
+            return Some((1, Operation::Evaluation));
+        }
+        let kind = raw.attributes.str("langfuse.observation.type")?;
+        if !matches!(kind, "agent" | "chain" | "span") {
+            return None;
+        }
+        let agent = raw.attributes.get("langfuse.observation.metadata.lc_agent_name");
+        Some((4, langchain::part(&raw.name, agent.and_then(name).as_deref())?))
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        if OF_LANGCHAIN.iter().any(|key| raw.attributes.get(key).is_some()) {
+            langchain::root_chain(raw, draft);
+        }
+        let message = raw.attributes.str("langfuse.observation.status_message");
+        if message.is_some_and(is_interrupt) {
+            draft.remarks().interrupted = true;
+        }
         let usage = raw.attributes.get("langfuse.observation.usage_details");
         if let Some(usage) = usage.and_then(messages::parsed) {
             draft.input_tokens.offer(5, tokens(&usage, "prompt_tokens", "input"));

@@ -43,7 +43,7 @@ impl Convention for LangSmith {
 
     fn also(&self) -> &'static [&'static str] {
         &[
-            "A root of kind `chain` is the workflow.",
+            "A root of kind `chain` is the workflow; the chain that `langsmith.metadata.lc_agent_name` names is the agent's run.",
             "`langsmith.metadata.usage_metadata` on model calls: also the tokens read from a cache and put into one.",
             "An `exception` event is a failure whatever the status: it is sent of runs that failed alone, and the status of those is OK.",
         ]
@@ -51,6 +51,12 @@ impl Convention for LangSmith {
 
     fn looks_for(&self) -> &'static [Trigger] {
         &[Trigger::Key("langsmith.span.kind")]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        raw.attributes.str("langsmith.span.kind").filter(|kind| *kind == "chain")?;
+        let agent = raw.attributes.str("langsmith.metadata.lc_agent_name");
+        Some((19, langchain::part(&raw.name, agent)?))
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

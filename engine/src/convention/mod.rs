@@ -13,6 +13,7 @@ mod claude_code;
 mod codex;
 mod custom;
 mod draft;
+mod dspy;
 mod evaluation;
 mod finish;
 mod flat;
@@ -33,6 +34,7 @@ pub mod mend;
 mod messages;
 mod mlflow;
 mod names;
+mod openai_agents;
 mod openinference;
 mod openlit;
 mod openllmetry;
@@ -190,6 +192,8 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &llama_index::LlamaIndex,
     &haystack::Haystack,
     &genkit::Genkit,
+    &dspy::Dspy,
+    &openai_agents::OpenAiAgents,
     &agentgauge::AgentGauge,
 ];
 
@@ -239,7 +243,12 @@ pub const SESSION_KEYS: &[&str] = &[
     "langsmith.metadata.conversation_id",
     "mlflow.trace.session",
     "traceloop.association.properties.thread_id",
+    "langfuse.trace.metadata.langfuse_session_id",
+    "langfuse.observation.metadata.langfuse_session_id",
+    "langfuse.trace.metadata.session_id",
+    "langfuse.observation.metadata.session_id",
     "langfuse.trace.metadata.thread_id",
+    "langfuse.observation.metadata.thread_id",
     "mastra.metadata.threadId",
     "anthropic.session.thread.id",
 ];

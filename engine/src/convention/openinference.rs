@@ -86,6 +86,9 @@ impl Convention for OpenInference {
     fn generic_names(&self) -> &'static [&'static str] {
         &[
             "Agent workflow",
+            "ClaudeAgent.prompt",
+            "ClaudeAgent.query",
+            "ClaudeAgent.turn",
             "ClaudeAgentSDK.ClaudeSDKClient.receive_response",
             "ClaudeAgentSDK.query",
             "ClaudeAgentSDK.Subagent",

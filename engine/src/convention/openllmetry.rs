@@ -62,6 +62,7 @@ impl Convention for OpenLlmetry {
     fn also(&self) -> &'static [&'static str] {
         &[
             "`traceloop.entity.name` is the agent's name on spans of kind `agent`.",
+            "A task of CrewAI (`crewai.task.id`) is a step, whatever its operation.",
             "The name in a LangChain tool message in `traceloop.entity.output` goes before the span's.",
             "`gen_ai.prompt.N.*` and `gen_ai.completion.N.*`, as sent before the GenAI messages.",
             "A step of LlamaIndex with `tool.name` and `tool.arguments` is a tool call; in its `traceloop.entity.output` are `tool_id`, `tool_output.raw_output` and `.is_error`.",

@@ -124,6 +124,7 @@ impl Convention for OtelGenAi {
             "`gen_ai.agent.finish_reason`: `error`, `max_iterations`, `max_turns` and `timeout` are failures, `guardrail` is none. A negative `rpc.response.status_code` is an error of JSON-RPC, as MCP has them.",
             "The span events or log records `gen_ai.agent.paused` and `gen_ai.agent.resumed`: an agent that waits for somebody is not stalled, and its turn is not over; at `assemble.trace_max_age` it is.",
             "`gen_ai.react.round` is not needed: a round is a model call, and the spans of rounds are steps.",
+            "A span with `mcp.method.name` and no parent is a server's side of a call, in a trace of its own: no behaviour of an agent.",
             "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
         ]
     }
@@ -139,6 +140,7 @@ impl Convention for OtelGenAi {
     fn looks_for(&self) -> &'static [Trigger] {
         &[
             Trigger::Event,
+            Trigger::Key("mcp.method.name"),
             Trigger::Span(super::evaluation::RESULT),
             Trigger::Keys("gen_ai.usage.cost."),
             Trigger::Keys("gen_ai.cost."),
@@ -146,7 +148,12 @@ impl Convention for OtelGenAi {
     }
 
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        (raw.name == super::evaluation::RESULT).then_some((15, Operation::Evaluation))
+        if raw.name == super::evaluation::RESULT {
+            return Some((15, Operation::Evaluation));
+        }
+        // The side of a server that nothing links to the agent which called it.
+        let alone = raw.parent.is_none() && raw.attributes.get("mcp.method.name").is_some();
+        alone.then_some((16, Operation::Other))
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

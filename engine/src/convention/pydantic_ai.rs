@@ -6,7 +6,7 @@
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
 use super::messages;
-use super::raw::RawSpan;
+use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
 use crate::span::Operation;
 
@@ -50,6 +50,7 @@ impl Convention for PydanticAi {
     fn also(&self) -> &'static [&'static str] {
         &[
             "Spans with `agent_name` and without an operation are agents, `running tool` spans are tools, `running tools` is the step around them.",
+            "A `final_result` that lists `approvals`: the run waits for a person, and tools that the model called have not run.",
             "`events` (version 1): the last user message and the choice in the list of message events.",
         ]
     }
@@ -77,5 +78,19 @@ impl Convention for PydanticAi {
             draft.ask(51, || messages::asked(events));
             draft.say(51, || messages::choices(events));
         }
+        if draft.operation.get() == Some(&Operation::InvokeAgent)
+            && raw.attributes.get("final_result").is_some_and(asks_for_approval)
+        {
+            draft.remarks().interrupted = true;
+        }
     }
+}
+
+/// Whether the result of a run is `DeferredToolRequests`, with calls that a person is to approve.
+fn asks_for_approval(result: &RawValue<'_>) -> bool {
+    // Most results are texts, which take no time to tell from this.
+    let listed = result.as_str().is_some_and(|text| text.contains("\"approvals\""));
+    let deferred = listed.then(|| messages::parsed(result)).flatten();
+    let list = |key: &str| deferred.as_ref()?.get(key)?.as_list();
+    list("calls").is_some() && list("approvals").is_some_and(|calls| !calls.is_empty())
 }

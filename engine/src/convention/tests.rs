@@ -71,9 +71,11 @@ fn a_genai_tool_span_is_read() {
 #[test]
 fn a_tool_call_of_mcp_is_named_after_its_tool() {
     for name in ["tools/call get_weather", "MCP send tools/call get_weather"] {
-        let span = read(&raw(name, &[("mcp.method.name", text("tools/call"))])).span;
+        let served = raw(name, &[("mcp.method.name", text("tools/call"))]);
+        let span = read(&RawSpan { parent: Some(SpanId([2; 8])), ..served.clone() }).span;
         assert_eq!(span.operation, Operation::ExecuteTool);
         assert_eq!(span.tool.unwrap().name.as_deref(), Some("get_weather"));
+        assert_eq!(read(&served).span.operation, Operation::Other, "a server's, of no agent");
     }
 }
 
@@ -106,7 +108,133 @@ fn what_waits_for_a_person_has_not_failed() {
     }
     let status_message = "(Interrupt(value={'ask': 'send?'}, id='1'),)".into();
     let span = raw("f", std::slice::from_ref(&tool));
-    assert!(!read(&RawSpan { status: Status::Error, status_message, ..span }).span.failed);
+    let span = read(&RawSpan { status: Status::Error, status_message, ..span }).span;
+    assert!(!span.failed && span.remarks.unwrap().interrupted);
+}
+
+#[test]
+fn what_waits_for_a_person_is_interrupted() {
+    let interrupted = |list: &[(&'static str, RawValue<'static>)]| {
+        let span = read(&raw("send_email", list)).span;
+        assert!(!span.failed);
+        span.remarks.is_some_and(|remarks| remarks.interrupted)
+    };
+    let tool = ("langfuse.observation.type", text("tool"));
+    let message = "langfuse.observation.status_message";
+    assert!(interrupted(&[
+        tool.clone(),
+        ("langfuse.observation.level", text("ERROR")),
+        (message, text("GraphInterrupt: [{\"id\": \"1\"}]")),
+    ]));
+    assert!(interrupted(&[
+        tool.clone(),
+        (message, text("(Interrupt(value={'ask': 1}, id='1'),)"))
+    ]));
+    assert!(!interrupted(&[tool, (message, text("an Interrupt"))]));
+    let run = |result| interrupted(&[("agent_name", text("a")), ("final_result", text(result))]);
+    assert!(run(r#"{"calls":[],"approvals":[{"tool_name":"send_email","tool_call_id":"1"}]}"#));
+    assert!(!run(r#"{"calls":[{"tool_name":"ask_user","tool_call_id":"1"}],"approvals":[]}"#));
+    assert!(!run(r#"{"approvals":["of a form"]}"#));
+    let framework = |output| {
+        let list = [
+            ("gen_ai.operation.name", text("invoke_agent")),
+            ("gen_ai.output.messages", text(output)),
+        ];
+        let span = read_in("agent_framework", "invoke_agent a", &list);
+        span.remarks.is_some_and(|remarks| remarks.interrupted)
+    };
+    assert!(framework(
+        r#"[{"role":"assistant","parts":[{"type":"function_approval_request","id":"1"}]}]"#
+    ));
+    assert!(!framework(
+        r#"[{"role":"assistant","parts":[{"type":"text","content":"\"function_approval_request\""}]}]"#
+    ));
+}
+
+/// The span that is read in this scope.
+fn read_in(
+    scope: &'static str,
+    name: &'static str,
+    list: &[(&'static str, RawValue<'static>)],
+) -> Span {
+    let scope = RawScope { name: scope.into(), ..RawScope::default() };
+    span_of(&Conventions::new(options()), &raw(name, list), &scope).span
+}
+
+#[test]
+fn the_run_of_an_agent_of_langchain_has_the_name_in_its_metadata() {
+    let openinference = |name, kind, agent: &'static str| {
+        let list = [("openinference.span.kind", text(kind)), ("metadata", text(agent))];
+        read_in("openinference.instrumentation.langchain", name, &list).operation
+    };
+    let expert = r#"{"lc_agent_name": "expert"}"#;
+    assert_eq!(openinference("expert", "CHAIN", expert), Operation::InvokeAgent);
+    assert_eq!(openinference("model", "CHAIN", expert), Operation::Other);
+    assert_eq!(openinference("My.before_agent", "AGENT", expert), Operation::Other);
+    assert_eq!(openinference("my agent", "AGENT", "{}"), Operation::InvokeAgent);
+    let list = [("openinference.span.kind", text("AGENT")), ("tool.name", text("ask_agent"))];
+    let tool = read_in("openinference.instrumentation.langchain", "ask_agent", &list);
+    assert_eq!(tool.operation, Operation::ExecuteTool);
+    let langsmith = |name| {
+        let kind = ("langsmith.span.kind", text("chain"));
+        let operation = ("gen_ai.operation.name", text("chain"));
+        let agent = ("langsmith.metadata.lc_agent_name", text("expert"));
+        read(&raw(name, &[kind, operation, agent])).span.operation
+    };
+    assert_eq!(langsmith("expert"), Operation::InvokeAgent);
+    assert_eq!(langsmith("tools"), Operation::Other);
+    let langfuse = |name, kind| {
+        let kind = ("langfuse.observation.type", text(kind));
+        let agent = ("langfuse.observation.metadata.lc_agent_name", text("\"expert\""));
+        read(&raw(name, &[kind, agent])).span
+    };
+    assert_eq!(langfuse("expert", "chain").operation, Operation::InvokeAgent);
+    assert_eq!(langfuse("expert", "tool").operation, Operation::ExecuteTool);
+    assert_eq!(langfuse("model", "span").operation, Operation::Other);
+    assert_eq!(langfuse("My.after_agent", "agent").operation, Operation::Other);
+    assert_eq!(langfuse("model", "span").agent_name.as_deref(), Some("expert"));
+}
+
+#[test]
+fn langfuse_keeps_the_session_the_user_and_the_name_of_a_langchain_run_in_metadata() {
+    let span = read(&raw(
+        "support-agent",
+        &[
+            ("langfuse.observation.type", text("span")),
+            ("langfuse.observation.metadata.langfuse_session_id", text("s1")),
+            ("langfuse.observation.metadata.langfuse_user_id", text("u1")),
+            ("langfuse.observation.metadata.thread_id", text("t1")),
+        ],
+    ))
+    .span;
+    assert_eq!(&*span.session.unwrap().id, "s1");
+    assert_eq!(
+        (span.user.as_deref(), span.workflow.as_deref()),
+        (Some("u1"), Some("support-agent"))
+    );
+}
+
+#[test]
+fn what_only_looks_like_an_agent_or_a_tool_is_none() {
+    let task = read(&raw(
+        "Find it.task",
+        &[("gen_ai.operation.name", text("invoke_agent")), ("crewai.task.id", text("1"))],
+    ));
+    assert_eq!(task.span.operation, Operation::Other);
+    let dspy = |name| {
+        let list = [("openinference.span.kind", text("TOOL"))];
+        let tool = read_in("openinference.instrumentation.dspy", name, &list).tool.unwrap();
+        (tool.name.unwrap().to_string(), tool.phantom)
+    };
+    assert_eq!(dspy("search.__call__"), ("search".to_owned(), false));
+    assert_eq!(dspy("finish.__call__"), ("finish".to_owned(), true));
+    let agents = "openinference.instrumentation.openai_agents";
+    let kind = ("openinference.span.kind", text("AGENT"));
+    let trace = read_in(agents, "support", std::slice::from_ref(&kind));
+    assert_eq!((trace.operation, trace.workflow.as_deref()), (Operation::Other, Some("support")));
+    let agent = read_in(agents, "support", &[kind, ("agent.name", text("support-agent"))]);
+    assert_eq!(agent.operation, Operation::InvokeAgent);
+    assert!(is_generic("ClaudeAgentSDK.query") && is_generic("crewai.workflow"));
 }
 
 #[test]

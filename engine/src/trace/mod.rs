@@ -39,7 +39,7 @@ use super::loops::{self, Spend};
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::Prices;
 use super::signal::CONSTRAINT_VIOLATION;
-use super::span::{Log, Operation, Report, Resource, SpanId, Tokens, TraceId};
+use super::span::{Log, Operation, Report, Resource, SpanId, Status, Tokens, TraceId};
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -229,7 +229,10 @@ fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, last: Option<&ModelCall<'
     let root = shape.root();
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
-    update.error = root.is_some_and(|root| root.failed) || last.is_some_and(|model| model.failed);
+    // A root that says nothing of how it ended may be a step around the agent.
+    let root_failed =
+        |root: &SpanView<'_>| root.failed || (root.status == Status::Unset && shape.gave_up());
+    update.error = root.is_some_and(root_failed) || last.is_some_and(|model| model.failed);
 }
 
 /// Fills in what the model calls used and cost; returns this for each call, and then for each total.

@@ -253,6 +253,11 @@ impl<'a> Shape<'a> {
         self.operations & bit(operation) != 0
     }
 
+    /// Whether the agent ended for a person to answer.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.behaviour().any(SpanView::is_interrupted)
+    }
+
     /// The first of the agent's own reports that it is in a loop.
     pub(super) fn reported_loop(&self) -> Option<&SpanView<'a>> {
         self.behaviour().filter(|_| self.recorded).find(|span| span.reports_loop())
@@ -307,8 +312,9 @@ impl<'a> Shape<'a> {
                     }
                     calls[at].recorded |= call.recorded;
                     complete(&mut calls[at], &call);
-                    // Only the record tells that another agent made the call, so its place is taken.
-                    if self.is_aside(call.at) && !self.is_aside(calls[at].at) {
+                    // Only the record tells that another agent made the call, so its place is taken, best of one that names the agent.
+                    let aside = self.aside(call.at);
+                    if aside.is_some() && aside >= self.aside(calls[at].at) {
                         calls[at].at = call.at;
                     }
                 }
@@ -325,8 +331,24 @@ impl<'a> Shape<'a> {
         if !self.mixed {
             return None;
         }
-        let beside = calls.iter().position(|other| beside(other, call));
+        let same = |other: &ModelCall<'_>| beside(other, call) && self.hang_together(other, call);
+        let beside = calls.iter().position(same);
         beside.or_else(|| told_of(calls, call))
+    }
+
+    /// Whether two model spans have one parent. If they have the same number of tokens, it is enough that one hangs from a span above the
+    /// other: a library whose spans no other one sees, as LangChain's callbacks make them, does not get those of others below them.
+    fn hang_together(&self, one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+        let tokens = |call: &ModelCall<'_>| {
+            let tokens = call.model()?.tokens;
+            tokens.input.zip(tokens.output)
+        };
+        let is_above = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
+            self.ancestors(other.at).any(|above| one.parent() == Some(above.span_id))
+        };
+        one.parent() == other.parent()
+            || (tokens(one).is_some() && tokens(one) == tokens(other))
+                && (is_above(one, other) || is_above(other, one))
     }
 
     /// Model spans around other model calls that tell what all of them used, where the calls themselves do not; each with the
@@ -365,15 +387,18 @@ impl<'a> Shape<'a> {
         functions
     }
 
-    /// The tool calls of tool spans, in order. A span inside another of the same tool is no further call, and the records of a call are
-    /// one with it.
+    /// The tool calls of tool spans that ran, in order. A span inside another of the same tool is no further call, and the records of a call are
+    /// one with it; it has failed if the last of the spans inside has.
     pub(super) fn tool_spans(&self) -> Vec<ToolSpan<'_>> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
         let again = has_again(tools().filter_map(SpanView::call_id));
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
         let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
-        for own in tools().map(ToolSpan::of) {
+        // By place of a call's span, whether the last span of the call inside has failed.
+        let mut inside: BTreeMap<usize, bool> = BTreeMap::new();
+        // A tool that waits for a person runs when somebody has answered.
+        for own in tools().filter(|span| !span.is_interrupted()).map(ToolSpan::of) {
             let name = own.tool_name();
             if own.is_phantom() {
                 // Where a call and its execution both have spans, the failure is on the execution.
@@ -382,7 +407,9 @@ impl<'a> Shape<'a> {
                 call.filter(|_| own.span.failed).into_iter().for_each(|call| call.failed = true);
                 continue;
             }
-            if name.is_some() && self.ancestors(own.at).any(|above| is_tool(above, name)) {
+            let around = self.ancestors(own.at).filter(|above| is_tool(above, name));
+            if let Some(outermost) = around.last().filter(|_| name.is_some()) {
+                inside.insert(outermost.at, own.span.failed);
                 continue;
             }
             let id = own.call_id().filter(|_| again);
@@ -400,7 +427,27 @@ impl<'a> Shape<'a> {
             by_id.extend(id.map(|id| (id, calls.len())));
             calls.push(own);
         }
+        for call in &mut calls {
+            call.failed |= inside.get(&call.at).is_some_and(|failed| *failed);
+        }
         calls
+    }
+
+    /// Whether an agent that no agent or tool had called failed, and nothing was begun after that.
+    pub(super) fn gave_up(&self) -> bool {
+        let agents = self.behaviour().filter(|span| span.operation == Operation::InvokeAgent);
+        let mut failed = agents.filter(|span| span.failed).peekable();
+        if failed.peek().is_none() {
+            return false;
+        }
+        let working = [Operation::Chat, Operation::ExecuteTool, Operation::InvokeAgent];
+        let begun = self.behaviour().filter(|span| working.contains(&span.operation));
+        let last = begun.map(|span| span.start).max();
+        let calls = |above: &SpanView<'_>| {
+            matches!(above.operation, Operation::ExecuteTool | Operation::InvokeAgent)
+        };
+        let is_called = |at: usize| self.ancestors(at).any(calls);
+        failed.any(|span| Some(span.end) >= last && !is_called(span.at))
     }
 
     /// The last model call; in a turn told by log records, the last one that the agent itself made, if it made any.
@@ -422,8 +469,14 @@ impl<'a> Shape<'a> {
 
     /// Whether a log record tells that another agent than the turn's did what is at this place.
     fn is_aside(&self, at: usize) -> bool {
-        let is_begun = |above: &SpanView<'_>| above.is_record() && above.parent().is_some();
-        self.recorded && self.ancestors(at).any(is_begun)
+        self.aside(at).is_some()
+    }
+
+    /// Of what a log record tells that another agent than the turn's did, whether it names that agent.
+    fn aside(&self, at: usize) -> Option<bool> {
+        let is_begun = |above: &&SpanView<'_>| above.is_record() && above.parent().is_some();
+        let begun = self.recorded.then(|| self.ancestors(at).find(is_begun)).flatten();
+        begun.map(|above| above.agent_name().is_some())
     }
 
     /// Whether the span at this place is part of a tool call.
@@ -612,7 +665,6 @@ fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
     let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
     let ids_differ = a.response_id.is_some() && b.response_id.is_some();
     one.scope() != other.scope()
-        && one.parent() == other.parent()
         && (within(one, other) || within(other, one))
         && agree(a.tokens.input, b.tokens.input)
         && agree(a.tokens.output, b.tokens.output)

@@ -130,6 +130,11 @@ impl SpanView<'_> {
         self.scope() == TOLD_BY_RECORD
     }
 
+    /// Whether the span ended for a person to answer.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.remarks().is_some_and(|remarks| remarks.interrupted)
+    }
+
     /// Whether the span is an agent's report that it is in a loop.
     pub(super) fn reports_loop(&self) -> bool {
         self.is_record() && self.name() == REPORTED_LOOP

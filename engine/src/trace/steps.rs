@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::loops::Spend;
 use super::shape::{ModelCall, Shape};
 use super::span_view::SpanView;
+use super::whose::agent_name;
 use crate::facts::{Step, StepKind, ToolCall};
 use crate::span::{Operation, SpanId, Timestamp};
 
@@ -26,7 +27,7 @@ pub(super) fn of(
         span.operation == Operation::InvokeAgent && Some(span.span_id) != outermost
     };
     let agents = shape.behaviour().filter(is_inner).map(|span| Step {
-        name: Arc::from(span.agent_name().unwrap_or_else(|| span.name())),
+        name: Arc::from(agent_name(span).unwrap_or_else(|| span.name())),
         ..step(StepKind::Agent, span, span.end, span.failed)
     });
     let models = models.iter().zip(spends).map(|(span, spend)| Step {

@@ -25,36 +25,11 @@ pub(super) fn of(
     if !done {
         spans.retain(|call| !call.is_begun());
     }
+    if spans.is_empty() {
+        return named_by_models(shape, models, logs);
+    }
     let results = LazyCell::new(|| results(models, logs));
     let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
-    if spans.is_empty() {
-        let called = models
-            .iter()
-            .flat_map(|model| model.called(logs).into_iter().map(move |call| (model, call)));
-        let mut functions = shape.functions();
-        let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
-            let ran = tool.name.and_then(|name| functions.get_mut(&**name));
-            let ran = ran.and_then(|ran| {
-                let at = ran.iter().position(|span| span.start >= model.start)?;
-                Some(ran.remove(at))
-            });
-            let result = result(&tool);
-            let failed =
-                ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
-            tool.result = tool.result.or_else(|| result?.hash);
-            match ran {
-                Some(ran) => {
-                    tool_call(&tool, ran, ran.end, (failed || !ran.is_begun()).then_some(failed))
-                }
-                None => {
-                    let begun = model.span.is_begun() && !model.failed;
-                    let error = (failed || !begun).then_some(failed);
-                    ToolCall { timed: false, ..tool_call(&tool, model.span, model.end, error) }
-                }
-            }
-        };
-        return called.map(tool).collect();
-    }
     let mut called = Vec::new();
     models.iter().for_each(|model| add_called(&mut called, model, model.details(), logs));
     let by_id: LazyCell<BTreeMap<IdHash, &Tool<'_>>, _> = LazyCell::new(|| {
@@ -71,6 +46,43 @@ pub(super) fn of(
         tool_call(&tool, span.span, span.end, error)
     };
     spans.iter().map(call).collect()
+}
+
+/// The tool calls in the models' output; the span of that name that ran next gives the times of a call, and whether it failed. Where
+/// the agent waits for a person, calls that nothing tells to have run have not run yet.
+fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>) -> Vec<ToolCall> {
+    let called = models
+        .iter()
+        .flat_map(|model| model.called(logs).into_iter().map(move |call| (model, call)));
+    let waits = shape.is_interrupted();
+    let results = LazyCell::new(|| results(models, logs));
+    let mut functions = shape.functions();
+    let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
+        let ran = tool.name.and_then(|name| functions.get_mut(&**name));
+        let ran = ran.and_then(|ran| {
+            let at = ran.iter().position(|span| span.start >= model.start)?;
+            Some(ran.remove(at))
+        });
+        let ran = ran.filter(|ran| !ran.is_interrupted());
+        let result = tool.call_id.and_then(|id| results.get(&id));
+        if waits && ran.is_none() && result.is_none() {
+            return None;
+        }
+        let failed =
+            ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
+        tool.result = tool.result.or_else(|| result?.hash);
+        Some(match ran {
+            Some(ran) => {
+                tool_call(&tool, ran, ran.end, (failed || !ran.is_begun()).then_some(failed))
+            }
+            None => {
+                let begun = model.span.is_begun() && !model.failed;
+                let error = (failed || !begun).then_some(failed);
+                ToolCall { timed: false, ..tool_call(&tool, model.span, model.end, error) }
+            }
+        })
+    };
+    called.filter_map(tool).collect()
 }
 
 /// Whether a trace may have a loop, by what its calls have in common; often tells that it has none, without laying it out.

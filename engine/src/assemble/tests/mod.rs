@@ -11,8 +11,8 @@ use crate::expect::{Judgements, Spec};
 use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, IdHash, ModelFacts, Operation, Pause, Resource, SessionName, Source, SpanId, Text,
-    ToolFacts,
+    Arguments, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Source,
+    SpanId, Status, Text, Tokens, ToolFacts, ToolResult,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 
@@ -101,6 +101,96 @@ fn log(tenant: &str) -> Log {
         pause: None,
         tenant: Some(tenant.into()),
     }
+}
+
+/// A span that ended for a person to answer.
+fn interrupted(span: Span) -> Span {
+    let remarks = Remarks { interrupted: true, ..Remarks::default() };
+    Span { remarks: Some(Box::new(remarks)), ..span }
+}
+
+/// A model span that calls tools by these ids, and is told the result of the call before.
+fn calling(id: u8, calls: &[&str], told: Option<&str>) -> Span {
+    let call = |id: &&str| ToolFacts {
+        name: Some(Arc::from("search")),
+        call_id: Some(IdHash::from(*id)),
+        ..ToolFacts::default()
+    };
+    let result = |id| ToolResult { call_id: Some(IdHash::from(id)), failed: false, hash: Some(1) };
+    let model = ModelFacts {
+        tool_calls: calls.iter().map(call).collect(),
+        tool_results: told.map(result).into_iter().collect(),
+        ..ModelFacts::default()
+    };
+    Span { model: Some(model), ..span(id, 1, Operation::Chat) }
+}
+
+#[test]
+fn a_tool_that_waits_for_a_person_has_not_run() {
+    let tools = |spans: Vec<Span>| done(&mut stage(), spans, at(0)).last().unwrap().tools.len();
+    let asked = || vec![calling(2, &["1"], None), calling(3, &["2"], Some("1"))];
+    assert_eq!(tools([vec![root()], asked()].concat()), 2);
+    // The run as a whole waits, or a step of it: the first call has a result.
+    assert_eq!(tools([vec![interrupted(root())], asked()].concat()), 1);
+    let step = interrupted(span(4, 1, Operation::Other));
+    assert_eq!(tools([vec![root(), step], asked()].concat()), 1);
+    // The call that waits has a span.
+    let waits = interrupted(tool(4));
+    assert_eq!(tools(vec![root(), calling(2, &["1"], None), waits.clone()]), 0);
+    assert_eq!(tools(vec![root(), tool(5), waits]), 1);
+}
+
+#[test]
+fn a_call_that_two_libraries_tell_counts_once_though_one_hangs_further_out() {
+    let call = |id, parent, scope, tokens| {
+        let tokens = Tokens { input: Some(tokens), output: Some(5), ..Tokens::default() };
+        let model = ModelFacts { tokens, ..ModelFacts::default() };
+        Span { scope, model: Some(model), ..span(id, parent, Operation::Chat) }
+    };
+    let calls = |framework: Span, sdk: Span| {
+        let sdk = Span { start: framework.start, end: framework.end, ..sdk };
+        let step = span(2, 1, Operation::Other);
+        let updates = done(&mut stage(), vec![root(), step, framework, sdk], at(0));
+        updates.last().unwrap().llm_calls
+    };
+    assert_eq!(calls(call(3, 2, 1, 10), call(4, 1, 2, 10)), 1);
+    assert_eq!(calls(call(3, 2, 1, 10), call(4, 1, 2, 11)), 2, "other tokens, another call");
+    assert_eq!(calls(call(3, 2, 1, 10), call(4, 1, 1, 10)), 2, "one library, two calls");
+    let elsewhere = Span { parent: Some(SpanId([9; 8])), ..call(4, 1, 2, 10) };
+    assert_eq!(calls(call(3, 2, 1, 10), elsewhere), 2, "nothing links them");
+}
+
+#[test]
+fn a_call_that_two_spans_tell_failed_if_the_last_of_the_inner_ones_did() {
+    let inner = |id, failed| {
+        let span = tool(id);
+        Span { parent: Some(SpanId([2; 8])), failed, ..span }
+    };
+    let outer = || Span { end: Timestamp(1_000), ..tool(2) };
+    let errors = |inside: Vec<Span>| {
+        let updates = done(&mut stage(), [vec![root(), outer()], inside].concat(), at(0));
+        let tools = updates.last().unwrap().tools.iter();
+        tools.map(|call| call.error == Some(true)).collect::<Vec<_>>()
+    };
+    assert_eq!(errors(vec![inner(3, true)]), [true]);
+    assert_eq!(errors(vec![inner(3, true), inner(4, false)]), [false]);
+    assert_eq!(errors(vec![inner(3, false), inner(4, true)]), [true]);
+}
+
+#[test]
+fn a_run_failed_if_its_outermost_agent_did_and_nothing_went_on_after_it() {
+    let error = |status, spans: Vec<Span>| {
+        let root = Span { status, operation: Operation::Other, ..root() };
+        done(&mut stage(), [vec![root], spans].concat(), at(0)).last().unwrap().error
+    };
+    let agent = |id, parent| span(id, parent, Operation::InvokeAgent);
+    let failed = |id, parent| Span { failed: true, status: Status::Error, ..agent(id, parent) };
+    assert!(error(Status::Unset, vec![failed(2, 1)]));
+    assert!(!error(Status::Ok, vec![failed(2, 1)]), "the root says that all went well");
+    assert!(!error(Status::Unset, vec![failed(2, 1), agent(3, 1)]), "another took over");
+    assert!(error(Status::Unset, vec![agent(2, 1), failed(3, 1)]));
+    assert!(!error(Status::Unset, vec![agent(2, 1), failed(3, 2)]), "the caller recovered");
+    assert!(!error(Status::Unset, vec![tool(2), failed(3, 2)]), "the tool recovered");
 }
 
 #[test]
@@ -445,7 +535,7 @@ fn a_model_call_is_counted_once() {
     let model = |response: &str| {
         Some(ModelFacts {
             response_id: Some(IdHash::from(response)),
-            tokens: crate::span::Tokens { input: Some(10), output: Some(1), ..Default::default() },
+            tokens: Tokens { input: Some(10), output: Some(1), ..Default::default() },
             ..ModelFacts::default()
         })
     };
@@ -512,8 +602,7 @@ fn a_model_without_a_price_costs_what_the_model_that_was_asked_for_would() {
 #[test]
 fn calls_of_what_a_model_call_runs_are_calls_of_their_own() {
     let model = |input: u64| {
-        let tokens =
-            crate::span::Tokens { input: Some(input), output: Some(1), ..Default::default() };
+        let tokens = Tokens { input: Some(input), output: Some(1), ..Default::default() };
         Some(ModelFacts { tokens, ..ModelFacts::default() })
     };
     for step in [Operation::ExecuteTool, Operation::InvokeAgent] {
@@ -541,7 +630,7 @@ fn a_call_that_two_libraries_wrap_says_all_that_both_know() {
     let mut outer = span(2, 1, Operation::Chat);
     outer.model = Some(ModelFacts { tool_calls: vec![call], ..ModelFacts::default() });
     let mut inner = span(3, 2, Operation::Chat);
-    let tokens = crate::span::Tokens { input: Some(10), output: Some(1), ..Default::default() };
+    let tokens = Tokens { input: Some(10), output: Some(1), ..Default::default() };
     inner.model = Some(ModelFacts { tokens, ..ModelFacts::default() });
     let update = done(&mut stage(), vec![root(), outer, inner], at(0)).remove(0);
     assert_eq!((update.llm_calls, update.tokens.unwrap().input), (1, Some(10)));

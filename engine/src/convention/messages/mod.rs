@@ -27,7 +27,7 @@ const LONG_BYTES: usize = 4_096;
 const MAX_DEPTH: usize = 6;
 
 /// Keys under which messages may be.
-const WRAPPERS: [&str; 13] = [
+const WRAPPERS: [&str; 12] = [
     "messages",
     "replies",
     "contents",
@@ -38,10 +38,12 @@ const WRAPPERS: [&str; 13] = [
     "update",
     "output",
     "outputs",
-    "input",
     "content",
     "response",
 ];
+
+/// The key under which a wrapper has what came in: the latest of an input, but before everything else in an output.
+const CAME_IN: [&str; 1] = ["input"];
 
 /// Names under which a wrapper keeps the user's text, and the assistant's.
 const USER_KEYS: [&str; 8] =
@@ -98,9 +100,9 @@ pub(super) struct InputFacts<'v> {
 /// What an output says.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Said<'v> {
-    /// The text of the last assistant message that has one.
+    /// The text of the last assistant message after the last user's that has one.
     pub(super) text: Option<Cow<'v, str>>,
-    /// All tool calls, in order.
+    /// The tool calls after the last user's message, in order.
     pub(super) calls: Vec<ToolFacts>,
     /// Whether the text is no message but the written form of some other value.
     pub(super) loose: bool,
@@ -137,7 +139,7 @@ fn asked_last(text: &str) -> Option<InputFacts<'_>> {
         let last = items[items.len() - few..].iter().map(|item| json::parse(item));
         let last = Json::List(last.collect::<Option<_>>()?);
         let mut messages = Vec::new();
-        collect(&last, &mut messages, 0);
+        collect(&last, Role::User, &mut messages, 0);
         let (asked, whole) = asked_by(&messages);
         (whole && asked.text.is_some()).then_some(asked)
     })
@@ -259,7 +261,7 @@ struct Message<'t, 'v> {
 /// The messages in a value, in document order; bare content counts as one of `role`.
 fn messages_in<'t, 'v>(value: &'t Json<'v>, role: Role) -> Vec<Message<'t, 'v>> {
     let mut found = Vec::new();
-    collect(value, &mut found, 0);
+    collect(value, role, &mut found, 0);
     let is_content = |item: &Json<'_>| {
         item.as_object().is_some()
             && (part_text(item).is_some() || call_in(item).is_some() || result_in(item).is_some())
@@ -273,7 +275,12 @@ fn messages_in<'t, 'v>(value: &'t Json<'v>, role: Role) -> Vec<Message<'t, 'v>> 
     found
 }
 
-fn collect<'t, 'v>(value: &'t Json<'v>, found: &mut Vec<Message<'t, 'v>>, depth: usize) {
+fn collect<'t, 'v>(
+    value: &'t Json<'v>,
+    whose: Role,
+    found: &mut Vec<Message<'t, 'v>>,
+    depth: usize,
+) {
     if let Some(role) = role(value) {
         let body = body(value);
         let content = body.and_then(|body| {
@@ -283,10 +290,14 @@ fn collect<'t, 'v>(value: &'t Json<'v>, found: &mut Vec<Message<'t, 'v>>, depth:
         found.push(Message { role, body, content });
     } else if depth < MAX_DEPTH {
         let items = value.as_list().into_iter().flatten();
-        let wrappers = value.as_object().map_or(&[][..], |_| &WRAPPERS);
-        let inside =
-            wrappers.iter().filter_map(|key| value.get(key)).filter(|child| !child.is_scalar());
-        items.chain(inside).for_each(|child| collect(child, found, depth + 1));
+        let (first, last) = match whose {
+            Role::User => (&[][..], &CAME_IN[..]),
+            Role::Assistant | Role::Tool | Role::Other => (&CAME_IN[..], &[][..]),
+        };
+        let keys = first.iter().chain(&WRAPPERS).chain(last);
+        let keys = keys.filter(|_| value.as_object().is_some());
+        let inside = keys.filter_map(|key| value.get(key)).filter(|child| !child.is_scalar());
+        items.chain(inside).for_each(|child| collect(child, whose, found, depth + 1));
     }
 }
 
@@ -309,8 +320,10 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
     (InputFacts { text, results, by_user, loose: false }, whole)
 }
 
+/// What the messages after the last one of a user say: those before it may be of earlier turns, as in the state of a graph.
 fn said_in<'v>(messages: &[Message<'_, 'v>]) -> Said<'v> {
-    let own = messages.iter().filter(|message| message.role == Role::Assistant);
+    let earlier = messages.iter().rposition(Message::is_of_user).map_or(0, |at| at + 1);
+    let own = messages[earlier..].iter().filter(|message| message.role == Role::Assistant);
     let own: Vec<&Message<'_, '_>> = own.collect();
     let last = own.iter().rposition(|message| message.text().is_some());
     Said {
@@ -335,6 +348,11 @@ fn whole<'v>(messages: &[&Message<'_, 'v>]) -> Option<Cow<'v, str>> {
 }
 
 impl<'t, 'v> Message<'t, 'v> {
+    /// Whether a user said it, who says more than the results of tools.
+    fn is_of_user(&self) -> bool {
+        self.role == Role::User && (self.results().is_empty() || self.text().is_some())
+    }
+
     fn text(&self) -> Option<Cow<'v, str>> {
         let text = match self.content? {
             Json::Text(text) => text.clone(),

@@ -61,6 +61,32 @@ fn the_last_assistant_message_is_the_answer() {
 }
 
 #[test]
+fn what_was_said_before_the_last_user_message_is_of_earlier_turns() {
+    let earlier = r#"{"role":"user","content":"Hi"},{"role":"assistant","content":"old","tool_calls":[{"id":"0","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"0","content":"x"},{"role":"assistant","content":"old"},{"role":"user","content":"Mail Bob"}"#;
+    let call =
+        r#"{"role":"assistant","content":"","tool_calls":[{"id":"1","function":{"name":"send"}}]}"#;
+    let result =
+        r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"sent"}]}"#;
+    let answer = r#"{"role":"assistant","content":"Done"}"#;
+    for (after, text, calls) in [
+        ("".to_owned(), None, 0),
+        (format!(",{call}"), None, 1),
+        (format!(",{answer}"), Some("Done"), 0),
+        (format!(",{call},{answer},{result}"), Some("Done"), 1),
+    ] {
+        let state = format!(r#"{{"messages":[{earlier}{after}]}}"#);
+        let sent = raw(&state);
+        let said = said(&sent);
+        assert_eq!((said.text.as_deref(), said.calls.len()), (text, calls), "{state}");
+    }
+    let texts = r#"[{"role":"user","content":"Hi"},{"role":"assistant","content":"old"},{"role":"user","content":"Mail Bob"}]"#;
+    assert_eq!(said(&raw(texts)).text, None);
+    // What came in comes first, wherever it is.
+    let both = r#"{"output":{"role":"assistant","content":"Done"},"input":[{"role":"user","content":"Hi"}]}"#;
+    assert_eq!(said(&raw(both)).text.as_deref(), Some("Done"));
+}
+
+#[test]
 fn calls_come_from_the_assistant_alone() {
     for text in [
         r#"[{"role":"assistant","parts":[{"type":"tool_call","id":"1","name":"f","arguments":{"b":1,"a":2}}]}]"#,

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use super::Role;
 use crate::convention::json::Lexer;
 
-/// The last text of this role in a list of messages, and the role of the last message, as the tree of the list would give them.
+/// The last text of this role in a list of messages, an assistant's after the last user's, and the role of the last message, as the
+/// tree of the list would give them.
 /// `None` if the messages have more than texts, or if this is no such list.
 pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Role)> {
     let mut lexer = Lexer::of(list);
@@ -15,6 +16,8 @@ pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Ro
         let (role, text) = message(&mut lexer)?;
         if role == whose && !text.is_empty() {
             said = Some(text);
+        } else if role == Role::User && whose == Role::Assistant {
+            said = None;
         }
         if !lexer.take(b',') {
             return (lexer.take(b']') && lexer.is_over()).then_some((said, role));

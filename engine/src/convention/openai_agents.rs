@@ -1,0 +1,60 @@
+//! OpenAI's Agents SDK, by OpenInference: the SDK's trace is the root span, of kind `AGENT` though it is the workflow around the agents.
+
+use std::borrow::Cow;
+
+use super::draft::Draft;
+use super::raw::RawSpan;
+use super::{Convention, Mark};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct OpenAiAgents;
+
+impl Convention for OpenAiAgents {
+    fn name(&self) -> &'static str {
+        "openai_agents"
+    }
+
+    fn title(&self) -> &'static str {
+        "OpenAI Agents SDK (by OpenInference)"
+    }
+
+    fn session(&self) -> &'static str {
+        "`with using_session(session_id=\"...\"):` of OpenInference around the run"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`Agent(name=\"...\")`"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[
+            Mark::Scope("openinference.instrumentation.openai_agents"),
+            Mark::Scope("@arizeai/openinference-instrumentation-openai-agents"),
+        ]
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "A root that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
+        ]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        is_trace(raw).then_some((9, Operation::Other))
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        if is_trace(raw) {
+            draft.workflow.offer(80, Cow::from(&*raw.name));
+        }
+    }
+}
+
+/// Whether a span is a trace of the SDK.
+fn is_trace(raw: &RawSpan<'_>) -> bool {
+    let names = ["agent.name", "graph.node.id"];
+    raw.parent.is_none()
+        && raw.attributes.str("openinference.span.kind") == Some("AGENT")
+        && !names.iter().any(|key| raw.attributes.get(key).is_some())
+}
