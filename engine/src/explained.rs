@@ -53,11 +53,11 @@ pub enum Sort {
     Start,
     /// The one that ended last first.
     Recent,
-    /// The least reliable first; those without a score last.
+    /// The least reliable first, of equal ones the one that ended last; those without a score last.
     Reliability,
-    /// The one with the most loops first.
+    /// The one with the most loops first, of equal ones the one that ended last.
     Loops,
-    /// The costliest first; those of unknown cost last.
+    /// The costliest first, of equal ones the one that ended last; those of unknown cost last.
     Cost,
 }
 

@@ -162,6 +162,11 @@ impl Access {
         Self { certified: false, ..self }
     }
 
+    /// Whether a token can tell who sends.
+    pub fn asks_for_tokens(&self) -> bool {
+        !self.anybody
+    }
+
     /// The sender of a request with this token or certificate, if it may do what is `needed`.
     ///
     /// # Errors

@@ -156,7 +156,11 @@ impl CliError {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
-            let _ = write!(text, ": {error}");
+            // Some say themselves what caused them.
+            let error_text = error.to_string();
+            if !text.contains(&error_text) {
+                let _ = write!(text, ": {error_text}");
+            }
             cause = error.source();
         }
         text

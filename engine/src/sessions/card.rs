@@ -127,14 +127,15 @@ impl Session {
 }
 
 impl Card {
-    /// Its sort key in an order; the smaller comes first.
-    pub(super) fn rank(&self, sort: Sort) -> u64 {
+    /// Its sort key in an order, and what decides among equal ones; the smaller comes first.
+    pub(super) fn rank(&self, sort: Sort) -> (u64, u64) {
+        let (start, newest) = (self.start, u64::MAX - self.end);
         match sort {
-            Sort::Start => 0,
-            Sort::Recent => u64::MAX - self.end,
-            Sort::Reliability => self.reliability,
-            Sort::Loops => u64::MAX - self.loops,
-            Sort::Cost => self.cost,
+            Sort::Start => (0, start),
+            Sort::Recent => (newest, start),
+            Sort::Reliability => (self.reliability, newest),
+            Sort::Loops => (u64::MAX - self.loops, newest),
+            Sort::Cost => (self.cost, newest),
         }
     }
 

@@ -32,8 +32,7 @@ pub const LOOK: usize = 20;
 /// The place of a session in an order.
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Place {
-    rank: u64,
-    start: u64,
+    rank: (u64, u64),
     id: String,
     tenant: String,
     scope: String,
@@ -79,7 +78,7 @@ pub(super) fn places(
         if let Some(card) = card.filter(|card| card.may_fit(filter, tenant))
             && looks_like(sessions.at(number), card, filter, &mut part.work)
         {
-            fit.push((card.rank(sort), card.start, number));
+            fit.push((card.rank(sort), number));
         }
         if part.work >= budget {
             part.next = Some(number);
@@ -93,14 +92,14 @@ pub(super) fn places(
             let (tenant, id, scope) = sessions.name(number);
             (id, tenant, scope)
         };
-        fit.select_nth_unstable_by(most, |(rank, start, a), (other, later, b)| {
-            (rank, start).cmp(&(other, later)).then_with(|| name(*a).cmp(&name(*b)))
+        fit.select_nth_unstable_by(most, |(rank, a), (other, b)| {
+            rank.cmp(other).then_with(|| name(*a).cmp(&name(*b)))
         });
         fit.truncate(most);
     }
     part.places = fit
         .into_iter()
-        .map(|(rank, start, number)| Place::new(rank, start, number, sessions))
+        .map(|(rank, number)| Place::new(rank, number, sessions))
         .collect();
     part
 }
@@ -155,9 +154,9 @@ fn looks_like(
 }
 
 impl Place {
-    fn new(rank: u64, start: u64, number: u32, sessions: &SessionTable) -> Self {
+    fn new(rank: (u64, u64), number: u32, sessions: &SessionTable) -> Self {
         let SessionId { tenant, id, scope } = SessionId::from(sessions.name(number));
-        Self { rank, start, id, tenant, scope }
+        Self { rank, id, tenant, scope }
     }
 
     /// The session.

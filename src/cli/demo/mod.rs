@@ -135,10 +135,10 @@ fn introduce(process: &mut Process<'_>, bound: &Bound, taken: &[String]) -> std:
         at(LOOPING.0)
     )?;
     writeln!(out, "  {}  refunds 1.5 is released; it fails 40 % of its turns\n", at(RELEASE))?;
-    if let Some(grpc) = bound.otlp_grpc {
+    if let Some((http, grpc)) = bound.otlp_http.zip(bound.otlp_grpc) {
         writeln!(
             out,
-            "Metrics are at http://{}/metrics; agents of your own may send to OTEL_EXPORTER_OTLP_ENDPOINT=http://{grpc} (gRPC).",
+            "Metrics are at http://{}/metrics; agents of your own may send to OTEL_EXPORTER_OTLP_ENDPOINT=http://{http} (HTTP), or http://{grpc} (gRPC).",
             bound.http
         )?;
     }

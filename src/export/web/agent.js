@@ -170,7 +170,7 @@ function versions(one, kin, names) {
 
 /** Signals by the share of traces that fail by them. */
 function failing(one) {
-  const found = Object.entries(one.verdicts).filter(([, counts]) => counts.pass + counts.fail > 0).map(([name, counts]) => [name, counts, counts.fail / (counts.pass + counts.fail)]);
+  const found = Object.entries(one.verdicts ?? {}).filter(([, counts]) => counts.pass + counts.fail > 0).map(([name, counts]) => [name, counts, counts.fail / (counts.pass + counts.fail)]);
   if (found.length === 0) return null;
   const traces = Math.max(...found.map(([, counts]) => counts.pass + counts.fail));
   const bad = found.filter(([, counts]) => counts.fail > 0);

@@ -256,7 +256,11 @@ fn sorted(stage: &Sessions, sort: Sort, filter: &SessionFilter) -> Vec<SessionId
         // What costs less than nothing costs nothing.
         Sort::Cost => row.cost_usd.map_or(f64::INFINITY, |cost| -cost.max(0.0)),
     };
-    let rest = |row: &SessionRow| (nanos(&row.start_unix_nano), row_id(row));
+    let by_time = |row: &SessionRow| match sort {
+        Sort::Start | Sort::Recent => nanos(&row.start_unix_nano),
+        Sort::Reliability | Sort::Loops | Sort::Cost => u64::MAX - nanos(&row.end_unix_nano),
+    };
+    let rest = |row: &SessionRow| (by_time(row), row_id(row));
     rows.sort_by(|a, b| by(a).total_cmp(&by(b)).then_with(|| rest(a).cmp(&rest(b))));
     rows.iter().map(row_id).collect()
 }
