@@ -184,9 +184,10 @@ fn is_interrupted(raw: &RawSpan<'_>) -> bool {
             .into_iter()
             .filter_map(|key| event.attributes.str(key))
     });
-    told.any(is_interrupt)
-        || raw.attributes.str("error.type").is_some_and(is_interrupt)
-        || is_interrupt(&raw.status_message)
+    let mut attributes = ["error.type", "langfuse.observation.status_message"]
+        .into_iter()
+        .filter_map(|key| raw.attributes.str(key));
+    told.any(is_interrupt) || attributes.any(is_interrupt) || is_interrupt(&raw.status_message)
 }
 
 /// Whether an exception's type or message is that of an interrupt.

@@ -132,7 +132,7 @@ impl Convention for OpenLlmetry {
 
 /// Whether a span is a step of LlamaIndex in which a tool is called.
 fn is_step_with_tool(raw: &RawSpan<'_>) -> bool {
-    ["traceloop.span.kind", "tool.name", "tool.arguments"]
+    ["traceloop.entity.name", "tool.name", "tool.arguments"]
         .iter()
         .all(|key| raw.attributes.get(key).is_some())
 }

@@ -95,6 +95,12 @@ fn what_waits_for_a_person_has_not_failed() {
     let by_type = |named| read(&raw("f", &[tool.clone(), ("error.type", text(named))])).span.failed;
     assert!(by_type("ValueError") && by_type("my.GraphInterruptError"));
     assert!(!by_type("GraphInterrupt") && !by_type("langgraph.errors.GraphInterrupt"));
+    let by_level = |told| {
+        let level = ("langfuse.observation.level", text("ERROR"));
+        let told = ("langfuse.observation.status_message", text(told));
+        read(&raw("f", &[("langfuse.observation.type", text("tool")), level, told])).span.failed
+    };
+    assert!(by_level("ValueError") && !by_level("(Interrupt(value={'ask': 1}, id='1'),)"));
     let by_event = |status, key, told: &'static str| {
         let attributes = attributes(&[(key, text(told))]);
         let event = RawEvent { name: "exception".into(), attributes, ..RawEvent::default() };
