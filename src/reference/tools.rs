@@ -161,7 +161,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             let other = above.tool.as_ref().filter(|_| above.operation == Operation::ExecuteTool);
             other.is_some_and(|other| other.name == tool.name)
         };
-        let around = tree.above(at).iter().filter(|above| same_tool(&tree.spans[**above])).last();
+        let around = tree.above(at).iter().rfind(|above| same_tool(&tree.spans[**above]));
         if let Some(outermost) = around.filter(|_| tool.name.is_some()) {
             inside.push((*outermost, span.failed));
             continue;
