@@ -97,10 +97,8 @@ pub(super) fn places(
         });
         fit.truncate(most);
     }
-    part.places = fit
-        .into_iter()
-        .map(|(rank, number)| Place::new(rank, number, sessions))
-        .collect();
+    part.places =
+        fit.into_iter().map(|(rank, number)| Place::new(rank, number, sessions)).collect();
     part
 }
 

@@ -558,7 +558,7 @@ fn a_request_and_its_streamed_answer_are_one_call() {
         ..span(id, 1, Operation::Chat)
     };
     let answer = |id: u8, from: u64| {
-        let tokens = crate::span::Tokens { input: Some(7), output: Some(1), ..Default::default() };
+        let tokens = Tokens { input: Some(7), output: Some(1), ..Default::default() };
         Span {
             streamed: true,
             model: Some(ModelFacts { tokens, ..ModelFacts::default() }),
@@ -587,7 +587,7 @@ fn a_request_and_its_streamed_answer_are_one_call() {
 #[test]
 fn a_model_without_a_price_costs_what_the_model_that_was_asked_for_would() {
     let cost = |model: &str, requested: &str| {
-        let tokens = crate::span::Tokens { input: Some(9), output: Some(1), ..Default::default() };
+        let tokens = Tokens { input: Some(9), output: Some(1), ..Default::default() };
         let (model, requested) = (Some(Arc::from(model)), Some(Arc::from(requested)));
         let model = Some(ModelFacts { model, requested, tokens, ..ModelFacts::default() });
         let call = Span { model, ..span(2, 1, Operation::Chat) };
