@@ -145,7 +145,7 @@ fn accept(
     tenant: Option<&Arc<str>>,
     mut report: v1::Report,
 ) -> Result<Report, String> {
-    let target = target(report.target.take(), report.scope.take(), tenant)?;
+    let target = target(caps, report.target.take(), report.scope.take(), tenant)?;
     if let Target::Agent(_) = target {
         let name = report.name.clone();
         let about = of_agents(caps, target, report);
@@ -230,7 +230,9 @@ pub fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
     Ok(json!({ "reports": [report] }).to_string().into())
 }
 
+/// What a report is about; names are cut as those of spans are, so that they stay the same.
 fn target(
+    caps: &Caps<'_>,
     target: Option<report::Target>,
     scope: Option<String>,
     tenant: Option<&Arc<str>>,
@@ -240,7 +242,11 @@ fn target(
     }
     let tenant = tenant.cloned();
     let named = |id: String, field: &str| {
-        if id.is_empty() { Err(format!("`{field}` is empty")) } else { Ok(Arc::from(id)) }
+        if id.is_empty() {
+            Err(format!("`{field}` is empty"))
+        } else {
+            Ok(Arc::from(caps.name(&id)))
+        }
     };
     match target {
         Some(report::Target::TraceId(id)) => trace_id(&id).map(Target::Trace).ok_or_else(|| {
@@ -252,19 +258,19 @@ fn target(
         Some(report::Target::SessionId(id)) => Ok(Target::Session {
             tenant,
             id: named(id, "session_id")?,
-            scope: scope.map(Arc::from),
+            scope: scope.map(|scope| Arc::from(caps.name(&scope))),
         }),
         Some(report::Target::Agent(agent)) => {
-            Ok(Target::Agent(Box::new(whose(agent, tenant.as_deref(), "agent")?)))
+            Ok(Target::Agent(Box::new(whose(caps, agent, tenant.as_deref(), "agent")?)))
         }
         Some(report::Target::Run(run)) => {
-            let agent = whose(run.agent.unwrap_or_default(), tenant.as_deref(), "run.agent")?;
+            let agent = whose(caps, run.agent.unwrap_or_default(), tenant.as_deref(), "run.agent")?;
             let perturbation = Some(run.perturbation).filter(|text| !text.is_empty());
             Ok(Target::Run(Box::new(RunTarget {
                 agent,
                 task: named(run.task_id, "run.task_id")?,
                 run: named(run.run_id, "run.run_id")?,
-                perturbation: perturbation.map(Arc::from),
+                perturbation: perturbation.map(|text| Arc::from(caps.name(&text))),
             })))
         }
         None => Err(
@@ -275,8 +281,15 @@ fn target(
 }
 
 /// The key of an agent that a report names. The tenant is the sender's, and never taken from a request.
-fn whose(agent: v1::Agent, tenant: Option<&str>, field: &str) -> Result<AgentKey, String> {
-    let v1::Agent { service_name, agent_name, agent_version, environment } = agent;
+fn whose(
+    caps: &Caps<'_>,
+    agent: v1::Agent,
+    tenant: Option<&str>,
+    field: &str,
+) -> Result<AgentKey, String> {
+    let cut = |name: String| caps.name(&name).to_owned();
+    let [service_name, agent_name, agent_version, environment] =
+        [agent.service_name, agent.agent_name, agent.agent_version, agent.environment].map(cut);
     if service_name.is_empty() && agent_name.is_empty() {
         return Err(format!("`{field}` must name a service or an agent"));
     }

@@ -124,6 +124,15 @@ fn what_is_wrong_with_a_report_is_said_and_the_others_count() {
     assert_eq!(daemon.post("/api/v1/reports", "{").0, 400);
 }
 
+#[test]
+fn a_report_finds_a_session_whose_name_is_too_long_to_be_kept_whole() {
+    let daemon = Daemon::start_with(&[("AGENTGAUGE__CONVENTION__MAX_NAME_BYTES", "16")]);
+    let id = "a session of a very long name";
+    let report = json!({ "session_id": id, "name": "coherence", "score": 0.5 });
+    daemon.post("/api/v1/reports", &json!({ "reports": [report] }).to_string());
+    daemon.settles_at("agentgauge_spans_repaired_total{reason=\"name_cut\"}", 1.0);
+}
+
 #[tokio::test]
 async fn the_same_reports_come_over_grpc() {
     let daemon = tokio::task::spawn_blocking(Daemon::start).await.unwrap();

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Conventions;
-use crate::span::{IdHash, Text};
+use crate::span::{IdHash, Text, Violation};
 
 /// What cuts the names and texts of one span, record, resource or report, and notes whether any had to be cut.
 #[derive(Debug)]
@@ -38,9 +38,48 @@ impl Caps<'_> {
         if kept.len() == name.len() { name } else { Arc::from(kept) }
     }
 
+    /// Names of a list, which are cut one by one; together they are cut as a text.
+    pub(super) fn names(&self, names: Vec<Arc<str>>) -> Vec<Arc<str>> {
+        let names = names.into_iter().map(|name| self.shared(name));
+        self.list(names.map(|name| (name.len(), name)))
+    }
+
+    /// Violations, of names that are cut; together they are cut as a text.
+    pub(super) fn violations(&self, violations: Vec<Violation>) -> Vec<Violation> {
+        let cut = violations.into_iter().map(|Violation { constraint, severity }| Violation {
+            constraint: self.shared(constraint),
+            severity: severity.map(|severity| self.shared(severity)),
+        });
+        self.list(
+            cut.map(|one| {
+                (one.constraint.len() + one.severity.as_deref().map_or(0, str::len), one)
+            }),
+        )
+    }
+
+    /// The first items of a list, which with what an item takes beside its bytes have `convention.max_text_bytes`.
+    fn list<T>(&self, items: impl Iterator<Item = (usize, T)>) -> Vec<T> {
+        let mut left = self.conventions.options.max_text_bytes;
+        let mut kept = Vec::new();
+        for (bytes, item) in items {
+            let Some(rest) = left.checked_sub(bytes + ITEM_BYTES) else {
+                self.texts.set(true);
+                break;
+            };
+            left = rest;
+            kept.push(item);
+        }
+        kept
+    }
+
+    /// The words of a text, cut at `convention.max_text_bytes`.
+    pub(super) fn words<'v>(&self, text: &'v str) -> &'v str {
+        capped(text, self.conventions.options.max_text_bytes, &self.texts)
+    }
+
     /// A text, cut at `convention.max_text_bytes`.
     pub(super) fn text(&self, text: Text) -> Text {
-        let kept = capped(&text.text, self.conventions.options.max_text_bytes, &self.texts);
+        let kept = self.words(&text.text);
         if kept.len() == text.text.len() { text } else { Text { text: Arc::from(kept), ..text } }
     }
 
@@ -56,6 +95,9 @@ impl Caps<'_> {
         cuts.into_iter().filter_map(|(why, cut)| cut.get().then_some(why)).collect()
     }
 }
+
+/// Bytes that an item of a list takes beside its own.
+const ITEM_BYTES: usize = 32;
 
 /// A text cut to at most `max` bytes, between two characters; notes in `cut` whether it was longer.
 fn capped<'v>(text: &'v str, max: usize, cut: &Cell<bool>) -> &'v str {

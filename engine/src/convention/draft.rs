@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::caps::Caps;
 use super::json::{self, Json};
 use super::messages::{InputFacts, Said};
 use super::raw::RawValue;
@@ -119,8 +120,8 @@ impl<'v> Draft<'v> {
     }
 
     /// Takes what was said of the attempt; `None` if nothing was.
-    pub(super) fn take_attempt(&mut self) -> Option<Box<Attempt>> {
-        self.attempt.take()?.finish()
+    pub(super) fn take_attempt(&mut self, caps: &Caps<'_>) -> Option<Box<Attempt>> {
+        self.attempt.take()?.finish(caps)
     }
 
     /// Returns the draft of the remarks, made when it is first needed, as few spans have any.
@@ -184,8 +185,11 @@ impl<'v> Draft<'v> {
 }
 
 impl AttemptDraft<'_> {
-    fn finish(self) -> Option<Box<Attempt>> {
-        let name = |held: Ranked<Cow<'_, str>>| held.0.map(|(_, name)| Arc::from(name));
+    fn finish(self, caps: &Caps<'_>) -> Option<Box<Attempt>> {
+        let name = |held: Ranked<Cow<'_, str>>| held.0.map(|(_, name)| Arc::from(caps.name(&name)));
+        let names = |held: Ranked<Vec<Arc<str>>>| {
+            held.0.map(|(_, names)| caps.names(names)).unwrap_or_default()
+        };
         let attempt = Attempt {
             task: name(self.task),
             run: name(self.run),
@@ -195,11 +199,11 @@ impl AttemptDraft<'_> {
             perturbation: name(self.perturbation),
             perturbation_id: name(self.perturbation_id),
             baseline: self.baseline.0.map(|(_, baseline)| baseline),
-            expected_output: name(self.expected_output),
-            expected_tools: self.expected_tools.0.map(|(_, tools)| tools).unwrap_or_default(),
-            retrieved: self.retrieved.0.map(|(_, ids)| ids).unwrap_or_default(),
-            cited: self.cited.0.map(|(_, ids)| ids).unwrap_or_default(),
-            violations: self.violations,
+            expected_output: self.expected_output.0.map(|(_, text)| Arc::from(caps.words(&text))),
+            expected_tools: names(self.expected_tools),
+            retrieved: names(self.retrieved),
+            cited: names(self.cited),
+            violations: caps.violations(self.violations),
         };
         (attempt != Attempt::default()).then(|| Box::new(attempt))
     }

@@ -61,7 +61,7 @@ impl Caps<'_> {
         }
         let result = draft.result.take().filter(|_| span.tool.is_some());
         let output = result.or_else(|| draft.output.take());
-        span.attempt = draft.take_attempt();
+        span.attempt = draft.take_attempt(self);
         span.remarks = draft.take_remarks(|name| Arc::from(self.name(name)));
         span.input = draft.input.take().map(|text| self.input(text));
         span.output = output.map(|text| self.text(text));

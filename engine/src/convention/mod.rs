@@ -372,7 +372,7 @@ impl Conventions {
                 id: Arc::from(caps.name(&session.id)),
             }),
             tenant: tenant.cloned(),
-            attempt: draft.take_attempt(),
+            attempt: draft.take_attempt(&caps),
         };
         (Arc::new(resource), caps.cuts())
     }
@@ -472,7 +472,7 @@ impl Conventions {
                     tool_results: draft.tool_results,
                     failed: draft.failed,
                     asked_by_user: draft.asked_by_user,
-                    violations: draft.violations,
+                    violations: caps.violations(draft.violations),
                     pause: draft.waits.map(|waits| Pause { at: raw.time, waits }),
                     tenant: resource.tenant.clone(),
                 });

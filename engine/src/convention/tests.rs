@@ -820,6 +820,43 @@ fn what_is_said_of_an_attempt_is_read() {
 }
 
 #[test]
+fn whatever_names_an_attempt_is_cut_and_a_list_of_names_as_a_text_is() {
+    let options = ConventionOptions { max_name_bytes: 4, max_text_bytes: 100, ..options() };
+    let long = || text("abcdef");
+    let many = RawValue::Array(vec![long(); 9]);
+    let expected = "x".repeat(200);
+    let list = [
+        ("agentgauge.task.id", long()),
+        ("agentgauge.run.id", long()),
+        ("agentgauge.trial.id", long()),
+        ("agentgauge.perturbation.type", long()),
+        ("agentgauge.perturbation.id", long()),
+        ("agentgauge.expected.output", RawValue::Str(expected.into())),
+        ("agentgauge.expected.tools", many.clone()),
+        ("gen_ai.retrieval.documents", many.clone()),
+        ("agentgauge.cited.document_ids", many),
+        ("agentgauge.constraint.id", long()),
+    ];
+    let Reading { span, repaired, .. } = read_with(options.clone(), &raw("x", &list));
+    let attempt = span.attempt.unwrap();
+    let named = [&attempt.task, &attempt.run, &attempt.trial, &attempt.perturbation];
+    for name in named.into_iter().chain([&attempt.perturbation_id]) {
+        assert_eq!(name.as_deref(), Some("abcd"));
+    }
+    assert_eq!(attempt.expected_output.unwrap().len(), 100);
+    for names in [attempt.expected_tools, attempt.retrieved, attempt.cited] {
+        assert_eq!(names.iter().map(AsRef::as_ref).collect::<Vec<&str>>(), ["abcd", "abcd"]);
+    }
+    assert_eq!(attempt.violations[0].constraint.as_ref(), "abcd");
+    assert_eq!(repaired, ["name_cut", "text_cut"]);
+    let whole = Conventions::new(options);
+    let resource = RawResource { attributes: attributes(&list) };
+    let (resource, cut) = whole.resource(&resource, None);
+    assert_eq!(resource.attempt.as_ref().unwrap().run.as_deref(), Some("abcd"));
+    assert_eq!(cut, ["name_cut", "text_cut"]);
+}
+
+#[test]
 fn documents_of_a_retriever_are_read() {
     let span = read(&raw(
         "retrieve",

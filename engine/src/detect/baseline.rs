@@ -46,6 +46,13 @@ pub(super) struct Place {
     pub(super) is_change: bool,
 }
 
+impl Place {
+    /// Whether its own session failed just before.
+    pub(super) fn is_within(self) -> bool {
+        self.cell.is_some_and(|cell| cell >= WITHIN)
+    }
+}
+
 /// The sum of the values of one cell.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct After {
@@ -110,10 +117,14 @@ impl Baseline {
     /// How often a failure is followed by another of its session, as assumed beforehand: where sessions alternate, a session that
     /// fails alone says little of the agent; where one session is all there is, it says everything.
     fn follows_within(&self, pending: &Pending) -> f64 {
+        FOLLOWS + (FOLLOWS_WITHIN - FOLLOWS) * self.alternation(pending)
+    }
+
+    /// The share of values that are of another session than the one before; 0 if there are none.
+    pub(super) fn alternation(&self, pending: &Pending) -> f64 {
         let mut changes = self.changes;
         changes.add(pending.changes);
-        let share = if changes.count > 0.0 { changes.sum / changes.count } else { 0.0 };
-        FOLLOWS + (FOLLOWS_WITHIN - FOLLOWS) * share
+        if changes.count > 0.0 { changes.sum / changes.count } else { 0.0 }
     }
 
     /// Whether there is, or once was, enough of a past to compare with.

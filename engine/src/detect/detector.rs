@@ -135,6 +135,9 @@ struct Incident {
     paged: Timestamp,
     from: f64,
     values: Tally,
+    /// How many of the values only repeat what their session told before: all such, where each value is of another session than the one
+    /// before, and none where one session is all there is.
+    repeats: f64,
     confidence: f64,
     /// The weight of evidence of a recovery: 1, and a tenth of it after each relapse, so that a level that does not settle needs
     /// more and more evidence of a recovery and of a relapse.
@@ -414,10 +417,13 @@ impl Detector {
         self.look_for_recovery(turn, &incident);
         if let Turned::Value(value, place) | Turned::Outcome(value, place, _) = turn.kind {
             self.pending.follow(value, place);
+            if place.is_within() {
+                incident.repeats += self.baseline.alternation(&self.pending);
+            }
         }
         if self.recovery.is_better(incident.trust) {
             incident.values = incident.values.minus(self.recovery.stretch);
-            if incident.values.count > BURST {
+            if incident.values.count as f64 - incident.repeats > BURST {
                 self.pending.forget_order();
             }
             self.pending.all = self.recovery.stretch;
@@ -439,7 +445,7 @@ impl Detector {
         self.look_for_recovery(turn, &incident);
         if self.days() >= limits.page {
             // The relapse may have another level than the drop.
-            incident.values = self.since_start();
+            (incident.values, incident.repeats) = (self.since_start(), 0.0);
             incident.trust *= TRUST_AGAIN;
             self.begin(incident);
         } else if self.recovery.is_good(incident.trust) {
@@ -518,6 +524,7 @@ impl Detector {
             paged: at,
             from: self.usual(limits),
             values: self.since_start(),
+            repeats: 0.0,
             confidence: self.confidence(),
             trust: 1.0,
         });
@@ -659,7 +666,7 @@ const RELAPSE: f64 = 0.0001;
 const TRUST_AGAIN: f64 = 0.1;
 
 /// Values of a drop up to which its failures may have one cause that comes again: how they followed each other is learnt.
-const BURST: u64 = 16;
+const BURST: f64 = 16.0;
 
 /// Pending values that are enough to be learnt.
 const LEARNT_TOGETHER: u64 = 16;

@@ -5,10 +5,15 @@
 
 use std::fmt::Write;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::engine::facts::AgentKey;
 
 /// The most bytes of a label value; longer ones are cut.
 const MAX_LABEL_BYTES: usize = 128;
+
+/// Bytes of the hash at the end of a label value that is not whole, with the sign before it.
+const HASH_BYTES: usize = 9;
 
 /// Whole numbers below this are exact as floats.
 const WHOLE: u64 = 1 << 53;
@@ -42,20 +47,28 @@ pub(super) fn label(name: &str, value: &str, text: &mut String) {
     text.push('"');
 }
 
-/// Writes a label value, cut and escaped; control characters, which some parsers cannot read, become spaces.
+/// Writes a label value, cut and escaped; control characters, which some parsers cannot read, become spaces. A value that is not whole
+/// ends in a hash of it, so that different values stay different.
 fn escape(value: &str, text: &mut String) {
     let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
     if value.len() <= MAX_LABEL_BYTES && value.bytes().all(plain) {
         return text.push_str(value);
     }
-    for c in value[..value.floor_char_boundary(MAX_LABEL_BYTES)].chars() {
+    let unreadable =
+        |c: char| c != '\n' && (c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
+    let is_whole = value.len() <= MAX_LABEL_BYTES && !value.contains(unreadable);
+    let most = if is_whole { MAX_LABEL_BYTES } else { MAX_LABEL_BYTES - HASH_BYTES };
+    for c in value[..value.floor_char_boundary(most)].chars() {
         match c {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
-            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => text.push(' '),
+            c if unreadable(c) => text.push(' '),
             c => text.push(c),
         }
+    }
+    if !is_whole {
+        let _ = write!(text, "~{:08x}", xxh3_64(value.as_bytes()) >> 32);
     }
 }
 

@@ -352,6 +352,18 @@ fn long_and_control_characters_do_not_reach_a_label() {
 }
 
 #[test]
+fn different_agents_have_different_labels_however_they_are_cut() {
+    let long = "x".repeat(200);
+    let blue = [format!("{long}blue"), "tab\tbed".to_owned(), "x".repeat(128)];
+    let green = [format!("{long}green"), "tab bed".to_owned(), "x".repeat(129)];
+    for (one, other) in blue.iter().zip(&green) {
+        let page = render(&[agent(one), agent(other)], Format::Text, Detail::Core);
+        let lines = page.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(samples(&page).len(), lines, "{one:?} {other:?}");
+    }
+}
+
+#[test]
 fn pieces_are_small_however_many_agents_there_are_and_make_the_same_page() {
     let agents: Vec<_> = (0..600).map(|n| agent(&format!("service-{n:04}"))).collect();
     let one = Exposition::new(vec![agent("service-0000")], Format::Text, Detail::Full);
