@@ -311,14 +311,14 @@ fn burn(
             "{NAME} {what} {{{{ $value | humanizePercentage }}}} of its traces of the last {in_words}; {may} % may"
         ),
         &format!(
-            "Told from over {over} % on, of at least {least} evaluated traces in {long} and still in the last {short}. Its \
+            "Told from over {over} % on, of at least {least} judged traces in {long} and still in the last {short}. Its \
              objective is that {} % pass.",
             percent(objective.share)
         ),
     );
     let traces = fewest_over(rate * objective.budget(), least);
     alert.comment = Some(format!(
-        "From over {over} % of traces failing: {} times the {may} % of {objective}. Of {least} evaluated traces, {traces}.",
+        "From over {over} % of traces failing: {} times the {may} % of {objective}. Of {least} judged traces, {traces}.",
         number(rate)
     ));
     Ok(alert.into())

@@ -155,10 +155,10 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let cached = tokens("cache_read_tokens").saturating_add(tokens("cache_creation_tokens"));
     heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(cached));
     let source = raw.attributes.str("query_source").and_then(meant);
-    // The record of a sub-agent's answer does not name the agent as that of its call does.
-    let named_here = heard.tells != Some(Tells::Answer);
-    let agent = source.and_then(|source| source.strip_prefix("agent:")).filter(|_| named_here);
     let named = raw.attributes.str("agent.name").and_then(meant);
+    // Without a name, the record of a sub-agent's answer tells less of the agent than that of its call.
+    let tells_whose = heard.tells != Some(Tells::Answer) || named.is_some();
+    let agent = source.and_then(|source| source.strip_prefix("agent:")).filter(|_| tells_whose);
     let unnamed = agent.map(|agent| agent.rsplit_once(':').map_or(agent, |(_, name)| name));
     // Of an agent that the user made, this is its kind and not its name.
     let unnamed = unnamed.filter(|name| *name != "custom");

@@ -378,7 +378,7 @@ fn a_session_that_fails_alone_pages_nobody_and_makes_no_outage_usual() {
         alternating(&mut told, hour..hour + 1_000);
         hour += 1_000;
         // A session that is beyond help, between two traces of others.
-        let failures = if day % 2 == 0 { 12 } else { 40 };
+        let failures = if day % 2 == 0 { 12 } else { 25 };
         let beyond =
             pages_after(&mut told, hour..hour + failures, |_| format!("beyond help {day}"));
         assert_eq!(beyond, None, "{day}");
