@@ -42,12 +42,14 @@ pub(super) struct Moments {
 }
 
 impl Predicted {
-    /// What the next version of the agent begins with: the usual chances, and, if there is no drop, what is not decided yet.
+    /// What the next version of the agent begins with: the usual chances, and, while nothing is decided, half of the evidence and all of
+    /// the time.
     pub(super) fn handed_on(&mut self, undecided: bool) -> Self {
         let usual = self.usual;
-        let undecided = if undecided { std::mem::take(self) } else { Self::default() };
-        self.usual = usual;
-        Self { usual, ..undecided }
+        if !undecided {
+            return Self { usual, ..Self::default() };
+        }
+        Self { usual, pending: self.pending, told: self.told.halve(), budget: self.budget.take() }
     }
 }
 

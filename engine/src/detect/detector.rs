@@ -291,7 +291,7 @@ impl Detector {
 
     /// The detector of the next version of the agent, which is compared with the past of this one. It gets the time that this one has
     /// not spent on false alarms, so that a version that is worse from its first trace on is found soonest, and, unless this one is in
-    /// a drop, what speaks for one so far: versions may come and go faster than a drop is found.
+    /// a drop, half of the evidence for one: versions may come and go faster than a drop is found, and this one may go on.
     pub fn bequeath(&mut self, limits: &Limits) -> Self {
         let mut next = Self {
             baseline: self.baseline.handed_on(),
@@ -302,11 +302,10 @@ impl Detector {
             next.predicted = Some(Box::new(predicted.handed_on(self.incident.is_none())));
         }
         if self.incident.is_none() {
-            next.pending = std::mem::take(&mut self.pending).handed_on();
-            next.recent = std::mem::take(&mut self.recent);
-            next.changed = std::mem::take(&mut self.changed);
-            next.intolerable = std::mem::take(&mut self.intolerable);
-            next.starts = std::mem::take(&mut self.starts);
+            next.pending = self.pending.handed_on();
+            (next.recent, next.starts) = (self.recent, self.starts);
+            next.changed = self.changed.halve();
+            next.intolerable = self.intolerable.halve();
         }
         let saved = std::mem::take(&mut next.budget.saved);
         if let Some(predicted) = &mut next.predicted {

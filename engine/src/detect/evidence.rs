@@ -46,6 +46,12 @@ impl Evidence {
         }
     }
 
+    /// Gives half of it away, and keeps the other half.
+    pub(super) fn halve(&mut self) -> Self {
+        self.0.iter_mut().for_each(|sum| *sum /= 2.0);
+        *self
+    }
+
     /// Spends days on a change that begins with the next value.
     pub(super) fn seed(&mut self, days: f64) {
         self.observe(1.0, days);
