@@ -110,13 +110,14 @@ impl FromIterator<i32> for Embedding {
 /// The dot product. Products and their sum are whole numbers that floats hold exactly for texts of up to 2^26 features, which is more
 /// than a span may have, so the order of the sum does not matter.
 fn dot(a: &[i32], b: &[i32]) -> f64 {
-    let product = |(a, b): (&i32, &i32)| f64::from(*a) * f64::from(*b);
+    let product = |a: i32, b: i32| f64::from(a) * f64::from(b);
     let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     let mut sums = [0.0; LANES];
     for (a, b) in a.iter().zip(b) {
-        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, pair)| *sum += product(pair));
+        sums = std::array::from_fn(|lane| sums[lane] + product(a[lane], b[lane]));
     }
-    sums.into_iter().chain(last_a.iter().zip(last_b).map(product)).sum()
+    let last = last_a.iter().zip(last_b).map(|(a, b)| product(*a, *b));
+    sums.into_iter().chain(last).sum()
 }
 
 /// The digest that a text is compared by; `None` for an empty text.
