@@ -246,6 +246,8 @@ pub struct Remarks {
     pub guardrail: Option<Guardrail>,
     /// The last time that the agent stopped to wait for somebody, or went on.
     pub pause: Option<Pause>,
+    /// The kind of error that ended the span, if it failed: the name of a class, a code.
+    pub error_type: Option<Arc<str>>,
     /// Whether a person accepted the change to a file that a tool call was to make.
     pub accepted_edit: Option<bool>,
     /// Whether the span ended before its work was done, for a person to answer: what is left is done in another run.
@@ -372,6 +374,8 @@ pub struct Log {
     /// Whether the record says that the model call of its span failed.
     #[serde(default)]
     pub failed: bool,
+    /// The kind of error of that.
+    pub error_type: Option<Arc<str>>,
     /// Whether a user's message ends the model's input in the record; `None`: the record has no input.
     pub asked_by_user: Option<bool>,
     /// Rules that were broken, by the record.

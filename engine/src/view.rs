@@ -105,6 +105,9 @@ pub struct ToolView {
     pub arguments: Option<serde_json::Value>,
     /// Whether it failed; null where the wire does not tell.
     pub error: Option<bool>,
+    /// The kind of error, as `error.type` or the type of the exception tells; left out where nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
     /// Its start.
     pub start_unix_nano: String,
     /// Its end.
@@ -127,6 +130,9 @@ pub struct StepView {
     pub end_unix_nano: String,
     /// Whether it failed; null where the wire does not tell.
     pub error: Option<bool>,
+    /// The kind of error, as `error.type` or the type of the exception tells; left out where nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
     /// Of a model: its tokens.
     pub tokens: TokensView,
     /// Of a model: its dollars.
@@ -308,6 +314,9 @@ pub struct TraceView {
     pub status: Option<&'static str>,
     /// The root or the last model call failed.
     pub error: bool,
+    /// The kind of error of the outermost span that failed and tells it; left out where none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
     /// The trace's agent.
     pub agent: AgentName,
     /// The user's text of the turn.
@@ -678,6 +687,8 @@ pub struct DropFoundView {
     pub signal: Option<String>,
     /// The tool that fails or loops in them; null: none.
     pub tool: Option<String>,
+    /// The kind of error of more than half of them, as `error.type` or the type of the exception tells; null: none.
+    pub error_type: Option<String>,
     /// Two sessions at most in which they are, as they were when the drop was found.
     pub sessions: Vec<SessionName>,
 }

@@ -61,6 +61,8 @@ pub(super) struct Problem {
     pub(super) signal: Option<String>,
     /// The tool that fails or loops.
     pub(super) tool: Option<String>,
+    /// The kind of error of most failures of a drop; null if it is not told.
+    pub(super) error_type: Option<String>,
     /// A session in which it can be seen.
     pub(super) session: Option<SessionName>,
 }
@@ -186,6 +188,7 @@ fn drops(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
             to: Some(found.to),
             signal: found.signal.clone(),
             tool: found.tool.clone(),
+            error_type: found.error_type.clone(),
             session: found.sessions.first().cloned(),
             ..Problem::default()
         })

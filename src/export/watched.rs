@@ -92,15 +92,16 @@ pub(super) const WATCHED: &[Watched] = &[
     ),
     gauge(
         "agentgauge_agent_drop_example",
-        &["stream", "signal", "tool", "example_session", "second_session"],
-        "1 while the stream drops: which signal and tool carry most of the failures, and two sessions in which they are.",
+        &["stream", "signal", "tool", "error_type", "example_session", "second_session"],
+        "1 while the stream drops: which signal and tool carry most of the failures, the kind of error of most of these, and two sessions in which they are.",
         |update, sample| {
             found(update, |drop, found| {
                 let name = |name: &'_ Option<String>| name.clone().unwrap_or_default();
                 let session =
                     |at: usize| found.sessions.get(at).map_or("", |name| name.session_id.as_str());
-                let (signal, tool) = (name(&found.signal), name(&found.tool));
-                sample(&[drop.stream, &signal, &tool, session(0), session(1)], 1.0);
+                let [signal, tool, error] =
+                    [&found.signal, &found.tool, &found.error_type].map(name);
+                sample(&[drop.stream, &signal, &tool, &error, session(0), session(1)], 1.0);
             });
         },
     ),

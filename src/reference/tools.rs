@@ -17,6 +17,8 @@ pub(super) struct Call {
     pub(super) result: Option<u64>,
     /// Whether it failed; `None` if the wire does not tell.
     pub(super) failed: Option<bool>,
+    /// The kind of error, if it failed.
+    pub(super) error_type: Option<Arc<str>>,
     pub(super) start: u64,
     pub(super) end: u64,
     /// Whether start and end are the call's own.
@@ -107,7 +109,8 @@ fn of_models<'r>(
         tool.result_hash = tool.result_hash.or_else(|| result?.hash);
         let failed = ran.is_some_and(|ran| ran.failed) || result.is_some_and(|told| told.failed);
         let call = call_of(&tool, ran.unwrap_or(&model.span), failed);
-        Some(Call { is_timed: ran.is_some(), ..call })
+        let error_type = ran.and_then(error_type);
+        Some(Call { is_timed: ran.is_some(), error_type, ..call })
     };
     asked.into_iter().filter_map(call).collect()
 }
@@ -120,6 +123,7 @@ fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
         arguments: tool.arguments.as_ref().map(|arguments| Arguments::of(arguments.as_str())),
         result: tool.result_hash,
         failed: (failed || !begun).then_some(failed),
+        error_type: error_type(span),
         start: span.start.0,
         end: span.end.0,
         is_timed: true,
@@ -142,8 +146,8 @@ fn meant_tool(tool: &ToolFacts, called: &[&ToolFacts]) -> Option<Arc<str>> {
 /// The tool spans in order; a span inside another of the same call counts once with it, and so do the records of a call.
 fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     let mut calls: Vec<ToolSpan> = Vec::new();
-    // The place of a call's span, and whether a span of the call inside it failed.
-    let mut inside: Vec<(usize, bool)> = Vec::new();
+    // The place of a call's span, and a span of the call inside it.
+    let mut inside: Vec<(usize, &Span)> = Vec::new();
     for at in tree.behaviour().iter().copied() {
         let span = &tree.spans[at];
         if span.operation != Operation::ExecuteTool || is_interrupted(span) {
@@ -154,7 +158,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             // Where both a call and its execution have spans, the span of the execution is the one that fails.
             let above = tree.above(at).first();
             let call = calls.iter_mut().find(|call| Some(&call.at) == above);
-            call.into_iter().for_each(|call| call.span.failed |= span.failed);
+            call.into_iter().for_each(|call| fail_with(&mut call.span, span));
             continue;
         }
         let same_tool = |above: &Span| {
@@ -163,7 +167,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
         };
         let around = tree.above(at).iter().rfind(|above| same_tool(&tree.spans[**above]));
         if let Some(outermost) = around.filter(|_| tool.name.is_some()) {
-            inside.push((*outermost, span.failed));
+            inside.push((*outermost, span));
             continue;
         }
         let again = calls.iter_mut().find(|call| {
@@ -179,9 +183,21 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     }
     for call in &mut calls {
         let last = inside.iter().rfind(|(outermost, _)| *outermost == call.at);
-        call.span.failed |= last.is_some_and(|(_, failed)| *failed);
+        last.into_iter().for_each(|(_, inner)| fail_with(&mut call.span, inner));
     }
     calls
+}
+
+/// The kind of error of a span that failed.
+pub(super) fn error_type(span: &Span) -> Option<Arc<str>> {
+    span.remarks.as_ref()?.error_type.clone()
+}
+
+/// Fails if a part of the call has.
+fn fail_with(call: &mut Span, part: &Span) {
+    call.failed |= part.failed;
+    let told = error_type(call).or_else(|| error_type(part));
+    call.remarks.get_or_insert_default().error_type = told;
 }
 
 /// Completes a call from a record of it, or a recorded call from its span. A record has all of the arguments, and a span has
@@ -193,7 +209,7 @@ fn complete(call: &mut ToolSpan, other: &Span) {
     }
     call.recorded |= is_told;
     let span = &mut call.span;
-    span.failed |= other.failed;
+    fail_with(span, other);
     span.status = span.status.max(if is_told { other.status } else { Status::Ok });
     span.end = span.end.max(other.end);
     let (Some(tool), Some(more)) = (&mut span.tool, &other.tool) else { return };

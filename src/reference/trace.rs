@@ -37,6 +37,7 @@ pub(super) struct Trace {
     pub(super) complete: bool,
     pub(super) status: Option<Status>,
     pub(super) error: bool,
+    pub(super) error_type: Option<Arc<str>>,
     pub(super) input: Option<String>,
     pub(super) output: Option<String>,
     pub(super) digest: Option<Digest>,
@@ -102,6 +103,10 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         status: tree.root().map(|root| root.status),
         error: tree.root().is_some_and(|root| root.failed || is_given_up(&tree, root))
             || last.is_some_and(|last| last.span.failed),
+        error_type: outermost
+            .iter()
+            .find_map(|span| tools::error_type(span))
+            .or_else(|| models.iter().rev().find_map(|call| recorded_error(call, logs))),
         input: turn.input(),
         digest: output.as_deref().and_then(Digest::of),
         output,
@@ -128,6 +133,12 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         calls,
         reports: parts.reports,
     })
+}
+
+/// The kind of error of a model call that a record says to have failed.
+fn recorded_error(call: &ModelCall, logs: &[Log]) -> Option<Arc<str>> {
+    let own = logs.iter().filter(|log| log.failed && log.span_id == Some(call.span.span_id));
+    own.filter_map(|log| log.error_type.clone()).next()
 }
 
 /// Whether the root does not say how it ended, and an agent that was called by no agent or tool failed before all work was done.

@@ -134,7 +134,8 @@ fn of_drop(plan: &Plan, alert: Alert, first_step: &str) -> Alert {
     let carried = looked_up(
         EXAMPLE,
         "{{ $e := first . }}{{ with label \"signal\" $e }} Most fail by {{ . }}\
-         {{ with label \"tool\" $e }}, in the tool {{ . }}{{ end }}.{{ end }}",
+         {{ with label \"tool\" $e }}, in the tool {{ . }}{{ end }}\
+         {{ with label \"error_type\" $e }}, with {{ . }}{{ end }}.{{ end }}",
     );
     let description = format!("{OF}{since}{ago}{traces}{against}{PLACE}.{carried}");
     alert

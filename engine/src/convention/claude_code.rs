@@ -19,6 +19,7 @@ const LINES: &[Line] = &[
     line(Says::User, 85, "user.email"),
     line(Says::Failed(no), 35, "success"),
     line(Says::Failed(super::lines::present), 36, "error"),
+    line(Says::ErrorType, 40, "error_type"),
     line(Says::ToolName, 40, "tool_name"),
     line(Says::ToolCallId, 40, "tool_use_id"),
     line(Says::ToolArguments, 76, "tool_input"),
@@ -139,6 +140,7 @@ impl Convention for ClaudeCode {
                 call_id: keys!("tool_use_id"),
                 arguments: keys!("tool_input"),
                 success: keys!("success"),
+                error_type: keys!("error_type", "status_code"),
                 result_size: keys!("tool_result_size_bytes"),
                 ..Keys::default()
             },

@@ -68,6 +68,7 @@ impl Convention for Codex {
                 call_id: keys!("call_id"),
                 arguments: keys!("arguments"),
                 success: keys!("success"),
+                error_type: keys!("http.response.status_code"),
                 ..Keys::default()
             },
             has_spans: false,

@@ -61,6 +61,8 @@ pub struct LogConvention {
     pub tool_result: Vec<String>,
     /// Whether the tool call went well.
     pub success: Vec<String>,
+    /// The kind of error of a call that failed.
+    pub error_type: Vec<String>,
     /// The agent that the call was made by, where it is another one than the turn's.
     pub sub_agent: Vec<String>,
 }
@@ -116,6 +118,7 @@ impl Default for LogConvention {
             tool_arguments: names(&["gen_ai.tool.call.arguments", "arguments", "function_args"]),
             tool_result: names(&["gen_ai.tool.call.result", "output"]),
             success: names(&["success"]),
+            error_type: names(&["error.type", "error_type"]),
             sub_agent: names(&["sub_agent", "subagent_name"]),
         }
     }

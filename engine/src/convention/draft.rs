@@ -58,6 +58,7 @@ pub(super) struct Draft<'v> {
     pub(super) output: Ranked<Text>,
     /// Whether some attribute says that the span failed.
     pub(super) failed: bool,
+    pub(super) error_type: Ranked<Cow<'v, str>>,
     /// Whether some attribute says that something stopped the span.
     pub(super) stopped: bool,
     /// Of a streamed answer to the request of another span, how long it took to come.
@@ -147,6 +148,7 @@ impl<'v> Draft<'v> {
             guardrail: (name.is_some() || result.is_some()).then_some(Guardrail { name, result }),
             pause: said.pause,
             accepted_edit: None,
+            error_type: None,
             interrupted: said.interrupted,
         };
         (remarks != Remarks::default()).then(|| Box::new(remarks))

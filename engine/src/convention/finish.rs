@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::draft::{Draft, SessionDraft, meant, name, tool_named};
 use super::index::Hits;
 use super::json::Json;
-use super::{Caps, Conventions, Emitter, Names, RawAttributes, RawSpan, lines, messages};
+use super::{
+    Caps, Conventions, Emitter, Names, RawAttributes, RawSpan, lines, messages, otel_genai,
+};
 use crate::span::{ModelFacts, Operation, SessionName, Span, Status, Tokens, ToolFacts};
 
 /// What cuts names to their limit and shares those that were read before.
@@ -137,6 +139,12 @@ impl Naming<'_> {
             resource: Arc::clone(emitter.resource),
         };
         self.caps.finish_texts(draft, &mut span);
+        if span.failed {
+            let kind = draft.error_type.take().or_else(|| exception(raw).map(Cow::Borrowed));
+            if let Some(kind) = kind.filter(|kind| kind != UNNAMED_ERROR) {
+                span.remarks.get_or_insert_default().error_type = Some(self.share(&kind));
+            }
+        }
         span
     }
 
@@ -174,6 +182,16 @@ impl Naming<'_> {
         })
     }
 }
+
+/// The type of the last exception that ended the span.
+fn exception<'v>(raw: &'v RawSpan<'_>) -> Option<&'v str> {
+    let is_one = |name: &str| ["exception", otel_genai::EXCEPTION].contains(&name);
+    let mut told = raw.events.iter().rev().filter(|event| is_one(&event.name));
+    told.find_map(|event| event.attributes.str("exception.type"))
+}
+
+/// The `error.type` of an error that has no name.
+const UNNAMED_ERROR: &str = "_OTHER";
 
 /// Whether what looks like a failure is the way of LangGraph or Genkit to wait for a person: `interrupt` raises an exception, which ends
 /// the run until somebody answers.

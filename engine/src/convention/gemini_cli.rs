@@ -71,6 +71,7 @@ impl Convention for GeminiCli {
                 tool: keys!("function_name"),
                 arguments: keys!("function_args"),
                 success: keys!("success"),
+                error_type: keys!("error.type", "error_type", "status_code"),
                 result_size: keys!("content_length"),
                 ..Keys::default()
             },

@@ -34,6 +34,8 @@ pub(super) enum Says {
     Environment,
     /// Whether the span failed, which it did if this is true of the value.
     Failed(fn(&RawValue<'_>) -> bool),
+    /// What kind of error ended the span, if it failed.
+    ErrorType,
     /// Whether something stopped the span before its end, which it did if this is true of the value.
     Stopped(fn(&RawValue<'_>) -> bool),
     ToolName,
@@ -83,7 +85,7 @@ pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
 
 impl Says {
     /// The concepts that a configuration can map attributes to.
-    pub(super) const ALL: [Self; 41] = [
+    pub(super) const ALL: [Self; 42] = [
         Self::Operation(super::operation_named),
         Self::Session,
         Self::User,
@@ -93,6 +95,7 @@ impl Says {
         Self::AgentVersion,
         Self::Environment,
         Self::Failed(truth),
+        Self::ErrorType,
         Self::Stopped(truth),
         Self::ToolName,
         Self::ToolCallId,
@@ -139,6 +142,7 @@ impl Says {
             Self::AgentVersion => "agent_version",
             Self::Environment => "environment",
             Self::Failed(_) => "failed",
+            Self::ErrorType => "error_type",
             Self::Stopped(_) => "stopped",
             Self::ToolName => "tool_name",
             Self::ToolCallId => "tool_call_id",
@@ -206,6 +210,7 @@ impl Says {
             | Self::AgentVersion
             | Self::Environment
             | Self::Failed(_)
+            | Self::ErrorType
             | Self::Task
             | Self::Run
             | Self::Trial
@@ -247,6 +252,7 @@ impl Says {
             Self::AgentVersion => draft.agent_version.offer(rank, name(value)),
             Self::Environment => draft.environment.offer(rank, name(value)),
             Self::Failed(failed) => draft.failed |= failed(value),
+            Self::ErrorType => draft.error_type.offer(rank, name(value)),
             Self::Stopped(stopped) => draft.stopped |= stopped(value),
             Self::ToolName => draft.tool_name.offer(rank, name(value)),
             Self::ToolCallId => draft.tool_call_id.offer(rank, name(value)),

@@ -321,6 +321,7 @@ pub struct LogReading {
 struct LogDraft {
     recognised: bool,
     failed: bool,
+    error_type: Option<String>,
     input: Option<String>,
     output: Option<String>,
     tool_calls: Vec<ToolFacts>,
@@ -471,6 +472,7 @@ impl Conventions {
                     tool_calls: draft.tool_calls,
                     tool_results: draft.tool_results,
                     failed: draft.failed,
+                    error_type: draft.error_type.map(|kind| Arc::from(caps.name(&kind))),
                     asked_by_user: draft.asked_by_user,
                     violations: caps.violations(draft.violations),
                     pause: draft.waits.map(|waits| Pause { at: raw.time, waits }),

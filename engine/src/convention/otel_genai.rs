@@ -19,7 +19,7 @@ use crate::span::{Operation, Pause, Status};
 pub(super) struct OtelGenAi;
 
 /// The event of a model call that failed.
-const EXCEPTION: &str = "gen_ai.client.operation.exception";
+pub(super) const EXCEPTION: &str = "gen_ai.client.operation.exception";
 
 /// The events of an agent that waits for somebody, and of one that goes on.
 const PAUSED: &str = "gen_ai.agent.paused";
@@ -46,6 +46,7 @@ const LINES: &[Line] = &[
     line(Says::Environment, 20, "deployment.environment.name"),
     line(Says::Environment, 30, "deployment.environment"),
     line(Says::Failed(present), 10, "error.type"),
+    line(Says::ErrorType, 10, "error.type"),
     line(Says::Failed(error_among), 70, "gen_ai.response.finish_reasons"),
     line(Says::Stopped(stopped), 70, "gen_ai.response.finish_reasons"),
     line(Says::Stopped(stopped), 72, "gen_ai.agent.finish_reason"),
@@ -219,7 +220,10 @@ impl Convention for OtelGenAi {
                     draft.tool_calls = said.calls;
                 }
             }
-            EXCEPTION => draft.failed = true,
+            EXCEPTION => {
+                draft.failed = true;
+                draft.error_type = raw.attributes.str("exception.type").map(str::to_owned);
+            }
             PAUSED | RESUMED => draft.waits = Some(event == PAUSED),
             "gen_ai.user.message" => {
                 draft.input = text::content_of(&body());

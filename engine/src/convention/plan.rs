@@ -377,6 +377,7 @@ impl Field {
             Says::Input => Some(Self::Input(step.rank)),
             Says::Output => Some(Self::Output(step.rank)),
             Says::Operation(_)
+            | Says::ErrorType
             | Says::Cost
             | Says::Compacted
             | Says::Task

@@ -66,6 +66,7 @@ impl Convention for QwenCode {
                 tool: keys!("function_name"),
                 arguments: keys!("function_args"),
                 success: keys!("success"),
+                error_type: keys!("error.type", "error_type", "status_code"),
                 result_size: keys!("content_length"),
                 sub_agent: keys!("subagent_name"),
                 ..Keys::default()

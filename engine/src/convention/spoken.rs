@@ -83,6 +83,7 @@ pub(super) struct Keys {
     pub(super) result: Names,
     pub(super) result_size: Names,
     pub(super) success: Names,
+    pub(super) error_type: Names,
     pub(super) sub_agent: Names,
 }
 
@@ -183,6 +184,7 @@ impl Dialect {
                 result: names(&options.tool_result),
                 result_size: Names::default(),
                 success: names(&options.success),
+                error_type: names(&options.error_type),
                 sub_agent: names(&options.sub_agent),
             },
             has_spans: false,
@@ -393,6 +395,7 @@ impl Record<'_, '_> {
             tool_calls: Vec::new(),
             tool_results: Vec::new(),
             failed: false,
+            error_type: None,
             asked_by_user: Some(true),
             violations: Vec::new(),
             pause: None,
@@ -420,6 +423,7 @@ impl Record<'_, '_> {
         let cost = get(raw, &keys.cost).and_then(number).and_then(Quanta::from_f64);
         Span {
             start: self.start(),
+            remarks: self.remarks(None),
             model: Some(ModelFacts {
                 model: shared(&keys.model),
                 response_id: self.response_id(),
@@ -448,13 +452,20 @@ impl Record<'_, '_> {
                 result_hash: self.heard.result,
                 phantom: false,
             }),
-            remarks: accepted_edit(self).map(|accepted| {
-                Box::new(Remarks { accepted_edit: Some(accepted), ..Remarks::default() })
-            }),
+            remarks: self.remarks(accepted_edit(self)),
             // Without a status, the call has begun and no more is known.
             status: if self.heard.tells == Some(Tells::Tool) { Status::Ok } else { Status::Unset },
             ..self.bare(Operation::ExecuteTool)
         }
+    }
+
+    /// What the record says of its call beside the call: the kind of error, and whether a person accepted an edit.
+    fn remarks(&self, accepted_edit: Option<bool>) -> Option<Box<Remarks>> {
+        let keys = Some(&self.dialect.keys.error_type).filter(|_| self.heard.failed);
+        let error_type = keys.and_then(|keys| get(self.raw, keys)).and_then(name);
+        let error_type = error_type.map(|kind| Arc::from(self.caps.name(&kind)));
+        let remarks = Remarks { accepted_edit, error_type, ..Remarks::default() };
+        (remarks != Remarks::default()).then(|| Box::new(remarks))
     }
 
     /// Adds a call, below a span of whoever made it if that was not the agent itself.

@@ -90,6 +90,31 @@ fn a_run_of_langsmith_with_an_exception_has_failed_though_its_status_is_ok() {
 }
 
 #[test]
+fn the_kind_of_error_is_that_of_an_attribute_else_that_of_the_last_exception() {
+    let kind = |status, attribute: Option<&'static str>, exceptions: &[&'static str]| {
+        let tool = ("gen_ai.operation.name", text("execute_tool"));
+        let list: Vec<_> =
+            attribute.map(|kind| ("error.type", text(kind))).into_iter().chain([tool]).collect();
+        let event = |kind: &&'static str| RawEvent {
+            name: "exception".into(),
+            attributes: attributes(&[("exception.type", text(kind))]),
+            ..RawEvent::default()
+        };
+        let events = exceptions.iter().map(event).collect();
+        let span = read(&RawSpan { status, events, ..raw("f", &list) }).span;
+        span.remarks.and_then(|remarks| remarks.error_type)
+    };
+    let (unset, ok, error) = (Status::Unset, Status::Ok, Status::Error);
+    assert_eq!(kind(unset, Some("Timeout"), &["a.Other"]).as_deref(), Some("Timeout"));
+    assert_eq!(kind(error, None, &["a.First", "a.Last"]).as_deref(), Some("a.Last"));
+    assert_eq!(kind(error, None, &[]), None);
+    assert_eq!(kind(error, Some("_OTHER"), &[]), None, "the name of no kind");
+    assert_eq!(kind(ok, None, &["a.Handled"]), None, "it has not failed");
+    let long = "x".repeat(10_000).leak();
+    assert_eq!(kind(error, Some(long), &[]).unwrap().len(), 256);
+}
+
+#[test]
 fn what_waits_for_a_person_has_not_failed() {
     let tool = ("gen_ai.operation.name", text("execute_tool"));
     let by_type = |named| read(&raw("f", &[tool.clone(), ("error.type", text(named))])).span.failed;
@@ -1099,12 +1124,17 @@ fn an_exception_of_an_operation_fails_its_model_call_on_the_span_and_in_a_record
         attributes: attributes(&[("exception.type", text("RateLimitError"))]),
         ..RawEvent::default()
     }];
-    assert!(read(&span).span.failed);
+    let kind = |span: Span| span.remarks.and_then(|remarks| remarks.error_type);
+    let read = read(&span).span;
+    assert!(read.failed);
+    assert_eq!(kind(read).as_deref(), Some("RateLimitError"));
     let record =
         record("gen_ai.client.operation.exception", &[("exception.type", text("Timeout"))]);
     let record =
         RawLog { trace_id: Some(TraceId([1; 16])), span_id: Some(SpanId([1; 8])), ..record };
-    assert!(read_log(&record).log.unwrap().failed);
+    let log = read_log(&record).log.unwrap();
+    assert!(log.failed);
+    assert_eq!(log.error_type.as_deref(), Some("Timeout"));
 }
 
 #[test]

@@ -144,7 +144,11 @@ fn the_version_before_is_the_one_that_was_heard_of_last() {
 #[test]
 fn the_examples_are_sessions_of_what_carries_most_failures() {
     let mut told = Fixture::new(10);
-    let failing = |hour: u64, tool: &str| DoneTrace { tool: tool.to_owned(), ..trace(hour, true) };
+    let failing = |hour: u64, tool: &str| DoneTrace {
+        tool: tool.to_owned(),
+        error_type: if hour % 5 == 0 { "refused" } else { "timeout" }.to_owned(),
+        ..trace(hour, true)
+    };
     let found = (1..60).find_map(|hour| {
         told.tell("1", failing(hour, if hour % 3 == 0 { "rare" } else { "often" }));
         let drop = told.view("1").remove(0);
@@ -152,11 +156,29 @@ fn the_examples_are_sessions_of_what_carries_most_failures() {
     });
     let (hour, found) = found.unwrap();
     assert_eq!((found.signal.as_deref(), found.tool.as_deref()), (Some("error"), Some("often")));
+    assert_eq!(found.error_type.as_deref(), Some("timeout"));
     let often = (1..=hour).rev().filter(|hour| hour % 3 != 0).take(2);
     let often: Vec<String> = often.map(|hour| format!("session {hour}")).collect();
     let sessions: Vec<String> = found.sessions.into_iter().map(|name| name.session_id).collect();
     assert_eq!(sessions, often);
     assert_eq!(told.view("1")[1].severity, "quiet");
+}
+
+#[test]
+fn the_kind_of_error_is_that_of_more_than_half_of_the_failures_or_none() {
+    let found = |kinds: &[&str]| {
+        let mut told = Fixture::new(10);
+        (1..60).find_map(|hour| {
+            let kind = kinds.get(usize::try_from(hour).unwrap() % kinds.len()).copied();
+            let error_type = kind.unwrap_or_default().to_owned();
+            told.tell("1", DoneTrace { error_type, ..trace(hour, true) });
+            let drop = told.view("1").remove(0);
+            (drop.severity == "critical").then(|| drop.drop.unwrap().error_type)
+        })
+    };
+    assert_eq!(found(&["timeout"]), Some(Some("timeout".to_owned())));
+    assert_eq!(found(&[""]), Some(None), "it is not told");
+    assert_eq!(found(&["a", "b", "c"]), Some(None), "there is no one kind");
 }
 
 #[test]

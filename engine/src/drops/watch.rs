@@ -62,6 +62,8 @@ pub(super) struct Watched {
 struct Failure {
     at: Timestamp,
     cause: Cause,
+    /// The kind of error; empty: not told.
+    error_type: String,
     session: ScopedId,
     /// Its session, hashed, until something of that is good again.
     failing: Option<u64>,
@@ -80,6 +82,8 @@ pub(super) struct Cause {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Example {
     pub(super) cause: Cause,
+    /// The kind of error of more than half of the failures with that cause; empty: none.
+    pub(super) error_type: String,
     /// Two sessions at most. They stay as long as the drop, so that a page and what it links to do not change.
     pub(super) sessions: Vec<ScopedId>,
 }
@@ -185,8 +189,14 @@ impl Watched {
         let cause = || Cause::of(stream, trace);
         let session = self.in_session(told.session, value.bad);
         if value.bad {
-            let (cause, failing) = (cause(), told.session);
-            self.failures.push_back(Failure { at, cause, session: trace.session.clone(), failing });
+            let error_type = if stream.ranks() { String::new() } else { trace.error_type.clone() };
+            self.failures.push_back(Failure {
+                at,
+                cause: cause(),
+                error_type,
+                session: trace.session.clone(),
+                failing: told.session,
+            });
             if self.failures.len() > FAILURES {
                 self.failures.pop_front();
             }
@@ -264,6 +274,7 @@ impl Watched {
                 confidence: drop.confidence,
                 signal: named(example.cause.signal.into_owned()),
                 tool: named(example.cause.tool),
+                error_type: named(example.error_type),
                 sessions: example.sessions.into_iter().map(SessionName::from).collect(),
             }),
         }
@@ -316,10 +327,11 @@ impl Watched {
     fn find(&self, limits: &Limits) -> Option<Example> {
         let since = self.detector.state(limits).drop?.since;
         let failures = || self.failures.iter().rev().filter(|failure| failure.at >= since);
-        let mut causes: BTreeMap<&Cause, usize> = BTreeMap::new();
-        failures().for_each(|failure| *causes.entry(&failure.cause).or_default() += 1);
-        let (cause, _) = causes.into_iter().max_by_key(|(_, count)| *count)?;
-        let mut example = Example { cause: cause.clone(), sessions: Vec::new() };
+        let (cause, count) = most(failures().map(|failure| &failure.cause))?;
+        let of_cause = failures().filter(|failure| failure.cause == *cause);
+        let (error_type, alike) = most(of_cause.map(|failure| &failure.error_type))?;
+        let error_type = if alike * 2 > count { error_type.clone() } else { String::new() };
+        let mut example = Example { cause: cause.clone(), error_type, sessions: Vec::new() };
         failures().for_each(|failure| example.add(&failure.cause, &failure.session));
         Some(example)
     }
@@ -353,6 +365,13 @@ impl Example {
             self.sessions.push(session.clone());
         }
     }
+}
+
+/// The value that comes most often, and how often; of equals the greatest.
+fn most<T: Ord>(values: impl Iterator<Item = T>) -> Option<(T, usize)> {
+    let mut counts: BTreeMap<T, usize> = BTreeMap::new();
+    values.for_each(|value| *counts.entry(value).or_default() += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
 /// Failures that the cause of a drop is found from, at most.

@@ -179,6 +179,8 @@ facts! {
         pub signal: Cow<'static, str>,
         /// The tool that failed last or loops; empty: none.
         pub tool: String,
+        /// The kind of error by which that tool failed, else the trace; empty: not told.
+        pub error_type: String,
     }
 
     /// Silences of an agent's traces, by level; see `silences.rs`.

@@ -106,6 +106,8 @@ facts! {
         pub result_hash: Option<u64>,
         /// Whether the call failed; absent: the wire does not tell.
         pub error: Option<bool>,
+        /// The kind of error, if the call failed: the name of a class, a code.
+        pub error_type: Option<Arc<str>>,
         /// Start, in nanoseconds since the Unix epoch.
         pub start_unix_nano: u64,
         /// End, in nanoseconds since the Unix epoch.
@@ -229,6 +231,8 @@ facts! {
         pub end_unix_nano: u64,
         /// Whether it failed; absent: the wire does not tell.
         pub error: Option<bool>,
+        /// The kind of error, if it failed.
+        pub error_type: Option<Arc<str>>,
         /// Tokens of a model call.
         pub tokens: Option<Tokens>,
         /// Cost of a model call, in 1e-12 USD.
@@ -344,6 +348,8 @@ facts! {
         pub status: Option<Status>,
         /// Whether the trace failed.
         pub error: bool,
+        /// The kind of error of the outermost span that failed and tells it.
+        pub error_type: Option<Arc<str>>,
         /// Tool calls, in order of start.
         pub tools: Vec<ToolCall>,
         /// Model calls.

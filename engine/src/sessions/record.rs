@@ -73,6 +73,7 @@ pub(super) struct Course {
     pub(super) complete: bool,
     pub(super) status: Option<Status>,
     pub(super) error: bool,
+    pub(super) error_type: Option<Arc<str>>,
     pub(super) turn_start: TurnStart,
     pub(super) unfinished: bool,
     pub(super) uncertain: bool,
@@ -105,6 +106,7 @@ pub(super) struct Call {
     /// The tool's name; empty: unknown.
     pub(super) name: Arc<str>,
     pub(super) error: Option<bool>,
+    pub(super) error_type: Option<Arc<str>>,
     timed: bool,
 }
 
@@ -254,6 +256,7 @@ impl TraceRecord {
             complete: update.complete,
             status: update.status,
             error: update.error,
+            error_type: update.error_type,
             turn_start: update.turn_start,
             unfinished: update.unfinished,
             uncertain: update.uncertain,
@@ -375,7 +378,7 @@ impl TraceRecord {
     pub(super) fn calls(&self) -> impl Iterator<Item = ToolCall> + '_ {
         let rare = self.rare();
         let calls = self.course.calls.iter().zip(&self.times).enumerate();
-        calls.map(|(at, (Call { name, error, timed }, (start, end)))| {
+        calls.map(|(at, (Call { name, error, error_type, timed }, (start, end)))| {
             let hashes = rare.hashes.get(at);
             let texts = rare.texts.get(at);
             ToolCall {
@@ -383,6 +386,7 @@ impl TraceRecord {
                 arguments: texts.and_then(|texts| texts.arguments.clone()),
                 result_hash: hashes.and_then(|hashes| hashes.result),
                 error: *error,
+                error_type: error_type.clone(),
                 start_unix_nano: start.0,
                 end_unix_nano: end.0,
                 arguments_hash: hashes.and_then(|hashes| hashes.arguments),
@@ -397,11 +401,13 @@ impl TraceRecord {
         })
     }
 
-    /// The tool of the failed call that ended last; of equals the last by name.
-    pub(super) fn last_failed(&self) -> Option<&str> {
+    /// The failed call that ended last; of equals the last by name.
+    pub(super) fn last_failed(&self) -> Option<&Call> {
         let calls = self.course.calls.iter().zip(&self.times);
         let failed = calls.filter(|(call, _)| call.error == Some(true));
-        failed.map(|(call, (_, end))| (*end, &*call.name)).max().map(|(_, name)| name)
+        failed
+            .max_by_key(|(call, (_, end))| (*end, &call.name, &call.error_type))
+            .map(|(call, _)| call)
     }
 
     /// Loops of tool calls that end in it.
@@ -793,11 +799,12 @@ impl Rare {
         };
         let any_texts = calls.iter().any(has_texts);
         shared.extend(calls.into_iter().map(|call| {
-            let ToolCall { name, error, timed, arguments, argument_values, call_id, .. } = call;
+            let ToolCall { name, error, error_type, timed, .. } = call;
+            let ToolCall { arguments, argument_values, call_id, .. } = call;
             if any_texts {
                 self.texts.push(CallTexts { arguments, argument_values, call_id });
             }
-            Call { name, error, timed }
+            Call { name, error, error_type, timed }
         }));
         times
     }

@@ -81,10 +81,11 @@ pub(super) fn done(
     let weighing = trace.loops().iter().filter(|found| found.evidence.weighs());
     let looping = weighing.map(|found| &*found.tool);
     let last_failed = trace.last_failed();
-    let tool = match (last_failed, looping.max()) {
-        (_, Some(tool)) if signal == tool_loop::NAME => tool,
-        (Some(tool), _) => tool,
-        (None, tool) => tool.unwrap_or(""),
+    let of_trace = trace.course.error_type.as_ref();
+    let (tool, error_type) = match (last_failed, looping.max()) {
+        (_, Some(tool)) if signal == tool_loop::NAME => (tool, None),
+        (Some(call), _) => (&*call.name, call.error_type.as_ref().or(of_trace)),
+        (None, tool) => (tool.unwrap_or(""), of_trace),
     };
     DoneTrace {
         at_unix_nano: trace.end().0,
@@ -96,6 +97,7 @@ pub(super) fn done(
         effort: Some(trace.effort()),
         signal,
         tool: tool.to_owned(),
+        error_type: error_type.map(ToString::to_string).unwrap_or_default(),
         ..named(trace, session)
     }
 }

@@ -104,6 +104,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         complete: course.complete,
         status: course.status.map(Status::name),
         error: course.error,
+        error_type: course.error_type.as_deref().map(str::to_owned),
         agent: agent(held),
         input: content.and_then(|content| content.input.as_deref()).map(str::to_owned),
         output: content.and_then(|content| content.output.as_deref()).map(str::to_owned),
@@ -219,6 +220,7 @@ pub(super) fn tool(call: &ToolCall) -> ToolView {
         name: (!call.name.is_empty()).then(|| call.name.to_string()),
         arguments: call.arguments.as_deref().map(json_of),
         error: call.error,
+        error_type: call.error_type.as_deref().map(str::to_owned),
         start_unix_nano: call.start_unix_nano.to_string(),
         end_unix_nano: call.end_unix_nano.to_string(),
     }
@@ -232,6 +234,7 @@ fn step(step: &Step) -> StepView {
         start_unix_nano: step.start_unix_nano.to_string(),
         end_unix_nano: step.end_unix_nano.to_string(),
         error: step.error,
+        error_type: step.error_type.as_deref().map(str::to_owned),
         tokens: tokens(step.tokens),
         cost_usd: dollars(step.cost_quanta),
         first_chunk_seconds: step.first_chunk_nanos.map(|nanos| ratio(nanos.into(), NANOS)),

@@ -145,6 +145,7 @@ pub fn evaluate(
     update.remarks = remarks::of(shape, parts, &models).map(Box::new);
     update.reported = reported(parts);
     outcome(&mut update, shape, last);
+    update.error_type = error_type(shape, &models);
     let turn = Turn { shape, models: &models, last, logs };
     turn.texts(&mut update, rules.keep_content, done);
     turn.link(&mut update, &calls);
@@ -193,12 +194,13 @@ fn behaves(shape: &Shape<'_>) -> bool {
 }
 
 /// The model calls of a trace, with what its log records tell of them.
-fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'_>) -> Vec<ModelCall<'s>> {
+fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'s>) -> Vec<ModelCall<'s>> {
     let mut models = shape.model_calls();
     for model in &mut models {
-        if !model.failed && logs.of_span(model).any(|log| log.failed) {
-            model.failed = true;
-        }
+        let mut errors = logs.of_span(model).filter(|log| log.failed).peekable();
+        model.failed |= errors.peek().is_some();
+        model.error_type =
+            model.error_type.or_else(|| errors.find_map(|log| log.error_type.as_ref()));
     }
     blame_last(&mut models, shape, logs);
     models
@@ -233,6 +235,12 @@ fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, last: Option<&ModelCall<'
     let root_failed =
         |root: &SpanView<'_>| root.failed || (root.status == Status::Unset && shape.gave_up());
     update.error = root.is_some_and(root_failed) || last.is_some_and(|model| model.failed);
+}
+
+/// The kind of error of the outermost span that failed and tells it, else of the last model call of which a record does.
+fn error_type(shape: &Shape<'_>, models: &[ModelCall<'_>]) -> Option<Arc<str>> {
+    let told = shape.outermost_first().find_map(SpanView::error_type);
+    told.or_else(|| models.iter().rev().find_map(|model| model.error_type)).cloned()
 }
 
 /// Fills in what the model calls used and cost; returns this for each call, and then for each total.
@@ -321,10 +329,8 @@ fn of_trace(trace_id: TraceId, found: loops::Found) -> Loop {
 
 /// Marks the last model call as failed if it gave no answer at all and the root failed: some libraries report a
 /// model's error on the root alone.
-fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) {
-    if !shape.root().is_some_and(|root| root.failed) {
-        return;
-    }
+fn blame_last<'s>(models: &mut [ModelCall<'s>], shape: &'s Shape<'_>, logs: &Logs<'_>) {
+    let Some(root) = shape.root().filter(|root| root.failed) else { return };
     let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
     let Some(last) = last else { return };
     let answered = |model: &Model<'_>| {
@@ -336,7 +342,7 @@ fn blame_last(models: &mut [ModelCall<'_>], shape: &Shape<'_>, logs: &Logs<'_>) 
         && !last.model().as_ref().is_some_and(answered)
         && !last.failed
     {
-        last.failed = true;
+        (last.failed, last.error_type) = (true, root.error_type());
     }
 }
 

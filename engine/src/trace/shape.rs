@@ -55,6 +55,8 @@ pub(super) struct ModelCall<'s> {
     pub(super) span: &'s SpanView<'s>,
     pub(super) end: Timestamp,
     pub(super) failed: bool,
+    /// The kind of error, where the call failed.
+    pub(super) error_type: Option<&'s Arc<str>>,
     pub(super) stopped: bool,
     pub(super) at: usize,
     // Whether a log record is among its sources.
@@ -78,6 +80,8 @@ pub(super) struct ToolSpan<'s> {
     pub(super) end: Timestamp,
     status: Status,
     pub(super) failed: bool,
+    /// The kind of error, where the call failed.
+    pub(super) error_type: Option<&'s Arc<str>>,
     // Whether a log record is among its sources.
     recorded: bool,
     // Present if the call has several sources; else its span tells all.
@@ -98,6 +102,7 @@ impl<'s> ModelCall<'s> {
             span,
             end: span.end,
             failed: span.failed,
+            error_type: span.error_type(),
             stopped: span.stopped,
             at: span.at,
             recorded: span.is_record(),
@@ -140,6 +145,7 @@ impl<'s> ToolSpan<'s> {
             end: span.end,
             status: span.status,
             failed: span.failed,
+            error_type: span.error_type(),
             recorded: span.is_record(),
             sources: None,
         }
@@ -152,6 +158,12 @@ impl<'s> ToolSpan<'s> {
 
     pub(super) fn output(&self) -> Option<Said<'s>> {
         self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
+    }
+
+    /// Fails if a part of the call has.
+    fn fail_with(&mut self, part: &Self) {
+        self.failed |= part.failed;
+        self.error_type = self.error_type.or(part.error_type);
     }
 
     /// Whether a log record tells that the call began, and nothing tells more.
@@ -395,8 +407,8 @@ impl<'a> Shape<'a> {
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
         let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
-        // By place of a call's span, whether the last span of the call inside has failed.
-        let mut inside: BTreeMap<usize, bool> = BTreeMap::new();
+        // By place of a call's span, the last span of the call inside.
+        let mut inside: BTreeMap<usize, ToolSpan<'_>> = BTreeMap::new();
         // A tool that waits for a person runs when somebody has answered.
         for own in tools().filter(|span| !span.is_interrupted()).map(ToolSpan::of) {
             let name = own.tool_name();
@@ -404,12 +416,12 @@ impl<'a> Shape<'a> {
                 // Where a call and its execution both have spans, the failure is on the execution.
                 let above = self.positions[own.at].above;
                 let call = calls.iter_mut().find(|call| Some(call.at) == above);
-                call.filter(|_| own.span.failed).into_iter().for_each(|call| call.failed = true);
+                call.into_iter().for_each(|call| call.fail_with(&own));
                 continue;
             }
             let around = self.ancestors(own.at).filter(|above| is_tool(above, name));
             if let Some(outermost) = around.last().filter(|_| name.is_some()) {
-                inside.insert(outermost.at, own.span.failed);
+                inside.insert(outermost.at, own);
                 continue;
             }
             let id = own.call_id().filter(|_| again);
@@ -428,7 +440,7 @@ impl<'a> Shape<'a> {
             calls.push(own);
         }
         for call in &mut calls {
-            call.failed |= inside.get(&call.at).is_some_and(|failed| *failed);
+            inside.get(&call.at).into_iter().for_each(|inner| call.fail_with(inner));
         }
         calls
     }
@@ -728,7 +740,7 @@ fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
         return;
     }
     call.recorded |= recorded;
-    call.failed |= other.failed;
+    call.fail_with(other);
     // A call that has a span is over.
     let over = if recorded { other.status } else { Status::Ok };
     call.status = call.status.max(over);
@@ -747,6 +759,7 @@ fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
 /// Fills in what a call lacks from another span of the same call.
 fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     call.failed |= other.failed;
+    call.error_type = call.error_type.or(other.error_type);
     call.stopped |= other.stopped;
     let (model, input, output) = (call.model(), call.input(), call.output());
     let sources =

@@ -41,6 +41,7 @@ pub(super) fn of(
             output: spend.tokens.output,
         }),
         cost_quanta: spend.cost.map(|cost| cost.0),
+        error_type: span.error_type.cloned(),
         first_chunk_nanos: span.details().and_then(|model| model.first_chunk_nanos),
         ..step(StepKind::Model, span.span, span.end, span.failed)
     });
@@ -56,6 +57,7 @@ pub(super) fn of(
         start_unix_nano: call.start_unix_nano,
         end_unix_nano: call.end_unix_nano,
         error: call.error,
+        error_type: call.error_type.clone(),
         tokens: None,
         cost_quanta: None,
         first_chunk_nanos: None,
@@ -78,6 +80,7 @@ fn step(kind: StepKind, span: &SpanView<'_>, end: Timestamp, failed: bool) -> St
         start_unix_nano: span.start.0,
         end_unix_nano: end.0,
         error: Some(failed),
+        error_type: span.error_type().cloned(),
         ..Step::default()
     }
 }

@@ -43,7 +43,10 @@ pub(super) fn of(
         tool.arguments = tool.arguments.or_else(|| by_id.get(&tool.call_id?)?.arguments);
         tool.result = tool.result.or_else(|| result(&tool)?.hash);
         let error = (!span.is_begun()).then_some(span.failed);
-        tool_call(&tool, span.span, span.end, error)
+        ToolCall {
+            error_type: span.error_type.cloned(),
+            ..tool_call(&tool, span.span, span.end, error)
+        }
     };
     spans.iter().map(call).collect()
 }
@@ -72,9 +75,10 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
             ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
         tool.result = tool.result.or_else(|| result?.hash);
         Some(match ran {
-            Some(ran) => {
-                tool_call(&tool, ran, ran.end, (failed || !ran.is_begun()).then_some(failed))
-            }
+            Some(ran) => ToolCall {
+                error_type: ran.error_type().cloned(),
+                ..tool_call(&tool, ran, ran.end, (failed || !ran.is_begun()).then_some(failed))
+            },
             None => {
                 let begun = model.span.is_begun() && !model.failed;
                 let error = (failed || !begun).then_some(failed);
@@ -195,6 +199,7 @@ fn tool_call(
         arguments: arguments.and_then(|arguments| arguments.text).cloned(),
         result_hash: tool.result,
         error,
+        error_type: None,
         start_unix_nano: span.start.0,
         end_unix_nano: end.0,
         arguments_hash: arguments.map(|arguments| arguments.hash),

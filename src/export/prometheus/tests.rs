@@ -77,6 +77,7 @@ fn drops() -> Vec<DropView> {
         confidence: 0.99,
         signal: Some("error".to_owned()),
         tool: Some("book \"flight\"".to_owned()),
+        error_type: Some("TimeoutError".to_owned()),
         sessions: vec![SessionName { session_id: "a\nb".to_owned(), ..SessionName::default() }],
     };
     let verdict = DropView {
@@ -102,7 +103,13 @@ fn drops() -> Vec<DropView> {
         severity: "warning",
         against: "objective",
         version_before: None,
-        drop: Some(DropFoundView { signal: None, tool: None, sessions: Vec::new(), ..found }),
+        drop: Some(DropFoundView {
+            signal: None,
+            tool: None,
+            error_type: None,
+            sessions: Vec::new(),
+            ..found
+        }),
         ..verdict.clone()
     };
     vec![verdict, outcome, loops]

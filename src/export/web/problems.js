@@ -46,7 +46,7 @@ const sure = (confidence) => confidence >= 0.9995 ? "over 99.9 %" : `${(Math.flo
 function what(problem) {
   if (problem.kind === "drop") {
     const by = problem.tool ? [", most in the tool ", el("b", {}, foreign(problem.tool, 60))] : problem.signal && problem.signal !== "error" ? [", most by ", foreign(problem.signal, 40)] : "";
-    return [streamName(problem.what).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(problem.from), " to ", el("b", {}, percent(problem.to)), ` over ${number(problem.count)} traces`, by, "."];
+    return [streamName(problem.what).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(problem.from), " to ", el("b", {}, percent(problem.to)), ` over ${number(problem.count)} traces`, by, problem.error_type && [", with ", el("b", {}, foreign(problem.error_type, 60))], "."];
   }
   if (problem.kind === "loop") {
     return [`${number(problem.count)} ${problem.count === 1 ? "session" : "sessions"} now`, problem.count > 1 && problem.what && "; one of them",

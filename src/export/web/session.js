@@ -175,7 +175,7 @@ function turn(view, one, { trace, at }, isOpen, link) {
   const flagged = one.flagged.includes(trace.trace_id);
   const kind = flagged ? "flagged" : trace.loops.length > 0 ? "looping" : "";
   const summary = [el(at === null ? "h2" : "h3", {}, at === null ? "Trace" : `Turn ${number(at + 1)}`),
-    flagged && el("span", { class: "mark bad" }, "✗ fails"), trace.error && el("span", { class: "mark bad" }, "error"), trace.loops.length > 0 && el("span", { class: "mark bad" }, "↻ loops"), (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over the limit on ${limitName(found.limit)}`)), trace.waits_since_unix_nano ? el("span", { class: "mark calm", title: "The agent says that it has paused" }, "waiting for a person since ", when(trace.waits_since_unix_nano, true)) : !trace.complete && el("span", { class: "mark calm", title: "No root span has arrived: the turn still runs, or was cut off" }, "no end yet"),
+    flagged && el("span", { class: "mark bad" }, "✗ fails"), trace.error && el("span", { class: "mark bad" }, "error", trace.error_type !== undefined && [": ", foreign(trace.error_type, 60)]), trace.loops.length > 0 && el("span", { class: "mark bad" }, "↻ loops"), (trace.limits ?? []).map((found) => el("span", { class: "mark bad" }, `▲ over the limit on ${limitName(found.limit)}`)), trace.waits_since_unix_nano ? el("span", { class: "mark calm", title: "The agent says that it has paused" }, "waiting for a person since ", when(trace.waits_since_unix_nano, true)) : !trace.complete && el("span", { class: "mark calm", title: "No root span has arrived: the turn still runs, or was cut off" }, "no end yet"),
     el("span", { class: "facts-line" }, when(trace.start_unix_nano, true), " · ", lasted(trace.start_unix_nano, trace.end_unix_nano), ` · ${number(trace.llm_calls)} model and ${number(trace.tools.length)} tool calls`, trace.cost_usd !== null && ` · ${dollars(trace.cost_usd)}`),
     trace.input && el("span", { class: "asked" }, foreign(trace.input, 90))];
   return fold(at === null ? `turn-${trace.trace_id}` : `turn-${at}`, isOpen, summary, () => inside(view, one, trace, link), `turn ${kind}`);
@@ -268,11 +268,11 @@ const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "
 function folded(calls) {
   const items = [];
   for (const call of calls) {
-    const key = JSON.stringify([call.name, call.arguments, call.error]);
+    const key = JSON.stringify([call.name, call.arguments, call.error, call.error_type]);
     if (items.at(-1)?.key === key) items.at(-1).count += 1;
     else items.push({ call, key, count: 1 });
   }
   return items.map(({ call, count }) => el("li", { class: call.error ? "failed" : null },
-    call.error && "✗ ", foreign(call.name ?? "(unknown tool)", 60), call.arguments !== null && el("span", { class: "args" }, " ", foreign(JSON.stringify(call.arguments), 60)),
+    call.error && "✗ ", foreign(call.name ?? "(unknown tool)", 60), call.arguments !== null && el("span", { class: "args" }, " ", foreign(JSON.stringify(call.arguments), 60)), call.error_type !== undefined && [": ", foreign(call.error_type, 60)],
     count > 1 && el("strong", {}, ` ×${number(count)}`), el("span", { class: "hidden" }, call.error && " failed")));
 }

@@ -64,7 +64,7 @@ const tokens = ({ input, output }) => input === null && output === null ? "" : `
 function line(step, scale) {
   const [letter, word] = KINDS[step.kind] ?? ["?", step.kind];
   return [
-    el("span", { class: "step-name" }, el("abbr", { class: `kind ${step.kind}`, title: word }, letter), step.error && el("b", { class: "failed" }, "✗ "), foreign(step.name ?? `(unknown ${word})`, 60), step.error && el("span", { class: "hidden" }, " failed"),
+    el("span", { class: "step-name" }, el("abbr", { class: `kind ${step.kind}`, title: word }, letter), step.error && el("b", { class: "failed" }, "✗ "), foreign(step.name ?? `(unknown ${word})`, 60), step.error && el("span", { class: "hidden" }, " failed"), step.error_type !== undefined && el("b", { class: "failed" }, " ", foreign(step.error_type, 60)),
       step.kind === "tool" && step.arguments !== null && el("span", { class: "args" }, " ", foreign(argumentsOf(step), 90))),
     el("span", { class: "step-cost" }, tokens(step.tokens), step.cost_usd !== null && [tokens(step.tokens) && " · ", dollars(step.cost_usd)], step.first_chunk_seconds !== undefined && el("span", { title: "Time until the first chunk of the answer" }, ` · first chunk after ${time(step.first_chunk_seconds)}`)),
     el("span", { class: "step-time" }, time(Math.max(0, seconds(step.start_unix_nano, step.end_unix_nano)))),

@@ -75,6 +75,7 @@ fn trace(
     part.same("complete", view.complete, model.complete);
     part.same("status", view.status, model.status.map(name));
     part.same("error", view.error, model.error);
+    part.same("error_type", view.error_type.as_deref(), model.error_type.as_deref());
     part.same("input", &view.input, &model.input);
     part.same("output", &view.output, &model.output);
     part.same("llm_calls", view.llm_calls, count(model.model_calls));
@@ -88,9 +89,11 @@ fn trace(
     part.same("adjacent_tool_repeats", view.adjacent_tool_repeats, repeats);
     part.same("number of tools", view.tools.len(), model.calls.len());
     for (at, (view, model)) in view.tools.iter().zip(&model.calls).enumerate() {
-        let Call { name, arguments, failed, .. } = model;
+        let Call { name, arguments, failed, error_type, .. } = model;
         part.same(&format!("tools[{at}].name"), view.name.as_deref(), name.as_deref());
         part.same(&format!("tools[{at}].error"), view.error, *failed);
+        let told = view.error_type.as_deref();
+        part.same(&format!("tools[{at}].error_type"), told, error_type.as_deref());
         let parsed = arguments.as_ref().map(|arguments| {
             serde_json::from_str(&arguments.text).unwrap_or(serde_json::Value::Null)
         });

@@ -96,6 +96,7 @@ fn log(tenant: &str) -> Log {
         tool_calls: Vec::new(),
         tool_results: Vec::new(),
         failed: false,
+        error_type: None,
         asked_by_user: None,
         violations: Vec::new(),
         pause: None,
@@ -175,6 +176,30 @@ fn a_call_that_two_spans_tell_failed_if_the_last_of_the_inner_ones_did() {
     assert_eq!(errors(vec![inner(3, true)]), [true]);
     assert_eq!(errors(vec![inner(3, true), inner(4, false)]), [false]);
     assert_eq!(errors(vec![inner(3, false), inner(4, true)]), [true]);
+}
+
+#[test]
+fn a_call_and_its_trace_have_the_kind_of_error_that_their_spans_tell() {
+    let failed = |span: Span, kind: &str| {
+        let remarks = Remarks { error_type: Some(Arc::from(kind)), ..Remarks::default() };
+        Span { failed: true, remarks: Some(Box::new(remarks)), ..span }
+    };
+    let told = |spans: Vec<Span>| {
+        let update = done(&mut stage(), spans, at(0)).pop().unwrap();
+        let calls = update.tools.iter().map(|call| call.error_type.as_deref().map(str::to_owned));
+        (update.error_type.as_deref().map(str::to_owned), calls.collect::<Vec<_>>())
+    };
+    let some = |kind: &str| Some(kind.to_owned());
+    let inner = |id| Span { parent: Some(SpanId([2; 8])), ..tool(id) };
+    let outer = || Span { end: Timestamp(1_000), ..tool(2) };
+    assert_eq!(told(vec![root(), tool(2)]), (None, vec![None]));
+    assert_eq!(told(vec![root(), failed(tool(2), "a")]), (some("a"), vec![some("a")]));
+    let both = vec![failed(root(), "r"), failed(tool(2), "a")];
+    assert_eq!(told(both), (some("r"), vec![some("a")]), "the outermost span tells of the trace");
+    let inside = vec![root(), outer(), failed(inner(3), "i")];
+    assert_eq!(told(inside), (some("i"), vec![some("i")]));
+    let last = vec![root(), outer(), failed(inner(3), "i"), inner(4)];
+    assert_eq!(told(last), (some("i"), vec![None]), "the call went well in the end");
 }
 
 #[test]

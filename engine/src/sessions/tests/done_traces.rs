@@ -34,6 +34,7 @@ fn the_tool_is_the_one_that_failed_last_or_loops() {
     let call = |name: &str, error: Option<bool>, end: u64| ToolCall {
         name: Arc::from(name),
         error,
+        error_type: error.filter(|error| *error).map(|_| format!("{name} error").into()),
         end_unix_nano: end,
         ..ToolCall::default()
     };
@@ -48,10 +49,12 @@ fn the_tool_is_the_one_that_failed_last_or_loops() {
     stage.handle(update, at(2));
     let done = done_traces(&mut stage).remove(0);
     assert_eq!((done.tool.as_str(), done.tools_failed), ("last", Some(true)));
+    assert_eq!(done.error_type, "last error");
     let update = TraceFacts { tools, ..trace(2, 1).looping(10, Severity::Critical).done() };
     stage.handle(update, at(2));
     let done = done_traces(&mut stage).remove(0);
     assert_eq!((done.tool.as_str(), &*done.signal), ("search", "tool_loop"));
+    assert_eq!(done.error_type, "", "a loop is no error");
     assert_eq!(done.looped, Some(true));
 }
 

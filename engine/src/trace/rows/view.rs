@@ -171,6 +171,10 @@ impl<'a> SpanView<'a> {
         self.rest.rare?.remarks.as_deref()
     }
 
+    pub(in crate::trace) fn error_type(&self) -> Option<&'a Arc<str>> {
+        self.remarks()?.error_type.as_ref()
+    }
+
     pub(in crate::trace) fn input(&self) -> Option<Said<'a>> {
         self.rest.rare?.input.as_ref().map(TextRow::seen)
     }
