@@ -141,7 +141,7 @@ impl Naming<'_> {
         self.caps.finish_texts(draft, &mut span);
         if span.failed {
             let kind = draft.error_type.take().or_else(|| exception(raw).map(Cow::Borrowed));
-            if let Some(kind) = kind.filter(|kind| kind != UNNAMED_ERROR) {
+            if let Some(kind) = kind.filter(|kind| !UNNAMED_ERRORS.contains(&&**kind)) {
                 span.remarks.get_or_insert_default().error_type = Some(self.share(&kind));
             }
         }
@@ -190,8 +190,8 @@ fn exception<'v>(raw: &'v RawSpan<'_>) -> Option<&'v str> {
     told.find_map(|event| event.attributes.str("exception.type"))
 }
 
-/// The `error.type` of an error that has no name.
-const UNNAMED_ERROR: &str = "_OTHER";
+/// What libraries write as the kind of an error that they do not know: the first by the semantic conventions, the second is Mastra's.
+const UNNAMED_ERRORS: [&str; 2] = ["_OTHER", "unknown"];
 
 /// Whether what looks like a failure is the way of LangGraph or Genkit to wait for a person: `interrupt` raises an exception, which ends
 /// the run until somebody answers.

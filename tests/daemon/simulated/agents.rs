@@ -6,8 +6,8 @@ use std::time::Duration;
 use agentgauge::config::Config;
 use agentgauge::engine::pipeline::Pipeline;
 use agentgauge::engine::span::{
-    Arguments, ModelFacts, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp,
-    ToolFacts, TraceId,
+    Arguments, ModelFacts, Operation, Remarks, Resource, SessionName, Span, SpanId, Status,
+    Timestamp, ToolFacts, TraceId,
 };
 use agentgauge::export::prometheus::{Detail, Format, render};
 use serde::Serialize;
@@ -130,6 +130,7 @@ fn spans(worker: &Worker, number: u64, now: u64, fails: bool) -> Vec<Span> {
         result_hash: Some(number),
         ..ToolFacts::default()
     };
+    let timeout = Remarks { error_type: Some("ConnectTimeout".into()), ..Remarks::default() };
     vec![
         Span {
             span_id: SpanId([2; 8]),
@@ -148,6 +149,7 @@ fn spans(worker: &Worker, number: u64, now: u64, fails: bool) -> Vec<Span> {
             status: status(fails),
             failed: fails,
             tool: Some(tool),
+            remarks: fails.then(|| Box::new(timeout)),
             ..base.clone()
         },
         Span {
