@@ -146,7 +146,7 @@ fn the_examples_are_sessions_of_what_carries_most_failures() {
     let mut told = Fixture::new(10);
     let failing = |hour: u64, tool: &str| DoneTrace {
         tool: tool.to_owned(),
-        error_type: if hour % 5 == 0 { "refused" } else { "timeout" }.to_owned(),
+        error_type: if hour.is_multiple_of(5) { "refused" } else { "timeout" }.to_owned(),
         ..trace(hour, true)
     };
     let found = (1..60).find_map(|hour| {
