@@ -82,7 +82,7 @@ impl<Q: Query> Exporter<Q> {
         problems.extend(updates.iter().flat_map(|update| over_limits(update)));
         problems.extend(updates.iter().filter_map(|update| stall(update)));
         let looping: Vec<&AgentFacts> =
-            updates.iter().map(|update| &**update).filter(|update| update.looping() > 0).collect();
+            updates.iter().map(|update| &**update).filter(|update| update.looping > 0).collect();
         if !looping.is_empty() {
             problems.extend(self.loops(filter, &looping).await);
         }
@@ -118,7 +118,7 @@ impl<Q: Query> Exporter<Q> {
                 alert: "AgentSessionLooping",
                 severity: severity(update),
                 agent: AgentName::from(&update.agent),
-                count: update.looping(),
+                count: update.looping,
                 ..Problem::default()
             };
             if let Some(row) = newest.get(&AgentName::from(&update.agent)).filter(|_| at < EXAMPLES)
