@@ -287,7 +287,7 @@ impl Snapshots {
         let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
         let Stream { router, saved, .. } = stream;
         let mut missing = router.assemble.len() + router.sessions.len() + 1;
-        let all = missing + 3;
+        let all = missing + 4;
         let writer = spawn_blocking(move || {
             write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
         });
@@ -313,6 +313,9 @@ impl Snapshots {
                 let _ = sections.send(section).await;
             }
         }
+        // After all shards, as each adds to it: of what they hold nothing is missing.
+        let learned = router.saved_learned().ok_or_else(absent)?;
+        let _ = sections.send(learned).await;
         drop(sections);
         writer.await.map_err(io::Error::other)?
     }
@@ -380,6 +383,7 @@ fn restore(
     }
     let mut pipeline = Pipeline::routed(options, route);
     pipeline.shift_to(clock.shift);
+    pipeline.learned().restore(read(snapshot, "learned")?);
     let (resolve, assemble, sessions, agents) = pipeline.lasting();
     resolve.restore(read(snapshot, "resolve")?);
     // This takes most of the time of a start, so shards are restored in parallel.
