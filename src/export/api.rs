@@ -186,7 +186,7 @@ pub(super) struct AgentParams {
 pub(super) struct SessionParams {
     /// `service.name`; empty: where it was not sent.
     pub(super) service_name: Option<String>,
-    /// The agent's name.
+    /// The name of an agent that has a trace in them.
     pub(super) agent_name: Option<String>,
     /// The agent's version.
     pub(super) agent_version: Option<String>,

@@ -203,6 +203,35 @@ fn a_loop_without_its_root_has_the_agents_name_in_whatever_shard_it_is() {
     assert_eq!(looping.count(), 1, "{page}");
 }
 
+#[test]
+fn a_loop_of_the_second_agent_of_a_session_is_found_by_that_agent() {
+    let daemon = daemon(&[]);
+    let told = &[ARGUMENTS, RESULT];
+    let turn =
+        |number, calls| Turn { number, agent: "support", calls, step_nanos: 1_000_000, told };
+    let first = turn(1, 1);
+    first.send(&daemon);
+    daemon.settles_at(&first.series("traces_total", ""), 1.0);
+    // Another service with an agent of the same name, and no namespace: one session.
+    send(&daemon, &turn(2, 5).body().replace("shop", "bank"));
+    let looping = "agentgauge_sessions_looping{service_name=\"bank\",gen_ai_agent_name=\"support\"\
+                   ,kind=\"exact_repeat\",severity=\"warning\",evidence=\"full\"}";
+    daemon.settles_at(looping, 1.0);
+    // Where the alert's link leads.
+    let listed = |service| {
+        let path = format!("/api/v1/sessions?sort=loops&service_name={service}&agent_name=support");
+        ask(&daemon, &path)["sessions"].as_array().unwrap().len()
+    };
+    assert_eq!(["shop", "bank", "mail"].map(listed), [1, 1, 0]);
+    let problems = ask(&daemon, "/api/v1/problems");
+    let problem = &problems["problems"][0];
+    assert_eq!(problem["agent"]["service_name"], "bank", "{problems}");
+    assert_eq!(
+        (&problem["session"]["session_id"], &problem["calls"]),
+        (&json!("support"), &json!(5))
+    );
+}
+
 /// A record of Claude Code, so many milliseconds ago.
 fn record(ago_ms: u64, event: &str, told: &[(&str, &str)]) -> Value {
     let time = Clock::system().now().0 - ago_ms * 1_000_000;
