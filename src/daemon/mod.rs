@@ -267,6 +267,7 @@ impl Daemon {
             clock: clock.clone(),
             health: health.clone(),
             webhook: telling,
+            durable: durable.clone(),
             saving,
             judge,
             embedder,

@@ -83,6 +83,7 @@ impl AssembleTask {
                     }
                 }
             }
+            self.common.note_timers(self.stage.poll_timeout(), now).await;
             // A trace has two timers, and at least one input: timers keep up with inputs, and inputs do not wait for all timers.
             let mut owed = 2 * taken;
             loop {
