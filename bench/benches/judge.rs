@@ -9,11 +9,12 @@ mod support;
 use std::env;
 use std::sync::Arc;
 
-use agentgauge::engine::assemble::Assemble;
 use agentgauge::engine::assemble::texts::SpanBatch;
+use agentgauge::engine::assemble::{Assemble, Learned};
 use agentgauge::engine::judging::Attention;
 use agentgauge::engine::options::{AssembleOptions, ConventionOptions, CostOptions, LoopOptions};
 use agentgauge::engine::span::Timestamp;
+use agentgauge::engine::tenants::Shares;
 use agentgauge::engine::trace::Transcript;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
@@ -84,6 +85,7 @@ fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
     let decoder = Decoder::new(IngestLimits::default(), conventions);
     let assemble = AssembleOptions::default();
     let (idle, horizon) = (assemble.trace_idle, assemble.late_horizon);
+    let mut known = Learned::new(&assemble, Shares::default());
     let mut stage =
         Assemble::new(assemble, LoopOptions::default(), &CostOptions::default()).judging(rules);
     stage.attend(match case {
@@ -93,8 +95,9 @@ fn pass(case: &str, requests: &[Vec<u8>]) -> Vec<Transcript> {
     });
     let mut asked = Vec::new();
     let mut drain = |stage: &mut Assemble, now| {
-        stage.handle_timeout(now);
-        drop(divan::black_box(stage.drain()));
+        stage.handle_timeout(now, &known);
+        drop(divan::black_box(stage.drain(&known)));
+        known.learn(stage.lessons());
         let read = stage.requests().into_iter().filter(|request| !request.unread);
         asked.extend(read.map(|request| request.transcript));
     };

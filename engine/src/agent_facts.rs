@@ -39,8 +39,10 @@ pub struct AgentFacts {
     pub silences: Silences,
     /// Distributions of what its traces took.
     pub distributions: Few<Distribution, ScoreHistogram>,
-    /// Sessions in which a loop goes on.
+    /// Sessions in which a loop goes on; one with loops of several kinds is in several.
     pub sessions_looping: BTreeMap<LoopLabels, u64>,
+    /// Sessions in which a loop goes on that is known by more than names, each once.
+    pub looping: u64,
     /// Sessions that go on over a limit, or have a trace that does.
     pub sessions_over_limit: BTreeMap<RunLimit, u64>,
     /// Scores of open sessions, by score.
@@ -113,12 +115,6 @@ impl AgentFacts {
         view
     }
 
-    /// Sessions in which a loop goes on whose evidence is more than names.
-    pub fn looping(&self) -> u64 {
-        let weighing = self.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
-        weighing.map(|(_, sessions)| sessions).sum()
-    }
-
     /// Adds the numbers of one shard.
     pub(super) fn add(&mut self, shard: &SessionFacts) {
         self.counters.add(&shard.counters, |_| true);
@@ -138,6 +134,7 @@ impl AgentFacts {
         for (labels, sessions) in &shard.sessions_looping {
             *self.sessions_looping.entry(*labels).or_default() += sessions;
         }
+        self.looping += shard.looping;
         for (limit, sessions) in &shard.sessions_over_limit {
             *self.sessions_over_limit.entry(*limit).or_default() += sessions;
         }

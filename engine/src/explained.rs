@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::facts::AgentKey;
+use super::facts::{AgentKey, AgentParts};
 use super::loops::Severity;
 use super::view::{
     AgentName, LoopView, PredictionView, SignalView, TokensView, ToolView, TraceView,
@@ -184,6 +184,18 @@ pub struct Outlook {
 }
 
 impl AgentFilter {
+    /// Only this agent.
+    pub fn exactly(agent: &AgentKey) -> Self {
+        let AgentParts { tenant, service_name, agent_name, agent_version, environment } = &**agent;
+        Self {
+            service_name: Some(service_name.clone()),
+            agent_name: Some(agent_name.clone()),
+            agent_version: Some(agent_version.clone()),
+            environment: Some(environment.clone()),
+            tenant: Some(tenant.clone()),
+        }
+    }
+
     /// Whether an agent is one that is asked for; `None`: nothing is known of it.
     pub fn admits(&self, agent: Option<&AgentKey>) -> bool {
         let fits = |asked: &Option<String>, sent: fn(&AgentKey) -> &String| {

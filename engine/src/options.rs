@@ -80,7 +80,7 @@ pub struct AssembleOptions {
     /// Reported scores of one trace; further ones are dropped.
     pub max_reports_per_trace: usize,
     /// Kinds of spans of which it is remembered whether their parents come, and scopes of services of which it is remembered
-    /// which agents they speak for; over it those that were not met for longest are forgotten.
+    /// which agents they speak for, in all shards together; over it those that were not met for longest are forgotten.
     pub max_learned: usize,
     /// Sessions of agents that speak in log records of which prompts are remembered, by shard; over it the quietest is forgotten.
     pub max_turn_sessions: usize,

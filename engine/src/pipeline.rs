@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::agent_facts::{AgentFacts, look_at_session};
 use super::agents::{Agents, AgentsOptions};
 use super::assemble::texts::SpanBatch;
-use super::assemble::{Assemble, Input};
+use super::assemble::{Assemble, Input, Learned};
 use super::detect::DropOptions;
 use super::drift::DriftOptions;
 use super::embedding::Embedded;
@@ -67,6 +67,8 @@ pub struct Stages {
     pub resolve: Resolve,
     /// Stage 1, by shard.
     pub assemble: Vec<Assemble>,
+    /// What the shards of stage 1 have learned.
+    pub learned: Learned,
     /// Stage 2, by shard.
     pub sessions: Vec<Sessions>,
     /// Where sessions are evicted to, by shard.
@@ -82,6 +84,7 @@ pub struct Pipeline {
     route: Route,
     resolve: Resolve,
     assemble: Vec<Assemble>,
+    learned: Learned,
     sessions: Vec<Sessions>,
     // Invariant: one for each shard of `sessions`.
     session_stores: Vec<Box<dyn SessionStore + Send>>,
@@ -117,6 +120,7 @@ impl Pipeline {
                         .embedding(options.embedding)
                 })
                 .collect(),
+            learned: Learned::new(&options.assemble, options.shares.clone()),
             sessions: shards
                 .map(|shard| {
                     let loops = options.loops.clone();
@@ -205,7 +209,8 @@ impl Pipeline {
         while let Some(due) = self.poll_timeout().filter(|due| *due <= now) {
             let due = due.after(step).min(now);
             self.resolve.handle_timeout(due);
-            self.assemble.iter_mut().for_each(|stage| stage.handle_timeout(due));
+            let Self { assemble, learned, .. } = self;
+            assemble.iter_mut().for_each(|stage| stage.handle_timeout(due, learned));
             self.flow(due);
             for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
                 stage.run_timers(due, session_store.as_mut());
@@ -227,7 +232,8 @@ impl Pipeline {
 
     /// Ends the input: every trace is done and sealed, every session closed.
     pub fn finish(&mut self, now: Timestamp) {
-        self.assemble.iter_mut().for_each(|stage| stage.finish(now));
+        let Self { assemble, learned, .. } = self;
+        assemble.iter_mut().for_each(|stage| stage.finish(now, learned));
         self.flow(now);
         for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
             stage.restore_all(session_store.as_mut());
@@ -272,17 +278,25 @@ impl Pipeline {
         self.flow(now);
         self.resolve.restart_counts();
         self.assemble.iter_mut().for_each(Assemble::restart_counts);
+        self.learned.restart_counts();
         self.sessions.iter_mut().for_each(Sessions::restart_counts);
         self.unseen = false;
         self.flow(now);
         self.agents.restart_counts();
-        let Self { route, resolve, assemble, sessions, session_stores, agents, board, .. } = self;
-        Stages { route, resolve, assemble, sessions, session_stores, agents, board }
+        let Self {
+            route, resolve, assemble, learned, sessions, session_stores, agents, board, ..
+        } = self;
+        Stages { route, resolve, assemble, learned, sessions, session_stores, agents, board }
     }
 
     /// The stages whose state is written to snapshots.
     pub fn lasting(&mut self) -> (&mut Resolve, &mut [Assemble], &mut [Sessions], &mut Agents) {
         (&mut self.resolve, &mut self.assemble, &mut self.sessions, &mut self.agents)
+    }
+
+    /// What the shards of stage 1 have learned, which is written to snapshots too.
+    pub fn learned(&mut self) -> &mut Learned {
+        &mut self.learned
     }
 
     /// The newest update of each agent.
@@ -324,7 +338,7 @@ impl Pipeline {
     /// Passes the updates of each stage on to the next, down to the board.
     fn flow(&mut self, now: Timestamp) {
         for stage in &mut self.assemble {
-            for update in stage.drain() {
+            for update in stage.drain(&self.learned) {
                 let session = update.session.as_ref();
                 let shard = session.map_or(0, |to| self.route.session(&to.tenant, &to.id));
                 self.sessions[shard].restore_for(&update, self.session_stores[shard].as_mut());
@@ -334,6 +348,9 @@ impl Pipeline {
             // recovered.
             drop((stage.requests(), stage.embed_requests()));
         }
+        // After all shards, so that none knows more than another.
+        let lessons = self.assemble.iter_mut().map(Assemble::lessons);
+        lessons.for_each(|lessons| self.learned.learn(lessons));
         for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores) {
             for update in stage.drain() {
                 self.agents.handle(update, now);

@@ -46,6 +46,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time between two checks whether a snapshot is due.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// How long timers wait for their time to be in the log.
+const TIMERS_WAIT: Duration = Duration::from_secs(1);
+
 /// How long to wait for the next section of a snapshot.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -58,7 +61,7 @@ const PIECE: usize = 128 << 10;
 /// The name of the section that holds the time of a snapshot.
 const CLOCK: &str = "clock";
 
-/// The step of a replay: timers that are due within it run together.
+/// The step of a replay: timers that are due within it run together, and the log has the times at which timers ran to within it.
 const STEP: Duration = Duration::from_millis(100);
 
 /// The log, as the router uses it. Cheap to clone.
@@ -70,6 +73,8 @@ pub(super) struct Durable {
     clock: Clock,
     // The shift of wall time that the log holds.
     shift: Arc<Mutex<WallShift>>,
+    // The last time that the log holds.
+    noted: Arc<AtomicU64>,
     // The lock on the directory, held as long as anybody can write.
     _lock: Arc<Lock>,
 }
@@ -110,8 +115,12 @@ impl Durable {
     /// Appends a record, and returns when it is as safe as the configuration asks for.
     pub(super) async fn append(&self, record: Record, items: usize) -> Result<Ticket, Overloaded> {
         self.note_shift(record.arrival).await?;
+        let arrival = record.arrival;
         let appended = self.committer.append(record).await;
         self.items.fetch_add(items as u64, Ordering::Relaxed);
+        if appended.is_ok() {
+            self.noted.fetch_max(arrival.0, Ordering::Relaxed);
+        }
         appended.map_err(overloaded)
     }
 
@@ -127,6 +136,26 @@ impl Durable {
             *told = shift;
         }
         Ok(())
+    }
+
+    /// Notes in the log that timers run which are due by `now`, before they do, if no record says so: what they count is not counted
+    /// again after a crash. If the disk takes too long, they do not wait for it.
+    pub(super) async fn note_time(&self, now: Timestamp) {
+        let noted = Timestamp(self.noted.load(Ordering::Relaxed));
+        if noted.after(STEP) > now {
+            return;
+        }
+        self.noted.fetch_max(now.0, Ordering::Relaxed);
+        let (committer, shift) = (self.committer.clone(), self.clock.shift());
+        let payload = Bytes::copy_from_slice(&shift.0.to_le_bytes());
+        let record = Record { arrival: now, kind: Kind::Clock, payload };
+        let appended = tokio::spawn(async move {
+            // The committer counts and logs a refusal.
+            if let Ok(ticket) = committer.append(record).await {
+                ticket.applied();
+            }
+        });
+        let _ = timeout(TIMERS_WAIT, appended).await;
     }
 }
 
@@ -190,6 +219,7 @@ impl Recovered {
             items: Arc::clone(&items),
             clock: clock.clone(),
             shift: Arc::new(Mutex::new(shift)),
+            noted: Arc::default(),
             _lock: Arc::new(lock),
         };
         let snapshots = Snapshots {
@@ -287,7 +317,7 @@ impl Snapshots {
         let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
         let Stream { router, saved, .. } = stream;
         let mut missing = router.assemble.len() + router.sessions.len() + 1;
-        let all = missing + 3;
+        let all = missing + 4;
         let writer = spawn_blocking(move || {
             write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
         });
@@ -313,6 +343,9 @@ impl Snapshots {
                 let _ = sections.send(section).await;
             }
         }
+        // After all shards, as each adds to it: of what they hold nothing is missing.
+        let learned = router.saved_learned().ok_or_else(absent)?;
+        let _ = sections.send(learned).await;
         drop(sections);
         writer.await.map_err(io::Error::other)?
     }
@@ -380,6 +413,7 @@ fn restore(
     }
     let mut pipeline = Pipeline::routed(options, route);
     pipeline.shift_to(clock.shift);
+    pipeline.learned().restore(read(snapshot, "learned")?);
     let (resolve, assemble, sessions, agents) = pipeline.lasting();
     resolve.restore(read(snapshot, "resolve")?);
     // This takes most of the time of a start, so shards are restored in parallel.
@@ -449,6 +483,8 @@ pub(super) fn recover(
     pipeline.leave_board();
     let (replayed, items) = replay(config, &mut last, &opened, &mut pipeline)?;
     clock.resume(last.now, last.shift);
+    // Timers that the process before has run have counted.
+    pipeline.advance_in_steps(last.now.after(STEP).min(clock.now()), STEP);
     pipeline.shift_to(clock.shift());
     let stages = pipeline.into_stages(clock.now());
     let metrics = StoreMetrics::new(registry, clock.clone(), Arc::clone(opened.budget()))?;
@@ -494,6 +530,7 @@ fn session_stores(
 enum Read {
     Answered(Answers),
     Batch(Box<Batch>),
+    /// The time, and the shift of wall time from then on.
     Shift(WallShift),
     /// It cannot be decoded: it is over a limit that was lowered since it was written.
     Refused,
@@ -524,7 +561,8 @@ fn replay(
         for record in records {
             let (arrival, read) = record?;
             clock.now = clock.now.max(arrival);
-            replayed += 1;
+            // A record that only tells the time is none that anybody sent.
+            replayed += u64::from(!matches!(read, Read::Shift(_)));
             pipeline.advance_in_steps(arrival, STEP);
             match read {
                 Read::Answered(Answers { replies, reports, embedded }) => {

@@ -21,7 +21,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -267,6 +267,7 @@ impl Daemon {
             clock: clock.clone(),
             health: health.clone(),
             webhook: telling,
+            durable: durable.clone(),
             saving,
             judge,
             embedder,
@@ -416,8 +417,16 @@ fn spawn(
     common: &Common,
     durable: Option<Durable>,
 ) -> Result<Running, prometheus::Error> {
-    let Stages { route, resolve, assemble, sessions, session_stores, agents, board: recovered } =
-        stages;
+    let Stages {
+        route,
+        resolve,
+        assemble,
+        learned,
+        sessions,
+        session_stores,
+        agents,
+        board: recovered,
+    } = stages;
     recovered.into_values().for_each(|update| board.apply(update));
     let (flushed_sender, flushed) = watch::channel(0);
     let (agents_sender, agents_inbox) = mpsc::channel(capacity);
@@ -440,11 +449,12 @@ fn spawn(
         session_senders.push(sender);
         full.push(full_sessions);
     }
+    let learned = Arc::new(RwLock::new(learned));
     let mut assemble_senders = Vec::new();
     for (shard, stage) in assemble.into_iter().enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
         let (sessions, common) = (session_senders.clone(), common.clone());
-        let task = AssembleTask { shard, stage, sessions, route, common };
+        let task = AssembleTask { shard, stage, learned: learned.clone(), sessions, route, common };
         tasks.push(tokio::spawn(task.run(inbox, full.clone())));
         assemble_senders.push(sender);
     }
@@ -454,6 +464,7 @@ fn spawn(
         sessions: session_senders,
         agents: agents_sender,
         resolve: Arc::new(Mutex::new(resolve)),
+        learned,
         durable,
     };
     common.health.queues(router.queues())?;

@@ -1,7 +1,7 @@
 //! Sends the parts of a decoded batch to the shards, and waits for their acknowledgements.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{self, OwnedPermit};
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::durable::{Answers, Durable, section};
 use super::tasks::{ShardBatch, ToAgents, ToAssemble, ToSessions};
-use crate::engine::assemble::Input;
+use crate::engine::assemble::{Input, Learned};
 use crate::engine::facts::Barrier;
 use crate::engine::resolve::Resolve;
 use crate::engine::route::{Route, Takers};
@@ -28,6 +28,8 @@ pub struct Router {
     pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
     pub(super) agents: mpsc::Sender<ToAgents>,
     pub(super) resolve: Arc<Mutex<Resolve>>,
+    /// What the assemble tasks have learned.
+    pub(super) learned: Arc<RwLock<Learned>>,
     pub(super) durable: Option<Durable>,
 }
 
@@ -184,6 +186,12 @@ impl Router {
     pub(super) fn saved_resolve(&self) -> Option<Section> {
         let resolve = self.resolve.lock().unwrap_or_else(PoisonError::into_inner);
         section("resolve".to_owned(), &*resolve)
+    }
+
+    /// The section of what was learned.
+    pub(super) fn saved_learned(&self) -> Option<Section> {
+        let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+        section("learned".to_owned(), &learned.save())
     }
 
     /// Sends every shard its part and waits until all have applied theirs; returns what they left out.

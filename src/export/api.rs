@@ -186,7 +186,7 @@ pub(super) struct AgentParams {
 pub(super) struct SessionParams {
     /// `service.name`; empty: where it was not sent.
     pub(super) service_name: Option<String>,
-    /// The agent's name.
+    /// The name of an agent that has a trace in them.
     pub(super) agent_name: Option<String>,
     /// The agent's version.
     pub(super) agent_version: Option<String>,
@@ -526,7 +526,7 @@ fn totals(updates: &[Arc<AgentFacts>]) -> FleetTotals {
     FleetTotals {
         dropping: sum(|update| u64::from(worst_drop(update) == Some("critical"))),
         sessions_active: sum(|update| update.sessions_active),
-        sessions_looping: sum(AgentFacts::looping),
+        sessions_looping: sum(|update| update.looping),
         sessions_over_limit: sum(over_limit),
         traces_stalled: sum(|update| update.view.traces_stalled),
         traces: sum(|update| update.view.traces),
@@ -578,7 +578,7 @@ pub(super) fn fleet_row(board: &Board, update: &AgentFacts, lookback: Lookback) 
         window_traces: scores.map_or(0, |scores| scores.traces),
         traces: view.traces,
         sessions_active: update.sessions_active,
-        sessions_looping: update.looping(),
+        sessions_looping: update.looping,
         sessions_over_limit: over_limit(update),
         traces_stalled: update.view.traces_stalled,
         last_trace_unix_nano: view.last_trace_unix_nano.clone(),

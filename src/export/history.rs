@@ -252,7 +252,7 @@ impl Point {
             state: verdict.map(|drop| drop.severity),
             traces: update.view.traces,
             active: update.sessions_active,
-            looping: update.looping(),
+            looping: update.looping,
             cost: update.view.cost_usd,
         }
     }

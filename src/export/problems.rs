@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::api::{AgentParams, bounds, worst_drop};
 use super::http::{Exporter, Refused};
-use super::query::{ListRequest, Listing, Query};
+use super::query::{ListRequest, Query};
 use crate::access::Identity;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
@@ -84,7 +84,7 @@ impl<Q: Query> Exporter<Q> {
         problems.extend(updates.iter().flat_map(|update| over_limits(update)));
         problems.extend(updates.iter().filter_map(|update| stall(update)));
         let looping: Vec<&AgentFacts> =
-            updates.iter().map(|update| &**update).filter(|update| update.looping() > 0).collect();
+            updates.iter().map(|update| &**update).filter(|update| update.looping > 0).collect();
         if !looping.is_empty() {
             problems.extend(self.loops(filter, &looping).await);
         }
@@ -94,21 +94,23 @@ impl<Q: Query> Exporter<Q> {
         Ok(ProblemsPage { problems, total })
     }
 
-    /// Loops that go on, with the newest session of each agent as the example.
-    async fn loops(&self, agent: AgentFilter, looping: &[&AgentFacts]) -> Vec<Problem> {
+    /// The open sessions of agents that have loops, the newest first.
+    async fn newest_with_loops(&self, agent: AgentFilter, limit: usize) -> Vec<SessionRow> {
         let filter = SessionFilter {
             agent,
             open: Some(true),
             loops: Some(true),
             ..SessionFilter::default()
         };
-        let request = ListRequest { filter, sort: Sort::Recent, limit: LOOPING, offset: 0 };
-        let listing = {
-            // The semaphore is never closed.
-            let _permit = self.lists.acquire().await.ok();
-            self.query.list(request).await
-        };
-        let Listing { rows, .. } = listing;
+        let request = ListRequest { filter, sort: Sort::Recent, limit, offset: 0 };
+        // The semaphore is never closed.
+        let _permit = self.lists.acquire().await.ok();
+        self.query.list(request).await.rows
+    }
+
+    /// Loops that go on, with the newest session of each agent as the example.
+    async fn loops(&self, agent: AgentFilter, looping: &[&AgentFacts]) -> Vec<Problem> {
+        let rows = self.newest_with_loops(agent, LOOPING).await;
         let mut newest: BTreeMap<&AgentName, &SessionRow> = BTreeMap::new();
         for row in &rows {
             newest.entry(&row.agent).or_insert(row);
@@ -120,11 +122,16 @@ impl<Q: Query> Exporter<Q> {
                 alert: "AgentSessionLooping",
                 severity: severity(update),
                 agent: AgentName::from(&update.agent),
-                count: update.looping(),
+                count: update.looping,
                 ..Problem::default()
             };
-            if let Some(row) = newest.get(&AgentName::from(&update.agent)).filter(|_| at < EXAMPLES)
-            {
+            let mut row = newest.get(&problem.agent).copied().cloned().filter(|_| at < EXAMPLES);
+            if row.is_none() && at < EXAMPLES {
+                // Rows have the agent of the first trace; the loop may be in a trace of another.
+                let own = AgentFilter::exactly(&update.agent);
+                row = self.newest_with_loops(own, 1).await.pop();
+            }
+            if let Some(row) = row {
                 let tenant = row.agent.tenant.as_deref().unwrap_or_default();
                 let found = self.query.session(tenant, &row.session_id, Some(&row.scope)).await;
                 if let Found::One(session) = found {
@@ -138,10 +145,11 @@ impl<Q: Query> Exporter<Q> {
 }
 
 impl Problem {
-    /// Takes a session as the example.
+    /// Takes a session with a loop of the agent as the example.
     fn shown_by(&mut self, session: &SessionView) {
+        let agent = self.agent.clone();
         let loops = || {
-            let traces = session.traces.iter();
+            let traces = session.traces.iter().filter(|trace| trace.agent == agent);
             traces.flat_map(|trace| trace.loops.iter().map(move |found| (trace, found)))
         };
         let weighing = loops().filter(|(_, found)| found.evidence.weighs());

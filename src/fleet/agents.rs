@@ -113,9 +113,11 @@ impl Part for Summed {
                 self.stage.settle();
                 Ok(())
             }
-            Message::Trace(_) | Message::Inputs(_) | Message::Tick | Message::Responses(_) => {
-                Err("misdirected")
-            }
+            Message::Trace(_)
+            | Message::Inputs(_)
+            | Message::Tick
+            | Message::Responses(_)
+            | Message::Learned(_) => Err("misdirected"),
         }
     }
 

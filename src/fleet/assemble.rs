@@ -11,7 +11,7 @@ use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::saved::SavedTraces;
-use crate::engine::assemble::{AGES, Assemble, Input};
+use crate::engine::assemble::{AGES, Assemble, Input, Learned, SavedLearned};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::resolve::Resolve;
 use crate::engine::span::{Report, Target, Timestamp, TraceId};
@@ -29,11 +29,14 @@ pub(super) struct AssembleStage {
 /// The shards of a partition, with their open traces.
 pub(super) struct Traces {
     map: Map,
+    partition: u32,
     generation: u64,
     shards: Vec<(u32, Assemble)>,
     // When the next timer of each shard is due.
     due: Vec<Option<Timestamp>>,
     resolve: Resolve,
+    // What the shards have learned, and what those of other partitions have.
+    learned: Learned,
     ask: Ask,
     // Whether the partition has caught up. Before that, questions may already have been answered.
     live: bool,
@@ -68,10 +71,13 @@ impl Stage for AssembleStage {
         let mut resolve = Resolve::new(assemble.max_waiting_reports, assemble.report_wait);
         let saved: Option<Resolve> = section(taken.checkpoint, RESOLVE)?;
         saved.into_iter().for_each(|saved| resolve.restore(saved));
+        let mut learned = Learned::new(assemble, self.options.shares.clone());
+        let saved: Option<SavedLearned> = section(taken.checkpoint, LEARNED)?;
+        saved.into_iter().for_each(|saved| learned.restore(saved));
         let due = shards.iter().map(|(_, stage)| stage.poll_timeout()).collect();
-        let (map, generation) = (self.map, taken.generation);
+        let (map, partition, generation) = (self.map, taken.partition, taken.generation);
         let ask = self.ask.clone();
-        Ok(Traces { map, generation, shards, due, resolve, ask, live: false })
+        Ok(Traces { map, partition, generation, shards, due, resolve, learned, ask, live: false })
     }
 }
 
@@ -97,6 +103,10 @@ impl Part for Traces {
                 }
                 Ok(())
             }
+            Message::Learned(lessons) => {
+                self.learned.learn(lessons);
+                Ok(())
+            }
             Message::Trace(_) | Message::Session(_) | Message::Tick | Message::Began(_) => {
                 Err("misdirected")
             }
@@ -111,7 +121,7 @@ impl Part for Traces {
         self.resolve.handle_timeout(now);
         for place in 0..self.shards.len() {
             if self.due[place].is_some_and(|due| due <= now) {
-                self.shards[place].1.handle_timeout(now);
+                self.shards[place].1.handle_timeout(now, &self.learned);
                 self.hand_on(place, now, out);
             }
         }
@@ -124,7 +134,7 @@ impl Part for Traces {
         for (_, stage) in &mut self.shards {
             // One by one, as each question is as large as a trace.
             for trace in stage.unanswered() {
-                stage.ask_again(trace);
+                stage.ask_again(trace, &self.learned);
                 (self.ask)(stage, now);
             }
         }
@@ -136,6 +146,7 @@ impl Part for Traces {
             .map(|(shard, stage)| Some((shard.to_string(), pack(&stage.save())?)))
             .collect::<Option<BTreeMap<_, _>>>()?;
         sections.insert(RESOLVE.to_owned(), pack(&self.resolve)?);
+        sections.insert(LEARNED.to_owned(), pack(&self.learned.save())?);
         Some(sections)
     }
 
@@ -157,7 +168,10 @@ impl Part for Traces {
         };
         let shards = self.shards.iter();
         let shards = shards.flat_map(|(shard, stage)| named(shard.to_string(), stage.counts()));
-        shards.chain(named(RESOLVE.to_owned(), self.resolve.counts())).collect()
+        let others = [(RESOLVE, self.resolve.counts()), (LEARNED, self.learned.counts())];
+        shards
+            .chain(others.into_iter().flat_map(|(name, counts)| named(name.to_owned(), counts)))
+            .collect()
     }
 }
 
@@ -214,7 +228,7 @@ impl Traces {
 
     fn hand_on(&mut self, place: usize, now: Timestamp, out: &mut Vec<Record>) {
         let (shard, stage) = &mut self.shards[place];
-        for mut update in stage.drain() {
+        for mut update in stage.drain(&self.learned) {
             // The generation puts the revision above those of all earlier owners.
             update.revision = update.revision.saturating_add(self.generation << GENERATION);
             let mut record = self.map.to_session(update);
@@ -222,6 +236,11 @@ impl Traces {
             record.envelope.generation = self.generation;
             record.envelope.time = now;
             out.push(record);
+        }
+        let lessons = stage.lessons();
+        if !lessons.is_empty() {
+            out.extend(self.map.to_other_partitions(self.partition, &lessons));
+            self.learned.learn(lessons);
         }
         if self.live {
             (self.ask)(stage, now);
@@ -235,5 +254,101 @@ impl Traces {
 /// The name of the section with the reports that wait for their responses.
 const RESOLVE: &str = "resolve";
 
+/// The name of the section with what was learned.
+const LEARNED: &str = "learned";
+
 /// The number of bits of a revision that are below the generation.
 pub(super) const GENERATION: u32 = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::span::{Operation, Resource, Span, SpanId, ToolFacts};
+    use crate::fleet::checkpoint::Checkpoint;
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_000_000_000);
+
+    fn stage() -> AssembleStage {
+        let ask: Ask = Arc::new(|_, _| {});
+        AssembleStage { options: EngineOptions::default(), map: Map::new(2), ask }
+    }
+
+    fn taken(partition: u32, checkpoint: Option<&Checkpoint>) -> Traces {
+        stage().take_over(&Taken { partition, generation: 1, checkpoint }).unwrap()
+    }
+
+    /// The input of a span of the service `shop`, in a trace of this partition.
+    fn span(partition: u32, number: u8, span: Span) -> Message {
+        let of = |trace_id| stage().map.to_trace(trace_id, Message::Tick).partition;
+        let traces = (1_u128..).map(|id| TraceId((id << 8 | u128::from(number)).to_be_bytes()));
+        let resource = Resource { service_name: Some("shop".into()), ..Resource::default() };
+        let span = Span {
+            trace_id: traces.into_iter().find(|id| of(*id) == partition).unwrap(),
+            span_id: SpanId([2; 8]),
+            resource: Arc::new(resource),
+            convention: Some("test"),
+            start: NOW,
+            end: NOW,
+            ..span
+        };
+        Message::Inputs(vec![Input::Span(Box::new(span))])
+    }
+
+    fn root() -> Span {
+        let agent_name = Some("support".into());
+        Span { operation: Operation::InvokeAgent, agent_name, ..Span::default() }
+    }
+
+    fn call() -> Span {
+        let tool = Some(ToolFacts { name: Some("search".into()), ..ToolFacts::default() });
+        let parent = Some(SpanId([1; 8]));
+        Span { operation: Operation::ExecuteTool, tool, parent, ..Span::default() }
+    }
+
+    /// What follows from an input within half a minute.
+    fn follows(part: &mut Traces, input: Message) -> Vec<Record> {
+        let mut out = Vec::new();
+        part.apply(input, 0, NOW, &mut out).unwrap();
+        part.timers(NOW.after(Duration::from_secs(30)), &mut out);
+        out
+    }
+
+    /// The agents of the traces in these records.
+    fn agents(records: &[Record]) -> Vec<String> {
+        let agents = records.iter().filter_map(|record| {
+            let Message::Trace(update) = &record.envelope.message else { return None };
+            update.agent.as_ref().map(|agent| agent.agent_name.clone())
+        });
+        agents.collect()
+    }
+
+    #[test]
+    fn what_a_partition_learned_is_known_to_others_and_to_the_next_owner() {
+        let (mut first, mut second) = (taken(0, None), taken(1, None));
+        assert_eq!(agents(&follows(&mut second, span(1, 1, call()))), [""]);
+        let records = follows(&mut first, span(0, 1, root()));
+        assert_eq!(agents(&records), ["support"]);
+        let learned = |record: &&Record| matches!(record.envelope.message, Message::Learned(_));
+        let told: Vec<&Record> = records.iter().filter(learned).collect();
+        assert_eq!(told.len(), 1);
+        for _ in 0..2 {
+            for record in &told {
+                assert_eq!((record.hop, record.partition), (Hop::Spans, 1));
+                assert_eq!(record.envelope.time, Timestamp(0), "it moves no time");
+                let mut out = Vec::new();
+                second.apply(record.envelope.message.clone(), 0, NOW, &mut out).unwrap();
+                assert!(out.is_empty());
+            }
+        }
+        assert_eq!(agents(&follows(&mut second, span(1, 2, call()))), ["support"]);
+        // What is known is not told again.
+        let again = follows(&mut first, span(0, 2, root()));
+        assert_eq!(again.iter().filter(learned).count(), 0);
+        let sections = second.save().unwrap();
+        let checkpoint = Checkpoint { next: 0, now: NOW, senders: BTreeMap::new(), sections };
+        let mut next = taken(1, Some(&checkpoint));
+        assert_eq!(agents(&follows(&mut next, span(1, 3, call()))), ["support"]);
+    }
+}

@@ -110,6 +110,7 @@ impl Part for Scored {
             | Message::Session(_)
             | Message::Tick
             | Message::Responses(_)
+            | Message::Learned(_)
             | Message::Began(_) => Err("misdirected"),
         }
     }

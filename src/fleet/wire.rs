@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::engine::assemble::Input;
+use crate::engine::assemble::{Input, Lessons};
 use crate::engine::drops::DEPLOYMENT;
 use crate::engine::facts::{AgentKey, AgentParts, Began, SessionFacts, TraceFacts};
 use crate::engine::route::Route;
@@ -51,6 +51,8 @@ pub(super) enum Message {
     Report(Box<Report>),
     /// The ids of responses in spans, with their traces.
     Responses(Vec<Response>),
+    /// What a partition has learned from traces, for those of other partitions.
+    Learned(Lessons),
     /// Notice that a shard has a new owner, which has told all that it holds.
     Began(Began),
     /// A tick: time goes on to that of the envelope, for timers that are due while no other record comes.
@@ -150,6 +152,17 @@ impl Map {
     pub(super) fn to_responses(self, partition: u32, message: Message) -> Record {
         let key = partition.to_be_bytes().to_vec();
         Record { hop: Hop::Spans, partition, key, envelope: envelope(message) }
+    }
+
+    /// Records for all partitions of spans but this one, about what it has learned. They do not move time.
+    pub(super) fn to_other_partitions(self, own: u32, lessons: &Lessons) -> Vec<Record> {
+        let record = |partition| Record {
+            hop: Hop::Spans,
+            partition,
+            key: [b"learned", &own.to_be_bytes()[..]].concat(),
+            envelope: envelope(Message::Learned(lessons.clone())),
+        };
+        (0..self.partitions).filter(|partition| *partition != own).map(record).collect()
     }
 
     /// A tick for a partition, with the time to go on to.

@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_threshold_is_told_in_failing_traces() {
         let text = plan().render(&Config::default()).unwrap();
-        let fast = "# From over 25 % of traces failing: 5 times the 5 % of reliability=0.95. Of 50 judged traces, 13.\n";
+        let fast = "# From over 25 % of traces failing: 5 times the 5 % of reliability=0.95. Of 50 evaluated traces, 13.\n";
         assert!(text.contains(fast), "{text}");
         assert!(text.contains("# From over 10 % of traces failing"), "{text}");
         assert!(text.contains("ratio_rate1h{slo=\"reliability\"} > 0.25\n"), "{text}");

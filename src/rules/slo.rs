@@ -1,14 +1,14 @@
 //! Error budgets: multi-window, multi-burn-rate alerts over verdicts on traces.
 //!
 //! ```text
-//! bad(w)  = failed traces / judged traces, over the window w
+//! bad(w)  = failed traces / evaluated traces, over the window w
 //! budget  = 1 - objective
-//! alert   if bad(long) > rate * budget and bad(short) > rate * budget and judged(long) >= least traces
-//! page    unless a drop of the agent paged within the long window
+//! alert   if bad(long) > rate * budget and bad(short) > rate * budget and evaluated(long) >= least traces
+//!         unless a drop of the agent paged within the long window
 //! ```
 //!
 //! Source: Google, The Site Reliability Workbook, "Alerting on SLOs", 6. Departures: a guard on the number of traces, as agents
-//! have far fewer of them than services have requests; one page for one cause; and rates that a budget cannot reach, where `rate *
+//! have far fewer of them than services have requests; one alert for one cause; and rates that a budget cannot reach, where `rate *
 //! budget >= 1`, are refused, as agents' objectives are lower than services'.
 
 use std::fmt::{self, Write};
@@ -185,7 +185,7 @@ pub(super) fn group(plan: &Plan, config: &Config) -> Result<Group, RulesError> {
         let mut before = plan.objectives[..at].iter();
         if !before.any(|other| other.signal() == objective.signal()) {
             rules.extend(["5m", "30m", "1h", "6h"].map(|window| bad(objective, window)));
-            rules.extend(["1h", "6h"].map(|window| judged(objective, window)));
+            rules.extend(["1h", "6h"].map(|window| evaluated(objective, window)));
         }
     }
     // An objective that lets all traces fail needs no alert.
@@ -257,7 +257,7 @@ fn bad(objective: &Objective, window: &str) -> Rule {
     Rule::Record { record, expr, labels: labels(objective) }
 }
 
-fn judged(objective: &Objective, window: &str) -> Rule {
+fn evaluated(objective: &Objective, window: &str) -> Rule {
     let expr = format!(
         "sum by ({AGENT}) (increase(agentgauge_trace_evaluations_total{{signal=\"{}\",verdict=~\"pass|fail\"}}[{window}]))",
         objective.signal()
@@ -280,25 +280,22 @@ fn burn(
     let threshold = objective.threshold(rate)?;
     let of = objective.matchers();
     let bad = "service_agent:agentgauge_trace_evaluations_bad:ratio_rate";
-    let judged = "service_agent:agentgauge_trace_evaluations:increase";
+    let evaluated = "service_agent:agentgauge_trace_evaluations:increase";
     let least = plan.least_traces;
     let mut expr = format!(
-        "{bad}{long}{of} > {threshold}\nand\n{bad}{short}{of} > {threshold}\nand\n{judged}{long}{of} >= {least}"
+        "{bad}{long}{of} > {threshold}\nand\n{bad}{short}{of} > {threshold}\nand\n{evaluated}{long}{of} >= {least}"
     );
     // Agents with an objective of their own are left out of the general one.
     let others = plan.objectives.iter().filter(|other| {
         objective.agent.is_none() && other.agent.is_some() && other.name == objective.name
     });
     for other in others {
-        let _ = write!(expr, "\nunless on (gen_ai_agent_name)\n{judged}{long}{}", other.matchers());
+        let _ =
+            write!(expr, "\nunless on (gen_ai_agent_name)\n{evaluated}{long}{}", other.matchers());
     }
-    if windows.severity == "critical" {
-        // A drop counts as long as its failures are in the long window.
-        let paged =
-            format!("max_over_time(agentgauge_agent_drop{{severity=\"critical\"}}[{long}])");
-        let drops = format!("max by ({AGENT}) ({paged}) > 0");
-        let _ = write!(expr, "\nunless on ({AGENT})\n{drops}");
-    }
+    // A drop counts as long as its failures are in the long window.
+    let paged = format!("max_over_time(agentgauge_agent_drop{{severity=\"critical\"}}[{long}])");
+    let _ = write!(expr, "\nunless on ({AGENT})\nmax by ({AGENT}) ({paged}) > 0");
     let (over, may) = (percent(rate * objective.budget()), percent(objective.budget()));
     let is_whole = objective.name == RELIABILITY;
     let (name, what) = if is_whole {
@@ -311,14 +308,14 @@ fn burn(
             "{NAME} {what} {{{{ $value | humanizePercentage }}}} of its traces of the last {in_words}; {may} % may"
         ),
         &format!(
-            "Told from over {over} % on, of at least {least} judged traces in {long} and still in the last {short}. Its \
+            "Told from over {over} % on, of at least {least} evaluated traces in {long} and still in the last {short}. Its \
              objective is that {} % pass.",
             percent(objective.share)
         ),
     );
     let traces = fewest_over(rate * objective.budget(), least);
     alert.comment = Some(format!(
-        "From over {over} % of traces failing: {} times the {may} % of {objective}. Of {least} judged traces, {traces}.",
+        "From over {over} % of traces failing: {} times the {may} % of {objective}. Of {least} evaluated traces, {traces}.",
         number(rate)
     ));
     Ok(alert.into())

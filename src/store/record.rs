@@ -33,7 +33,8 @@ pub enum Kind {
     End,
     /// The answer of a judge.
     Judged,
-    /// How far wall time is ahead of time from this record on: nanoseconds, 8 bytes, little-endian.
+    /// How far wall time is ahead of time from this record on: nanoseconds, 8 bytes, little-endian. Written when that changes, and
+    /// when timers run at a time that no other record has.
     Clock,
     /// A kind that only a newer release knows.
     Unknown(u32),

@@ -72,8 +72,15 @@ impl Turn {
     }
 
     fn send(&self, daemon: &Daemon) {
-        let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", &self.body());
-        assert_eq!(status, 200, "{answer}");
+        send(daemon, &self.body());
+    }
+
+    /// Sends what has ended before its root, which names the agent.
+    fn send_without_root(&self, daemon: &Daemon) {
+        let mut body: Value = serde_json::from_str(&self.body()).unwrap();
+        let spans = &mut body["resourceSpans"][0]["scopeSpans"][0]["spans"];
+        spans.as_array_mut().unwrap().remove(0);
+        send(daemon, &body.to_string());
     }
 
     /// A series of the agent.
@@ -83,6 +90,11 @@ impl Turn {
             "agentgauge_{family}{{service_name=\"shop\",gen_ai_agent_name=\"{agent}\"{labels}}}"
         )
     }
+}
+
+fn send(daemon: &Daemon, body: &str) {
+    let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", body);
+    assert_eq!(status, 200, "{answer}");
 }
 
 fn daemon(more: &[(&str, &str)]) -> Daemon {
@@ -171,6 +183,53 @@ fn a_critical_loop_is_seen_and_told_however_short_it_was() {
         daemon.settles_at(&turn.series("sessions_looping", kind), 1.0);
         daemon.settles_at(WEBHOOK, f64::from(number));
     }
+}
+
+#[test]
+fn a_loop_without_its_root_has_the_agents_name_in_whatever_shard_it_is() {
+    let daemon = daemon(&[("AGENTGAUGE__ENGINE__SHARDS", "4")]);
+    let told = &[ARGUMENTS, RESULT];
+    let turn =
+        |number, calls| Turn { number, agent: "support", calls, step_nanos: 1_000_000, told };
+    let first = turn(1, 1);
+    first.send(&daemon);
+    daemon.settles_at(&first.series("traces_total", ""), 1.0);
+    // Eight traces, which are in several shards.
+    (2..10).for_each(|number| turn(number, 5).send_without_root(&daemon));
+    let kind = ",kind=\"exact_repeat\",severity=\"warning\",evidence=\"full\"";
+    daemon.settles_at(&first.series("sessions_looping", kind), 8.0);
+    let page = daemon.get("/metrics");
+    let looping = page.lines().filter(|line| line.starts_with("agentgauge_sessions_looping{"));
+    assert_eq!(looping.count(), 1, "{page}");
+}
+
+#[test]
+fn a_loop_of_the_second_agent_of_a_session_is_found_by_that_agent() {
+    let daemon = daemon(&[]);
+    let told = &[ARGUMENTS, RESULT];
+    let turn =
+        |number, calls| Turn { number, agent: "support", calls, step_nanos: 1_000_000, told };
+    let first = turn(1, 1);
+    first.send(&daemon);
+    daemon.settles_at(&first.series("traces_total", ""), 1.0);
+    // Another service with an agent of the same name, and no namespace: one session.
+    send(&daemon, &turn(2, 5).body().replace("shop", "bank"));
+    let looping = "agentgauge_sessions_looping{service_name=\"bank\",gen_ai_agent_name=\"support\"\
+                   ,kind=\"exact_repeat\",severity=\"warning\",evidence=\"full\"}";
+    daemon.settles_at(looping, 1.0);
+    // Where the alert's link leads.
+    let listed = |service| {
+        let path = format!("/api/v1/sessions?sort=loops&service_name={service}&agent_name=support");
+        ask(&daemon, &path)["sessions"].as_array().unwrap().len()
+    };
+    assert_eq!(["shop", "bank", "mail"].map(listed), [1, 1, 0]);
+    let problems = ask(&daemon, "/api/v1/problems");
+    let problem = &problems["problems"][0];
+    assert_eq!(problem["agent"]["service_name"], "bank", "{problems}");
+    assert_eq!(
+        (&problem["session"]["session_id"], &problem["calls"]),
+        (&json!("support"), &json!(5))
+    );
 }
 
 /// A record of Claude Code, so many milliseconds ago.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentgauge::engine::assemble::{Assemble, Input};
+use agentgauge::engine::assemble::{Assemble, Input, Learned};
 use agentgauge::engine::counters::Counter;
 use agentgauge::engine::facts::{OverBy, TraceState};
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
@@ -14,6 +14,9 @@ use agentgauge::engine::span::{
     Arguments, Operation, Resource, SessionName, Span, SpanId, Status, Timestamp, ToolFacts,
     TraceId,
 };
+use agentgauge::engine::tenants::Shares;
+
+use proptest::prelude::*;
 
 use crate::recorded::restarted;
 
@@ -82,6 +85,11 @@ impl Daemon {
             .unwrap();
         (explained.decided_on, explained.counted)
     }
+}
+
+/// A table in which nothing is known.
+fn nothing() -> Learned {
+    Learned::new(&EngineOptions::default().assemble, Shares::default())
 }
 
 fn trace_id(trace: u64) -> TraceId {
@@ -234,6 +242,104 @@ fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_when_it
     assert_eq!(names, ["", "billing", "support"]);
 }
 
+/// What comes, so long after what came before: parts of a trace, at least one.
+#[derive(Clone, Debug)]
+struct Coming {
+    after: Duration,
+    trace: u64,
+    /// Tool calls, all alike.
+    calls: u8,
+    /// The root names one of three agents.
+    root: Option<u8>,
+}
+
+/// Some of it comes within minutes, some after hours, when traces are final for want of a root.
+fn coming() -> impl Strategy<Value = Vec<Coming>> {
+    let after = prop_oneof![Just(0), 0_u64..100, 0_u64..100, 200_u64..6_000];
+    let one = (after, 0_u64..24, 0_u8..7, prop::option::weighted(0.4, 0_u8..3));
+    let one = one.prop_map(|(seconds, trace, calls, root)| Coming {
+        after: Duration::from_secs(seconds),
+        trace,
+        calls: if root.is_none() { calls.max(1) } else { calls },
+        root,
+    });
+    prop::collection::vec(one, 1..40)
+}
+
+/// The spans of what comes; traces are of one of two services.
+fn spans_of(coming: &Coming, now: Duration) -> Vec<Span> {
+    let trace = coming.trace;
+    let calls = (2..2 + coming.calls).map(|id| tool(trace, id, 1, (now, now)));
+    let root = coming.root.map(|agent| Span {
+        agent_name: Some(Arc::from(format!("agent {agent}"))),
+        ..root(trace, (now, now))
+    });
+    let service = Resource {
+        service_name: Some(Arc::from(format!("service {}", trace % 2))),
+        ..Resource::default()
+    };
+    let service = Arc::new(service);
+    calls.chain(root).map(|span| Span { resource: Arc::clone(&service), ..span }).collect()
+}
+
+/// All sessions, why each of their traces is done or is not, and what is shown of agents that have sessions now.
+fn shown_now(pipeline: &mut Pipeline) -> (Vec<String>, BTreeMap<String, String>) {
+    let sessions = pipeline.document().sessions;
+    let (_, _, stages, _) = pipeline.lasting();
+    let sessions = sessions.iter().map(|session| {
+        let of = ("", session.session_id.as_str(), Some(session.scope.as_str()));
+        let decided = session.traces.iter().map(|trace| {
+            let id = TraceId(u128::from_str_radix(&trace.trace_id, 16).unwrap().to_be_bytes());
+            let explained = stages.iter().find_map(|stage| stage.explain(of, id, &NoSessionStore));
+            explained.map(|explained| (explained.decided_on, explained.counted))
+        });
+        format!("{} {:?}", serde_json::to_string(session).unwrap(), decided.collect::<Vec<_>>())
+    });
+    let sessions = sessions.collect();
+    let board = pipeline.board().iter().filter(|(_, facts)| facts.sessions_active > 0);
+    let agents = board.map(|(agent, facts)| {
+        let shown = (facts.sessions_active, &facts.sessions_looping, facts.looping);
+        (format!("{agent:?}"), format!("{shown:?}"))
+    });
+    (sessions, agents.collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_shown_of_traces_in_flight_is_the_same_whatever_the_number_of_shards(
+        coming in coming(),
+        shards in 2_u32..6,
+        // What comes in one request.
+        together in 1_usize..4,
+        // A new process begins after this many requests.
+        restart in 0_usize..30,
+    ) {
+        let options = EngineOptions::default();
+        let mut one = Pipeline::new(&options, 1);
+        let mut many = Pipeline::new(&options, shards);
+        let mut now = Duration::ZERO;
+        for (number, requests) in coming.chunks(together).enumerate() {
+            now += requests[0].after;
+            if number == restart {
+                many.advance(at(now));
+                many = restarted(many, &options, Route::new(shards, 0));
+            }
+            let spans: Vec<Span> = requests.iter().flat_map(|one| spans_of(one, now)).collect();
+            for pipeline in [&mut one, &mut many] {
+                pipeline.advance(at(now));
+                pipeline.apply(spans.clone(), vec![], vec![], at(now));
+            }
+            prop_assert_eq!(shown_now(&mut one), shown_now(&mut many), "at {:?}", now);
+            now += 10 * SECOND;
+            one.advance(at(now));
+            many.advance(at(now));
+            prop_assert_eq!(shown_now(&mut one), shown_now(&mut many), "at {:?}", now);
+        }
+    }
+}
+
 /// When a trace is first shown as done; `None`: not within the time.
 fn done_after(daemon: &mut Daemon, from: Duration, within: Duration) -> Option<Duration> {
     let traces = |daemon: &Daemon| -> u64 {
@@ -287,13 +393,12 @@ fn what_is_waited_for_follows_from_flags_and_from_earlier_traces() {
             ..span(trace, 2, 1, (SECOND, SECOND))
         };
         let took = after(&mut daemon, model, 10 * MINUTE);
+        // Three earlier ones were quiet without their parents.
         let learned = trace >= 5;
         let (expected, evidence) = if learned {
             (10 * SECOND, "parents_never_come")
-        } else if trace < 4 {
-            (5 * MINUTE, "nothing_known")
         } else {
-            (5 * MINUTE, "parents_never_come")
+            (5 * MINUTE, "nothing_known")
         };
         assert_eq!(took, Some(expected), "{trace}");
         let session = trace_id(trace).to_string();
@@ -331,8 +436,10 @@ fn a_hundred_thousand_traces_whose_root_never_comes_are_closed_at_their_age() {
     // Roots come here, so each of them is waited for.
     apply(&mut stage, tool(TRACES, 2, 1, (SECOND, SECOND)), SECOND);
     apply(&mut stage, root(TRACES, (SECOND, SECOND)), SECOND);
-    stage.handle_timeout(at(20 * SECOND));
-    stage.drain();
+    let mut known = nothing();
+    stage.handle_timeout(at(20 * SECOND), &known);
+    stage.drain(&known);
+    known.learn(stage.lessons());
     for trace in 0..TRACES {
         let now = 20 * SECOND + Duration::from_millis(trace);
         let model = Span {
@@ -347,8 +454,10 @@ fn a_hundred_thousand_traces_whose_root_never_comes_are_closed_at_their_age() {
     let (mut told, mut final_traces) = (0, 0);
     let mut now = 2 * MINUTE;
     while now < 70 * MINUTE {
-        stage.handle_timeout(at(now));
-        for update in stage.drain() {
+        stage.handle_timeout(at(now), &known);
+        let updates = stage.drain(&known);
+        known.learn(stage.lessons());
+        for update in updates {
             told += 1;
             let trace = u64::try_from(u128::from_be_bytes(update.trace_id.0) - 1).unwrap();
             if update.state == TraceState::Sealed && trace < TRACES {
@@ -395,7 +504,9 @@ fn over_the_bound_the_quietest_open_trace_goes_as_partial() {
             let id = u8::try_from(trace % 200).unwrap() + 20;
             stage.handle(Input::Span(Box::new(tool(early, id, 1, (now, now)))), at(now));
         }
-        gone.extend(stage.drain().into_iter().filter(|update| update.state == TraceState::Sealed));
+        gone.extend(
+            stage.drain(&nothing()).into_iter().filter(|update| update.state == TraceState::Sealed),
+        );
         assert!(stage.open_traces() <= 101);
     }
     assert_eq!(gone.len(), 200);

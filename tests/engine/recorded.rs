@@ -133,6 +133,7 @@ fn again<T: DeserializeOwned>(state: &impl Serialize) -> T {
 /// The pipeline of the next process: it has what was saved.
 pub(crate) fn restarted(mut before: Pipeline, options: &EngineOptions, route: Route) -> Pipeline {
     let mut after = Pipeline::routed(options, again(&route));
+    after.learned().restore(again(&before.learned().save()));
     let (resolve, assemble, sessions, agents) = before.lasting();
     let (new_resolve, new_assemble, new_sessions, new_agents) = after.lasting();
     new_resolve.restore(again(resolve));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentgauge::engine::assemble::{Assemble, Input};
+use agentgauge::engine::assemble::{Assemble, Input, Learned};
 use agentgauge::engine::counters::Counter;
 use agentgauge::engine::facts::SessionFacts;
 use agentgauge::engine::options::SessionScope;
@@ -16,6 +16,7 @@ use agentgauge::engine::span::{
     Arguments, ModelFacts, Operation, SessionName, Span, SpanId, Text, Timestamp, ToolFacts,
     TraceId,
 };
+use agentgauge::engine::tenants::Shares;
 use proptest::prelude::*;
 
 const START: Timestamp = Timestamp(1_800_000_000_000_000_000);
@@ -147,9 +148,13 @@ fn assemble(scope: SessionScope) -> Assemble {
 }
 
 /// Applies a record as a partition does: timers that were due first.
-fn apply(stage: &mut Assemble, (place, record): (usize, &Record), now: Timestamp) {
+fn apply(
+    (stage, known): (&mut Assemble, &Learned),
+    (place, record): (usize, &Record),
+    now: Timestamp,
+) {
     while let Some(due) = stage.poll_timeout().filter(|due| *due <= now) {
-        stage.handle_timeout(due);
+        stage.handle_timeout(due, known);
     }
     for span in spans(place, record) {
         stage.handle(Input::Span(Box::new(span)), now);
@@ -180,11 +185,15 @@ fn told(
         .collect();
     let checkpoints = checkpoints(records, &times, scope);
     for (generation, owner) in (1_u64..).zip(owners) {
-        let mut assemble = assemble(scope);
-        assemble.restore(rmp_serde::from_slice(&checkpoints[owner.begin]).unwrap());
+        let (mut assemble, mut known) = (assemble(scope), nothing());
+        let (saved, saved_known) = &checkpoints[owner.begin];
+        assemble.restore(rmp_serde::from_slice(saved).unwrap());
+        known.restore(rmp_serde::from_slice(saved_known).unwrap());
         for place in owner.begin..owner.end {
-            apply(&mut assemble, (place, &records[place]), times[place]);
-            for mut update in assemble.drain() {
+            apply((&mut assemble, &known), (place, &records[place]), times[place]);
+            let updates = assemble.drain(&known);
+            known.learn(assemble.lessons());
+            for mut update in updates {
                 update.revision += generation << 32;
                 let session = update.session.clone().unwrap();
                 let shard = route.session(&session.tenant, &session.id);
@@ -210,14 +219,28 @@ fn told(
     (held, counted.map(|(name, n)| format!("{name} {n}")).collect())
 }
 
-/// What the stage holds before each record, and after all.
-fn checkpoints(records: &[Record], times: &[Timestamp], scope: SessionScope) -> Vec<Vec<u8>> {
-    let mut stage = assemble(scope);
-    let mut saved = vec![rmp_serde::to_vec_named(&stage.save()).unwrap()];
+/// A table in which nothing is known.
+fn nothing() -> Learned {
+    Learned::new(&EngineOptions::default().assemble, Shares::default())
+}
+
+/// What the stage and its table hold before each record, and after all.
+fn checkpoints(
+    records: &[Record],
+    times: &[Timestamp],
+    scope: SessionScope,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let (mut stage, mut known) = (assemble(scope), nothing());
+    let save = |stage: &Assemble, known: &Learned| {
+        let known = rmp_serde::to_vec_named(&known.save()).unwrap();
+        (rmp_serde::to_vec_named(&stage.save()).unwrap(), known)
+    };
+    let mut saved = vec![save(&stage, &known)];
     for (place, record) in records.iter().enumerate() {
-        apply(&mut stage, (place, record), times[place]);
-        stage.drain();
-        saved.push(rmp_serde::to_vec_named(&stage.save()).unwrap());
+        apply((&mut stage, &known), (place, record), times[place]);
+        stage.drain(&known);
+        known.learn(stage.lessons());
+        saved.push(save(&stage, &known));
     }
     saved
 }

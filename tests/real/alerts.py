@@ -40,7 +40,7 @@ WINDOWS = {"1m": 5, "5m": 20, "10m": 20, "15m": 20, "30m": 30, "1h": 40, "6h": 6
 # Rules are evaluated every second, so this many evaluations are the longest window.
 FURTHER_EVALUATIONS = max(WINDOWS.values())
 
-LOOPING = {"AgentSessionLooping", "AgentLoopSpend", "AgentReliabilityBudgetBurnSlow", "AgentReliabilityDrop"}
+LOOPING = {"AgentSessionLooping", "AgentLoopSpend", "AgentReliabilityDrop"}
 # Seconds that loops took which come all at once.
 SHORT = [1, 12, 300]
 # Those about which somebody is to be told.

@@ -60,7 +60,8 @@ impl Assemble {
         }
         let view = trace.parts.view();
         let agent = trace::agent(&view, &mut self.agents);
-        let reading = self.read(id, &trace, &view, agent);
+        // Nothing is presumed: a trace with its root that names no agent is of that of its service in the end.
+        let reading = self.read(&trace, &view, agent, None);
         reading.is_some_and(|reading| {
             let session = reading.update.session.as_ref().map(FullSession::from);
             reading.update.complete

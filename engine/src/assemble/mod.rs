@@ -10,6 +10,7 @@ mod calls;
 mod deadlines;
 mod full;
 mod judgement;
+mod learned;
 mod names;
 mod open_trace;
 mod over;
@@ -36,14 +37,13 @@ use serde::{Deserialize, Serialize};
 
 pub use self::ages::AGES;
 pub use self::full::FullSession;
+pub use self::learned::{Learned, Lessons, SavedLearned};
 
 use self::ages::Ages;
 use self::calls::Calls;
 use self::deadlines::Deadlines;
 use self::full::SESSION_FULL;
-use self::names::Names;
 use self::open_trace::{OpenTrace, Pending, State};
-use self::parents::Parents;
 use self::quietest::Quietest;
 use self::resources::Resources;
 use self::sealed::Sealed;
@@ -106,8 +106,8 @@ pub struct Assemble {
     resources: Resources,
     symbols: Symbols,
     agents: AgentKeys,
-    parents: Parents,
-    names: Names,
+    // What was learned since it was last handed out.
+    lessons: Lessons,
     // Room to count the calls of a short trace in.
     calls: Calls,
     // Ages of the open traces.
@@ -174,8 +174,7 @@ impl Assemble {
             resources: Resources::default(),
             symbols: Symbols::default(),
             agents: AgentKeys::default(),
-            parents: Parents::new(options.max_learned),
-            names: Names::new(options.max_learned),
+            lessons: Lessons::default(),
             calls: Calls::default(),
             ages: Ages::default(),
             quietest: Quietest::default(),
@@ -201,9 +200,7 @@ impl Assemble {
 
     /// Sets the shares of tenants by which room is made.
     #[must_use]
-    pub fn shared_by(mut self, shares: Shares) -> Self {
-        self.parents.shared_by(shares.clone());
-        self.names.shared_by(shares.clone());
+    pub fn shared_by(self, shares: Shares) -> Self {
         Self { shares, ..self }
     }
 
@@ -254,13 +251,18 @@ impl Assemble {
     }
 
     /// Runs the timers that are due.
-    pub fn handle_timeout(&mut self, now: Timestamp) {
-        self.handle_some_timeouts(now, usize::MAX);
+    pub fn handle_timeout(&mut self, now: Timestamp, known: &Learned) {
+        self.handle_some_timeouts(now, usize::MAX, known);
     }
 
     /// Runs at most `at_most` of the timers of traces that are due, the earliest first; returns whether all have run. So, of
     /// thousands of traces that are done at once, only a few are handled at a time.
-    pub fn handle_some_timeouts(&mut self, now: Timestamp, at_most: usize) -> bool {
+    pub fn handle_some_timeouts(
+        &mut self,
+        now: Timestamp,
+        at_most: usize,
+        known: &Learned,
+    ) -> bool {
         for _ in 0..at_most {
             let due = self.deadlines.first().filter(|(due, _)| *due <= now);
             let Some((due, id)) = due else {
@@ -270,17 +272,20 @@ impl Assemble {
             };
             match self.traces.get(id).map(|held| held.state) {
                 None => self.deadlines.remove((due, id)),
-                Some(State::Open) => self.look_at_open(id, due),
-                Some(State::Done | State::Sealed) => self.seal(id),
+                Some(State::Open) => self.look_at_open(id, due, known),
+                Some(State::Done | State::Sealed) => {
+                    self.learn_at_end(id, known);
+                    self.seal(id);
+                }
             }
         }
         false
     }
 
     /// Runs the timers of an open trace: closes it if it is over, and has it told if that is due.
-    fn look_at_open(&mut self, id: TraceKey, due: Timestamp) {
+    fn look_at_open(&mut self, id: TraceKey, due: Timestamp, known: &Learned) {
         if self.traces.get(id).is_some_and(|held| held.deadline <= due) {
-            self.close_or_wait(id, due);
+            self.close_or_wait(id, due, known);
         }
         let Some(held) = self.traces.get_mut(id) else { return };
         if held.state == State::Open && held.tell_at <= due {
@@ -291,10 +296,10 @@ impl Assemble {
     }
 
     /// Ends the input: every trace becomes done, then sealed.
-    pub fn finish(&mut self, now: Timestamp) {
+    pub fn finish(&mut self, now: Timestamp, known: &Learned) {
         for id in self.deadlines.traces().collect::<Vec<_>>() {
             if self.traces.get(id).is_some_and(|held| held.state == State::Open) {
-                self.close(id, now, OverBy::EndOfInput);
+                self.close(id, now, OverBy::EndOfInput, known);
             }
             self.seal(id);
         }
@@ -312,12 +317,13 @@ impl Assemble {
         }
     }
 
-    /// Takes the updates since the last call: tombstones first, then the others in order of trace id.
-    pub fn drain(&mut self) -> Vec<Box<TraceFacts>> {
+    /// Takes the updates since the last call: tombstones first, then the others in order of trace id. A trace whose agent nothing has
+    /// named yet is shown under the one that is `known`.
+    pub fn drain(&mut self, known: &Learned) -> Vec<Box<TraceFacts>> {
         let (mut tombstones, mut updates) = (Vec::new(), mem::take(&mut self.farewells));
         let farewells = updates.len();
         for id in self.deadlines.take_marked() {
-            tombstones.extend(self.tell(id, &mut updates));
+            tombstones.extend(self.tell(id, known, &mut updates));
         }
         self.came.forget();
         if farewells > 0 {
@@ -334,6 +340,7 @@ impl Assemble {
     fn tell(
         &mut self,
         id: TraceKey,
+        known: &Learned,
         updates: &mut Vec<Box<TraceFacts>>,
     ) -> Option<Box<TraceFacts>> {
         let held = self.traces.get_mut(id)?;
@@ -342,14 +349,14 @@ impl Assemble {
         let passed_over = mem::take(&mut held.passed_over);
         let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops, &mut self.calls);
         if mem::take(&mut held.root_is_new) && !due {
-            self.learn_name_of(id);
+            self.learn_name_of(id, known);
         }
         let held = self.traces.get_mut(id)?;
         let undecided = (passed_over || held.bare) && self.decide(id, passed_over, may_loop);
         if !due && !(may_loop && (undecided || self.may_have_news(id))) {
             return None;
         }
-        let update = self.read_and_ask(id, undecided);
+        let update = self.read_and_ask(id, undecided, known);
         let held = self.traces.get_mut(id)?;
         held.bare = false;
         if !due && !held.has_news(update.as_deref()) {
@@ -357,7 +364,7 @@ impl Assemble {
         }
         held.tells();
         if let Some(update) = update.as_ref().filter(|update| is_named(update)) {
-            self.learn_name(id, update);
+            self.learn_name(id, update, known);
         }
         let held = self.traces.get_mut(id)?;
         let session = update.as_ref().and_then(|update| update.session.as_ref());
@@ -535,19 +542,19 @@ impl Assemble {
     /// both need its texts, which leave the stage only if content is kept.
     fn read(
         &self,
-        id: TraceKey,
         held: &OpenTrace,
         trace: &TraceView<'_>,
         agent: AgentKey,
+        known: Option<&Learned>,
     ) -> Option<Reading> {
         let done = held.state != State::Open;
         if !done || (self.suites.is_empty() && self.embedding.is_none()) {
-            let mut update = evaluate(id.id, trace, &self.rules, agent, done)?;
-            self.name(held, trace, &mut update);
+            let mut update = evaluate(held.id.id, trace, &self.rules, agent, done)?;
+            self.name(held, trace, &mut update, known);
             return Some(Reading { update, rubrics: Vec::new(), texts: None });
         }
-        let mut update = evaluate(id.id, trace, &self.with_texts, agent, done)?;
-        self.name(held, trace, &mut update);
+        let mut update = evaluate(held.id.id, trace, &self.with_texts, agent, done)?;
+        self.name(held, trace, &mut update, known);
         let none = Judgements::new();
         let judgements = held.judgement.as_ref().map_or(&none, |judgement| judgement.judgements());
         let (expected, rubrics) = expectations(&update, trace, &self.suites, judgements);
@@ -556,7 +563,7 @@ impl Assemble {
         let texts = self
             .embedding
             .zip(content)
-            .and_then(|(max, content)| EmbedRequest::new(id, content, max));
+            .and_then(|(max, content)| EmbedRequest::new(held.id, content, max));
         let embedded = held.embedded().zip(texts.as_ref());
         if let Some((embedded, _)) =
             embedded.filter(|(embedded, asked)| embedded.texts == asked.texts)
@@ -572,7 +579,6 @@ impl Assemble {
 
     /// Seals a trace; it is removed with the next drain, or at once if all of it was told.
     fn seal(&mut self, id: TraceKey) {
-        self.learn_at_end(id);
         if self.traces.get(id).is_some_and(OpenTrace::is_told) {
             let held = self.remove(id);
             self.farewells.extend(held.and_then(|mut held| held.farewell()));

@@ -10,38 +10,46 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::parents::{hash, of_service};
-use super::recent::{Recent, Saved, Topic};
+use super::recent::{Join, Recent, Topic};
 use crate::facts::AgentKey;
 use crate::span::{Resource, Timestamp};
-use crate::tenants::Shares;
 
 /// The agents of services and scopes.
-#[derive(Clone, Debug)]
-pub(super) struct Names {
-    sources: Recent<Agents>,
-}
+pub(super) type Names = Recent<Agents>;
 
-/// The agents that were named last, and when; at most two, as only a single known agent is presumed.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+/// The agents that were named last, each with when it was, the latest first; at most two, as only a single known agent is presumed.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Agents(Vec<(AgentKey, Timestamp)>);
+
+/// The number of agents that are known of a service and scope, at most.
+const MOST: usize = 2;
 
 /// How long an agent stays known without being named again.
 const MEMORY: Duration = Duration::from_secs(86_400);
 
+/// How long an agent is not news after it was named, and how long another version or environment of it is not.
+const RENEWED: Duration = Duration::from_secs(3_600);
+const CHANGED: Duration = Duration::from_secs(60);
+
+impl Join for Agents {
+    fn join(&mut self, Self(others): Self) {
+        let Self(agents) = self;
+        for (agent, at) in others {
+            match agents.iter_mut().find(|(known, _)| known.agent_name == agent.agent_name) {
+                Some(known) if (known.1, &known.0) < (at, &agent) => *known = (agent, at),
+                Some(_) => {}
+                None => agents.push((agent, at)),
+            }
+        }
+        agents.sort_by(|(one, at), (other, then)| (then, other).cmp(&(at, one)));
+        agents.truncate(MOST);
+    }
+}
+
 impl Names {
-    /// An empty table of at most `max` services and scopes.
-    pub(super) fn new(max: usize) -> Self {
-        Self { sources: Recent::new(max) }
-    }
-
-    /// Sets the shares of tenants by which room is made.
-    pub(super) fn shared_by(&mut self, shares: Shares) {
-        self.sources.shared_by(shares);
-    }
-
     /// Whether no agent is known of this resource and scope.
     pub(super) fn knows_none(&self, resource: &Resource, scope: u64) -> bool {
-        self.sources.get(key(resource, scope)).is_none()
+        self.get(key(resource, scope)).is_none()
     }
 
     /// The agent of this resource and scope, if exactly one is known at `now`.
@@ -51,59 +59,43 @@ impl Names {
         scope: u64,
         now: Timestamp,
     ) -> Option<&AgentKey> {
-        let Agents(agents) = self.sources.get(key(resource, scope))?;
+        let Agents(agents) = self.get(key(resource, scope))?;
         let mut known = agents.iter().filter(|(_, named)| named.after(MEMORY) > now);
         known.next().filter(|_| known.next().is_none()).map(|(agent, _)| agent)
     }
 
-    /// Learns that a trace with spans of these sources is of this agent.
-    pub(super) fn learn<'a>(
-        &mut self,
+    /// What is new in that a trace with spans of these sources is of this agent.
+    pub(super) fn news<'a>(
+        &self,
         sources: impl Iterator<Item = (&'a Arc<Resource>, u64)>,
         agent: &AgentKey,
         now: Timestamp,
-    ) {
+    ) -> impl Iterator<Item = (Topic, Agents)> {
         let mut last: Option<(&Arc<Resource>, u64)> = None;
-        let own = |resource: &Resource| {
+        let own = |(resource, _): &(&Arc<Resource>, u64)| {
             resource.service_name.as_deref().unwrap_or_default() == agent.service_name
         };
-        for (resource, scope) in sources.filter(|(resource, _)| own(resource)) {
+        sources.filter(own).filter_map(move |(resource, scope)| {
             let last = last.replace((resource, scope));
             if last.is_some_and(|(other, of)| Arc::ptr_eq(other, resource) && of == scope) {
-                continue;
+                return None;
             }
-            let Agents(agents) = self.sources.learn(key(resource, scope));
-            match agents.iter_mut().find(|(known, _)| known.agent_name == agent.agent_name) {
-                Some((known, named)) => {
-                    *named = now.max(*named);
-                    if known != agent {
-                        known.clone_from(agent);
-                    }
-                }
-                None => {
-                    if agents.len() > 1 {
-                        agents.sort_by_key(|(_, named)| std::cmp::Reverse(*named));
-                        agents.pop();
-                    }
-                    agents.push((agent.clone(), now));
-                }
+            let source = key(resource, scope);
+            self.is_news(source, agent, now).then(|| (source, Agents(vec![(agent.clone(), now)])))
+        })
+    }
+
+    /// Whether it is new that this source has this agent. It is again after a while, and before it is forgotten for want of room; a
+    /// third agent is not, as none is presumed of two.
+    fn is_news(&self, source: Topic, agent: &AgentKey, now: Timestamp) -> bool {
+        let Some(Agents(agents)) = self.get(source) else { return true };
+        match agents.iter().find(|(known, _)| known.agent_name == agent.agent_name) {
+            Some((known, named)) => {
+                let lasts = if known == agent { RENEWED } else { CHANGED };
+                named.after(lasts) <= now || !self.is_safe(source)
             }
+            None => agents.iter().filter(|(_, named)| named.after(RENEWED) > now).count() < MOST,
         }
-    }
-
-    /// The number of entries forgotten since the last call.
-    pub(super) fn take_forgotten(&mut self) -> u64 {
-        self.sources.take_forgotten()
-    }
-
-    /// The agents for a snapshot.
-    pub(super) fn save(&self) -> Saved<&Agents> {
-        self.sources.save()
-    }
-
-    /// Takes over the agents of a snapshot.
-    pub(super) fn restore(&mut self, saved: Saved<Agents>) {
-        self.sources.restore(saved);
     }
 }
 
@@ -114,35 +106,112 @@ fn key(resource: &Resource, scope: u64) -> Topic {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::facts::AgentParts;
 
+    fn agent(name: &str, version: &str) -> AgentKey {
+        AgentParts {
+            service_name: "shop".to_owned(),
+            agent_name: name.to_owned(),
+            agent_version: version.to_owned(),
+            ..AgentParts::default()
+        }
+        .into()
+    }
+
+    fn shop() -> Arc<Resource> {
+        Arc::new(Resource { service_name: Some("shop".into()), ..Resource::default() })
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp(seconds * 1_000_000_000)
+    }
+
+    /// Learns that a trace of the shop is of this agent; returns whether that is news.
+    fn learn(names: &mut Names, agent: &AgentKey, now: Timestamp) -> bool {
+        let resource = shop();
+        let news: Vec<_> = names.news([(&resource, 1); 2].into_iter(), agent, now).collect();
+        let told = news.len();
+        news.into_iter().for_each(|(source, agents)| names.learn(source).join(agents));
+        assert!(told <= 1, "a source is told once");
+        told > 0
+    }
+
     #[test]
     fn an_agent_is_presumed_as_long_as_it_is_the_only_one() {
-        let resource =
-            Arc::new(Resource { service_name: Some("shop".into()), ..Resource::default() });
-        let agent = |name: &str| {
-            AgentParts {
-                service_name: "shop".to_owned(),
-                agent_name: name.to_owned(),
-                ..AgentParts::default()
-            }
-            .into()
-        };
-        let at = |hour: u64| Timestamp(hour * 3_600_000_000_000);
+        let (resource, hour) = (shop(), |hour: u64| at(hour * 3_600));
         let mut names = Names::new(10);
-        let only = |names: &Names, hour| {
-            names.only(&resource, 1, at(hour)).map(|agent| agent.agent_name.clone())
+        let only = |names: &Names, then| {
+            names.only(&resource, 1, hour(then)).map(|agent| agent.agent_name.clone())
         };
         assert!(names.knows_none(&resource, 1));
-        names.learn([(&resource, 1)].into_iter(), &agent("one"), at(0));
+        learn(&mut names, &agent("one", ""), hour(0));
         assert_eq!(only(&names, 1).as_deref(), Some("one"));
         assert!(names.knows_none(&resource, 2));
-        names.learn([(&resource, 1)].into_iter(), &agent("two"), at(10));
+        learn(&mut names, &agent("two", ""), hour(10));
         assert_eq!(only(&names, 11), None);
         assert_eq!(only(&names, 25).as_deref(), Some("two"));
-        names.learn([(&resource, 1)].into_iter(), &agent("three"), at(26));
-        names.learn([(&resource, 1)].into_iter(), &agent("three"), at(36));
+        learn(&mut names, &agent("three", ""), hour(26));
+        learn(&mut names, &agent("three", ""), hour(36));
         assert_eq!(only(&names, 35).as_deref(), Some("three"));
+    }
+
+    #[test]
+    fn a_busy_source_is_seldom_news() {
+        let mut names = Names::new(10);
+        let mut told = |agents: &[AgentKey], from: u64| {
+            let mut told = 0;
+            for second in from..from + 3_600 {
+                for agent in agents {
+                    told += u32::from(learn(&mut names, agent, at(second)));
+                }
+            }
+            told
+        };
+        assert_eq!(told(&[agent("one", "1")], 0), 1);
+        assert_eq!(told(&[agent("one", "1")], 3_600), 1);
+        // Two versions at once: which of them it is changes each minute at most.
+        assert!(told(&[agent("one", "1"), agent("one", "2")], 7_200) <= 61);
+        let many: Vec<_> = (0..9).map(|name| agent(&format!("agent {name}"), "")).collect();
+        assert!(told(&many, 20_000) <= 2);
+        assert_eq!(told(&[agent("one", "3")], 200_000), 1);
+    }
+
+    #[test]
+    fn a_busy_source_stays_known_in_a_flood_of_others() {
+        let mut names = Names::new(10);
+        let (mut told, mut unknown) = (0, 0);
+        for other in 0..1_000 {
+            told += u32::from(learn(&mut names, &agent("one", ""), at(other)));
+            assert!(!names.knows_none(&shop(), 1));
+            names.learn((0, other)).join(Agents(vec![(agent("x", ""), at(other))]));
+            unknown += u32::from(names.knows_none(&shop(), 1));
+        }
+        assert!(told < 300 && unknown < 2, "told {told} times, unknown {unknown} times");
+        assert!(names.take_forgotten() > 980);
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_in_which_agents_are_learned_makes_no_difference(
+            (some, shuffled) in prop::collection::vec((0_u8..4, 0_u8..3, 0_u64..6), 0..24)
+                .prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
+            split in 0_usize..24,
+        ) {
+            let join = |named: &[(u8, u8, u64)]| {
+                let mut agents = Agents::default();
+                for (name, version, seconds) in named {
+                    let agent = agent(&name.to_string(), &version.to_string());
+                    agents.join(Agents(vec![(agent, at(*seconds))]));
+                }
+                agents
+            };
+            let (first, second) = shuffled.split_at(split.min(shuffled.len()));
+            let mut parts = join(first);
+            parts.join(join(second));
+            prop_assert_eq!(parts, join(&some));
+        }
     }
 }

@@ -15,7 +15,8 @@
 
 use super::ages::AGES;
 use super::open_trace::{OpenTrace, Pending, State};
-use super::{Assemble, Timestamp, TraceKey};
+use super::parents::too_late;
+use super::{Assemble, Learned, Lessons, Timestamp, TraceKey};
 use crate::facts::{AgentKey, OverBy, TraceFacts};
 use crate::span::Span;
 use crate::tenants::TenantHash;
@@ -28,16 +29,16 @@ impl Assemble {
     }
 
     /// Makes a trace done that was quiet for a while, or has it looked at again later.
-    pub(super) fn close_or_wait(&mut self, id: TraceKey, now: Timestamp) {
+    pub(super) fn close_or_wait(&mut self, id: TraceKey, now: Timestamp, known: &Learned) {
         let Some(held) = self.traces.get_mut(id) else { return };
         let rooted = held.is_rooted();
         let is_quiet = held.heard.after(self.options.rootless_idle) <= now;
         if is_quiet && !rooted && !held.was_quiet {
             held.was_quiet = true;
-            self.parents.quiet(&held.parts.spans);
+            known.parents.quiet(id.id, &held.parts.spans, &mut self.lessons);
         }
-        let parents = &self.parents;
-        let evidence = if rooted { OverBy::Root } else { parents.outlook(&held.parts.spans) };
+        let spans = &held.parts.spans;
+        let evidence = if rooted { OverBy::Root } else { known.parents.outlook(spans) };
         let done = held.done_at(evidence, &self.options);
         if done > now {
             held.evidence = evidence;
@@ -47,15 +48,22 @@ impl Assemble {
         }
         let of_age = held.oldest(&self.options) <= now;
         let waited = matches!(evidence, OverBy::ParentsCome | OverBy::LocalParent);
-        self.close(id, now, if of_age && waited { OverBy::Age } else { evidence });
+        let evidence = if of_age && waited { OverBy::Age } else { evidence };
+        self.close(id, now, evidence, known);
     }
 
     /// Makes an open trace done.
-    pub(super) fn close(&mut self, id: TraceKey, now: Timestamp, evidence: OverBy) {
+    pub(super) fn close(
+        &mut self,
+        id: TraceKey,
+        now: Timestamp,
+        evidence: OverBy,
+        known: &Learned,
+    ) {
         let Some(held) = self.traces.get_mut(id) else { return };
         let spans = &held.parts.spans;
-        self.parents.came(spans, now);
-        let never = !held.is_rooted() && self.parents.never_come(spans);
+        let came = known.parents.came(spans, now, &mut self.lessons);
+        let never = !held.is_rooted() && known.parents.never_come(spans, &came);
         let rooted = held.is_rooted();
         held.partial = now >= held.opened.after(self.options.trace_max_age);
         if held.partial {
@@ -66,7 +74,6 @@ impl Assemble {
         held.close(now, evidence, never, &self.options);
         self.deadlines.mark(id, held, Pending::News);
         self.deadlines.reschedule(id, held);
-        self.count_forgotten();
     }
 
     /// Marks a trace that is about to be sealed for lack of room as partial, unless it is done and has its root.
@@ -90,25 +97,31 @@ impl Assemble {
     }
 
     /// Learns from a trace that becomes final without a root, for the sake of others.
-    pub(super) fn learn_at_end(&mut self, id: TraceKey) {
+    pub(super) fn learn_at_end(&mut self, id: TraceKey, known: &Learned) {
         let Some(held) = self.traces.get(id).filter(|held| !held.is_rooted()) else { return };
         if !matches!(held.evidence, OverBy::Room | OverBy::EndOfInput) {
-            self.parents.without(&held.parts.spans, held.opened);
-            self.count_forgotten();
+            let trace = (id.id, held.opened);
+            known.parents.without(trace, &held.parts.spans, &mut self.lessons);
         }
     }
 
     /// Learns from a root that came too late that roots come.
     pub(super) fn too_late<'s>(&mut self, spans: impl Iterator<Item = &'s Span>, now: Timestamp) {
         for root in spans.filter(|span| span.parent.is_none()) {
-            self.parents.too_late(&root.resource, now);
+            too_late(&root.resource, now, &mut self.lessons);
         }
     }
 
     /// Sets the agent of an update, and whether that is certain: it is once nothing more is waited for, whatever came first, or, in a
     /// turn told by log records, which only the next one ends, once the prompt is in and an agent named. An agent that nothing has named
     /// by then gets the name of the service; before, that of the one agent that is known there.
-    pub(super) fn name(&self, held: &OpenTrace, trace: &TraceView<'_>, update: &mut TraceFacts) {
+    pub(super) fn name(
+        &self,
+        held: &OpenTrace,
+        trace: &TraceView<'_>,
+        update: &mut TraceFacts,
+        known: Option<&Learned>,
+    ) {
         let Some(agent) = &mut update.agent else { return };
         let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
         let over = sealed || (update.complete && held.state != State::Open);
@@ -116,35 +129,37 @@ impl Assemble {
         if unnamed && over {
             *agent = agent.with(|parts| parts.agent_name.clone_from(&parts.service_name));
         } else if unnamed {
-            let known = source(trace)
-                .and_then(|(resource, scope)| self.names.only(resource, scope, held.touched));
+            let known = known.zip(source(trace)).and_then(|(known, (resource, scope))| {
+                known.names.only(resource, scope, held.touched)
+            });
             known.into_iter().for_each(|known| *agent = presume(agent, known));
         }
         scope_by_agent(update, self.rules.scope);
     }
 
     /// Learns the agent of a trace, once that is certain.
-    pub(super) fn learn_name(&mut self, id: TraceKey, update: &TraceFacts) {
+    pub(super) fn learn_name(&mut self, id: TraceKey, update: &TraceFacts, known: &Learned) {
         let Some((held, agent)) = self.traces.get(id).zip(update.agent.as_ref()) else { return };
-        self.names.learn(held.parts.spans.sources(), agent, held.touched);
-        self.count_forgotten();
+        let news = known.names.news(held.parts.spans.sources(), agent, held.touched);
+        news.for_each(|news| self.lessons.named(news));
     }
 
     /// Learns the agent of a trace that is not told yet and whose root has come, if no agent is known of one of its sources.
-    pub(super) fn learn_name_of(&mut self, id: TraceKey) {
+    pub(super) fn learn_name_of(&mut self, id: TraceKey, known: &Learned) {
         let Some(held) = self.traces.get(id) else { return };
         let spans = &held.parts.spans;
         let mut sources = spans.sources();
-        if sources.any(|(resource, scope)| self.names.knows_none(resource, scope))
+        if sources.any(|(resource, scope)| known.names.knows_none(resource, scope))
             && let Some(agent) = named_agent(&held.parts.view(), &mut self.agents)
         {
-            self.names.learn(spans.sources(), &agent, held.touched);
+            let news = known.names.news(spans.sources(), &agent, held.touched);
+            news.for_each(|news| self.lessons.named(news));
         }
     }
 
-    fn count_forgotten(&mut self) {
-        let forgotten = self.parents.take_forgotten() + self.names.take_forgotten();
-        self.counts.add_many("learned", "forgotten", forgotten);
+    /// Takes what was learned since the last call, for the table of all shards.
+    pub fn lessons(&mut self) -> Lessons {
+        std::mem::take(&mut self.lessons)
     }
 }
 

@@ -1,68 +1,88 @@
 //! Whether the missing parent of a span will come.
 //!
 //! SDKs send a span when it ends, so a parent comes after its children; and many applications never send it. Which of the two
-//! it is, is told by spans of earlier traces with the same service, scope, operation and name. Each shard learns from its own
-//! traces, when one of them is over or was quiet for long; this decides when a trace is done, never what it comes to.
+//! it is, is told by spans of earlier traces with the same service, scope, operation and name, when one of these traces is over or
+//! was quiet for long; this decides when a trace is done, never what it comes to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::recent::{Recent, Saved, Topic};
+use super::learned::Lessons;
+use super::recent::{Join, Recent, Topic};
 use crate::facts::OverBy;
-use crate::span::{Operation, Resource, Timestamp};
+use crate::span::{Operation, Resource, Timestamp, TraceId};
 use crate::tenants::{Shares, tenant_hash};
 use crate::trace::{Hanging, Spans};
 
 /// What earlier traces showed of the parents of spans, by kind of span.
 #[derive(Clone, Debug)]
 pub(super) struct Parents {
-    kinds: Recent<ParentsSeen>,
-    // Room for the kinds of a trace.
-    topics: Vec<Topic>,
+    pub(super) kinds: Recent<ParentsSeen>,
+    /// How long it is not news that parents of a kind came, after they did.
+    renewed: Duration,
 }
 
 /// What spans of one kind showed of their parents.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct ParentsSeen {
     /// When a parent last came.
     came: Option<Timestamp>,
-    /// Traces in a row that were quiet for `rootless_idle` without the parent.
-    quiet: u8,
-    /// Traces in a row that became final without the parent, and in whose time no other trace got one.
-    without: u8,
+    /// Traces that were quiet for `rootless_idle` without the parent, if none ever came; as many as matter.
+    quiet: Vec<u64>,
+    /// Traces that became final without the parent, each with when it opened; only those that opened since a parent came, the last
+    /// ones, as many as matter.
+    without: Vec<(Timestamp, u64)>,
 }
 
 /// Traces in a row without a parent from which on none is waited for: if none ever came, and if one did.
-const FEW: u8 = 3;
-const MANY: u8 = 16;
+const FEW: usize = 3;
+const MANY: usize = 16;
 
 impl ParentsSeen {
-    /// Whether enough traces in a row became final without the parent.
-    fn never(self) -> bool {
-        self.without >= if self.came.is_some() { MANY } else { FEW }
+    fn came(at: Timestamp) -> Self {
+        Self { came: Some(at), ..Self::default() }
     }
 
-    fn evidence(self) -> Option<OverBy> {
+    /// Whether enough traces in a row became final without the parent.
+    fn never(&self) -> bool {
+        self.without.len() >= if self.came.is_some() { MANY } else { FEW }
+    }
+
+    fn evidence(&self) -> Option<OverBy> {
         match self.came {
             _ if self.never() => Some(OverBy::ParentsNeverCome),
             Some(_) => Some(OverBy::ParentsCome),
-            None if self.quiet >= FEW => Some(OverBy::ParentsNeverCome),
+            None if self.quiet.len() >= FEW => Some(OverBy::ParentsNeverCome),
             None => None,
         }
     }
 }
 
-impl Parents {
-    /// An empty table of at most `max` kinds of spans.
-    pub(super) fn new(max: usize) -> Self {
-        Self { kinds: Recent::new(max), topics: Vec::new() }
+impl Join for ParentsSeen {
+    fn join(&mut self, other: Self) {
+        self.came = self.came.max(other.came);
+        self.quiet.extend(other.quiet);
+        self.quiet.sort_unstable();
+        self.quiet.dedup();
+        self.quiet.truncate(if self.came.is_some() { 0 } else { FEW });
+        self.without.extend(other.without);
+        self.without.retain(|(opened, _)| self.came.is_none_or(|came| came < *opened));
+        self.without.sort_unstable_by(|one, other| other.cmp(one));
+        self.without.dedup();
+        self.without.truncate(MANY);
     }
+}
 
-    /// Sets the shares of tenants by which room is made.
-    pub(super) fn shared_by(&mut self, shares: Shares) {
-        self.kinds.shared_by(shares);
+impl Parents {
+    /// An empty table of at most `max` kinds of spans; traces are waited for until they are of age.
+    pub(super) fn new(max: usize, of_age: Duration, shares: Shares) -> Self {
+        let mut kinds = Recent::new(max);
+        kinds.shared_by(shares);
+        // Whether one came while a trace was open is told well enough by this.
+        Self { kinds, renewed: of_age / 4 }
     }
 
     /// The evidence for a trace without a root: that of the missing parent that is waited for longest.
@@ -71,54 +91,62 @@ impl Parents {
         missing.map(|span| self.of(&span)).max().unwrap_or(OverBy::NothingKnown)
     }
 
-    /// Whether traces such as this one became final without a root time and again.
-    pub(super) fn never_come(&self, spans: &Spans) -> bool {
+    /// Whether traces such as this one became final without a root time and again, beside what it showed itself.
+    pub(super) fn never_come(&self, spans: &Spans, came: &[Topic]) -> bool {
         let mut missing = spans.hanging().filter(|span| !span.has_parent).peekable();
         let never = |span: &Hanging<'_>| {
             let late = self.kinds.get(of_service(span.resource)).is_some();
-            !late && self.kinds.get(kind(span)).is_some_and(|shown| shown.never())
+            let kind = kind(span);
+            !late && !came.contains(&kind) && self.kinds.get(kind).is_some_and(ParentsSeen::never)
         };
         missing.peek().is_some() && missing.all(|span| never(&span))
     }
 
-    /// Learns from a done trace that parents come of those kinds of spans whose parents are in.
-    pub(super) fn came(&mut self, spans: &Spans, now: Timestamp) {
-        self.learn_each(spans, true, |shown| {
-            *shown = ParentsSeen { came: Some(now), ..ParentsSeen::default() };
+    /// Learns from a done trace that parents come of those kinds of spans whose parents are in; returns the kinds of which that is
+    /// news.
+    pub(super) fn came(&self, spans: &Spans, now: Timestamp, lessons: &mut Lessons) -> Vec<Topic> {
+        let mut kinds = kinds(spans, true);
+        kinds.retain(|kind| {
+            self.is_news(*kind, |seen| {
+                let lately = seen.came.is_some_and(|came| came.after(self.renewed) > now);
+                !lately || !seen.quiet.is_empty() || !seen.without.is_empty()
+            })
         });
+        kinds.iter().for_each(|kind| lessons.showed(*kind, ParentsSeen::came(now)));
+        kinds
     }
 
     /// Learns that a trace was quiet for long without its root.
-    pub(super) fn quiet(&mut self, spans: &Spans) {
-        self.learn_each(spans, false, |shown| shown.quiet = shown.quiet.saturating_add(1));
+    pub(super) fn quiet(&self, trace: TraceId, spans: &Spans, lessons: &mut Lessons) {
+        for kind in kinds(spans, false) {
+            if self.is_news(kind, |seen| seen.came.is_none() && seen.quiet.len() < FEW) {
+                let quiet = vec![xxh3_64(&trace.0)];
+                lessons.showed(kind, ParentsSeen { quiet, ..ParentsSeen::default() });
+            }
+        }
     }
 
     /// Learns that a trace that opened at `opened` is final without its root.
-    pub(super) fn without(&mut self, spans: &Spans, opened: Timestamp) {
-        self.learn_each(spans, false, |shown| {
-            let none_came = shown.came.is_none_or(|came| came < opened);
-            shown.without = shown.without.saturating_add(none_came.into());
-        });
+    pub(super) fn without(
+        &self,
+        (trace, opened): (TraceId, Timestamp),
+        spans: &Spans,
+        lessons: &mut Lessons,
+    ) {
+        for kind in kinds(spans, false) {
+            let is_news = |seen: &ParentsSeen| {
+                seen.without.len() < MANY && seen.came.is_none_or(|came| came < opened)
+            };
+            if self.is_news(kind, is_news) {
+                let without = vec![(opened, xxh3_64(&trace.0))];
+                lessons.showed(kind, ParentsSeen { without, ..ParentsSeen::default() });
+            }
+        }
     }
 
-    /// Learns that a root came after its trace was final: traces of this service are not made final early from then on.
-    pub(super) fn too_late(&mut self, resource: &Resource, now: Timestamp) {
-        self.kinds.learn(of_service(resource)).came = Some(now);
-    }
-
-    /// The number of entries forgotten since the last call.
-    pub(super) fn take_forgotten(&mut self) -> u64 {
-        self.kinds.take_forgotten()
-    }
-
-    /// The table for a snapshot.
-    pub(super) fn save(&self) -> Saved<&ParentsSeen> {
-        self.kinds.save()
-    }
-
-    /// Takes over the table of a snapshot.
-    pub(super) fn restore(&mut self, saved: Saved<ParentsSeen>) {
-        self.kinds.restore(saved);
+    /// Whether something of a kind is to be told: there is nothing yet, it would be forgotten for want of room, or it is new.
+    fn is_news(&self, kind: Topic, is_new: impl FnOnce(&ParentsSeen) -> bool) -> bool {
+        self.kinds.get(kind).is_none_or(is_new) || !self.kinds.is_safe(kind)
     }
 
     fn of(&self, span: &Hanging<'_>) -> OverBy {
@@ -126,35 +154,37 @@ impl Parents {
         if agent && span.remote == Some(true) {
             return OverBy::RemoteParent;
         }
-        let shown = self.kinds.get(kind(span)).and_then(|shown| shown.evidence());
+        let shown = self.kinds.get(kind(span)).and_then(ParentsSeen::evidence);
         shown.unwrap_or(match span.remote {
             Some(false) if agent => OverBy::LocalParent,
             Some(_) | None => OverBy::NothingKnown,
         })
     }
+}
 
-    /// Learns something of each kind of spans whose parent is in, or is missing, once.
-    fn learn_each(&mut self, spans: &Spans, has_parent: bool, learn: impl Fn(&mut ParentsSeen)) {
-        let mut last: Option<(&Arc<Resource>, Topic)> = None;
-        let hanging = spans.hanging().filter(|span| span.has_parent == has_parent);
-        self.topics.clear();
-        self.topics.extend(hanging.map(|span| {
+/// Learns that a root came after its trace was final: traces of this service are not made final early from then on.
+pub(super) fn too_late(resource: &Resource, now: Timestamp, lessons: &mut Lessons) {
+    lessons.showed(of_service(resource), ParentsSeen::came(now));
+}
+
+/// The kinds of spans whose parent is in, or is missing, each once.
+fn kinds(spans: &Spans, has_parent: bool) -> Vec<Topic> {
+    let mut last: Option<(&Arc<Resource>, Topic)> = None;
+    let hanging = spans.hanging().filter(|span| span.has_parent == has_parent);
+    let mut kinds: Vec<Topic> = hanging
+        .map(|span| {
             let service = match last {
                 Some((resource, service)) if Arc::ptr_eq(resource, span.resource) => service,
                 Some(_) | None => of_service(span.resource),
             };
             last = Some((span.resource, service));
             of_kind(service, &span)
-        }));
-        self.topics.sort_unstable();
-        self.topics.dedup();
-        self.topics.iter().for_each(|key| learn(self.kinds.learn(*key)));
-        self.topics.shrink_to(MOST_KEPT);
-    }
+        })
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
 }
-
-/// Number of kinds of a trace for which room is kept; few traces have more.
-const MOST_KEPT: usize = 64;
 
 fn kind(span: &Hanging<'_>) -> Topic {
     of_kind(of_service(span.resource), span)
@@ -176,4 +206,45 @@ pub(super) fn of_service(resource: &Resource) -> Topic {
 pub(super) fn hash(numbers: [u64; 3], seed: u64) -> u64 {
     let [a, b, c] = numbers.map(u64::to_le_bytes);
     xxh3_64_with_seed([a, b, c].as_flattened(), seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seen() -> impl Strategy<Value = ParentsSeen> {
+        let at = (0_u64..40).prop_map(Timestamp);
+        prop_oneof![
+            at.clone().prop_map(ParentsSeen::came),
+            (0_u64..6)
+                .prop_map(|trace| ParentsSeen { quiet: vec![trace], ..ParentsSeen::default() }),
+            (at, 0_u64..60).prop_map(|without| ParentsSeen {
+                without: vec![without],
+                ..ParentsSeen::default()
+            }),
+        ]
+    }
+
+    fn joined(seen: impl IntoIterator<Item = ParentsSeen>) -> ParentsSeen {
+        let mut all = ParentsSeen::default();
+        seen.into_iter().for_each(|one| all.join(one));
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_in_which_shards_learn_makes_no_difference(
+            (some, shuffled) in prop::collection::vec(seen(), 0..60)
+                .prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
+            split in 0_usize..60,
+        ) {
+            let (first, second) = shuffled.split_at(split.min(shuffled.len()));
+            let both = [joined(first.to_vec()), joined(second.to_vec()), joined(first.to_vec())];
+            let all = joined(some);
+            prop_assert!(all.quiet.len() <= FEW && all.without.len() <= MANY);
+            prop_assert_eq!(joined(both), all);
+        }
+    }
 }

@@ -11,6 +11,12 @@ use crate::tenants::{Shares, TenantHash};
 /// The key of an entry: a tenant and a hash.
 pub(super) type Topic = (TenantHash, u64);
 
+/// A value to which others are added in any order, and each as often as it comes.
+pub(super) trait Join {
+    /// Adds another value.
+    fn join(&mut self, other: Self);
+}
+
 /// What was learned, by hash.
 #[derive(Clone, Debug)]
 pub(super) struct Recent<V> {
@@ -50,6 +56,11 @@ impl<V: Default> Recent<V> {
     /// What is known of a topic.
     pub(super) fn get(&self, topic: Topic) -> Option<&V> {
         self.values.get(&topic).map(|(value, _)| value)
+    }
+
+    /// Whether a topic keeps its place if room is made, as it was used since its turn last came.
+    pub(super) fn is_safe(&self, topic: Topic) -> bool {
+        self.values.get(&topic).is_some_and(|(_, used)| *used)
     }
 
     /// What is known of a topic, to be changed; begun if it is new.

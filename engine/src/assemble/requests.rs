@@ -4,7 +4,7 @@ use std::mem;
 
 use super::judgement::PendingJudgement;
 use super::open_trace::{OpenTrace, Reader, State};
-use super::{Assemble, Attention, Quanta, Reading, Timestamp, TraceKey};
+use super::{Assemble, Attention, Learned, Quanta, Reading, Timestamp, TraceKey};
 use crate::embedding::{EmbedRequest, Embedded};
 use crate::facts::TraceFacts;
 use crate::judging::{JudgeReply, JudgeRequest};
@@ -42,15 +42,14 @@ impl Assemble {
     }
 
     /// Makes the unanswered requests about a trace again; see [`Self::requests`] and [`Self::embed_requests`].
-    pub fn ask_again(&mut self, id: TraceKey) {
+    pub fn ask_again(&mut self, id: TraceKey, known: &Learned) {
         let Some(held) = self.traces.get(id).filter(|held| held.state != State::Open) else {
             return;
         };
         let trace = held.parts.view();
         let agent = trace::agent(&trace, &mut self.agents);
-        let Some(Reading { update, rubrics, texts }) = self.read(id, held, &trace, agent) else {
-            return;
-        };
+        let reading = self.read(held, &trace, agent, Some(known));
+        let Some(Reading { update, rubrics, texts }) = reading else { return };
         if let Some(rules) = &self.judging
             && let Some(judgement) = &held.judgement
             && let Some(asked) = judgement.ask_again(rubrics)
@@ -73,14 +72,15 @@ impl Assemble {
         &mut self,
         id: TraceKey,
         undecided: bool,
+        known: &Learned,
     ) -> Option<Box<TraceFacts>> {
         let held = self.traces.get(id)?;
         let trace = held.parts.view();
         let agent = trace::agent(&trace, &mut self.agents);
-        let Reading { update, rubrics, texts } = self.read(id, held, &trace, agent)?;
+        let Reading { update, rubrics, texts } = self.read(held, &trace, agent, Some(known))?;
         if undecided && !update.loops.is_empty() {
             self.put_texts(id);
-            return self.read_and_ask(id, false);
+            return self.read_and_ask(id, false, known);
         }
         let judging = self.judging.as_ref().filter(|_| held.state != State::Open);
         let unread = !self.attention.reads(id.tenant);

@@ -4,26 +4,21 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::names::Agents;
 use super::open_trace::{OpenTrace, State};
-use super::parents::ParentsSeen;
-use super::recent;
 use super::sealed::Sealed;
 use super::turns::Turns;
 use super::waiting::{Reports, Waiting};
 use super::{Assemble, TraceKey};
 
-/// The serialised state of a shard: traces, sealed ones, waiting reports, what was learned.
+/// The serialised state of a shard: traces, sealed ones, waiting reports.
 #[derive(Debug, Deserialize, Serialize)]
-struct Saved<T, S, W, P, N, U> {
+struct Saved<T, S, W, U> {
     traces: T,
     sealed: S,
     waiting: W,
     next_waiting: u64,
     #[serde(default)]
     paid: BTreeMap<u64, i64>,
-    parents: P,
-    names: N,
     turns: U,
 }
 
@@ -44,14 +39,7 @@ impl Serialize for Written<'_> {
 #[serde(transparent)]
 pub struct SavedTraces(Read);
 
-type Read = Saved<
-    Vec<(TraceKey, Box<OpenTrace>)>,
-    Sealed,
-    Reports,
-    recent::Saved<ParentsSeen>,
-    recent::Saved<Agents>,
-    Turns,
->;
+type Read = Saved<Vec<(TraceKey, Box<OpenTrace>)>, Sealed, Reports, Turns>;
 
 impl Assemble {
     /// The state for a snapshot; nothing may wait to be drained.
@@ -63,15 +51,13 @@ impl Assemble {
             waiting,
             next_waiting,
             paid: self.paid.clone(),
-            parents: self.parents.save(),
-            names: self.names.save(),
             turns: &self.turns,
         }
     }
 
     /// Takes over the state of a snapshot.
     pub fn restore(&mut self, saved: SavedTraces) {
-        let Saved { traces, sealed, waiting, next_waiting, paid, parents, names, turns } = saved.0;
+        let Saved { traces, sealed, waiting, next_waiting, paid, turns } = saved.0;
         for (id, mut held) in traces {
             held.id = id;
             held.restored(&mut self.symbols);
@@ -85,8 +71,6 @@ impl Assemble {
         self.sealed = sealed;
         self.waiting = Waiting::restored(waiting, next_waiting);
         self.paid = paid;
-        self.parents.restore(parents);
-        self.names.restore(names);
         self.turns = turns;
     }
 }

@@ -239,8 +239,10 @@ facts! {
         pub earlier: Counters,
         /// Open sessions.
         pub sessions_active: u64,
-        /// Sessions in which a loop goes on.
+        /// Sessions in which a loop goes on; one with loops of several kinds is in several.
         pub sessions_looping: BTreeMap<LoopLabels, u64>,
+        /// Sessions in which a loop goes on that is known by more than names, each once.
+        pub looping: u64,
         /// Sessions that go on over a limit, or have a trace that does.
         pub sessions_over_limit: BTreeMap<RunLimit, u64>,
         /// Reliabilities of open sessions, as they are.

@@ -5,7 +5,7 @@ use super::record::TraceRecord;
 use super::session::Session;
 use super::summary::SessionScores;
 use super::view::is_flagged;
-use crate::explained::{SessionFilter, Sort};
+use crate::explained::{AgentFilter, SessionFilter, Sort};
 use crate::facts::{AgentKey, OVERFLOW};
 use crate::span::Timestamp;
 use crate::tenants::{TenantHash, tenant_hash};
@@ -22,6 +22,17 @@ pub(super) struct Listed {
     priced: u32,
     // Whether the trace that ended last was removed.
     is_stale: bool,
+    pub(super) agents: AgentsHeld,
+}
+
+/// How many agents the traces of a session have.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum AgentsHeld {
+    /// Not known: its traces have to be looked at.
+    #[default]
+    Unknown,
+    One,
+    Several,
 }
 
 /// What a trace adds to these sums once it is scored.
@@ -48,6 +59,8 @@ pub(super) struct Card {
     agent: AgentKey,
     open: bool,
     flagged: bool,
+    /// Whether it has traces of other agents, too.
+    several: bool,
 }
 
 /// Cards by the numbers of their sessions, in blocks: no card moves when more come.
@@ -89,14 +102,30 @@ impl Listed {
 }
 
 impl Session {
+    /// Notes the agent of a record that is about to be held, in place of that of this number, if any.
+    pub(super) fn note_agent(&mut self, record: &TraceRecord, number: Option<usize>) {
+        let differs = |other: &TraceRecord| other.agent() != record.agent();
+        if number.is_some_and(|number| differs(&self.traces[number])) {
+            self.listed.agents = AgentsHeld::Unknown;
+        } else if self.listed.agents == AgentsHeld::One && self.first().is_some_and(differs) {
+            self.listed.agents = AgentsHeld::Several;
+        }
+    }
+
     /// Its card, given its scores; `None` while it has no traces.
     pub(super) fn card(&mut self, scores: SessionScores) -> Option<Card> {
         if self.listed.is_stale {
             let last = self.traces.iter().map(|record| record.sent_end).max();
             (self.listed.end, self.listed.is_stale) = (last.unwrap_or_default(), false);
         }
+        if self.listed.agents == AgentsHeld::Unknown {
+            let mut agents = self.traces.iter().map(TraceRecord::agent);
+            let first = agents.next();
+            let one = agents.all(|agent| Some(agent) == first);
+            self.listed.agents = if one { AgentsHeld::One } else { AgentsHeld::Several };
+        }
         let first = self.first()?;
-        let Listed { end, loops, flagged, priced, .. } = self.listed;
+        let Listed { end, loops, flagged, priced, agents, .. } = self.listed;
         let reliability = scores.reliability.map(|score| u64::try_from(score.0).unwrap_or(0));
         Some(Card {
             start: first.start.0,
@@ -112,6 +141,7 @@ impl Session {
             agent: first.agent().clone(),
             open: !self.closed,
             flagged: flagged > 0,
+            several: agents == AgentsHeld::Several,
         })
     }
 
@@ -146,11 +176,21 @@ impl Card {
             && filter.loops.is_none_or(|loops| loops == (self.loops > 0))
             && filter.failing.is_none_or(|failing| failing == self.flagged)
             && tenant.is_none_or(|tenant| tenant == self.tenant)
-            && (self.is_overflow() || filter.agent.admits(Some(&self.agent)))
+            && (self.lacks_agents() || filter.agent.admits(Some(&self.agent)))
     }
 
-    /// Whether the agent's own name is known from the first trace only.
-    pub(super) fn is_overflow(&self) -> bool {
+    /// Whether only its traces tell whether it is of an agent that is asked for.
+    pub(super) fn asks_agents(&self, agent: &AgentFilter) -> bool {
+        let is_told = || !self.is_overflow() && agent.admits(Some(&self.agent));
+        self.lacks_agents() && *agent != AgentFilter::default() && !is_told()
+    }
+
+    /// Whether it has traces of agents of which the card does not have the names.
+    fn lacks_agents(&self) -> bool {
+        self.several || self.is_overflow()
+    }
+
+    fn is_overflow(&self) -> bool {
         self.agent.service_name == OVERFLOW
     }
 }

@@ -193,9 +193,7 @@ impl GaugeShare {
         if let Some((agent, scores)) = self.placed {
             shared.fleet.summary(&agent).unopen(scores);
         }
-        for (agent, cause) in self.runaways {
-            shared.fleet.summary(&agent).calm_down(cause);
-        }
+        shared.fleet.run_away(&self.runaways, &BTreeSet::new());
         for ((agent, level), traces) in self.silent {
             shared.fleet.summary(&agent).silences.unopen(level, traces);
         }

@@ -335,10 +335,22 @@ impl Fleet {
         !self.urgent.is_empty()
     }
 
-    /// Adds a session that runs away to its agent.
-    pub(super) fn run_away(&mut self, agent: &AgentKey, cause: Cause) {
-        self.summary(agent).run_away(cause);
-        self.urgent.insert(agent.clone());
+    /// Replaces the agents and causes of a session that runs away.
+    pub(super) fn run_away(
+        &mut self,
+        before: &BTreeSet<(AgentKey, Cause)>,
+        after: &BTreeSet<(AgentKey, Cause)>,
+    ) {
+        for (agent, cause) in before.difference(after) {
+            self.summary(agent).calm_down(*cause);
+        }
+        for (agent, cause) in after.difference(before) {
+            self.summary(agent).run_away(*cause);
+            self.urgent.insert(agent.clone());
+        }
+        let (before, after) = (looping(before), looping(after));
+        before.difference(&after).for_each(|agent| self.summary(agent).looping -= 1);
+        after.difference(&before).for_each(|agent| self.summary(agent).looping += 1);
     }
 
     fn message(&mut self, agent: &AgentKey) -> Option<SessionFacts> {
@@ -372,6 +384,12 @@ impl Fleet {
         (update.revision, update.tombstone, update.uncertain) = (self.revision, gone, uncertain);
         Some(update)
     }
+}
+
+/// The agents under which a session loops.
+fn looping(runaways: &BTreeSet<(AgentKey, Cause)>) -> BTreeSet<&AgentKey> {
+    let loops = |cause: Cause| cause.weighs() && cause.as_loop().is_some();
+    runaways.iter().filter(|(_, cause)| loops(*cause)).map(|(agent, _)| agent).collect()
 }
 
 fn tenant_of(agent: &AgentKey) -> TenantHash {

@@ -34,11 +34,8 @@ impl Session {
         restless.deadline = None;
         let mut runaways = self.loops_going_on(&mut restless, shared);
         runaways.extend(self.limits_gone_over(&mut restless, shared));
-        for (agent, cause) in restless.runaways.difference(&runaways) {
-            shared.fleet.summary(agent).calm_down(*cause);
-        }
-        for (agent, cause) in runaways.difference(&restless.runaways) {
-            shared.fleet.run_away(agent, *cause);
+        shared.fleet.run_away(&restless.runaways, &runaways);
+        for (_, cause) in runaways.difference(&restless.runaways) {
             if cause.weighs() {
                 let runaway = shared.runaways.entry((Arc::clone(&self.id), cause.kind()));
                 let worst = runaway.or_insert(*cause);

@@ -10,7 +10,7 @@ use super::rules::Rules;
 use super::session::Session;
 use super::table::SessionTable;
 use super::view::{agent, dollars, is_flagged};
-use crate::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
+use crate::explained::{SessionFilter, SessionRow, Sort};
 use crate::loops::worst;
 use crate::tenants::tenant_hash;
 use crate::view::{SessionView, TokensView};
@@ -129,16 +129,20 @@ fn looks_like(
     work: &mut usize,
 ) -> bool {
     let SessionFilter { id, tool, user, agent, .. } = filter;
-    let asks_agent = card.is_overflow() && *agent != AgentFilter::default();
+    let asks_agent = card.asks_agents(agent);
     if !asks_agent && id.is_none() && tool.is_none() && user.is_none() {
         return true;
     }
     *work += LOOK;
-    let fits = |session: &&Session| {
-        id.as_ref().is_none_or(|part| session.id.id.contains(part.as_str()))
-            && (!asks_agent || session.first().is_some_and(|one| agent.admits(Some(one.named()))))
-    };
+    let fits =
+        |session: &&Session| id.as_ref().is_none_or(|part| session.id.id.contains(part.as_str()));
     let Some(session) = session.filter(fits) else { return false };
+    if asks_agent {
+        *work += LOOK * session.traces.len();
+        if !session.traces.iter().any(|trace| agent.admits(Some(trace.named()))) {
+            return false;
+        }
+    }
     if tool.is_none() && user.is_none() {
         return true;
     }

@@ -246,6 +246,12 @@ impl Sessions {
         [sessions, loops, evicted, fleet].into_iter().chain(reports).flatten().min()
     }
 
+    /// The next moment at which a session may close for quiet, which counts.
+    pub fn next_end(&self) -> Option<Timestamp> {
+        let open = self.next_quiet(EvictionOrder::Open).map(|(deadline, _)| deadline);
+        open.into_iter().chain(self.evicted.poll_timeout()).min()
+    }
+
     /// Closes the sessions that were quiet for long enough, and evicts the closed ones that were quiet for as long again.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.advance(now);

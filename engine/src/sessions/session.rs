@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::IDLE;
-use super::card::Listed;
+use super::card::{AgentsHeld, Listed};
 use super::common::Common;
 use super::fleet::Fleet;
 use super::key::SessionId;
@@ -310,6 +310,7 @@ impl Session {
         let place = record.position();
         self.used = self.used.plus(record.usage().sums);
         let number = self.traces.number(record.id);
+        self.note_agent(&record, number);
         if let Some(number) = number {
             self.listed.remove(&self.traces[number]);
         }
@@ -365,6 +366,9 @@ impl Session {
         shared.moved = Some(trace);
         self.used = self.used.minus(record.usage().sums);
         self.listed.remove(&record);
+        if self.listed.agents == AgentsHeld::Several {
+            self.listed.agents = AgentsHeld::Unknown;
+        }
         if let Some(given) = record.given() {
             self.retract(&given, trace, shared);
             self.retake(Some(given.took), None, shared);

@@ -59,6 +59,8 @@ pub(super) struct Summary {
     distributions: Distributions,
     // How many sessions run away, by cause.
     runaways: BTreeMap<Cause, u64>,
+    /// How many sessions run away by a loop of more than names, each once, whatever kinds of loops it has.
+    pub(super) looping: u64,
     open: Scores,
     closed: Closed,
     signals: Few<SignalName, Judged>,
@@ -153,6 +155,7 @@ impl Summary {
             silences: Silences::default(),
             distributions: Distributions::default(),
             runaways: BTreeMap::new(),
+            looping: 0,
             open: Scores::default(),
             closed: Closed::default(),
             signals: Few::default(),
@@ -397,6 +400,7 @@ impl Summary {
             silences: self.silences.clone(),
             distributions,
             sessions_looping: self.running_away(Cause::as_loop),
+            looping: self.looping,
             sessions_over_limit: self.running_away(Cause::as_limit),
             open_reliability: self.open.reliability.message(),
             open_consistency: self.open.consistency.message(),

@@ -1,6 +1,7 @@
 //! The task of an assemble shard.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::{mpsc, watch};
 
@@ -8,11 +9,12 @@ use super::{
     BURST, Common, FullSessions, Gone, LeftOut, ToAssemble, ToSessions, save, sleep_until,
 };
 use crate::embed;
-use crate::engine::assemble::Assemble;
 use crate::engine::assemble::texts::SpanBatch;
+use crate::engine::assemble::{Assemble, Learned};
 use crate::engine::facts::{Barrier, TraceFacts};
 use crate::engine::route::Route;
 use crate::engine::span::Timestamp;
+use crate::engine::tenants::TraceKey;
 use crate::judge;
 
 /// How many timers of traces a task runs before it sends on the results and other tasks have their turn: the update of a trace takes
@@ -23,6 +25,8 @@ const TIMERS: usize = 64;
 pub(in crate::daemon) struct AssembleTask {
     pub(in crate::daemon) shard: usize,
     pub(in crate::daemon) stage: Assemble,
+    /// What all shards have learned.
+    pub(in crate::daemon) learned: Arc<RwLock<Learned>>,
     pub(in crate::daemon) sessions: Vec<mpsc::Sender<ToSessions>>,
     pub(in crate::daemon) route: Route,
     pub(in crate::daemon) common: Common,
@@ -37,7 +41,7 @@ impl AssembleTask {
     ) {
         // Asks again what an earlier process asked without getting an answer, one by one, as each request is as large as a trace.
         for id in self.stage.unanswered() {
-            self.stage.ask_again(id);
+            self.ask_again(id);
             self.ask(self.common.clock.now());
         }
         let mut burst = Vec::with_capacity(BURST);
@@ -79,10 +83,11 @@ impl AssembleTask {
                     }
                 }
             }
+            self.common.note_timers(self.stage.poll_timeout(), now).await;
             // A trace has two timers, and at least one input: timers keep up with inputs, and inputs do not wait for all timers.
             let mut owed = 2 * taken;
             loop {
-                let all = self.stage.handle_some_timeouts(now, TIMERS);
+                let all = self.stage.handle_some_timeouts(now, TIMERS, &known(&self.learned));
                 if self.hand_on(now).await.is_err() {
                     return;
                 }
@@ -117,6 +122,24 @@ impl AssembleTask {
         Ok(())
     }
 
+    /// Makes the unanswered requests about a trace again.
+    fn ask_again(&mut self, id: TraceKey) {
+        self.stage.ask_again(id, &known(&self.learned));
+    }
+
+    /// The updates of the stage. What it has learned is known to all shards then.
+    fn drain(&mut self) -> Vec<Box<TraceFacts>> {
+        let Self { stage, learned, common, .. } = self;
+        let updates = stage.drain(&known(learned));
+        let lessons = stage.lessons();
+        if !lessons.is_empty() {
+            let mut learned = learned.write().unwrap_or_else(PoisonError::into_inner);
+            learned.learn(lessons);
+            common.health.counts("learned", learned.counts().iter());
+        }
+        updates
+    }
+
     /// Offers the stage's requests to the judge and the embedding model, if there are any.
     fn ask(&mut self, now: Timestamp) {
         let Self { stage, common, .. } = self;
@@ -127,7 +150,7 @@ impl AssembleTask {
     /// acknowledged.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
         let mut parts: BTreeMap<usize, Vec<Box<TraceFacts>>> = BTreeMap::new();
-        for update in self.stage.drain() {
+        for update in self.drain() {
             let session = update.session.as_ref();
             let to = session.map_or(0, |session| self.route.session(&session.tenant, &session.id));
             parts.entry(to).or_default().push(update);
@@ -138,6 +161,11 @@ impl AssembleTask {
         }
         Ok(())
     }
+}
+
+/// What all shards have learned. Only shards that add something wait, and they seldom do.
+fn known(learned: &RwLock<Learned>) -> RwLockReadGuard<'_, Learned> {
+    learned.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Offers the stage's requests to the embedding model and the judge, if there are any.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::durable;
+use super::durable::{self, Durable};
 use crate::clock::Clock;
 use crate::embed;
 use crate::engine::assemble::{FullSession, Input};
@@ -111,8 +111,19 @@ pub(super) struct Common {
     pub(super) judge: Option<judge::Handle>,
     pub(super) embedder: Option<embed::Handle>,
     pub(super) webhook: Option<webhook::Handle>,
+    /// The log, where one is kept.
+    pub(super) durable: Option<Durable>,
     /// Takes the section of each stage at a barrier of a snapshot, with its epoch.
     pub(super) saving: Option<mpsc::Sender<(u64, Option<Section>)>>,
+}
+
+impl Common {
+    /// Notes in the log, if one is kept, that timers run at `now` which count something, if one is due.
+    async fn note_timers(&self, due: Option<Timestamp>, now: Timestamp) {
+        if let Some(durable) = self.durable.as_ref().filter(|_| due.is_some_and(|due| due <= now)) {
+            durable.note_time(now).await;
+        }
+    }
 }
 
 /// Sessions of one shard that take no further trace, for the assemble tasks.

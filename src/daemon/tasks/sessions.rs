@@ -130,6 +130,7 @@ impl SessionTask {
                     }
                 }
             }
+            self.common.note_timers(self.stage.next_end(), now).await;
             self.stage.run_timers(now, self.session_store.as_mut());
             tell(
                 &mut self.stage,

@@ -1,5 +1,6 @@
 //! Killed under load, and ended in order: nothing acknowledged is lost, and what is shown is what a replay shows.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::support::{
     BETWEEN, Daemon, LASTING, LOOKS, Load, attribute, equal_scores, exported, now, post, replayed,
-    replayed_with, report, traces,
+    replayed_with, report, request, traces,
 };
 
 /// How the name of the log's first file begins.
@@ -208,6 +209,61 @@ fn runs_that_were_only_reported_and_rising_evidence_outlive_kills() {
     shown(&daemon);
     daemon.ends_well();
     shown(&Daemon::start(store.path(), &environment));
+}
+
+/// Sends both requests of a trace.
+fn send(daemon: &Daemon, trace: usize, base: u64) {
+    for number in [2 * trace, 2 * trace + 1] {
+        assert_eq!(post(&daemon.otlp_http, &request(number, base)).unwrap().0, 200);
+    }
+}
+
+/// How many traces have counted as done, by agent, once one of this agent has.
+fn done_traces(daemon: &Daemon, agent: &str) -> BTreeMap<String, u64> {
+    let mut done = BTreeMap::new();
+    for _ in 0..LOOKS {
+        let page = daemon.get("/metrics");
+        let lines = page.lines().filter_map(|line| line.strip_prefix("agentgauge_traces_total{"));
+        let counts = lines.map(|line| {
+            let (labels, count) = line.rsplit_once(' ').unwrap();
+            let name = labels.split("gen_ai_agent_name=\"").nth(1).unwrap();
+            (name.split('"').next().unwrap().to_owned(), count.parse().unwrap())
+        });
+        done = counts.filter(|(_, count)| *count > 0).collect();
+        if done.contains_key(agent) {
+            return done;
+        }
+        std::thread::park_timeout(BETWEEN);
+    }
+    panic!("no trace of {agent} is done: {done:?}");
+}
+
+fn one_of(agent: &str) -> BTreeMap<String, u64> {
+    [(agent.to_owned(), 1)].into()
+}
+
+#[test]
+fn what_had_counted_before_a_kill_does_not_count_again_though_nothing_came_after_it() {
+    let store = tempfile::tempdir().unwrap();
+    for trace in 0..3 {
+        let daemon = Daemon::start(store.path(), &[]);
+        send(&daemon, trace, now());
+        let agent = format!("agent-{trace}");
+        // What would count again does so before this trace is quiet for long enough.
+        assert_eq!(done_traces(&daemon, &agent), one_of(&agent));
+        daemon.dies();
+    }
+}
+
+#[test]
+fn what_had_not_counted_before_a_kill_counts_after_it() {
+    let store = tempfile::tempdir().unwrap();
+    let environment = [("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "4s")];
+    let daemon = Daemon::start(store.path(), &environment);
+    send(&daemon, 0, now());
+    daemon.dies();
+    let daemon = Daemon::start(store.path(), &environment);
+    assert_eq!(done_traces(&daemon, "agent-0"), one_of("agent-0"));
 }
 
 #[test]

@@ -25,8 +25,8 @@ fn what_comes_while_a_judge_is_away_is_not_kept_for_it() {
         stage.attend(while_it_came.clone());
         feed(&mut stage, vec![Span { input: text("Hello"), ..root() }], at(0));
         stage.attend(when_done);
-        stage.handle_timeout(at(10));
-        assert_eq!(stage.drain().len(), 1);
+        stage.handle_timeout(at(10), &nothing());
+        assert_eq!(stage.drain(&nothing()).len(), 1);
         let [asked] = stage.requests().try_into().unwrap();
         assert!(asked.metrics, "it is told what it was not asked, too");
         let input = asked.transcript.input.as_deref();
@@ -57,8 +57,8 @@ fn what_nobody_is_going_to_judge_is_not_kept_for_it() {
         feed(&mut stage, spans, at(0));
         // What is flagged late is flagged; where its texts have gone that is said.
         feed(&mut stage, vec![late()], at(1));
-        stage.handle_timeout(at(20));
-        stage.drain();
+        stage.handle_timeout(at(20), &nothing());
+        stage.drain(&nothing());
         let [asked] = stage.requests().try_into().unwrap();
         assert_eq!((asked.metrics, asked.unread), (true, !kept));
         let shown = asked.transcript.steps.iter().any(|step| step.input.is_some());
@@ -113,19 +113,19 @@ queries:
         let [held] = updates[0].expectations.as_slice() else { panic!("{updates:?}") };
         held.correctness.as_ref().unwrap().status.name()
     };
-    stage.handle_timeout(at(10));
-    assert_eq!(status(&stage.drain()), "warn");
+    stage.handle_timeout(at(10), &nothing());
+    assert_eq!(status(&stage.drain(&nothing())), "warn");
     assert_eq!(asked(&mut stage), ["kind", "short"]);
     stage.handle(judged(7, judgements(&["kind", "short"], 5)), at(11));
-    assert_eq!(status(&stage.drain()), "warn");
+    assert_eq!(status(&stage.drain(&nothing())), "warn");
     assert_eq!(asked(&mut stage), ["safe"]);
     stage.handle(judged(7, judgements(&["safe"], 5)), at(12));
-    assert_eq!(status(&stage.drain()), "pass");
+    assert_eq!(status(&stage.drain(&nothing())), "pass");
     assert!(asked(&mut stage).is_empty());
     // A late span does not make anybody pay again.
     feed(&mut stage, vec![tool(2)], at(13));
-    stage.handle_timeout(at(30));
-    assert_eq!(status(&stage.drain()), "pass");
+    stage.handle_timeout(at(30), &nothing());
+    assert_eq!(status(&stage.drain(&nothing())), "pass");
     assert!(asked(&mut stage).is_empty());
     stage.handle(judged(9, judgements(&["safe"], 5)), at(31));
     assert!(stage.counts().iter().any(|count| count == ("late", "judgement_dropped", 1)));
@@ -157,8 +157,8 @@ fn texts_are_held_for_a_judge_within_a_bound_and_until_it_has_answered() {
         }
         let held = stage.text_bytes.all();
         assert_eq!(held, text_bytes(&stage));
-        stage.handle_timeout(at(second + 20));
-        stage.drain();
+        stage.handle_timeout(at(second + 20), &nothing());
+        stage.drain(&nothing());
         let asked = stage.requests();
         let unread: Vec<bool> = asked.iter().map(|request| request.unread).collect();
         for request in asked.iter().filter(|request| !request.unread) {
@@ -205,8 +205,8 @@ fn texts_of_who_has_the_most_for_its_share_give_way_to_those_of_others() {
     // Who has the most itself takes nothing from others.
     (8..11).for_each(|id| turn(&mut stage, id, quiet));
     assert_eq!((stage.text_bytes.all(), given_up(&stage)), (2_400, 3));
-    stage.handle_timeout(at(30));
-    stage.drain();
+    stage.handle_timeout(at(30), &nothing());
+    stage.drain(&nothing());
     let asked = stage.requests();
     let read = asked.iter().filter(|request| !request.unread);
     let read: Vec<u8> = read.map(|request| request.trace_id.0[0]).collect();
@@ -232,8 +232,8 @@ fn an_answer_that_comes_before_its_question_takes_no_texts_away() {
     };
     stage.handle(Input::Judged(Box::new(known.clone())), at(0));
     feed(&mut stage, vec![root()], at(1));
-    stage.handle_timeout(at(20));
-    stage.drain();
+    stage.handle_timeout(at(20), &nothing());
+    stage.drain(&nothing());
     let [asked] = stage.requests().try_into().unwrap();
     assert_eq!((asked.unread, asked.answered), (false, known.answered));
 }
@@ -291,7 +291,7 @@ proptest! {
                 together.spans(SpanBatch { all: Arc::new(batch), places }, at(now));
             }
             let [one, other] = [&mut together, &mut apart].map(|stage| {
-                let updates = stage.drain();
+                let updates = stage.drain(&nothing());
                 (updates, stage.requests(), stage.paid_to_judge().count())
             });
             prop_assert_eq!(one, other);
@@ -299,8 +299,8 @@ proptest! {
             prop_assert_eq!(apart.text_bytes.all(), text_bytes(&apart));
             now += seconds;
             let [one, other] = [&mut together, &mut apart].map(|stage| {
-                stage.handle_timeout(at(now));
-                (stage.drain(), stage.requests())
+                stage.handle_timeout(at(now), &nothing());
+                (stage.drain(&nothing()), stage.requests())
             });
             prop_assert_eq!(&one, &other);
             // Some are answered.

@@ -56,16 +56,21 @@ fn stage() -> Assemble {
     Assemble::new(AssembleOptions::default(), LoopOptions::default(), &CostOptions::default())
 }
 
+/// A table in which nothing is known.
+fn nothing() -> Learned {
+    Learned::new(&AssembleOptions::default(), Shares::default())
+}
+
 fn feed(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<Box<TraceFacts>> {
     spans.into_iter().for_each(|span| stage.handle(Input::Span(Box::new(span)), now));
-    stage.drain()
+    stage.drain(&nothing())
 }
 
 /// Feeds the spans and lets the trace rest until it is done.
 fn done(stage: &mut Assemble, spans: Vec<Span>, now: Timestamp) -> Vec<Box<TraceFacts>> {
     let mut updates = feed(stage, spans, now);
-    stage.handle_timeout(now.after(Duration::from_secs(10)));
-    updates.extend(stage.drain());
+    stage.handle_timeout(now.after(Duration::from_secs(10)), &nothing());
+    updates.extend(stage.drain(&nothing()));
     updates
 }
 
@@ -223,11 +228,11 @@ fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
     let mut stage = stage();
     assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
     assert_eq!(stage.poll_timeout(), Some(at(10)));
-    stage.handle_timeout(at(10));
-    assert_eq!(stage.drain()[0].state, TraceState::Done);
+    stage.handle_timeout(at(10), &nothing());
+    assert_eq!(stage.drain(&nothing())[0].state, TraceState::Done);
     assert_eq!(stage.poll_timeout(), Some(at(310)));
-    stage.handle_timeout(at(310));
-    assert_eq!(stage.drain()[0].state, TraceState::Sealed);
+    stage.handle_timeout(at(310), &nothing());
+    assert_eq!(stage.drain(&nothing())[0].state, TraceState::Sealed);
     assert_eq!((stage.open_traces(), stage.poll_timeout()), (0, None));
 }
 
@@ -242,15 +247,15 @@ fn a_turn_whose_agent_waits_for_somebody_is_not_over_until_it_went_on_or_is_of_a
         ..log("")
     };
     let told = |stage: &mut Assemble, second: u64| {
-        stage.handle_timeout(at(second));
-        stage.drain().pop().map(|update| update.state)
+        stage.handle_timeout(at(second), &nothing());
+        stage.drain(&nothing()).pop().map(|update| update.state)
     };
     let mut stage = stage();
     feed(&mut stage, vec![tool(2)], at(0));
     stage.handle(Input::Log(Box::new(pause(1, true))), at(1));
     let update = {
-        stage.handle_timeout(at(20));
-        stage.drain().pop().unwrap()
+        stage.handle_timeout(at(20), &nothing());
+        stage.drain(&nothing()).pop().unwrap()
     };
     assert_eq!(update.remarks.unwrap().waits_since_unix_nano, Some(at(1).0));
     // Without the pause it would be over after `rootless_idle`.
@@ -306,8 +311,10 @@ fn a_root_names_the_agent_of_other_traces_however_often_its_tools_were_called() 
     assert_eq!(feed(&mut stage, vec![other], at(0)), []);
     assert_eq!(feed(&mut stage, (2..6).map(ran).chain([named]).collect(), at(5)), []);
     // The trace with the root is not over before 15.
-    stage.handle_timeout(at(10));
-    let told = stage.drain().into_iter().find(|update| update.trace_id == TraceId([8; 16]));
+    stage.handle_timeout(at(10), &nothing());
+    let mut known = nothing();
+    known.learn(stage.lessons());
+    let told = stage.drain(&known).into_iter().find(|update| update.trace_id == TraceId([8; 16]));
     assert_eq!(told.unwrap().agent.unwrap().agent_name, "support");
 }
 
@@ -316,17 +323,17 @@ fn what_can_wait_of_an_open_trace_is_told_now_and_then() {
     let mut stage = stage();
     assert_eq!(feed(&mut stage, vec![tool(2)], at(0)), []);
     assert_eq!(feed(&mut stage, vec![tool(3)], at(9)), []);
-    stage.handle_timeout(at(10));
-    let updates = stage.drain();
+    stage.handle_timeout(at(10), &nothing());
+    let updates = stage.drain(&nothing());
     assert_eq!((updates[0].state, updates[0].tools.len()), (TraceState::Open, 2));
-    stage.handle_timeout(at(40));
-    assert_eq!(stage.drain(), []);
+    stage.handle_timeout(at(40), &nothing());
+    assert_eq!(stage.drain(&nothing()), []);
     // The root is in: it is done before there would be more to tell.
     let mut failed = tool(4);
     failed.failed = true;
     assert_eq!(feed(&mut stage, vec![failed, root()], at(41)), []);
-    stage.handle_timeout(at(51));
-    let updates = stage.drain();
+    stage.handle_timeout(at(51), &nothing());
+    let updates = stage.drain(&nothing());
     assert_eq!(updates.last().map(|update| update.state), Some(TraceState::Done));
 }
 
@@ -335,9 +342,9 @@ fn all_is_told_when_that_is_asked_for() {
     let mut stage = stage();
     assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
     stage.tell_all();
-    assert_eq!(stage.drain()[0].state, TraceState::Open);
+    assert_eq!(stage.drain(&nothing())[0].state, TraceState::Open);
     stage.tell_all();
-    assert_eq!(stage.drain(), []);
+    assert_eq!(stage.drain(&nothing()), []);
 }
 
 #[test]
@@ -360,14 +367,14 @@ fn a_trace_that_another_may_go_on_with_is_told_at_once() {
 fn a_late_span_reopens_the_trace_until_it_is_sealed() {
     let mut stage = stage();
     feed(&mut stage, vec![root()], at(0));
-    stage.handle_timeout(at(10));
-    stage.drain();
+    stage.handle_timeout(at(10), &nothing());
+    stage.drain(&nothing());
     let updates = feed(&mut stage, vec![tool(2)], at(100));
     assert_eq!((updates[0].state, updates[0].tools.len()), (TraceState::Open, 1));
     assert_eq!(stage.counts().get("late", "revised"), 1);
-    stage.handle_timeout(at(1_000));
-    stage.handle_timeout(at(1_000));
-    stage.drain();
+    stage.handle_timeout(at(1_000), &nothing());
+    stage.handle_timeout(at(1_000), &nothing());
+    stage.drain(&nothing());
     assert_eq!(feed(&mut stage, vec![tool(3)], at(1_001)), []);
     assert_eq!(stage.counts().get("late", "dropped"), 1);
 }
@@ -376,13 +383,13 @@ fn a_late_span_reopens_the_trace_until_it_is_sealed() {
 fn a_trace_without_a_root_is_done_later_and_one_that_never_rests_is_cut() {
     let mut stage = stage();
     feed(&mut stage, vec![tool(2)], at(0));
-    stage.handle_timeout(at(10));
-    assert_eq!(stage.drain()[0].state, TraceState::Open);
+    stage.handle_timeout(at(10), &nothing());
+    assert_eq!(stage.drain(&nothing())[0].state, TraceState::Open);
     assert_eq!(stage.poll_timeout(), Some(at(300)));
     for minute in 1..=90_u8 {
         feed(&mut stage, vec![tool(minute + 2)], at(u64::from(minute) * 50));
-        stage.handle_timeout(at(u64::from(minute) * 50));
-        let updates = stage.drain();
+        stage.handle_timeout(at(u64::from(minute) * 50), &nothing());
+        let updates = stage.drain(&nothing());
         if let Some(update) = updates.iter().find(|update| update.state == TraceState::Done) {
             assert!(update.partial);
             assert_eq!(minute, 72);
@@ -422,8 +429,8 @@ fn a_loop_is_told_with_the_span_that_closes_it() {
 fn traces_without_an_agent_are_counted_and_kept_back() {
     let mut stage = stage();
     assert_eq!(feed(&mut stage, vec![span(1, 0, Operation::Other)], at(0)), []);
-    stage.handle_timeout(at(10));
-    assert_eq!(stage.drain(), []);
+    stage.handle_timeout(at(10), &nothing());
+    assert_eq!(stage.drain(&nothing()), []);
     assert_eq!(stage.counts().get("traces_ignored", "no_agent"), 1);
 }
 
@@ -431,13 +438,13 @@ fn traces_without_an_agent_are_counted_and_kept_back() {
 fn a_report_waits_for_its_trace_and_gives_up() {
     let mut stage = stage();
     stage.handle(Input::Report(Box::new(report(5))), at(0));
-    assert_eq!(stage.drain(), []);
+    assert_eq!(stage.drain(&nothing()), []);
     let updates = done(&mut stage, vec![root()], at(1));
     assert_eq!(updates[0].reported[0].score_quanta, 5);
 
     let mut stage = self::stage();
     stage.handle(Input::Report(Box::new(report(5))), at(0));
-    stage.handle_timeout(at(600));
+    stage.handle_timeout(at(600), &nothing());
     assert_eq!(stage.counts().get("reports", "unmatched"), 1);
     assert_eq!(done(&mut stage, vec![root()], at(601))[0].reported, []);
 }
@@ -447,25 +454,25 @@ fn what_comes_of_a_done_trace_is_read_and_stays() {
     let text = |text: &str| Some(Text { text: Arc::from(text), rank: 0 });
     let mut stage = stage().embedding(Some(1_000));
     feed(&mut stage, vec![Span { input: text("Hello"), output: text("Hi"), ..root() }], at(0));
-    stage.handle_timeout(at(10));
-    let [update] = stage.drain().try_into().unwrap();
+    stage.handle_timeout(at(10), &nothing());
+    let [update] = stage.drain(&nothing()).try_into().unwrap();
     assert!(update.reported.is_empty());
     assert_eq!(update.coherence_quanta, None);
     let [asked] = stage.embed_requests().try_into().unwrap();
 
     stage.handle(Input::Report(Box::new(report(5))), at(11));
-    let [update] = stage.drain().try_into().unwrap();
+    let [update] = stage.drain(&nothing()).try_into().unwrap();
     assert_eq!(update.reported[0].score_quanta, 5);
 
     let embedded =
         Embedded { texts: asked.texts, coherence: Some(Quanta(7)), ..Embedded::default() };
     stage.handle(Input::Embedded(TraceId([7; 16]).into(), embedded), at(12));
-    let [update] = stage.drain().try_into().unwrap();
+    let [update] = stage.drain(&nothing()).try_into().unwrap();
     assert_eq!(update.coherence_quanta, Some(7));
 
     stage.handle(Input::Report(Box::new(report(6))), at(13));
-    stage.finish(at(14));
-    let [update] = stage.drain().try_into().unwrap();
+    stage.finish(at(14), &nothing());
+    let [update] = stage.drain(&nothing()).try_into().unwrap();
     assert_eq!((update.reported[0].score_quanta, update.coherence_quanta), (6, Some(7)));
     assert_eq!((update.state, update.unchanged), (TraceState::Sealed, false));
     assert!(stage.embed_requests().is_empty(), "it was asked about once");
@@ -475,11 +482,11 @@ fn what_comes_of_a_done_trace_is_read_and_stays() {
 fn of_a_trace_that_was_told_nothing_is_said_at_its_end_but_that_it_ended() {
     let mut stage = stage();
     feed(&mut stage, vec![root()], at(0));
-    stage.handle_timeout(at(10));
-    let [told] = stage.drain().try_into().unwrap();
+    stage.handle_timeout(at(10), &nothing());
+    let [told] = stage.drain(&nothing()).try_into().unwrap();
     assert_eq!(told.state, TraceState::Done);
-    stage.handle_timeout(stage.poll_timeout().unwrap());
-    let [last] = stage.drain().try_into().unwrap();
+    stage.handle_timeout(stage.poll_timeout().unwrap(), &nothing());
+    let [last] = stage.drain(&nothing()).try_into().unwrap();
     let said = TraceFacts {
         trace_id: told.trace_id,
         revision: told.revision + 1,
@@ -520,8 +527,8 @@ queries:
     let mut late = tool(3);
     late.tool.as_mut().unwrap().arguments = Some(Arguments::from_canonical("{}", vec![]));
     assert_eq!(feed(&mut stage, vec![late], at(11))[0].expectations, []);
-    stage.handle_timeout(at(21));
-    assert!(stage.drain()[0].expectations[0].hard_fail);
+    stage.handle_timeout(at(21), &nothing());
+    assert!(stage.drain(&nothing())[0].expectations[0].hard_fail);
 }
 
 #[test]
@@ -723,11 +730,11 @@ proptest! {
                 stage.handle(Input::Span(Box::new(spans[*at_index].clone())), at(0));
                 if *drain {
                     stage.handle(Input::Span(Box::new(spans[*at_index].clone())), at(0));
-                    updates.extend(stage.drain());
+                    updates.extend(stage.drain(&nothing()));
                 }
             }
-            stage.finish(at(0));
-            updates.extend(stage.drain());
+            stage.finish(at(0), &nothing());
+            updates.extend(stage.drain(&nothing()));
             // How often it changed, and whom it told, are matters of the delivery.
             TraceFacts { revision: 0, told: Vec::new(), ..*updates.pop().unwrap() }
         };
@@ -761,8 +768,8 @@ fn tenants_that_use_one_trace_id_have_a_trace_each() {
     for (score, tenant) in [(2, Some("bank")), (3, Some("shop")), (4, None)] {
         stage.handle(Input::Report(Box::new(reported(score, tenant))), at(0));
     }
-    stage.handle_timeout(at(10));
-    let mut told: Vec<_> = stage.drain();
+    stage.handle_timeout(at(10), &nothing());
+    let mut told: Vec<_> = stage.drain(&nothing());
     told.sort_by_key(|update| update.agent.clone());
     let told: Vec<_> = told
         .iter()
@@ -776,8 +783,8 @@ fn tenants_that_use_one_trace_id_have_a_trace_each() {
     assert_eq!(told, [(["bank"; 2], [2].into(), 1), (["shop"; 2], [3].into(), 1)]);
     assert!(stage.counts().iter().all(|(what, _, _)| what != "spans"), "none is dropped");
     // Sealed is sealed for whom it is.
-    stage.handle_timeout(at(10_000));
-    stage.drain();
+    stage.handle_timeout(at(10_000), &nothing());
+    stage.drain(&nothing());
     assert_eq!(done(&mut stage, vec![of("clinic", root())], at(10_001)).len(), 1);
     feed(&mut stage, vec![of("shop", root())], at(10_002));
     assert_eq!(stage.counts().get("late", "dropped"), 1);

@@ -51,6 +51,45 @@ fn a_list_reads_a_card_for_each_session_and_looks_into_those_alone_whose_card_do
 }
 
 #[test]
+fn a_session_is_listed_for_each_agent_that_has_a_trace_in_it() {
+    let of = |service: &str, name: &str| AgentFilter {
+        service_name: Some(service.to_owned()),
+        agent_name: Some(name.to_owned()),
+        ..AgentFilter::default()
+    };
+    let by = |id, second, service: &str, name: &str| {
+        let parts = AgentParts {
+            service_name: service.to_owned(),
+            agent_name: name.to_owned(),
+            ..AgentParts::default()
+        };
+        TraceFacts { agent: Some(parts.into()), ..trace(id, second).done() }
+    };
+    let mut stage = stage();
+    let listed = |stage: &Sessions, agent: AgentFilter| {
+        let filter = SessionFilter { agent, ..SessionFilter::default() };
+        list(stage, &Wanted { filter: &filter, sort: Sort::Start, most: 5 }).1
+    };
+    let seen = |stage: &Sessions| {
+        let agents = [of("shop", "support"), of("bank", "support"), of("mail", "support")];
+        agents.map(|agent| listed(stage, agent))
+    };
+    stage.handle(by(1, 10, "shop", "support"), at(20));
+    stage.handle(by(2, 20, "bank", "support"), at(20));
+    assert_eq!(seen(&stage), [1, 1, 0]);
+    // Its first trace comes last.
+    stage.handle(by(3, 5, "mail", "support"), at(21));
+    assert_eq!(seen(&stage), [1, 1, 1]);
+    // Traces turn out to be of another agent, or to be part of another session.
+    stage.handle(TraceFacts { revision: 9, ..by(2, 20, "shop", "support") }, at(22));
+    assert_eq!(seen(&stage), [1, 0, 1]);
+    stage
+        .handle(TraceFacts { revision: 9, tombstone: true, ..by(3, 5, "mail", "support") }, at(22));
+    assert_eq!(seen(&stage), [1, 0, 0]);
+    assert_eq!(listed(&stage, AgentFilter::default()), 1);
+}
+
+#[test]
 fn the_session_of_a_trace_is_found_by_looking_into_it_alone() {
     let mut stage = many(3_000);
     let held = |stage: &Sessions| -> Vec<(TraceId, SessionId)> {

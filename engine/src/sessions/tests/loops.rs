@@ -68,6 +68,41 @@ fn a_loop_counts_in_flight_and_goes_on_until_it_was_quiet() {
 }
 
 #[test]
+fn a_session_with_loops_of_two_kinds_counts_once_and_each_kind_by_itself() {
+    let repeats =
+        |id, revision, count| trace(id, 10).revision(revision).looping(count, Severity::Warning);
+    let cycles = |id, revision, count| {
+        let mut update = repeats(id, revision, count);
+        update.loops[0].kind = LoopKind::Cycle;
+        update
+    };
+    for swapped in [false, true] {
+        let mut stage = stage();
+        let mut both = [repeats(1, 1, 3), cycles(2, 1, 3)];
+        if swapped {
+            both.reverse();
+        }
+        for update in both {
+            stage.handle(update, at(20));
+            assert_eq!(only(stage.drain()).looping, 1);
+        }
+        stage.handle(trace(3, 10).session("other").looping(3, Severity::Warning), at(20));
+        let update = only(stage.drain());
+        let by_kind: Vec<_> = update.sessions_looping.iter().map(|(of, n)| (of.kind, *n)).collect();
+        assert_eq!(by_kind, [(LoopKind::ExactRepeat, 2), (LoopKind::Cycle, 1)]);
+        assert_eq!(update.looping, 2);
+        // One kind of it goes on for longer than the other.
+        stage.handle(cycles(2, 2, 4), at(200));
+        stage.handle_timeout(at(320));
+        let update = only(stage.drain());
+        assert_eq!((update.sessions_looping.len(), update.looping), (1, 1));
+        stage.handle_timeout(at(500));
+        let update = only(stage.drain());
+        assert_eq!((update.sessions_looping.len(), update.looping), (0, 0));
+    }
+}
+
+#[test]
 fn an_agent_of_which_a_session_begins_to_run_away_is_told_before_others() {
     let mut stage = stage();
     let of_other = |update: TraceFacts| TraceFacts {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::explained::{SessionFilter, Sort};
+use crate::facts::AgentKey;
 use crate::score::agent_consistency::AgentConsistency;
 use crate::score::agent_reliability::AgentReliability;
 
@@ -95,6 +96,34 @@ proptest! {
     }
 
     #[test]
+    fn a_session_that_loops_counts_once_whatever_kinds_of_loops_it_has(updates in updates(), order in any::<u64>()) {
+        let mut stage = stage();
+        let mut told: BTreeMap<AgentKey, u64> = BTreeMap::new();
+        let check = |stage: &mut Sessions, told: &mut BTreeMap<AgentKey, u64>| {
+            for update in stage.drain() {
+                told.insert(update.agent.unwrap(), update.looping);
+            }
+            let mut looping: BTreeMap<AgentKey, u64> = BTreeMap::new();
+            for session in stage.sessions.iter() {
+                let runaways = session.restless.iter().flat_map(|restless| &restless.runaways);
+                let loops = runaways.filter(|(_, cause)| cause.as_loop().is_some_and(|labels| labels.evidence.weighs()));
+                let agents: BTreeSet<_> = loops.map(|(agent, _)| agent.clone()).collect();
+                agents.into_iter().for_each(|agent| *looping.entry(agent).or_default() += 1);
+            }
+            told.retain(|_, sessions| *sessions > 0);
+            (told.clone(), looping)
+        };
+        for (step, number) in script(&updates, Some(order)).into_iter().zip(0..) {
+            stage.handle(step.update, at(100 + 20 * number));
+            stage.handle_timeout(at(100 + 20 * number));
+            let (told, looping) = check(&mut stage, &mut told);
+            prop_assert_eq!(told, looping);
+        }
+        stage.handle_timeout(at(100_000));
+        prop_assert_eq!(check(&mut stage, &mut told), (BTreeMap::new(), BTreeMap::new()));
+    }
+
+    #[test]
     fn counters_never_fall_and_gauges_come_back_to_nothing(updates in updates(), order in any::<u64>()) {
         let mut stage = stage();
         let mut counters: BTreeMap<(String, Counter, Vec<String>), u64> = BTreeMap::new();
@@ -121,7 +150,7 @@ proptest! {
 /// Updates of few traces in few sessions: the revisions of a trace are distinct, and when its
 /// session changes it leaves the old one first.
 fn updates() -> impl Strategy<Value = Vec<TraceFacts>> {
-    let form = (1_u8..6, 0_u8..3, 0_u8..2, 1_u64..8, any::<(bool, bool, bool)>(), 0_u64..4);
+    let form = (1_u8..6, 0_u8..3, 0_u8..2, 1_u64..8, any::<(bool, bool, u8)>(), 0_u64..4);
     prop::collection::vec(form, 1..24).prop_map(|forms| {
         let mut revision = 0;
         let mut sessions: BTreeMap<u8, String> = BTreeMap::new();
@@ -137,11 +166,29 @@ fn updates() -> impl Strategy<Value = Vec<TraceFacts>> {
             update = update.agent(&format!("a{agent}")).tokens(output, start);
             update = if output > 0 { update.output(&[output]) } else { update };
             update = if error { update.error() } else { update };
-            update = if looping { update.looping(start, Severity::Warning) } else { update };
+            update.loops = loops(looping, start);
             updates.push(if done { update.done() } else { update });
         }
         updates
     })
+}
+
+/// Loops of none, one or several of three kinds, the third known by names alone.
+fn loops(kinds: u8, count: u64) -> Vec<Loop> {
+    let kinds = [
+        (LoopKind::ExactRepeat, Evidence::Full),
+        (LoopKind::Cycle, Evidence::Arguments),
+        (LoopKind::NearRepeat, Evidence::Names),
+    ]
+    .into_iter()
+    .enumerate()
+    .filter(|(bit, _)| kinds >> bit & 1 == 1);
+    let made = |(_, (kind, evidence))| Loop {
+        kind,
+        evidence,
+        ..trace(1, 1).looping(count, Severity::Warning).loops.remove(0)
+    };
+    kinds.map(made).collect()
 }
 
 /// The update in the session of this id, and, after a slash, this scope.

@@ -56,7 +56,7 @@ impl Played {
     }
 
     fn looping(&self) -> u64 {
-        self.pipeline.board().values().map(crate::engine::agent_facts::AgentFacts::looping).sum()
+        self.pipeline.board().values().map(|facts| facts.looping).sum()
     }
 }
 
