@@ -213,7 +213,7 @@ impl Snapshots {
     /// A check that fails while the log cannot be written.
     pub(super) fn check(&self) -> Check {
         let metrics = Arc::clone(&self.metrics);
-        Arc::new(move || metrics.fails().map_or(Ok(()), |why| Err(why.to_string())))
+        Arc::new(move || metrics.fails().map_or(Ok(()), |failure| Err(failure.why.to_string())))
     }
 
     /// Writes snapshots until `stopping` is set, and then a last one, so that the next start has nothing to replay.
@@ -223,10 +223,10 @@ impl Snapshots {
                 _ = stopping.wait_for(|stopping| *stopping) => true,
                 () = tokio::time::sleep(LOOK) => false,
             };
-            if !stop && self.metrics.fails().is_some() {
-                self.probe().await;
-            } else if stop || self.is_due() {
-                self.take(&mut stream).await;
+            match self.metrics.fails() {
+                Some(failure) if !stop => self.probe(failure.bytes).await,
+                _ if stop || self.is_due() => self.take(&mut stream).await,
+                _ => {}
             }
             if stop {
                 return;
@@ -234,14 +234,11 @@ impl Snapshots {
         }
     }
 
-    /// Appends an empty record to find out whether the log can be written again: while the daemon is not ready, no request may come
-    /// that would show it.
-    async fn probe(&self) {
-        let Some(payload) = Answers::bytes(&Batch::default()) else { return };
-        let record = Record { arrival: self.clock.now(), kind: Kind::Judged, payload };
-        // The committer counts and logs a refusal.
-        if let Ok(ticket) = self.committer.append(record).await {
-            ticket.applied();
+    /// Finds out whether the log takes as much as it could not: while the daemon is not ready, no request may come that would show it.
+    async fn probe(&self, bytes: u64) {
+        match self.committer.probe(bytes).await {
+            Ok(()) => self.metrics.took(bytes),
+            Err(why) => self.metrics.fell_short(bytes, why),
         }
     }
 

@@ -341,6 +341,25 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
 }
 
 #[test]
+fn a_probe_needs_the_room_of_a_record_and_leaves_nothing() {
+    let (disk, mut held) = written(3);
+    let (opened, _) = open(&disk, &options()).unwrap();
+    let mut log = opened.into_log();
+    let used = || disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let before = used();
+    disk.limit(Some(usize::try_from(before).unwrap() + 70));
+    // A small record would find room.
+    assert_eq!((log.probe(60), log.probe(71)), (Ok(()), Err(Refused::Disk)));
+    assert_eq!((used(), log.has_stopped()), (before, false));
+    disk.limit(None);
+    assert_eq!(log.probe(10_000), Ok(()));
+    assert_eq!(used(), before);
+    append(&mut log, &vec![b"y".to_vec()]).unwrap();
+    held.push(b"y".to_vec());
+    assert_eq!(open(&disk, &options()).unwrap().1, held);
+}
+
+#[test]
 fn over_the_budget_nothing_is_taken_until_a_snapshot_frees_some() {
     let disk = Simulated::default();
     let small = StoreOptions { max_bytes: 1500, ..options() };
@@ -414,7 +433,7 @@ impl Watch for Quiet {
         0
     }
     fn committed(&self, _: u64, _: u64, _: u64) {}
-    fn refused(&self, _: u64, _: Refused) {}
+    fn refused(&self, _: u64, _: u64, _: Refused) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
