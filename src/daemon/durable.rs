@@ -223,10 +223,11 @@ impl Snapshots {
                 _ = stopping.wait_for(|stopping| *stopping) => true,
                 () = tokio::time::sleep(LOOK) => false,
             };
-            match self.metrics.fails() {
-                Some(failure) if !stop => self.probe(failure.bytes).await,
-                _ if stop || self.is_due() => self.take(&mut stream).await,
-                _ => {}
+            if let Some(failure) = self.metrics.fails().filter(|_| !stop) {
+                self.probe(failure.bytes).await;
+            }
+            if stop || self.is_due() {
+                self.take(&mut stream).await;
             }
             if stop {
                 return;
@@ -242,7 +243,7 @@ impl Snapshots {
         }
     }
 
-    /// Whether a snapshot is due: the log has grown enough, or its budget bites.
+    /// Whether a snapshot is due: the log has grown enough, or its budget bites, or the disk has begun to fail, as it may be full.
     fn is_due(&self) -> bool {
         let (written, items) = self.written;
         let grown = self.budget.written().saturating_sub(written);
@@ -262,7 +263,7 @@ impl Snapshots {
         }
         self.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
         // Where there is no room for two snapshots, one has to do.
-        let keep = if self.budget.is_tight() { 1 } else { KEPT };
+        let keep = if self.budget.is_tight() || self.metrics.fails().is_some() { 1 } else { KEPT };
         let released = self.write(stream, seq, keep).await;
         match &released {
             Ok(released) => {

@@ -27,7 +27,7 @@ pub(super) struct StoreMetrics {
     snapshots: IntCounterVec,
     unapplied: IntGauge,
     failing: IntGauge,
-    // Whether the budget has bitten since this was last asked for.
+    // Whether the budget has bitten, or the disk has begun to fail, since this was last asked for.
     pressed: AtomicBool,
     fails: Mutex<Option<Failure>>,
 }
@@ -128,7 +128,7 @@ impl StoreMetrics {
         self.measure();
     }
 
-    /// Whether the budget has bitten since the last call.
+    /// Whether the budget has bitten, or the disk has begun to fail, since the last call.
     pub(super) fn was_pressed(&self) -> bool {
         self.pressed.swap(false, Ordering::Relaxed)
     }
@@ -159,6 +159,7 @@ impl StoreMetrics {
                 reason = why.reason(),
                 "{why}: requests are refused until it takes records again"
             );
+            self.pressed.store(true, Ordering::Relaxed);
         }
         let most = failure.map_or(bytes, |failure| failure.bytes.max(bytes));
         *failure = Some(Failure { why, bytes: most });

@@ -115,8 +115,8 @@ impl Log {
         Ok(first)
     }
 
-    /// Finds out whether the disk takes so many bytes, of which nothing stays: they are no record, and are cut off again. Of more
-    /// than a large record, it asks for as many as that.
+    /// Finds out whether the disk takes so many bytes, `MAX_PROBE_BYTES` at most. They are no record, and are cut off again; after a
+    /// crash before that, the next start cuts them off as the torn end of a write.
     pub(crate) fn probe(&mut self, bytes: u64) -> Result<(), Refused> {
         if self.stopped {
             return Err(Refused::Stopped);

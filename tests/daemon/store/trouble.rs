@@ -184,6 +184,63 @@ fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
     assert_eq!(traces(&daemon.sessions()), [0].into());
 }
 
+/// Calls that say that all files of the store together have room for so many bytes.
+const SMALL_DISK: &str = r#"
+    #define _GNU_SOURCE
+    #include <dirent.h>
+    #include <errno.h>
+    #include <stdlib.h>
+    #include <sys/stat.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static long used(void) {
+        DIR *store = opendir(getenv("AGENTGAUGE__STORE__DIRECTORY"));
+        struct dirent *entry;
+        struct stat is;
+        long bytes = 0;
+        while (store && (entry = readdir(store)))
+            if (fstatat(dirfd(store), entry->d_name, &is, 0) == 0 && S_ISREG(is.st_mode)) bytes += is.st_size;
+        if (store) closedir(store);
+        return bytes;
+    }
+    ssize_t write(int fd, const void *bytes, size_t count) {
+        struct stat is;
+        if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && used() + (long)count > atol(getenv("BROKEN_DISK"))) {
+            errno = ENOSPC;
+            return -1;
+        }
+        return syscall(SYS_write, fd, bytes, count);
+    }
+"#;
+
+/// Nobody frees anything, and no snapshot is due for the size of the log.
+#[cfg(target_os = "linux")]
+#[test]
+fn on_a_full_disk_a_snapshot_makes_room_of_the_log() {
+    let (store, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [library, _] = broken(tools.path(), SMALL_DISK);
+    let environment = [
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("BROKEN_DISK", "400000"),
+        ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", "1000000000"),
+        ("AGENTGAUGE__ASSEMBLE__KEEP_CONTENT", "false"),
+    ];
+    let daemon = Daemon::start(store.path(), &environment);
+    // With a field that nobody knows: nothing in memory, 30 kB in the log.
+    let unknown = [&[0xfa, 0x07, 0xb0, 0xea, 0x01][..], &[b'x'; 30_000]].concat();
+    let large = [request(1, now()), unknown].concat();
+    let status = || post(&daemon.otlp_http, &large).unwrap().0;
+    assert!((0..100).any(|_| status() == 503), "the limit never bites");
+    until(|| status() == 200);
+    until(|| daemon.is_ready());
+    assert!(daemon.is_ready() && status() == 200);
+    assert!(daemon.metric("agentgauge_store_refused_total{reason=\"disk_full\"}") > 0.5);
+    assert!(daemon.metric("agentgauge_store_snapshots_total{outcome=\"written\"}") > 0.5);
+    drop(daemon);
+    let daemon = Daemon::start(store.path(), &[]);
+    assert_eq!(traces(&daemon.sessions()), [0].into());
+}
+
 /// Calls that say that a sync failed, as long as a file is there.
 const BROKEN_SYNC: &str = r#"
     #define _GNU_SOURCE
