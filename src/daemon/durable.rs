@@ -297,7 +297,10 @@ impl Snapshots {
         ];
         for section in first {
             let section = section.ok_or_else(absent)?;
-            sections.send(section).await.map_err(|_| absent())?;
+            if sections.send(section).await.is_err() {
+                // The writer has failed, and says why.
+                return writer.await.map_err(io::Error::other)?;
+            }
         }
         router.barrier(Barrier { epoch, log_sequence: Some(seq) }).await.map_err(|_| absent())?;
         while missing > 0 {

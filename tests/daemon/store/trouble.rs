@@ -179,6 +179,7 @@ fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
     daemon.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     let errors = said.lines().filter(|line| line.contains("ERROR") && line.contains("is full"));
     assert_eq!(errors.count(), 1, "{said}");
+    assert!(said.contains("a snapshot could not be written error=No space left"), "{said}");
     drop(daemon);
     let daemon = Daemon::start(store.path(), &[]);
     assert_eq!(traces(&daemon.sessions()), [0].into());
