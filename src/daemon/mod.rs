@@ -569,9 +569,10 @@ fn exporter(
     let gathered = health.clone();
     let gather = Arc::new(move || gathered.registry().gather());
     let (detail, wall) = (config.metrics.detail, upkeep::wall(clock));
+    let (cut, full) = (counted(health, Health::cut), counted(health, Health::limit_reached));
     Ok(Exporter::new(board.clone(), gather, query.clone(), detail, wall)
         .alerts_of(upkeep::alert_source(config)?)
-        .counting(counted(health, Health::cut), counted(health, Health::limit_reached)))
+        .counting(config.server.read_timeout, cut, full))
 }
 
 /// A callback by which endpoints count events in the metrics.

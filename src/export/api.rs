@@ -468,6 +468,8 @@ impl<Q: Query> Exporter<Q> {
         id: &str,
         Whose { scope, tenant }: Whose,
     ) -> Result<SessionView, Refused> {
+        // The semaphore is never closed.
+        let _permit = self.lists.acquire().await.ok();
         match self.query.session(identity.instead_of(&tenant), id, scope.as_deref()).await {
             Found::One(mut session) => {
                 self.look_at(&mut session);

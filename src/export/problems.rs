@@ -101,12 +101,9 @@ impl<Q: Query> Exporter<Q> {
             ..SessionFilter::default()
         };
         let request = ListRequest { filter, sort: Sort::Recent, limit: LOOPING, offset: 0 };
-        let listing = {
-            // The semaphore is never closed.
-            let _permit = self.lists.acquire().await.ok();
-            self.query.list(request).await
-        };
-        let Listing { rows, .. } = listing;
+        // The semaphore is never closed.
+        let _permit = self.lists.acquire().await.ok();
+        let Listing { rows, .. } = self.query.list(request).await;
         let mut newest: BTreeMap<&AgentName, &SessionRow> = BTreeMap::new();
         for row in &rows {
             newest.entry(&row.agent).or_insert(row);
