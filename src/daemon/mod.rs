@@ -588,6 +588,7 @@ fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
         Event::Full => health.limit_reached("server_connections"),
         Event::Handshake => health.refused("tls_handshake"),
         Event::LongHead => health.refused("head_too_large"),
+        Event::BadHead => health.refused("head_malformed"),
         Event::Closed(why) => health.closed(why),
     }
 }

@@ -78,6 +78,8 @@ pub enum Event {
     Handshake,
     /// The head of a request was too large.
     LongHead,
+    /// The head of a request was no HTTP/1, which the client was told.
+    BadHead,
     /// The server closed a connection, for one of a few reasons.
     Closed(&'static str),
 }
@@ -457,7 +459,7 @@ fn head_bytes<B>(request: &hyper::Request<B>) -> u64 {
     pseudo.chain(fields).map(|(name, value)| (name + value + 32) as u64).sum()
 }
 
-/// Why the server ended a connection; `None` if it was not the server.
+/// Why the server ended a connection; `None` if that was not for what the client did.
 fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -470,6 +472,9 @@ fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
         }
         if hyper.is_some_and(hyper::Error::is_parse_too_large) {
             return Some(Event::LongHead);
+        }
+        if hyper.is_some_and(hyper::Error::is_parse) {
+            return Some(Event::BadHead);
         }
         cause = error.source();
     }
