@@ -572,6 +572,7 @@ fn exporter(
     let (cut, full) = (counted(health, Health::cut), counted(health, Health::limit_reached));
     Ok(Exporter::new(board.clone(), gather, query.clone(), detail, wall)
         .alerts_of(upkeep::alert_source(config)?)
+        .names_within(config.convention.max_name_bytes)
         .counting(config.server.read_timeout, cut, full))
 }
 

@@ -66,6 +66,8 @@ pub struct Exporter<Q> {
     pub(super) streams: Streams,
     /// True once the daemon goes down, which ends streams.
     pub(super) stopping: watch::Receiver<bool>,
+    /// The bytes to which names and ids are cut when they are kept.
+    max_name_bytes: usize,
     /// The facts about the daemon that the page needs.
     pub(super) about: AboutView,
     /// The Prometheus that is asked for the state of alerts.
@@ -94,6 +96,7 @@ impl<Q: Query> Exporter<Q> {
             lists,
             streams,
             stopping,
+            max_name_bytes: usize::MAX,
             about,
             alert_source: None,
             now,
@@ -104,6 +107,17 @@ impl<Q: Query> Exporter<Q> {
     #[must_use]
     pub fn about(self, about: AboutView) -> Self {
         Self { about, ..self }
+    }
+
+    /// Sets the bytes to which names and ids are cut when they are kept: one that is asked for is cut likewise.
+    #[must_use]
+    pub fn names_within(self, max_name_bytes: usize) -> Self {
+        Self { max_name_bytes, ..self }
+    }
+
+    /// A name or an id as it is kept.
+    pub(super) fn kept<'n>(&self, name: &'n str) -> &'n str {
+        &name[..name.floor_char_boundary(self.max_name_bytes)]
     }
 
     /// Sets the Prometheus to ask for the state of alerts.
