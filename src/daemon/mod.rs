@@ -289,7 +289,8 @@ impl Daemon {
         // Askers stop as listeners do: they begin nothing new, and what is under way is applied before the last flush.
         sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks.into_iter().chain(stored).collect(), lost_records);
-        let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
+        let (otlp_grpc, otlp_http) =
+            (grpc::router(receiver.clone(), bound.otlp_http), http::router(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
         let work = Work::Here(Here { router, epoch, flushed, snapshots });
