@@ -13,6 +13,7 @@
 //! The formats of the files are in [`record`] and [`snapshot`], and how damage is judged in [`recover`].
 
 mod budget;
+mod check;
 mod commit;
 mod disk;
 mod error;
@@ -32,6 +33,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use budget::Budget;
+pub use check::check;
 pub use commit::{Committer, Ledger, Ticket, Watch};
 pub use disk::{Disk, DiskFile, Folder};
 pub use error::{Refused, StoreError};
