@@ -471,6 +471,11 @@ pub(super) fn recover(
             "acknowledged records are missing from the log and were left out"
         );
     }
+    if found.lost_marks > 0 {
+        tracing::error!(
+            "the marks of where the log ended were gone: whether it lost acknowledged records at its end is not known"
+        );
+    }
     let (clock, shift) = (clock.clone(), last.shift);
     Ok((stages, Some(Recovered { lock, opened, metrics, items, clock, shift })))
 }

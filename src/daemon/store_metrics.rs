@@ -107,12 +107,13 @@ impl StoreMetrics {
 
     /// Notes what recovery found, how many records it replayed, and how long it took.
     pub(super) fn recovered(&self, found: &Found, records: u64, took: Duration) {
-        let Found { bad_snapshots, cut_bytes, lost_records } = *found;
+        let Found { bad_snapshots, cut_bytes, lost_records, lost_marks } = *found;
         for (what, count) in [
             ("records", records),
             ("cut_bytes", cut_bytes),
             ("lost_records", lost_records),
             ("bad_snapshots", bad_snapshots),
+            ("lost_marks", lost_marks),
         ] {
             self.recovered.with_label_values(&[what]).set(signed(count));
         }

@@ -5,6 +5,7 @@
 //! log-00000000000000004711.wal   records 4711..
 //! snapshot-00000000000000004700  the state after record 4700, and maybe some that follow
 //! away-3-000000000017            sessions of shard 3 for which there was no room in memory
+//! end.marks                      how far the log has come
 //! lock                           held by the process that uses the directory
 //! ```
 //!

@@ -334,6 +334,24 @@ fn an_end_of_the_log_that_is_gone_is_refused_or_counted_and_shown() {
 }
 
 #[test]
+fn marks_of_the_end_that_are_gone_are_refused_or_told() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(store.path(), &[]);
+    assert_eq!(post(&daemon.otlp_http, &request(1, now())).unwrap().0, 200);
+    daemon.ends_well();
+    fs::write(store.path().join("end.marks"), "").unwrap();
+    let text = fails(store.path(), &[]);
+    assert!(text.contains("end.marks is missing or damaged") && text.contains("skip"), "{text}");
+    let skip = ("AGENTGAUGE__STORE__DAMAGED_RECORDS", "skip");
+    let daemon = Daemon::start(store.path(), &[skip]);
+    assert!(daemon.metric("agentgauge_store_recovered{what=\"lost_marks\"}") > 0.5);
+    assert_eq!(traces(&daemon.sessions()), [0].into());
+    daemon.ends_well();
+    let daemon = Daemon::start(store.path(), &[]);
+    assert!(daemon.metric("agentgauge_store_recovered{what=\"lost_marks\"}") < 0.5);
+}
+
+#[test]
 fn over_its_budget_it_refuses_for_now_and_goes_on_when_a_snapshot_has_freed_some() {
     let store = tempfile::tempdir().unwrap();
     let environment = [
