@@ -16,6 +16,9 @@ use agentgauge::store::{DamagedRecords, Disk, DiskFile, Durability, Opened, Reco
 pub(crate) const FILES: [&str; 3] =
     ["log-00000000000000000001-", "snapshot-00000000000000000002", "end.marks"];
 
+/// A mark that says that no record was acknowledged.
+const NO_RECORD: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0x8a, 0xb2, 0x28, 0x8c];
+
 /// A start succeeds or is refused, tells of each record once and in order, and the next start finds the same.
 ///
 /// The first byte chooses the file, four more are the salt in the name of one of the log.
@@ -28,6 +31,8 @@ pub(crate) fn log(bytes: &[u8]) {
     }
     for damaged_records in [DamagedRecords::Skip, DamagedRecords::Refuse] {
         let disk = Memory::default();
+        // Without any, a start is refused whatever else there is.
+        disk.files().insert(FILES[2].to_owned(), NO_RECORD.to_vec());
         disk.files().insert(name.clone(), content.to_vec());
         let first = records(&disk, damaged_records);
         if let Some(found) = &first {

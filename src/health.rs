@@ -102,8 +102,8 @@ const FAMILIES: &[Family] = &[
     ),
     (
         CUT,
-        "scrapes_cut_total",
-        "Scrapes that were cut off, by reason: displaced by another one of the same identity, memory, or time.",
+        "answers_cut_total",
+        "Answers that were cut off on the HTTP port, by reason: displaced as scrapes are by another one of the same identity, memory, time, or stalled as nothing was taken of one.",
         "reason",
     ),
     (
@@ -124,7 +124,7 @@ const WAITED: &str = "waited";
 /// The family of connections that were closed.
 const CLOSED: &str = "closed";
 
-/// The family of scrapes that were cut off.
+/// The family of answers that were cut off.
 const CUT: &str = "cut";
 
 /// The family of everything else.
@@ -229,7 +229,7 @@ impl Health {
         self.add(CLOSED, why, 1);
     }
 
-    /// Counts a scrape that was cut off.
+    /// Counts an answer that was cut off.
     pub fn cut(&self, why: &str) {
         self.add(CUT, why, 1);
     }

@@ -7,6 +7,7 @@
 
 mod guard;
 mod hosts;
+mod line;
 mod options;
 pub mod tls;
 
@@ -23,6 +24,7 @@ use ring::digest::{SHA256, digest};
 
 pub use guard::{Insider, guard, needed};
 pub use hosts::{Hosts, is_host};
+pub use line::Line;
 pub use options::{
     AccessOptions, CertificateOptions, ClientAuth, Listener, May, Secret, TlsOptions, TokenOptions,
 };

@@ -1,4 +1,4 @@
-//! `serve`: the daemon, until SIGTERM or SIGINT.
+//! `serve`: the daemon, until SIGTERM, SIGINT, or SIGHUP as its terminal closes.
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -133,6 +133,8 @@ const SIGXFSZ: i32 = 25;
 pub(super) struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    // `None` if it is not to end the process.
+    hangup: Option<tokio::signal::unix::Signal>,
     // Held so that a write beyond the process's limit of file sizes fails, and does not end the process.
     _file_size: tokio::signal::unix::Signal,
 }
@@ -144,16 +146,35 @@ impl Stop {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            // `nohup` has it ignored, and catching it would undo that.
+            hangup: (!hangup_is_ignored()).then(|| signal(SignalKind::hangup())).transpose()?,
             _file_size: signal(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
 
     pub(super) async fn asked(mut self) {
+        let hung_up = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            _ = hung_up => {}
         }
     }
+}
+
+/// Whether this process was started with SIGHUP ignored; where that cannot be known, it is taken to be.
+#[cfg(unix)]
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The first signal is the lowest bit, and SIGHUP is the first.
+    ignored.is_none_or(|mask| mask & 1 == 1)
 }
 
 /// Waits for a signal that the process should end.

@@ -430,7 +430,7 @@ fn api(config: &Config, check: &mut Check<'_>) {
     check.within("api.history_agents", api.history_agents, 1, 100_000);
     check.within("api.max_streams", api.max_streams, 1, 10_000);
     check.within("api.max_scrapes", api.max_scrapes, 1, 10_000);
-    check.within("api.max_scrape_bytes", api.max_scrape_bytes, 1 << 20, usize::MAX);
+    check.within("api.max_unread_bytes", api.max_unread_bytes, 1 << 20, usize::MAX);
     let links = &config.links;
     if !is_http(&links.public_url) {
         let expected = "an address like https://gauge.example.org".to_owned();

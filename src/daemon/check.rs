@@ -2,7 +2,6 @@
 //!
 //! It does not check what depends on the state of the machine: whether an address is free, whether another process has the store.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::config::Config;
 use crate::config::expect::{self, Expectations};
 use crate::export::board::Board;
 use crate::health::Health;
-use crate::store::{Durability, StoreError};
+use crate::store::{self, Durability};
 use crate::telemetry::Telemetry;
 
 /// Reads every file and makes every client that a configuration names, as a start does; returns the expectations of traces.
@@ -38,10 +37,8 @@ pub fn check(config: &Config) -> Result<Expectations, StartError> {
     if config.kafka.enabled() {
         crate::ingest::kafka::check(&config.kafka)?;
     }
-    let (store, directory) = (&config.store, Path::new(&config.store.directory));
-    if store.durability != Durability::Memory && directory.exists() && !directory.is_dir() {
-        let source = io::ErrorKind::NotADirectory.into();
-        return Err(StoreError::Directory { path: directory.to_owned(), source }.into());
+    if config.store.durability != Durability::Memory {
+        store::check(Path::new(&config.store.directory))?;
     }
     Ok(expected)
 }

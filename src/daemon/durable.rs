@@ -243,7 +243,7 @@ impl Snapshots {
     /// A check that fails while the log cannot be written.
     pub(super) fn check(&self) -> Check {
         let metrics = Arc::clone(&self.metrics);
-        Arc::new(move || metrics.fails().map_or(Ok(()), |why| Err(why.to_string())))
+        Arc::new(move || metrics.fails().map_or(Ok(()), |failure| Err(failure.why.to_string())))
     }
 
     /// Writes snapshots until `stopping` is set, and then a last one, so that the next start has nothing to replay.
@@ -253,9 +253,10 @@ impl Snapshots {
                 _ = stopping.wait_for(|stopping| *stopping) => true,
                 () = tokio::time::sleep(LOOK) => false,
             };
-            if !stop && self.metrics.fails().is_some() {
-                self.probe().await;
-            } else if stop || self.is_due() {
+            if let Some(failure) = self.metrics.fails().filter(|_| !stop) {
+                self.probe(failure.bytes).await;
+            }
+            if stop || self.is_due() {
                 self.take(&mut stream).await;
             }
             if stop {
@@ -264,18 +265,15 @@ impl Snapshots {
         }
     }
 
-    /// Appends an empty record to find out whether the log can be written again: while the daemon is not ready, no request may come
-    /// that would show it.
-    async fn probe(&self) {
-        let Some(payload) = Answers::bytes(&Batch::default()) else { return };
-        let record = Record { arrival: self.clock.now(), kind: Kind::Judged, payload };
-        // The committer counts and logs a refusal.
-        if let Ok(ticket) = self.committer.append(record).await {
-            ticket.applied();
+    /// Finds out whether the log takes as much as it could not: while the daemon is not ready, no request may come that would show it.
+    async fn probe(&self, bytes: u64) {
+        match self.committer.probe(bytes).await {
+            Ok(()) => self.metrics.took(bytes),
+            Err(why) => self.metrics.fell_short(bytes, why),
         }
     }
 
-    /// Whether a snapshot is due: the log has grown enough, or its budget bites.
+    /// Whether a snapshot is due: the log has grown enough, or its budget bites, or the disk has begun to fail, as it may be full.
     fn is_due(&self) -> bool {
         let (written, items) = self.written;
         let grown = self.budget.written().saturating_sub(written);
@@ -295,7 +293,7 @@ impl Snapshots {
         }
         self.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
         // Where there is no room for two snapshots, one has to do.
-        let keep = if self.budget.is_tight() { 1 } else { KEPT };
+        let keep = if self.budget.is_tight() || self.metrics.fails().is_some() { 1 } else { KEPT };
         let released = self.write(stream, seq, keep).await;
         match &released {
             Ok(released) => {
@@ -329,7 +327,10 @@ impl Snapshots {
         ];
         for section in first {
             let section = section.ok_or_else(absent)?;
-            sections.send(section).await.map_err(|_| absent())?;
+            if sections.send(section).await.is_err() {
+                // The writer has failed, and says why.
+                return writer.await.map_err(io::Error::other)?;
+            }
         }
         router.barrier(Barrier { epoch, log_sequence: Some(seq) }).await.map_err(|_| absent())?;
         while missing > 0 {
@@ -504,6 +505,11 @@ pub(super) fn recover(
         tracing::error!(
             lost_records = found.lost_records,
             "acknowledged records are missing from the log and were left out"
+        );
+    }
+    if found.lost_marks > 0 {
+        tracing::error!(
+            "the marks of where the log ended were gone: whether it lost acknowledged records at its end is not known"
         );
     }
     let (clock, shift) = (clock.clone(), last.shift);

@@ -94,7 +94,8 @@ pub(super) async fn start(
         if listens {
             routes = http::reports(&receiver).merge(routes);
         }
-        let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
+        let (otlp_grpc, otlp_http) =
+            (grpc::router(receiver.clone(), bound.otlp_http), http::router(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
     }

@@ -290,7 +290,8 @@ impl Daemon {
         // Askers stop as listeners do: they begin nothing new, and what is under way is applied before the last flush.
         sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks.into_iter().chain(stored).collect(), lost_records);
-        let (otlp_grpc, otlp_http) = (grpc::router(receiver.clone()), http::router(receiver));
+        let (otlp_grpc, otlp_http) =
+            (grpc::router(receiver.clone(), bound.otlp_http), http::router(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
         let work = Work::Here(Here { router, epoch, flushed, snapshots });
@@ -580,9 +581,11 @@ fn exporter(
     let gathered = health.clone();
     let gather = Arc::new(move || gathered.registry().gather());
     let (detail, wall) = (config.metrics.detail, upkeep::wall(clock));
+    let (cut, full) = (counted(health, Health::cut), counted(health, Health::limit_reached));
     Ok(Exporter::new(board.clone(), gather, query.clone(), detail, wall)
         .alerts_of(upkeep::alert_source(config)?)
-        .counting(counted(health, Health::cut), counted(health, Health::limit_reached)))
+        .names_within(config.convention.max_name_bytes)
+        .counting(config.server.read_timeout, cut, full))
 }
 
 /// A callback by which endpoints count events in the metrics.
@@ -598,6 +601,7 @@ fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
         Event::Full => health.limit_reached("server_connections"),
         Event::Handshake => health.refused("tls_handshake"),
         Event::LongHead => health.refused("head_too_large"),
+        Event::BadHead => health.refused("head_malformed"),
         Event::Closed(why) => health.closed(why),
     }
 }

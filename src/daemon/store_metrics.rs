@@ -1,7 +1,7 @@
 //! The metrics of the store: bytes, records, how long commits take, what recovery found, when its budget bites.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::Collector;
@@ -27,10 +27,18 @@ pub(super) struct StoreMetrics {
     snapshots: IntCounterVec,
     unapplied: IntGauge,
     failing: IntGauge,
-    // Whether the budget has bitten since this was last asked for.
+    // Whether the budget has bitten, or the disk has begun to fail, since this was last asked for.
     pressed: AtomicBool,
-    // Why the disk did not take the last record; `None` if it did.
-    fails: Mutex<Option<Refused>>,
+    fails: Mutex<Option<Failure>>,
+}
+
+/// What the disk did not take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    /// Why it did not take the last of it.
+    pub(super) why: Refused,
+    /// The bytes of the largest piece of it. Fewer that it takes do not show that it is well: there is often room for a few.
+    pub(super) bytes: u64,
 }
 
 impl StoreMetrics {
@@ -99,12 +107,13 @@ impl StoreMetrics {
 
     /// Notes what recovery found, how many records it replayed, and how long it took.
     pub(super) fn recovered(&self, found: &Found, records: u64, took: Duration) {
-        let Found { bad_snapshots, cut_bytes, lost_records } = *found;
+        let Found { bad_snapshots, cut_bytes, lost_records, lost_marks } = *found;
         for (what, count) in [
             ("records", records),
             ("cut_bytes", cut_bytes),
             ("lost_records", lost_records),
             ("bad_snapshots", bad_snapshots),
+            ("lost_marks", lost_marks),
         ] {
             self.recovered.with_label_values(&[what]).set(signed(count));
         }
@@ -120,31 +129,46 @@ impl StoreMetrics {
         self.measure();
     }
 
-    /// Whether the budget has bitten since the last call.
+    /// Whether the budget has bitten, or the disk has begun to fail, since the last call.
     pub(super) fn was_pressed(&self) -> bool {
         self.pressed.swap(false, Ordering::Relaxed)
     }
 
-    /// Why the disk did not take the last record; `None` if it did.
-    pub(super) fn fails(&self) -> Option<Refused> {
-        *self.fails.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What the disk did not take; `None` if it takes records.
+    pub(super) fn fails(&self) -> Option<Failure> {
+        *self.failure()
     }
 
-    /// Notes whether the disk takes records, or why not; logs it once when that changes.
-    fn stands(&self, fails: Option<Refused>) {
-        let mut before = self.fails.lock().unwrap_or_else(PoisonError::into_inner);
-        match (*before, fails) {
-            (None, Some(why)) => {
-                tracing::error!(
-                    reason = why.reason(),
-                    "{why}: requests are refused until it takes records again"
-                );
-            }
-            (Some(_), None) => tracing::info!("the store takes records again"),
-            (Some(_), Some(_)) | (None, None) => {}
+    /// Notes that the disk took so many bytes: if it failed over no more, it takes records again.
+    pub(super) fn took(&self, bytes: u64) {
+        let mut failure = self.failure();
+        if failure.is_some_and(|failure| bytes >= failure.bytes) {
+            tracing::info!("the store takes records again");
+            *failure = None;
+            self.failing.set(0);
         }
-        *before = fails;
-        self.failing.set(i64::from(fails.is_some()));
+    }
+
+    /// Notes that so many bytes were not taken, and logs it once, if the cause is the disk.
+    pub(super) fn fell_short(&self, bytes: u64, why: Refused) {
+        if !why.is_of_disk() {
+            return;
+        }
+        let mut failure = self.failure();
+        if failure.is_none() {
+            tracing::error!(
+                reason = why.reason(),
+                "{why}: requests are refused until it takes records again"
+            );
+            self.pressed.store(true, Ordering::Relaxed);
+        }
+        let most = failure.map_or(bytes, |failure| failure.bytes.max(bytes));
+        *failure = Some(Failure { why, bytes: most });
+        self.failing.set(1);
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.fails.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn measure(&self) {
@@ -160,7 +184,7 @@ impl Watch for StoreMetrics {
     }
 
     fn committed(&self, records: u64, bytes: u64, nanos: u64) {
-        self.stands(None);
+        self.took(bytes);
         self.records.inc_by(records);
         self.written.inc_by(bytes);
         self.unapplied.add(signed(records));
@@ -168,11 +192,9 @@ impl Watch for StoreMetrics {
         self.measure();
     }
 
-    fn refused(&self, records: u64, why: Refused) {
+    fn refused(&self, records: u64, bytes: u64, why: Refused) {
         self.refused.with_label_values(&[why.reason()]).inc_by(records);
-        if why.is_of_disk() {
-            self.stands(Some(why));
-        }
+        self.fell_short(bytes, why);
         if why == Refused::Budget {
             self.pressed.store(true, Ordering::Relaxed);
         }
@@ -190,3 +212,22 @@ fn signed(count: u64) -> i64 {
 /// Upper bounds in seconds: a sync takes from a tenth of a millisecond to a bad second.
 const COMMIT_BUCKETS: [f64; 10] =
     [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_bytes_that_are_taken_do_not_hide_that_requests_are_refused() {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let metrics = StoreMetrics::new(&Registry::new(), Clock::system(), budget).unwrap();
+        metrics.refused(1, 5_000, Refused::Disk);
+        metrics.refused(1, 300, Refused::Disk);
+        metrics.refused(1, 9_000, Refused::Budget);
+        metrics.committed(1, 300, 0);
+        let fails = |metrics: &StoreMetrics| metrics.fails().map(|failure| failure.bytes);
+        assert_eq!((fails(&metrics), metrics.failing.get()), (Some(5_000), 1));
+        metrics.took(5_000);
+        assert_eq!((fails(&metrics), metrics.failing.get()), (None, 0));
+    }
+}

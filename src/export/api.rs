@@ -426,6 +426,9 @@ impl<Q: Query> Exporter<Q> {
         let OneAgent { service_name, agent_name, agent_version, environment, tenant, range } =
             agent;
         let tenant = identity.instead_of(&tenant).to_owned();
+        let [service_name, agent_name, agent_version, environment] =
+            [service_name, agent_name, agent_version, environment]
+                .map(|name| self.kept(&name).to_owned());
         let key = AgentKey::from(AgentParts {
             tenant,
             service_name,
@@ -448,7 +451,9 @@ impl<Q: Query> Exporter<Q> {
         let SessionParams { service_name, agent_name, agent_version, environment, .. } = params;
         let tenant = identity.scope(params.tenant);
         let agent = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
-        let SessionParams { open, loops, failing, id, tool, user, .. } = params;
+        let SessionParams { open, loops, failing, .. } = params;
+        let kept = |name: Option<String>| name.map(|name| self.kept(&name).to_owned());
+        let [id, tool, user] = [params.id, params.tool, params.user].map(kept);
         let filter = SessionFilter { agent, open, loops, failing, id, tool, user };
         // The semaphore is never closed.
         let _permit = self.lists.acquire().await.ok();
@@ -468,7 +473,10 @@ impl<Q: Query> Exporter<Q> {
         id: &str,
         Whose { scope, tenant }: Whose,
     ) -> Result<SessionView, Refused> {
-        match self.query.session(identity.instead_of(&tenant), id, scope.as_deref()).await {
+        // The semaphore is never closed.
+        let _permit = self.lists.acquire().await.ok();
+        let scope = scope.as_deref().map(|scope| self.kept(scope));
+        match self.query.session(identity.instead_of(&tenant), self.kept(id), scope).await {
             Found::One(mut session) => {
                 self.look_at(&mut session);
                 Ok(*session)
@@ -492,7 +500,8 @@ impl<Q: Query> Exporter<Q> {
         };
         let _permit = self.lists.acquire().await.ok();
         let tenant = identity.instead_of(&params.tenant);
-        let session = params.session.as_deref().map(|id| (id, params.scope.as_deref()));
+        let scope = params.scope.as_deref().map(|scope| self.kept(scope));
+        let session = params.session.as_deref().map(|id| (self.kept(id), scope));
         let Some(mut explanation) = self.query.explain(tenant, session, trace).await else {
             let message = "no trace with this id is known; its session may have been evicted";
             return Err(missing("trace_not_found", message));

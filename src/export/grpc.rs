@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::sync::LazyLock;
 
 use axum::Router;
-use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
 use futures_util::{Stream as Events, StreamExt, stream};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage};
@@ -189,6 +190,12 @@ impl From<Refused> for Status {
             _ => Self::internal(message),
         }
     }
+}
+
+/// Whether a request with these headers is one of gRPC.
+pub(super) fn is_asked(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|value| value.starts_with("application/grpc"))
 }
 
 /// Who asks; a router without a guard serves anybody.

@@ -31,9 +31,9 @@ pub struct ApiOptions {
     pub max_streams: usize,
     /// Scrapes of one identity at a time; for one more the one goes whose reader is slowest.
     pub max_scrapes: usize,
-    /// Bytes of metrics that wait for slow readers, half of it for those of tenants; over it the slowest is cut off of whoever
-    /// holds most.
-    pub max_scrape_bytes: usize,
+    /// Bytes of answers that wait to be read, half of it for those to tenants; over it those go that nobody reads, or the slowest
+    /// of whoever holds most, and further ones are refused. A larger one is sent alone.
+    pub max_unread_bytes: usize,
 }
 
 /// One agent over time: columns of equal length, oldest first.
@@ -172,7 +172,7 @@ impl Default for ApiOptions {
             history_agents: 2_000,
             max_streams: 64,
             max_scrapes: 16,
-            max_scrape_bytes: 64 << 20,
+            max_unread_bytes: 64 << 20,
         }
     }
 }

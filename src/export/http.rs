@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use axum::middleware::map_response;
+use axum::extract::{Extension, Path, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use prometheus::proto::MetricFamily;
@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::yield_now;
 use tokio::time::sleep;
+use tonic::Status;
 
 use super::about::AboutView;
 use super::alerts::AlertSource;
@@ -23,14 +24,18 @@ use super::board::Board;
 use super::live::Streams;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
+use super::readers::{Asker, Readers};
 use super::scrapes::Scrapes;
 use super::{api, grpc, runbook as runbooks, web};
-use crate::access::{Identity, Insider};
+use crate::access::Insider;
 use crate::engine::span::Timestamp;
 use crate::telemetry;
 
-/// The most lists of sessions that are made at a time; more wait.
+/// The most answers with sessions that are made at a time; more wait.
 const MAX_LISTS: usize = 2;
+
+/// The time within which something of an answer has to be taken, unless told otherwise.
+const READ_TIME: Duration = Duration::from_secs(30);
 
 /// The pause after each `PIECES` pieces of a scrape. Yielding to tasks that are ready, as between all pieces, is not enough:
 /// threads that decode need the core, too.
@@ -53,13 +58,16 @@ pub struct Exporter<Q> {
     health: Gather,
     pub(super) query: Q,
     detail: Detail,
+    readers: Arc<Readers>,
     scrapes: Scrapes,
-    /// Permits for lists of sessions; more wait.
+    /// Permits for answers with sessions; more wait.
     pub(super) lists: Arc<Semaphore>,
     /// Room for live streams; more are refused.
     pub(super) streams: Streams,
     /// True once the daemon goes down, which ends streams.
     pub(super) stopping: watch::Receiver<bool>,
+    /// The bytes to which names and ids are cut when they are kept.
+    max_name_bytes: usize,
     /// The facts about the daemon that the page needs.
     pub(super) about: AboutView,
     /// The Prometheus that is asked for the state of alerts.
@@ -71,7 +79,9 @@ pub struct Exporter<Q> {
 impl<Q: Query> Exporter<Q> {
     /// Endpoints over the board, the daemon's own metrics, and the sessions, by a clock.
     pub fn new(board: Arc<Board>, health: Gather, query: Q, detail: Detail, now: Now) -> Self {
-        let scrapes = Scrapes::new(board.options(), Arc::new(|_| {}));
+        let readers = Readers::new(board.options(), READ_TIME, Arc::new(|_| {}), Arc::new(|_| {}));
+        let readers = Arc::new(readers);
+        let scrapes = Scrapes::new(Arc::clone(&readers));
         let lists = Arc::new(Semaphore::new(MAX_LISTS));
         let streams = Streams::new(board.options().max_streams, Arc::new(|_| {}));
         let (_, stopping) = watch::channel(false);
@@ -81,10 +91,12 @@ impl<Q: Query> Exporter<Q> {
             health,
             query,
             detail,
+            readers,
             scrapes,
             lists,
             streams,
             stopping,
+            max_name_bytes: usize::MAX,
             about,
             alert_source: None,
             now,
@@ -95,6 +107,17 @@ impl<Q: Query> Exporter<Q> {
     #[must_use]
     pub fn about(self, about: AboutView) -> Self {
         Self { about, ..self }
+    }
+
+    /// Sets the bytes to which names and ids are cut when they are kept: one that is asked for is cut likewise.
+    #[must_use]
+    pub fn names_within(self, max_name_bytes: usize) -> Self {
+        Self { max_name_bytes, ..self }
+    }
+
+    /// A name or an id as it is kept.
+    pub(super) fn kept<'n>(&self, name: &'n str) -> &'n str {
+        &name[..name.floor_char_boundary(self.max_name_bytes)]
     }
 
     /// Sets the Prometheus to ask for the state of alerts.
@@ -109,24 +132,29 @@ impl<Q: Query> Exporter<Q> {
         Self { stopping, ..self }
     }
 
-    /// Calls `cut` for every scrape that is cut off, with the reason, and `full` for every stream without room, with the limit.
+    /// Cuts off every answer of which nothing is taken for `patience`. Calls `cut` for every answer that is cut off, with the reason,
+    /// and `full` for every answer or stream without room, with the limit.
     #[must_use]
-    pub fn counting(self, cut: Count, full: Count) -> Self {
+    pub fn counting(self, patience: Duration, cut: Count, full: Count) -> Self {
         let options = self.board.options();
+        let readers = Arc::new(Readers::new(options, patience, cut, Arc::clone(&full)));
         let streams = Streams::new(options.max_streams, full);
-        Self { scrapes: Scrapes::new(options, cut), streams, ..self }
+        Self { scrapes: Scrapes::new(Arc::clone(&readers)), readers, streams, ..self }
     }
 
     /// The routes.
     pub fn router(self) -> Router {
+        let readers = Arc::clone(&self.readers);
         Router::new()
-            .route("/metrics", get(metrics::<Q>))
             .route("/runbook/{alert}", get(runbook))
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(ready::<Q>))
             .merge(api::router())
             .merge(web::router())
             .merge(grpc::router(&self))
+            .layer(from_fn_with_state(readers, hold))
+            // A scrape counts its pieces as they are rendered.
+            .route("/metrics", get(metrics::<Q>))
             .fallback(|| async {
                 error(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path")
             })
@@ -140,12 +168,9 @@ impl<Q: Query> Exporter<Q> {
 }
 
 /// Answers a scrape. The page is sent piece by piece as it is rendered, so that neither its size nor a slow reader holds up others.
-async fn metrics<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    headers: HeaderMap,
-) -> Response {
-    let Some((making, reading)) = exporter.scrapes.begin(&identity).await else {
+async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request) -> Response {
+    let (headers, asker) = (request.headers(), Asker::of(request.extensions(), true));
+    let Some((making, reading)) = exporter.scrapes.begin(&asker).await else {
         let message = "too many scrapes are under way (`api.max_scrapes`); come back later";
         return error(StatusCode::SERVICE_UNAVAILABLE, "too_many_scrapes", message);
     };
@@ -153,7 +178,7 @@ async fn metrics<Q: Query>(
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
     // A tenant does not see the daemon's own metrics, which count what is done for others.
-    let families = if identity.tenant.is_some() { Vec::new() } else { (exporter.health)() };
+    let families = if asker.is_tenant() { Vec::new() } else { (exporter.health)() };
     let mut last = match health(&families, format) {
         Ok(text) => text,
         Err(problem) => {
@@ -163,14 +188,26 @@ async fn metrics<Q: Query>(
     if format == Format::OpenMetrics {
         last.push_str("# EOF\n");
     }
-    let agents = exporter.board.wanted(|update| identity.sees(&update.agent.tenant));
+    let agents = exporter.board.wanted(|update| asker.who.sees(&update.agent.tenant));
     let page = Exposition::new(agents, format, exporter.detail);
     let step = telemetry::step("scrape");
     tokio::spawn(async move {
         making.send(page.chain([last]), give_way).await;
         drop(step);
     });
-    ([(header::CONTENT_TYPE, format.content_type())], Body::from_stream(reading)).into_response()
+    ([(header::CONTENT_TYPE, format.content_type())], Body::new(reading)).into_response()
+}
+
+/// Counts an answer until it is sent, and answers instead that there is no room for it.
+async fn hold(State(readers): State<Arc<Readers>>, request: Request, next: Next) -> Response {
+    let asker = Asker::of(request.extensions(), false);
+    let is_grpc = grpc::is_asked(request.headers());
+    let answer = next.run(request).await;
+    match readers.hold(asker, answer).await {
+        Ok(answer) => answer,
+        Err(refused) if is_grpc => Status::from(refused).into_http(),
+        Err(refused) => refused.into_response(),
+    }
 }
 
 /// Gives way to other tasks before the piece of a page with this number.
@@ -291,7 +328,7 @@ async fn hardened(mut response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::Request;
+    use axum::http::HeaderMap;
     use http_body_util::BodyExt;
     use prometheus::{IntCounter, Registry};
     use tower::ServiceExt;

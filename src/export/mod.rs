@@ -18,6 +18,7 @@ mod problems;
 pub mod prometheus;
 mod push;
 pub mod query;
+mod readers;
 mod runbook;
 mod scrapes;
 mod watched;

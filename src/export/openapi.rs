@@ -182,9 +182,11 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
         let several = "`session_ambiguous`: several sessions have the id; `scopes` names theirs.";
         responses.insert("409".to_owned(), failure(several));
     }
-    if operation.content_type != JSON {
-        responses.insert("503".to_owned(), failure("`too_many_streams`: come back later."));
-    }
+    let no_room = match operation.content_type {
+        JSON => "`too_much_unread`: come back later, or ask for less at a time.",
+        _ => "`too_many_streams`, `too_much_unread`: come back later.",
+    };
+    responses.insert("503".to_owned(), failure(no_room));
     json!({
         "operationId": operation.id,
         "summary": operation.summary,

@@ -5,6 +5,7 @@
 //! whether the message is compressed, four bytes of length, and the message; an answer is the same and a trailer.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -44,23 +45,28 @@ const ACCEPTED: HeaderValue = HeaderValue::from_static("identity,gzip,zstd");
 /// The flag and the length before a message.
 const PREFIX_BYTES: usize = 5;
 
-/// Routes the `Export` methods of OTLP's trace, logs and metrics services, and our own `Report`, to a receiver.
-pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
+/// Routes the `Export` methods of OTLP's trace, logs and metrics services, and our own `Report`, to a receiver. Who sends OTLP over HTTP
+/// is told the port of `otlp_http`.
+pub fn router<S: Sink>(receiver: Receiver<S>, otlp_http: Option<SocketAddr>) -> Router {
+    let http_port = otlp_http.map(|address| address.port());
     let mut router = Router::new();
     for (path, signal) in PATHS {
         let receiver = receiver.clone();
-        router = router.route(path, any(move |request| answer(receiver, Some(signal), request)));
+        let take = move |request| answer(receiver, Some(signal), http_port, request);
+        router = router.route(path, any(take));
     }
-    router.fallback(move |request| answer(receiver, None, request))
+    router.fallback(move |request| answer(receiver, None, http_port, request))
 }
 
 async fn answer<S: Sink>(
     receiver: Receiver<S>,
     signal: Option<Signal>,
+    http_port: Option<u16>,
     request: Request,
 ) -> Response {
     let (head, mut body) = request.into_parts();
-    if let Err(failure) = protocol(&head.method, head.version, &head.headers) {
+    let spoken = protocol(&head.method, head.version, &head.headers, http_port);
+    if let Err(failure) = spoken {
         // The sender speaks plain HTTP and would not understand a gRPC status.
         receiver.note(&failure);
         if head.version < Version::HTTP_2 {
@@ -106,7 +112,12 @@ async fn export<S: Sink>(
 }
 
 /// Checks that this is gRPC with protobuf, over HTTP/2.
-fn protocol(method: &Method, version: Version, headers: &HeaderMap) -> Result<(), Failure> {
+fn protocol(
+    method: &Method,
+    version: Version,
+    headers: &HeaderMap,
+    http_port: Option<u16>,
+) -> Result<(), Failure> {
     if method != Method::POST {
         return Err(Failure::Method);
     }
@@ -114,7 +125,7 @@ fn protocol(method: &Method, version: Version, headers: &HeaderMap) -> Result<()
     let essence = content_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();
     let known = ["application/grpc", "application/grpc+proto"];
     if !known.iter().any(|known| essence.eq_ignore_ascii_case(known)) {
-        return Err(Failure::MediaType);
+        return Err(Failure::NotGrpc(http_port));
     }
     if version < Version::HTTP_2 { Err(Failure::Version) } else { Ok(()) }
 }
@@ -211,14 +222,14 @@ mod tests {
         let headers = |text: &'static str| {
             HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(text))])
         };
-        let post = |text| protocol(&Method::POST, Version::HTTP_2, &headers(text));
+        let post = |text| protocol(&Method::POST, Version::HTTP_2, &headers(text), None);
         assert_eq!(post("application/grpc"), Ok(()));
         assert_eq!(post("application/grpc+proto; a=b"), Ok(()));
-        assert_eq!(post("application/grpc+json"), Err(Failure::MediaType));
-        assert_eq!(post("application/x-protobuf"), Err(Failure::MediaType));
+        assert_eq!(post("application/grpc+json"), Err(Failure::NotGrpc(None)));
+        assert_eq!(post("application/x-protobuf"), Err(Failure::NotGrpc(None)));
         let grpc = headers("application/grpc");
-        assert_eq!(protocol(&Method::GET, Version::HTTP_2, &grpc), Err(Failure::Method));
-        assert_eq!(protocol(&Method::POST, Version::HTTP_11, &grpc), Err(Failure::Version));
+        assert_eq!(protocol(&Method::GET, Version::HTTP_2, &grpc, None), Err(Failure::Method));
+        assert_eq!(protocol(&Method::POST, Version::HTTP_11, &grpc, None), Err(Failure::Version));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Undoes compression, never beyond a bound.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use bytes::Bytes;
 use libdeflater::{Crc, DecompressionError, Decompressor};
 use memchr::memmem;
+use zstd::zstd_safe::get_error_name;
 
 use super::{Compression, Refusal};
 
@@ -19,6 +20,9 @@ const USUAL_RATIO: usize = 8;
 
 /// The largest window that is accepted, as a power of two: 8 MiB, which the format asks every decoder to support.
 const MAX_WINDOW_LOG: u32 = 23;
+
+/// What zstd returns of a larger one: its error 16, negated.
+const WINDOW_TOO_LARGE: usize = 0_usize.wrapping_sub(16);
 
 /// Inflates a body to at most `max` bytes.
 ///
@@ -74,6 +78,15 @@ fn zstd(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
     read(decoder, body.len(), "zstd", max)
 }
 
+/// What is wrong with a body that was not inflated.
+fn why(error: &io::Error) -> &'static str {
+    if error.to_string() == get_error_name(WINDOW_TOO_LARGE) {
+        "its window is over 8 MiB; compress at level 19 or lower, without `--long`"
+    } else {
+        "damaged or truncated"
+    }
+}
+
 fn read(
     decoder: impl Read,
     compressed: usize,
@@ -85,7 +98,7 @@ fn read(
     decoder
         .take(beyond)
         .read_to_end(&mut inflated)
-        .map_err(|_| malformed(what, "damaged or truncated"))?;
+        .map_err(|error| malformed(what, why(&error)))?;
     if inflated.len() > max { Err(too_large(max)) } else { Ok(inflated) }
 }
 
@@ -150,6 +163,22 @@ mod tests {
                 Err(Refusal::TooLarge { .. })
             ));
         }
+    }
+
+    #[test]
+    fn a_window_that_is_too_large_is_told_from_damage() {
+        let told = |window_log, end| {
+            let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+            encoder.window_log(window_log).unwrap();
+            encoder.write_all(&[b'x'; 100]).unwrap();
+            let body = encoder.finish().unwrap();
+            inflate(Compression::Zstd, body[..body.len() - end].to_vec().into(), 1_000)
+        };
+        assert_eq!(told(MAX_WINDOW_LOG, 0).unwrap().len(), 100);
+        let large = told(MAX_WINDOW_LOG + 1, 0).unwrap_err().to_string();
+        assert!(large.contains("window is over 8 MiB; compress at level 19 or lower"), "{large}");
+        let damaged = told(MAX_WINDOW_LOG, 2).unwrap_err().to_string();
+        assert!(damaged.contains("damaged or truncated"), "{damaged}");
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(super) struct Peer {
     slow: AtomicUsize,
     leaving: AtomicBool,
     leave: Notify,
+    end: Arc<Notify>,
 }
 
 /// The connections of a listener.
@@ -158,6 +159,11 @@ impl Peer {
     /// Whether too many bodies of the connection stalled.
     pub(super) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed) >= MAX_SLOW
+    }
+
+    /// Ends the connection when it is notified.
+    pub(super) fn end(&self) -> &Arc<Notify> {
+        &self.end
     }
 
     /// Waits until the connection is asked to leave.

@@ -3,7 +3,8 @@
 //! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of its first request
 //! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests and over the head of a further one
 //! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again). Where there is no room
-//! for a new connection, the one of least use is closed (see [`super::peer`]).
+//! for a new connection, the one of least use is closed (see [`super::peer`]). Whoever makes large answers can end the [`Line`] of one
+//! that nobody takes.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -22,19 +23,20 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::rt::Executor;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt;
 
 use super::peer::{Arriving, Connected, Peer, Peers};
 use crate::access::tls::Tls;
-use crate::access::{PeerNames, needed};
+use crate::access::{Line, PeerNames, needed};
 use crate::telemetry;
 
 /// How connections are served, whatever they carry.
@@ -76,18 +78,25 @@ pub enum Event {
     Handshake,
     /// The head of a request was too large.
     LongHead,
+    /// The head of a request was no HTTP/1, which the client was told.
+    BadHead,
     /// The server closed a connection, for one of a few reasons.
     Closed(&'static str),
 }
 
 /// What a server shares with its connections.
 struct Server {
-    builder: auto::Builder<TokioExecutor>,
+    builder: auto::Builder<Streams>,
     router: Router,
     options: ServerOptions,
     tls: Option<Tls>,
     tell: Arc<dyn Fn(Event) + Send + Sync>,
 }
+
+/// Runs the streams of HTTP/2 connections, each as a task that can be ended: hyper looks at nothing but the window of a stream
+/// whose answer is not taken.
+#[derive(Clone, Copy, Debug)]
+struct Streams;
 
 /// A body that tells its connection of its progress, whoever reads it.
 struct Tracked {
@@ -126,6 +135,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a connection that has to leave may take over what is under way; then another one is asked to leave.
 const LEAVING: Duration = Duration::from_millis(100);
+
+tokio::task_local! {
+    /// Ends the stream that this task runs when it is notified.
+    static STREAM: Arc<Notify>;
+}
 
 impl Default for ServerOptions {
     fn default() -> Self {
@@ -223,9 +237,9 @@ pub async fn serve(
     }
 }
 
-fn builder(options: &ServerOptions) -> auto::Builder<TokioExecutor> {
+fn builder(options: &ServerOptions) -> auto::Builder<Streams> {
     let head_bytes = usize::try_from(options.max_header_bytes).unwrap_or(usize::MAX);
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(Streams);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -348,7 +362,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         let mut step = telemetry::request(&request);
         let request = request.map(|body| Body::new(Tracked::new(body, Arc::clone(&peer))));
         async move {
-            let response = answer(&server, request).await;
+            let response = answer(&server, peer.end(), request).await;
             response.iter().for_each(|response| step.answered(response));
             if counts && response.as_ref().is_ok_and(is_success) {
                 peer.was_served();
@@ -375,6 +389,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
+            () = peer.end().notified() => return (server.tell)(Event::Closed(STALLED)),
             () = peer.told_to_leave() => {
                 let why = if peer.is_slow() { SLOW } else { DISPLACED };
                 // Nothing is lost with a connection that was never served, however it ends.
@@ -406,8 +421,14 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     }
 }
 
-/// Answers a request, if its head is not too large.
-async fn answer(server: &Server, request: hyper::Request<Body>) -> Result<Response, Infallible> {
+/// Answers a request, if its head is not too large. `end` ends its connection.
+async fn answer(
+    server: &Server,
+    end: &Arc<Notify>,
+    mut request: hyper::Request<Body>,
+) -> Result<Response, Infallible> {
+    let stream = STREAM.try_with(Arc::clone).unwrap_or_else(|_| Arc::clone(end));
+    request.extensions_mut().insert(Line::new(stream, Arc::clone(end)));
     let max_bytes = u64::from(server.options.max_header_bytes);
     if request.version() == Version::HTTP_2 && head_bytes(&request) > max_bytes {
         (server.tell)(Event::LongHead);
@@ -438,7 +459,7 @@ fn head_bytes<B>(request: &hyper::Request<B>) -> u64 {
     pseudo.chain(fields).map(|(name, value)| (name + value + 32) as u64).sum()
 }
 
-/// Why the server ended a connection; `None` if it was not the server.
+/// Why the server ended a connection; `None` if that was not for what the client did.
 fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -452,6 +473,9 @@ fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
         if hyper.is_some_and(hyper::Error::is_parse_too_large) {
             return Some(Event::LongHead);
         }
+        if hyper.is_some_and(hyper::Error::is_parse) {
+            return Some(Event::BadHead);
+        }
         cause = error.source();
     }
     None
@@ -461,6 +485,22 @@ fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
 fn is_success(response: &Response) -> bool {
     let status = response.headers().get("grpc-status");
     response.status().is_success() && status.is_none_or(|status| status == "0")
+}
+
+impl<F> Executor<F> for Streams
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        let end = Arc::<Notify>::default();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = STREAM.scope(Arc::clone(&end), stream) => {}
+                // This drops the stream, which resets it and drops what was not sent.
+                () = end.notified() => {}
+            }
+        });
+    }
 }
 
 impl Tracked {

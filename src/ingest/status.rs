@@ -34,6 +34,8 @@ pub(super) enum Failure {
     Overloaded(Overloaded),
     /// Its content type is none of OTLP's.
     MediaType,
+    /// It is no gRPC, and came to the port of that; the port of OTLP over HTTP is this one.
+    NotGrpc(Option<u16>),
     /// Its compression is none of ours.
     ContentEncoding,
     /// Its method is not POST.
@@ -64,7 +66,7 @@ impl Failure {
             Self::Refused(Refusal::TooLarge { .. }) => "too_large",
             Self::Refused(Refusal::Malformed { .. }) => "malformed",
             Self::Overloaded(overloaded) => overloaded.lacks.reason(),
-            Self::MediaType => "unsupported_content_type",
+            Self::MediaType | Self::NotGrpc(_) => "unsupported_content_type",
             Self::ContentEncoding => "unsupported_encoding",
             Self::Method => "method_not_allowed",
             Self::Path => "unknown_path",
@@ -112,6 +114,7 @@ impl Failure {
             }
             Self::Refused(_)
             | Self::MediaType
+            | Self::NotGrpc(_)
             | Self::Path
             | Self::Version
             | Self::Slow
@@ -133,6 +136,7 @@ impl Failure {
             Self::Displaced => again(admission::RETRY_AFTER),
             Self::Refused(_)
             | Self::MediaType
+            | Self::NotGrpc(_)
             | Self::ContentEncoding
             | Self::Method
             | Self::Path
@@ -150,7 +154,9 @@ impl Failure {
             Self::Refused(Refusal::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Refused(Refusal::Malformed { .. }) | Self::Broken => StatusCode::BAD_REQUEST,
             Self::Overloaded(_) | Self::Displaced => StatusCode::SERVICE_UNAVAILABLE,
-            Self::MediaType | Self::ContentEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::MediaType | Self::NotGrpc(_) | Self::ContentEncoding => {
+                StatusCode::UNSUPPORTED_MEDIA_TYPE
+            }
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Path => StatusCode::NOT_FOUND,
             Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
@@ -163,7 +169,9 @@ impl Failure {
     fn code(&self) -> Code {
         match self {
             Self::Refused(Refusal::TooLarge { .. }) => Code::ResourceExhausted,
-            Self::Refused(Refusal::Malformed { .. }) | Self::MediaType => Code::InvalidArgument,
+            Self::Refused(Refusal::Malformed { .. }) | Self::MediaType | Self::NotGrpc(_) => {
+                Code::InvalidArgument
+            }
             Self::Overloaded(_) | Self::Displaced => Code::Unavailable,
             Self::ContentEncoding | Self::Method | Self::Path | Self::Version => {
                 Code::Unimplemented
@@ -179,9 +187,15 @@ impl Failure {
             Self::Refused(refusal) => refusal.to_string(),
             Self::Overloaded(overloaded) => format!("{}; come back later", overloaded.lacks),
             Self::MediaType => {
-                "the content type must be application/x-protobuf or application/json over HTTP, \
-                 application/grpc over gRPC"
+                "the content type must be application/x-protobuf or application/json; OTLP over gRPC \
+                 goes to another port (`listen.otlp_grpc`)"
                     .to_owned()
+            }
+            Self::NotGrpc(port) => {
+                let port = port.map_or_else(|| "another port".to_owned(), |port| format!("port {port}"));
+                format!(
+                    "this port takes OTLP over gRPC (application/grpc); OTLP over HTTP goes to {port} (`listen.otlp_http`)"
+                )
             }
             Self::ContentEncoding => "the compression must be gzip, zstd or none".to_owned(),
             Self::Method => "only POST is answered here".to_owned(),

@@ -24,8 +24,8 @@ pub trait Watch: Send + Sync {
     /// Notes that a group of `records` was committed, as `bytes` of log, within `nanos`.
     fn committed(&self, records: u64, bytes: u64, nanos: u64);
 
-    /// Notes that `records` were not appended.
-    fn refused(&self, records: u64, why: Refused);
+    /// Notes that `records`, which would be `bytes` of log, were not appended.
+    fn refused(&self, records: u64, bytes: u64, why: Refused);
 }
 
 /// A handle that appends records. Clones share the thread that writes, which ends with the last of them.
@@ -56,6 +56,7 @@ pub struct Ticket {
 
 enum Job {
     Append { record: Record, reply: oneshot::Sender<Result<Ticket, Refused>> },
+    Probe { bytes: u64, reply: oneshot::Sender<Result<(), Refused>> },
     Release { seq: u64, done: oneshot::Sender<()> },
 }
 
@@ -89,11 +90,26 @@ impl Committer {
     /// store has stopped, may be.
     pub async fn append(&self, record: Record) -> Result<Ticket, Refused> {
         let (reply, answer) = oneshot::channel();
-        self.jobs.try_send(Job::Append { record, reply }).map_err(|error| match error {
+        self.send(Job::Append { record, reply })?;
+        answer.await.unwrap_or(Err(Refused::Stopped))
+    }
+
+    /// Finds out whether the disk takes so many bytes, of which nothing stays.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it does not, too many records wait, or the store has stopped.
+    pub async fn probe(&self, bytes: u64) -> Result<(), Refused> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Probe { bytes, reply })?;
+        answer.await.unwrap_or(Err(Refused::Stopped))
+    }
+
+    fn send(&self, job: Job) -> Result<(), Refused> {
+        self.jobs.try_send(job).map_err(|error| match error {
             TrySendError::Full(_) => Refused::Busy,
             TrySendError::Disconnected(_) => Refused::Stopped,
-        })?;
-        answer.await.unwrap_or(Err(Refused::Stopped))
+        })
     }
 
     /// Removes the log up to record `seq`, which is not needed; returns when that is done.
@@ -167,12 +183,18 @@ impl Writer {
                 }
             }
             self.commit(std::mem::take(&mut group));
+            if self.log.has_stopped() {
+                self.stopped.send_replace(true);
+            }
         }
     }
 
     fn take(&mut self, job: Job, group: &mut Vec<(Record, oneshot::Sender<Answer>)>) {
         match job {
             Job::Append { record, reply } => group.push((record, reply)),
+            Job::Probe { bytes, reply } => {
+                let _ = reply.send(self.log.probe(bytes));
+            }
             Job::Release { seq, done } => {
                 // A segment that cannot be removed is removed after the next snapshot.
                 let _ = self.log.release(seq);
@@ -201,14 +223,11 @@ impl Writer {
                 }
             }
             Err(why) => {
-                self.watch.refused(records.len() as u64, why);
+                self.watch.refused(records.len() as u64, bytes(&records), why);
                 for reply in replies {
                     let _ = reply.send(Err(why));
                 }
             }
-        }
-        if self.log.has_stopped() {
-            self.stopped.send_replace(true);
         }
     }
 
@@ -222,10 +241,14 @@ impl Writer {
         open.unapplied.extend(first..first + count);
         open.next = first + count;
         drop(open);
-        let bytes = records.iter().filter_map(Record::frame_bytes).sum();
-        self.watch.committed(count, bytes, took);
+        self.watch.committed(count, bytes(records), took);
         Ok(first)
     }
+}
+
+/// The bytes of log that records take.
+fn bytes(records: &[Record]) -> u64 {
+    records.iter().filter_map(Record::frame_bytes).sum()
 }
 
 type Answer = Result<Ticket, Refused>;

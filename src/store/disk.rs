@@ -108,7 +108,12 @@ impl Folder {
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.create(path)?;
-        Ok(Self(path.to_owned()))
+        Ok(Self::there(path))
+    }
+
+    /// The directory at `path`, which is there.
+    pub(super) fn there(path: &Path) -> Self {
+        Self(path.to_owned())
     }
 }
 

@@ -60,6 +60,16 @@ pub enum StoreError {
         /// The last one.
         last: u64,
     },
+    /// The marks of where the log ended are gone.
+    #[error(
+        "{} is missing or damaged: it tells whether the log ends where it should; restore the file, or set \
+         `store.damaged_records = \"skip\"` to start without it",
+        path.display()
+    )]
+    Unmarked {
+        /// The file.
+        path: PathBuf,
+    },
     /// A section of a snapshot is whole, but cannot be read by this release.
     #[error(
         "cannot restore `{section}` of the snapshot: {why}; set `store.directory` to another directory, or start the release that wrote it"

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
+use std::iter::successors;
 use std::sync::Arc;
 
 use super::budget::Budget;
@@ -97,13 +98,7 @@ impl Log {
         if !self.budget.has_room(bytes) {
             return Err(Refused::Budget);
         }
-        let full = self.segments.back().is_none_or(|segment| {
-            segment.bytes > FILE_HEAD as u64 && segment.bytes >= self.segment_bytes
-        });
-        if full || self.file.is_none() {
-            let rolled = self.roll();
-            rolled.map_err(|error| self.refusal(&error))?;
-        }
+        self.make_ready()?;
         self.write(group)?;
         let first = self.next;
         self.next += group.len() as u64;
@@ -118,6 +113,21 @@ impl Log {
         self.budget.add_written(bytes);
         self.measure();
         Ok(first)
+    }
+
+    /// Finds out whether the disk takes so many bytes, `MAX_PROBE_BYTES` at most. They are no record, and are cut off again; after a
+    /// crash before that, the next start cuts them off as the torn end of a write.
+    pub(crate) fn probe(&mut self, bytes: u64) -> Result<(), Refused> {
+        if self.stopped {
+            return Err(Refused::Stopped);
+        }
+        self.make_ready()?;
+        self.group.clear();
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(MAX_PROBE_BYTES);
+        self.group.extend(noise().take(bytes));
+        self.put()?;
+        self.take_back();
+        if self.stopped { Err(Refused::Stopped) } else { Ok(()) }
     }
 
     /// The sequence number that the next record gets.
@@ -143,26 +153,47 @@ impl Log {
         self.disk.sync_names()
     }
 
+    /// Sees to a segment that takes what is written next.
+    fn make_ready(&mut self) -> Result<(), Refused> {
+        let full = self.segments.back().is_none_or(|segment| {
+            segment.bytes > FILE_HEAD as u64 && segment.bytes >= self.segment_bytes
+        });
+        if full || self.file.is_none() {
+            let rolled = self.roll();
+            rolled.map_err(|error| self.refusal(&error))?;
+        }
+        Ok(())
+    }
+
     /// Writes a group after the last one, whole or not at all.
     fn write(&mut self, group: &[Record]) -> Result<(), Refused> {
-        let Some((segment, file)) = self.segments.back().zip(self.file.as_mut()) else {
-            return Err(Refused::Write);
-        };
+        let salt = self.segments.back().ok_or(Refused::Write)?.salt;
         self.group.clear();
         for (seq, record) in (self.next..).zip(group) {
-            record.encode(segment.salt, seq, self.acknowledged, &mut self.group);
+            record.encode(salt, seq, self.acknowledged, &mut self.group);
         }
+        self.put()
+    }
+
+    /// Writes the bytes of `group` to the end of the segment, all or none.
+    fn put(&mut self) -> Result<(), Refused> {
+        let file = self.file.as_mut().ok_or(Refused::Write)?;
         let written = file.write_all(&self.group).and_then(|()| file.flush());
         if self.group.capacity() > MAX_KEPT_BYTES {
             self.group = Vec::new();
         }
-        if let Err(error) = written {
-            // A part of a group must neither stay before the next group nor come back after a crash.
+        written.map_err(|error| {
+            self.take_back();
+            self.refusal(&error)
+        })
+    }
+
+    /// Cuts off what was written after the last record: it must neither stay before the next one nor come back after a crash.
+    fn take_back(&mut self) {
+        if let Some((segment, file)) = self.segments.back().zip(self.file.as_mut()) {
             let taken_back = file.cut(segment.bytes).and_then(|()| file.sync());
             self.stopped = taken_back.is_err();
-            return Err(self.refusal(&error));
         }
-        Ok(())
     }
 
     fn refusal(&self, error: &io::Error) -> Refused {
@@ -213,5 +244,14 @@ impl Log {
 /// The first bytes of a segment's head.
 pub(super) const LOG_MAGIC: &[u8; 6] = b"AGSLOG";
 
+/// Bytes that a file system cannot store in fewer.
+fn noise() -> impl Iterator<Item = u8> {
+    let next = |word: &u64| Some(word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
+    successors(Some(1), next).flat_map(u64::to_be_bytes)
+}
+
 /// The largest buffer, in bytes, that is kept for the next group.
 const MAX_KEPT_BYTES: usize = 4 << 20;
+
+/// The most bytes of a probe.
+const MAX_PROBE_BYTES: usize = 16 << 20;

@@ -3,7 +3,8 @@
 //! A frame says which records before it were acknowledged, so damage in the middle of the log is found; the last frame has none
 //! after it. So after each group the number of its last record is written here, 12 bytes that are not synced: after a crash of the
 //! process all marks are there, after a crash of the machine some may be missing. A mark that is there is true: the record that it
-//! names was acknowledged.
+//! names was acknowledged. The first one is synced before the file has its name, and stays; so a log without any mark lost the file,
+//! and nothing tells whether it lost its end as well.
 
 use std::io::{self, Read, Write};
 
@@ -11,13 +12,14 @@ use crc32c::crc32c;
 
 use super::disk::{Disk, DiskFile};
 
-/// The name of the file of marks.
+/// The name of the file of marks, and its name until it has one.
 pub(super) const MARKS: &str = "end.marks";
+const PART: &str = "end.marks.part";
 
 /// Bytes of one mark: the number of a record, and its checksum.
 const MARK_BYTES: usize = 12;
 
-/// Bytes of marks after which the file begins anew.
+/// Bytes of marks after which the file goes on after its first mark.
 const MAX_BYTES: u64 = 4096;
 
 /// The file of marks, open for writing.
@@ -34,9 +36,12 @@ impl Marks {
     ///
     /// Fails if the system does.
     pub(super) fn begin(disk: &dyn Disk, last: u64) -> io::Result<Self> {
-        let mut file = disk.create(MARKS)?;
+        let mut file = disk.create(PART)?;
         file.write_all(&mark(last))?;
         file.sync()?;
+        // The new file is safe before it takes the place of the old one, and not one that an earlier crash left under its name.
+        disk.sync_names()?;
+        disk.rename(PART, MARKS)?;
         disk.sync_names()?;
         Ok(Self { file: Some(file), bytes: MARK_BYTES as u64 })
     }
@@ -49,10 +54,10 @@ impl Marks {
             }
             return;
         };
-        let begins = self.bytes >= MAX_BYTES;
-        let written = if begins { file.cut(0) } else { Ok(()) };
-        if begins {
-            self.bytes = 0;
+        let is_full = self.bytes >= MAX_BYTES;
+        let written = if is_full { file.cut(MARK_BYTES as u64) } else { Ok(()) };
+        if is_full {
+            self.bytes = MARK_BYTES as u64;
         }
         if written.and_then(|()| file.write_all(&mark(last))).is_err() {
             // Later marks would not be found after half a mark, so the next one begins a new file.
@@ -62,14 +67,11 @@ impl Marks {
     }
 }
 
-/// The last record that a mark says was acknowledged; 0 if there is none.
-pub(super) fn last(disk: &dyn Disk) -> u64 {
+/// The last record that a mark says was acknowledged; `None` if there is no mark.
+pub(super) fn last(disk: &dyn Disk) -> Option<u64> {
     let mut bytes = Vec::new();
-    let read = disk.open(MARKS).and_then(|mut file| file.read_to_end(&mut bytes));
-    if read.is_err() {
-        return 0;
-    }
-    bytes.chunks_exact(MARK_BYTES).filter_map(read_mark).max().unwrap_or(0)
+    disk.open(MARKS).and_then(|mut file| file.read_to_end(&mut bytes)).ok()?;
+    bytes.chunks_exact(MARK_BYTES).filter_map(read_mark).max()
 }
 
 fn mark(last: u64) -> [u8; MARK_BYTES] {

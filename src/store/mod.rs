@@ -5,6 +5,7 @@
 //! log-00000000000000004711.wal   records 4711..
 //! snapshot-00000000000000004700  the state after record 4700, and maybe some that follow
 //! away-3-000000000017            sessions of shard 3 for which there was no room in memory
+//! end.marks                      how far the log has come
 //! lock                           held by the process that uses the directory
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! The formats of the files are in [`record`] and [`snapshot`], and how damage is judged in [`recover`].
 
 mod budget;
+mod check;
 mod commit;
 mod disk;
 mod error;
@@ -32,6 +34,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use budget::Budget;
+pub use check::check;
 pub use commit::{Committer, Ledger, Ticket, Watch};
 pub use disk::{Disk, DiskFile, Folder};
 pub use error::{Refused, StoreError};

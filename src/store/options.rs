@@ -27,7 +27,7 @@ pub struct StoreOptions {
     /// How long the first record of a group waits for company; zero: no longer than the group before it takes.
     #[serde(with = "human")]
     pub commit_interval: Duration,
-    /// What happens at the start if acknowledged records are damaged or missing.
+    /// What happens at the start if acknowledged records are damaged or missing, or what tells so is.
     pub damaged_records: DamagedRecords,
 }
 

@@ -6,6 +6,8 @@
 //!   this is an error that says where, or, with `damaged_records = "skip"`, a count.
 //! - If neither does, a crash interrupted the write. The records were never acknowledged, and are cut off.
 //!
+//! If all marks are gone, nothing tells one from the other at the end of the log: this is an error, or is counted, likewise.
+//!
 //! Damage to records that the snapshot holds does not matter. Nothing is removed before what replaces it is safe, and
 //! every step can be done again, so a crash during recovery is a crash like any other.
 
@@ -41,6 +43,8 @@ pub struct Found {
     pub cut_bytes: u64,
     /// Acknowledged records that could not be read and were left out.
     pub lost_records: u64,
+    /// 1 if the marks of where the log ended were gone: then records may be missing at its end.
+    pub lost_marks: u64,
 }
 
 /// The records after the snapshot, in order; each is checked again as it is read.
@@ -83,8 +87,15 @@ impl Recovery {
         // Without syncs a crash of the machine may lose the end of the log, and nobody can restore it; this is counted, not refused.
         let refuses = options.damaged_records == DamagedRecords::Refuse;
         let marked = mark::last(disk);
+        if marked.is_none() && !(snapshot.is_none() && segments.is_empty()) {
+            if refuses {
+                return Err(StoreError::Unmarked { path: disk.path(MARKS) });
+            }
+            found.lost_marks = 1;
+        }
         let is_synced = options.durability == Durability::Fsync;
-        let ends_early = survey.end_at(marked, segments.get(old..).unwrap_or_default());
+        let ends_early =
+            survey.end_at(marked.unwrap_or(0), segments.get(old..).unwrap_or_default());
         for gap in &survey.gaps {
             if gap.first > survey.vouched {
                 let at = gap.segment + old;

@@ -192,6 +192,11 @@ fn decode(seq: u64, bytes: Vec<u8>) -> Option<Snapshot> {
     }
 }
 
+/// Whether this is the name of a snapshot.
+pub(super) fn is_one(name: &str) -> bool {
+    seq_of(name).is_some()
+}
+
 fn name(seq: u64) -> String {
     format!("{PREFIX}{seq:020}")
 }
@@ -208,7 +213,7 @@ fn seq_of(name: &str) -> Option<u64> {
 pub const KEPT: usize = 2;
 
 /// The first bytes of a snapshot's head.
-const SNAPSHOT_MAGIC: &[u8; 6] = b"AGSNAP";
+pub(super) const SNAPSHOT_MAGIC: &[u8; 6] = b"AGSNAP";
 
 const PREFIX: &str = "snapshot-";
 const PART: &str = ".part";

@@ -299,9 +299,42 @@ fn an_end_that_is_gone_is_missed_and_counted_once() {
         let (opened, again) = open(&harmed, &options()).unwrap();
         assert_eq!((opened.recovery.found.lost_records, again), (0, found));
     }
-    // Marks alone that are gone take nothing with them.
-    disk.remove("end.marks").unwrap();
-    assert_eq!(open(&disk, &options()).unwrap().1, held);
+}
+
+#[test]
+fn marks_that_are_gone_are_missed_and_made_anew() {
+    let (disk, held) = written(12);
+    let skip = StoreOptions { damaged_records: DamagedRecords::Skip, ..options() };
+    let lose: [fn(&Simulated); 3] = [
+        |disk| disk.remove("end.marks").unwrap(),
+        |disk| disk.damage("end.marks", Vec::clear),
+        |disk| disk.damage("end.marks", |bytes| bytes.fill(0)),
+    ];
+    for lose in lose {
+        lose(&disk);
+        let error = open(&disk, &options()).err().unwrap().to_string();
+        assert!(error.contains("end.marks") && error.contains("store.damaged_records"), "{error}");
+        let (opened, found) = open(&disk, &skip).unwrap();
+        let Found { lost_records, lost_marks, .. } = opened.recovery.found;
+        assert_eq!((found, lost_records, lost_marks), (held.clone(), 0, 1));
+        drop(opened);
+        let (opened, found) = open(&disk, &options()).unwrap();
+        assert_eq!((found, opened.recovery.found), (held.clone(), Found::default()));
+    }
+}
+
+#[test]
+fn the_marks_of_a_long_log_are_few_and_the_last_is_there() {
+    let (disk, mut held) = (Simulated::default(), Payloads::new());
+    let mut log = open(&disk, &options()).unwrap().0.into_log();
+    for _ in 0..1_000 {
+        append(&mut log, &vec![b"x".to_vec()]).unwrap();
+        held.push(b"x".to_vec());
+        let marks = disk.list().unwrap().into_iter().find(|(name, _)| name == "end.marks");
+        assert!(marks.is_some_and(|(_, bytes)| (12..=4_200).contains(&bytes)));
+    }
+    disk.remove(&logs(&disk).pop().unwrap().0).unwrap();
+    assert!(open(&disk, &options()).is_err());
 }
 
 #[test]
@@ -335,6 +368,25 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let refused = append(&mut log, &vec![vec![b'x'; 60]; 3]);
     assert_eq!((refused, log.has_stopped()), (Err(Refused::Disk), false));
     disk.limit(None);
+    append(&mut log, &vec![b"y".to_vec()]).unwrap();
+    held.push(b"y".to_vec());
+    assert_eq!(open(&disk, &options()).unwrap().1, held);
+}
+
+#[test]
+fn a_probe_needs_the_room_of_a_record_and_leaves_nothing() {
+    let (disk, mut held) = written(3);
+    let (opened, _) = open(&disk, &options()).unwrap();
+    let mut log = opened.into_log();
+    let used = || disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let before = used();
+    disk.limit(Some(usize::try_from(before).unwrap() + 70));
+    // A small record would find room.
+    assert_eq!((log.probe(60), log.probe(71)), (Ok(()), Err(Refused::Disk)));
+    assert_eq!((used(), log.has_stopped()), (before, false));
+    disk.limit(None);
+    assert_eq!(log.probe(10_000), Ok(()));
+    assert_eq!(used(), before);
     append(&mut log, &vec![b"y".to_vec()]).unwrap();
     held.push(b"y".to_vec());
     assert_eq!(open(&disk, &options()).unwrap().1, held);
@@ -414,7 +466,7 @@ impl Watch for Quiet {
         0
     }
     fn committed(&self, _: u64, _: u64, _: u64) {}
-    fn refused(&self, _: u64, _: Refused) {}
+    fn refused(&self, _: u64, _: u64, _: Refused) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]

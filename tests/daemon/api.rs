@@ -444,6 +444,26 @@ fn ids_that_are_not_held_are_not_found_and_not_repeated() {
 }
 
 #[test]
+fn a_session_is_found_by_its_whole_id_though_that_was_cut() {
+    let daemon = Daemon::start();
+    // Cut between two characters, at 255 bytes.
+    let id = format!("s{}", "\u{fc}".repeat(200));
+    let spans = crate::support::turn::spans().replace("s-judged", &id);
+    assert_eq!(daemon.post_to(&daemon.otlp_http, "/v1/traces", &spans).0, 200);
+    let asked = format!("s{}", "%C3%BC".repeat(200));
+    daemon.settles_at("agentgauge_traces_total{", 1.0);
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    for path in [
+        format!("/api/v1/sessions/{asked}"),
+        format!("/api/v1/traces/{trace}?session={asked}"),
+        format!("/api/v1/sessions?id={asked}"),
+    ] {
+        let (status, body) = answer(&daemon, "GET", &path);
+        assert!(status == 200 && body.contains(trace), "{path}: {body}");
+    }
+}
+
+#[test]
 fn filters_that_cannot_be_read_are_told_in_a_few_words() {
     let daemon = Daemon::start();
     let long = "HOSTILE".repeat(1_000);

@@ -108,6 +108,7 @@ const BAD: &[(&str, &str)] = &[
     ("[tenants]\nshares = { bank = 2.0 }", "tenants.shares"),
     ("[store]\ndurability = \"fsync\"", "store.directory"),
     ("[store]\ndurability = \"fsync\"\ndirectory = \"{}/bad.toml\"", "`store.directory`"),
+    ("[store]\ndurability = \"fsync\"\ndirectory = \"{}/bad.toml/new\"", "`store.directory`"),
     ("[tls]\ncert_file = \"{}/none.crt\"\nkey_file = \"{}/none.key\"", "none.crt"),
     ("[access]\ntokens = [{ name = \"a\", file = \"{}/none\", may = [\"read\"] }]", "none"),
     ("[expect]\nfiles = [\"{}/none.yaml\"]", "none.yaml"),
@@ -148,6 +149,66 @@ fn what_serve_refuses_check_refuses_in_the_same_words_and_nobody_starts_it_again
         });
         assert_eq!(said[0], said[1], "{text}");
         assert!(said[0].contains(names), "{text}: {}", said[0]);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_store_that_cannot_be_written_to_is_refused_by_check_and_serve() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let folder = tempfile::tempdir().unwrap();
+    let may = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    may(folder.path(), 0o755);
+    let store = folder.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let path = folder.path().join("mine.toml");
+    for directory in ["store", "store/below", "missing/below"] {
+        let directory = folder.path().join(directory);
+        let text = format!("[store]\ndurability = \"fsync\"\ndirectory = {directory:?}\n");
+        std::fs::write(&path, text).unwrap();
+        may(&store, 0o555);
+        may(folder.path(), 0o555);
+        let said = ["check", "serve"].map(|command| {
+            let mut command_line = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
+            command_line.args([command, "--config", path.to_str().unwrap()]);
+            if std::fs::metadata(&path).unwrap().uid() == 0 {
+                // Root may write anywhere.
+                command_line.uid(65_534);
+            }
+            let output = command_line.output().unwrap();
+            assert_eq!(output.status.code(), USAGE, "{command}: {}", err(&output));
+            err(&output).lines().last().unwrap_or_default().to_owned()
+        });
+        may(folder.path(), 0o755);
+        assert_eq!(said[0], said[1]);
+        assert!(said[0].contains("`store.directory`") && said[0].contains("denied"), "{}", said[0]);
+    }
+    assert!(!folder.path().join("missing").exists());
+}
+
+#[test]
+fn a_store_of_another_format_is_refused_by_check_and_serve() {
+    for (magic, name) in [
+        (b"AGSLOG", "log-00000000000000000001-00000000.wal"),
+        (b"AGSNAP", "snapshot-00000000000000000001"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut head = [&magic[..], &7_u16.to_le_bytes(), &1_u64.to_le_bytes()].concat();
+        head.extend(crc32c::crc32c(&head).to_le_bytes());
+        std::fs::write(folder.path().join(name), head).unwrap();
+        let path = folder.path().join("mine.toml");
+        let text = format!("[store]\ndurability = \"flush\"\ndirectory = {:?}\n", folder.path());
+        std::fs::write(&path, text).unwrap();
+        let said = ["check", "serve"].map(|command| {
+            let output = agentgauge(&[command, "--config", path.to_str().unwrap()]);
+            assert_eq!(output.status.code(), FAILURE, "{command}: {}", err(&output));
+            err(&output).lines().last().unwrap_or_default().to_owned()
+        });
+        assert_eq!(said[0], said[1]);
+        assert!(said[0].contains(name) && said[0].contains("of format 7"), "{}", said[0]);
     }
 }
 

@@ -93,6 +93,29 @@ async fn a_head_that_is_too_large_is_refused_and_counted() {
 }
 
 #[test]
+fn a_head_that_is_no_http_is_refused_and_counted() {
+    let daemon = Daemon::start();
+    let ask = |address: &str, head: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let heads = [
+        "POST /v1/traces HTTP/9.9\r\n\r\n",
+        "P\u{1}ST /v1/traces HTTP/1.1\r\n\r\n",
+        "POST /v1/traces HTTP/1.1\r\nhost localhost\r\n\r\n",
+        "POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-length: many\r\n\r\n",
+        "\u{16}\u{3}\u{1} a greeting of TLS, on a port without\r\n\r\n",
+    ];
+    for head in heads {
+        assert_eq!(ask(&daemon.otlp_http, head), "HTTP/1.1 400", "{head:?}");
+    }
+    daemon.settles_at("agentgauge_requests_refused_total{reason=\"head_malformed\"}", 5.0);
+}
+
+#[test]
 fn a_stream_for_which_there_is_no_room_is_refused_and_counted() {
     let daemon = Daemon::start_with(&[("AGENTGAUGE__API__MAX_STREAMS", "1")]);
     let open = || {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::Value;
 
 use super::support::{
-    BETWEEN, Daemon, LASTING, LOOKS, Load, attribute, equal_scores, exported, now, post, replayed,
-    replayed_with, report, request, traces,
+    BETWEEN, Daemon, LASTING, LOOKS, Load, attribute, command, equal_scores, exported, now, post,
+    replayed, replayed_with, report, request, traces,
 };
+use crate::support::daemon::until;
 
 /// How the name of the log's first file begins.
 const FIRST_SEGMENT: &str = "log-00000000000000000001-";
@@ -287,4 +289,28 @@ fn a_stop_under_load_loses_nothing_and_leaves_nothing_to_replay() {
     for number in before {
         assert!(shown.contains(&(number / 2)), "request {number} is lost");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_that_closes_ends_it_in_order_unless_that_is_ignored() {
+    let store = tempfile::tempdir().unwrap();
+    let inner = command(store.path(), &[]);
+    let by = |outer: &mut Command| {
+        outer.arg(inner.get_program()).args(inner.get_args());
+        outer.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        Daemon::of(outer.stdout(Stdio::piped()).spawn().unwrap())
+    };
+    // Whatever runs the tests may have it ignored.
+    let daemon = by(Command::new("env").arg("--default-signal=HUP"));
+    assert_eq!(post(&daemon.otlp_http, &request(1, now())).unwrap().0, 200);
+    daemon.ends_well_by("-HUP");
+    // As `nohup` does it.
+    let daemon = by(Command::new("env").arg("--ignore-signal=HUP"));
+    assert!(daemon.metric("agentgauge_store_recovered{what=\"records\"}") < 0.5);
+    daemon.signal("-HUP");
+    assert_eq!(post(&daemon.otlp_http, &request(3, now())).unwrap().0, 200);
+    until(|| traces(&daemon.sessions()) == [0, 1].into());
+    assert_eq!(traces(&daemon.sessions()), [0, 1].into());
+    daemon.ends_well();
 }

@@ -109,8 +109,12 @@ impl Daemon {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    pub(crate) fn ends_well(mut self) {
-        self.signal("-TERM");
+    pub(crate) fn ends_well(self) {
+        self.ends_well_by("-TERM");
+    }
+
+    pub(crate) fn ends_well_by(mut self, signal: &str) {
+        self.signal(signal);
         assert_eq!(self.process.wait().unwrap().code(), Some(0));
     }
 

@@ -111,7 +111,7 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
     assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
 }
 
-/// Calls that say that there is no room for a file, as long as another one is there.
+/// Calls that say that there is room for a few bytes of a file at most, as long as another one is there.
 const FULL_DISK: &str = r#"
     #define _GNU_SOURCE
     #include <errno.h>
@@ -121,7 +121,7 @@ const FULL_DISK: &str = r#"
     #include <unistd.h>
     ssize_t write(int fd, const void *bytes, size_t count) {
         struct stat is;
-        if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && access(getenv("BROKEN_DISK"), F_OK) == 0) {
+        if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && count > 128 && access(getenv("BROKEN_DISK"), F_OK) == 0) {
             errno = ENOSPC;
             return -1;
         }
@@ -161,7 +161,9 @@ fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
     }
     assert!(daemon.metric("agentgauge_requests_refused_total{reason=\"disk_full\"}") > 2.5);
     assert!(daemon.metric("agentgauge_store_refused_total{reason=\"disk_full\"}") > 2.5);
-    assert!(!daemon.is_ready() && daemon.metric("agentgauge_store_failing") > 0.5);
+    // It looks again meanwhile, and a few bytes would find room.
+    assert!((0..1_000).all(|_| !daemon.is_ready()));
+    assert!(daemon.metric("agentgauge_store_failing") > 0.5);
     // Nobody sends anything.
     fs::remove_file(&full).unwrap();
     let looked = (0..1_000).any(|_| {
@@ -177,6 +179,64 @@ fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
     daemon.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     let errors = said.lines().filter(|line| line.contains("ERROR") && line.contains("is full"));
     assert_eq!(errors.count(), 1, "{said}");
+    assert!(said.contains("a snapshot could not be written error=No space left"), "{said}");
+    drop(daemon);
+    let daemon = Daemon::start(store.path(), &[]);
+    assert_eq!(traces(&daemon.sessions()), [0].into());
+}
+
+/// Calls that say that all files of the store together have room for so many bytes.
+const SMALL_DISK: &str = r#"
+    #define _GNU_SOURCE
+    #include <dirent.h>
+    #include <errno.h>
+    #include <stdlib.h>
+    #include <sys/stat.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static long used(void) {
+        DIR *store = opendir(getenv("AGENTGAUGE__STORE__DIRECTORY"));
+        struct dirent *entry;
+        struct stat is;
+        long bytes = 0;
+        while (store && (entry = readdir(store)))
+            if (fstatat(dirfd(store), entry->d_name, &is, 0) == 0 && S_ISREG(is.st_mode)) bytes += is.st_size;
+        if (store) closedir(store);
+        return bytes;
+    }
+    ssize_t write(int fd, const void *bytes, size_t count) {
+        struct stat is;
+        if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && used() + (long)count > atol(getenv("BROKEN_DISK"))) {
+            errno = ENOSPC;
+            return -1;
+        }
+        return syscall(SYS_write, fd, bytes, count);
+    }
+"#;
+
+/// Nobody frees anything, and no snapshot is due for the size of the log.
+#[cfg(target_os = "linux")]
+#[test]
+fn on_a_full_disk_a_snapshot_makes_room_of_the_log() {
+    let (store, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [library, _] = broken(tools.path(), SMALL_DISK);
+    let environment = [
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("BROKEN_DISK", "400000"),
+        ("AGENTGAUGE__STORE__SNAPSHOT_BYTES", "1000000000"),
+        ("AGENTGAUGE__ASSEMBLE__KEEP_CONTENT", "false"),
+    ];
+    let daemon = Daemon::start(store.path(), &environment);
+    // With a field that nobody knows: nothing in memory, 30 kB in the log.
+    let unknown = [&[0xfa, 0x07, 0xb0, 0xea, 0x01][..], &[b'x'; 30_000]].concat();
+    let large = [request(1, now()), unknown].concat();
+    let status = || post(&daemon.otlp_http, &large).unwrap().0;
+    assert!((0..100).any(|_| status() == 503), "the limit never bites");
+    until(|| status() == 200);
+    until(|| daemon.is_ready());
+    assert!(daemon.is_ready() && status() == 200);
+    assert!(daemon.metric("agentgauge_store_refused_total{reason=\"disk_full\"}") > 0.5);
+    assert!(daemon.metric("agentgauge_store_snapshots_total{outcome=\"written\"}") > 0.5);
     drop(daemon);
     let daemon = Daemon::start(store.path(), &[]);
     assert_eq!(traces(&daemon.sessions()), [0].into());
@@ -271,6 +331,24 @@ fn an_end_of_the_log_that_is_gone_is_refused_or_counted_and_shown() {
     assert!(lost > 10.0 && (39.5..40.5).contains(&(lost + found)), "{lost} of {found}");
     let ready = daemon.get("/readyz");
     assert!(ready.contains(&format!("ready, but {lost} acknowledged records")), "{ready}");
+}
+
+#[test]
+fn marks_of_the_end_that_are_gone_are_refused_or_told() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(store.path(), &[]);
+    assert_eq!(post(&daemon.otlp_http, &request(1, now())).unwrap().0, 200);
+    daemon.ends_well();
+    fs::write(store.path().join("end.marks"), "").unwrap();
+    let text = fails(store.path(), &[]);
+    assert!(text.contains("end.marks is missing or damaged") && text.contains("skip"), "{text}");
+    let skip = ("AGENTGAUGE__STORE__DAMAGED_RECORDS", "skip");
+    let daemon = Daemon::start(store.path(), &[skip]);
+    assert!(daemon.metric("agentgauge_store_recovered{what=\"lost_marks\"}") > 0.5);
+    assert_eq!(traces(&daemon.sessions()), [0].into());
+    daemon.ends_well();
+    let daemon = Daemon::start(store.path(), &[]);
+    assert!(daemon.metric("agentgauge_store_recovered{what=\"lost_marks\"}") < 0.5);
 }
 
 #[test]

@@ -180,6 +180,8 @@ async fn who_does_not_speak_grpc_is_told_so_in_http() {
     assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     let answer = ingest.post("/v1/traces", &protobuf, body.clone()).await;
     assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    let told = String::from_utf8_lossy(&answer.body);
+    assert!(told.contains("OTLP over HTTP goes to port 4318 (`listen.otlp_http`)"), "{told}");
     let answer = ingest.post(EXPORT, &[GRPC], frame(0, &body)).await;
     assert_eq!(answer.status, StatusCode::HTTP_VERSION_NOT_SUPPORTED);
     let get = request("GET", EXPORT, &[GRPC], Full::new(Bytes::new()));

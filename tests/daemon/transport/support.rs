@@ -184,8 +184,11 @@ impl Setup {
             Arc::new(|| Moment { now: Timestamp(NOW), wall: Timestamp(NOW) }),
             self.options.read_timeout,
         );
-        let router =
-            if self.grpc { grpc::router(receiver.clone()) } else { http::router(receiver.clone()) };
+        let router = if self.grpc {
+            grpc::router(receiver.clone(), "127.0.0.1:4318".parse().ok())
+        } else {
+            http::router(receiver.clone())
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();

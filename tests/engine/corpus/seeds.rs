@@ -26,7 +26,7 @@ impl Watch for Nobody {
 
     fn committed(&self, _: u64, _: u64, _: u64) {}
 
-    fn refused(&self, _: u64, _: Refused) {}
+    fn refused(&self, _: u64, _: u64, _: Refused) {}
 }
 
 /// The files of a store with a few records and a snapshot.
