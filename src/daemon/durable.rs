@@ -75,6 +75,8 @@ pub(super) struct Durable {
     shift: Arc<Mutex<WallShift>>,
     // The last time that the log holds.
     noted: Arc<AtomicU64>,
+    // Held by who notes a time.
+    noting: Arc<Mutex<()>>,
     // The lock on the directory, held as long as anybody can write.
     _lock: Arc<Lock>,
 }
@@ -141,21 +143,30 @@ impl Durable {
     /// Notes in the log that timers run which are due by `now`, before they do, if no record says so: what they count is not counted
     /// again after a crash. If the disk takes too long, they do not wait for it.
     pub(super) async fn note_time(&self, now: Timestamp) {
-        let noted = Timestamp(self.noted.load(Ordering::Relaxed));
-        if noted.after(STEP) > now {
+        let is_noted = || Timestamp(self.noted.load(Ordering::Relaxed)).after(STEP) > now;
+        if is_noted() {
             return;
         }
-        self.noted.fetch_max(now.0, Ordering::Relaxed);
-        let (committer, shift) = (self.committer.clone(), self.clock.shift());
-        let payload = Bytes::copy_from_slice(&shift.0.to_le_bytes());
-        let record = Record { arrival: now, kind: Kind::Clock, payload };
-        let appended = tokio::spawn(async move {
-            // The committer counts and logs a refusal.
-            if let Ok(ticket) = committer.append(record).await {
-                ticket.applied();
+        let noting = async {
+            // One record will do for all shards, which go on together.
+            let _turn = self.noting.lock().await;
+            if !is_noted() {
+                let (committer, shift) = (self.committer.clone(), self.clock.shift());
+                let payload = Bytes::copy_from_slice(&shift.0.to_le_bytes());
+                let record = Record { arrival: now, kind: Kind::Clock, payload };
+                let appended = tokio::spawn(async move {
+                    // The committer counts and logs a refusal.
+                    if let Ok(ticket) = committer.append(record).await {
+                        ticket.applied();
+                    }
+                });
+                let _ = appended.await;
+                self.noted.fetch_max(now.0, Ordering::Relaxed);
             }
-        });
-        let _ = timeout(TIMERS_WAIT, appended).await;
+        };
+        if timeout(TIMERS_WAIT, noting).await.is_err() {
+            self.noted.fetch_max(now.0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -220,6 +231,7 @@ impl Recovered {
             clock: clock.clone(),
             shift: Arc::new(Mutex::new(shift)),
             noted: Arc::default(),
+            noting: Arc::default(),
             _lock: Arc::new(lock),
         };
         let snapshots = Snapshots {

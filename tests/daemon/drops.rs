@@ -136,7 +136,7 @@ fn a_deployment_is_shown_accepts_what_it_brings_and_outlives_a_crash() {
     let environment =
         [("AGENTGAUGE__STORE__DIRECTORY", directory), ("AGENTGAUGE__STORE__DURABILITY", "fsync")];
     let daemon = Daemon::start_with(&environment);
-    let bad: Vec<(u64, bool)> = (0..60).map(|at| (36_060 - 120 * at, at % 2 == 0)).collect();
+    let bad: Vec<(u64, bool)> = (0..120).map(|at| (36_060 - 120 * at, at % 2 == 0)).collect();
     send(&daemon, &traces(0, &bad));
     daemon.settles_at(&series("drop", ",stream=\"verdict\",severity=\"critical\""), 1.0);
     let tell = |body: Value| {
