@@ -83,7 +83,7 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) asker: Asker,
-    pub(super) held: Arc<Held>,
+    pub(super) held: Arc<Unread>,
     pieces: VecDeque<Bytes>,
     is_whole: bool,
     waker: Option<Waker>,
@@ -97,7 +97,7 @@ pub(super) struct Reader {
 
 /// What is held of an answer.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Unread {
     bytes: AtomicUsize,
     moved: AtomicU64,
     moves: Arc<AtomicU64>,
@@ -110,7 +110,7 @@ struct Piece {
     bytes: Bytes,
     // The bytes of memory that this gives back.
     weight: usize,
-    held: Arc<Held>,
+    held: Arc<Unread>,
 }
 
 /// The body of an answer: its pieces, and what its body brings after them, then its end; or an error if it was cut off.
@@ -226,14 +226,14 @@ impl Readers {
         state: &mut State,
         asker: &Asker,
         bytes: usize,
-    ) -> (u64, Arc<Held>) {
+    ) -> (u64, Arc<Unread>) {
         if !state.is_watched {
             state.is_watched = true;
             tokio::spawn(Arc::clone(self).watch());
         }
         let number = state.next;
         state.next += 1;
-        let held = Arc::new(Held {
+        let held = Arc::new(Unread {
             bytes: AtomicUsize::new(bytes),
             moved: AtomicU64::new(self.moves.fetch_add(1, Ordering::Relaxed)),
             moves: Arc::clone(&self.moves),
@@ -471,7 +471,7 @@ impl Reader {
     }
 }
 
-impl Held {
+impl Unread {
     /// The bytes that are not sent.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::readers::{Asker, Held, Reader, Readers, Reading};
+use super::readers::{Asker, Reader, Readers, Reading, Unread};
 
 /// The most pages that are rendered at a time, for operators and for tenants each.
 const MAX_RENDERED: usize = 4;
@@ -38,7 +38,7 @@ pub(super) struct Making {
     scrapes: Scrapes,
     is_tenant: bool,
     number: u64,
-    held: Arc<Held>,
+    held: Arc<Unread>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -60,7 +60,7 @@ impl Scrapes {
     }
 
     /// Adds a reader; if its identity has far too many, another one is cut off.
-    fn enter(&self, asker: &Asker) -> (u64, Arc<Held>) {
+    fn enter(&self, asker: &Asker) -> (u64, Arc<Unread>) {
         let mut state = self.readers.state();
         state.sweep();
         let own = |reader: &Reader| reader.scrapes_as(asker);
