@@ -105,15 +105,12 @@ impl Parents {
     /// Learns from a done trace that parents come of those kinds of spans whose parents are in; returns the kinds of which that is
     /// news.
     pub(super) fn came(&self, spans: &Spans, now: Timestamp, lessons: &mut Lessons) -> Vec<Topic> {
-        let mut kinds = kinds(spans, true);
-        kinds.retain(|kind| {
-            self.is_news(*kind, |seen| {
-                let lately = seen.came.is_some_and(|came| came.after(self.renewed) > now);
-                !lately || !seen.quiet.is_empty() || !seen.without.is_empty()
-            })
-        });
-        kinds.iter().for_each(|kind| lessons.showed(*kind, ParentsSeen::came(now)));
-        kinds
+        let is_new = |seen: &ParentsSeen| {
+            let lately = seen.came.is_some_and(|came| came.after(self.renewed) > now);
+            !lately || !seen.quiet.is_empty() || !seen.without.is_empty()
+        };
+        let news = kinds(spans, true).filter(|kind| self.is_news(*kind, is_new));
+        news.inspect(|kind| lessons.showed(*kind, ParentsSeen::came(now))).collect()
     }
 
     /// Learns that a trace was quiet for long without its root.
@@ -167,23 +164,18 @@ pub(super) fn too_late(resource: &Resource, now: Timestamp, lessons: &mut Lesson
     lessons.showed(of_service(resource), ParentsSeen::came(now));
 }
 
-/// The kinds of spans whose parent is in, or is missing, each once.
-fn kinds(spans: &Spans, has_parent: bool) -> Vec<Topic> {
+/// The kinds of spans whose parent is in, or is missing, each once or more: what is learned twice is learned once.
+fn kinds(spans: &Spans, has_parent: bool) -> impl Iterator<Item = Topic> {
     let mut last: Option<(&Arc<Resource>, Topic)> = None;
-    let hanging = spans.hanging().filter(|span| span.has_parent == has_parent);
-    let mut kinds: Vec<Topic> = hanging
-        .map(|span| {
-            let service = match last {
-                Some((resource, service)) if Arc::ptr_eq(resource, span.resource) => service,
-                Some(_) | None => of_service(span.resource),
-            };
-            last = Some((span.resource, service));
-            of_kind(service, &span)
-        })
-        .collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    kinds
+    let hanging = spans.hanging().filter(move |span| span.has_parent == has_parent);
+    hanging.map(move |span| {
+        let service = match last {
+            Some((resource, service)) if Arc::ptr_eq(resource, span.resource) => service,
+            Some(_) | None => of_service(span.resource),
+        };
+        last = Some((span.resource, service));
+        of_kind(service, &span)
+    })
 }
 
 fn kind(span: &Hanging<'_>) -> Topic {
