@@ -284,7 +284,10 @@ pub fn look_at_explanation<A: Borrow<AgentFacts>>(
     explained: &mut TraceExplanation,
     agent: impl Fn(&AgentKey) -> Option<A>,
 ) {
-    let name = ScopedId { id: explained.session_id.clone(), scope: explained.scope.clone() };
+    let name = ScopedId {
+        id: explained.session_id.as_str().into(),
+        scope: explained.scope.as_str().into(),
+    };
     if let Some(found) = agent(&AgentKey::from(&explained.trace.agent)) {
         let learned = found.borrow().learned();
         let predicted = learned.look_at_trace(&name, &mut explained.trace);

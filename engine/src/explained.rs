@@ -188,17 +188,17 @@ impl AgentFilter {
     pub fn exactly(agent: &AgentKey) -> Self {
         let AgentParts { tenant, service_name, agent_name, agent_version, environment } = &**agent;
         Self {
-            service_name: Some(service_name.clone()),
-            agent_name: Some(agent_name.clone()),
-            agent_version: Some(agent_version.clone()),
-            environment: Some(environment.clone()),
-            tenant: Some(tenant.clone()),
+            service_name: Some(service_name.to_string()),
+            agent_name: Some(agent_name.to_string()),
+            agent_version: Some(agent_version.to_string()),
+            environment: Some(environment.to_string()),
+            tenant: Some(tenant.to_string()),
         }
     }
 
     /// Whether an agent is one that is asked for; `None`: nothing is known of it.
     pub fn admits(&self, agent: Option<&AgentKey>) -> bool {
-        let fits = |asked: &Option<String>, sent: fn(&AgentKey) -> &String| {
+        let fits = |asked: &Option<String>, sent: fn(&AgentKey) -> &str| {
             asked.as_deref().is_none_or(|asked| asked == agent.map_or("", |agent| sent(agent)))
         };
         fits(&self.service_name, |agent| &agent.service_name)

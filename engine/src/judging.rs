@@ -201,7 +201,7 @@ impl JudgeRules {
 
     /// Whether the metrics of a done trace are judged.
     pub fn pick(&self, update: &TraceFacts) -> bool {
-        let agent = update.agent.as_ref().map(|agent| agent.agent_name.as_str());
+        let agent = update.agent.as_ref().map(|agent| &*agent.agent_name);
         let rate = agent.and_then(|name| self.sample_rates.get(name)).copied();
         let session = update.session.as_ref();
         if session.is_some_and(|session| {
@@ -229,8 +229,8 @@ mod tests {
     use crate::facts::{Loop, SessionKey};
 
     fn trace(session: u32, agent: &str) -> TraceFacts {
-        let session = SessionKey { id: session.to_string(), ..SessionKey::default() };
-        let agent = AgentParts { agent_name: agent.to_owned(), ..AgentParts::default() }.into();
+        let session = SessionKey { id: session.to_string().into(), ..SessionKey::default() };
+        let agent = AgentParts { agent_name: agent.into(), ..AgentParts::default() }.into();
         TraceFacts { session: Some(session), agent: Some(agent), ..TraceFacts::default() }
     }
 

@@ -250,7 +250,7 @@ impl Limits {
     fn of(&self, agent: &AgentKey) -> &Most {
         let name =
             if agent.agent_name.is_empty() { &agent.service_name } else { &agent.agent_name };
-        self.of_agents.get(name).unwrap_or(&self.of_all)
+        self.of_agents.get(&**name).unwrap_or(&self.of_all)
     }
 }
 
@@ -378,7 +378,7 @@ mod tests {
     use crate::facts::AgentParts;
 
     fn agent(name: &str) -> AgentKey {
-        AgentParts { agent_name: name.to_owned(), ..AgentParts::default() }.into()
+        AgentParts { agent_name: name.into(), ..AgentParts::default() }.into()
     }
 
     #[test]

@@ -478,7 +478,7 @@ mod tests {
         RunTrace {
             trace_id: TraceId([id; 16]),
             attempt: Some(Attempt { task: Some(task.into()), ..Attempt::default() }),
-            session: ScopedId { id: session.to_owned(), ..ScopedId::default() },
+            session: ScopedId { id: session.into(), ..ScopedId::default() },
             start_unix_nano: start,
             end_unix_nano: start + 5,
             actions: vec![Arc::from(format!("tool{id}"))],

@@ -44,7 +44,7 @@ pub struct AgentName {
 impl From<&AgentKey> for AgentName {
     /// An agent's names as results have them: empty is absent.
     fn from(key: &AgentKey) -> Self {
-        let present = |text: &String| (!text.is_empty()).then(|| text.clone());
+        let present = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         Self {
             service_name: present(&key.service_name),
             agent_name: present(&key.agent_name),
@@ -58,7 +58,7 @@ impl From<&AgentKey> for AgentName {
 impl From<&AgentName> for AgentKey {
     /// The names as keys have them: absent is empty.
     fn from(name: &AgentName) -> Self {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
         AgentParts {
             tenant: text(&name.tenant),
             service_name: text(&name.service_name),
@@ -696,13 +696,13 @@ pub struct DropFoundView {
 impl SessionView {
     /// The session among those of its tenant.
     pub fn name(&self) -> ScopedId {
-        ScopedId { id: self.session_id.clone(), scope: self.scope.clone() }
+        ScopedId { id: self.session_id.as_str().into(), scope: self.scope.as_str().into() }
     }
 }
 
 impl From<ScopedId> for SessionName {
     fn from(ScopedId { id: session_id, scope }: ScopedId) -> Self {
-        Self { session_id, scope }
+        Self { session_id: session_id.to_string(), scope: scope.to_string() }
     }
 }
 

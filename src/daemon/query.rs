@@ -267,7 +267,10 @@ impl Query for SessionQuery {
     ) -> Option<TraceExplanation> {
         let (id, scope) = match session {
             Some((id, scope)) => (id.to_owned(), scope.map(str::to_owned)),
-            None => self.find(tenant, trace).await.map(|found| (found.id, Some(found.scope)))?,
+            None => {
+                let found = self.find(tenant, trace).await?;
+                (found.id.to_string(), Some(found.scope.to_string()))
+            }
         };
         let (shard, tenant) = (self.stages.get()?.route.session(tenant, &id), tenant.to_owned());
         let ask = |reply| ToSessions::Explain { tenant, id, scope, trace, reply };

@@ -425,10 +425,10 @@ impl<Q: Query> Exporter<Q> {
     ) -> Result<HistoryView, Refused> {
         let OneAgent { service_name, agent_name, agent_version, environment, tenant, range } =
             agent;
-        let tenant = identity.instead_of(&tenant).to_owned();
+        let tenant = identity.instead_of(&tenant).into();
         let [service_name, agent_name, agent_version, environment] =
             [service_name, agent_name, agent_version, environment]
-                .map(|name| self.kept(&name).to_owned());
+                .map(|name| Arc::from(self.kept(&name)));
         let key = AgentKey::from(AgentParts {
             tenant,
             service_name,

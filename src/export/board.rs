@@ -214,7 +214,7 @@ impl Board {
             let alike = own.into_iter().chain(key.other_versions(&posts.agents));
             let began = alike.filter_map(|(other, posted)| {
                 let kept = self.kept.get().and_then(|kept| kept.began(other));
-                Some((kept.or(posted.began)?, other.agent_version.clone()))
+                Some((kept.or(posted.began)?, other.agent_version.to_string()))
             });
             began.collect()
         };
@@ -281,7 +281,7 @@ mod tests {
     use crate::engine::facts::AgentParts;
 
     fn agent(name: &str) -> AgentFacts {
-        let agent = AgentParts { agent_name: name.to_owned(), ..AgentParts::default() }.into();
+        let agent = AgentParts { agent_name: name.into(), ..AgentParts::default() }.into();
         AgentFacts { agent, ..AgentFacts::default() }
     }
 
@@ -292,7 +292,7 @@ mod tests {
         board.apply(agent("a"));
         let (all, revision) = board.changed(0, |_| true);
         assert_eq!(
-            all.iter().map(|update| &update.agent.agent_name).collect::<Vec<_>>(),
+            all.iter().map(|update| &*update.agent.agent_name).collect::<Vec<_>>(),
             ["a", "b"]
         );
         assert!(board.changed(revision, |_| true).0.is_empty());
@@ -332,11 +332,9 @@ mod tests {
         let minute = 60_000_000_000;
         let version = |version: &str| {
             let update = agent("a");
-            let agent = AgentParts {
-                agent_version: version.to_owned(),
-                ..AgentParts::clone(&update.agent)
-            }
-            .into();
+            let agent =
+                AgentParts { agent_version: version.into(), ..AgentParts::clone(&update.agent) }
+                    .into();
             AgentFacts { agent, ..update }
         };
         let board = |minutes: &[u64]| {

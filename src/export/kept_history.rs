@@ -220,7 +220,7 @@ fn read_head(head: &[u8]) -> Option<(AgentKey, Timestamp)> {
         let (bytes, after) = rest.split_first_chunk::<2>()?;
         let (name, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*bytes)))?;
         rest = after;
-        String::from_utf8(name.to_vec()).ok()
+        std::str::from_utf8(name).ok().map(Arc::from)
     };
     let (tenant, service_name, agent_name) = (name()?, name()?, name()?);
     let (agent_version, environment) = (name()?, name()?);
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     fn agent(name: &str) -> AgentKey {
-        AgentParts { agent_name: name.to_owned(), ..AgentParts::default() }.into()
+        AgentParts { agent_name: name.into(), ..AgentParts::default() }.into()
     }
 
     fn row(at: u32, failing: u16) -> Row {

@@ -135,9 +135,9 @@ impl Part for Summed {
 
     fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {
         for mut update in self.stage.drain() {
-            if update.agent.service_name == OVERFLOW && update.agent.agent_name.is_empty() {
+            if &*update.agent.service_name == OVERFLOW && update.agent.agent_name.is_empty() {
                 // Each partition has an overflow agent of its own, as each series has one owner.
-                let name = format!("partition {}", self.partition);
+                let name = format!("partition {}", self.partition).into();
                 update.agent = update.agent.with(|parts| parts.agent_name = name);
             }
             if update.gone {

@@ -319,7 +319,7 @@ mod tests {
     fn agents(records: &[Record]) -> Vec<String> {
         let agents = records.iter().filter_map(|record| {
             let Message::Trace(update) = &record.envelope.message else { return None };
-            update.agent.as_ref().map(|agent| agent.agent_name.clone())
+            update.agent.as_ref().map(|agent| agent.agent_name.to_string())
         });
         agents.collect()
     }

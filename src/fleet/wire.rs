@@ -277,7 +277,7 @@ impl Map {
     /// The partition of an agent; all its versions share one, as they are compared.
     fn of_agent(self, agent: &AgentKey) -> u32 {
         let AgentParts { tenant, service_name, agent_name, environment, .. } = &**agent;
-        let name = [service_name.as_str(), agent_name, environment].join("\0");
+        let name = [&**service_name, agent_name, environment].join("\0");
         self.partition(self.route.session(tenant, &name))
     }
 }

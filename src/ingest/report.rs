@@ -287,13 +287,13 @@ fn whose(
     tenant: Option<&str>,
     field: &str,
 ) -> Result<AgentKey, String> {
-    let cut = |name: String| caps.name(&name).to_owned();
+    let cut = |name: String| Arc::<str>::from(caps.name(&name));
     let [service_name, agent_name, agent_version, environment] =
         [agent.service_name, agent.agent_name, agent.agent_version, agent.environment].map(cut);
     if service_name.is_empty() && agent_name.is_empty() {
         return Err(format!("`{field}` must name a service or an agent"));
     }
-    let tenant = tenant.unwrap_or_default().to_owned();
+    let tenant = tenant.unwrap_or_default().into();
     Ok(AgentParts { tenant, service_name, agent_name, agent_version, environment }.into())
 }
 

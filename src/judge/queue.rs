@@ -360,7 +360,7 @@ mod tests {
         let [flood, quiet] = ["flood", "quiet"].map(|tenant| tenant_hash(Some(tenant)));
         let of = |tenant: &str, bytes| {
             let request = request(bytes);
-            let agent = request.agent.with(|parts| parts.tenant = tenant.to_owned());
+            let agent = request.agent.with(|parts| parts.tenant = tenant.into());
             JudgeRequest { agent, ..request }
         };
         let now = Timestamp(0);
@@ -370,7 +370,7 @@ mod tests {
         (0..3).for_each(|_| handle.offer(of("quiet", 200), now));
         (0..100).for_each(|_| handle.offer(of("flood", 300), now));
         let order: Vec<_> = std::iter::from_fn(|| inbox.take()).collect();
-        let whose: Vec<_> = order.iter().map(|one| one.request.agent.tenant.as_str()).collect();
+        let whose: Vec<_> = order.iter().map(|one| &*one.request.agent.tenant).collect();
         assert_eq!(whose.iter().filter(|tenant| **tenant == "quiet").count(), 3);
         let last = whose.iter().rposition(|tenant| *tenant == "quiet");
         assert!(last < Some(6), "they take turns: {whose:?}");

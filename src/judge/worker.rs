@@ -193,7 +193,7 @@ impl Judge {
         for judged in request.rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
             judged.text = self.redactor.field(&judged.field, &judged.text);
         }
-        let agent = request.agent.agent_name.as_str();
+        let agent = &*request.agent.agent_name;
         let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
         let mut case = Case::new(metrics, &transcript, &self.options.constraints);
         let mut questions = TraceQuestions::new(self, sink, trace, due, request.answered);
@@ -271,7 +271,7 @@ impl Judge {
     /// Why nothing can be asked about a trace; `None` if something may be. Then its texts are not even redacted, so that a judge
     /// that is away costs little.
     fn away(&self, request: &JudgeRequest) -> Option<&'static str> {
-        let agent = request.agent.agent_name.as_str();
+        let agent = &*request.agent.agent_name;
         let metrics = self.options.metrics.iter().filter(|_| request.metrics);
         let own = metrics.map(|metric| self.options.model(*metric, agent));
         let named = request.rubrics.iter().flat_map(|rubric| &rubric.judges.models);

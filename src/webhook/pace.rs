@@ -64,7 +64,7 @@ mod tests {
     }
 
     fn of(tenant: &str, id: &str) -> Vec<Key> {
-        vec![Key::Session(tenant.to_owned(), ScopedId { id: id.to_owned(), ..ScopedId::default() })]
+        vec![Key::Session(tenant.to_owned(), ScopedId { id: id.into(), ..ScopedId::default() })]
     }
 
     fn session(id: &str) -> Vec<Key> {

@@ -175,8 +175,8 @@ async fn a_record_says_whose_score_it_is_and_who_made_it() {
         let score = Score {
             span_id: Some(SpanId([2; 8])),
             agent: AgentParts {
-                agent_name: "a".to_owned(),
-                service_name: "shop".to_owned(),
+                agent_name: "a".into(),
+                service_name: "shop".into(),
                 ..AgentParts::default()
             }
             .into(),

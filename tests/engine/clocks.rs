@@ -134,7 +134,7 @@ fn agents() -> Agents {
 }
 
 fn agent() -> AgentKey {
-    AgentParts { agent_name: "a".to_owned(), ..AgentParts::default() }.into()
+    AgentParts { agent_name: "a".into(), ..AgentParts::default() }.into()
 }
 
 /// What a shard says of a trace that is done.

@@ -130,9 +130,9 @@ impl Run {
 
 fn agent(version: &str) -> AgentKey {
     AgentParts {
-        service_name: "shop".to_owned(),
-        agent_name: "support".to_owned(),
-        agent_version: version.to_owned(),
+        service_name: "shop".into(),
+        agent_name: "support".into(),
+        agent_version: version.into(),
         ..AgentParts::default()
     }
     .into()

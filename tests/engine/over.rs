@@ -58,8 +58,8 @@ impl Daemon {
 
     fn look(&mut self) {
         for agent in self.pipeline.board().keys() {
-            if !self.shown.contains(&agent.agent_name) {
-                self.shown.insert(agent.agent_name.clone());
+            if !self.shown.contains(&*agent.agent_name) {
+                self.shown.insert(agent.agent_name.to_string());
             }
         }
     }
@@ -67,7 +67,7 @@ impl Daemon {
     /// All counters of a family, added up over agents of this name.
     fn count(&self, agent: &str, family: Counter, labels: &[&str]) -> u64 {
         let board = self.pipeline.board().iter();
-        let of_name = board.filter(|(key, _)| key.agent_name == agent);
+        let of_name = board.filter(|(key, _)| *key.agent_name == *agent);
         of_name.filter_map(|(_, update)| update.counters.get(family, labels)).sum()
     }
 
@@ -207,7 +207,7 @@ fn where_parents_come_a_trace_waits_for_its_root_from_the_second_run_on() {
 fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_when_its_trace_is_done() {
     let looping = |daemon: &Daemon, agent: &str| -> u64 {
         let board = daemon.pipeline.board().iter();
-        let of_name = board.filter(|(key, _)| key.agent_name == agent);
+        let of_name = board.filter(|(key, _)| *key.agent_name == *agent);
         of_name.flat_map(|(_, update)| update.sessions_looping.values()).sum()
     };
     let calls = |trace, now| (2..8).map(|id| tool(trace, id, 1, (now, now))).collect();

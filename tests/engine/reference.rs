@@ -240,8 +240,8 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
 /// What came of the run that a trace is of; `None` if it is of none.
 fn reported_of_run(number: usize, run: &Run, (failed, time): (bool, u8)) -> Option<Report> {
     let agent = AgentParts {
-        service_name: "shop".to_owned(),
-        agent_name: format!("agent {}", run.agent),
+        service_name: "shop".into(),
+        agent_name: format!("agent {}", run.agent).into(),
         ..AgentParts::default()
     }
     .into();

@@ -200,7 +200,7 @@ fn told(
                 stages[shard].handle(update, times[place]);
             }
             for update in stages.iter_mut().flat_map(Sessions::drain) {
-                let agent = update.agent.clone().unwrap().agent_name.clone();
+                let agent = update.agent.clone().unwrap().agent_name.to_string();
                 latest.insert((update.shard, agent), update);
             }
         }

@@ -85,7 +85,7 @@ fn trace(number: usize, one: &One) -> RunTrace {
         trace_id: TraceId([u8::try_from(number + 1).unwrap(); 16]),
         gone: one.gone,
         attempt: Some(attempt),
-        session: ScopedId { id: "s".to_owned(), ..ScopedId::default() },
+        session: ScopedId { id: "s".into(), ..ScopedId::default() },
         start_unix_nano: start(one).0,
         end_unix_nano: end(one).0,
         actions: one.actions.clone(),

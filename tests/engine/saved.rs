@@ -44,7 +44,7 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
     };
     let report = |number: usize| {
         let target = RunTarget {
-            agent: AgentParts { service_name: "bench".to_owned(), ..AgentParts::default() }.into(),
+            agent: AgentParts { service_name: "bench".into(), ..AgentParts::default() }.into(),
             task: Arc::from(format!("task-{}", number % 2)),
             run: Arc::from((number / 2).to_string()),
             perturbation: number.is_multiple_of(5).then(|| Arc::from("prompt")),
@@ -75,7 +75,7 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
 
 /// The same of the run that a span's session is.
 fn of_run(span: &Span, report: Report) -> Option<Report> {
-    let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
+    let text = |text: &Option<Arc<str>>| text.clone().unwrap_or_default();
     let agent = AgentParts {
         service_name: text(&span.resource.service_name),
         agent_name: text(&span.agent_name),

@@ -188,7 +188,7 @@ fn wrong(capture: &str) -> Vec<String> {
     apply(&mut at_once, &all, end);
     let (document, counters) = left(&mut at_once, end);
     let mut truth: BTreeSet<String> =
-        at_once.board().keys().map(|agent| agent.agent_name.clone()).collect();
+        at_once.board().keys().map(|agent| agent.agent_name.to_string()).collect();
     // While nothing above them is in, agents that others call are what spans say.
     for (_, item) in &sent {
         if let Item::Span(span) = item {
@@ -204,7 +204,7 @@ fn wrong(capture: &str) -> Vec<String> {
     let mut wrong = BTreeSet::new();
     let look = |slowly: &Pipeline, wrong: &mut BTreeSet<String>| {
         for (agent, update) in slowly.board() {
-            if !agent.agent_name.is_empty() && !truth.contains(&agent.agent_name) {
+            if !agent.agent_name.is_empty() && !truth.contains(&*agent.agent_name) {
                 wrong.insert(format!("a series of {agent:?}"));
             }
             if !own.contains(agent) && !update.counters.is_empty() {

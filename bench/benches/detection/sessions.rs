@@ -177,7 +177,7 @@ impl Agent {
         self.told += 1;
         let trace = DoneTrace {
             failed: Some(failed),
-            session: ScopedId { id: session.to_string(), ..ScopedId::default() },
+            session: ScopedId { id: session.to_string().into(), ..ScopedId::default() },
             ..done(self.told, 1, whole(self.now * 1e9))
         };
         for drop in self.stage.tell(0, vec![trace]) {

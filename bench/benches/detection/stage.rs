@@ -32,8 +32,8 @@ impl Stage {
     pub(crate) fn tell(&mut self, version: u64, done_traces: Vec<DoneTrace>) -> Vec<DropView> {
         self.told += 1;
         let agent = AgentKey::from(AgentParts {
-            service_name: "shop".to_owned(),
-            agent_version: version.to_string(),
+            service_name: "shop".into(),
+            agent_version: version.to_string().into(),
             ..AgentParts::default()
         });
         let now = done_traces.iter().map(|trace| trace.touched_unix_nano).max().unwrap_or_default();

@@ -355,7 +355,7 @@ impl Agents {
     /// Returns whether there was one.
     fn oust(&mut self, tenant: &str, of_any: bool) -> bool {
         let of_tenant = self.uncertain.range(AgentKey::first_of(tenant)..);
-        let of_tenant = of_tenant.take_while(|key| key.tenant == tenant).last();
+        let of_tenant = of_tenant.take_while(|key| *key.tenant == *tenant).last();
         let last = of_tenant.or_else(|| self.uncertain.last().filter(|_| of_any)).cloned();
         let Some(last) = last else { return false };
         self.uncertain.remove(&last);
@@ -367,7 +367,7 @@ impl Agents {
     /// Whether a tenant has as many agents as it may; `agents` begins with its own.
     fn is_at_quota<'a>(&self, tenant: &str, agents: impl Iterator<Item = &'a AgentKey>) -> bool {
         let quota = self.shares.quota(tenant_hash(Some(tenant)), self.options.max_agents);
-        agents.take_while(|key| key.tenant == tenant).nth(quota - 1).is_some()
+        agents.take_while(|key| *key.tenant == *tenant).nth(quota - 1).is_some()
     }
 
     /// The time of the next edge of a pane, while there is anything to expire.
@@ -575,9 +575,7 @@ mod tests {
 
     fn update(agent: &str, shard: u32, revision: u64, panes: Vec<PaneSum>) -> SessionFacts {
         SessionFacts {
-            agent: Some(
-                AgentParts { service_name: agent.to_owned(), ..AgentParts::default() }.into(),
-            ),
+            agent: Some(AgentParts { service_name: agent.into(), ..AgentParts::default() }.into()),
             shard,
             revision,
             panes,
@@ -629,8 +627,7 @@ mod tests {
             stage.handle(update(agent, 0, 1, vec![pane(100, level, 1)]), now);
         }
         let updates = stage.drain();
-        let names: Vec<&str> =
-            updates.iter().map(|update| update.agent.service_name.as_str()).collect();
+        let names: Vec<&str> = updates.iter().map(|update| &*update.agent.service_name).collect();
         assert_eq!(names, ["known", OVERFLOW]);
         assert_eq!((updates[1].view.windows["1h"].traces, updates[1].sessions_active), (2, 2));
     }
@@ -647,7 +644,7 @@ mod tests {
             ..update(agent, 0, 1, vec![pane(100, 0, 1)])
         };
         let named = |updates: Vec<AgentFacts>| -> Vec<(String, bool)> {
-            let named = |update: AgentFacts| (update.agent.service_name.clone(), update.gone);
+            let named = |update: AgentFacts| (update.agent.service_name.to_string(), update.gone);
             updates.into_iter().map(named).collect()
         };
         let [seems, is, other, shared] =
@@ -670,7 +667,7 @@ mod tests {
             ..update("z", 0, revision, vec![])
         };
         let named = |updates: Vec<AgentFacts>| -> Vec<String> {
-            updates.into_iter().map(|update| update.agent.service_name.clone()).collect()
+            updates.into_iter().map(|update| update.agent.service_name.to_string()).collect()
         };
         let now = Timestamp(100 * MINUTE);
         let mut stage = Agents::new(AgentsOptions::default());
@@ -692,16 +689,15 @@ mod tests {
     fn a_new_version_is_as_silent_as_its_agent_usually_is() {
         let version = |version: &str, silences: Silences| {
             let update = update("a", 0, silences.traces + 1, vec![]);
-            let agent = update
-                .agent
-                .map(|agent| agent.with(|parts| parts.agent_version = version.to_owned()));
+            let agent =
+                update.agent.map(|agent| agent.with(|parts| parts.agent_version = version.into()));
             SessionFacts { agent, silences, ..update }
         };
         let open = || BTreeMap::from([(2, 1)]);
         let new = || version("2", Silences { traces: 1, open: open(), ..Silences::default() });
         let stalled = |stage: &mut Agents| {
             let updates = stage.drain().into_iter();
-            let mut new = updates.filter(|update| update.agent.agent_version == "2");
+            let mut new = updates.filter(|update| &*update.agent.agent_version == "2");
             new.next().map(|update| (update.silences.stalled(), update.view.traces_stalled))
         };
         let now = Timestamp(100 * MINUTE);

@@ -5,6 +5,7 @@
 //! dropped when it is done (`trace_updates`, `session_full`).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{Assemble, OpenTrace};
 use crate::facts::SessionKey;
@@ -19,11 +20,11 @@ pub(super) const SESSION_FULL: &str = "session_full";
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct FullSession {
     /// Its tenant; empty without tenants.
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// Its id.
-    pub id: String,
+    pub id: Arc<str>,
     /// What tells it from other sessions with the same id.
-    pub scope: String,
+    pub scope: Arc<str>,
 }
 
 impl From<&SessionKey> for FullSession {
@@ -71,11 +72,11 @@ impl Assemble {
 
     /// Whether a span names the id of a full session of its tenant, in whatever scope.
     fn names_full_session(&self, span: &Span) -> bool {
-        let tenant = span.resource.tenant.as_deref().unwrap_or_default();
+        let tenant = span.resource.tenant.clone().unwrap_or_default();
         let named = [&span.session, &span.session_in_json, &span.resource.session];
         named.into_iter().flatten().any(|name| {
-            let (tenant, id) = (tenant.to_owned(), name.id.to_string());
-            let first = FullSession { tenant, id, scope: String::new() };
+            let (tenant, id) = (Arc::clone(&tenant), Arc::clone(&name.id));
+            let first = FullSession { tenant, id, scope: Arc::default() };
             let is_named = |full: &FullSession| full.tenant == first.tenant && full.id == first.id;
             self.full_sessions.range::<FullSession, _>(&first..).next().is_some_and(is_named)
         })

@@ -73,7 +73,7 @@ impl Names {
     ) -> impl Iterator<Item = (Topic, Agents)> {
         let mut last: Option<(&Arc<Resource>, u64)> = None;
         let own = |(resource, _): &(&Arc<Resource>, u64)| {
-            resource.service_name.as_deref().unwrap_or_default() == agent.service_name
+            resource.service_name.as_deref().unwrap_or_default() == &*agent.service_name
         };
         sources.filter(own).filter_map(move |(resource, scope)| {
             let last = last.replace((resource, scope));
@@ -113,9 +113,9 @@ mod tests {
 
     fn agent(name: &str, version: &str) -> AgentKey {
         AgentParts {
-            service_name: "shop".to_owned(),
-            agent_name: name.to_owned(),
-            agent_version: version.to_owned(),
+            service_name: "shop".into(),
+            agent_name: name.into(),
+            agent_version: version.into(),
             ..AgentParts::default()
         }
         .into()

@@ -91,7 +91,7 @@ struct Sent {
     tenant: Symbol,
     scope: Symbol,
     source: Symbol,
-    id: Box<str>,
+    id: Arc<str>,
 }
 
 /// The judge that a request is made for.
@@ -559,7 +559,7 @@ impl Sent {
     fn of(key: &SessionKey, symbols: &mut Symbols) -> Self {
         let [tenant, scope, source] =
             [&*key.tenant, &*key.scope, &*key.source].map(|name| symbols.of(name));
-        Self { tenant, scope, source, id: key.id.as_str().into() }
+        Self { tenant, scope, source, id: Arc::clone(&key.id) }
     }
 
     fn is(&self, key: &SessionKey) -> bool {
@@ -571,9 +571,9 @@ impl Sent {
 
     fn into_key(self) -> SessionKey {
         SessionKey {
-            tenant: self.tenant.to_string(),
-            id: self.id.into(),
-            scope: self.scope.to_string(),
+            tenant: Arc::clone(self.tenant.text()),
+            id: self.id,
+            scope: Arc::clone(self.scope.text()),
             source: Arc::clone(self.source.text()),
         }
     }

@@ -48,7 +48,7 @@ impl Deployment {
     /// Whether it is one of this agent, of any version.
     pub(super) fn is_of(&self, agent: &AgentKey) -> bool {
         let AgentParts { tenant, service_name, agent_name, environment, .. } = &*self.agents;
-        let is = |wanted: &String, name: &String| wanted.is_empty() || wanted == name;
+        let is = |wanted: &Arc<str>, name: &Arc<str>| wanted.is_empty() || wanted == name;
         *tenant == agent.tenant
             && is(service_name, &agent.service_name)
             && is(agent_name, &agent.agent_name)

@@ -208,7 +208,7 @@ impl Drops {
         let own = self.deployments.of(agent).into_iter().take(SHOWN);
         own.map(|deployment| DeploymentView {
             unix_nano: deployment.at.0.to_string(),
-            agent_version: deployment.agents.agent_version.clone(),
+            agent_version: deployment.agents.agent_version.to_string(),
             name: deployment.name.as_ref().map(ToString::to_string),
             accepted: deployment.is_accepted,
         })
@@ -233,7 +233,7 @@ impl Drops {
                 // A drop that the version before has too is no fault of this one.
                 watched.is_held_against_the_version_before(&limits) && !self.drops(before, stream)
             });
-            watched.view(stream, &limits, before.map(|key| key.agent_version.clone()), shift)
+            watched.view(stream, &limits, before.map(|key| key.agent_version.to_string()), shift)
         });
         view.drops = streams.collect();
         let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
@@ -251,7 +251,7 @@ impl Drops {
         let before = self.watches.get(&before(agent, own)?)?;
         let found = difference(&before.level, &own.level, drift)?;
         Some(VersionView {
-            baseline: own.before.clone().unwrap_or_default(),
+            baseline: own.before.as_deref().unwrap_or_default().to_owned(),
             estimate: found.estimate,
             lower: found.lower,
             upper: found.upper,
@@ -328,7 +328,7 @@ impl Drops {
 
     /// The versions that began while this one was the latest.
     fn versions_after<'d>(&'d self, agent: &'d AgentKey) -> impl Iterator<Item = &'d AgentKey> {
-        let own = agent.agent_version.as_str();
+        let own = &*agent.agent_version;
         let others = agent.other_versions(&self.watches);
         others.filter(move |(_, watch)| watch.before.as_deref() == Some(own)).map(|(key, _)| key)
     }

@@ -11,7 +11,7 @@ use crate::view::DropView;
 const HOUR: u64 = 3_600_000_000_000;
 
 fn key(version: &str) -> AgentKey {
-    AgentParts { agent_version: version.to_owned(), ..AgentParts::default() }.into()
+    AgentParts { agent_version: version.into(), ..AgentParts::default() }.into()
 }
 
 /// A trace of this hour.
@@ -23,7 +23,7 @@ fn trace(hour: u64, failed: bool) -> DoneTrace {
         failed: Some(failed),
         looped: Some(false),
         signal: if failed { "error" } else { "" }.into(),
-        session: ScopedId { id: format!("session {hour}"), ..ScopedId::default() },
+        session: ScopedId { id: format!("session {hour}").into(), ..ScopedId::default() },
         ..DoneTrace::default()
     }
 }
@@ -350,7 +350,7 @@ fn a_deployment_that_accepts_ends_drops_and_forgets_what_was_usual_of_the_versio
     let mut told = Fixture::new(10);
     failing(&mut told, "1", 1..600, u64::MAX);
     assert_eq!(failing(&mut told, "2", 600..660, 2), "critical");
-    let other = key("2").with(|parts| parts.agent_name = "other".to_owned());
+    let other = key("2").with(|parts| parts.agent_name = "other".into());
     assert!(told.deploy(&other, "1", true, 660));
     assert!(told.deploy(&key("1"), "1", true, 660));
     assert_eq!(severity(&told, "2", "verdict"), "critical");
@@ -373,7 +373,10 @@ fn alternating(told: &mut Fixture, hours: std::ops::Range<u64>) {
 }
 
 fn trace_of(hour: u64, session: String, failed: bool) -> DoneTrace {
-    DoneTrace { session: ScopedId { id: session, ..ScopedId::default() }, ..trace(hour, failed) }
+    DoneTrace {
+        session: ScopedId { id: session.into(), ..ScopedId::default() },
+        ..trace(hour, failed)
+    }
 }
 
 /// Failures alone from this hour on, of these sessions, until they page; `None`: so many do not.
@@ -475,7 +478,7 @@ fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     failing(&mut told, "1", 1..600, u64::MAX);
     assert_eq!(failing(&mut told, "2", 600..660, 2), "critical");
     // Another agent goes on, and this one is silent.
-    let other = key("3").with(|parts| parts.agent_name = "other".to_owned());
+    let other = key("3").with(|parts| parts.agent_name = "other".into());
     for hour in 660..720 {
         told.drops.tell(&other, [trace(hour, false)], WallShift::default());
         let changed = told.drops.settle(&DriftOptions::default(), &mut told.counts);
@@ -524,7 +527,7 @@ fn deployments_are_shown_with_their_agents_and_count_once() {
     assert!(!told.deploy(&key("2"), "", false, 7));
     assert!(told.deploy(&key("2"), "", true, 8));
     let of_service =
-        AgentKey::from(AgentParts { service_name: "shop".to_owned(), ..AgentParts::default() });
+        AgentKey::from(AgentParts { service_name: "shop".into(), ..AgentParts::default() });
     assert!(told.deploy(&of_service, "b", false, 6));
     let shown = |told: &Fixture, agent: &AgentKey| -> Vec<(String, bool)> {
         let shown = told.drops.deployments(agent).into_iter();
@@ -533,10 +536,10 @@ fn deployments_are_shown_with_their_agents_and_count_once() {
     let named = |version: &str, accepted| (version.to_owned(), accepted);
     let own = [named("2", true), named("2", false), named("1", false)];
     assert_eq!(shown(&told, &key("3")), own);
-    let elsewhere = of_service.with(|parts| parts.agent_name = "support".to_owned());
+    let elsewhere = of_service.with(|parts| parts.agent_name = "support".into());
     let all = [named("2", true), named("2", false), named("", false), named("1", false)];
     assert_eq!(shown(&told, &elsewhere), all);
-    let of_tenant = elsewhere.with(|parts| parts.tenant = "bank".to_owned());
+    let of_tenant = elsewhere.with(|parts| parts.tenant = "bank".into());
     assert_eq!(shown(&told, &of_tenant), []);
     let mut read = Fixture::new(10);
     read.drops.restore(rmp_serde::from_slice(&told.saved()).unwrap());

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -24,7 +25,7 @@ use crate::view::{DropFoundView, DropView, SessionName};
 pub(super) struct Watch {
     pub(super) streams: Streams,
     /// The version that was the latest when this one began.
-    pub(super) before: Option<String>,
+    pub(super) before: Option<Arc<str>>,
     /// Whether it takes nothing over from the version before, as whatever level it has is usual.
     pub(super) anew: bool,
     pub(super) gaps: Gaps,

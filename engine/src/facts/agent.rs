@@ -23,15 +23,15 @@ facts! {
     /// The parts of an agent's key.
     pub struct AgentParts {
         /// Authenticated tenant; empty: without tenants.
-        pub tenant: String,
+        pub tenant: Arc<str>,
         /// `service.name`.
-        pub service_name: String,
+        pub service_name: Arc<str>,
         /// `gen_ai.agent.name`; empty: no span named it.
-        pub agent_name: String,
+        pub agent_name: Arc<str>,
         /// Its version; empty: not told.
-        pub agent_version: String,
+        pub agent_version: Arc<str>,
         /// `deployment.environment.name`; empty: not told.
-        pub environment: String,
+        pub environment: Arc<str>,
     }
 }
 
@@ -62,12 +62,12 @@ impl AgentParts {
 impl AgentKey {
     /// The agent that stands for all that have no series of their own.
     pub(crate) fn overflow() -> Self {
-        AgentParts { service_name: OVERFLOW.to_owned(), ..AgentParts::default() }.into()
+        AgentParts { service_name: OVERFLOW.into(), ..AgentParts::default() }.into()
     }
 
     /// The key that sorts before all agents of a tenant.
     pub(crate) fn first_of(tenant: &str) -> Self {
-        AgentParts { tenant: tenant.to_owned(), ..AgentParts::default() }.into()
+        AgentParts { tenant: tenant.into(), ..AgentParts::default() }.into()
     }
 
     /// A key that differs from this one in what is changed.
@@ -118,8 +118,7 @@ impl AgentKeys {
         if self.0.len() >= MOST {
             self.0.clear();
         }
-        let [tenant, service_name, agent_name, agent_version, environment] =
-            parts.map(str::to_owned);
+        let [tenant, service_name, agent_name, agent_version, environment] = parts.map(Arc::from);
         let parts = AgentParts { tenant, service_name, agent_name, agent_version, environment };
         let key = AgentKey::from(parts);
         self.0.insert_unique(hash, key.clone(), AgentKey::hash);
@@ -212,7 +211,7 @@ mod tests {
     use super::*;
 
     fn parts() -> impl Strategy<Value = AgentParts> {
-        let part = || "[\0\u{1}a\u{ff}]{0,3}";
+        let part = || "[\0\u{1}a\u{ff}]{0,3}".prop_map(Arc::from);
         (part(), part(), part(), part(), part()).prop_map(
             |(tenant, service_name, agent_name, agent_version, environment)| AgentParts {
                 tenant,
@@ -243,7 +242,7 @@ mod tests {
         let mut known = AgentKeys::default();
         for number in 0..2 * MOST {
             let name = number.to_string();
-            assert_eq!(known.of(["", "", &name, "", ""]).agent_name, name);
+            assert_eq!(*known.of(["", "", &name, "", ""]).agent_name, *name);
         }
         assert!(known.0.len() <= MOST);
     }

@@ -46,11 +46,11 @@ facts! {
     /// The session, or conversation, that a trace belongs to.
     pub struct SessionKey {
         /// Authenticated tenant; empty: without tenants.
-        pub tenant: String,
+        pub tenant: Arc<str>,
         /// The session id.
-        pub id: String,
+        pub id: Arc<str>,
         /// What tells sessions with the same id apart: the namespace of their services, or their agent; empty: the id alone does.
-        pub scope: String,
+        pub scope: Arc<str>,
         /// The attribute that named the session; `trace` or `instance` if none did.
         pub source: Arc<str>,
     }
@@ -58,9 +58,9 @@ facts! {
     /// The name of a session within a known tenant.
     pub struct ScopedId {
         /// The session id.
-        pub id: String,
+        pub id: Arc<str>,
         /// Its scope, as in [`SessionKey`].
-        pub scope: String,
+        pub scope: Arc<str>,
     }
 
     /// A marker that divides what came before it from what comes after.

@@ -502,7 +502,7 @@ mod tests {
     use super::*;
 
     fn session(id: &str) -> ScopedId {
-        ScopedId { id: id.to_owned(), ..ScopedId::default() }
+        ScopedId { id: id.into(), ..ScopedId::default() }
     }
 
     fn effort(calls: u64) -> Effort {

@@ -191,7 +191,7 @@ impl Card {
     }
 
     fn is_overflow(&self) -> bool {
-        self.agent.service_name == OVERFLOW
+        &*self.agent.service_name == OVERFLOW
     }
 }
 

@@ -144,7 +144,7 @@ impl EvictedSessions {
     pub(super) fn of_id(&self, tenant: &str, id: &str) -> Vec<Arc<SessionId>> {
         let first = Arc::new(SessionId::from((tenant, id, "")));
         let following = self.by_id.range(first..).map(|(session, _)| session);
-        let same = |session: &&Arc<SessionId>| session.tenant == tenant && session.id == id;
+        let same = |session: &&Arc<SessionId>| *session.tenant == *tenant && *session.id == *id;
         following.take_while(same).cloned().collect()
     }
 

@@ -43,8 +43,8 @@ pub(super) fn explain(
     signals.sort_by(|a, b| b.risk.unwrap_or(-1.0).total_cmp(&a.risk.unwrap_or(-1.0)));
     let now = explainer.outlook(&BTreeMap::new());
     Some(TraceExplanation {
-        session_id: session.id.id.clone(),
-        scope: session.id.scope.clone(),
+        session_id: session.id.id.to_string(),
+        scope: session.id.scope.to_string(),
         reason: reason(held, &signals),
         trace: view::trace(held, rules),
         prediction: None,

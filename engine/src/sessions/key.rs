@@ -1,5 +1,7 @@
 //! The keys of sessions, and their order.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{ScopedId, SessionKey};
@@ -10,11 +12,11 @@ use crate::tenants::TraceKey;
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId {
     /// The tenant; empty without tenants.
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// The session id.
-    pub id: String,
+    pub id: Arc<str>,
     /// Its scope; see [`SessionKey`].
-    pub scope: String,
+    pub scope: Arc<str>,
 }
 
 impl SessionId {
@@ -32,12 +34,13 @@ impl SessionId {
 /// Tenant, id and scope.
 impl From<(&str, &str, &str)> for SessionId {
     fn from((tenant, id, scope): (&str, &str, &str)) -> Self {
-        Self { tenant: tenant.to_owned(), id: id.to_owned(), scope: scope.to_owned() }
+        Self { tenant: tenant.into(), id: id.into(), scope: scope.into() }
     }
 }
 
 impl From<&SessionKey> for SessionId {
     fn from(key: &SessionKey) -> Self {
-        Self::from((&*key.tenant, &*key.id, &*key.scope))
+        let SessionKey { tenant, id, scope, .. } = key.clone();
+        Self { tenant, id, scope }
     }
 }

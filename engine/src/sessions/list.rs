@@ -2,6 +2,7 @@
 //! stage; rows are made of those sessions alone.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::card::Card;
 use super::key::SessionId;
@@ -33,9 +34,9 @@ pub const LOOK: usize = 20;
 #[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Place {
     rank: (u64, u64),
-    id: String,
-    tenant: String,
-    scope: String,
+    id: Arc<str>,
+    tenant: Arc<str>,
+    scope: Arc<str>,
 }
 
 /// A part of a list.
@@ -178,8 +179,8 @@ fn row(session: &Session, first: &TraceRecord, rules: &Rules) -> SessionRow {
     let cost = traces().filter_map(TraceRecord::cost).reduce(i64::saturating_add);
     let end = traces().map(|trace| trace.sent_end.0).max().unwrap_or_default();
     SessionRow {
-        session_id: session.id.id.clone(),
-        scope: session.id.scope.clone(),
+        session_id: session.id.id.to_string(),
+        scope: session.id.scope.to_string(),
         agent: agent(first),
         start_unix_nano: first.start.0.to_string(),
         end_unix_nano: end.to_string(),

@@ -354,7 +354,7 @@ impl Sessions {
             [id] => {
                 self.session_in(id, session_store).map(Box::new).map_or(Found::Nothing, Found::One)
             }
-            several => Found::Several(several.iter().map(|id| id.scope.clone()).collect()),
+            several => Found::Several(several.iter().map(|id| id.scope.to_string()).collect()),
         }
     }
 

@@ -120,7 +120,7 @@ impl Session {
         form: Option<&TraceRecord>,
         shared: &mut Shared,
     ) -> Vec<LastOfRun> {
-        let own = self.id.id.as_str();
+        let own = &*self.id.id;
         let former = if self.runs.is_some() { self.traces.get(trace) } else { None };
         let from = former.and_then(|record| record.run_name(own));
         let to = form.and_then(|record| record.run_name(own));

@@ -38,7 +38,7 @@ impl Sessions {
     ) -> Vec<Arc<SessionId>> {
         let mut known = self.sessions.of_id(tenant, id);
         known.extend(self.evicted.of_id(tenant, id));
-        known.retain(|id| scope.is_none_or(|scope| id.scope == scope));
+        known.retain(|id| scope.is_none_or(|scope| *id.scope == *scope));
         known.sort_unstable();
         known
     }

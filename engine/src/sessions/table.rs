@@ -191,7 +191,7 @@ impl SessionTable {
         let entries = self.by_id_without_scope.from(&|other| other.cmp(&first));
         let same = entries.take_while(|(high, low, _)| whole(*high, *low) == hash);
         let sessions = same.filter_map(|(.., number)| self.at(number)).filter(|session| {
-            session.id.tenant == tenant && session.id.id == id && !session.traces.is_empty()
+            *session.id.tenant == *tenant && *session.id.id == *id && !session.traces.is_empty()
         });
         let mut ids: Vec<_> = sessions.map(|session| Arc::clone(&session.id)).collect();
         ids.sort_unstable_by(|one, other| one.scope.cmp(&other.scope));
@@ -214,7 +214,7 @@ impl SessionTable {
     pub(super) fn of_trace(&self, tenant: &str, trace: TraceId) -> Option<&Session> {
         let sessions = self.by_trace.sessions(trace).filter_map(|number| self.at(number));
         let holding = sessions.filter(|session| {
-            session.id.tenant == tenant && session.traces.number(trace).is_some()
+            *session.id.tenant == *tenant && session.traces.number(trace).is_some()
         });
         holding.min_by_key(|session| &session.id)
     }

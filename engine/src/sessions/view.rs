@@ -49,8 +49,8 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
         traces.iter().find_map(|held| held.rare().remarks.as_ref()?.previous_session.clone());
     let reports = session.rare().reports.iter();
     SessionView {
-        session_id: session.id.id.clone(),
-        scope: session.id.scope.clone(),
+        session_id: session.id.id.to_string(),
+        scope: session.id.scope.to_string(),
         session_source: first
             .map(|held| held.course.session_source.to_string())
             .unwrap_or_default(),

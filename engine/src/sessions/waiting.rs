@@ -75,7 +75,7 @@ impl Waiting {
     /// scope.
     pub(super) fn take(&mut self, session: &SessionId, is_alone: bool) -> Vec<Report> {
         let is_its = |report: &Report| match target(report) {
-            Some((.., Some(scope))) => scope == session.scope,
+            Some((.., Some(scope))) => *scope == *session.scope,
             Some((.., None)) => is_alone,
             None => false,
         };
@@ -89,7 +89,7 @@ impl Waiting {
         &self,
         SessionId { tenant, id, .. }: &SessionId,
     ) -> impl Iterator<Item = (&(Arc<SessionId>, u64), &Report)> {
-        let id = Arc::new(SessionId::from((tenant.as_str(), id.as_str(), "")));
+        let id = Arc::new(SessionId::from((&**tenant, &**id, "")));
         self.reports.range((Arc::clone(&id), 0)..=(id, u64::MAX))
     }
 

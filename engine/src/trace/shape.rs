@@ -292,8 +292,8 @@ impl<'a> Shape<'a> {
     }
 
     /// The tenant that the spans are of.
-    pub(super) fn tenant(&self) -> Option<&'a str> {
-        self.spans.iter().take(self.differing).find_map(|span| span.resource().tenant.as_deref())
+    pub(super) fn tenant(&self) -> Option<&'a Arc<str>> {
+        self.spans.iter().take(self.differing).find_map(|span| span.resource().tenant.as_ref())
     }
 
     /// The earliest span without a parent.

@@ -16,15 +16,15 @@ pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> Se
     let outermost = || shape.outermost_first();
     let by_service = rules.scope == SessionScope::Service;
     let mut resources = shape.resources().filter(|_| by_service);
-    let namespace = resources.find_map(|resource| resource.service_namespace.as_deref());
-    let tenant = shape.tenant().unwrap_or_default();
-    let key = |source: Arc<str>, id: &str| SessionKey {
-        tenant: tenant.to_owned(),
-        id: id.to_owned(),
-        scope: namespace.unwrap_or_default().to_owned(),
+    let namespace = resources.find_map(|resource| resource.service_namespace.as_ref());
+    let tenant = shape.tenant().cloned().unwrap_or_default();
+    let key = |source: Arc<str>, id: Arc<str>| SessionKey {
+        tenant: Arc::clone(&tenant),
+        id,
+        scope: namespace.cloned().unwrap_or_default(),
         source,
     };
-    let of = |name: &SessionName| key(Arc::clone(&name.attribute), &name.id);
+    let of = |name: &SessionName| key(Arc::clone(&name.attribute), Arc::clone(&name.id));
     let named = outermost().find_map(SpanView::session).map(of);
     let named =
         named.or_else(|| shape.resources().find_map(|resource| resource.session.as_ref().map(of)));
@@ -32,11 +32,11 @@ pub(super) fn session(trace_id: TraceId, shape: &Shape<'_>, rules: &Rules) -> Se
     if let Some(named) = named.or_else(in_json) {
         return named;
     }
-    let instance = shape.resources().find_map(|resource| resource.instance_id.as_deref());
+    let instance = shape.resources().find_map(|resource| resource.instance_id.clone());
     match (rules.fallback, instance) {
         (SessionFallback::Instance, Some(instance)) => key(Arc::from("instance"), instance),
         (SessionFallback::Instance, None) | (SessionFallback::Trace, _) => {
-            SessionKey { scope: String::new(), ..key(Arc::from("trace"), &trace_id.to_string()) }
+            SessionKey { scope: Arc::default(), ..key("trace".into(), trace_id.to_string().into()) }
         }
     }
 }

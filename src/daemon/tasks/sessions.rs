@@ -39,7 +39,7 @@ pub(in crate::daemon) fn tell(
         let view = || stage.session_in(&id, session_store);
         let held = wanted.and_then(|webhook| Some((webhook, view()?)));
         if let Some((webhook, session)) = held {
-            let tenant = id.tenant.clone();
+            let tenant = id.tenant.to_string();
             webhook.tell(Runaway { tenant, cause, at, session: Box::new(session) });
         }
     }

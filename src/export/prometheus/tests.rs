@@ -15,12 +15,9 @@ use crate::engine::view::{
 };
 
 fn agent(name: &str) -> Arc<AgentFacts> {
-    let key = AgentParts {
-        service_name: name.to_owned(),
-        agent_name: "a".to_owned(),
-        ..AgentParts::default()
-    }
-    .into();
+    let key =
+        AgentParts { service_name: name.into(), agent_name: "a".into(), ..AgentParts::default() }
+            .into();
     let window = WindowView {
         traces: 3,
         sessions: 1,
@@ -144,8 +141,7 @@ fn full(name: &str) -> Arc<AgentFacts> {
     }
     counters.raise(Counter::LoopWastedCostUsd, &["full"], 1_250_000_007);
     Arc::new(AgentFacts {
-        agent: AgentParts { tenant: "t \"1\"".to_owned(), ..AgentParts::clone(&plain.agent) }
-            .into(),
+        agent: AgentParts { tenant: "t \"1\"".into(), ..AgentParts::clone(&plain.agent) }.into(),
         counters,
         run_scores: [
             ("all".to_owned(), RunScores { scores: scores.clone(), ..RunScores::default() }),
@@ -222,8 +218,8 @@ fn told(number: usize) -> Arc<AgentFacts> {
     let looping = plain.sessions_looping.iter().take(usize::from(in_trouble));
     Arc::new(AgentFacts {
         agent: AgentParts {
-            service_name: name,
-            agent_name: format!("planner-{number:04}"),
+            service_name: name.into(),
+            agent_name: format!("planner-{number:04}").into(),
             ..AgentParts::default()
         }
         .into(),

@@ -328,7 +328,7 @@ impl Fleet {
     pub(crate) async fn drops(&self, wanted: impl Fn(&DropView) -> bool) {
         let verdicts = || {
             let shown = self.instances.iter().flat_map(|instance| instance.board().sorted());
-            let mut failing = shown.filter(|update| update.agent.agent_name == FAILING);
+            let mut failing = shown.filter(|update| &*update.agent.agent_name == FAILING);
             failing.find_map(|update| update.view.drops.first().cloned())
         };
         let look = async {
@@ -356,7 +356,7 @@ impl Fleet {
     pub(crate) async fn deployed(&self, wanted: usize) {
         let shown = || {
             let mut shown = self.instances.iter().flat_map(|instance| instance.board().sorted());
-            let failing = shown.find(|update| update.agent.agent_name == FAILING);
+            let failing = shown.find(|update| &*update.agent.agent_name == FAILING);
             failing.map(|update| update.view.deployments.len())
         };
         let look = async {

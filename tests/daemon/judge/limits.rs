@@ -23,7 +23,7 @@ async fn a_model_may_be_named_for_a_metric_and_for_an_agent() {
         agent_models: [("vip".to_owned(), "of-vip".to_owned())].into(),
         ..options(&endpoint, Format::Openai, "m", &metrics)
     };
-    let agent = AgentParts { agent_name: "vip".to_owned(), ..AgentParts::default() }.into();
+    let agent = AgentParts { agent_name: "vip".into(), ..AgentParts::default() }.into();
     let mut theirs = request(2, transcript("found"));
     theirs.agent = agent;
     let judged = all_judged(&options, vec![request(1, transcript("found")), theirs]).await;

@@ -315,7 +315,7 @@ fn a_root_names_the_agent_of_other_traces_however_often_its_tools_were_called() 
     let mut known = nothing();
     known.learn(stage.lessons());
     let told = stage.drain(&known).into_iter().find(|update| update.trace_id == TraceId([8; 16]));
-    assert_eq!(told.unwrap().agent.unwrap().agent_name, "support");
+    assert_eq!(&*told.unwrap().agent.unwrap().agent_name, "support");
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn a_session_that_is_named_late_moves_the_trace() {
     let second = done(&mut stage, vec![root()], at(11));
     assert!(second[0].tombstone);
     assert_eq!(second[0].session, first[0].session);
-    assert_eq!(second[1].session.as_ref().unwrap().id, "s1");
+    assert_eq!(&*second[1].session.as_ref().unwrap().id, "s1");
     assert!(second[1].revision > first[0].revision);
 }
 
@@ -777,7 +777,7 @@ fn tenants_that_use_one_trace_id_have_a_trace_each() {
             let scores = update.reported.iter().map(|made| made.score_quanta);
             let tenants =
                 [&update.agent.as_ref().unwrap().tenant, &update.session.as_ref().unwrap().tenant];
-            (tenants.map(String::as_str), scores.collect::<BTreeSet<_>>(), update.tools.len())
+            (tenants.map(|tenant| &**tenant), scores.collect::<BTreeSet<_>>(), update.tools.len())
         })
         .collect();
     assert_eq!(told, [(["bank"; 2], [2].into(), 1), (["shop"; 2], [3].into(), 1)]);

@@ -24,7 +24,7 @@ fn a_verdict_is_told_once_and_is_that_of_computed_signals_alone() {
         "by all signals: a step of four is wasted"
     );
     assert_eq!((done[0].looped, done[0].tools_failed), (Some(false), None));
-    assert_eq!((done[0].outcome_failed, done[0].session.id.as_str()), (None, "s"));
+    assert_eq!((done[0].outcome_failed, &*done[0].session.id), (None, "s"));
     stage.handle(failing().revision(2), at(3));
     assert_eq!(done_traces(&mut stage), []);
 }

@@ -92,7 +92,7 @@ fn over_the_cap_agents_share_the_overflow() {
             (update.agent.clone().unwrap().service_name.clone(), everything(update).traces)
         })
         .collect();
-    assert_eq!(traces, [("__overflow__".to_owned(), 2), ("svc".to_owned(), 2)]);
+    assert_eq!(traces, [("__overflow__".into(), 2), ("svc".into(), 2)]);
     assert_eq!(stage.counts().get("trace_updates", "agent_overflow"), 2);
 }
 
@@ -116,7 +116,7 @@ fn an_agent_that_a_trace_only_seems_to_be_takes_no_place() {
     let seems = |id, agent| TraceFacts { uncertain: true, ..of(id, agent) };
     let named = |updates: Vec<SessionFacts>| -> Vec<(String, bool)> {
         let named =
-            |update: SessionFacts| (update.agent.unwrap().agent_name.clone(), update.tombstone);
+            |update: SessionFacts| (update.agent.unwrap().agent_name.to_string(), update.tombstone);
         updates.into_iter().map(named).collect()
     };
     stage.handle(seems(1, "seems"), at(20));
@@ -169,7 +169,7 @@ fn a_quiet_agent_makes_room_for_another_one_after_the_longest_window() {
         stage.handle(trace(id, second).agent("b").session("b").done(), at(second + 1));
         let updates = stage.drain();
         assert!(
-            updates.iter().any(|update| update.agent.clone().unwrap().service_name == agent),
+            updates.iter().any(|update| *update.agent.clone().unwrap().service_name == *agent),
             "{agent} at {second}"
         );
     }

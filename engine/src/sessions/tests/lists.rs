@@ -59,8 +59,8 @@ fn a_session_is_listed_for_each_agent_that_has_a_trace_in_it() {
     };
     let by = |id, second, service: &str, name: &str| {
         let parts = AgentParts {
-            service_name: service.to_owned(),
-            agent_name: name.to_owned(),
+            service_name: service.into(),
+            agent_name: name.into(),
             ..AgentParts::default()
         };
         TraceFacts { agent: Some(parts.into()), ..trace(id, second).done() }
@@ -125,5 +125,5 @@ fn a_place_that_is_free_costs_what_a_card_does_and_is_taken_again() {
     stage.handle(trace(9, 1).session("new").agent("a"), at(2_000));
     let (work, total, places) = list(&stage, &wanted);
     assert_eq!((work, total), (40, 11));
-    assert_eq!(places.first().cloned().map(|place| place.session().id), Some("new".to_owned()));
+    assert_eq!(places.first().cloned().map(|place| place.session().id), Some("new".into()));
 }

@@ -106,9 +106,7 @@ fn a_session_with_loops_of_two_kinds_counts_once_and_each_kind_by_itself() {
 fn an_agent_of_which_a_session_begins_to_run_away_is_told_before_others() {
     let mut stage = stage();
     let of_other = |update: TraceFacts| TraceFacts {
-        agent: Some(
-            AgentParts { service_name: "other".to_owned(), ..AgentParts::default() }.into(),
-        ),
+        agent: Some(AgentParts { service_name: "other".into(), ..AgentParts::default() }.into()),
         ..update
     };
     stage.handle(of_other(trace(1, 10).session("t").done()), at(20));

@@ -40,7 +40,7 @@ fn trace(id: u8, second: u64) -> TraceFacts {
         trace_id: TraceId([id; 16]),
         revision: 1,
         session: Some(SessionKey { source: "session.id".into(), ..SessionKey::default() }),
-        agent: Some(AgentParts { service_name: "svc".to_owned(), ..AgentParts::default() }.into()),
+        agent: Some(AgentParts { service_name: "svc".into(), ..AgentParts::default() }.into()),
         state: TraceState::Open,
         start_unix_nano: at(second).0,
         end_unix_nano: at(second).0 + 1,
@@ -69,12 +69,12 @@ impl TraceFacts {
     }
 
     fn session(mut self, id: &str) -> Self {
-        self.session.as_mut().unwrap().id = id.to_owned();
+        self.session.as_mut().unwrap().id = id.into();
         self
     }
 
     fn agent(mut self, name: &str) -> Self {
-        self.agent = self.agent.map(|agent| agent.with(|parts| parts.agent_name = name.to_owned()));
+        self.agent = self.agent.map(|agent| agent.with(|parts| parts.agent_name = name.into()));
         self
     }
 

@@ -126,7 +126,7 @@ proptest! {
     #[test]
     fn counters_never_fall_and_gauges_come_back_to_nothing(updates in updates(), order in any::<u64>()) {
         let mut stage = stage();
-        let mut counters: BTreeMap<(String, Counter, Vec<String>), u64> = BTreeMap::new();
+        let mut counters: BTreeMap<(Arc<str>, Counter, Vec<String>), u64> = BTreeMap::new();
         for step in script(&updates, Some(order)) {
             stage.handle(step.update, at(100));
             for update in stage.drain() {
@@ -195,7 +195,7 @@ fn loops(kinds: u8, count: u64) -> Vec<Loop> {
 fn within(update: TraceFacts, name: &str) -> TraceFacts {
     let (id, scope) = name.split_once('/').unwrap_or((name, ""));
     let mut update = update.session(id);
-    update.session.as_mut().unwrap().scope = scope.to_owned();
+    update.session.as_mut().unwrap().scope = scope.into();
     update
 }
 
@@ -224,9 +224,9 @@ fn script(updates: &[TraceFacts], seed: Option<u64>) -> Vec<Step> {
 }
 
 /// Runs a script; returns the stage and the panes that a receiver ends up with.
-fn run(steps: Vec<Step>) -> (Sessions, BTreeMap<(String, u64, u64), PaneSum>) {
+fn run(steps: Vec<Step>) -> (Sessions, BTreeMap<(Arc<str>, u64, u64), PaneSum>) {
     let mut stage = stage();
-    let mut panes: BTreeMap<(String, u64, u64), PaneSum> = BTreeMap::new();
+    let mut panes: BTreeMap<(Arc<str>, u64, u64), PaneSum> = BTreeMap::new();
     let mut receive = |updates: Vec<SessionFacts>| {
         for update in updates {
             let agent = update.agent.unwrap().agent_name.clone();

@@ -6,7 +6,7 @@ use crate::span::{Report, Source, Target};
 
 fn scoped(update: TraceFacts, scope: &str) -> TraceFacts {
     let mut update = update;
-    update.session.as_mut().unwrap().scope = scope.to_owned();
+    update.session.as_mut().unwrap().scope = scope.into();
     update
 }
 

@@ -50,7 +50,7 @@ impl Played {
 
     fn verdict(&self, agent: Agent, version: &str) -> Option<DropView> {
         let update = self.pipeline.board().values().find(|update| {
-            update.agent.agent_name == agent.name && update.agent.agent_version == version
+            &*update.agent.agent_name == agent.name && &*update.agent.agent_version == version
         })?;
         update.view.drops.iter().find(|drop| drop.stream == "verdict").cloned()
     }
@@ -93,7 +93,7 @@ fn the_story_goes_as_it_is_told() {
     // In flight: long before the turn ends.
     assert!(loops.is_some_and(|second| second < LOOPING.0 + 30), "{loops:?}");
     let agents: Vec<_> = told.pipeline.board().keys().map(|key| key.service_name.clone()).collect();
-    assert!(agents.iter().any(|service| service == "claude-code"), "{agents:?}");
+    assert!(agents.iter().any(|service| &**service == "claude-code"), "{agents:?}");
 }
 
 fn critical_at_the_end(told: &Played) -> bool {
