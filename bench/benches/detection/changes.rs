@@ -174,6 +174,7 @@ pub(crate) fn ends() {
     }
     println!();
     better();
+    lasting();
 }
 
 /// How a drop ended, in good traces.
@@ -254,4 +255,48 @@ fn better() {
         );
     }
     println!();
+}
+
+/// Drops that are not much more than what is tolerated: levels before and after.
+const MODERATE: [(f64, f64); 5] =
+    [(0.01, 0.08), (0.01, 0.15), (0.05, 0.15), (0.1, 0.2), (0.1, 0.25)];
+
+/// How long such a drop goes on: traces a second, and days.
+const LASTING: [(f64, f64); 4] = [(20.0 / DAY, 120.0), (MINUTE, 14.0), (0.5, 4.0), (8.0, 2.0)];
+
+/// Traces before such a drop, or those of 12 hours if that is more.
+const KNOWN: f64 = 600.0;
+
+/// How often a drop that goes on pages again.
+fn lasting() {
+    println!("Pages after the first of drops that go on, of {} runs:", RUNS / 100);
+    println!();
+    println!("| Change | 20 a day, 120 days | 1/min, 14 days | 0.5/s, 4 days | 8/s, 2 days |");
+    println!("|---|---|---|---|---|");
+    for (before, after) in MODERATE {
+        let cells = LASTING.map(|(rate, days)| {
+            let change = Change::new("", Some(before), after, rate);
+            let limits = options(before).limits(1);
+            let again = |seed| change.again(limits, days, seed);
+            let pages: u64 = (FIRST_SEED..FIRST_SEED + RUNS / 100).filter_map(again).sum();
+            pages.to_string()
+        });
+        println!("| {:.0} -> {:.0} % | {} |", 100.0 * before, 100.0 * after, cells.join(" | "));
+    }
+    println!();
+}
+
+impl Change {
+    /// Pages after the first of a drop that goes on for so many days.
+    fn again(&self, limits: Limits, days: f64, seed: u64) -> Option<u64> {
+        let mut agent = self.past(limits, (KNOWN / self.rate / DAY).max(0.5), seed)?;
+        while agent.severity() != Severity::Critical {
+            agent.trace(self.after);
+        }
+        let (before, end) = (agent.pages, agent.now + days * DAY);
+        while agent.now < end {
+            agent.trace(self.after);
+        }
+        Some(agent.pages - before)
+    }
 }

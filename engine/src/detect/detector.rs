@@ -7,7 +7,7 @@ use super::budget::Budget;
 use super::chances::{Predicted, odds_ratio};
 use super::evidence::{Evidence, Mark, Ratios, Starts};
 use super::options::Limits;
-use super::recovery::Recovery;
+use super::recovery::{Levels, MOST_DAYS, Recovery};
 use crate::span::Timestamp;
 
 /// The detector of one stream of an agent version: it watches for a rise of the level, which is bad.
@@ -438,7 +438,7 @@ impl Detector {
     /// Counts a value in a recovery: looks for more evidence of it, and for a relapse, which takes less evidence than a drop.
     fn recover(&mut self, turn: &Turn, limits: &Limits) {
         let Some(mut incident) = self.incident else { return };
-        let relapse = limits.page * RELAPSE * incident.trust;
+        let relapse = limits.page * turn.short() / RELAPSE * incident.trust;
         self.weigh(turn, turn.seed.max(relapse), turn.seed.max(relapse * EDGE));
         self.count(turn);
         self.look_for_recovery(turn, &incident);
@@ -461,14 +461,15 @@ impl Detector {
 
     fn look_for_recovery(&mut self, turn: &Turn, incident: &Incident) {
         let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
-        let drop = incident.level();
+        let before = incident.values.minus(self.recovery.stretch);
+        let levels = Levels::of(tolerated, incident.level(), before);
         if let (Turned::Chance(chance), Some(predicted)) = (turn.kind, &self.predicted) {
             let ratio =
                 |level| predicted.usual.ratio_of_good(chance, odds_ratio(level, incident.from));
-            self.recovery.observe(ratio, None, tolerated, drop);
+            self.recovery.observe(ratio, None, levels, turn.short());
         } else if let Some(value) = turn.value() {
             let ratio = |level: f64| (1.0 - value) / (1.0 - level);
-            self.recovery.observe(ratio, Some(value), tolerated, drop);
+            self.recovery.observe(ratio, Some(value), levels, turn.short());
         }
     }
 
@@ -607,6 +608,11 @@ fn level_of(values: Tally, before: f64) -> f64 {
 }
 
 impl Turn {
+    /// The days that it spends on the end of a drop, or on a relapse.
+    fn short(&self) -> f64 {
+        self.seed.min(MOST_DAYS)
+    }
+
     /// The value, unless it is a chance.
     fn value(&self) -> Option<f64> {
         match self.kind {
@@ -658,8 +664,8 @@ const TOLD: f64 = 0.3;
 /// The part of the time to a page that a new version begins with, at most.
 const MOST_AT_ONCE: f64 = 0.01;
 
-/// The part of the time to a page that each value of a recovery spends on a relapse, at least.
-const RELAPSE: f64 = 0.0001;
+/// Days in which chance alone has a relapse once, at least, while a drop recovers.
+const RELAPSE: f64 = 2.5;
 
 /// Trust after a relapse, as a part of that before.
 const TRUST_AGAIN: f64 = 0.1;

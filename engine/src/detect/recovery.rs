@@ -1,14 +1,16 @@
 //! Evidence that a level is good again: the e-detector of a drop, the other way round.
 //!
 //! ```text
-//! G(m) = sum of G_k     G_k <- (G_k + 1/n) (1 - f_k + f_k (1 - x) / (1 - m))
+//! G(m) = sum of G_k     G_k <- (G_k + w_k b) (1 - f_k + f_k (1 - x) / (1 - m))     b: days that the value spends, 1/4000 at most
 //!
-//! recovering if G(m1) >= 1000     m1 = sqrt(tolerated * level since the change)
-//! quiet      if G(m2) >= 10000    m2 = sqrt(tolerated * m1)
+//! recovering if G(d) >= 90 and G(m1) >= 1/4    d  = level from the change to the good values at its end, less its standard error
+//!                                              m1 = sqrt(tolerated * level since the change)
+//! quiet      if G(m2) >= 2.5                   m2 = sqrt(tolerated * m1)
 //! ```
 //!
-//! While values have a mean of `m` or more, `G(m)` reaches a number once in as many values, or less often; while they have the mean
-//! of the drop, far less often.
+//! While values have a mean of `m` or more, `G(m)` reaches a number once in as many days, or in 4,000 times as many values if these take
+//! longer. So a drop that goes on stops being critical once in 90 days at most, whatever the rate; one that got better, but to `m1` only,
+//! once in six hours or in 1,000 values, whichever is rarer.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,40 +19,61 @@ use super::baseline::Tally;
 /// The evidence, and the stretch of good values that it is about.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Recovery {
+    /// Evidence that it is not the level of the drop any more.
+    over: [f64; BETS.len()],
     better: [f64; BETS.len()],
     good: [f64; BETS.len()],
     capital: f64,
     pub(super) stretch: Tally,
 }
 
+/// The levels of a drop that a recovery is looked for under.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Levels {
+    drop: f64,
+    half: f64,
+    quarter: f64,
+}
+
+impl Levels {
+    /// Of a drop from what is tolerated to this level, which had these values before the good ones at its end.
+    pub(super) fn of(tolerated: f64, level: f64, before: Tally) -> Self {
+        let below = |level: f64| (tolerated * level).sqrt().max(tolerated).min(MOST_BAD);
+        let (half, mean) = (below(level), before.mean());
+        let error = (mean * (1.0 - mean) / before.count.max(1) as f64).sqrt();
+        Self { drop: (mean - error).clamp(half, MOST_BAD), half, quarter: below(half) }
+    }
+}
+
 impl Recovery {
-    /// Takes the next value; `ratio_at` is its `(1 - x) / (1 - m)` by level, `tolerated` and `drop` are levels. A chance has no
-    /// `value`, and is no part of the stretch.
+    /// Takes the next value, which spends so many days; `ratio_at` is its `(1 - x) / (1 - m)` by level. A chance has no `value`, and is
+    /// no part of the stretch.
     pub(super) fn observe(
         &mut self,
         ratio_at: impl Fn(f64) -> f64,
         value: Option<f64>,
-        tolerated: f64,
-        drop: f64,
+        levels: Levels,
+        days: f64,
     ) {
-        let half = (tolerated * drop).sqrt().max(tolerated).min(MOST_BAD);
-        let quarter = (tolerated * half).sqrt().max(tolerated).min(MOST_BAD);
-        let ratio = ratio_at(half);
+        let (half, seed) = (ratio_at(levels.half), WEIGHT * days);
         if self.capital <= 1.0 {
             (self.capital, self.stretch) = (1.0, Tally::default());
         }
-        self.capital = (self.capital * payout(SMALL_BET, ratio)).min(MOST);
+        self.capital = (self.capital * payout(SMALL_BET, half)).min(MOST);
         value.into_iter().for_each(|value| self.stretch.add(value));
-        for (sums, ratio) in [(&mut self.better, ratio), (&mut self.good, ratio_at(quarter))] {
+        let (drop, quarter) = (ratio_at(levels.drop), ratio_at(levels.quarter));
+        let all = [(&mut self.over, drop), (&mut self.better, half), (&mut self.good, quarter)];
+        for (sums, ratio) in all {
             for (sum, bet) in sums.iter_mut().zip(BETS) {
-                *sum = ((*sum + SEED) * payout(bet, ratio)).min(MOST);
+                *sum = ((*sum + seed) * payout(bet, ratio)).min(MOST);
             }
         }
     }
 
-    /// Whether the level is much better, by the evidence times `trust`.
+    /// Whether the drop is over and the level much better, by the evidence times `trust`.
     pub(super) fn is_better(&self, trust: f64) -> bool {
-        self.better.iter().sum::<f64>() * trust >= BETTER
+        let reaches = |sums: &[f64], days| sums.iter().sum::<f64>() * trust >= days;
+        reaches(&self.over, OVER) && reaches(&self.better, BETTER)
     }
 
     /// Whether the level is good, by the evidence times `trust`.
@@ -63,11 +86,18 @@ fn payout(bet: f64, ratio: f64) -> f64 {
     1.0 - bet + bet * ratio
 }
 
-/// Evidence that a level is much better: values in which chance alone has it once, at least.
-const BETTER: f64 = 1_000.0;
+/// The days that a value spends on the end of a drop, or on a relapse, at most: where values are rare, their number bounds what chance
+/// does, not the time.
+pub(super) const MOST_DAYS: f64 = 0.00025;
 
-/// Evidence that a level is good: values in which chance alone has it once, at least.
-const GOOD: f64 = 10_000.0;
+/// Evidence that a drop is over: days in which chance alone has it once, at least, while the drop goes on.
+const OVER: f64 = 90.0;
+
+/// Evidence that a level is much better, in such days.
+const BETTER: f64 = 0.25;
+
+/// Evidence that a level is good, in such days.
+const GOOD: f64 = 2.5;
 
 /// Bets, as in [`super::evidence`]; small ones are of no use, as successes tell less than failures do.
 const BETS: [f64; 3] = [0.25, 0.55, 0.9];
@@ -75,7 +105,8 @@ const BETS: [f64; 3] = [0.25, 0.55, 0.9];
 /// The bet that finds where a stretch of good values begins.
 const SMALL_BET: f64 = 0.15;
 
-const SEED: f64 = 1.0 / BETS.len() as f64;
+/// The part of the evidence that each bet has.
+const WEIGHT: f64 = 1.0 / BETS.len() as f64;
 
 /// The worst level to recover to, so that there is always a worse one.
 const MOST_BAD: f64 = 0.99;

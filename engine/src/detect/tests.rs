@@ -127,6 +127,22 @@ fn a_drop_lasts_while_the_level_is_bad_and_ends_by_evidence_alone() {
 }
 
 #[test]
+fn a_moderate_drop_that_goes_on_is_one_drop_at_any_rate() {
+    for (from, to) in [(0.01, 0.08), (0.1, 0.2)] {
+        for (gap, traces) in [(125, 300_000), (2_000, 150_000), (60_000, 20_000)] {
+            let mut stream = Stream::after(25, from, 3_000);
+            stream.until(Severity::Critical, to);
+            for number in 0..traces {
+                stream.now = stream.now.after(Duration::from_millis(gap));
+                let value = Observation::verdict(stream.random() < to);
+                let found = stream.detector.observe(stream.now, value, &stream.limits);
+                assert_eq!(found, None, "{from} {to} {gap} {number}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_gets_worse_while_it_recovers_is_the_same_drop() {
     let mut stream = Stream::after(6, 0.01, 3_000);
     stream.until(Severity::Critical, 0.5);
