@@ -147,6 +147,11 @@ impl AgentRuns {
         self.held.runs.get(&RunKey::from(target))?.session.as_deref().cloned()
     }
 
+    /// The start of a run's first trace, or the time of its first report; `None` if nothing has come of it.
+    pub fn start(&self, target: &RunTarget) -> Option<Timestamp> {
+        Some(self.held.runs.get(&RunKey::from(target))?.start)
+    }
+
     /// The runs for a snapshot.
     pub(super) fn save(&self) -> impl Serialize + '_ {
         Saved { runs: self.runs.save(), touched: self.touched }

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentgauge::engine::agents::BASELINE;
-use agentgauge::engine::facts::{AgentKey, AgentParts};
+use agentgauge::engine::agents::{Agents, AgentsOptions, BASELINE};
+use agentgauge::engine::facts::{AgentKey, AgentParts, RunTrace, ScopedId, SessionFacts};
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{
-    Operation, Report, Resource, SessionName, Source, Span, SpanId, Target, Timestamp, ToolFacts,
-    TraceId,
+    Attempt, Operation, Report, Resource, RunTarget, SessionName, Source, Span, SpanId, Target,
+    Timestamp, ToolFacts, TraceId,
 };
 use agentgauge::engine::view::{AgentView, DropView};
 use proptest::prelude::*;
@@ -447,4 +447,62 @@ proptest! {
             prop_assert_eq!(other, saved.clone(), "{} {}", shards, restarts);
         }
     }
+}
+
+/// The streams after outcomes of runs that all ended long before, one in ten of which failed, came together in this order.
+fn drops_of_runs(order: impl Iterator<Item = u64>) -> Vec<DropView> {
+    let mut stage = Agents::new(AgentsOptions::default());
+    let run = |number: u64| Arc::<str>::from(format!("run {number}"));
+    let trace = |number: u64| RunTrace {
+        trace_id: TraceId(u128::from(number + 1).to_be_bytes()),
+        attempt: Some(Attempt {
+            task: Some("book".into()),
+            run: Some(run(number)),
+            ..Attempt::default()
+        }),
+        session: ScopedId { id: "nightly".into(), ..ScopedId::default() },
+        start_unix_nano: BEGIN.0 + number * SECOND,
+        end_unix_nano: BEGIN.0 + number * SECOND,
+        ..RunTrace::default()
+    };
+    let told = SessionFacts {
+        agent: Some(agent("1")),
+        revision: 1,
+        run_traces: (0..OUTCOMES).map(trace).collect(),
+        ..SessionFacts::default()
+    };
+    stage.handle(told, BEGIN.after(MINUTE));
+    stage.drain();
+    for number in order {
+        let report = Report {
+            target: Target::Run(Box::new(RunTarget {
+                agent: agent("1"),
+                task: "book".into(),
+                run: run(number),
+                perturbation: None,
+            })),
+            name: "outcome".into(),
+            score: Quanta(if number.is_multiple_of(10) { 0 } else { Quanta::ONE }),
+            label: None,
+            explanation: None,
+            source: Source::Reported,
+            identifier: "".into(),
+            judge: None,
+            time: BEGIN,
+            tenant: None,
+        };
+        stage.report(report, BEGIN.after(60 * MINUTE));
+    }
+    stage.drain().pop().unwrap().view.drops
+}
+
+const OUTCOMES: u64 = 200;
+
+#[test]
+fn outcomes_of_runs_that_come_together_count_in_the_order_of_the_runs() {
+    let in_order = drops_of_runs(0..OUTCOMES);
+    let failed = |number: &u64| number.is_multiple_of(10);
+    let sorted = (0..OUTCOMES).filter(failed).chain((0..OUTCOMES).filter(|run| !failed(run)));
+    assert_eq!(drops_of_runs(sorted), in_order);
+    assert!(in_order.iter().any(|drop| drop.stream == "outcome"), "{in_order:?}");
 }

@@ -311,7 +311,10 @@ impl Agents {
             .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
         // Only the first outcome of a run counts, as with a session.
         let is_first = tells_outcome(&report) && !runs.has_outcome(target);
+        // Outcomes that come together count in the order of their runs, however they are sorted.
+        let start = runs.start(target).unwrap_or(report.time);
         let outcome = is_first.then(|| DoneTrace {
+            start_unix_nano: start.0,
             at_unix_nano: self.shift.wall(self.now).0,
             touched_unix_nano: self.now.0,
             outcome_failed: Some(report.score.0 < Quanta::ONE),
