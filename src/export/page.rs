@@ -16,7 +16,7 @@ Every family has the labels `service_name`, `gen_ai_agent_name`, `gen_ai_agent_v
 has no series, and how much a score is over stands beside it. Windows are those of `agents.windows`, the last
 `agents.last_traces` traces or runs (`last_50`), and, for scores over runs, `all`. Families marked *full* are exported with
 `metrics.detail = \"full\"` alone. The default detail has of `agentgauge_trace_evaluations_total` the signal `trace_risk`, and of
-`agentgauge_loop_wasted_cost_usd_total` the sum without `evidence`. An agent has at most 40 series in it while one of its streams
+`agentgauge_loop_wasted_cost_usd_total` the sum without `evidence`. An agent has at most 41 series in it while one of its streams
 drops and its loops are of one kind; a thousand agents, a tenth of them so and with names of a dozen letters, are a page of 4 MiB.
 A label without a value is left out.
 
@@ -101,8 +101,8 @@ const QUERIES: &[(&str, &str)] = &[
     ("agentgauge_agent_pass_hat_k", "agentgauge_agent_pass_hat_k_score{k=\"4\",window=\"all\"}"),
     ("agentgauge_agent_drop", "agentgauge_agent_drop{severity=\"critical\"} == 1"),
     (
-        "agentgauge_sessions_looping",
-        "sum by (gen_ai_agent_name) (agentgauge_sessions_looping{evidence!=\"names\"}) > 0",
+        "agentgauge_sessions_in_loops",
+        "sum by (gen_ai_agent_name) (agentgauge_sessions_in_loops) > 0",
     ),
     ("agentgauge_sessions_over_limit", "sum by (limit, run) (agentgauge_sessions_over_limit) > 0"),
     (

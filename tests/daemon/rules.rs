@@ -134,6 +134,9 @@ impl Known {
         let labels =
             r#"service_name="a",gen_ai_agent_name="a",stream="verdict",severity="warning""#;
         scraped.extend(series(&format!("agentgauge_agent_drop{{{labels}}} 1\n")));
+        // There only after a loop of ten calls.
+        let labels = r#"service_name="a",gen_ai_agent_name="a",kind="cycle",severity="critical",evidence="full""#;
+        scraped.extend(series(&format!("agentgauge_sessions_looping{{{labels}}} 1\n")));
         Self { scraped, listed: listed(), recorded: recorded() }
     }
 
