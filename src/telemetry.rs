@@ -23,7 +23,7 @@ use opentelemetry_sdk::logs::{LogBatch, LogExporter, SdkLogger, SdkLoggerProvide
 use opentelemetry_sdk::trace::{
     Sampler, SdkTracer, SdkTracerProvider, Span, SpanData, SpanExporter,
 };
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Opts};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -33,6 +33,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
+use crate::health::Registry;
 use crate::outbound::{Client, ClientOptions, EndpointError, check};
 
 /// Where the daemon's own telemetry goes.
@@ -170,11 +171,7 @@ impl Telemetry {
         if options.otlp_endpoint.is_empty() {
             return Ok(None);
         }
-        let help = "Spans and log records of the daemon's own telemetry, by signal and outcome: sent or dropped.";
-        let labels = ["signal", "outcome"];
-        let outcomes =
-            IntCounterVec::new(Opts::new("agentgauge_telemetry_out_total", help), &labels)?;
-        registry.register(Box::new(outcomes.clone()))?;
+        let outcomes = outcomes(registry)?;
         let limits = ClientOptions {
             allow_http: options.allow_http,
             max_reply_bytes: MAX_REPLY_BYTES,
@@ -381,6 +378,16 @@ impl<R: LogRecord> Visit for Fields<'_, R> {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         self.add(field, format!("{value:?}"));
     }
+}
+
+/// Registers the counter of spans and log records.
+pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let help = "Spans and log records of the daemon's own telemetry, by signal and outcome: sent or dropped.";
+    let outcomes = IntCounterVec::new(
+        Opts::new("agentgauge_telemetry_out_total", help),
+        &["signal", "outcome"],
+    )?;
+    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const MORE: &str = r#".SH FILES
 .TP
 .I /etc/agentgauge/agentgauge.toml
 The configuration of the packaged service. Every option and its default:
-.IR /usr/share/doc/agentgauge/agentgauge.toml .
+.IR /usr/share/doc/agentgauge/config/agentgauge.toml .
 .SH ENVIRONMENT
 .TP
 .B AGENTGAUGE__SECTION__OPTION

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::{CliError, Process};
+use crate::daemon::own_families;
 use crate::export;
 
 /// Prints every metric with its formula and source, in Markdown.
@@ -12,6 +13,7 @@ pub(super) struct Metrics {}
 impl Metrics {
     #[expect(clippy::unused_self, reason = "every command is run alike")]
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
-        process.out.write_all(export::page().as_bytes()).map_err(CliError::Output)
+        let page = export::page(&own_families()?);
+        process.out.write_all(page.as_bytes()).map_err(CliError::Output)
     }
 }

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Check, StartError, stopped};
+use crate::health::Registry;
 use crate::ingest::kafka::{KafkaOptions, Source, Watch};
 use crate::ingest::{Receiver, Sink};
 
@@ -19,7 +20,7 @@ use crate::ingest::{Receiver, Sink};
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The metrics of the source.
-struct Gauges {
+pub(super) struct Gauges {
     applied: IntCounterVec,
     skipped: IntCounterVec,
     gone: IntCounterVec,
@@ -69,7 +70,7 @@ async fn end(ended: oneshot::Receiver<()>, stopping: watch::Receiver<bool>) {
 }
 
 impl Gauges {
-    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let opts = |name: &str, help: &str| Opts::new(format!("agentgauge_kafka_{name}"), help);
         let counter = |name, help, labels: &[&str]| {
             let family = IntCounterVec::new(opts(name, help), labels)?;

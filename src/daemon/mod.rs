@@ -4,6 +4,7 @@ mod askers;
 mod check;
 mod doors;
 mod durable;
+mod families;
 #[cfg(feature = "kafka")]
 mod fleet;
 #[cfg(feature = "kafka")]
@@ -30,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 pub use check::check;
+pub use families::{OwnFamilies, own_families};
 pub use query::SessionQuery;
 pub use router::Router;
 

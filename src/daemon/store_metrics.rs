@@ -7,10 +7,10 @@ use std::time::Duration;
 use prometheus::core::Collector;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
 };
 
 use crate::clock::Clock;
+use crate::health::Registry;
 use crate::store::{Budget, Found, Refused, Watch};
 
 /// The store's metrics.

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Opts};
 use tokio::sync::mpsc;
 
 use self::cache::Cache;
@@ -29,6 +29,7 @@ use self::source::{Lost, Source};
 use crate::clock::Clock;
 use crate::engine::embedding::{EmbedRequest, Embedded};
 use crate::engine::tenants::TraceKey;
+use crate::health::Registry;
 use crate::ingest::{Batch, Sink};
 use crate::judge::redact::Redactor;
 use crate::outbound::{EndpointError, Secret};
@@ -102,10 +103,7 @@ impl Embedder {
         registry: &Registry,
     ) -> Result<(Self, Handle), EmbedError> {
         let source = Source::new(options, key, redactor, clock.clone())?;
-        let help = "Texts for the embedding model, by outcome; dropped ones by trace.";
-        let name = "agentgauge_embed_texts_total";
-        let texts = IntCounterVec::new(Opts::new(name, help), &["outcome"])?;
-        registry.register(Box::new(texts.clone()))?;
+        let texts = outcomes(registry)?;
         let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
         let embedder = Self {
             options: options.clone(),
@@ -209,6 +207,14 @@ impl Embedder {
     fn count(&self, outcome: &str, count: usize) {
         self.texts.with_label_values(&[outcome]).inc_by(count as u64);
     }
+}
+
+/// Registers the counter of texts.
+pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let help = "Texts for the embedding model, by outcome; dropped ones by trace.";
+    let outcomes =
+        IntCounterVec::new(Opts::new("agentgauge_embed_texts_total", help), &["outcome"])?;
+    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
 }
 
 #[cfg(test)]

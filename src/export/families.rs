@@ -282,11 +282,17 @@ pub(super) const VERSION_DIFFERENCE: Family = family(
 /// The present sessions.
 pub(super) const SESSIONS_ACTIVE: Family =
     family("agentgauge_sessions_active", Kind::Gauge, &[], "Open sessions.");
+pub(super) const SESSIONS_IN_LOOPS: Family = family(
+    "agentgauge_sessions_in_loops",
+    Kind::Gauge,
+    &[],
+    "Sessions in which a loop goes on that is known by more than names, each once, however many loops it has.",
+);
 pub(super) const SESSIONS_LOOPING: Family = family(
     "agentgauge_sessions_looping",
     Kind::Gauge,
     &["kind", "severity", "evidence"],
-    "Sessions in which a loop goes on, under the labels of each of its loops; evidence=\"names\": nothing else of it is on the wire, and it may be none.",
+    "Sessions in which a loop goes on, under the labels of each of its loops, so a session may be in several series; evidence=\"names\": nothing else of it is on the wire, and it may be none.",
 );
 pub(super) const SESSIONS_OVER_LIMIT: Family = family(
     "agentgauge_sessions_over_limit",

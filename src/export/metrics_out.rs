@@ -26,7 +26,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
     NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exemplar, metric, number_data_point,
 };
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Opts};
 use prost::Message;
 
 use super::http::{give_way, health};
@@ -34,6 +34,7 @@ use super::otlp::{ScoresOutError, ScoresOutOptions, resource, scope};
 use super::prometheus::{Exposition, Format};
 use super::push::{Push, Signal};
 use crate::engine::span::Timestamp;
+use crate::health::Registry;
 use crate::outbound::Secret;
 
 /// Returns the page of the agents as OpenMetrics, the daemon's own metrics, and the time of both.
@@ -67,10 +68,7 @@ impl MetricsOut {
         page: Page,
         begun: Timestamp,
     ) -> Result<Self, ScoresOutError> {
-        let help = "Points of metrics sent to another OTLP endpoint, by outcome.";
-        let outcomes =
-            IntCounterVec::new(Opts::new("agentgauge_metrics_out_total", help), &["outcome"])?;
-        registry.register(Box::new(outcomes.clone()))?;
+        let outcomes = outcomes(registry)?;
         let push = Push::new(options, key, Signal::Metrics)?;
         Ok(Self { push, interval: options.metrics_interval, begun, page, outcomes })
     }
@@ -440,6 +438,14 @@ fn rejected(reply: &[u8]) -> u64 {
     let response = ExportMetricsServiceResponse::decode(reply).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |partial| partial.rejected_data_points);
     u64::try_from(rejected).unwrap_or(0)
+}
+
+/// Registers the counter of points.
+pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let help = "Points of metrics sent to another OTLP endpoint, by outcome.";
+    let outcomes =
+        IntCounterVec::new(Opts::new("agentgauge_metrics_out_total", help), &["outcome"])?;
+    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Opts};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -27,6 +27,7 @@ use crate::engine::convention::{
 };
 use crate::engine::judging::Score;
 use crate::engine::options::human;
+use crate::health::Registry;
 use crate::outbound::{EndpointError, Secret};
 
 /// Scores out. Without an address nothing is sent.
@@ -97,10 +98,7 @@ impl ScoresOut {
         key: Option<&Secret>,
         registry: &Registry,
     ) -> Result<(Self, mpsc::Sender<Score>), ScoresOutError> {
-        let help = "Scores sent to another OTLP endpoint, by outcome.";
-        let name = "agentgauge_scores_out_total";
-        let outcomes = IntCounterVec::new(Opts::new(name, help), &["outcome"])?;
-        registry.register(Box::new(outcomes.clone()))?;
+        let outcomes = outcomes(registry)?;
         let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
         let push = Push::new(options, key, Signal::Logs)?;
         Ok((Self { options: options.clone(), push, outcomes, inbox }, sender))
@@ -251,4 +249,12 @@ fn rejected(reply: &[u8]) -> u64 {
     let response = ExportLogsServiceResponse::decode(reply).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |partial| partial.rejected_log_records);
     u64::try_from(rejected).unwrap_or(0)
+}
+
+/// Registers the counter of scores.
+pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let help = "Scores sent to another OTLP endpoint, by outcome.";
+    let outcomes =
+        IntCounterVec::new(Opts::new("agentgauge_scores_out_total", help), &["outcome"])?;
+    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
 }

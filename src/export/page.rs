@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::families::{self, Family, Kind};
 use super::prometheus;
+use crate::daemon::OwnFamilies;
 use crate::engine::signal::SIGNALS;
 
 const HEAD: &str = "\
@@ -11,16 +12,27 @@ const HEAD: &str = "\
 
 Written by `agentgauge metrics` from the source; a test fails when it is stale.
 
-Every family has the labels `service_name`, `gen_ai_agent_name`, `gen_ai_agent_version` and `deployment_environment_name` (and
+Every family of agents has the labels `service_name`, `gen_ai_agent_name`, `gen_ai_agent_version` and `deployment_environment_name` (and
 `tenant`, where there are tenants), and those in the table. Scores are in `[0,1]` (those of ARS in `[0,100]`), higher is better. What could not be measured is absent: a score over nothing
 has no series, and how much a score is over stands beside it. Windows are those of `agents.windows`, the last
 `agents.last_traces` traces or runs (`last_50`), and, for scores over runs, `all`. Families marked *full* are exported with
 `metrics.detail = \"full\"` alone. The default detail has of `agentgauge_trace_evaluations_total` the signal `trace_risk`, and of
-`agentgauge_loop_wasted_cost_usd_total` the sum without `evidence`. An agent has at most 40 series in it while one of its streams
+`agentgauge_loop_wasted_cost_usd_total` the sum without `evidence`. An agent has at most 41 series in it while one of its streams
 drops and its loops are of one kind; a thousand agents, a tenth of them so and with names of a dozen letters, are a page of 4 MiB.
 A label without a value is left out.
 
 ## Families
+";
+
+const OWN_HEAD: &str = "
+## The daemon itself
+
+Families about the daemon, which have no labels of an agent. Those with an option have series only where it is set; a family has
+series when there is something to tell, so a counter that is absent is 0. Bytes and seconds are in the names, and so are US dollars
+(`_usd`); what has none of them is a number of what its name says.
+
+| Family | Type | Labels | What it says | With |
+|---|---|---|---|---|
 ";
 
 const SIGNALS_HEAD: &str = "
@@ -101,8 +113,8 @@ const QUERIES: &[(&str, &str)] = &[
     ("agentgauge_agent_pass_hat_k", "agentgauge_agent_pass_hat_k_score{k=\"4\",window=\"all\"}"),
     ("agentgauge_agent_drop", "agentgauge_agent_drop{severity=\"critical\"} == 1"),
     (
-        "agentgauge_sessions_looping",
-        "sum by (gen_ai_agent_name) (agentgauge_sessions_looping{evidence!=\"names\"}) > 0",
+        "agentgauge_sessions_in_loops",
+        "sum by (gen_ai_agent_name) (agentgauge_sessions_in_loops) > 0",
     ),
     ("agentgauge_sessions_over_limit", "sum by (limit, run) (agentgauge_sessions_over_limit) > 0"),
     (
@@ -111,8 +123,8 @@ const QUERIES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The page, as Markdown.
-pub fn page() -> String {
+/// The page, as Markdown, with the daemon's own families.
+pub fn page(own: &[OwnFamilies]) -> String {
     let mut page = String::from(HEAD);
     page.push_str("\n| Family | Type | Labels | What it says |\n|---|---|---|---|\n");
     for family in prometheus::families() {
@@ -133,6 +145,8 @@ pub fn page() -> String {
         line(&mut page, format_args!("{query}"));
     }
     page.push_str("```\n");
+    page.push_str(OWN_HEAD);
+    own.iter().for_each(|own| own_rows(&mut page, own));
     page.push_str(SIGNALS_HEAD);
     for signal in SIGNALS {
         line(&mut page, format_args!("| `{}` | {}. |", signal.name, signal.doc));
@@ -166,6 +180,16 @@ fn row(page: &mut String, family: &Family) {
             family.help
         ),
     );
+}
+
+fn own_rows(page: &mut String, own: &OwnFamilies) {
+    for family in &own.families {
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        let (name, kind, labels, help) =
+            (&family.name, family.kind, labels.join(", "), &family.help);
+        let with = if own.with.is_empty() { String::new() } else { format!("`{}`", own.with) };
+        line(page, format_args!("| `{name}` | {kind} | {labels} | {help} | {with} |"));
+    }
 }
 
 fn line(page: &mut String, text: std::fmt::Arguments<'_>) {

@@ -56,3 +56,11 @@ pub use self::{
     start::{FleetError, InstanceParts, Workers},
     wire::{rewritten, shards},
 };
+
+/// Registers the metrics of the workers, for the document that lists them.
+#[cfg(feature = "kafka")]
+pub(crate) fn register_metrics(
+    health: &std::sync::Arc<crate::health::Health>,
+) -> Result<(), prometheus::Error> {
+    metrics::Families::new(health).map(drop)
+}

@@ -1,9 +1,10 @@
 //! The judge's own metrics: what waits, what was asked, what it cost and what became of it.
 
-use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge, Opts};
 
 use super::metric::Metric;
 use crate::engine::math::Quanta;
+use crate::health::Registry;
 
 /// The judge's own metrics.
 #[derive(Debug)]

@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prometheus::Registry;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -29,6 +28,7 @@ use crate::engine::math::Quanta;
 use crate::engine::options::CostOptions;
 use crate::engine::span::{Report, Timestamp};
 use crate::engine::tenants::Shares;
+use crate::health::Registry;
 use crate::ingest::{Batch, Sink};
 use crate::outbound::{EndpointError, Secret, check, check_keyless};
 

@@ -4,7 +4,7 @@
 //! while its level and its examples change, and fires without them, too. Several instances may have series of an agent while it
 //! moves from one to the other, hence `max by`.
 
-use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule};
+use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, looked_up};
 
 pub(super) fn group(plan: &Plan) -> Group {
     let rules = vec![dropped(plan), weakened(plan), worse(plan), stopped(), stalled(plan)];
@@ -176,9 +176,4 @@ fn example(plan: &Plan, label: &str) -> String {
         plan.url,
         plan.agent_page()
     )
-}
-
-/// A text with the result of a query, which is left out if the query has no result. `%s` in the query is the selector.
-fn looked_up(query: &str, text: &str) -> String {
-    format!("{{{{ with printf \"{query}\" $of | query }}}}{text}{{{{ end }}}}")
 }

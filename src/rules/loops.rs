@@ -1,28 +1,49 @@
 //! Loops, what they cost, and runs that go over a limit.
 
-use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, number};
+use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, looked_up, number};
 
 /// The alerts that must fire at once.
 pub(super) fn group(plan: &Plan) -> Group {
     Group {
         name: "agentgauge-loops",
         interval: "15s",
-        rules: vec![looping(), spend(plan), limit()],
+        rules: vec![
+            looping("critical", None),
+            looping("warning", Some("critical")),
+            spend(plan),
+            limit(),
+        ],
     }
 }
 
-fn looping() -> Rule {
-    let expr = format!(
-        "sum by ({AGENT}, kind, severity) (agentgauge_sessions_looping{{evidence!=\"names\"}}) > 0"
+/// How many sessions loop of agents with a loop of this severity, and of none that is worse. It counts each session once: the series
+/// by kind have a session under each of its loops.
+fn looping(severity: &str, worse: Option<&str>) -> Rule {
+    let have = |severity: &str| {
+        format!(
+            "sum by ({AGENT}) (agentgauge_sessions_looping{{evidence!=\"names\",severity=\"{severity}\"}}) > 0"
+        )
+    };
+    let mut expr =
+        format!("sum by ({AGENT}) (agentgauge_sessions_in_loops)\nand {}", have(severity));
+    if let Some(worse) = worse {
+        expr.push_str("\nunless ");
+        expr.push_str(&have(worse));
+    }
+    let of = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,deployment_environment_name=%q,tenant=%q,evidence!=%q\" \
+              $labels.service_name $labels.gen_ai_agent_name $labels.deployment_environment_name $labels.tenant \"names\" }}";
+    let kinds = looked_up(
+        "count by (kind) (agentgauge_sessions_looping{%s} > 0)",
+        " ({{ range $at, $one := . | sortByLabel \"kind\" }}{{ if $at }}, {{ end }}{{ label \"kind\" $one }}{{ end }})",
     );
-    let mut alert = Alert::new("AgentSessionLooping", "", expr).explained_by("loops").says(
-        &format!("{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} loop now ({{{{ $labels.kind }}}})"),
-        "Tool calls repeat without getting anywhere, now or within the last minutes. The severity is that of the \
-         longest such loop.",
-    );
-    // The series has the loop's severity as a label.
-    alert.labels.clear();
-    alert.into()
+    Alert::new("AgentSessionLooping", severity, expr)
+        .explained_by("loops")
+        .says(
+            &format!("{of}{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} loop now{kinds}"),
+            "Tool calls repeat without getting anywhere, now or within the last minutes. The severity is that of the \
+             longest such loop.",
+        )
+        .into()
 }
 
 fn limit() -> Rule {

@@ -262,6 +262,11 @@ const HEAD: &str = "\
 groups:
 ";
 
+/// A text with the result of a query, which is left out if the query has no result. `%s` in the query is the selector.
+fn looked_up(query: &str, text: &str) -> String {
+    format!("{{{{ with printf \"{query}\" $of | query }}}}{text}{{{{ end }}}}")
+}
+
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "{line}");

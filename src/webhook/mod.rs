@@ -10,7 +10,7 @@ mod sign;
 
 use std::time::Duration;
 
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Opts};
 use tokio::sync::mpsc;
 
 pub use body::Runaway;
@@ -20,6 +20,7 @@ use self::pace::Pace;
 use crate::clock::Clock;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
+use crate::health::Registry;
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
 
 /// Why there is no webhook.
@@ -95,10 +96,7 @@ impl Webhook {
                 timeout: options.timeout,
             },
         )?;
-        let help = "Runaway sessions by what became of telling the webhook.";
-        let name = Opts::new("agentgauge_webhook_sessions_total", help);
-        let outcomes = IntCounterVec::new(name, &["outcome"])?;
-        registry.register(Box::new(outcomes.clone()))?;
+        let outcomes = outcomes(registry)?;
         let (sender, inbox) = mpsc::channel(QUEUE);
         let handle = Handle { sender, severity: options.severity, outcomes: outcomes.clone() };
         let pace = Pace::new(options.cooldown, options.max_per_minute);
@@ -205,4 +203,12 @@ impl Handle {
 
 fn seconds(at: Timestamp) -> u64 {
     at.0 / 1_000_000_000
+}
+
+/// Registers the counter of what became of sessions.
+pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let help = "Runaway sessions by what became of telling the webhook.";
+    let outcomes =
+        IntCounterVec::new(Opts::new("agentgauge_webhook_sessions_total", help), &["outcome"])?;
+    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
 }

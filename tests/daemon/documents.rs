@@ -19,11 +19,44 @@ fn the_page_of_conventions_is_not_stale() {
 
 #[test]
 fn the_page_of_metrics_is_not_stale() {
-    let page = agentgauge::export::page();
+    let page = agentgauge::export::page(&agentgauge::daemon::own_families().unwrap());
     assert!(
         include_str!("../../docs/metrics.md") == page,
         "docs/metrics.md is stale; write it anew with `cargo run -- metrics > docs/metrics.md`"
     );
+}
+
+/// A daemon with whatever has metrics of its own and needs no other process.
+#[test]
+fn every_family_that_a_daemon_exports_is_in_the_page_of_metrics() {
+    let directory = tempfile::tempdir().unwrap();
+    let nowhere = "http://127.0.0.1:9/";
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__METRICS__DETAIL", "full"),
+        ("AGENTGAUGE__STORE__DIRECTORY", directory.path().to_str().unwrap()),
+        ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
+        ("AGENTGAUGE__JUDGE__URL", nowhere),
+        ("AGENTGAUGE__JUDGE__MODEL", "m"),
+        ("AGENTGAUGE__JUDGE__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE__WEBHOOK__URL", nowhere),
+        ("AGENTGAUGE__WEBHOOK__ALLOW_HTTP", "true"),
+        ("AGENTGAUGE_WEBHOOK_SECRET", "s"),
+    ]);
+    daemon.send_capture("oi-openai");
+    daemon.metric("agentgauge_agent_reliability_score{");
+    let listed = include_str!("../../docs/metrics.md");
+    let page = daemon.get("/metrics");
+    let mut own = 0;
+    for head in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = head.split_once(' ').unwrap();
+        let row = format!("| `{name}` | {kind} | ");
+        let row = listed.lines().find(|line| line.starts_with(&row));
+        let row = row.unwrap_or_else(|| panic!("{name} ({kind}) is not in docs/metrics.md"));
+        let help = page.lines().find_map(|line| line.strip_prefix(&format!("# HELP {name} ")));
+        assert!(row.contains(&format!(" | {}", help.unwrap())), "{row}: {help:?}");
+        own += usize::from(!row.contains("*full*") && !name.starts_with("agentgauge_agent_"));
+    }
+    assert!(own > 20, "{page}");
 }
 
 /// Options that are limits, or count as such, whatever they are called.

@@ -204,6 +204,29 @@ fn a_loop_without_its_root_has_the_agents_name_in_whatever_shard_it_is() {
 }
 
 #[test]
+fn a_session_with_two_loops_is_one_session_in_loops() {
+    let daemon = daemon(&[]);
+    // Turns of one session, each with a loop; of the last one nothing but names is known.
+    let told: [&[_]; 3] = [&[ARGUMENTS, RESULT], &[ARGUMENTS], &[]];
+    let turns = (1..).zip(told).map(|(number, told)| {
+        let turn = Turn { number, agent: "support", calls: 5, step_nanos: 1_000_000, told };
+        turn.send(&daemon);
+        daemon.settles_at(&turn.series("traces_total", ""), f64::from(number));
+        turn
+    });
+    let last = turns.last().unwrap();
+    for evidence in ["full", "arguments", "names"] {
+        let kind = format!(",kind=\"exact_repeat\",severity=\"warning\",evidence=\"{evidence}\"");
+        daemon.settles_at(&last.series("sessions_looping", &kind), 1.0);
+    }
+    daemon.settles_at(&last.series("sessions_in_loops", ""), 1.0);
+    let named = Turn { agent: "bare", number: 9, ..last };
+    named.send(&daemon);
+    daemon.settles_at(&named.series("traces_total", ""), 1.0);
+    daemon.settles_at(&named.series("sessions_in_loops", ""), 0.0);
+}
+
+#[test]
 fn a_loop_of_the_second_agent_of_a_session_is_found_by_that_agent() {
     let daemon = daemon(&[]);
     let told = &[ARGUMENTS, RESULT];

@@ -134,6 +134,9 @@ impl Known {
         let labels =
             r#"service_name="a",gen_ai_agent_name="a",stream="verdict",severity="warning""#;
         scraped.extend(series(&format!("agentgauge_agent_drop{{{labels}}} 1\n")));
+        // There only after a loop of ten calls.
+        let labels = r#"service_name="a",gen_ai_agent_name="a",kind="cycle",severity="critical",evidence="full""#;
+        scraped.extend(series(&format!("agentgauge_sessions_looping{{{labels}}} 1\n")));
         Self { scraped, listed: listed(), recorded: recorded() }
     }
 
@@ -185,11 +188,7 @@ impl Known {
             scraped.flat_map(|series| series.1.keys().cloned()).collect();
         labels.extend(self.listed.get(name).into_iter().flatten().cloned());
         labels.extend(self.recorded.get(name).into_iter().flatten().cloned());
-        let part = PARTS.iter().find(|(family, _)| *family == name);
-        labels.extend(
-            part.into_iter().flat_map(|(_, own)| own.iter().map(|label| (*label).to_owned())),
-        );
-        let is_known = part.is_some()
+        let is_known = self.listed.contains_key(name)
             || !labels.is_empty()
             || self.scraped.iter().any(|series| series.0 == name);
         if is_known && !name.contains(':') {
@@ -325,16 +324,22 @@ fn unhealthy() -> String {
 /// The families of the page of metrics.
 fn listed() -> BTreeMap<String, BTreeSet<String>> {
     let page = std::fs::read_to_string(folder("docs/metrics.md")).unwrap();
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `agentgauge_"));
+    let (of_agents, rest) = page.split_once("\n## The daemon itself\n").unwrap();
+    let (own, _) = rest.split_once("\n## ").unwrap();
+    let rows = |part| {
+        let lines = str::lines(part);
+        lines.filter_map(|line| line.strip_prefix("| `agentgauge_"))
+    };
+    let of_agents = rows(of_agents).map(|row| (row, &AGENT[..]));
     let mut families = BTreeMap::new();
-    for row in rows {
+    for (row, of_agent) in of_agents.chain(rows(own).map(|row| (row, &[][..]))) {
         let mut cells = row.split(" | ");
         let name = format!("agentgauge_{}", cells.next().unwrap().trim_end_matches('`'));
         let kind = cells.next().unwrap();
         let words = cells.next().unwrap().split(", ").map(|label| label.trim().trim_matches('`'));
         let mut labels: BTreeSet<String> =
             words.filter(|label| !label.is_empty()).map(str::to_owned).collect();
-        labels.extend(AGENT.map(str::to_owned));
+        labels.extend(of_agent.iter().map(|label| (*label).to_owned()));
         if kind == "histogram" {
             for suffix in ["_sum", "_count"] {
                 families.insert(format!("{name}{suffix}"), labels.clone());
@@ -355,16 +360,6 @@ fn recorded() -> BTreeMap<String, BTreeSet<String>> {
     let records = values(&rules(), "record:").into_iter();
     records.map(|record| (record, by.map(str::to_owned).into())).collect()
 }
-
-/// Series of parts that this daemon was started without.
-const PARTS: [(&str, &[&str]); 6] = [
-    ("agentgauge_judge_drift", &["metric"]),
-    ("agentgauge_judge_results_total", &["metric", "result"]),
-    ("agentgauge_kafka_consumer_lag_records", &["topic", "partition"]),
-    ("agentgauge_kafka_records_total", &["topic"]),
-    ("agentgauge_kafka_ready", &[]),
-    ("agentgauge_store_failing", &[]),
-];
 
 const AGENT: [&str; 4] =
     ["service_name", "gen_ai_agent_name", "gen_ai_agent_version", "deployment_environment_name"];

@@ -13,6 +13,7 @@ use agentgauge::engine::judging::Score;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::span::{SpanId, Timestamp, TraceId};
 use agentgauge::export::otlp::{ScoresOut, ScoresOutOptions};
+use agentgauge::health::Registry;
 use agentgauge::outbound::Secret;
 use opentelemetry_proto::tonic::collector::logs::v1::{
     ExportLogsPartialSuccess, ExportLogsServiceRequest, ExportLogsServiceResponse,
@@ -24,7 +25,6 @@ use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Metric, NumberDataPoint, number_data_point,
 };
-use prometheus::Registry;
 use prost::Message;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 

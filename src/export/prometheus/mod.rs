@@ -14,9 +14,9 @@ use self::page::{Page, number};
 use super::families::{
     ARS_COMPONENT, CONSISTENCY, COUNTERS, CounterFamily, DISTRIBUTIONS, DistributionFamily, Family,
     JUDGED_RELIABILITY, MAX_RISK, OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES,
-    SCORES, SESSION_CONSISTENCY, SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_LOOPING,
-    SESSIONS_OVER_LIMIT, SIGNAL, ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED,
-    WINDOW_SESSIONS, WINDOW_TRACES,
+    SCORES, SESSION_CONSISTENCY, SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_IN_LOOPS,
+    SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL, ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE,
+    WINDOW_EVALUATED, WINDOW_SESSIONS, WINDOW_TRACES,
 };
 use super::watched::{WATCHED, Watched};
 use crate::engine::agent_facts::AgentFacts;
@@ -110,7 +110,7 @@ enum Section {
     RunsHeld,
     VersionDifference,
     Watched(&'static Watched),
-    SessionsActive,
+    Sessions(&'static Family, fn(&AgentFacts) -> u64),
     SessionsLooping,
     SessionsOverLimit,
     OpenSessions,
@@ -206,7 +206,8 @@ impl Section {
             Self::VersionDifference,
         ];
         let sessions = [
-            Self::SessionsActive,
+            Self::Sessions(&SESSIONS_ACTIVE, |update| update.sessions_active),
+            Self::Sessions(&SESSIONS_IN_LOOPS, |update| update.looping),
             Self::SessionsLooping,
             Self::SessionsOverLimit,
             Self::OpenSessions,
@@ -228,7 +229,9 @@ impl Section {
     /// The family of the part, and whether it has a head even if no agent has a sample.
     fn family(self) -> (&'static Family, bool) {
         match self {
-            Self::Window(family, _) | Self::ClosedSessions(family, _) => (family, true),
+            Self::Window(family, _)
+            | Self::Sessions(family, _)
+            | Self::ClosedSessions(family, _) => (family, true),
             Self::Evaluated => (&WINDOW_EVALUATED, true),
             Self::Signal => (&SIGNAL, true),
             Self::RunScore(score) => (&score.family, false),
@@ -238,7 +241,6 @@ impl Section {
             Self::RunsHeld => (&RUNS_HELD, false),
             Self::VersionDifference => (&VERSION_DIFFERENCE, false),
             Self::Watched(watched) => (&watched.family, false),
-            Self::SessionsActive => (&SESSIONS_ACTIVE, true),
             Self::SessionsLooping => (&SESSIONS_LOOPING, true),
             Self::SessionsOverLimit => (&SESSIONS_OVER_LIMIT, false),
             Self::OpenSessions => (&OPEN_SESSIONS, true),

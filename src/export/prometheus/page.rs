@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use super::super::families::{
     ARS_COMPONENT, CounterFamily, Family, InCore, Kind, OPEN_SESSIONS, PASS_HAT_K, RUNS_HELD,
-    SCORE_SAMPLES, SCORES, SESSIONS_ACTIVE, SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL,
-    TRACE_SIGNAL, VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
+    SCORE_SAMPLES, SCORES, SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL, TRACE_SIGNAL,
+    VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
 };
 use super::line::{self, count, label};
 use super::{Detail, Exported, Format, NANOS, Reading, Section};
@@ -108,8 +108,8 @@ impl Page {
             Section::ArsComponent => self.components(agent),
             Section::RunsHeld if update.runs == 0 => {}
             Section::RunsHeld => self.sample(&RUNS_HELD, labels, &NONE, number(update.runs)),
-            Section::SessionsActive => {
-                self.sample(&SESSIONS_ACTIVE, labels, &NONE, number(update.sessions_active));
+            Section::Sessions(family, of) => {
+                self.sample(family, labels, &NONE, number(of(update)));
             }
             Section::SessionsLooping => self.looping(agent),
             Section::SessionsOverLimit => {

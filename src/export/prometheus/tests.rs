@@ -53,6 +53,7 @@ fn agent(name: &str) -> Arc<AgentFacts> {
         agent: key,
         counters,
         sessions_looping: [(looping, 1)].into(),
+        looping: 1,
         open_sessions: [("reliability", buckets.clone())].into(),
         closed_sessions: [("reliability", buckets.clone())].into(),
         trace_signals: [("error".into(), buckets)].into_iter().collect(),
@@ -225,6 +226,7 @@ fn told(number: usize) -> Arc<AgentFacts> {
         .into(),
         counters,
         sessions_looping: looping.map(|(labels, sessions)| (*labels, *sessions)).collect(),
+        looping: in_trouble.into(),
         view: AgentView {
             windows: windows.into(),
             drops: dropping.chain(of_streams.skip(usize::from(in_trouble))).collect(),
@@ -235,13 +237,13 @@ fn told(number: usize) -> Arc<AgentFacts> {
 }
 
 #[test]
-fn a_thousand_agents_of_which_everything_is_told_are_forty_series_each_and_four_mebibytes() {
+fn a_thousand_agents_of_which_everything_is_told_are_forty_one_series_each_and_four_mebibytes() {
     let agents: Vec<_> = (0..1000).map(told).collect();
     for format in [Format::Text, Format::OpenMetrics] {
         for agent in &agents[..2] {
             let page = render(&[Arc::clone(agent)], format, Detail::Core);
             let series = page.lines().filter(|line| !line.starts_with('#')).count();
-            assert!(series <= 40, "{series}:\n{page}");
+            assert!(series <= 41, "{series}:\n{page}");
         }
         let bytes = render(&agents, format, Detail::Core).len();
         assert!(bytes <= 4 << 20, "{bytes}");

@@ -44,8 +44,8 @@ export async function session(view, { id, scope, tenant }) {
       tile("Lasted", traces.length ? lasted(traces[0].start_unix_nano, end) : "–"),
       tile("Reliability", score(one.reliability), one.band, "1 is best: 1 minus the risk of its worst turns"),
       one.traces_judged > 0 && tile("Judged reliability", score(one.judged_reliability), `over ${number(one.traces_judged)} judged traces`),
-      // Effort is that of done turns: without any it says nothing.
-      one.prediction && one.reliability !== null && tile("Chance that it failed", percent(one.predicted_failure), effort(one))),
+      // Effort is that of done turns: without any it says nothing. Where an outcome is known there is nothing to guess.
+      one.prediction && one.reliability !== null && !traces.some((trace) => isKnown(trace.signals.outcome)) && tile("Chance that it failed", percent(one.predicted_failure), effort(one))),
     overview(view, one, bad),
     loops.length > 0 && [el("h2", {}, "Loops"), loopTable(view, traces)],
     limits.length > 0 && [el("h2", {}, "Over a limit"), limitTable(limits)],
@@ -120,6 +120,9 @@ function several(view, id, scopes, tenant) {
   return [el("h1", {}, "Sessions ", foreign(id, 120)), el("p", { class: "sub" }, "Several agents or services have a session with this id."),
     el("ul", {}, scopes.map((scope) => el("li", {}, el("a", { href: link(scope), "data-row": true }, scope ? foreign(scope, 60) : "without a scope"))))];
 }
+
+/** Whether somebody has said how it ended, or the judge has. */
+const isKnown = (outcome) => Number.isFinite(outcome?.score);
 
 /** The measure in which it took most beside the agent's other sessions, and how many outcomes the chance is learned from. */
 function effort(one) {
@@ -242,7 +245,7 @@ function explained(found) {
   return [
     el("p", { class: "reason" }, found.reason.replace(/risk is (\d+(?:\.\d+)?)/, (_, risk) => `risk is ${plain(Number(risk))}`), "."),
     el("p", { class: "note" }, `As it is: risk ${plain(found.now.trace_risk)}, session reliability ${plain(found.now.session_reliability)}, consistency ${plain(found.now.session_consistency)}.`),
-    found.prediction && el("p", { class: "note" }, carried(found)),
+    found.prediction && !isKnown(found.signals.find((signal) => signal.name === "outcome")) && el("p", { class: "note" }, carried(found)),
     table("Signals of this trace", [["Signal"], ["Score", "number wide"], ["Weight", "number wide"], ["Risk", "number"], ["Source", "wide"], ["Evidence"], ...columns],
       found.signals.map((signal) => el("tr", {}, el("th", { scope: "row" }, signal.decides && "▸ ", foreign(signal.name, 60), signal.decides && el("small", {}, "decides")),
         el("td", { class: "number wide" }, score(signal.score)), el("td", { class: "number wide" }, plain(signal.weight)), el("td", { class: "number" }, plain(signal.risk)),

@@ -168,14 +168,14 @@ INSTALLED = {
     "share/bash-completion/completions/agentgauge": "644",
     "share/fish/vendor_completions.d/agentgauge.fish": "644",
     "share/zsh/vendor-completions/_agentgauge": "644",
-    "share/doc/agentgauge/agentgauge.toml": "644",
+    "share/doc/agentgauge/config/agentgauge.toml": "644",
     "share/doc/agentgauge/README.md": "644",
     "share/doc/agentgauge/CHANGELOG.md": "644",
     "share/doc/agentgauge/docs/runbook.md": "644",
     "share/doc/agentgauge/docs/guides/README.md": "644",
-    "share/doc/agentgauge/collector/otlp.yaml": "644",
-    "share/doc/agentgauge/prometheus/agentgauge.rules.yml": "644",
-    "share/doc/agentgauge/grafana/agentgauge-fleet.json": "644",
+    "share/doc/agentgauge/deploy/collector/otlp.yaml": "644",
+    "share/doc/agentgauge/deploy/prometheus/agentgauge.rules.yml": "644",
+    "share/doc/agentgauge/deploy/grafana/agentgauge-fleet.json": "644",
 }
 
 

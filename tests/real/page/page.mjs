@@ -276,7 +276,7 @@ async function chosen(browser, base) {
 async function alerted(browser) {
   const labels = { service_name: "shop", gen_ai_agent_name: "stuck-agent" };
   const alerts = [
-    { labels: { alertname: "AgentSessionLooping", severity: "critical", kind: "exact_repeat", ...labels }, state: "firing", activeAt: new Date().toISOString() },
+    { labels: { alertname: "AgentSessionLooping", severity: "critical", ...labels }, state: "firing", activeAt: new Date().toISOString() },
     { labels: { alertname: "AgentStopped", severity: "warning", service_name: "shop", gen_ai_agent_name: "quiet-agent" }, annotations: { summary: "quiet-agent is silent" }, state: "pending", activeAt: new Date().toISOString() },
   ];
   const prometheus = createServer((_, answer) => answer.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify({ status: "success", data: { alerts } })));
