@@ -223,10 +223,13 @@ fn script(updates: &[TraceFacts], seed: Option<u64>) -> Vec<Step> {
     steps.into_iter().map(|(_, step)| step).collect()
 }
 
+/// Panes by agent, width and index.
+type PanesOfAgents = BTreeMap<(Arc<str>, u64, u64), PaneSum>;
+
 /// Runs a script; returns the stage and the panes that a receiver ends up with.
-fn run(steps: Vec<Step>) -> (Sessions, BTreeMap<(Arc<str>, u64, u64), PaneSum>) {
+fn run(steps: Vec<Step>) -> (Sessions, PanesOfAgents) {
     let mut stage = stage();
-    let mut panes: BTreeMap<(Arc<str>, u64, u64), PaneSum> = BTreeMap::new();
+    let mut panes = PanesOfAgents::new();
     let mut receive = |updates: Vec<SessionFacts>| {
         for update in updates {
             let agent = update.agent.unwrap().agent_name.clone();
