@@ -5,79 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use crate::clock::Clock;
 use crate::engine::assemble::AGES;
 use crate::engine::span::Timestamp;
 use crate::ingest::Tally;
-
-/// A family of the daemon's own metrics.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct OwnFamily {
-    /// Its name.
-    pub name: String,
-    /// `counter`, `gauge` or `histogram`.
-    pub kind: &'static str,
-    /// Its labels, sorted.
-    pub labels: Vec<String>,
-    /// What it says.
-    pub help: String,
-}
-
-/// The families of the daemon's own metrics: it knows also those of which there is no series yet.
-#[derive(Clone, Debug, Default)]
-pub struct Registry {
-    shown: prometheus::Registry,
-    families: Arc<Mutex<Vec<OwnFamily>>>,
-}
-
-impl Registry {
-    /// A registry without families.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Shows what this collects.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a family of this name is shown already.
-    pub fn register(&self, collector: Box<dyn Collector>) -> Result<(), prometheus::Error> {
-        let mut families = Vec::new();
-        // Both are in one order: a collector has one family or more, and a description of each.
-        for (family, desc) in collector.collect().iter().zip(collector.desc()) {
-            let kind = match family.get_field_type() {
-                MetricType::COUNTER => "counter",
-                MetricType::HISTOGRAM => "histogram",
-                MetricType::GAUGE | MetricType::SUMMARY | MetricType::UNTYPED => "gauge",
-            };
-            families.push(OwnFamily {
-                name: desc.fq_name.clone(),
-                kind,
-                labels: desc.variable_labels.clone(),
-                help: desc.help.clone(),
-            });
-        }
-        self.shown.register(collector)?;
-        self.families.lock().unwrap_or_else(PoisonError::into_inner).extend(families);
-        Ok(())
-    }
-
-    /// The families that have series, with these.
-    pub fn gather(&self) -> Vec<MetricFamily> {
-        self.shown.gather()
-    }
-
-    /// Takes the families that were registered since the last call, sorted.
-    pub fn take_families(&self) -> Vec<OwnFamily> {
-        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut families = std::mem::take(&mut *families);
-        families.sort();
-        families
-    }
-}
+use crate::registry::Registry;
 
 /// The daemon's own metrics.
 #[derive(Debug)]

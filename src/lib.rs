@@ -22,6 +22,7 @@ pub mod judge;
 pub mod memory;
 pub mod outbound;
 pub mod reference;
+pub mod registry;
 pub mod rules;
 pub mod store;
 pub mod telemetry;

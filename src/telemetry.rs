@@ -33,8 +33,8 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use crate::health::Registry;
 use crate::outbound::{Client, ClientOptions, EndpointError, check};
+use crate::registry::Registry;
 
 /// Where the daemon's own telemetry goes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

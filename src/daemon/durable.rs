@@ -460,7 +460,7 @@ pub(super) fn recover(
     config: &Config,
     expected: Arc<[Suite]>,
     clock: &Clock,
-    registry: &crate::health::Registry,
+    registry: &crate::registry::Registry,
 ) -> Result<(Stages, Option<Recovered>), StartError> {
     // The replay uses the options of the run, so that the stages know what the judge was asked; nobody is asked meanwhile.
     let options = EngineOptions {

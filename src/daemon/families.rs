@@ -7,19 +7,11 @@ use super::store_metrics::StoreMetrics;
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 use crate::export::{metrics_out, otlp};
-use crate::health::{Health, OwnFamily};
+use crate::health::Health;
 use crate::judge::meter::Meter;
+use crate::registry::OwnFamilies;
 use crate::store::Budget;
 use crate::{embed, telemetry, webhook};
-
-/// Families that a daemon has together.
-#[derive(Clone, Debug)]
-pub struct OwnFamilies {
-    /// The option with which it has them; empty: it always has.
-    pub with: &'static str,
-    /// The families, sorted.
-    pub families: Vec<OwnFamily>,
-}
 
 /// All families of the daemon's own metrics. Whatever registers any is called here; a test scrapes daemons and looks for what is not.
 ///

@@ -12,9 +12,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Check, StartError, stopped};
-use crate::health::Registry;
 use crate::ingest::kafka::{KafkaOptions, Source, Watch};
 use crate::ingest::{Receiver, Sink};
+use crate::registry::Registry;
 
 /// How long the source may take to end: it waits for the records in flight, then for the brokers to take its offsets.
 const GRACE: Duration = Duration::from_secs(10);

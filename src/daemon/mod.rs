@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 pub use check::check;
-pub use families::{OwnFamilies, own_families};
+pub use families::own_families;
 pub use query::SessionQuery;
 pub use router::Router;
 

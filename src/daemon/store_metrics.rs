@@ -10,7 +10,7 @@ use prometheus::{
 };
 
 use crate::clock::Clock;
-use crate::health::Registry;
+use crate::registry::Registry;
 use crate::store::{Budget, Found, Refused, Watch};
 
 /// The store's metrics.

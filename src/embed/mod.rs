@@ -29,10 +29,10 @@ use self::source::{Lost, Source};
 use crate::clock::Clock;
 use crate::engine::embedding::{EmbedRequest, Embedded};
 use crate::engine::tenants::TraceKey;
-use crate::health::Registry;
 use crate::ingest::{Batch, Sink};
 use crate::judge::redact::Redactor;
 use crate::outbound::{EndpointError, Secret};
+use crate::registry::Registry;
 
 /// A vector, shared by all traces with the same text.
 type Vector = Arc<[f32]>;

@@ -27,8 +27,8 @@ use crate::engine::convention::{
 };
 use crate::engine::judging::Score;
 use crate::engine::options::human;
-use crate::health::Registry;
 use crate::outbound::{EndpointError, Secret};
+use crate::registry::Registry;
 
 /// Scores out. Without an address nothing is sent.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::families::{self, Family, Kind};
 use super::prometheus;
-use crate::daemon::OwnFamilies;
 use crate::engine::signal::SIGNALS;
+use crate::registry::OwnFamilies;
 
 const HEAD: &str = "\
 # What is measured

@@ -4,7 +4,7 @@ use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge, Opts};
 
 use super::metric::Metric;
 use crate::engine::math::Quanta;
-use crate::health::Registry;
+use crate::registry::Registry;
 
 /// The judge's own metrics.
 #[derive(Debug)]

@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_counted_and_goes() {
-        let registry = crate::health::Registry::new();
+        let registry = crate::registry::Registry::new();
         let options =
             JudgeOptions { max_queue: 2, max_pending_bytes: 100, ..JudgeOptions::default() };
         let (handle, mut inbox) =
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn nothing_is_read_for_a_judge_that_is_away_or_has_no_room() {
-        let registry = crate::health::Registry::new();
+        let registry = crate::registry::Registry::new();
         let options = JudgeOptions { max_queue: 2, ..JudgeOptions::default() };
         let (handle, mut inbox) =
             queue(&options, Meter::new(&registry).unwrap(), Shares::default());
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_judge_with_enough_to_do_reads_again_when_it_is_nearly_short_of_it() {
-        let registry = crate::health::Registry::new();
+        let registry = crate::registry::Registry::new();
         let options = JudgeOptions { max_queue: 8, ..JudgeOptions::default() };
         let (handle, mut inbox) =
             queue(&options, Meter::new(&registry).unwrap(), Shares::default());
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_tenant_that_floods_the_queue_takes_neither_room_nor_turns_of_another() {
-        let registry = crate::health::Registry::new();
+        let registry = crate::registry::Registry::new();
         let options =
             JudgeOptions { max_queue: 8, max_pending_bytes: 1_000, ..JudgeOptions::default() };
         let shares = Shares::default();

@@ -28,9 +28,9 @@ use crate::engine::math::Quanta;
 use crate::engine::options::CostOptions;
 use crate::engine::span::{Report, Timestamp};
 use crate::engine::tenants::Shares;
-use crate::health::Registry;
 use crate::ingest::{Batch, Sink};
 use crate::outbound::{EndpointError, Secret, check, check_keyless};
+use crate::registry::Registry;
 
 /// How often the judge updates the metrics of its budget even if nobody asks it anything.
 const LOOK: Duration = Duration::from_secs(5);

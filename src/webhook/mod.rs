@@ -20,8 +20,8 @@ use self::pace::Pace;
 use crate::clock::Clock;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
-use crate::health::Registry;
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
+use crate::registry::Registry;
 
 /// Why there is no webhook.
 #[derive(Debug, thiserror::Error)]

@@ -12,11 +12,11 @@ use agentgauge::engine::embedding::{EmbedRequest, Embedded};
 use agentgauge::engine::facts::Content;
 use agentgauge::engine::span::TraceId;
 use agentgauge::engine::tenants::TraceKey;
-use agentgauge::health::Registry;
 use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::JudgeOptions;
 use agentgauge::judge::redact::Redactor;
 use agentgauge::outbound::Secret;
+use agentgauge::registry::Registry;
 use serde_json::{Value, json};
 
 use crate::support::collector::{Collector, ReceivedExport};

@@ -12,11 +12,11 @@ use agentgauge::engine::options::CostOptions;
 use agentgauge::engine::span::{Report, Source, TraceId};
 use agentgauge::engine::tenants::Shares;
 use agentgauge::engine::trace::{Step, Transcript};
-use agentgauge::health::Registry;
 use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::options::Format;
 use agentgauge::judge::{Judge, JudgeOptions, JudgeParts, Metric};
 use agentgauge::outbound::Secret;
+use agentgauge::registry::Registry;
 
 use crate::support::endpoint::Endpoint;
 

@@ -186,7 +186,7 @@ def unpacked(name, installed, binary):
     for path, mode in installed.items():
         assert contents.get(path) == mode, (name, path, contents.get(path), sorted(contents))
     assert not [path for path, mode in contents.items() if int(mode, 8) & 0o7022], contents
-    [unit] = [path for path in contents if path.endswith("/agentgauge.service")]
+    [unit] = [path for path in contents if path.endswith("/system/agentgauge.service")]
     assert (tree / unit).read_bytes() == (DEPLOY / "systemd/agentgauge.service").read_bytes()
     command = [tree / binary, "check", "--config", tree / "etc/agentgauge/agentgauge.toml"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

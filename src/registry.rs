@@ -1,0 +1,81 @@
+//! The registry of the daemon's own metrics, which also lists the families of which there is no series yet.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::core::Collector;
+use prometheus::proto::{MetricFamily, MetricType};
+
+/// A family of the daemon's own metrics.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct OwnFamily {
+    /// Its name.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Its labels, sorted.
+    pub labels: Vec<String>,
+    /// What it says.
+    pub help: String,
+}
+
+/// Families that a daemon has together.
+#[derive(Clone, Debug)]
+pub struct OwnFamilies {
+    /// The option with which it has them; empty: it always has.
+    pub with: &'static str,
+    /// The families, sorted.
+    pub families: Vec<OwnFamily>,
+}
+
+/// The families of the daemon's own metrics: it knows also those of which there is no series yet.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    shown: prometheus::Registry,
+    families: Arc<Mutex<Vec<OwnFamily>>>,
+}
+
+impl Registry {
+    /// A registry without families.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Shows what this collects.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a family of this name is shown already.
+    pub fn register(&self, collector: Box<dyn Collector>) -> Result<(), prometheus::Error> {
+        let mut families = Vec::new();
+        // Both are in one order: a collector has one family or more, and a description of each.
+        for (family, desc) in collector.collect().iter().zip(collector.desc()) {
+            let kind = match family.get_field_type() {
+                MetricType::COUNTER => "counter",
+                MetricType::HISTOGRAM => "histogram",
+                MetricType::GAUGE | MetricType::SUMMARY | MetricType::UNTYPED => "gauge",
+            };
+            families.push(OwnFamily {
+                name: desc.fq_name.clone(),
+                kind,
+                labels: desc.variable_labels.clone(),
+                help: desc.help.clone(),
+            });
+        }
+        self.shown.register(collector)?;
+        self.families.lock().unwrap_or_else(PoisonError::into_inner).extend(families);
+        Ok(())
+    }
+
+    /// The families that have series, with these.
+    pub fn gather(&self) -> Vec<MetricFamily> {
+        self.shown.gather()
+    }
+
+    /// Takes the families that were registered since the last call, sorted.
+    pub fn take_families(&self) -> Vec<OwnFamily> {
+        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut families = std::mem::take(&mut *families);
+        families.sort();
+        families
+    }
+}
