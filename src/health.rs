@@ -141,7 +141,7 @@ impl Health {
         let registry = Registry::new();
         let mut stages = BTreeMap::new();
         for (what, name, help, label) in FAMILIES {
-            stages.insert(*what, counter(&registry, name, help, &[label])?);
+            stages.insert(*what, registry.counters(name, help, &[label])?);
         }
         registry.register(Box::new(Resident(IntGauge::new(
             "process_resident_memory_bytes",
@@ -154,37 +154,32 @@ impl Health {
         registry.register(Box::new(start.clone()))?;
         start.set(started.0 as f64 / 1e9);
         let build =
-            gauge(&registry, "build_info", "The version that runs; always 1.", &["version"])?;
+            registry.gauges("build_info", "The version that runs; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let transport = ["transport", "encoding"];
         Ok(Arc::new(Self {
-            received: counter(&registry, "spans_received_total", "Spans received.", &transport)?,
-            logs: counter(
-                &registry,
+            received: registry.counters("spans_received_total", "Spans received.", &transport)?,
+            logs: registry.counters(
                 "log_records_received_total",
                 "Log records received.",
                 &transport,
             )?,
-            points: counter(
-                &registry,
+            points: registry.counters(
                 "metric_points_received_total",
                 "Metric data points received; they are dropped.",
                 &transport,
             )?,
-            refused: counter(
-                &registry,
+            refused: registry.counters(
                 "requests_refused_total",
                 "Requests refused whole, by reason.",
                 &["reason"],
             )?,
-            held: gauge(
-                &registry,
+            held: registry.gauges(
                 "held",
                 "Traces, sessions, agents in memory; sessions_away: on disk.",
                 &["what"],
             )?,
-            open: gauge(
-                &registry,
+            open: registry.gauges(
                 "open_traces",
                 "Traces that are not done, by how long ago they began to come.",
                 &["age"],
@@ -398,28 +393,6 @@ fn resident_bytes(status: &str) -> Option<i64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: i64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
-}
-
-fn counter(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> Result<IntCounterVec, prometheus::Error> {
-    let family = IntCounterVec::new(Opts::new(format!("agentgauge_{name}"), help), labels)?;
-    registry.register(Box::new(family.clone()))?;
-    Ok(family)
-}
-
-fn gauge(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> Result<IntGaugeVec, prometheus::Error> {
-    let family = IntGaugeVec::new(Opts::new(format!("agentgauge_{name}"), help), labels)?;
-    registry.register(Box::new(family.clone()))?;
-    Ok(family)
 }
 
 #[cfg(test)]

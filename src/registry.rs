@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::Collector;
 use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 
 /// A family of the daemon's own metrics.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -66,6 +67,36 @@ impl Registry {
         Ok(())
     }
 
+    /// Registers counters with these labels; their family is called `agentgauge_` and this name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a family of this name is shown already.
+    pub fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntCounterVec, prometheus::Error> {
+        let family = IntCounterVec::new(opts(name, help), labels)?;
+        self.register(Box::new(family.clone())).map(|()| family)
+    }
+
+    /// Registers gauges with these labels; their family is called `agentgauge_` and this name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a family of this name is shown already.
+    pub fn gauges(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntGaugeVec, prometheus::Error> {
+        let family = IntGaugeVec::new(opts(name, help), labels)?;
+        self.register(Box::new(family.clone())).map(|()| family)
+    }
+
     /// The families that have series, with these.
     pub fn gather(&self) -> Vec<MetricFamily> {
         self.shown.gather()
@@ -78,4 +109,8 @@ impl Registry {
         families.sort();
         families
     }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(format!("agentgauge_{name}"), help)
 }

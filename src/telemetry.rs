@@ -23,7 +23,7 @@ use opentelemetry_sdk::logs::{LogBatch, LogExporter, SdkLogger, SdkLoggerProvide
 use opentelemetry_sdk::trace::{
     Sampler, SdkTracer, SdkTracerProvider, Span, SpanData, SpanExporter,
 };
-use prometheus::{IntCounterVec, Opts};
+use prometheus::IntCounterVec;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -383,11 +383,7 @@ impl<R: LogRecord> Visit for Fields<'_, R> {
 /// Registers the counter of spans and log records.
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Spans and log records of the daemon's own telemetry, by signal and outcome: sent or dropped.";
-    let outcomes = IntCounterVec::new(
-        Opts::new("agentgauge_telemetry_out_total", help),
-        &["signal", "outcome"],
-    )?;
-    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
+    registry.counters("telemetry_out_total", help, &["signal", "outcome"])
 }
 
 #[cfg(test)]

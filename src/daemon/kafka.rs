@@ -72,20 +72,18 @@ async fn end(ended: oneshot::Receiver<()>, stopping: watch::Receiver<bool>) {
 impl Gauges {
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let opts = |name: &str, help: &str| Opts::new(format!("agentgauge_kafka_{name}"), help);
-        let counter = |name, help, labels: &[&str]| {
-            let family = IntCounterVec::new(opts(name, help), labels)?;
-            registry.register(Box::new(family.clone())).map(|()| family)
+        let counter = |name: &str, help, labels: &[&str]| {
+            registry.counters(&format!("kafka_{name}"), help, labels)
         };
         let gauge = |name, help| {
             let gauge = IntGauge::with_opts(opts(name, help))?;
             registry.register(Box::new(gauge.clone())).map(|()| gauge)
         };
-        let lag = opts(
-            "consumer_lag_records",
+        let lag = registry.gauges(
+            "kafka_consumer_lag_records",
             "Records of an assigned partition that are not applied yet.",
-        );
-        let lag = IntGaugeVec::new(lag, &["topic", "partition"])?;
-        registry.register(Box::new(lag.clone()))?;
+            &["topic", "partition"],
+        )?;
         let pauses = opts("pauses_total", "Times that the source paused for want of room.");
         let pauses = IntCounter::with_opts(pauses)?;
         registry.register(Box::new(pauses.clone()))?;

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 
-use prometheus::{IntCounterVec, Opts};
+use prometheus::IntCounterVec;
 use tokio::sync::mpsc;
 
 use self::cache::Cache;
@@ -212,9 +212,7 @@ impl Embedder {
 /// Registers the counter of texts.
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Texts for the embedding model, by outcome; dropped ones by trace.";
-    let outcomes =
-        IntCounterVec::new(Opts::new("agentgauge_embed_texts_total", help), &["outcome"])?;
-    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
+    registry.counters("embed_texts_total", help, &["outcome"])
 }
 
 #[cfg(test)]

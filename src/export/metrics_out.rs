@@ -25,8 +25,8 @@ use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Exemplar, Gauge, Histogram, HistogramDataPoint, Metric,
     NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exemplar, metric, number_data_point,
 };
+use prometheus::IntCounterVec;
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, Opts};
 use prost::Message;
 
 use super::http::{give_way, health};
@@ -443,9 +443,7 @@ fn rejected(reply: &[u8]) -> u64 {
 /// Registers the counter of points.
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Points of metrics sent to another OTLP endpoint, by outcome.";
-    let outcomes =
-        IntCounterVec::new(Opts::new("agentgauge_metrics_out_total", help), &["outcome"])?;
-    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
+    registry.counters("metrics_out_total", help, &["outcome"])
 }
 
 #[cfg(test)]

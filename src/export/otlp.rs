@@ -16,7 +16,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use prometheus::{IntCounterVec, Opts};
+use prometheus::IntCounterVec;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -254,7 +254,5 @@ fn rejected(reply: &[u8]) -> u64 {
 /// Registers the counter of scores.
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Scores sent to another OTLP endpoint, by outcome.";
-    let outcomes =
-        IntCounterVec::new(Opts::new("agentgauge_scores_out_total", help), &["outcome"])?;
-    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
+    registry.counters("scores_out_total", help, &["outcome"])
 }

@@ -43,14 +43,8 @@ impl Families {
     pub(super) fn new(health: &Arc<Health>) -> Result<Self, prometheus::Error> {
         let registry = health.registry();
         let opts = |name: &str, help: &str| Opts::new(format!("agentgauge_{name}"), help);
-        let counter = |name, help, labels: &[&str]| {
-            let family = IntCounterVec::new(opts(name, help), labels)?;
-            registry.register(Box::new(family.clone())).map(|()| family)
-        };
-        let gauge = |name, help| {
-            let family = IntGaugeVec::new(opts(name, help), &["role"])?;
-            registry.register(Box::new(family.clone())).map(|()| family)
-        };
+        let counter = |name, help, labels: &[&str]| registry.counters(name, help, labels);
+        let gauge = |name, help| registry.gauges(name, help, &["role"]);
         let lag = GaugeVec::new(
             opts(
                 "input_lag_seconds",

@@ -32,8 +32,7 @@ impl Meter {
     /// Fails if the registry has one of them already.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter = IntCounterVec::new(opts(name, help), labels)?;
-            registry.register(Box::new(counter.clone())).map(|()| counter)
+            registry.counters(&format!("judge_{name}"), help, labels)
         };
         let gauge = |name: &str, help: &str| {
             let gauge = IntGauge::with_opts(opts(name, help))?;

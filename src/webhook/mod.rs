@@ -10,7 +10,7 @@ mod sign;
 
 use std::time::Duration;
 
-use prometheus::{IntCounterVec, Opts};
+use prometheus::IntCounterVec;
 use tokio::sync::mpsc;
 
 pub use body::Runaway;
@@ -208,7 +208,5 @@ fn seconds(at: Timestamp) -> u64 {
 /// Registers the counter of what became of sessions.
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Runaway sessions by what became of telling the webhook.";
-    let outcomes =
-        IntCounterVec::new(Opts::new("agentgauge_webhook_sessions_total", help), &["outcome"])?;
-    registry.register(Box::new(outcomes.clone())).map(|()| outcomes)
+    registry.counters("webhook_sessions_total", help, &["outcome"])
 }
