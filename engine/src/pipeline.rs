@@ -164,13 +164,15 @@ impl Pipeline {
         now: Timestamp,
     ) {
         let all = Arc::new(spans);
-        let mut first = 0;
+        let (mut shares, mut first) = (vec![Vec::new(); self.assemble.len()], 0);
         for group in all.chunk_by(|one, next| one.trace_id == next.trace_id) {
             group.iter().for_each(|span| self.resolve_waiting(span, now));
-            let places = (first..first + group.len()).collect();
-            first += group.len();
-            let together = SpanBatch { all: Arc::clone(&all), places };
-            self.assemble[self.route.trace(group[0].trace_id)].spans(together, now);
+            let end = first + group.len();
+            shares[self.route.trace(group[0].trace_id)].extend(first..end);
+            first = end;
+        }
+        for (stage, places) in self.assemble.iter_mut().zip(shares) {
+            stage.spans(SpanBatch { all: Arc::clone(&all), places }, now);
         }
         for log in logs {
             self.assemble[self.route.trace(log.trace_id)].handle(Input::Log(Box::new(log)), now);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::facts::AgentKey;
@@ -114,11 +115,13 @@ pub struct Resource {
     pub attempt: Option<Box<Attempt>>,
 }
 
-/// A tool call's arguments in canonical form.
+/// A tool call's arguments in canonical form, by which calls are compared.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Arguments {
-    text: Arc<str>,
+    hash: u64,
     values: Arc<[u64]>,
+    // Only where texts are kept.
+    text: Option<Arc<str>>,
 }
 
 /// What a tool span says of its call.
@@ -621,21 +624,24 @@ impl Timestamp {
 }
 
 impl Arguments {
-    /// Arguments of a text that is canonical JSON already, and of the hashes of its values; see `convention::arguments`.
-    pub fn from_canonical(text: impl Into<Arc<str>>, mut values: Vec<u64>) -> Self {
-        values.sort_unstable();
-        values.dedup();
-        Self { text: text.into(), values: values.into() }
+    /// Arguments of a text that is canonical JSON already, and of the hashes of its values; see `convention::arguments`. The text is
+    /// left out unless it is to be kept.
+    pub fn from_canonical(text: &[u8], values: &[u64], keep_text: bool) -> Self {
+        let mut distinct: SmallVec<[u64; 16]> = SmallVec::from_slice(values);
+        distinct.sort_unstable();
+        distinct.dedup();
+        let kept = keep_text.then(|| String::from_utf8_lossy(text).into());
+        Self { hash: xxh3_64(text), values: Arc::from(&*distinct), text: kept }
     }
 
-    /// The canonical JSON text.
-    pub fn as_str(&self) -> &str {
-        &self.text
+    /// Hash of the canonical JSON text.
+    pub fn hash(&self) -> u64 {
+        self.hash
     }
 
-    /// The canonical JSON text, to be shared.
-    pub fn text(&self) -> &Arc<str> {
-        &self.text
+    /// The canonical JSON text; `None` where texts are not kept.
+    pub fn text(&self) -> Option<&Arc<str>> {
+        self.text.as_ref()
     }
 
     /// Sorted hashes of the distinct scalar values, wherever they stand.

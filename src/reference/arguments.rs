@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::engine::span;
+
 /// Arguments by which calls are compared.
 #[derive(Clone, Debug)]
 pub(super) struct Arguments {
@@ -17,12 +19,19 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// The arguments in a text; a text that is not JSON counts as a JSON string.
-    pub(super) fn of(decoded: &str) -> Self {
+    fn of(decoded: &str) -> Self {
         let value =
             serde_json::from_str(decoded).unwrap_or_else(|_| Value::String(decoded.to_owned()));
         let mut values = BTreeSet::new();
         let text = normal(&value, &mut values);
         Self { decoded: decoded.to_owned(), text, values }
+    }
+}
+
+impl From<&span::Arguments> for Arguments {
+    /// The arguments of a span that was decoded with its texts, as all are that are verified.
+    fn from(decoded: &span::Arguments) -> Self {
+        Self::of(decoded.text().map_or("", |text| text))
     }
 }
 

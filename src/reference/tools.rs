@@ -120,7 +120,7 @@ fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
     let begun = is_record(span) && span.status == Status::Unset && !span.failed;
     Call {
         name: tool.name.clone(),
-        arguments: tool.arguments.as_ref().map(|arguments| Arguments::of(arguments.as_str())),
+        arguments: tool.arguments.as_ref().map(Arguments::from),
         result: tool.result_hash,
         failed: (failed || !begun).then_some(failed),
         error_type: error_type(span),
@@ -136,9 +136,9 @@ fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
 fn meant_tool(tool: &ToolFacts, called: &[&ToolFacts]) -> Option<Arc<str>> {
     let by_name = called.iter().any(|call| call.name == tool.name);
     let arguments = tool.arguments.as_ref().filter(|_| !by_name && tool.call_id.is_none())?;
-    let own = Arguments::of(arguments.as_str());
+    let own = Arguments::from(arguments);
     let same = |call: &&&ToolFacts| {
-        call.arguments.as_ref().is_some_and(|other| Arguments::of(other.as_str()) == own)
+        call.arguments.as_ref().is_some_and(|other| Arguments::from(other) == own)
     };
     called.iter().find(same)?.name.clone()
 }

@@ -172,7 +172,7 @@ fn facts(call: &Call) -> ToolFacts {
     let values = call.arguments.iter().map(|value| xxh3_64(&value.to_be_bytes())).collect();
     ToolFacts {
         name: Some(Arc::from(call.tool.as_str())),
-        arguments: Some(Arguments::from_canonical(text, values)),
+        arguments: Some(Arguments::from_canonical(text.as_bytes(), &values, true)),
         result_hash: call.result,
         ..ToolFacts::default()
     }

@@ -117,7 +117,7 @@ fn span(trace: u64, id: u8, parent: u8, times: (Duration, Duration)) -> Span {
 fn tool(trace: u64, id: u8, parent: u8, times: (Duration, Duration)) -> Span {
     let facts = ToolFacts {
         name: Some(Arc::from("search")),
-        arguments: Some(Arguments::from_canonical("{}", vec![])),
+        arguments: Some(Arguments::from_canonical(b"{}", &[], true)),
         result_hash: Some(1),
         ..ToolFacts::default()
     };

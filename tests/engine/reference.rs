@@ -286,7 +286,7 @@ fn of_step(root: &Span, step: &Step) -> Span {
     // Numbers stand for themselves: whoever compares their hashes compares them.
     let arguments = step.arguments.map(|(a, b)| {
         let values = vec![u64::from(a), u64::from(b)];
-        Arguments::from_canonical(format!(r#"{{"a":{a},"b":{b}}}"#), values)
+        Arguments::from_canonical(format!(r#"{{"a":{a},"b":{b}}}"#).as_bytes(), &values, true)
     });
     let tool = Some(ToolFacts {
         name: step.tool.map(|tool| shared(TOOLS[usize::from(tool)])),

@@ -106,7 +106,7 @@ fn spans(place: usize, record: &Record) -> Vec<Span> {
             operation: Operation::ExecuteTool,
             tool: Some(ToolFacts {
                 name: Some(Arc::from("search")),
-                arguments: Some(Arguments::from_canonical("{}", vec![])),
+                arguments: Some(Arguments::from_canonical(b"{}", &[], true)),
                 result_hash: Some(1),
                 ..ToolFacts::default()
             }),

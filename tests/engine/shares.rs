@@ -45,7 +45,7 @@ fn chat(id: u8, parent: u8, second: u64, model: &str, (input, output): (u64, u64
 fn tool(id: u8, parent: u8, second: u64, failed: bool) -> Span {
     let facts = ToolFacts {
         name: Some(Arc::from("search")),
-        arguments: Some(Arguments::from_canonical("{}", vec![])),
+        arguments: Some(Arguments::from_canonical(b"{}", &[], true)),
         ..ToolFacts::default()
     };
     Span { tool: Some(facts), failed, ..span(id, parent, second, Operation::ExecuteTool) }

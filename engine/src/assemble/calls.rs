@@ -104,7 +104,7 @@ mod tests {
     use crate::span::{Arguments, ModelFacts};
 
     fn facts(name: &str) -> ToolFacts {
-        let arguments = Some(Arguments::from_canonical("{}", vec![]));
+        let arguments = Some(Arguments::from_canonical(b"{}", &[], true));
         ToolFacts { name: Some(Arc::from(name)), arguments, ..ToolFacts::default() }
     }
 

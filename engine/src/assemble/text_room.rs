@@ -81,6 +81,6 @@ impl Assemble {
 fn said_bytes(span: &Span) -> usize {
     let said = [&span.input, &span.output].into_iter().flatten().map(|said| said.text.len());
     let calls = span.model.iter().flat_map(|model| &model.tool_calls).chain(&span.tool);
-    let arguments = calls.filter_map(|call| call.arguments.as_ref());
-    said.chain(arguments.map(|arguments| arguments.as_str().len())).sum()
+    let arguments = calls.filter_map(|call| call.arguments.as_ref()?.text());
+    said.chain(arguments.map(|text| text.len())).sum()
 }

@@ -6,9 +6,10 @@
 
 use std::borrow::Cow;
 
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::json::{self, Json};
+use super::json::{self, Json, Written};
 use super::messages;
 use super::python;
 use super::raw::RawValue;
@@ -26,14 +27,12 @@ const BOOKKEEPING: [&str; 8] = [
     "inputs",
 ];
 
-/// Returns the canonical arguments of a value as sent.
-pub(super) fn canonical(value: &RawValue<'_>) -> Arguments {
-    let length = value.as_str().map_or(0, str::len);
+/// Returns the canonical arguments of a value as sent, with their text if that is to be kept.
+pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Arguments {
     let value = sorted(unwrap(read(Json::of(value))));
-    // The text is seldom longer than what was sent.
-    let (mut text, mut values) = (String::with_capacity(length), Vec::new());
-    value.write(&mut text, &mut |scalar| values.push(xxh3_64(scalar.as_bytes())));
-    Arguments::from_canonical(text, values)
+    let (mut text, mut values) = (Written::new(), SmallVec::<[u64; 16]>::new());
+    value.write(&mut text, &mut |scalar| values.push(xxh3_64(scalar)));
+    Arguments::from_canonical(&text, &values, keep_text)
 }
 
 /// Returns the hash of a tool's result, without the ids that frameworks wrap around it.
@@ -51,9 +50,9 @@ pub(super) fn hash_of(value: Json<'_>) -> u64 {
         }
     };
     let value = sorted(result.unwrap_or(value));
-    let mut text = String::with_capacity(value.as_str().map_or(0, str::len) + 2);
+    let mut text = Written::new();
     value.write(&mut text, &mut |_| ());
-    xxh3_64(text.as_bytes())
+    xxh3_64(&text)
 }
 
 /// Whether a key is a library's bookkeeping rather than an argument or a result.
@@ -138,7 +137,7 @@ mod tests {
     use super::*;
 
     fn canonical_of(text: &str) -> String {
-        canonical(&RawValue::Str(text.into())).as_str().to_owned()
+        canonical(&RawValue::Str(text.into()), true).text().unwrap().to_string()
     }
 
     #[test]

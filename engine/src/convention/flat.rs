@@ -109,7 +109,7 @@ impl<'a> Message<'a> {
         self.calls.values().filter(|call| call.name.is_some()).map(|call| ToolFacts {
             name: call.name.map(Arc::from),
             call_id: call.id.map(IdHash::from),
-            arguments: call.arguments.map(arguments::canonical),
+            arguments: call.arguments.map(|value| arguments::canonical(value, true)),
             result_hash: None,
             phantom: false,
         })

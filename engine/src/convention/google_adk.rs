@@ -64,7 +64,10 @@ impl Convention for GoogleAdk {
         match draft.operation.get() {
             Some(Operation::ExecuteTool) => {
                 let arguments = said("gcp.vertex.agent.tool_call_args");
-                draft.arguments.offer(40, arguments.and_then(text::arguments));
+                draft.arguments.offer(
+                    40,
+                    arguments.and_then(|value| text::arguments(value, draft.keep_texts)),
+                );
                 let response = said("gcp.vertex.agent.tool_response");
                 draft.result_hash.offer(40, response.and_then(text::result));
             }

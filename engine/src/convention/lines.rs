@@ -257,7 +257,7 @@ impl Says {
             Self::ToolName => draft.tool_name.offer(rank, name(value)),
             Self::ToolCallId => draft.tool_call_id.offer(rank, name(value)),
             Self::ToolArguments if draft.arguments.wants(rank) => {
-                draft.arguments.offer(rank, text::arguments(value));
+                draft.arguments.offer(rank, text::arguments(value, draft.keep_texts));
             }
             Self::ToolResult if draft.result_hash.wants(rank) => {
                 if draft.keep_texts {

@@ -140,7 +140,10 @@ fn is_step_with_tool(raw: &RawSpan<'_>) -> bool {
 /// Offers the tool call of a step of LlamaIndex.
 fn read_step<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
     draft.tool_name.offer(54, attributes.get("tool.name").and_then(name));
-    draft.arguments.offer(69, attributes.get("tool.arguments").and_then(text::arguments));
+    draft.arguments.offer(
+        69,
+        attributes.get("tool.arguments").and_then(|value| text::arguments(value, draft.keep_texts)),
+    );
     let Some(told) = attributes.get("traceloop.entity.output").and_then(messages::parsed) else {
         return;
     };

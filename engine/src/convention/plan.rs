@@ -564,7 +564,7 @@ impl<'a> Reader<'_, 'a> {
                 if arguments.is_some() {
                     return self.check(at);
                 }
-                *arguments = text::arguments(&self.value(at)?);
+                *arguments = text::arguments(&self.value(at)?, self.options.keep_texts);
                 Some(())
             }
             Field::ToolResult(rank) => self.result(at, *rank, span),

@@ -16,8 +16,8 @@ use super::raw::{RawLog, RawValue};
 use super::{Caps, Conventions, Emitter, LogConvention, LogReading, identity, text};
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, IdHash, Log, ModelFacts, Operation, REPORTED_LOOP, Remarks, Resource, SessionName,
-    Span, SpanId, Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
+    IdHash, Log, ModelFacts, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, Span,
+    SpanId, Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 
 /// The log records of an agent: the names of its events and attributes, and how to tell its turns.
@@ -448,7 +448,7 @@ impl Record<'_, '_> {
             tool: Some(ToolFacts {
                 name: named.or_else(|| shared(&keys.tool)),
                 call_id: self.id(&keys.call_id),
-                arguments: get(raw, &keys.arguments).and_then(as_arguments),
+                arguments: get(raw, &keys.arguments).and_then(|value| text::arguments(value, true)),
                 result_hash: self.heard.result,
                 phantom: false,
             }),
@@ -518,10 +518,6 @@ pub(super) fn by_prompt(session: &str, prompt: Option<&str>) -> Turn {
 /// The value of the first attribute that is there.
 pub(super) fn get<'r, 'a>(raw: &'r RawLog<'a>, list: &Names) -> Option<&'r RawValue<'a>> {
     list.iter().find_map(|key| raw.attributes.get(key))
-}
-
-fn as_arguments(value: &RawValue<'_>) -> Option<Arguments> {
-    text::arguments(value)
 }
 
 /// The session that a record names, else that of its resource.

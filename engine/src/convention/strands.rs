@@ -57,7 +57,10 @@ impl Convention for Strands {
             match &*event.name {
                 "gen_ai.tool.message" => {
                     let content = event.attributes.get("content");
-                    draft.arguments.offer(80, content.and_then(text::arguments));
+                    draft.arguments.offer(
+                        80,
+                        content.and_then(|value| text::arguments(value, draft.keep_texts)),
+                    );
                 }
                 "gen_ai.choice" => {
                     let message = event.attributes.get("message");

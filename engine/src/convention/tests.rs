@@ -64,7 +64,7 @@ fn a_genai_tool_span_is_read() {
     let tool = span.tool.unwrap();
     assert_eq!((span.operation, span.failed), (Operation::ExecuteTool, true));
     assert_eq!(tool.name.as_deref(), Some("get_weather"));
-    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"city":"Paris"}"#);
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"city":"Paris"}"#);
     assert_eq!(tool.result_hash, None);
 }
 
@@ -473,7 +473,7 @@ fn a_decorated_function_is_a_tool_or_an_agent() {
     assert!(tool.repaired.is_empty());
     let tool = tool.span.tool.unwrap();
     assert_eq!(tool.name.as_deref(), Some("get_weather"));
-    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"city":"Paris"}"#);
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"city":"Paris"}"#);
     let agent = read(&raw(
         "helper.agent",
         &[
@@ -537,7 +537,7 @@ fn older_messages_are_flattened_over_attributes() {
     assert_eq!(span.input.unwrap().text.as_ref(), "Hi");
     assert_eq!((model.tokens.input, model.asked_by_user), (Some(7), Some(false)));
     assert_eq!(model.tool_results[0].call_id, Some(IdHash::from("c1")));
-    assert_eq!(model.tool_calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":1}"#);
+    assert_eq!(&**model.tool_calls[0].arguments.as_ref().unwrap().text().unwrap(), r#"{"a":1}"#);
 }
 
 #[test]
@@ -568,7 +568,10 @@ fn claude_code_counts_cached_tokens_apart() {
         ],
     ));
     let tool = tool.span.tool.unwrap();
-    assert_eq!((tool.name.as_deref(), tool.arguments.unwrap().as_str()), (Some("Bash"), r#""ls""#));
+    assert_eq!(
+        (tool.name.as_deref(), &**tool.arguments.unwrap().text().unwrap()),
+        (Some("Bash"), r#""ls""#)
+    );
 }
 
 #[test]
@@ -681,7 +684,7 @@ fn a_step_of_llama_index_that_calls_a_tool_is_a_tool_call() {
     let span = read(&raw("BaseWorkflowAgent.task", &list)).span;
     let tool = span.tool.unwrap();
     assert_eq!((tool.name.as_deref(), tool.call_id), (Some("f"), Some(IdHash::from("c1"))));
-    assert_eq!(tool.arguments.unwrap().as_str(), r#"{"a":1}"#);
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"a":1}"#);
     assert_eq!((span.failed, &*span.output.unwrap().text), (true, "no"));
     assert_eq!(read(&raw("BaseWorkflowAgent.task", &list[..2])).span.operation, Operation::Other);
 }
@@ -740,7 +743,7 @@ fn spans_of_haystack_are_told_by_their_names_and_by_the_classes_of_components() 
     assert_eq!((input, cached, output), (Some(9), Some(4), Some(2)));
     let result = model.tool_results[0];
     assert_eq!((result.call_id, result.failed), (Some(IdHash::from("c1")), true));
-    assert_eq!(model.tool_calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":1}"#);
+    assert_eq!(&**model.tool_calls[0].arguments.as_ref().unwrap().text().unwrap(), r#"{"a":1}"#);
     let tool = [("haystack.tool.name", text("f")), ("haystack.tool.error", RawValue::Bool(true))];
     let tool = read(&raw("haystack.agent.step.tool", &tool)).span;
     assert_eq!((tool.failed, tool.tool.unwrap().name.as_deref()), (true, Some("f")));

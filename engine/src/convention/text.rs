@@ -9,9 +9,9 @@ use super::raw::RawValue;
 use super::{arguments, messages};
 use crate::span::{Arguments, Text};
 
-/// Canonical arguments; `None` if the value is empty or a placeholder.
-pub(super) fn arguments(value: &RawValue<'_>) -> Option<Arguments> {
-    present(value).then(|| arguments::canonical(value))
+/// Canonical arguments, with their text if that is to be kept; `None` if the value is empty or a placeholder.
+pub(super) fn arguments(value: &RawValue<'_>, keep_text: bool) -> Option<Arguments> {
+    present(value).then(|| arguments::canonical(value, keep_text))
 }
 
 /// The hash of a result; `None` if the value is empty or a placeholder.

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::{AgentKey, ReportedScore, ScopedId, facts, is_default};
 use crate::counters::Counters;
@@ -202,10 +203,11 @@ facts! {
         /// Sum of the scores, in quanta of 1e-12.
         pub sum_quanta: i128,
         /// Exemplars in the order of their buckets, at most one for each; none where scores are taken back.
-        pub exemplars: Arc<[Exemplar]>,
+        pub exemplars: SmallVec<[Exemplar; 2]>,
     }
 
     /// The trace of a bucket that ended last.
+    #[derive(Copy)]
     pub struct Exemplar {
         /// The bucket.
         pub bucket: u32,
@@ -342,13 +344,12 @@ impl ScoreHistogram {
         self.count += other.count;
         self.sum_quanta += other.sum_quanta;
         if self.exemplars.is_empty() {
-            self.exemplars = Arc::clone(&other.exemplars);
+            self.exemplars.clone_from(&other.exemplars);
         } else if !other.exemplars.is_empty() {
-            let both = self.exemplars.iter().chain(&*other.exemplars);
-            let mut all: Vec<Exemplar> = both.cloned().collect();
+            let all = &mut self.exemplars;
+            all.extend_from_slice(&other.exemplars);
             all.sort_by_key(|one| (one.bucket, Reverse((one.end_unix_nano, one.trace_id))));
             all.dedup_by_key(|one| one.bucket);
-            self.exemplars = all.into();
         }
     }
 

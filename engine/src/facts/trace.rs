@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::{AgentKey, SessionKey, facts, is_default};
 use crate::counters::Counter;
@@ -399,7 +400,7 @@ facts! {
         /// Remarks beside its calls; few traces have any.
         pub remarks: Option<Box<Remarks>>,
         /// Names of the models called, sorted.
-        pub models: Vec<Arc<str>>,
+        pub models: SmallVec<[Arc<str>; 1]>,
         /// Models that no table has a price for, each with the number of its calls that tell tokens but no cost.
         pub unpriced: Vec<(Arc<str>, u64)>,
         /// Time spent in all model calls, in nanoseconds.

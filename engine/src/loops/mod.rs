@@ -255,8 +255,7 @@ fn may_be(calls: &[ToolCall], options: &LoopOptions) -> bool {
     if calls.len() < fewest {
         return false;
     }
-    let known = calls.iter().filter(|call| call.arguments_hash.is_some()).count();
-    let mut repeats = Repeats::new(options, known);
+    let mut repeats = Repeats::new(options);
     for call in calls {
         repeats.add(call.arguments_hash.map(|_| &call.argument_values[..]));
         (call.error == Some(true)).then(|| repeats.fail());

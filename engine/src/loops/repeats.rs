@@ -6,6 +6,8 @@
 use std::hash::Hasher;
 use std::mem;
 
+use smallvec::SmallVec;
+
 use super::Least;
 use crate::hash::FixedHasher;
 use crate::options::LoopOptions;
@@ -15,7 +17,7 @@ use crate::options::LoopOptions;
 pub struct Repeats {
     similarity: f64,
     // Hashes of all values of the arguments, for calls whose values may not differ.
-    values: Vec<u64>,
+    values: SmallVec<[u64; 32]>,
     // Number of calls whose arguments may be similar to any others.
     any: usize,
     // Number of calls without arguments.
@@ -24,10 +26,10 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// The counts of no calls, with room for this number of calls with arguments.
-    pub fn new(options: &LoopOptions, known: usize) -> Self {
+    /// The counts of no calls.
+    pub fn new(options: &LoopOptions) -> Self {
         let similarity = options.near_repeat_similarity;
-        Self { similarity, values: Vec::with_capacity(known), any: 0, bare: 0, failed: 0 }
+        Self { similarity, values: SmallVec::new(), any: 0, bare: 0, failed: 0 }
     }
 
     /// Adds a call by the sorted hashes of the values in its arguments; `None`: these are not on the wire.

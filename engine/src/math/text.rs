@@ -9,6 +9,7 @@ use std::iter;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use smallvec::SmallVec;
 use unicode_general_category::{GeneralCategory, get_general_category};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -127,8 +128,7 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     }
     let lower = text.to_lowercase();
     let mut features = Features::default();
-    // A token has two bytes or more, and something stands between two of them.
-    let mut tokens = Vec::with_capacity(lower.len() / 3 + 1);
+    let mut tokens = SmallVec::<[u64; 64]>::new();
     for word in words(&lower) {
         let hash = xxh3_64(word.as_bytes());
         features.count(hash);
@@ -139,7 +139,7 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     }
     tokens.sort_unstable();
     tokens.dedup();
-    tokens.shrink_to_fit();
+    let tokens = tokens.to_vec();
     Some(OutputDigest { tokens, embedding: features.cells(), ..OutputDigest::default() })
 }
 

@@ -19,6 +19,8 @@ const LARGEST: usize = 64;
 pub(super) struct Common {
     courses: Pool<Course>,
     scores: Pool<Scored>,
+    // What a record has before it is scored.
+    unscored: Arc<Scored>,
     // Room for the calls and the signals of the next one, which mostly turns out to be known.
     calls: Vec<Call>,
     signals: Signals,
@@ -60,6 +62,11 @@ impl Common {
         }
         let parts = scored.signals.len();
         self.scores.add(Arc::new(scored), parts)
+    }
+
+    /// The scores of a record that is not scored yet.
+    pub(super) fn unscored(&self) -> Arc<Scored> {
+        Arc::clone(&self.unscored)
     }
 
     /// Makes a deserialised record share its parts with others.

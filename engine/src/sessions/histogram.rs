@@ -1,8 +1,7 @@
 //! A distribution of scores that can be taken back exactly.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use crate::facts::ScoreHistogram;
 use crate::math::Quanta;
@@ -39,7 +38,7 @@ impl Histogram {
             buckets: self.buckets.as_slice().into(),
             count: self.count,
             sum_quanta: self.sum,
-            exemplars: Arc::default(),
+            exemplars: SmallVec::new(),
         })
     }
 }

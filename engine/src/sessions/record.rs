@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::card::Marks;
@@ -87,7 +88,7 @@ pub(super) struct Course {
     pub(super) calls_without_cost: u64,
     pub(super) adjacent_tool_repeats: u64,
     pub(super) calls_without_tool: u64,
-    pub(super) models: Vec<Arc<str>>,
+    pub(super) models: SmallVec<[Arc<str>; 1]>,
     pub(super) unpriced: Vec<(Arc<str>, u64)>,
     pub(super) calls: Vec<Call>,
 }
@@ -286,7 +287,7 @@ impl TraceRecord {
             model_nanos: update.model_nanos,
             longest_model_nanos: update.longest_model_nanos,
             course: common.course(course),
-            scored: Arc::default(),
+            scored: common.unscored(),
             panes: PaneSet::default(),
             times,
             output: update.output_digest.map(Box::new),

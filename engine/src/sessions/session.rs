@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::IDLE;
 use super::card::{AgentsHeld, Listed};
@@ -131,7 +132,7 @@ pub(super) struct Session {
     pub(super) marks: Few<AgentKey, Mark>,
     gates: Few<SignalName, TrajectoryGate>,
     // Done traces whose verdicts are not counted yet.
-    unsettled: Vec<TraceId>,
+    unsettled: SmallVec<[TraceId; 1]>,
     pub(super) placed: Option<(AgentKey, SessionScores)>,
     /// Present exactly while it is not empty.
     pub(super) restless: Option<Box<Restless>>,
@@ -185,7 +186,7 @@ impl Session {
             done: 0,
             marks: Few::default(),
             gates: Few::default(),
-            unsettled: Vec::new(),
+            unsettled: SmallVec::new(),
             placed: None,
             restless: None,
             took: Took::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::rows::Rare;
-use super::span_view::{ArgumentsView, Model, Named, Said, Tool, hash};
+use super::span_view::{ArgumentsView, Model, Named, Said, Tool};
 use super::symbol::{Symbol, Symbols};
 use crate::math::Quanta;
 use crate::span::{Arguments, IdHash, ModelFacts, Text, Tokens, ToolFacts, ToolResult};
@@ -95,9 +95,9 @@ impl ToolRow {
 impl ArgumentsRow {
     fn of(arguments: &Arguments, texts: bool) -> Self {
         Self {
-            hash: hash(arguments.as_str()),
+            hash: arguments.hash(),
             values: Arc::clone(arguments.values()),
-            text: texts.then(|| Arc::clone(arguments.text())),
+            text: arguments.text().filter(|_| texts).cloned(),
         }
     }
 }
@@ -168,7 +168,7 @@ impl TextRow {
 impl Rare {
     /// Bytes of the long texts that only people and models read.
     pub(super) fn text_bytes(&self) -> usize {
-        let calls = self.model.iter().flat_map(|model| &model.calls).chain(self.tool.as_deref());
+        let calls = self.model.iter().flat_map(|model| &model.calls).chain(&self.tool);
         let arguments = calls.filter_map(|call| call.arguments.as_ref()?.text.as_ref());
         let said = [&self.input, &self.output].into_iter().flatten().filter(|said| said.extra);
         let texts = arguments.chain(said.filter_map(|said| said.text.as_ref()));
@@ -179,7 +179,7 @@ impl Rare {
     pub(super) fn forgo(&mut self) {
         self.model.iter_mut().for_each(|model| model.first_chunk_nanos = None);
         let calls = self.model.iter_mut().flat_map(|model| &mut model.calls);
-        let calls = calls.chain(self.tool.as_deref_mut());
+        let calls = calls.chain(&mut self.tool);
         for arguments in calls.filter_map(|call| call.arguments.as_mut()) {
             arguments.text = None;
         }

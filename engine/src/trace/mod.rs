@@ -22,10 +22,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
-use self::shape::{ModelCall, Shape, may_recur};
+use self::shape::{ModelCall, ModelCalls, Shape, may_recur};
 use self::span_view::{Model, Named, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::{Symbol, Symbols};
@@ -194,7 +195,7 @@ fn behaves(shape: &Shape<'_>) -> bool {
 }
 
 /// The model calls of a trace, with what its log records tell of them.
-fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'s>) -> Vec<ModelCall<'s>> {
+fn model_calls<'s>(shape: &'s Shape<'_>, logs: &Logs<'s>) -> ModelCalls<'s> {
     let mut models = shape.model_calls();
     for model in &mut models {
         let mut errors = logs.of_span(model).filter(|log| log.failed).peekable();
@@ -249,12 +250,10 @@ fn spent(
     shape: &Shape<'_>,
     models: &[ModelCall<'_>],
     prices: &Prices,
-) -> Vec<Spend> {
+) -> Spends {
     let totals = shape.totals(models);
-    let mut spends = Vec::with_capacity(models.len() + totals.len());
+    let mut spends = Spends::with_capacity(models.len() + totals.len());
     update.llm_calls = models.len() as u64;
-    // Most traces call one model.
-    update.models.reserve_exact(usize::from(!models.is_empty()));
     let agent = shape.root().filter(|root| root.operation != Operation::Chat && root.stopped);
     update.stopped_calls = agent.is_some().into();
     for span in models {
@@ -292,6 +291,9 @@ fn spent(
     update.unpriced = unknown_models(&unpriced, prices);
     spends
 }
+
+/// What each model call of a trace spent, and then each total; few traces have more.
+type Spends = SmallVec<[Spend; 8]>;
 
 /// What a model call spent.
 fn spend(span: &ModelCall<'_>, model: Option<&Model<'_>>, prices: &Prices) -> Spend {

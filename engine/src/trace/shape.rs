@@ -5,6 +5,8 @@ use std::iter;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::rows::Spans;
 use super::span_view::{Model, Said, SpanView, Tool};
 use super::whose::agent_name;
@@ -15,7 +17,7 @@ pub(super) struct Shape<'a> {
     /// All spans.
     pub(super) spans: Vec<SpanView<'a>>,
     // Positions by place.
-    positions: Vec<Position>,
+    positions: SmallVec<[Position; 16]>,
     // Places from the outermost inwards; empty if that is their order.
     inwards: Vec<usize>,
     // The operations of the agent's own behaviour, a bit for each.
@@ -48,6 +50,12 @@ struct Position {
     /// Number of model calls below that have none below themselves.
     models_below: usize,
 }
+
+/// The model calls of a trace; few traces have more.
+pub(super) type ModelCalls<'s> = SmallVec<[ModelCall<'s>; 8]>;
+
+/// The tool calls of a trace; few traces have more.
+pub(super) type ToolSpans<'s> = SmallVec<[ToolSpan<'s>; 8]>;
 
 /// A model call, put together from one span or several.
 #[derive(Clone, Debug)]
@@ -214,7 +222,7 @@ impl<'a> Shape<'a> {
             }
             Position::on(last.1)
         });
-        let mut positions: Vec<Position> = above.collect();
+        let mut positions: SmallVec<[Position; 16]> = above.collect();
         descend(&mut positions, |at| spans[at].operation == Operation::Evaluation);
         let inward = |at: usize| (positions[at].depth, spans[at].start, spans[at].span_id);
         let mut inwards = places;
@@ -305,10 +313,10 @@ impl<'a> Shape<'a> {
     ///
     /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
     /// What one span of a call does not tell is taken from the other.
-    pub(super) fn model_calls(&self) -> Vec<ModelCall<'_>> {
+    pub(super) fn model_calls(&self) -> ModelCalls<'_> {
         let mut answers: BTreeMap<IdHash, usize> = BTreeMap::new();
         let models = || self.behaviour().filter(|span| self.is_model(span));
-        let mut calls: Vec<ModelCall<'_>> = Vec::with_capacity(models().count());
+        let mut calls = ModelCalls::with_capacity(models().count());
         for span in models() {
             if self.positions[span.at].models_below > 0 {
                 continue;
@@ -401,12 +409,12 @@ impl<'a> Shape<'a> {
 
     /// The tool calls of tool spans that ran, in order. A span inside another of the same tool is no further call, and the records of a call are
     /// one with it; it has failed if the last of the spans inside has.
-    pub(super) fn tool_spans(&self) -> Vec<ToolSpan<'_>> {
+    pub(super) fn tool_spans(&self) -> ToolSpans<'_> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
         let again = has_again(tools().filter_map(SpanView::call_id));
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
-        let mut calls: Vec<ToolSpan<'_>> = Vec::with_capacity(tools().count());
+        let mut calls = ToolSpans::with_capacity(tools().count());
         // By place of a call's span, the last span of the call inside.
         let mut inside: BTreeMap<usize, ToolSpan<'_>> = BTreeMap::new();
         // A tool that waits for a person runs when somebody has answered.

@@ -4,8 +4,6 @@
 
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::details::ToolRow;
 use super::rows::Rest;
 use super::symbol::Symbol;
@@ -205,8 +203,7 @@ impl<'a> Tool<'a> {
 
 impl<'a> ArgumentsView<'a> {
     fn of(arguments: &'a Arguments) -> Self {
-        let text = arguments.text();
-        Self { hash: hash(text), values: arguments.values(), text: Some(text) }
+        Self { hash: arguments.hash(), values: arguments.values(), text: arguments.text() }
     }
 }
 
@@ -215,9 +212,4 @@ impl<'a> Said<'a> {
     pub(super) fn of(text: &'a Text) -> Self {
         Self { rank: text.rank, text: Some(&text.text) }
     }
-}
-
-/// The hash of an id or a text that is only compared.
-pub(super) fn hash(text: &str) -> u64 {
-    xxh3_64(text.as_bytes())
 }

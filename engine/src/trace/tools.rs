@@ -91,8 +91,7 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
 
 /// Whether a trace may have a loop, by what its calls have in common; often tells that it has none, without laying it out.
 pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
-    let known = parts.spans.detailed();
-    let (mut ran, mut said) = (Repeats::new(options, known), Repeats::new(options, 0));
+    let (mut ran, mut said) = (Repeats::new(options), Repeats::new(options));
     let (mut says, mut reports) = (false, false);
     for span in parts.spans.iter() {
         reports |= span.reports_loop();

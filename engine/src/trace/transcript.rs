@@ -308,7 +308,7 @@ mod tests {
         };
         let facts = ToolFacts {
             name: Some(Arc::from("search")),
-            arguments: Some(Arguments::from_canonical("{\"q\":1}", vec![])),
+            arguments: Some(Arguments::from_canonical(b"{\"q\":1}", &[], true)),
             ..ToolFacts::default()
         };
         let model = |id| Span {

@@ -126,7 +126,7 @@ fn spans(worker: &Worker, number: u64, now: u64, fails: bool) -> Vec<Span> {
     let arguments = serde_json::json!({ "order": number }).to_string();
     let tool = ToolFacts {
         name: Some("find_order".into()),
-        arguments: Some(Arguments::from_canonical(arguments, vec![number])),
+        arguments: Some(Arguments::from_canonical(arguments.as_bytes(), &[number], true)),
         result_hash: Some(number),
         ..ToolFacts::default()
     };

@@ -6,10 +6,12 @@
 mod tests;
 
 use std::borrow::Cow;
-use std::fmt::{self, Write};
+use std::fmt;
+use std::io::Write;
 use std::mem;
 
 use serde_json::Number;
+use smallvec::SmallVec;
 
 use super::mend::{self, Numbers, Rules};
 use super::raw::RawValue;
@@ -31,6 +33,9 @@ pub(super) struct Object<'a> {
     // Invariant: each key once.
     entries: Vec<(Cow<'a, str>, Json<'a>)>,
 }
+
+/// JSON as it is written, without an allocation for what is short.
+pub(super) type Written = SmallVec<[u8; 256]>;
 
 /// How content is mended; the strict reader limits its depth.
 const NEARLY: Rules = Rules { max_depth: usize::MAX, numbers: Numbers::Absent, controls: false };
@@ -149,35 +154,35 @@ impl<'a> Json<'a> {
     }
 
     /// Writes it without spaces, and calls `scalar` with what is written for each scalar.
-    pub(super) fn write(&self, text: &mut String, scalar: &mut impl FnMut(&str)) {
+    pub(super) fn write(&self, text: &mut Written, scalar: &mut impl FnMut(&[u8])) {
         let start = text.len();
         match self {
-            Self::Null => text.push_str("null"),
-            Self::Bool(true) => text.push_str("true"),
-            Self::Bool(false) => text.push_str("false"),
+            Self::Null => text.extend_from_slice(b"null"),
+            Self::Bool(true) => text.extend_from_slice(b"true"),
+            Self::Bool(false) => text.extend_from_slice(b"false"),
             Self::Number(number) => {
-                // Writing to a string cannot fail.
+                // Writing to memory cannot fail.
                 let _ = write!(text, "{number}");
             }
             Self::Text(string) => write_string(string, text),
             Self::List(items) => {
-                text.push('[');
+                text.push(b'[');
                 for (at, item) in items.iter().enumerate() {
-                    text.push_str(if at == 0 { "" } else { "," });
+                    text.extend_from_slice(if at == 0 { b"" } else { b"," });
                     item.write(text, scalar);
                 }
-                text.push(']');
+                text.push(b']');
                 return;
             }
             Self::Object(object) => {
-                text.push('{');
+                text.push(b'{');
                 for (at, (key, value)) in object.entries.iter().enumerate() {
-                    text.push_str(if at == 0 { "" } else { "," });
+                    text.extend_from_slice(if at == 0 { b"" } else { b"," });
                     write_string(key, text);
-                    text.push(':');
+                    text.push(b':');
                     value.write(text, scalar);
                 }
-                text.push('}');
+                text.push(b'}');
                 return;
             }
         }
@@ -187,9 +192,9 @@ impl<'a> Json<'a> {
 
 impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::new();
+        let mut text = Written::new();
         self.write(&mut text, &mut |_| ());
-        f.write_str(&text)
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -435,27 +440,27 @@ fn specials(word: u64) -> u64 {
     zeros(word ^ all(b'"')) | zeros(word ^ all(b'\\')) | zeros(word & all(!(b' ' - 1)))
 }
 
-fn write_string(string: &str, text: &mut String) {
-    text.push('"');
+fn write_string(string: &str, text: &mut Written) {
+    text.push(b'"');
     let mut rest = string;
     loop {
         let (as_it_is, special) = rest.split_at(plain(rest.as_bytes()));
-        text.push_str(as_it_is);
+        text.extend_from_slice(as_it_is.as_bytes());
         let Some(byte) = special.bytes().next() else { break };
         match byte {
-            b'"' => text.push_str("\\\""),
-            b'\\' => text.push_str("\\\\"),
-            b'\n' => text.push_str("\\n"),
-            b'\r' => text.push_str("\\r"),
-            b'\t' => text.push_str("\\t"),
-            0x8 => text.push_str("\\b"),
-            0xc => text.push_str("\\f"),
+            b'"' => text.extend_from_slice(b"\\\""),
+            b'\\' => text.extend_from_slice(b"\\\\"),
+            b'\n' => text.extend_from_slice(b"\\n"),
+            b'\r' => text.extend_from_slice(b"\\r"),
+            b'\t' => text.extend_from_slice(b"\\t"),
+            0x8 => text.extend_from_slice(b"\\b"),
+            0xc => text.extend_from_slice(b"\\f"),
             _ => {
-                // Writing to a string cannot fail.
+                // Writing to memory cannot fail.
                 let _ = write!(text, "\\u{byte:04x}");
             }
         }
         rest = &special[1..];
     }
-    text.push('"');
+    text.push(b'"');
 }

@@ -538,7 +538,7 @@ fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
     let canonical = |value: &Json<'_>| {
         // As if it had been sent as text, so that both forms are equal.
         let text = value.as_str().map_or_else(|| value.to_string().into(), Cow::Borrowed);
-        arguments::canonical(&RawValue::Str(text))
+        arguments::canonical(&RawValue::Str(text), true)
     };
     Some(ToolFacts {
         name: Some(Arc::from(&**name)),

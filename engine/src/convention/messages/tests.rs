@@ -96,7 +96,7 @@ fn calls_come_from_the_assistant_alone() {
         let calls = said(&raw(text)).calls;
         assert_eq!(calls.len(), 1, "{text}");
         assert_eq!(calls[0].name.as_deref(), Some("f"));
-        assert_eq!(calls[0].arguments.as_ref().unwrap().as_str(), r#"{"a":2,"b":1}"#);
+        assert_eq!(&**calls[0].arguments.as_ref().unwrap().text().unwrap(), r#"{"a":2,"b":1}"#);
     }
     let tool = r#"[{"role":"tool","parts":[{"type":"tool_call_response","id":"1","result":"x"}]}]"#;
     assert_eq!(said(&raw(tool)).calls, []);

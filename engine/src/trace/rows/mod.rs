@@ -13,6 +13,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 pub(super) use self::view::Rest;
 use super::details::{ModelRow, TextRow, ToolRow};
@@ -27,7 +28,8 @@ use crate::span::{
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Spans {
     rows: Vec<SpanRow>,
-    origins: Vec<Origin>,
+    // Mostly two: that of the root, and that of all other spans.
+    origins: SmallVec<[Origin; 2]>,
     beside: Option<Box<Beside>>,
     // The index of the rows by id, if there are many.
     #[serde(skip)]
@@ -107,7 +109,7 @@ struct Beside {
 pub(super) struct Rare {
     row: u32,
     name: Option<Symbol>,
-    pub(super) tool: Option<Box<ToolRow>>,
+    pub(super) tool: Option<ToolRow>,
     pub(super) model: Option<Box<ModelRow>>,
     attempt: Option<Box<Attempt>>,
     remarks: Option<Box<Remarks>>,
@@ -249,11 +251,6 @@ impl Spans {
         models.flat_map(|model| &model.calls).map(|tool| tool.name.as_deref().unwrap_or_default())
     }
 
-    /// The number of spans with facts that few spans have, such as a call's arguments.
-    pub fn detailed(&self) -> usize {
-        self.rare().len()
-    }
-
     /// The number of calls in the output of models.
     pub fn calls_of_models(&self) -> usize {
         self.rare()
@@ -388,15 +385,13 @@ impl Spans {
     pub fn expect(&mut self, spans: usize) {
         if self.rows.is_empty() {
             self.rows.reserve_exact(spans);
-            // The origin of the root, and that of all other spans.
-            self.origins.reserve_exact(spans.min(2));
         }
     }
 
     /// Gives back the memory that is kept for more spans.
     pub fn fit(&mut self) {
         fit(&mut self.rows);
-        fit(&mut self.origins);
+        self.origins.shrink_to_fit();
         if let Some(beside) = &mut self.beside {
             fit(&mut beside.response_ids);
             fit(&mut beside.rare);
@@ -485,7 +480,7 @@ impl Spans {
             (None, None) => {}
             (tool, model) => {
                 let rare = self.rare_of_next();
-                rare.tool = tool.as_ref().map(|facts| ToolRow::of(facts, symbols, texts).into());
+                rare.tool = tool.as_ref().map(|facts| ToolRow::of(facts, symbols, texts));
                 rare.model = model.as_ref().map(|facts| ModelRow::of(facts, symbols, texts).into());
             }
         }

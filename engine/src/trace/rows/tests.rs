@@ -21,7 +21,8 @@ fn id() -> impl Strategy<Value = Option<IdHash>> {
 
 fn tool() -> impl Strategy<Value = ToolFacts> {
     let arguments = ("[a-d]{0,9}", prop::collection::vec(any::<u64>(), 0..4));
-    let arguments = arguments.prop_map(|(text, values)| Arguments::from_canonical(text, values));
+    let arguments = arguments
+        .prop_map(|(text, values)| Arguments::from_canonical(text.as_bytes(), &values, true));
     let facts = (name(), id(), prop::option::of(arguments), any::<Option<u64>>(), any::<bool>());
     facts.prop_map(|(name, call_id, arguments, result_hash, phantom)| ToolFacts {
         name,
