@@ -64,6 +64,7 @@ pub(crate) fn config(bytes: &[u8]) {
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
+    fs::remove_file(&path).expect("the temporary file");
 }
 
 /// Whatever is asked for is answered or refused, and no list is asked for without a bound.

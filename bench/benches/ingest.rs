@@ -5,27 +5,21 @@
 //! nothing but so many passes, for `valgrind --tool=callgrind`. Take one count from another with more passes, and
 //! divide by the spans of those that it has more; each prints its own.
 
+#[path = "support/pass.rs"]
+mod pass;
 mod support;
 
 use std::env;
 
-use agentgauge::engine::options::ConventionOptions;
-use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
-use agentgauge::engine::span::Timestamp;
-use agentgauge::ingest::decode::{Decoder, IngestLimits};
-use agentgauge::ingest::{Encoding, Signal};
+use agentgauge::ingest::decode::Decoder;
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use support::{Content, Workload};
+use pass::{REQUESTS, TRACES, decode, decoder, to_gauges, workload};
+use support::Content;
 
 /// As in the daemon.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// Traces of one request, and requests of one pass.
-const TRACES: u64 = 40;
-const REQUESTS: u64 = 25;
-const START: u64 = 1_790_000_000_000_000_000;
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -54,14 +48,6 @@ fn count(what: &str, content: &str, passes: &str) {
     println!("{} spans", passes * TRACES * REQUESTS * workload.spans_per_trace);
 }
 
-fn workload(content: Content) -> (Workload, Vec<Vec<u8>>) {
-    let workload =
-        Workload { agents: 10, sessions: 200, first_session: 0, spans_per_trace: 13, content };
-    let requests =
-        (0..REQUESTS).map(|number| workload.request(number * TRACES, TRACES, START)).collect();
-    (workload, requests)
-}
-
 #[divan::bench(args = [Content::Lean, Content::Full])]
 fn bytes_to_spans(bencher: Bencher<'_, '_>, content: Content) {
     let (workload, requests) = workload(content);
@@ -80,31 +66,8 @@ fn bytes_to_gauges(bencher: Bencher<'_, '_>, content: Content) {
         .bench_local(|| to_gauges(&decoder, &requests));
 }
 
-fn decoder() -> Decoder {
-    Decoder::new(IngestLimits::default(), ConventionOptions::default())
-}
-
 fn to_spans(decoder: &Decoder, requests: &[Vec<u8>]) {
     for request in requests {
         divan::black_box(decode(decoder, request));
     }
-}
-
-fn to_gauges(decoder: &Decoder, requests: &[Vec<u8>]) -> Pipeline {
-    let mut pipeline = Pipeline::new(&EngineOptions::default(), 1);
-    for (number, request) in (0_u64..).zip(requests) {
-        let now = Timestamp(START + number * 1_000_000_000);
-        let batch = decode(decoder, request);
-        pipeline.apply(batch.spans, batch.logs, batch.reports, now);
-        pipeline.advance(now);
-    }
-    // Every trace gets done and its score reaches the board.
-    pipeline.advance(Timestamp(START + (REQUESTS + 60) * 1_000_000_000));
-    assert_eq!(pipeline.board().len(), 10);
-    pipeline
-}
-
-#[expect(clippy::expect_used, reason = "the workload is valid")]
-fn decode(decoder: &Decoder, request: &[u8]) -> agentgauge::ingest::Batch {
-    decoder.decode_plain(Signal::Traces, Encoding::Protobuf, request).expect("valid")
 }

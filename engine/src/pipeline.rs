@@ -15,7 +15,7 @@ use super::detect::DropOptions;
 use super::drift::DriftOptions;
 use super::embedding::Embedded;
 use super::expect::Suite;
-use super::facts::AgentKey;
+use super::facts::{AgentKey, TraceFacts};
 use super::judging::{JudgeReply, JudgeRules};
 use super::options::{AgentOptions, AssembleOptions, CostOptions, LoopOptions, SessionOptions};
 use super::resolve::Resolve;
@@ -92,6 +92,8 @@ pub struct Pipeline {
     board: BTreeMap<AgentKey, AgentFacts>,
     // Whether the board is left as it is, as nobody looks at it yet.
     unseen: bool,
+    // Room for the updates of traces.
+    updates: Vec<Box<TraceFacts>>,
 }
 
 impl Pipeline {
@@ -140,6 +142,7 @@ impl Pipeline {
             }),
             board: BTreeMap::new(),
             unseen: false,
+            updates: Vec::new(),
         }
     }
 
@@ -340,7 +343,8 @@ impl Pipeline {
     /// Passes the updates of each stage on to the next, down to the board.
     fn flow(&mut self, now: Timestamp) {
         for stage in &mut self.assemble {
-            for update in stage.drain(&self.learned) {
+            stage.drain_into(&mut self.updates, &self.learned);
+            for update in self.updates.drain(..) {
                 let session = update.session.as_ref();
                 let shard = session.map_or(0, |to| self.route.session(&to.tenant, &to.id));
                 self.sessions[shard].restore_for(&update, self.session_stores[shard].as_mut());

@@ -593,7 +593,7 @@ mod tests {
             index,
             traces: count,
             risk_count: count,
-            levels: vec![Level { level, count }],
+            levels: [Level { level, count }].into_iter().collect(),
             ..PaneSum::default()
         }
     }

@@ -320,20 +320,24 @@ impl Assemble {
     /// Takes the updates since the last call: tombstones first, then the others in order of trace id. A trace whose agent nothing has
     /// named yet is shown under the one that is `known`.
     pub fn drain(&mut self, known: &Learned) -> Vec<Box<TraceFacts>> {
-        let (mut tombstones, mut updates) = (Vec::new(), mem::take(&mut self.farewells));
+        let mut updates = Vec::new();
+        self.drain_into(&mut updates, known);
+        updates
+    }
+
+    /// The same, into an empty list that may have room from the last time.
+    pub fn drain_into(&mut self, updates: &mut Vec<Box<TraceFacts>>, known: &Learned) {
+        let mut tombstones = Vec::new();
+        updates.append(&mut self.farewells);
         let farewells = updates.len();
         for id in self.deadlines.take_marked() {
-            tombstones.extend(self.tell(id, known, &mut updates));
+            tombstones.extend(self.tell(id, known, updates));
         }
         self.came.forget();
         if farewells > 0 {
             updates.sort_by_key(|update| update.trace_id);
         }
-        if tombstones.is_empty() {
-            return updates;
-        }
-        tombstones.append(&mut updates);
-        tombstones
+        updates.splice(..0, tombstones);
     }
 
     /// Adds the update of a trace, if it has news; returns the tombstone for the session that the trace was told to before.

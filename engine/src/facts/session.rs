@@ -122,9 +122,9 @@ facts! {
         /// Traces of these with a risk.
         pub risk_count: u64,
         /// Their risks, without the judge's scores.
-        pub levels: Vec<Level>,
+        pub levels: SmallVec<[Level; 4]>,
         /// Risks with the judge's scores, of the traces that our judge was asked about.
-        pub judged_levels: Vec<Level>,
+        pub judged_levels: SmallVec<[Level; 4]>,
         /// Traces of these with an uncertainty.
         pub uncertainty_count: u64,
         /// Sum of the squares of their uncertainties, in quanta squared.

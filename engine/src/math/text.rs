@@ -128,7 +128,7 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     }
     let lower = text.to_lowercase();
     let mut features = Features::default();
-    let mut tokens = SmallVec::<[u64; 64]>::new();
+    let mut tokens = SmallVec::<[u64; 256]>::new();
     for word in words(&lower) {
         let hash = xxh3_64(word.as_bytes());
         features.count(hash);

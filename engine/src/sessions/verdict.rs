@@ -37,6 +37,9 @@ pub(super) fn evaluate(
         summary.count(Counter::Expectations, &[layer, result.name()], 1);
     }
     let (mut next, mut next_gate) = (0, 0);
+    if gates.is_empty() {
+        gates.reserve(scored.sums().filter(|(name, _)| rules.weight(name).is_some()).count());
+    }
     for (name, score) in scored.sums() {
         let judged = summary.judged(&mut next, name);
         judged.count(verdict(Some(score), rules.threshold(name)));

@@ -16,8 +16,6 @@ use crate::span::{IdHash, Operation, Resource, SpanId, Status, Timestamp};
 pub(super) struct Shape<'a> {
     /// All spans.
     pub(super) spans: Vec<SpanView<'a>>,
-    // Positions by place.
-    positions: SmallVec<[Position; 16]>,
     // Places from the outermost inwards; empty if that is their order.
     inwards: Vec<usize>,
     // The operations of the agent's own behaviour, a bit for each.
@@ -37,14 +35,14 @@ pub(super) struct Shape<'a> {
 }
 
 /// The position of a span among the others.
-#[derive(Clone, Copy, Debug)]
-struct Position {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Position {
     /// The span above, if it is known.
     above: Option<usize>,
     /// Number of known spans above; those of a cycle count once each.
     depth: usize,
     /// Whether it or a span above it evaluates, and so is not the agent's behaviour.
-    evaluates: bool,
+    pub(super) evaluates: bool,
     /// Whether a model call is below.
     has_models: bool,
     /// Number of model calls below that have none below themselves.
@@ -207,7 +205,7 @@ impl<'a> Shape<'a> {
             let row = std::mem::replace(&mut span.at, at);
             places.get_mut(row).into_iter().for_each(|place| *place = at);
         }
-        let place = |id: SpanId| {
+        let place = |spans: &[SpanView<'_>], id: SpanId| {
             if places.is_empty() {
                 return spans.iter().position(|span| span.span_id == id);
             }
@@ -215,16 +213,15 @@ impl<'a> Shape<'a> {
         };
         // Spans with one parent are mostly next to each other.
         let mut last = (None, None);
-        let above = spans.iter().map(|span| {
-            let parent = span.parent();
+        for at in 0..spans.len() {
+            let parent = spans[at].parent();
             if parent != last.0 {
-                last = (parent, parent.and_then(place));
+                last = (parent, parent.and_then(|id| place(&spans, id)));
             }
-            Position::on(last.1)
-        });
-        let mut positions: SmallVec<[Position; 16]> = above.collect();
-        descend(&mut positions, |at| spans[at].operation == Operation::Evaluation);
-        let inward = |at: usize| (positions[at].depth, spans[at].start, spans[at].span_id);
+            spans[at].position = Position::on(last.1);
+        }
+        descend(&mut spans);
+        let inward = |at: usize| (spans[at].position.depth, spans[at].start, spans[at].span_id);
         let mut inwards = places;
         inwards.clear();
         if !(0..spans.len()).is_sorted_by_key(inward) {
@@ -233,14 +230,13 @@ impl<'a> Shape<'a> {
         }
         let (mut operations, mut mixed, mut recorded, mut differing) = (0, false, false, 1);
         let first = spans.first().map(|span| (span.scope(), span.resource()));
-        for (span, position) in spans.iter_mut().zip(&positions) {
-            span.evaluates = position.evaluates;
-            operations |= if span.evaluates { 0 } else { bit(span.operation) };
+        for span in &spans {
+            operations |= if span.position.evaluates { 0 } else { bit(span.operation) };
             recorded |= span.is_record();
             let Some((scope, resource)) = first else { continue };
             mixed |= span.scope() != scope;
             if !Arc::ptr_eq(span.resource(), resource) {
-                differing = positions.len();
+                differing = spans.len();
             }
         }
         // Where no model call has a span, agent spans that tell what all their calls used count as model calls.
@@ -248,7 +244,6 @@ impl<'a> Shape<'a> {
         let model = if has_chat { Operation::Chat } else { Operation::InvokeAgent };
         let mut shape = Self {
             spans,
-            positions,
             inwards,
             operations,
             mixed,
@@ -265,7 +260,7 @@ impl<'a> Shape<'a> {
 
     /// The spans of the agent's own behaviour, in order.
     pub(super) fn behaviour(&self) -> impl Iterator<Item = &SpanView<'a>> + Clone {
-        self.spans.iter().filter(|span| !span.evaluates)
+        self.spans.iter().filter(|span| !span.position.evaluates)
     }
 
     /// Whether a span of the agent's own behaviour is of this operation.
@@ -285,7 +280,7 @@ impl<'a> Shape<'a> {
 
     /// The spans of the agent's own behaviour from the outermost inwards: fewest known ancestors, then start, then id.
     pub(super) fn outermost_first(&self) -> impl Iterator<Item = &SpanView<'a>> {
-        self.all_outermost_first().filter(|span| !span.evaluates)
+        self.all_outermost_first().filter(|span| !span.position.evaluates)
     }
 
     /// All spans, evaluators included, from the outermost inwards.
@@ -318,7 +313,7 @@ impl<'a> Shape<'a> {
         let models = || self.behaviour().filter(|span| self.is_model(span));
         let mut calls = ModelCalls::with_capacity(models().count());
         for span in models() {
-            if self.positions[span.at].models_below > 0 {
+            if span.position.models_below > 0 {
                 continue;
             }
             let mut call = self.completed(span);
@@ -422,7 +417,7 @@ impl<'a> Shape<'a> {
             let name = own.tool_name();
             if own.is_phantom() {
                 // Where a call and its execution both have spans, the failure is on the execution.
-                let above = self.positions[own.at].above;
+                let above = own.position.above;
                 let call = calls.iter_mut().find(|call| Some(call.at) == above);
                 call.into_iter().for_each(|call| call.fail_with(&own));
                 continue;
@@ -544,7 +539,7 @@ impl<'a> Shape<'a> {
             return call;
         }
         let around = self.around(span.at).filter(|above| self.is_model(above));
-        for outer in around.filter(|above| self.positions[above.at].models_below == 1) {
+        for outer in around.filter(|above| above.position.models_below == 1) {
             complete(&mut call, &self.call_of(outer));
         }
         call
@@ -554,7 +549,7 @@ impl<'a> Shape<'a> {
         let inside = |span: &SpanView<'_>| {
             self.is_model(span) && self.around(span.at).any(|above| self.is_model(above))
         };
-        let mut above = self.positions.iter().filter_map(|position| position.above);
+        let mut above = self.spans.iter().filter_map(|span| span.position.above);
         // Mostly nothing is below a model call.
         self.nested =
             above.any(|at| self.is_model(&self.spans[at])) && self.spans.iter().any(inside);
@@ -567,7 +562,7 @@ impl<'a> Shape<'a> {
             }
         }
         for at in 0..self.spans.len() {
-            if self.is_model(&self.spans[at]) && !self.positions[at].has_models {
+            if self.is_model(&self.spans[at]) && !self.spans[at].position.has_models {
                 self.climb(at, |above| above.models_below += 1);
             }
         }
@@ -575,11 +570,11 @@ impl<'a> Shape<'a> {
 
     /// Changes the positions of the spans around the one at a place.
     fn climb(&mut self, at: usize, change: impl Fn(&mut Position)) {
-        let Position { mut above, depth, .. } = self.positions[at];
+        let Position { mut above, depth, .. } = self.spans[at].position;
         for _ in 0..depth {
             let Some(at) = above.filter(|at| !self.is_step(&self.spans[*at])) else { return };
-            change(&mut self.positions[at]);
-            above = self.positions[at].above;
+            change(&mut self.spans[at].position);
+            above = self.spans[at].position.above;
         }
     }
 
@@ -597,8 +592,8 @@ impl<'a> Shape<'a> {
 
     /// The known spans above the one at a place, the nearest first; ends at a cycle.
     fn ancestors(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
-        let Position { above, depth, .. } = self.positions[at];
-        let above = iter::successors(above, |at| self.positions[*at].above).take(depth);
+        let Position { above, depth, .. } = self.spans[at].position;
+        let above = iter::successors(above, |at| self.spans[*at].position.above).take(depth);
         above.map(|at| &self.spans[at])
     }
 }
@@ -610,7 +605,16 @@ fn bit(operation: Operation) -> u16 {
 
 impl Position {
     fn on(above: Option<usize>) -> Self {
-        Self { above, depth: UNKNOWN, evaluates: false, has_models: false, models_below: 0 }
+        Self { above, depth: UNKNOWN, ..Self::default() }
+    }
+
+    fn put(&mut self, depth: usize, evaluates: bool) {
+        (self.depth, self.evaluates) = (depth, evaluates);
+    }
+
+    /// The depth of a span that hangs on it, and whether that is inside one that evaluates.
+    fn below(self) -> (usize, bool) {
+        (self.depth + 1, self.evaluates)
     }
 }
 
@@ -620,40 +624,42 @@ const ON_PATH: usize = usize::MAX - 1;
 
 /// Fills in for each span how many are above it, and whether it or one above it evaluates. In a cycle, each span is above all
 /// others.
-fn descend(positions: &mut [Position], evaluates: impl Fn(usize) -> bool) {
+fn descend(spans: &mut [SpanView<'_>]) {
+    let evaluates = |span: &SpanView<'_>| span.operation == Operation::Evaluation;
     let mut path = Vec::new();
-    for first in 0..positions.len() {
-        let above = positions[first].above.map(|at| (positions[at].depth, positions[at].evaluates));
+    for first in 0..spans.len() {
+        let above = spans[first].position.above.map(|at| spans[at].position);
         // Most spans come after the one above them.
-        if positions[first].depth == UNKNOWN && above.is_none_or(|(depth, _)| depth < ON_PATH) {
-            let (depth, inside) = above.map_or((0, false), |(depth, inside)| (depth + 1, inside));
-            positions[first].depth = depth;
-            positions[first].evaluates = inside || evaluates(first);
+        if spans[first].position.depth == UNKNOWN && above.is_none_or(|above| above.depth < ON_PATH)
+        {
+            let (depth, inside) = above.map_or((0, false), Position::below);
+            let inside = inside || evaluates(&spans[first]);
+            spans[first].position.put(depth, inside);
             continue;
         }
         let mut next = Some(first);
-        while let Some(at) = next.filter(|at| positions[*at].depth == UNKNOWN) {
-            positions[at].depth = ON_PATH;
+        while let Some(at) = next.filter(|at| spans[*at].position.depth == UNKNOWN) {
+            spans[at].position.depth = ON_PATH;
             path.push(at);
-            next = positions[at].above;
+            next = spans[at].position.above;
         }
         // A path ends at a root, at a span of known depth, or, in a cycle, at one of its own steps.
         let (mut depth, mut inside) = match next {
             None => (0, false),
-            Some(at) if positions[at].depth == ON_PATH => {
+            Some(at) if spans[at].position.depth == ON_PATH => {
                 let step = path.iter().position(|step| *step == at).unwrap_or(path.len());
                 let cycle = path.split_off(step);
-                let inside = cycle.iter().any(|at| evaluates(*at));
+                let inside = cycle.iter().any(|at| evaluates(&spans[*at]));
                 for at in &cycle {
-                    (positions[*at].depth, positions[*at].evaluates) = (cycle.len() - 1, inside);
+                    spans[*at].position.put(cycle.len() - 1, inside);
                 }
                 (cycle.len(), inside)
             }
-            Some(at) => (positions[at].depth + 1, positions[at].evaluates),
+            Some(at) => spans[at].position.below(),
         };
         while let Some(at) = path.pop() {
-            inside |= evaluates(at);
-            (positions[at].depth, positions[at].evaluates) = (depth, inside);
+            inside |= evaluates(&spans[at]);
+            spans[at].position.put(depth, inside);
             depth += 1;
         }
     }
@@ -814,6 +820,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::span::Span;
+    use crate::trace::Symbols;
 
     /// The ancestors of each, one after the other, until one comes again.
     fn slowly(above: &[Option<usize>], from: usize) -> Vec<usize> {
@@ -833,12 +841,19 @@ mod tests {
         ) {
             let above: Vec<Option<usize>> =
                 sent.iter().map(|(above, _)| above.filter(|at| *at < sent.len())).collect();
-            let mut positions: Vec<Position> = above.iter().copied().map(Position::on).collect();
-            descend(&mut positions, |at| sent[at].1);
+            let id = |at: usize| SpanId([1 + u8::try_from(at).unwrap(); 8]);
+            let (mut rows, mut symbols) = (Spans::default(), Symbols::default());
+            for at in (0..sent.len()).rev() {
+                let operation = if sent[at].1 { Operation::Evaluation } else { Operation::Other };
+                let (start, parent) = (Timestamp(at as u64), above[at].map(id));
+                let span = Span { span_id: id(at), parent, start, operation, ..Span::default() };
+                rows.add(&span, &Arc::default(), &mut symbols, true);
+            }
+            let spans = Shape::new(&rows).spans;
             for at in 0..sent.len() {
                 let ancestors = slowly(&above, at);
-                prop_assert_eq!(positions[at].depth, ancestors.len());
-                prop_assert_eq!(positions[at].evaluates, sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
+                prop_assert_eq!(spans[at].position.depth, ancestors.len());
+                prop_assert_eq!(spans[at].position.evaluates, sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
             }
         }
     }

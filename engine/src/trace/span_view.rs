@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::details::ToolRow;
 use super::rows::Rest;
+use super::shape::Position;
 use super::symbol::Symbol;
 use crate::math::Quanta;
 use crate::price::Rate;
@@ -16,7 +17,6 @@ use crate::span::{
 
 /// A span: what it is looked for by, and where the rest is.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct SpanView<'a> {
     pub(super) operation: Operation,
     pub(super) status: Status,
@@ -27,8 +27,8 @@ pub(super) struct SpanView<'a> {
     pub(super) rest: Rest<'a>,
     /// The span's place in the order of the trace; its row before there is one.
     pub(super) at: usize,
-    /// Whether it or a span above it evaluates, and so is not the agent's behaviour; false before that is known.
-    pub(super) evaluates: bool,
+    /// Its position among the others, once there is a shape.
+    pub(super) position: Position,
 }
 
 /// All facts of a span, in the order in which two spans with one id are compared.

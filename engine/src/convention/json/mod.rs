@@ -35,7 +35,7 @@ pub(super) struct Object<'a> {
 }
 
 /// JSON as it is written, without an allocation for what is short.
-pub(super) type Written = SmallVec<[u8; 256]>;
+pub(super) type Written = SmallVec<[u8; 1024]>;
 
 /// How content is mended; the strict reader limits its depth.
 const NEARLY: Rules = Rules { max_depth: usize::MAX, numbers: Numbers::Absent, controls: false };

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 pub(super) use self::view::Rest;
 use super::details::{ModelRow, TextRow, ToolRow};
+use super::shape::Position;
 use super::span_view::SpanView;
 use super::symbol::{Symbol, Symbols};
 use crate::span::{
@@ -530,7 +531,7 @@ impl Spans {
             if held == rare.capacity() {
                 // Where half of the spans have some, all that are still to come may.
                 let to_come = if 2 * held >= rows { self.rows.capacity() - rows } else { 0 };
-                rare.reserve_exact(if held == 0 { 1 } else { to_come.max(held) });
+                rare.reserve_exact(to_come.max(held).max(1));
             }
             rare.push(Rare { row, ..Rare::default() });
         }
@@ -693,7 +694,7 @@ impl SpanRow {
             streamed: self.has(STREAMED),
             rest: Rest { row: self, origin, response_id, rare },
             at: 0,
-            evaluates: false,
+            position: Position::default(),
         }
     }
 }
@@ -745,9 +746,10 @@ impl Who {
     }
 }
 
-/// Moves things to a block of their exact size, as allocators seldom shrink a block in place.
+/// Moves things to a block of their exact size, as allocators seldom shrink a block in place; not where a small part of it is free, as
+/// they round sizes up by as much.
 fn fit<T>(things: &mut Vec<T>) {
-    if things.capacity() > things.len() {
+    if things.capacity() > things.len() + things.len() / 8 {
         let mut exact = Vec::with_capacity(things.len());
         exact.append(things);
         *things = exact;
