@@ -41,7 +41,7 @@ fn agent(name: &str) -> Arc<AgentFacts> {
         buckets: [0, 1, 0, 2].as_slice().into(),
         count: 3,
         sum_quanta: i128::from(Quanta::ONE),
-        exemplars: [exemplar].into(),
+        exemplars: [exemplar].into_iter().collect(),
     };
     let looping =
         LoopLabels { kind: LoopKind::Cycle, severity: Severity::Warning, evidence: Evidence::Full };
