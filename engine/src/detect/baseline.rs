@@ -137,6 +137,11 @@ impl Baseline {
         self.own >= OWN_ENOUGH
     }
 
+    /// The first of the bets on a rise: of a past of few values, the level is not known as well as the smallest bet needs it.
+    pub(super) fn first_bet(&self) -> usize {
+        usize::from(self.count < WELL_KNOWN)
+    }
+
     /// The baseline for the stream of the next version, which has no values of its own.
     pub(super) fn handed_on(self) -> Self {
         Self { own: 0, ..self }
@@ -272,6 +277,9 @@ const CELLS: usize = WITHIN + 3;
 
 /// Values of a past that is enough to compare with.
 const ENOUGH: f64 = 100.0;
+
+/// Values of a past that is known well enough to see the smallest rises.
+const WELL_KNOWN: f64 = 1_000.0;
 
 /// Values of its own, not handed on, of a past that is enough to compare with.
 const OWN_ENOUGH: u64 = 100;

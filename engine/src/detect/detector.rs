@@ -152,6 +152,8 @@ struct Turn {
     seed: f64,
     /// The value over the greatest means of no change, given what came before.
     ratios: Ratios,
+    /// The first of the bets that it spends time on.
+    first_bet: usize,
     kind: Turned,
 }
 
@@ -353,6 +355,7 @@ impl Detector {
             self.baseline.level(limits.objective),
             self.predicted.as_ref().map(|predicted| predicted.usual),
         );
+        let first_bet = self.baseline.first_bet();
         let ratios_of =
             |chance: f64| usual?.ratios(chance, odds_ratio(limits.tolerated(level), level));
         if value.kind == Kind::Chance {
@@ -363,7 +366,7 @@ impl Detector {
                 return None;
             };
             let seed = self.budget.spend(at);
-            return Some(Turn { at, seed, ratios, kind: Turned::Chance(value.value) });
+            return Some(Turn { at, seed, ratios, first_bet, kind: Turned::Chance(value.value) });
         }
         let place = self.place(value, value.value > nulls.tolerated);
         let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
@@ -375,6 +378,7 @@ impl Detector {
                 usual: value.value / after.usual,
                 tolerated: value.value / after.tolerated,
             },
+            first_bet,
             kind: match value.kind {
                 Kind::Outcome(chance) => {
                     Turned::Outcome(value.value, place, chance.and_then(ratios_of))
@@ -400,7 +404,7 @@ impl Detector {
             self.learn(turn.at, limits);
         } else if self.severity == Severity::Quiet
             && self.pending.all.count >= LEARNT_TOGETHER
-            && self.starts.are_none()
+            && self.starts.allow_learning(turn.at, limits.memory * WAITS)
         {
             self.learn(turn.at, limits);
         }
@@ -474,26 +478,26 @@ impl Detector {
     }
 
     fn weigh(&mut self, turn: &Turn, seed: f64, edge_seed: f64) {
-        let Ratios { usual, tolerated } = turn.ratios;
+        let (Ratios { usual, tolerated }, first) = (turn.ratios, turn.first_bet);
         if let Turned::Outcome(_, _, Some(counted)) = turn.kind {
-            self.changed.observe_after(usual, counted.usual, seed);
-            self.intolerable.observe_after(tolerated, counted.tolerated, edge_seed);
+            self.changed.observe_after(usual, counted.usual, seed, first);
+            self.intolerable.observe_after(tolerated, counted.tolerated, edge_seed, first);
         } else {
-            self.changed.observe(usual, seed);
-            self.intolerable.observe(tolerated, edge_seed);
+            self.changed.observe(usual, seed, first);
+            self.intolerable.observe(tolerated, edge_seed, first);
         }
         if let (Turned::Outcome(..), Some(predicted)) = (turn.kind, &mut self.predicted) {
             // A relapse takes less evidence here as well.
             let relapse = if seed > turn.seed { seed } else { 0.0 };
             let seed = predicted.budget.spend(turn.at).max(relapse);
-            predicted.told.observe(usual, seed);
+            predicted.told.observe(usual, seed, first);
         }
     }
 
     /// Counts a value among those that are usual if no drop comes of them.
     fn count(&mut self, turn: &Turn) {
         let mark = Mark { at: turn.at, before: self.pending.all };
-        self.starts.observe(turn.ratios.tolerated, mark);
+        self.starts.observe(turn.ratios, mark, turn.first_bet);
         match turn.kind {
             Turned::Value(value, place) | Turned::Outcome(value, place, _) => {
                 self.pending.add(value, place);
@@ -675,6 +679,9 @@ const BURST: f64 = 16.0;
 
 /// Pending values that are enough to be learnt.
 const LEARNT_TOGETHER: u64 = 16;
+
+/// How long values wait that may be of a rise, as a part of the time in which the past comes to count half.
+const WAITS: f64 = 0.25;
 
 /// Standard errors of the usual level that are tolerated, where they are more than the tolerance.
 const ERRORS_TOLERATED: f64 = 3.0;
