@@ -404,10 +404,20 @@ impl Detector {
             self.learn(turn.at, limits);
         } else if self.severity == Severity::Quiet
             && self.pending.all.count >= LEARNT_TOGETHER
-            && self.starts.allow_learning(turn.at, limits.memory * WAITS)
+            && self.may_learn(turn.at, limits)
         {
             self.learn(turn.at, limits);
         }
+    }
+
+    /// Whether nothing speaks for a rise in the values that are not learnt yet. The chances of a new model are learnt sooner: until then
+    /// they do not count.
+    fn may_learn(&self, at: Timestamp, limits: &Limits) -> bool {
+        let predicted = self.predicted.as_ref();
+        if predicted.is_some_and(|predicted| !predicted.usual.are_known()) {
+            return self.starts.are_none();
+        }
+        self.starts.allow_learning(at, limits.memory * WAITS)
     }
 
     /// Counts a value in a drop: looks for evidence that the level is good again.
@@ -713,5 +723,27 @@ mod tests {
         let after = nulls.after(0.5, &limits);
         assert!((after.usual - 0.5).abs() < 1e-9 && (after.tolerated - 0.65).abs() < 1e-9);
         assert!(nulls.after(0.9, &limits).tolerated < 1.0);
+    }
+
+    #[test]
+    fn the_chances_of_a_new_model_are_learnt_while_values_wait() {
+        let limits = DropOptions::default().limits(1);
+        let (mut detector, mut now) = (Detector::default(), Timestamp(0));
+        let mut tell = |detector: &mut Detector, every: u64, count: u64| {
+            for number in 1..=count {
+                now = Timestamp(now.0 + 60_000_000_000);
+                detector.observe(now, Observation::outcome(number % every == 0, None), &limits);
+                detector.observe(now, Observation::chance(0.1).unwrap(), &limits);
+            }
+        };
+        let known = |detector: &Detector| detector.predicted.as_ref().unwrap().usual.are_known();
+        tell(&mut detector, 100, 3_000);
+        // Tolerated, but more than usual.
+        tell(&mut detector, 33, 600);
+        assert!(known(&detector) && detector.pending.all.count > 500);
+        detector.renew_chances();
+        assert!(!known(&detector));
+        tell(&mut detector, 33, 300);
+        assert!(known(&detector));
     }
 }
