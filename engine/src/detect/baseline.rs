@@ -147,17 +147,22 @@ impl Baseline {
         Self { own: 0, ..self }
     }
 
-    /// Takes the pending values, after its own have aged to this moment.
-    pub(super) fn take(&mut self, pending: &mut Pending, at: Timestamp, memory: f64) {
+    /// Takes how the pending values follow each other, after its own have aged to this moment.
+    pub(super) fn take_order(&mut self, pending: &mut Pending, at: Timestamp, memory: f64) {
         self.age(at, memory);
-        let taken = std::mem::take(pending);
-        self.count += taken.all.count as f64;
-        self.sum += taken.all.sum;
-        self.own += taken.all.count.saturating_sub(taken.handed_on);
-        for (after, tally) in self.after.iter_mut().zip(taken.after) {
+        for (after, tally) in self.after.iter_mut().zip(std::mem::take(&mut pending.after)) {
             after.add(tally);
         }
-        self.changes.add(taken.changes);
+        self.changes.add(std::mem::take(&mut pending.changes));
+    }
+
+    /// Takes the pending values.
+    pub(super) fn take_values(&mut self, pending: &mut Pending) {
+        let all = std::mem::take(&mut pending.all);
+        let handed_on = std::mem::take(&mut pending.handed_on);
+        self.count += all.count as f64;
+        self.sum += all.sum;
+        self.own += all.count.saturating_sub(handed_on);
         self.established |= self.count >= ENOUGH;
     }
 
@@ -218,6 +223,11 @@ impl Pending {
     /// The same values, for the next version to learn.
     pub(super) fn handed_on(self) -> Self {
         Self { handed_on: self.all.count, ..self }
+    }
+
+    /// How many values there are whose order is not learnt yet.
+    pub(super) fn new_order(&self) -> u64 {
+        self.changes.count
     }
 
     /// Adds a value to its cell alone.

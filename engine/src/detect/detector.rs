@@ -401,23 +401,14 @@ impl Detector {
             // The values of what was nearly a drop are not usual, but how its failures followed each other may be.
             self.severity = Severity::Quiet;
             self.forget_pending();
+            self.starts = Starts::default();
             self.learn(turn.at, limits);
         } else if self.severity == Severity::Quiet
-            && self.pending.all.count >= LEARNT_TOGETHER
-            && self.may_learn(turn.at, limits)
+            && self.pending.new_order() >= LEARNT_TOGETHER
+            && self.starts.are_none()
         {
             self.learn(turn.at, limits);
         }
-    }
-
-    /// Whether nothing speaks for a rise in the values that are not learnt yet. The chances of a new model are learnt sooner: until then
-    /// they do not count.
-    fn may_learn(&self, at: Timestamp, limits: &Limits) -> bool {
-        let predicted = self.predicted.as_ref();
-        if predicted.is_some_and(|predicted| !predicted.usual.are_known()) {
-            return self.starts.are_none();
-        }
-        self.starts.allow_learning(at, limits.memory * WAITS)
     }
 
     /// Counts a value in a drop: looks for evidence that the level is good again.
@@ -552,13 +543,17 @@ impl Detector {
         self.recovery = Recovery::default();
     }
 
+    /// Learns from the pending values: what chances are usual and how failures follow each other, and the level unless it may have risen.
     fn learn(&mut self, at: Timestamp, limits: &Limits) {
-        self.baseline.take(&mut self.pending, at, limits.memory);
+        self.baseline.take_order(&mut self.pending, at, limits.memory);
         if let Some(predicted) = &mut self.predicted {
             let Predicted { usual, pending, .. } = &mut **predicted;
             usual.take(pending, at, limits.memory);
         }
-        self.starts = Starts::default();
+        if self.starts.allow_learning(at, limits.memory * WAITS) {
+            self.baseline.take_values(&mut self.pending);
+            self.starts = Starts::default();
+        }
         self.nulls = Some(Nulls::of(&self.baseline, limits));
     }
 
@@ -736,7 +731,9 @@ mod tests {
                 detector.observe(now, Observation::chance(0.1).unwrap(), &limits);
             }
         };
-        let known = |detector: &Detector| detector.predicted.as_ref().unwrap().usual.are_known();
+        let known = |detector: &Detector| {
+            detector.predicted.as_ref().unwrap().usual.ratios(0.1, 1.0).is_some()
+        };
         tell(&mut detector, 100, 3_000);
         // Tolerated, but more than usual.
         tell(&mut detector, 33, 600);

@@ -218,8 +218,9 @@ fn what_does_not_settle_stays_critical() {
 #[test]
 fn what_was_nearly_a_drop_is_not_usual() {
     let mut stream = Stream::after(21, 0.01, 3_000);
-    let usual = stream.state().usual;
     stream.until(Severity::Warning, 0.2);
+    let usual = stream.state().usual;
+    assert!(usual < 0.015, "{usual}");
     stream.until(Severity::Quiet, 0.0);
     assert!((stream.state().usual - usual).abs() < 1e-5, "{usual} {}", stream.state().usual);
 }
@@ -326,7 +327,7 @@ fn a_version_is_held_against_the_one_before_and_found_soonest_at_its_begin() {
         old += stream.until(Severity::Critical, 0.15);
         new += next.until(Severity::Critical, 0.15);
     }
-    assert!(new * 3 < old * 2, "{new} {old}");
+    assert!(new * 10 < old * 7, "{new} {old}");
 }
 
 #[test]
