@@ -543,14 +543,18 @@ impl Detector {
         self.recovery = Recovery::default();
     }
 
-    /// Learns from the pending values: what chances are usual and how failures follow each other, and the level unless it may have risen.
+    /// Learns from the pending values: how failures follow each other and, unless the level may have risen, what is usual. The chances
+    /// of a new model do not count before they are known, and do not wait.
     fn learn(&mut self, at: Timestamp, limits: &Limits) {
         self.baseline.take_order(&mut self.pending, at, limits.memory);
+        let as_usual = self.starts.allow_learning(at, limits.memory * WAITS);
         if let Some(predicted) = &mut self.predicted {
             let Predicted { usual, pending, .. } = &mut **predicted;
-            usual.take(pending, at, limits.memory);
+            if as_usual || !usual.are_known() {
+                usual.take(pending, at, limits.memory);
+            }
         }
-        if self.starts.allow_learning(at, limits.memory * WAITS) {
+        if as_usual {
             self.baseline.take_values(&mut self.pending);
             self.starts = Starts::default();
         }
