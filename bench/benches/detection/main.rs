@@ -1,7 +1,7 @@
 //! How soon drops are found, how they end, how often there is a false alarm, and what a value costs.
 //!
 //! Everything but the cost is simulated, from fixed seeds other than those that constants were chosen with. Arguments name the
-//! tables: `delays`, `ends`, `alarms`, `shared`, `sessions`, `streams`, `predicted`, `cost`, and `fast` and `fast-streams`, which take half an
+//! tables: `delays`, `small`, `ends`, `alarms`, `shared`, `sessions`, `streams`, `predicted`, `cost`, and `fast` and `fast-streams`, which take half an
 //! hour each; without any all others are made. A number is of how many seeds `sessions` and `streams` are made, or of how many agents `predicted`.
 
 #![expect(clippy::print_stdout, reason = "the tables are what this is for")]
@@ -12,6 +12,7 @@ mod changes;
 mod cost;
 mod predicted;
 mod sessions;
+mod small;
 mod stage;
 mod streams;
 
@@ -19,8 +20,9 @@ mod streams;
 const FIRST_SEED: u64 = 5_000_000;
 
 fn main() {
-    let tables: [(&str, fn()); 10] = [
+    let tables: [(&str, fn()); 11] = [
         ("delays", changes::delays),
+        ("small", small::small),
         ("ends", changes::ends),
         ("alarms", alarms::slow),
         ("fast", alarms::fast),

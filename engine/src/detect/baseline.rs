@@ -137,22 +137,32 @@ impl Baseline {
         self.own >= OWN_ENOUGH
     }
 
+    /// The first of the bets on a rise: of a past of few values, the level is not known as well as the smallest bet needs it.
+    pub(super) fn first_bet(&self) -> usize {
+        usize::from(self.count < WELL_KNOWN)
+    }
+
     /// The baseline for the stream of the next version, which has no values of its own.
     pub(super) fn handed_on(self) -> Self {
         Self { own: 0, ..self }
     }
 
-    /// Takes the pending values, after its own have aged to this moment.
-    pub(super) fn take(&mut self, pending: &mut Pending, at: Timestamp, memory: f64) {
+    /// Takes how the pending values follow each other, after its own have aged to this moment.
+    pub(super) fn take_order(&mut self, pending: &mut Pending, at: Timestamp, memory: f64) {
         self.age(at, memory);
-        let taken = std::mem::take(pending);
-        self.count += taken.all.count as f64;
-        self.sum += taken.all.sum;
-        self.own += taken.all.count.saturating_sub(taken.handed_on);
-        for (after, tally) in self.after.iter_mut().zip(taken.after) {
+        for (after, tally) in self.after.iter_mut().zip(std::mem::take(&mut pending.after)) {
             after.add(tally);
         }
-        self.changes.add(taken.changes);
+        self.changes.add(std::mem::take(&mut pending.changes));
+    }
+
+    /// Takes the pending values.
+    pub(super) fn take_values(&mut self, pending: &mut Pending) {
+        let all = std::mem::take(&mut pending.all);
+        let handed_on = std::mem::take(&mut pending.handed_on);
+        self.count += all.count as f64;
+        self.sum += all.sum;
+        self.own += all.count.saturating_sub(handed_on);
         self.established |= self.count >= ENOUGH;
     }
 
@@ -215,6 +225,11 @@ impl Pending {
         Self { handed_on: self.all.count, ..self }
     }
 
+    /// How many values there are whose order is not learnt yet.
+    pub(super) fn new_order(&self) -> u64 {
+        self.changes.count
+    }
+
     /// Adds a value to its cell alone.
     pub(super) fn follow(&mut self, value: f64, place: Place) {
         if let Some(after) = place.cell.and_then(|cell| self.after.get_mut(cell)) {
@@ -272,6 +287,9 @@ const CELLS: usize = WITHIN + 3;
 
 /// Values of a past that is enough to compare with.
 const ENOUGH: f64 = 100.0;
+
+/// Values of a past that is known well enough to see the smallest rises.
+const WELL_KNOWN: f64 = 1_000.0;
 
 /// Values of its own, not handed on, of a past that is enough to compare with.
 const OWN_ENOUGH: u64 = 100;

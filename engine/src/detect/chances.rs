@@ -78,13 +78,18 @@ impl Chances {
         self.held.squares += squares;
     }
 
+    /// Whether there are enough to know what is usual.
+    pub(super) fn are_known(&self) -> bool {
+        self.held.count >= ENOUGH
+    }
+
     /// A chance over the greatest means of no change: the usual mean, and the one at which the odds of failing are `tolerated_odds`,
     /// at least 1, times the usual ones; `None` before enough chances are known.
     pub(super) fn ratios(&self, chance: f64, tolerated_odds: f64) -> Option<Ratios> {
-        let Moments { count, sum, squares } = self.held;
-        if count < ENOUGH {
+        if !self.are_known() {
             return None;
         }
+        let Moments { count, sum, squares } = self.held;
         let mean = sum / count;
         let error = ((squares / count - mean * mean).max(0.0) / count).sqrt();
         let usual = (mean + error).clamp(LEAST, 1.0);

@@ -152,6 +152,8 @@ struct Turn {
     seed: f64,
     /// The value over the greatest means of no change, given what came before.
     ratios: Ratios,
+    /// The first of the bets that it spends time on.
+    first_bet: usize,
     kind: Turned,
 }
 
@@ -353,6 +355,7 @@ impl Detector {
             self.baseline.level(limits.objective),
             self.predicted.as_ref().map(|predicted| predicted.usual),
         );
+        let first_bet = self.baseline.first_bet();
         let ratios_of =
             |chance: f64| usual?.ratios(chance, odds_ratio(limits.tolerated(level), level));
         if value.kind == Kind::Chance {
@@ -363,7 +366,7 @@ impl Detector {
                 return None;
             };
             let seed = self.budget.spend(at);
-            return Some(Turn { at, seed, ratios, kind: Turned::Chance(value.value) });
+            return Some(Turn { at, seed, ratios, first_bet, kind: Turned::Chance(value.value) });
         }
         let place = self.place(value, value.value > nulls.tolerated);
         let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
@@ -375,6 +378,7 @@ impl Detector {
                 usual: value.value / after.usual,
                 tolerated: value.value / after.tolerated,
             },
+            first_bet,
             kind: match value.kind {
                 Kind::Outcome(chance) => {
                     Turned::Outcome(value.value, place, chance.and_then(ratios_of))
@@ -397,9 +401,10 @@ impl Detector {
             // The values of what was nearly a drop are not usual, but how its failures followed each other may be.
             self.severity = Severity::Quiet;
             self.forget_pending();
+            self.starts = Starts::default();
             self.learn(turn.at, limits);
         } else if self.severity == Severity::Quiet
-            && self.pending.all.count >= LEARNT_TOGETHER
+            && self.pending.new_order() >= LEARNT_TOGETHER
             && self.starts.are_none()
         {
             self.learn(turn.at, limits);
@@ -474,26 +479,26 @@ impl Detector {
     }
 
     fn weigh(&mut self, turn: &Turn, seed: f64, edge_seed: f64) {
-        let Ratios { usual, tolerated } = turn.ratios;
+        let (Ratios { usual, tolerated }, first) = (turn.ratios, turn.first_bet);
         if let Turned::Outcome(_, _, Some(counted)) = turn.kind {
-            self.changed.observe_after(usual, counted.usual, seed);
-            self.intolerable.observe_after(tolerated, counted.tolerated, edge_seed);
+            self.changed.observe_after(usual, counted.usual, seed, first);
+            self.intolerable.observe_after(tolerated, counted.tolerated, edge_seed, first);
         } else {
-            self.changed.observe(usual, seed);
-            self.intolerable.observe(tolerated, edge_seed);
+            self.changed.observe(usual, seed, first);
+            self.intolerable.observe(tolerated, edge_seed, first);
         }
         if let (Turned::Outcome(..), Some(predicted)) = (turn.kind, &mut self.predicted) {
             // A relapse takes less evidence here as well.
             let relapse = if seed > turn.seed { seed } else { 0.0 };
             let seed = predicted.budget.spend(turn.at).max(relapse);
-            predicted.told.observe(usual, seed);
+            predicted.told.observe(usual, seed, first);
         }
     }
 
     /// Counts a value among those that are usual if no drop comes of them.
     fn count(&mut self, turn: &Turn) {
         let mark = Mark { at: turn.at, before: self.pending.all };
-        self.starts.observe(turn.ratios.tolerated, mark);
+        self.starts.observe(turn.ratios, mark, turn.first_bet);
         match turn.kind {
             Turned::Value(value, place) | Turned::Outcome(value, place, _) => {
                 self.pending.add(value, place);
@@ -538,13 +543,21 @@ impl Detector {
         self.recovery = Recovery::default();
     }
 
+    /// Learns from the pending values: how failures follow each other and, unless the level may have risen, what is usual. The chances
+    /// of a new model do not count before they are known, and do not wait.
     fn learn(&mut self, at: Timestamp, limits: &Limits) {
-        self.baseline.take(&mut self.pending, at, limits.memory);
+        self.baseline.take_order(&mut self.pending, at, limits.memory);
+        let as_usual = self.starts.allow_learning(at, limits.memory * WAITS);
         if let Some(predicted) = &mut self.predicted {
             let Predicted { usual, pending, .. } = &mut **predicted;
-            usual.take(pending, at, limits.memory);
+            if as_usual || !usual.are_known() {
+                usual.take(pending, at, limits.memory);
+            }
         }
-        self.starts = Starts::default();
+        if as_usual {
+            self.baseline.take_values(&mut self.pending);
+            self.starts = Starts::default();
+        }
         self.nulls = Some(Nulls::of(&self.baseline, limits));
     }
 
@@ -676,6 +689,9 @@ const BURST: f64 = 16.0;
 /// Pending values that are enough to be learnt.
 const LEARNT_TOGETHER: u64 = 16;
 
+/// How long values wait that may be of a rise, as a part of the time in which the past comes to count half.
+const WAITS: f64 = 0.25;
+
 /// Standard errors of the usual level that are tolerated, where they are more than the tolerance.
 const ERRORS_TOLERATED: f64 = 3.0;
 
@@ -706,5 +722,29 @@ mod tests {
         let after = nulls.after(0.5, &limits);
         assert!((after.usual - 0.5).abs() < 1e-9 && (after.tolerated - 0.65).abs() < 1e-9);
         assert!(nulls.after(0.9, &limits).tolerated < 1.0);
+    }
+
+    #[test]
+    fn the_chances_of_a_new_model_are_learnt_while_values_wait() {
+        let limits = DropOptions::default().limits(1);
+        let (mut detector, mut now) = (Detector::default(), Timestamp(0));
+        let mut tell = |detector: &mut Detector, every: u64, count: u64| {
+            for number in 1..=count {
+                now = Timestamp(now.0 + 60_000_000_000);
+                detector.observe(now, Observation::outcome(number % every == 0, None), &limits);
+                detector.observe(now, Observation::chance(0.1).unwrap(), &limits);
+            }
+        };
+        let known = |detector: &Detector| {
+            detector.predicted.as_ref().unwrap().usual.ratios(0.1, 1.0).is_some()
+        };
+        tell(&mut detector, 100, 3_000);
+        // Tolerated, but more than usual.
+        tell(&mut detector, 33, 600);
+        assert!(known(&detector) && detector.pending.all.count > 500);
+        detector.renew_chances();
+        assert!(!known(&detector));
+        tell(&mut detector, 33, 300);
+        assert!(known(&detector));
     }
 }

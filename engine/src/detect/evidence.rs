@@ -12,15 +12,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::baseline::Tally;
+use super::budget::days;
 use crate::span::Timestamp;
 
 /// Bets: the shares of the capital that are set on a rise. Small ones win on small rises, large ones on large rises.
-pub(super) const BETS: [f64; COUNT] = [0.06, 0.15, 0.33, 0.6, 0.95];
+pub(super) const BETS: [f64; COUNT] = [0.015, 0.06, 0.15, 0.33, 0.6, 0.95];
 
 /// The part of the evidence that each bet has.
-pub(super) const WEIGHTS: [f64; COUNT] = [0.12, 0.18, 0.24, 0.23, 0.23];
+pub(super) const WEIGHTS: [f64; COUNT] = [0.04, 0.11, 0.18, 0.23, 0.22, 0.22];
 
-const COUNT: usize = 5;
+const COUNT: usize = 6;
 
 /// The most evidence, so that it stays a finite number however long an outage lasts.
 const MOST: f64 = 1e100;
@@ -31,18 +32,21 @@ const MOST: f64 = 1e100;
 pub(super) struct Evidence([f64; COUNT]);
 
 impl Evidence {
-    /// Takes the next value, as its ratio over the greatest mean of no change, and the days that it spends.
-    pub(super) fn observe(&mut self, ratio: f64, seed: f64) {
-        for (sum, (bet, weight)) in self.0.iter_mut().zip(BETS.into_iter().zip(WEIGHTS)) {
-            *sum = ((*sum + weight * seed) * payout(bet, ratio)).min(MOST);
-        }
+    /// Takes the next value, as its ratio over the greatest mean of no change, and the days that it spends on the bets from the first
+    /// one on.
+    pub(super) fn observe(&mut self, ratio: f64, seed: f64, first: usize) {
+        self.pay(seed, first, |bet| payout(bet, ratio));
     }
 
     /// Takes a value that replaces one that was counted before; both are ratios over the greatest mean of no change.
-    pub(super) fn observe_after(&mut self, ratio: f64, counted: f64, seed: f64) {
-        for (sum, (bet, weight)) in self.0.iter_mut().zip(BETS.into_iter().zip(WEIGHTS)) {
-            let paid = payout(bet, ratio) / payout(bet, counted);
-            *sum = ((*sum + weight * seed) * paid).min(MOST);
+    pub(super) fn observe_after(&mut self, ratio: f64, counted: f64, seed: f64, first: usize) {
+        self.pay(seed, first, |bet| payout(bet, ratio) / payout(bet, counted));
+    }
+
+    fn pay(&mut self, seed: f64, first: usize, paid: impl Fn(f64) -> f64) {
+        for (index, sum) in self.0.iter_mut().enumerate() {
+            let spent = if index < first { 0.0 } else { WEIGHTS[index] * seed };
+            *sum = ((*sum + spent) * paid(BETS[index])).min(MOST);
         }
     }
 
@@ -54,7 +58,7 @@ impl Evidence {
 
     /// Spends days on a change that begins with the next value.
     pub(super) fn seed(&mut self, days: f64) {
-        self.observe(1.0, days);
+        self.observe(1.0, days, 0);
     }
 
     /// Days in which chance alone gets this far once, at least, if nothing changed.
@@ -75,6 +79,10 @@ pub(super) struct Ratios {
 pub(super) struct Starts {
     capitals: [f64; COUNT],
     marks: [Mark; COUNT],
+    /// What the smallest bet has won on a rise over a level between the usual one and the worst that is tolerated, in the stretch that
+    /// began then.
+    risen: f64,
+    risen_since: Timestamp,
 }
 
 /// The beginning of a stretch: its time, and the sum of the pending values before it.
@@ -86,25 +94,41 @@ pub(super) struct Mark {
 
 impl Default for Starts {
     fn default() -> Self {
-        Self { capitals: [1.0; COUNT], marks: [Mark::default(); COUNT] }
+        Self {
+            capitals: [1.0; COUNT],
+            marks: [Mark::default(); COUNT],
+            risen: 1.0,
+            risen_since: Timestamp::default(),
+        }
     }
 }
 
 impl Starts {
-    /// Takes the next value, as its ratio over the greatest mean of no change, and the mark of a stretch that begins with it.
-    pub(super) fn observe(&mut self, ratio: f64, mark: Mark) {
-        for (bet, (capital, begin)) in
-            BETS.into_iter().zip(self.capitals.iter_mut().zip(&mut self.marks))
-        {
+    /// Takes the next value, as its ratios, and the mark of a stretch that begins with it, for the bets from the first one on.
+    pub(super) fn observe(&mut self, ratios: Ratios, mark: Mark, first: usize) {
+        let ratio = ratios.tolerated;
+        for (index, (capital, begin)) in self.capitals.iter_mut().zip(&mut self.marks).enumerate() {
             if *capital <= 1.0 {
-                if ratio <= 1.0 {
+                if ratio <= 1.0 || index < first {
                     continue;
                 }
                 *capital = 1.0;
                 *begin = mark;
             }
-            *capital = (*capital * payout(bet, ratio)).min(MOST);
+            *capital = (*capital * payout(BETS[index], ratio)).min(MOST);
         }
+        if self.risen <= 1.0 {
+            (self.risen, self.risen_since) = (1.0, mark.at);
+        }
+        let between = f64::midpoint(ratios.usual, ratios.tolerated);
+        self.risen = (self.risen * payout(BETS[first], between)).min(MOST);
+    }
+
+    /// Whether the values so far may be learnt: no stretch speaks for a change, nor one of less than these days for half of one. A rise to
+    /// little more than is tolerated has many moments without evidence of it before it is found, and would be usual by then.
+    pub(super) fn allow_learning(&self, at: Timestamp, wait: f64) -> bool {
+        let waited = || days(at.0.saturating_sub(self.risen_since.0)) >= wait;
+        self.are_none() && (self.risen <= 1.0 || waited())
     }
 
     /// Whether no stretch speaks for a change.
