@@ -31,10 +31,10 @@ pub(super) struct Serve {
     #[arg(long, value_name = "MODE")]
     durability: Option<String>,
     /// Kafka brokers to read from, separated by commas
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = list)]
     kafka_brokers: Option<String>,
     /// Kafka topics with spans, separated by commas
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = list)]
     kafka_topics: Option<String>,
     /// Kafka consumer group
     #[arg(long, value_name = "NAME")]
@@ -81,8 +81,8 @@ impl Serve {
             ("--http", "listen.http", &self.http),
             ("--data-dir", "store.directory", &self.data_dir),
             ("--durability", "store.durability", &durability),
-            ("--kafka-brokers", "kafka.brokers", &self.kafka_brokers.as_deref().map(list)),
-            ("--kafka-topics", "kafka.traces_topics", &self.kafka_topics.as_deref().map(list)),
+            ("--kafka-brokers", "kafka.brokers", &self.kafka_brokers),
+            ("--kafka-topics", "kafka.traces_topics", &self.kafka_topics),
             ("--kafka-group", "kafka.group", &self.kafka_group),
         ]
         .into_iter()
@@ -91,11 +91,11 @@ impl Serve {
     }
 }
 
-/// Makes a TOML list of names that are separated by commas.
-fn list(names: &str) -> String {
+/// Makes a TOML list of names that are separated by commas; no names are a mistake, such as a variable that is not set.
+fn list(names: &str) -> Result<String, &'static str> {
     let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
     let names: Vec<String> = names.map(|name| serde_json::Value::from(name).to_string()).collect();
-    format!("[{}]", names.join(", "))
+    if names.is_empty() { Err("it names nothing") } else { Ok(format!("[{}]", names.join(", "))) }
 }
 
 /// The text that tells people where the page is and where to send data.
