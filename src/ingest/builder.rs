@@ -217,8 +217,10 @@ impl<'a> Builder<'a> {
                 self.repaired(caps.cuts());
                 self.reports(vec![report]);
             }
-            Err(why) => {
+            Err(mut why) => {
                 rejected(&mut self.batch.tally, "report");
+                // It can repeat a part of the report.
+                why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
                 if self.batch.tally.rejected_reports.len() < MAX_LISTED {
                     self.batch.tally.rejected_reports.push((index, why));
                 }
@@ -253,6 +255,9 @@ impl<'a> Builder<'a> {
         }
     }
 }
+
+/// The most bytes of what is said about a report that is rejected.
+const MAX_WHY_BYTES: usize = 256;
 
 /// The status of a code, by the low half of its number; that of unknown codes is unset.
 pub(super) fn status(code: u64) -> Status {
