@@ -3,6 +3,7 @@
 pub mod about;
 pub mod alerts;
 mod api;
+mod awaited;
 pub mod board;
 mod families;
 pub mod grpc;

@@ -52,6 +52,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// All answers that are under way.
 pub(super) struct Readers {
     pub(super) options: ApiOptions,
+    /// The time within which a client has to take, or to send, something.
+    pub(super) patience: Duration,
     step: Duration,
     // The steps without a move after which an answer is cut off.
     max_still: u32,
@@ -145,7 +147,7 @@ impl Readers {
         let max_still = u32::try_from(max_still).unwrap_or(u32::MAX);
         let waiting = [(); 2].map(|()| Semaphore::new(MAX_WAITING));
         let (moves, state) = (Arc::default(), Mutex::default());
-        Self { options, step, max_still, cut, full, moves, waiting, state }
+        Self { options, patience, step, max_still, cut, full, moves, waiting, state }
     }
 
     /// Counts an answer until it is sent or dropped.
