@@ -20,6 +20,7 @@ pub mod prometheus;
 mod push;
 pub mod query;
 mod readers;
+mod reading;
 mod runbook;
 mod scrapes;
 mod watched;
