@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -25,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use super::history::ApiOptions;
 use super::http::{Count, Refused};
-use super::reading::{Piece, Reading, Unread};
+use super::reading::{Moves, Piece, Reading, Unread};
 use crate::access::{Identity, Line};
 
 /// The bytes of an answer that are given to its connection at a time. Its reader has to take as many within `server.read_timeout`.
@@ -43,11 +42,10 @@ const MIN_STEPS: u32 = 4;
 /// The steps after which the connection is ended whose buffers still hold what was cut off.
 const MAX_STUCK: u32 = 2;
 
-/// The most answers, of operators and of tenants each, that wait for the room of those that were cut off; the longest time for
-/// that; and the time between two looks.
+/// The most answers, of operators and of tenants each, that wait for the room of those that were cut off, and the longest time for
+/// that.
 const MAX_WAITING: usize = 4;
 const MAX_WAIT: Duration = Duration::from_secs(3);
-const LOOK: Duration = Duration::from_millis(10);
 
 /// All answers that are under way.
 pub(super) struct Readers {
@@ -59,7 +57,7 @@ pub(super) struct Readers {
     max_still: u32,
     cut: Count,
     full: Count,
-    moves: Arc<AtomicU64>,
+    moves: Arc<Moves>,
     // Places to wait for room, for operators and for tenants.
     waiting: [Semaphore; 2],
     state: Mutex<State>,
@@ -165,6 +163,8 @@ impl Readers {
         let mut place = None;
         let admitted = timeout(MAX_WAIT, async {
             loop {
+                // What is freed from here on wakes it.
+                let freed = self.moves.freed.notified();
                 match self.enter_if_room(asker, bytes) {
                     Ok(number) => return Some(number),
                     Err(Room::After(number)) => self.cut_off(number, "memory"),
@@ -172,7 +172,7 @@ impl Readers {
                         if place.is_none() {
                             place = Some(waiting.try_acquire().ok()?);
                         }
-                        sleep(LOOK).await;
+                        freed.await;
                     }
                     Err(Room::None) => return None,
                 }

@@ -18,9 +18,17 @@ use super::readers::Readers;
 pub(super) struct Unread {
     bytes: AtomicUsize,
     moved: AtomicU64,
-    moves: Arc<AtomicU64>,
+    all: Arc<Moves>,
     /// Notified when some of it was sent, and when its reader is gone.
     pub(super) changed: Notify,
+}
+
+/// What moves among all answers.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    count: AtomicU64,
+    /// Notified when bytes of an answer are no longer held.
+    pub(super) freed: Notify,
 }
 
 /// Bytes of an answer; when they are dropped, they were sent or will not be.
@@ -45,11 +53,11 @@ pub(super) struct Reading {
 
 impl Unread {
     /// So many bytes, which move now.
-    pub(super) fn new(bytes: usize, moves: &Arc<AtomicU64>) -> Self {
+    pub(super) fn new(bytes: usize, all: &Arc<Moves>) -> Self {
         Self {
             bytes: AtomicUsize::new(bytes),
-            moved: AtomicU64::new(moves.fetch_add(1, Ordering::Relaxed)),
-            moves: Arc::clone(moves),
+            moved: AtomicU64::new(all.next()),
+            all: Arc::clone(all),
             changed: Notify::new(),
         }
     }
@@ -71,7 +79,13 @@ impl Unread {
 
     /// Notes a move.
     pub(super) fn moves_on(&self) {
-        self.moved.store(self.moves.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        self.moved.store(self.all.next(), Ordering::Relaxed);
+    }
+}
+
+impl Moves {
+    fn next(&self) -> u64 {
+        self.count.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -98,6 +112,9 @@ impl Drop for Piece {
         self.held.bytes.fetch_sub(self.weight, Ordering::Relaxed);
         self.held.moves_on();
         self.held.changed.notify_one();
+        if self.weight > 0 {
+            self.held.all.freed.notify_waiters();
+        }
     }
 }
 
