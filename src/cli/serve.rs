@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::pin::pin;
 
 use clap::Args;
 
@@ -51,10 +52,16 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(CliError::Runtime)?;
-        runtime.block_on(async {
+        let is_started = runtime.block_on(async {
             // Signals are caught before the daemon says that it is ready, so that none after that is missed.
-            let stop = Stop::listen().map_err(CliError::Runtime)?;
-            let daemon = Daemon::start(&config).await?;
+            let mut asked = pin!(Stop::listen().map_err(CliError::Runtime)?.asked());
+            let daemon = tokio::select! {
+                daemon = Daemon::start(&config) => daemon?,
+                () = asked.as_mut() => {
+                    tracing::info!("asked to stop before the start was over");
+                    return Ok(false);
+                }
+            };
             let text = match std::io::stdout().is_terminal() {
                 true => for_people(daemon.bound()),
                 false => serde_json::to_string(daemon.bound()).map_err(CliError::Json)?,
@@ -63,12 +70,17 @@ impl Serve {
                 .and_then(|()| process.out.flush())
                 .map_err(CliError::Output)?;
             let failed = tokio::select! {
-                () = stop.asked() => false,
+                () = asked => false,
                 () = daemon.failed() => true,
             };
             daemon.stop().await;
-            if failed { Err(CliError::Sync) } else { Ok(()) }
-        })
+            if failed { Err(CliError::Sync) } else { Ok(true) }
+        })?;
+        if !is_started {
+            // A recovery that breaks off is a crash like any other, and its thread ends with the process.
+            runtime.shutdown_background();
+        }
+        Ok(())
     }
 
     fn flags(&self) -> Vec<(&'static str, &'static str, String)> {
