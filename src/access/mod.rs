@@ -13,7 +13,6 @@ pub mod tls;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +28,8 @@ pub use options::{
     AccessOptions, CertificateOptions, ClientAuth, Listener, May, Secret, TlsOptions, TokenOptions,
 };
 pub use tls::PeerNames;
+
+use crate::files;
 
 /// The least bytes of a token; a shorter one could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
@@ -248,7 +249,7 @@ fn secret(token: &TokenOptions) -> Result<Secret, AccessError> {
     let fault = |why: String| AccessError::Token { name: token.name.clone(), why };
     match (&token.file, &token.env) {
         (Some(path), None) => {
-            let bytes = fs::read(path).map_err(|source| AccessError::Read {
+            let bytes = files::read(path).map_err(|source| AccessError::Read {
                 key: "access.tokens",
                 path: path.clone(),
                 source,
@@ -272,6 +273,8 @@ fn digested(token: &str) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const TOKEN: &str = "0123456789abcdef-shop";

@@ -3,7 +3,6 @@
 //! Certificates expire and are replaced while the daemon runs, so their files are read again and again. New certificates
 //! hold for new connections; files that cannot be used are reported, and the certificates in use stay.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 use super::{AccessError, ClientAuth, TlsOptions};
+use crate::files;
 
 /// The names in a client's certificate: DNS names and URIs.
 pub type PeerNames = Arc<[String]>;
@@ -192,7 +192,7 @@ impl Files {
 }
 
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {
-    fs::read(path).map_err(|source| AccessError::Read { key, path: path.to_owned(), source })
+    files::read(path).map_err(|source| AccessError::Read { key, path: path.to_owned(), source })
 }
 
 fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -72,7 +72,7 @@ enum Command {
 
 /// The parts of its process that a command may use.
 struct Process<'p> {
-    environment: Vec<(String, String)>,
+    environment: Vec<(OsString, OsString)>,
     out: &'p mut dyn Write,
     err: &'p mut dyn Write,
 }
@@ -85,11 +85,7 @@ pub fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    // A variable that is not Unicode cannot be an option.
-    let environment = environment
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+    let environment = environment.into_iter().collect();
     let mut process = Process { environment, out, err };
     let command = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli.command.unwrap_or(Command::Serve(cli.serve)),

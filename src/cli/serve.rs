@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::pin::pin;
 
 use clap::Args;
 
@@ -31,10 +32,10 @@ pub(super) struct Serve {
     #[arg(long, value_name = "MODE")]
     durability: Option<String>,
     /// Kafka brokers to read from, separated by commas
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = list)]
     kafka_brokers: Option<String>,
     /// Kafka topics with spans, separated by commas
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = list)]
     kafka_topics: Option<String>,
     /// Kafka consumer group
     #[arg(long, value_name = "NAME")]
@@ -51,10 +52,16 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(CliError::Runtime)?;
-        runtime.block_on(async {
+        let is_started = runtime.block_on(async {
             // Signals are caught before the daemon says that it is ready, so that none after that is missed.
-            let stop = Stop::listen().map_err(CliError::Runtime)?;
-            let daemon = Daemon::start(&config).await?;
+            let mut asked = pin!(Stop::listen().map_err(CliError::Runtime)?.asked());
+            let daemon = tokio::select! {
+                daemon = Daemon::start(&config) => daemon?,
+                () = asked.as_mut() => {
+                    tracing::info!("asked to stop before the start was over");
+                    return Ok(false);
+                }
+            };
             let text = match std::io::stdout().is_terminal() {
                 true => for_people(daemon.bound()),
                 false => serde_json::to_string(daemon.bound()).map_err(CliError::Json)?,
@@ -63,12 +70,17 @@ impl Serve {
                 .and_then(|()| process.out.flush())
                 .map_err(CliError::Output)?;
             let failed = tokio::select! {
-                () = stop.asked() => false,
+                () = asked => false,
                 () = daemon.failed() => true,
             };
             daemon.stop().await;
-            if failed { Err(CliError::Sync) } else { Ok(()) }
-        })
+            if failed { Err(CliError::Sync) } else { Ok(true) }
+        })?;
+        if !is_started {
+            // A recovery that breaks off is a crash like any other, and its thread ends with the process.
+            runtime.shutdown_background();
+        }
+        Ok(())
     }
 
     fn flags(&self) -> Vec<(&'static str, &'static str, String)> {
@@ -81,8 +93,8 @@ impl Serve {
             ("--http", "listen.http", &self.http),
             ("--data-dir", "store.directory", &self.data_dir),
             ("--durability", "store.durability", &durability),
-            ("--kafka-brokers", "kafka.brokers", &self.kafka_brokers.as_deref().map(list)),
-            ("--kafka-topics", "kafka.traces_topics", &self.kafka_topics.as_deref().map(list)),
+            ("--kafka-brokers", "kafka.brokers", &self.kafka_brokers),
+            ("--kafka-topics", "kafka.traces_topics", &self.kafka_topics),
             ("--kafka-group", "kafka.group", &self.kafka_group),
         ]
         .into_iter()
@@ -91,11 +103,11 @@ impl Serve {
     }
 }
 
-/// Makes a TOML list of names that are separated by commas.
-fn list(names: &str) -> String {
+/// Makes a TOML list of names that are separated by commas; no names are a mistake, such as a variable that is not set.
+fn list(names: &str) -> Result<String, &'static str> {
     let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
     let names: Vec<String> = names.map(|name| serde_json::Value::from(name).to_string()).collect();
-    format!("[{}]", names.join(", "))
+    if names.is_empty() { Err("it names nothing") } else { Ok(format!("[{}]", names.join(", "))) }
 }
 
 /// The text that tells people where the page is and where to send data.

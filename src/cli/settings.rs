@@ -22,6 +22,7 @@ impl Settings {
         process: &Process<'_>,
         flags: &[(&'static str, &'static str, String)],
     ) -> Result<Config, CliError> {
-        Ok(Config::load(self.config.as_deref(), process.environment.iter().cloned(), flags)?)
+        let environment = Config::environment(process.environment.iter().cloned())?;
+        Ok(Config::load(self.config.as_deref(), environment, flags)?)
     }
 }

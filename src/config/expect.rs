@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::engine::expect::{Baseline, Judgements, Spec, SpecError, Suite};
+use crate::files;
 
 /// What traces are expected to be.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -111,7 +112,7 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>, ExpectError> {
 }
 
 fn text(path: &Path) -> Result<String, ExpectError> {
-    fs::read_to_string(path).map_err(|source| ExpectError::Read { path: path.to_owned(), source })
+    files::read_text(path).map_err(|source| ExpectError::Read { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

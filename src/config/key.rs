@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::files;
 use crate::outbound::Secret;
 
 /// Why a key cannot be read.
@@ -27,7 +28,7 @@ pub enum KeyError {
 /// Fails if a file is named and cannot be read.
 pub fn read(option: &'static str, file: &Path, variable: &str) -> Result<Option<Secret>, KeyError> {
     if !file.as_os_str().is_empty() {
-        let text = std::fs::read_to_string(file).map_err(|source| KeyError::Read {
+        let text = files::read_text(file).map_err(|source| KeyError::Read {
             option,
             path: file.to_owned(),
             source,

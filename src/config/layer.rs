@@ -6,10 +6,7 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-use super::{Config, ConfigError, Origin};
-
-/// The prefix of environment variables that set options.
-const PREFIX: &str = "AGENTGAUGE__";
+use super::{Config, ConfigError, Origin, PREFIX};
 
 /// Options that are tables, each of which is one value and replaces its default as a whole.
 const FREE: &[&str] = &[

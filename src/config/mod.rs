@@ -9,6 +9,7 @@ mod layer;
 mod range;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use crate::export::about::{AboutView, LinkOptions};
 use crate::export::history::ApiOptions;
 use crate::export::otlp::ScoresOutOptions;
 use crate::export::prometheus::Detail;
+use crate::files;
 use crate::fleet::FleetOptions;
 use crate::ingest::decode::IngestLimits;
 use crate::ingest::kafka::KafkaOptions;
@@ -226,6 +228,12 @@ pub enum ConfigError {
         /// What the parser expected.
         message: String,
     },
+    /// A variable that would set an option is no text.
+    #[error("the value of the environment variable {name} is not UTF-8")]
+    Variable {
+        /// The variable.
+        name: String,
+    },
     /// There is no such option.
     #[error("unknown key `{key}` {origin}{}", did_you_mean(nearest.as_deref()))]
     UnknownKey {
@@ -275,7 +283,7 @@ impl Config {
         let environment: Vec<_> = environment.into_iter().collect();
         let mut leaves = Vec::new();
         if let Some(path) = file {
-            let text = std::fs::read_to_string(path)
+            let text = files::read_text(path)
                 .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
             leaves.extend(layer::file(path, &text)?);
         }
@@ -285,6 +293,25 @@ impl Config {
         config.access.take_from(&environment);
         range::check(&config, &origins)?;
         Ok(config)
+    }
+
+    /// The variables of an environment that are text.
+    ///
+    /// # Errors
+    ///
+    /// Fails on a variable that would set an option and is no text.
+    pub fn environment(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Vec<(String, String)>, ConfigError> {
+        let text =
+            |(name, value): (OsString, OsString)| match (name.into_string(), value.into_string()) {
+                (Ok(name), Ok(value)) => Some(Ok((name, value))),
+                (Ok(name), Err(_)) if name.starts_with(PREFIX) => {
+                    Some(Err(ConfigError::Variable { name }))
+                }
+                (Ok(_) | Err(_), _) => None,
+            };
+        variables.into_iter().filter_map(text).collect()
     }
 
     /// How many tenants may send data, as far as the configuration tells: senders without a tenant count as one.
@@ -368,6 +395,9 @@ impl fmt::Display for Origin {
 fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|key| format!("; did you mean `{key}`?")).unwrap_or_default()
 }
+
+/// The prefix of environment variables that set options.
+const PREFIX: &str = "AGENTGAUGE__";
 
 /// How many tenants are made room for where the header of a Kafka record may name any.
 const UNKNOWN: usize = 3;

@@ -34,10 +34,17 @@ const MAX_WINDOWS: usize = 8;
 /// Panes of a window; a pane must last whole seconds.
 const PANES: u64 = 60;
 
+/// The most bytes that a record in the log has beside its request.
+const RECORD_BYTES: u64 = 1 << 20;
+
 pub(super) struct Check<'o> {
     origins: &'o Origins,
     error: Option<ConfigError>,
 }
+
+/// A duration, written as the configuration has it.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Human(Duration);
 
 /// Checks every range; the error is about the first option that is out of its range.
 pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigError> {
@@ -84,16 +91,37 @@ impl Check<'_> {
         min: Duration,
         max: Duration,
     ) {
-        if was < min || was > max {
-            let expected = format!("from {} to {}", human::render(min), human::render(max));
-            self.fail(key, expected, human::render(was));
+        self.within(key, Human(was), Human(min), Human(max));
+    }
+
+    /// Checks an option whose least value follows from another one, which may be the one to change.
+    fn at_least<T: Copy + PartialOrd + fmt::Display>(
+        &mut self,
+        key: &'static str,
+        was: T,
+        least: T,
+        other: &'static str,
+    ) {
+        if was < least {
+            let origin = self.origin(other);
+            self.fail(key, format!("at least {least}, because of `{other}` {origin}"), was);
         }
     }
 
+    fn origin(&self, key: &str) -> Origin {
+        self.origins.get(key).cloned().unwrap_or(Origin::Default)
+    }
+
     pub(super) fn fail(&mut self, key: &'static str, expected: String, was: impl fmt::Display) {
-        let origin = self.origins.get(key).cloned().unwrap_or(Origin::Default);
+        let origin = self.origin(key);
         let error = ConfigError::Range { key, origin, expected, was: was.to_string() };
         self.error.get_or_insert(error);
+    }
+}
+
+impl fmt::Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&human::render(self.0))
     }
 }
 
@@ -132,12 +160,8 @@ fn ingest(config: &Config, check: &mut Check<'_>) {
     check.within("ingest.max_request_items", ingest.max_request_items, 1, 1 << 30);
     // Nested values are walked recursively, on the stack.
     check.within("ingest.max_nesting", ingest.max_nesting, 1, 128);
-    check.within(
-        "ingest.max_decoded_bytes",
-        ingest.max_decoded_bytes,
-        ingest.max_request_bytes,
-        usize::MAX,
-    );
+    let (decoded, request) = (ingest.max_decoded_bytes, ingest.max_request_bytes);
+    check.at_least("ingest.max_decoded_bytes", decoded, request, "ingest.max_request_bytes");
     check.within("ingest.body_progress", ingest.body_progress, 0, 1 << 20);
     let minute = Duration::from_secs(60);
     check.lasting("ingest.max_wait", ingest.max_wait, Duration::ZERO, minute);
@@ -189,7 +213,9 @@ fn engine(config: &Config, check: &mut Check<'_>) {
     let (short, long) = (Duration::from_millis(1), Duration::from_secs(86_400));
     check.lasting("assemble.trace_idle", assemble.trace_idle, short, long);
     check.lasting("assemble.rootless_idle", assemble.rootless_idle, short, long);
-    check.lasting("assemble.trace_max_age", assemble.trace_max_age, assemble.trace_idle, long);
+    check.lasting("assemble.trace_max_age", assemble.trace_max_age, short, long);
+    let (age, idle) = (Human(assemble.trace_max_age), Human(assemble.trace_idle));
+    check.at_least("assemble.trace_max_age", age, idle, "assemble.trace_idle");
     check.lasting("assemble.late_horizon", assemble.late_horizon, Duration::ZERO, long);
     check.lasting("assemble.report_wait", assemble.report_wait, Duration::ZERO, long);
     let most = 1 << 30;
@@ -206,7 +232,7 @@ fn engine(config: &Config, check: &mut Check<'_>) {
 fn loops(config: &Config, check: &mut Check<'_>) {
     let loops = &config.loops;
     check.within("loops.warning", loops.warning, 2, u64::MAX);
-    check.within("loops.critical", loops.critical, loops.warning, u64::MAX);
+    check.at_least("loops.critical", loops.critical, loops.warning, "loops.warning");
     check.within("loops.names_only", loops.names_only, 2, u64::MAX);
     check.within("loops.near_repeat_similarity", loops.near_repeat_similarity, 0.5, 1.0);
     check.within("loops.max_traces", loops.max_traces, 2, 10_000);
@@ -234,9 +260,10 @@ fn loops(config: &Config, check: &mut Check<'_>) {
     }
     for price in &config.cost.prices {
         let dollars = [Some(price.input), Some(price.output), price.cached, price.cache_written];
-        if dollars.iter().flatten().any(|dollars| !(0.0..=MAX_PRICE).contains(dollars)) {
-            let least = format!("dollars per million tokens from 0 to {MAX_PRICE}");
-            check.fail("cost.prices", least, format!("{price:?}"));
+        let wrong = dollars.iter().flatten().find(|dollars| !(0.0..=MAX_PRICE).contains(*dollars));
+        if let Some(was) = wrong {
+            let expected = format!("dollars per million tokens from 0 to {MAX_PRICE}");
+            check.fail("cost.prices", expected, format!("{was} for `{}`", price.model));
         }
     }
 }
@@ -457,12 +484,15 @@ fn store(config: &Config, check: &mut Check<'_>) {
         let expected = "a directory, as `store.durability` is not memory".to_owned();
         check.fail("store.directory", expected, "empty");
     }
-    // A request is one record, which is in one segment.
-    let largest = (config.ingest.max_request_bytes as u64).saturating_add(1 << 20);
     check.within("store.segment_bytes", store.segment_bytes, 1 << 12, 1 << 30);
     check.within("store.snapshot_bytes", store.snapshot_bytes, 1 << 12, 1 << 40);
     check.within("store.snapshot_spans", store.snapshot_spans, 1, 1 << 40);
-    check.within("store.max_bytes", store.max_bytes, largest.max(store.segment_bytes), 1 << 50);
+    check.within("store.max_bytes", store.max_bytes, 1 << 12, 1 << 50);
+    let key = "store.max_bytes";
+    check.at_least(key, store.max_bytes, store.segment_bytes, "store.segment_bytes");
+    // A request is one record, which is in one segment.
+    let request = (config.ingest.max_request_bytes as u64).saturating_add(RECORD_BYTES);
+    check.at_least(key, store.max_bytes, request, "ingest.max_request_bytes");
     let second = Duration::from_secs(1);
     check.lasting("store.commit_interval", store.commit_interval, Duration::ZERO, second);
 }

@@ -2,12 +2,14 @@
 //!
 //! `proto/agentgauge/v1/query.proto` has the messages; a test compares their fields with those of the JSON objects.
 
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::LazyLock;
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::map_request;
 use futures_util::{Stream as Events, StreamExt, stream};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage};
@@ -17,6 +19,7 @@ use tonic::{Request, Response, Status};
 
 use self::v1::query_service_server::{QueryService, QueryServiceServer};
 use super::api::{AgentParams, OneAgent, SessionParams, TraceParams, Whose};
+use super::awaited::awaited;
 use super::history::Range;
 use super::http::{Exporter, Refused};
 use super::live::{Stream, StreamParams};
@@ -62,7 +65,8 @@ pub(super) fn router<Q: Query>(exporter: &Exporter<Q>) -> Router<Exporter<Q>> {
     if let Ok(v1alpha) = reflection().build_v1alpha() {
         router = router.route_service(&all_of(&v1alpha), v1alpha);
     }
-    router
+    let patience = exporter.readers.patience;
+    router.route_layer(map_request(move |request| ready(awaited(request, patience))))
 }
 
 fn all_of<S: NamedService>(_: &S) -> String {

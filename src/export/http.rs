@@ -58,7 +58,7 @@ pub struct Exporter<Q> {
     health: Gather,
     pub(super) query: Q,
     detail: Detail,
-    readers: Arc<Readers>,
+    pub(super) readers: Arc<Readers>,
     scrapes: Scrapes,
     /// Permits for answers with sessions; more wait.
     pub(super) lists: Arc<Semaphore>,
@@ -376,26 +376,21 @@ mod tests {
         }
     }
 
-    async fn ask(path: &str, accept: &str) -> (StatusCode, HeaderMap, String) {
+    fn exporter() -> Exporter<FixedAnswers> {
         let health = Registry::new();
         health
             .register(Box::new(IntCounter::new("agentgauge_test_total", "A test.").unwrap()))
             .unwrap();
         let board = Arc::new(Board::default());
         board.apply(AgentFacts::default());
+        let gather = Arc::new(move || health.gather());
+        Exporter::new(board, gather, FixedAnswers, Detail::Core, Arc::new(Timestamp::default))
+    }
+
+    async fn ask(path: &str, accept: &str) -> (StatusCode, HeaderMap, String) {
         let request =
             Request::get(path).header(header::ACCEPT, accept).body(Body::empty()).unwrap();
-        let response = Exporter::new(
-            board,
-            Arc::new(move || health.gather()),
-            FixedAnswers,
-            Detail::Core,
-            Arc::new(Timestamp::default),
-        )
-        .router()
-        .oneshot(request)
-        .await
-        .unwrap();
+        let response = exporter().router().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
@@ -458,6 +453,27 @@ mod tests {
             let (status, _, body) = ask(path, "*/*").await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
             assert!(body.starts_with(r#"{"error":{"code":"bad_request""#), "{path}: {body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_does_not_come_is_given_up() {
+        for (method, expected) in [
+            ("agentgauge.v1.QueryService/ListAgents", "4"),
+            // A stream of requests, which then is at its end.
+            ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "0"),
+        ] {
+            let nothing = futures_util::stream::pending::<Result<&str, std::io::Error>>();
+            let request = Request::post(format!("/{method}"))
+                .header(header::CONTENT_TYPE, "application/grpc")
+                .body(Body::from_stream(nothing))
+                .unwrap();
+            let patience = Duration::from_millis(20);
+            let exporter = exporter().counting(patience, Arc::new(|_| {}), Arc::new(|_| {}));
+            let (head, body) = exporter.router().oneshot(request).await.unwrap().into_parts();
+            let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
+            let status = head.headers.get("grpc-status").or_else(|| trailers.get("grpc-status"));
+            assert_eq!(status.unwrap(), expected, "{method}");
         }
     }
 

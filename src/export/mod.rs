@@ -3,6 +3,7 @@
 pub mod about;
 pub mod alerts;
 mod api;
+mod awaited;
 pub mod board;
 mod families;
 pub mod grpc;
@@ -19,6 +20,7 @@ pub mod prometheus;
 mod push;
 pub mod query;
 mod readers;
+mod reading;
 mod runbook;
 mod scrapes;
 mod watched;

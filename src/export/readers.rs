@@ -9,23 +9,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Extensions, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use http_body::{Body as _, Frame, SizeHint};
-use tokio::sync::{Notify, Semaphore};
+use http_body::{Body as _, Frame};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::history::ApiOptions;
 use super::http::{Count, Refused};
+use super::reading::{Moves, Piece, Reading, Unread};
 use crate::access::{Identity, Line};
 
 /// The bytes of an answer that are given to its connection at a time. Its reader has to take as many within `server.read_timeout`.
@@ -43,21 +42,22 @@ const MIN_STEPS: u32 = 4;
 /// The steps after which the connection is ended whose buffers still hold what was cut off.
 const MAX_STUCK: u32 = 2;
 
-/// The most answers, of operators and of tenants each, that wait for the room of those that were cut off; the longest time for
-/// that; and the time between two looks.
+/// The most answers, of operators and of tenants each, that wait for the room of those that were cut off, and the longest time for
+/// that.
 const MAX_WAITING: usize = 4;
 const MAX_WAIT: Duration = Duration::from_secs(3);
-const LOOK: Duration = Duration::from_millis(10);
 
 /// All answers that are under way.
 pub(super) struct Readers {
     pub(super) options: ApiOptions,
+    /// The time within which a client has to take, or to send, something.
+    pub(super) patience: Duration,
     step: Duration,
     // The steps without a move after which an answer is cut off.
     max_still: u32,
     cut: Count,
     full: Count,
-    moves: Arc<AtomicU64>,
+    moves: Arc<Moves>,
     // Places to wait for room, for operators and for tenants.
     waiting: [Semaphore; 2],
     state: Mutex<State>,
@@ -84,45 +84,15 @@ pub(super) struct State {
 pub(super) struct Reader {
     pub(super) asker: Asker,
     pub(super) held: Arc<Unread>,
-    pieces: VecDeque<Bytes>,
-    is_whole: bool,
-    waker: Option<Waker>,
+    pub(super) pieces: VecDeque<Bytes>,
+    pub(super) is_whole: bool,
+    pub(super) waker: Option<Waker>,
     // The last move that a step has seen, and the steps since.
     seen: u64,
     still: u32,
     // Whether nothing more of it is given to the connection, and what it holds is in the buffers of that; and whether it was cut off.
-    is_over: bool,
+    pub(super) is_over: bool,
     is_cut: bool,
-}
-
-/// What is held of an answer.
-#[derive(Debug)]
-pub(super) struct Unread {
-    bytes: AtomicUsize,
-    moved: AtomicU64,
-    moves: Arc<AtomicU64>,
-    /// Notified when some of it was sent, and when its reader is gone.
-    pub(super) changed: Notify,
-}
-
-/// Bytes of an answer; when they are dropped, they were sent or will not be.
-struct Piece {
-    bytes: Bytes,
-    // The bytes of memory that this gives back.
-    weight: usize,
-    held: Arc<Unread>,
-}
-
-/// The body of an answer: its pieces, and what its body brings after them, then its end; or an error if it was cut off.
-pub(super) struct Reading {
-    readers: Arc<Readers>,
-    number: u64,
-    // What comes before the rest of the body and is no data.
-    ahead: Option<Result<Frame<Bytes>, axum::Error>>,
-    // What of the answer is not made yet.
-    body: Option<Body>,
-    // The bytes to come, if that is known.
-    left: Option<u64>,
 }
 
 /// Why there is no room for an answer.
@@ -145,7 +115,7 @@ impl Readers {
         let max_still = u32::try_from(max_still).unwrap_or(u32::MAX);
         let waiting = [(); 2].map(|()| Semaphore::new(MAX_WAITING));
         let (moves, state) = (Arc::default(), Mutex::default());
-        Self { options, step, max_still, cut, full, moves, waiting, state }
+        Self { options, patience, step, max_still, cut, full, moves, waiting, state }
     }
 
     /// Counts an answer until it is sent or dropped.
@@ -193,6 +163,8 @@ impl Readers {
         let mut place = None;
         let admitted = timeout(MAX_WAIT, async {
             loop {
+                // What is freed from here on wakes it.
+                let freed = self.moves.freed.notified();
                 match self.enter_if_room(asker, bytes) {
                     Ok(number) => return Some(number),
                     Err(Room::After(number)) => self.cut_off(number, "memory"),
@@ -200,7 +172,7 @@ impl Readers {
                         if place.is_none() {
                             place = Some(waiting.try_acquire().ok()?);
                         }
-                        sleep(LOOK).await;
+                        freed.await;
                     }
                     Err(Room::None) => return None,
                 }
@@ -233,12 +205,7 @@ impl Readers {
         }
         let number = state.next;
         state.next += 1;
-        let held = Arc::new(Unread {
-            bytes: AtomicUsize::new(bytes),
-            moved: AtomicU64::new(self.moves.fetch_add(1, Ordering::Relaxed)),
-            moves: Arc::clone(&self.moves),
-            changed: Notify::new(),
-        });
+        let held = Arc::new(Unread::new(bytes, &self.moves));
         let reader = Reader {
             asker: asker.clone(),
             held: Arc::clone(&held),
@@ -263,8 +230,7 @@ impl Readers {
     fn add(&self, number: u64, data: Bytes) {
         let mut state = self.state();
         let Some(reader) = state.readers.get_mut(&number) else { return };
-        let piece = Piece { weight: data.len(), bytes: data, held: Arc::clone(&reader.held) };
-        let mut rest = Bytes::from_owner(piece);
+        let mut rest = Piece::counted(data, &reader.held);
         // If it was cut off meanwhile, this gives back what was counted.
         while !rest.is_empty() && !reader.is_over {
             reader.pieces.push_back(rest.split_to(rest.len().min(PIECE_BYTES)));
@@ -283,7 +249,7 @@ impl Readers {
             // The time without a move begins here, as there is something to read.
             reader.held.moves_on();
         }
-        reader.held.bytes.fetch_add(data.len(), Ordering::Relaxed);
+        reader.held.grow(data.len());
         let is_tenant = reader.asker.is_tenant();
         let most = state.over(is_tenant, self.max_bytes());
         drop(state);
@@ -321,7 +287,7 @@ impl Readers {
     }
 
     /// Gives a reader nothing more, and wakes both ends; returns its line if this changes anything.
-    fn finish(&self, number: u64, is_cut: bool) -> Option<Line> {
+    pub(super) fn finish(&self, number: u64, is_cut: bool) -> Option<Line> {
         let mut state = self.state();
         let reader = state.readers.get_mut(&number).filter(|reader| !reader.is_cut)?;
         if reader.is_over && !is_cut {
@@ -471,104 +437,12 @@ impl Reader {
     }
 }
 
-impl Unread {
-    /// The bytes that are not sent.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    fn moved(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
-    }
-
-    fn moves_on(&self) {
-        self.moved.store(self.moves.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-    }
-}
-
-impl AsRef<[u8]> for Piece {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Piece {
-    fn drop(&mut self) {
-        self.held.bytes.fetch_sub(self.weight, Ordering::Relaxed);
-        self.held.moves_on();
-        self.held.changed.notify_one();
-    }
-}
-
-impl Reading {
-    /// The next piece that is there; `None` if there is none.
-    fn piece(&mut self, context: &Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        let mut state = self.readers.state();
-        // The answer was cut off, and its reader has to know that it is not whole.
-        let reader = state.readers.get_mut(&self.number).filter(|reader| !reader.is_over);
-        let Some(reader) = reader else {
-            return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
-        };
-        if let Some(bytes) = reader.pieces.pop_front() {
-            let left = self.left.as_mut();
-            left.into_iter().for_each(|left| *left = left.saturating_sub(bytes.len() as u64));
-            let piece = Piece { bytes, weight: 0, held: Arc::clone(&reader.held) };
-            return Poll::Ready(Some(Ok(Bytes::from_owner(piece))));
-        }
-        if reader.is_whole || self.body.is_some() {
-            return Poll::Ready(None);
-        }
-        reader.waker = Some(context.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl http_body::Body for Reading {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if let Some(frame) = self.ahead.take() {
-            return Poll::Ready(Some(frame));
-        }
-        loop {
-            if let Some(piece) = ready!(self.piece(context)) {
-                return Poll::Ready(Some(piece.map(Frame::data).map_err(axum::Error::new)));
-            }
-            let Some(body) = self.body.as_mut() else { return Poll::Ready(None) };
-            let frame = match ready!(Pin::new(body).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
-                end => return Poll::Ready(end),
-            };
-            match frame.into_data() {
-                // If this cuts it off, the next look says so.
-                Ok(data) => drop(self.readers.push(self.number, data)),
-                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == Some(0)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        self.readers.finish(self.number, false);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use http_body_util::{BodyExt, StreamBody};
+    use tokio::sync::Notify;
 
     use super::*;
 

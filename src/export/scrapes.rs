@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::readers::{Asker, Reader, Readers, Reading, Unread};
+use super::readers::{Asker, Reader, Readers};
+use super::reading::{Reading, Unread};
 
 /// The most pages that are rendered at a time, for operators and for tenants each.
 const MAX_RENDERED: usize = 4;

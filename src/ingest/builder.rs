@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::outline::Frame;
-use super::repair::{Repair, ids, parent, rejected, repaired};
+use super::repair::{Repair, ids, parent, rejected, repaired, tokens};
 use super::report::MAX_LISTED;
 use super::{Batch, Tally};
 use crate::engine::convention::{
@@ -118,6 +118,7 @@ impl<'a> Builder<'a> {
         span.parent = parent(frame.parent, tally).filter(|parent| *parent != span_id);
         (span.start, span.end) = self.repair.times(frame.start, frame.end, tally);
         span.remote_parent = remote_parent(frame.flags);
+        tokens(span, tally);
         true
     }
 
@@ -158,12 +159,13 @@ impl<'a> Builder<'a> {
             dropped_attributes: sent.dropped_attributes,
             remote_parent: remote_parent(sent.flags),
         };
-        let reading =
+        let mut reading =
             self.conventions.span(&raw, Emitter { scope, resource: &self.resource }, self.names);
         if let Some(outline) = outline {
             let plan = || self.conventions.plan(outline, &raw, scope, &reading.span);
             self.names.learn(outline, scope, plan);
         }
+        tokens(&mut reading.span, &mut self.batch.tally);
         self.batch.spans.push(reading.span);
         self.reports(reading.reports);
         self.repaired(reading.repaired);
@@ -186,7 +188,8 @@ impl<'a> Builder<'a> {
             body: sent.body,
             attributes: sent.attributes,
         };
-        let reading = self.conventions.log(&raw, Emitter { scope, resource: &self.resource });
+        let mut reading = self.conventions.log(&raw, Emitter { scope, resource: &self.resource });
+        reading.spans.iter_mut().for_each(|span| tokens(span, &mut self.batch.tally));
         self.batch.logs.extend(reading.log);
         self.batch.spans.extend(reading.spans);
         self.reports(reading.reports);
@@ -217,8 +220,10 @@ impl<'a> Builder<'a> {
                 self.repaired(caps.cuts());
                 self.reports(vec![report]);
             }
-            Err(why) => {
+            Err(mut why) => {
                 rejected(&mut self.batch.tally, "report");
+                // It can repeat a part of the report.
+                why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
                 if self.batch.tally.rejected_reports.len() < MAX_LISTED {
                     self.batch.tally.rejected_reports.push((index, why));
                 }
@@ -253,6 +258,9 @@ impl<'a> Builder<'a> {
         }
     }
 }
+
+/// The most bytes of what is said about a report that is rejected.
+const MAX_WHY_BYTES: usize = 256;
 
 /// The status of a code, by the low half of its number; that of unknown codes is unset.
 pub(super) fn status(code: u64) -> Status {

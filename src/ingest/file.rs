@@ -94,6 +94,7 @@ pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
     }
     let mut text =
         super::inflate::inflate(compression, bytes.into(), usize::MAX).map_err(refused(1))?;
+    text = text.slice_ref(super::json::unmarked(&text));
     if let Some(request) = super::spans::request(&text) {
         text = request.into();
     }

@@ -90,6 +90,11 @@ pub(super) fn decode(
     bounds: Bounds,
     builder: &mut Builder<'_>,
 ) -> Result<(), Refusal> {
+    let body = unmarked(body);
+    if is_utf16(body) {
+        let why = "it must be in UTF-8, and looks like UTF-16 or UTF-32".to_owned();
+        return Err(Refusal::Malformed { what: "JSON", why });
+    }
     let reader = Reader { max_nesting: bounds.max_nesting, odd: Cell::default() };
     let mended = match reader.as_it_is(body, scan.deep)? {
         Some(request) => return reader.request(signal, &request, builder),
@@ -113,10 +118,20 @@ pub(super) fn is_nearly(text: &[u8]) -> bool {
     is_json(text) || is_json(mend::json(text, rules).text.as_bytes())
 }
 
+/// A text without the mark that some writers of UTF-8 put before it.
+pub(super) fn unmarked(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
+}
+
+/// Whether a text is in an encoding that has a zero in every character of ASCII: JSON begins with one, and has no such byte.
+fn is_utf16(text: &[u8]) -> bool {
+    matches!(text, [0xfe, 0xff, ..] | [0xff, 0xfe, ..] | [0, _, ..] | [_, 0, ..])
+}
+
 fn malformed(error: &serde_json::Error) -> Refusal {
-    let (class, line, column) = (error.classify(), error.line(), error.column());
-    let why = format!("{class:?} error at line {line}, column {column}");
-    Refusal::Malformed { what: "JSON", why }
+    let (line, column) = (error.line(), error.column());
+    let what = if error.is_eof() { "it breaks off" } else { "a syntax error" };
+    Refusal::Malformed { what: "JSON", why: format!("{what} at line {line}, column {column}") }
 }
 
 struct Reader {
@@ -158,7 +173,7 @@ impl Reader {
             Signal::Traces => self.traces(request, builder),
             Signal::Logs => self.logs(request, builder),
             Signal::Metrics => builder.tally().metric_points = self.metric_points(request),
-            Signal::Reports => super::report::json(request, builder),
+            Signal::Reports => super::report::json(request, builder)?,
         }
         self.odd.get().tell(builder.tally());
         Ok(())

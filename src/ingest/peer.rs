@@ -22,6 +22,7 @@ pub(super) struct Peer {
     started: AtomicU64,
     running: AtomicUsize,
     arriving: AtomicUsize,
+    streaming: AtomicUsize,
     served: AtomicBool,
     slow: AtomicUsize,
     leaving: AtomicBool,
@@ -54,6 +55,10 @@ pub(super) struct Running(Arc<Peer>);
 /// Counts a request's body as on its way until it is dropped.
 #[derive(Debug)]
 pub(super) struct Arriving(Arc<Peer>);
+
+/// Counts an answer as going on until it is dropped.
+#[derive(Debug)]
+pub(super) struct Streaming(Arc<Peer>);
 
 /// Stalled bodies after which a connection is closed: a single one can be bad luck.
 const MAX_SLOW: usize = 4;
@@ -116,6 +121,17 @@ impl Peer {
     pub(super) fn arriving(self: &Arc<Self>) -> Arriving {
         self.arriving.fetch_add(1, Ordering::Relaxed);
         Arriving(Arc::clone(self))
+    }
+
+    /// Counts an answer as going on: one that is not there whole when its head is sent.
+    pub(super) fn streams(self: &Arc<Self>) -> Streaming {
+        self.streaming.fetch_add(1, Ordering::Relaxed);
+        Streaming(Arc::clone(self))
+    }
+
+    /// Whether nothing is under way: neither a request nor an answer.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_running() && self.streaming.load(Ordering::Relaxed) == 0
     }
 
     /// Counts a stalled body; after too many the connection is asked to leave.
@@ -195,6 +211,12 @@ impl Drop for Running {
 impl Drop for Arriving {
     fn drop(&mut self) {
         self.0.arriving.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.0.streaming.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Tally;
-use crate::engine::span::{SpanId, Timestamp, TraceId};
+use crate::engine::span::{Span, SpanId, Timestamp, Tokens, TraceId};
 
 /// The rules of repair.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +108,20 @@ pub(super) fn parent(id: &[u8], tally: &mut Tally) -> Option<SpanId> {
     parent
 }
 
+/// Mends what a span tells of its model call: a count of tokens that no call can have is unknown. Added to others, it would hide
+/// them for good.
+#[inline]
+pub(super) fn tokens(span: &mut Span, tally: &mut Tally) {
+    let Some(model) = &mut span.model else { return };
+    let Tokens { input, cached, cache_written, output } = &mut model.tokens;
+    for count in [input, cached, cache_written, output] {
+        if count.is_some_and(|count| count > MAX_TOKENS) {
+            *count = None;
+            repaired(tally, "tokens_implausible", 1);
+        }
+    }
+}
+
 /// Counts repairs.
 pub(super) fn repaired(tally: &mut Tally, why: &'static str, count: u64) {
     *tally.repaired.entry(why).or_default() += count;
@@ -118,9 +132,13 @@ pub(super) fn rejected(tally: &mut Tally, why: &'static str) {
     *tally.rejected.entry(why).or_default() += 1;
 }
 
+/// The most tokens that a model call can have read or written: far more than any model takes.
+const MAX_TOKENS: u64 = u32::MAX as u64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::span::ModelFacts;
 
     const NOW: u64 = 1_790_000_000_000_000_000;
     const HOUR: u64 = 3_600_000_000_000;
@@ -144,6 +162,23 @@ mod tests {
         assert_eq!(times(NOW - 5, u64::MAX), (NOW - 5, NOW, vec!["time_in_future"]));
         assert_eq!(times(NOW - 25 * HOUR, NOW), (NOW, NOW, vec!["time_too_old"]));
         assert_eq!(times(NOW, NOW - 5), (NOW, NOW, vec!["end_before_start"]));
+    }
+
+    #[test]
+    fn tokens_that_no_call_can_have_are_unknown() {
+        let sent = |input| Tokens { input: Some(input), output: Some(7), ..Tokens::default() };
+        let mended = |input| {
+            let model = ModelFacts { tokens: sent(input), ..ModelFacts::default() };
+            let mut span = Span { model: Some(model), ..Span::default() };
+            let mut tally = Tally::default();
+            tokens(&mut span, &mut tally);
+            (span.model.unwrap().tokens, tally.repaired.into_iter().collect::<Vec<_>>())
+        };
+        assert_eq!(mended(MAX_TOKENS), (sent(MAX_TOKENS), vec![]));
+        for input in [MAX_TOKENS + 1, u64::MAX >> 1] {
+            let expected = Tokens { input: None, ..sent(input) };
+            assert_eq!(mended(input), (expected, vec![("tokens_implausible", 1)]));
+        }
     }
 
     #[test]

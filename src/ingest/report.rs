@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::Refusal;
 use super::builder::Builder;
+use super::json::unmarked;
 use super::tree::Json;
 use crate::engine::agents::BASELINE;
 use crate::engine::convention::{Caps, SentReport, trace_id};
@@ -90,7 +93,7 @@ struct JsonDeployment {
 
 /// A score: a number, or a verdict as a boolean.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(untagged, expecting = "a number or a boolean")]
+#[serde(untagged, expecting = "expected a number or a boolean")]
 enum Number {
     Number(f64),
     Verdict(bool),
@@ -98,7 +101,7 @@ enum Number {
 
 /// Nanoseconds: a number, or a string as OTLP's JSON has it.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "nanoseconds as a number or a string of digits")]
+#[serde(untagged, expecting = "expected nanoseconds as a number or a string of digits")]
 enum Nanos {
     Number(u64),
     Text(String),
@@ -112,9 +115,14 @@ pub(super) fn protobuf(request: ReportRequest, builder: &mut Builder<'_>) {
     }
 }
 
-/// Takes the reports of a JSON request, `{"reports": [..]}`.
-pub(super) fn json(request: &Json<'_>, builder: &mut Builder<'_>) {
+/// Takes the reports of a JSON request, `{"reports": [..]}`; `{}` has none.
+pub(super) fn json(request: &Json<'_>, builder: &mut Builder<'_>) -> Result<(), Refusal> {
+    let is_empty = request.as_object().is_some_and(<[_]>::is_empty);
     let reports = request.get("reports").and_then(Json::as_list);
+    if reports.is_none() && !is_empty {
+        let why = "it must be {\"reports\": [..]}, with a list".to_owned();
+        return Err(Refusal::Malformed { what: "ReportRequest", why });
+    }
     for (index, report) in reports.into_iter().flatten().enumerate() {
         let read = |caps: &Caps<'_>, tenant: Option<&Arc<str>>| {
             let report = JsonReport::deserialize(report).map_err(|error| error.to_string())?;
@@ -122,6 +130,7 @@ pub(super) fn json(request: &Json<'_>, builder: &mut Builder<'_>) {
         };
         builder.report(index, read);
     }
+    Ok(())
 }
 
 /// The answer to a request.
@@ -201,8 +210,8 @@ fn acceptance(report: Report) -> Result<Report, String> {
 ///
 /// Fails if the body is no such request.
 pub fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
-    let asked: JsonAcceptance = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let JsonAcceptance { service_name, agent_name, agent_version, environment, stream } = asked;
+    let JsonAcceptance { service_name, agent_name, agent_version, environment, stream } =
+        one(body)?;
     let agent = json!({
         "service_name": service_name, "agent_name": agent_name, "agent_version": agent_version,
         "environment": environment,
@@ -217,7 +226,7 @@ pub fn acceptance_json(body: &[u8]) -> Result<Bytes, String> {
 ///
 /// Fails if the body is no such request.
 pub fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
-    let told: JsonDeployment = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let told: JsonDeployment = one(body)?;
     let JsonDeployment { service_name, agent_name, agent_version, environment, .. } = told;
     let agent = json!({
         "service_name": service_name, "agent_name": agent_name, "agent_version": agent_version,
@@ -228,6 +237,13 @@ pub fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
         "time_unix_nano": told.time_unix_nano,
     });
     Ok(json!({ "reports": [report] }).to_string().into())
+}
+
+/// The one object of a body.
+fn one<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    let tree: Json<'_> =
+        serde_json::from_slice(unmarked(body)).map_err(|error| error.to_string())?;
+    T::deserialize(&tree).map_err(|error| error.to_string())
 }
 
 /// What a report is about; names are cut as those of spans are, so that they stay the same.

@@ -2,7 +2,8 @@
 //!
 //! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of its first request
 //! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests and over the head of a further one
-//! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again). Where there is no room
+//! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again; an answer that goes on, as a
+//! stream of events does, keeps its connection). Where there is no room
 //! for a new connection, the one of least use is closed (see [`super::peer`]). Whoever makes large answers can end the [`Line`] of one
 //! that nobody takes.
 
@@ -34,7 +35,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt;
 
-use super::peer::{Arriving, Connected, Peer, Peers};
+use super::peer::{Arriving, Connected, Peer, Peers, Streaming};
 use crate::access::tls::Tls;
 use crate::access::{Line, PeerNames, needed};
 use crate::telemetry;
@@ -51,7 +52,7 @@ pub struct ServerOptions {
     /// How long a client may take to take any part of an answer, and at most to send any part of a body.
     #[serde(with = "crate::engine::options::human")]
     pub read_timeout: Duration,
-    /// How long a connection may be without a request; it is closed before twice that time. Over the head of a further request a
+    /// How long a connection may be without a request and an answer; it is closed before twice that time. Over the head of a further request a
     /// client may take as long.
     #[serde(with = "crate::engine::options::human")]
     pub idle_timeout: Duration,
@@ -104,6 +105,12 @@ struct Tracked {
     peer: Arc<Peer>,
     // Set until the whole body has come.
     arriving: Option<Arriving>,
+}
+
+/// The body of an answer that goes on after its head, such as a stream of events, which counts as under way until it is dropped.
+struct Streamed {
+    body: Body,
+    _streaming: Streaming,
 }
 
 /// A stream that writes answers of about the same time together, and fails when its peer takes nothing for too long.
@@ -368,7 +375,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 peer.was_served();
             }
             drop(running);
-            response
+            response.map(|response| Streamed::of(response, &peer))
         }
     });
     let mut connection = pin!(server.builder.serve_connection(TokioIo::new(stream), service));
@@ -405,7 +412,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                     // Nothing was asked, so nothing is lost.
                     return (server.tell)(Event::Closed(SLOW_HEAD));
                 }
-                let idle = started == seen && !peer.is_running();
+                let idle = started == seen && peer.is_idle();
                 if let Some(why) = closing.filter(|why| idle || *why != IDLE) {
                     tracing::debug!(peer = %address, why, "connection cut");
                     return (server.tell)(Event::Closed(why));
@@ -526,6 +533,35 @@ impl http_body::Body for Tracked {
             }
         }
         polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Streamed {
+    fn of(response: Response, peer: &Arc<Peer>) -> Response {
+        if response.body().size_hint().exact().is_some() {
+            return response;
+        }
+        response.map(|body| Body::new(Self { body, _streaming: peer.streams() }))
+    }
+}
+
+impl http_body::Body for Streamed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -5,8 +5,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::value::{BorrowedStrDeserializer, SeqDeserializer};
+use serde::de::{
+    self, Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
+    Visitor,
+};
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Number};
 
@@ -117,6 +120,32 @@ impl<'de> Visitor<'de> for Tree {
     }
 }
 
+/// The fields of an object that is read: what is wrong with a value is said with its name.
+struct Fields<'de, I> {
+    fields: I,
+    value: Option<(&'de str, &'de Json<'de>)>,
+}
+
+impl<'de, I: Iterator<Item = (&'de str, &'de Json<'de>)>> MapAccess<'de> for Fields<'de, I> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
+        self.value = self.fields.next();
+        let Some((name, _)) = self.value else { return Ok(None) };
+        seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        let Some((name, value)) = self.value.take() else {
+            return Err(de::Error::custom("a value without a name"));
+        };
+        seed.deserialize(value).map_err(|error| de::Error::custom(format!("`{name}`: {error}")))
+    }
+}
+
 impl<'de> IntoDeserializer<'de, Error> for &'de Json<'_> {
     type Deserializer = Self;
 
@@ -142,8 +171,8 @@ impl<'de> Deserializer<'de> for &'de Json<'_> {
                     !fields[at + 1..].iter().any(|(later, _)| later == name)
                 };
                 let last = fields.iter().enumerate().filter(|(at, _)| is_last(*at));
-                let last = last.map(|(_, (name, value))| (&**name, value));
-                visitor.visit_map(MapDeserializer::new(last))
+                let fields = last.map(|(_, (name, value))| (&**name, value));
+                visitor.visit_map(Fields { fields, value: None })
             }
         }
     }

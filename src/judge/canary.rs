@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::metric::Metric;
 use crate::engine::math::Quanta;
+use crate::files;
 
 /// A trace with known answers.
 #[derive(Clone, Debug, Deserialize)]
@@ -59,8 +60,7 @@ pub fn canaries(file: &Path) -> Result<Vec<Canary>, CanaryError> {
     let text = if file.as_os_str().is_empty() {
         include_str!("canaries.json").to_owned()
     } else {
-        std::fs::read_to_string(file)
-            .map_err(|source| CanaryError::Read { path: path(), source })?
+        files::read_text(file).map_err(|source| CanaryError::Read { path: path(), source })?
     };
     let form = |why: String| CanaryError::Form { path: path(), why };
     let canaries: Vec<Canary> =

@@ -29,15 +29,18 @@ impl ModelCall {
     }
 }
 
-/// The model calls that have no model call below them, in order.
+/// The model calls that have no model call below them, in order. Those of a cycle, each of which is above all others, are calls
+/// unless another one is below them.
 ///
 /// Two libraries may record one call: as a span around another, two spans of one answer, spans side by side, or a span
 /// and a record. Each completes what the other does not tell.
 pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
     let innermost: Vec<usize> =
         (0..tree.spans.len()).filter(|at| is_model(tree, *at) && !has_below(tree, *at)).collect();
+    let is_around =
+        |at: usize| innermost.iter().any(|below| around(tree, *below).any(|above| above == at));
     let mut calls: Vec<ModelCall> = Vec::new();
-    for at in tree.behaviour().iter().copied().filter(|at| innermost.contains(at)) {
+    for at in tree.behaviour().iter().copied().filter(|at| is_model(tree, *at) && !is_around(*at)) {
         let span = answered(tree, at);
         let answers = span.model.iter().filter_map(|model| model.response_id).collect();
         let mut call = ModelCall { recorded: is_record(&span), span, at, answers };

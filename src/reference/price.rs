@@ -1,6 +1,7 @@
 //! The cost of a model call whose span does not have it.
 
 use super::loops::fits;
+use crate::engine::math::Quanta;
 use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::SHIPPED_TABLE;
 use crate::engine::span::{ModelFacts, Tokens};
@@ -24,7 +25,8 @@ pub(super) fn cost(call: &ModelFacts, options: &CostOptions) -> Option<f64> {
         + cached * price.cached.unwrap_or(price.input)
         + written * price.cache_written.unwrap_or(price.input)
         + output * price.output;
-    Some(dollars / 1e6)
+    // The engine counts in whole quanta, and takes what is more than those hold for unknown.
+    Some(dollars / 1e6).filter(|dollars| Quanta::from_f64(*dollars).is_some())
 }
 
 /// The shipped price of a model, found by its name also without the provider before it, and without the version, the date or

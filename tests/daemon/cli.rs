@@ -73,6 +73,8 @@ fn wrong_usage_exits_with_64() {
         &["replay", "x.pb", "--fail-under", "reliability=2"],
         &["replay", "x.pb", "--output", "xml"],
         &["serve", "--nonsense"],
+        &["serve", "--kafka-brokers", ""],
+        &["serve", "--kafka-topics", " , "],
         &["demo", "--for", "soon"],
     ] {
         let output = agentgauge(arguments);
@@ -231,6 +233,44 @@ fn a_variable_of_the_environment_is_checked() {
         .unwrap();
     assert_eq!(output.status.code(), USAGE);
     assert!(err(&output).contains("AGENTGAUGE__ENGINE__SHARDS"), "{}", err(&output));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_variable_that_would_set_an_option_has_to_be_text() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let check = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
+        command.arg("check").env(name, OsStr::from_bytes(b"\xff")).output().unwrap()
+    };
+    let output = check("AGENTGAUGE__STORE__DIRECTORY");
+    assert_eq!(output.status.code(), USAGE);
+    assert!(err(&output).contains("AGENTGAUGE__STORE__DIRECTORY"), "{}", err(&output));
+    assert_eq!(check("OTHER").status.code(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn files_that_options_name_are_not_read_without_end() {
+    for (text, key) in [
+        (
+            "[access]\ntokens = [{ name = \"a\", file = \"/dev/zero\", may = [\"read\"] }]",
+            "access.tokens",
+        ),
+        ("[tls]\ncert_file = \"/dev/zero\"\nkey_file = \"/dev/zero\"", "tls.cert_file"),
+        ("[expect]\nfiles = [\"/dev/zero\"]", "/dev/zero"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agentgauge.toml");
+        std::fs::write(&path, text).unwrap();
+        let output = agentgauge(&["check", "--config", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), USAGE, "{key}");
+        let err = err(&output);
+        assert!(err.contains(key) && err.contains("16777216 bytes"), "{err}");
+    }
+    assert_eq!(agentgauge(&["check", "--config", "/dev/zero"]).status.code(), USAGE);
 }
 
 #[test]

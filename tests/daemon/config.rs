@@ -147,7 +147,7 @@ fn a_value_of_the_wrong_kind_is_named_with_its_line() {
 fn a_value_out_of_range_is_named_with_its_line_and_range() {
     let message = error("[loops]\nwarning = 5\ncritical = 4\n", &[]);
     assert!(message.contains("`loops.critical` at line 3"), "{message}");
-    assert!(message.contains("must be from 5"), "{message}");
+    assert!(message.contains("must be at least 5"), "{message}");
     for text in [
         "[engine]\nshards = 0",
         "[session]\nloop_detection_threshold = nan",
@@ -158,6 +158,30 @@ fn a_value_out_of_range_is_named_with_its_line_and_range() {
         "[convention]\nscore_ranges = { a = [2, 1] }",
     ] {
         assert!(matches!(load(text, &[]), Err(ConfigError::Range { .. })), "{text}");
+    }
+}
+
+#[test]
+fn of_options_that_contradict_each_other_both_are_named() {
+    for (text, key, other) in [
+        ("[loops]\nwarning = 50\n", "loops.critical", "loops.warning"),
+        ("[assemble]\ntrace_idle = \"2h\"\n", "assemble.trace_max_age", "assemble.trace_idle"),
+        (
+            "[ingest]\nmax_request_bytes = 1073741824\n",
+            "ingest.max_decoded_bytes",
+            "ingest.max_request_bytes",
+        ),
+        ("[store]\nmax_bytes = 1000000\n", "store.max_bytes", "store.segment_bytes"),
+        (
+            "[store]\nmax_bytes = 4096\nsegment_bytes = 4096\n",
+            "store.max_bytes",
+            "ingest.max_request_bytes",
+        ),
+    ] {
+        let message = error(text, &[]);
+        assert!(message.starts_with(&format!("`{key}` ")), "{message}");
+        assert!(message.contains(&format!("because of `{other}` ")), "{message}");
+        assert!(message.contains("line 2 of "), "{message}");
     }
 }
 

@@ -95,7 +95,7 @@ fn what_is_wrong_with_a_report_is_said_and_the_others_count() {
         (json!({ "session_id": "s", "name": "coherence", "score": 4 }), "score_ranges"),
         (
             json!({ "session_id": "s", "name": "coherence", "score": "much" }),
-            "a number or a boolean",
+            "`score`: expected a number or a boolean",
         ),
         (json!({ "session_id": "s", "name": "coherence" }), "neither a `score` nor a `label`"),
         (json!({ "session_id": "s", "score": 1 }), "`name` is missing"),
@@ -110,6 +110,12 @@ fn what_is_wrong_with_a_report_is_said_and_the_others_count() {
             "run.agent",
         ),
         (json!({ "session_id": "s", "name": "coherence", "scores": 1 }), "scores"),
+        (json!({ "session_id": "s", "name": 5, "score": 1 }), "`name`: invalid type: integer `5`"),
+        (
+            json!({ "run": { "task_id": [], "run_id": "r" }, "name": "outcome", "score": 1 }),
+            "`run`: `task_id`: ",
+        ),
+        (json!({ "session_id": "s", "x".repeat(100_000): 1 }), "unknown field `xx"),
     ];
     let reports: Vec<&Value> = bad.iter().map(|(report, _)| report).chain([&good]).collect();
     let (status, answer) =
@@ -119,9 +125,20 @@ fn what_is_wrong_with_a_report_is_said_and_the_others_count() {
     for (at, (_, why)) in bad.iter().enumerate() {
         let said = &answer["rejected"][at];
         assert_eq!(said["index"], json!(at));
-        assert!(said["error"].as_str().unwrap().contains(why), "{said} does not say {why}");
+        let error = said["error"].as_str().unwrap();
+        assert!(error.contains(why) && error.len() <= 256, "{said} does not say {why}");
     }
-    assert_eq!(daemon.post("/api/v1/reports", "{").0, 400);
+    for (path, body, why) in [
+        ("reports", "{", "breaks off"),
+        ("reports", r#"{"report": []}"#, "reports"),
+        ("reports", r#"{"reports": {"name": "coherence"}}"#, "with a list"),
+        ("deployments", r#"{"service_name": "s", "accept": "yes"}"#, "`accept`: invalid type"),
+        ("agents/baseline", r#"{"service_name": 1}"#, "`service_name`: invalid type"),
+    ] {
+        let (status, answer) = daemon.post(&format!("/api/v1/{path}"), body);
+        assert!(status == 400 && answer.contains(why), "{body}: {status} {answer}");
+    }
+    assert_eq!(daemon.post("/api/v1/reports", "{}").0, 200);
 }
 
 #[test]

@@ -6,15 +6,19 @@ use std::path::{Path, PathBuf};
 /// Folders and the top-level modules of ours that their files may name.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("reference", &["engine", "reference"]),
-    ("access", &["access", "engine"]),
-    ("ingest", &["access", "engine", "ingest", "telemetry"]),
+    ("files", &[]),
+    ("access", &["access", "engine", "files"]),
+    ("ingest", &["access", "engine", "files", "ingest", "telemetry"]),
     ("export", &["access", "engine", "export", "outbound", "registry", "store", "telemetry"]),
     ("outbound", &["outbound"]),
     ("telemetry", &["outbound", "registry", "telemetry"]),
     ("webhook", &["clock", "engine", "outbound", "registry", "webhook"]),
     ("store", &["engine", "store", "telemetry"]),
     ("embed", &["clock", "embed", "engine", "ingest", "judge", "outbound", "registry"]),
-    ("judge", &["clock", "engine", "ingest", "judge", "outbound", "registry", "telemetry"]),
+    (
+        "judge",
+        &["clock", "engine", "files", "ingest", "judge", "outbound", "registry", "telemetry"],
+    ),
     ("fleet", &["clock", "engine", "export", "fleet", "health", "ingest", "store", "telemetry"]),
     (
         "config",
@@ -24,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "embed",
             "engine",
             "export",
+            "files",
             "fleet",
             "ingest",
             "judge",

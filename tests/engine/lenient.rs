@@ -640,6 +640,29 @@ fn what_broke_off_is_refused_whole() {
     }
 }
 
+#[test]
+fn a_byte_order_mark_before_a_request_says_nothing() {
+    for odd in [&br#""name": "good""#[..], br#""name": "\ud83d""#] {
+        let body = in_json(odd);
+        let marked = [b"\xef\xbb\xbf", &body[..]].concat();
+        let spans = |body: &[u8]| decode(Encoding::Json, body).unwrap().spans;
+        assert_eq!(spans(&marked), spans(&body));
+    }
+}
+
+#[test]
+fn a_text_of_another_encoding_is_told_so() {
+    let body = String::from_utf8(in_json(br#""name": "good""#)).unwrap();
+    let little: Vec<u8> = body.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let big: Vec<u8> = body.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    for (mark, text) in
+        [(&b""[..], &little), (b"\xff\xfe", &little), (b"", &big), (b"\xfe\xff", &big)]
+    {
+        let refusal = decode(Encoding::Json, &[mark, &text[..]].concat()).unwrap_err();
+        assert!(refusal.to_string().contains("UTF-8"), "{refusal}");
+    }
+}
+
 /// Puts marks into the strings of a value: into those whose turn it is, at a place among their characters.
 fn mark(value: &mut Value, turns: &mut impl FnMut() -> Option<usize>) -> u64 {
     match value {

@@ -36,6 +36,8 @@ struct Step {
     milliseconds: u64,
     /// It begins before the one before it has ended.
     overlaps: bool,
+    /// The step of the run that it is below, which may be itself, or one below it; else it is below the root.
+    below: Option<u8>,
     tokens: Option<(u16, u16)>,
     asked: Option<bool>,
     says: Option<u8>,
@@ -85,7 +87,11 @@ const SIGNALS: [&str; 5] =
 fn step() -> impl Strategy<Value = Step> {
     let maybe = |of: std::ops::Range<u8>| prop::option::weighted(0.8, of);
     let call = (0..4_u8, maybe(0..3), maybe(0..2), maybe(0..2), maybe(0..2));
-    let time = (prop::sample::select(vec![0_u64, 1, 40, 1_100, 2_500]), prop::bool::weighted(0.1));
+    let time = (
+        prop::sample::select(vec![0_u64, 1, 40, 1_100, 2_500]),
+        prop::bool::weighted(0.1),
+        prop::option::weighted(0.4, 0..4_u8),
+    );
     let model = (
         prop::option::weighted(0.7, (0..500_u16, 0..90_u16)),
         prop::option::weighted(0.3, any::<bool>()),
@@ -96,7 +102,7 @@ fn step() -> impl Strategy<Value = Step> {
         |(
             (kind, tool, a, b, result),
             (failed, interrupted),
-            (milliseconds, overlaps),
+            (milliseconds, overlaps, below),
             (tokens, asked, says),
         )| {
             Step {
@@ -108,6 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
                 interrupted,
                 milliseconds,
                 overlaps,
+                below,
                 tokens,
                 asked,
                 says,
@@ -202,9 +209,10 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
     for (at, step) in run.steps.iter().enumerate() {
         let begins = if step.overlaps { now.saturating_sub(SECOND / 100).max(start) } else { now };
         now = begins + step.milliseconds * SECOND / 1000 + 7;
+        let above = step.below.map(|below| u64::from(below) % run.steps.len() as u64 + 1);
         spans.push(Span {
             span_id: SpanId((at as u64 + 1).to_be_bytes()),
-            parent: Some(root.span_id),
+            parent: Some(above.map_or(root.span_id, |above| SpanId(above.to_be_bytes()))),
             start: Timestamp(begins),
             end: Timestamp(now),
             input: None,

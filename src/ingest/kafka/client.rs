@@ -1,11 +1,13 @@
 //! Turns our options into those of librdkafka.
 
 use std::io;
+use std::path::Path;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 
 use super::options::{KafkaOptions, SaslMechanism, Start};
+use crate::files;
 
 /// Why there can be no Kafka source; only what does not get better by itself.
 #[derive(Debug, thiserror::Error)]
@@ -129,7 +131,7 @@ fn password(options: &KafkaOptions) -> Result<String, SourceError> {
 }
 
 fn read(key: &'static str, path: &str) -> Result<String, SourceError> {
-    std::fs::read_to_string(path).map_err(|source| SourceError::File {
+    files::read_text(Path::new(path)).map_err(|source| SourceError::File {
         path: path.to_owned(),
         key,
         source,

@@ -25,6 +25,24 @@ fn a_directory_that_cannot_be_used_is_named_with_its_setting() {
 }
 
 #[test]
+fn a_daemon_that_recovers_its_store_can_be_stopped() {
+    let store = tempfile::tempdir().unwrap();
+    let marks = store.path().join("end.marks");
+    assert!(Command::new("mkfifo").arg(&marks).status().unwrap().success());
+    let mut process = command(store.path(), &[]).spawn().unwrap();
+    // This waits for the recovery to read it, which then never comes to its end.
+    let marks = fs::File::options().write(true).open(&marks).unwrap();
+    let id = process.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    until(|| process.try_wait().unwrap().is_some());
+    let ended = process.try_wait().unwrap().and_then(|status| status.code());
+    // Without this it would wait for the end.
+    drop(marks);
+    process.wait().unwrap();
+    assert_eq!(ended, Some(0));
+}
+
+#[test]
 fn files_are_for_their_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
     let parent = tempfile::tempdir().unwrap();

@@ -1,16 +1,20 @@
 //! Connections: their limits and their end.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use agentgauge::ingest::server::{Event, ServerOptions, serve};
+use axum::body::Body;
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::support::{Mood, Setup, eventually, exchange_http1, protobuf, request};
@@ -96,6 +100,44 @@ async fn a_long_request_is_not_idle() {
     assert!(closed(&mut silent).await);
     ingest.sink.let_go();
     assert_eq!(sender.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn an_answer_that_goes_on_is_not_idle() {
+    let goes_on = Arc::<Notify>::default();
+    let ends = Arc::clone(&goes_on);
+    let events = async move || {
+        let last = async move {
+            ends.notified().await;
+            "last"
+        };
+        let events = stream::once(async { "first" }).chain(stream::once(last));
+        Body::from_stream(events.map(Ok::<_, Infallible>))
+    };
+    let router = axum::Router::new().route("/events", axum::routing::get(events));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let options = ServerOptions {
+        header_read_timeout: SHORT,
+        idle_timeout: SHORT,
+        ..ServerOptions::default()
+    };
+    tokio::spawn(serve(listener, router, options, |_| {}, std::future::pending()));
+    let mut reader = TcpStream::connect(address).await.unwrap();
+    let request = b"GET /events HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    reader.write_all(request).await.unwrap();
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains("first") {
+        reader.read_buf(&mut read).await.unwrap();
+    }
+    // Ones that came later and send nothing are closed one after the other: all timers have passed several times.
+    for _ in 0..6 {
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        assert!(closed(&mut silent).await);
+    }
+    goes_on.notify_one();
+    timeout(LONG, reader.read_to_end(&mut read)).await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&read).contains("last"));
 }
 
 #[tokio::test]
