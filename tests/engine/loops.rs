@@ -169,7 +169,8 @@ fn times(calls: &[Call]) -> Vec<(u64, u64)> {
 
 fn facts(call: &Call) -> ToolFacts {
     let text = format!("{:?}", call.arguments);
-    let values: Vec<u64> = call.arguments.iter().map(|value| xxh3_64(&value.to_be_bytes())).collect();
+    let values: Vec<u64> =
+        call.arguments.iter().map(|value| xxh3_64(&value.to_be_bytes())).collect();
     ToolFacts {
         name: Some(Arc::from(call.tool.as_str())),
         arguments: Some(Arguments::from_canonical(text.as_bytes(), &values, true)),
