@@ -267,6 +267,11 @@ pub(super) struct TraceParams {
     pub(super) tenant: String,
 }
 
+/// What is asked for without anything more: who sends a filter would take the answer for a filtered one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParams {}
+
 /// The routes.
 pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
     Router::new()
@@ -276,10 +281,7 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
         .route("/api/v1/fleet", get(fleet::<Q>))
         .route("/api/v1/problems", get(problems::<Q>))
         .route("/api/v1/alerts", get(alerts::<Q>))
-        .route(
-            "/api/v1/about",
-            get(|State(exporter): State<Exporter<Q>>| async move { Json(exporter.described()) }),
-        )
+        .route("/api/v1/about", get(about::<Q>))
         .route("/api/v1/events", get(live::events::<Q>))
         .route("/api/v1/sessions", get(sessions::<Q>))
         .route("/api/v1/sessions/{id}", get(session::<Q>))
@@ -315,8 +317,18 @@ async fn problems<Q: Query>(
 async fn alerts<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
+    params: Queried<NoParams>,
 ) -> Result<Json<AlertsPage>, Refused> {
+    read(params)?;
     exporter.alerts(&identity).await.map(Json)
+}
+
+async fn about<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    params: Queried<NoParams>,
+) -> Result<Json<AboutView>, Refused> {
+    read(params)?;
+    Ok(Json(exporter.described()))
 }
 
 async fn history<Q: Query>(

@@ -449,6 +449,8 @@ mod tests {
             "/api/v1/agents?sort=loops",
             "/api/v1/traces/xyz",
             "/api/v1/sessions/%ff",
+            "/api/v1/alerts?service_name=x",
+            "/api/v1/about?x=1",
         ] {
             let (status, _, body) = ask(path, "*/*").await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::outline::Frame;
-use super::repair::{Repair, ids, parent, rejected, repaired, tokens};
+use super::repair::{Repair, ids, parent, rejected, repaired, usage};
 use super::report::MAX_LISTED;
 use super::{Batch, Tally};
 use crate::engine::convention::{
@@ -118,7 +118,7 @@ impl<'a> Builder<'a> {
         span.parent = parent(frame.parent, tally).filter(|parent| *parent != span_id);
         (span.start, span.end) = self.repair.times(frame.start, frame.end, tally);
         span.remote_parent = remote_parent(frame.flags);
-        tokens(span, tally);
+        usage(span, tally);
         true
     }
 
@@ -165,7 +165,7 @@ impl<'a> Builder<'a> {
             let plan = || self.conventions.plan(outline, &raw, scope, &reading.span);
             self.names.learn(outline, scope, plan);
         }
-        tokens(&mut reading.span, &mut self.batch.tally);
+        usage(&mut reading.span, &mut self.batch.tally);
         self.batch.spans.push(reading.span);
         self.reports(reading.reports);
         self.repaired(reading.repaired);
@@ -189,7 +189,7 @@ impl<'a> Builder<'a> {
             attributes: sent.attributes,
         };
         let mut reading = self.conventions.log(&raw, Emitter { scope, resource: &self.resource });
-        reading.spans.iter_mut().for_each(|span| tokens(span, &mut self.batch.tally));
+        reading.spans.iter_mut().for_each(|span| usage(span, &mut self.batch.tally));
         self.batch.logs.extend(reading.log);
         self.batch.spans.extend(reading.spans);
         self.reports(reading.reports);

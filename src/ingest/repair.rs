@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Tally;
+use crate::engine::math::Quanta;
 use crate::engine::span::{Span, SpanId, Timestamp, Tokens, TraceId};
 
 /// The rules of repair.
@@ -108,11 +109,15 @@ pub(super) fn parent(id: &[u8], tally: &mut Tally) -> Option<SpanId> {
     parent
 }
 
-/// Mends what a span tells of its model call: a count of tokens that no call can have is unknown. Added to others, it would hide
+/// Mends what a span tells of its model call: tokens and a cost that no call can have are unknown. Added to others, they would hide
 /// them for good.
 #[inline]
-pub(super) fn tokens(span: &mut Span, tally: &mut Tally) {
+pub(super) fn usage(span: &mut Span, tally: &mut Tally) {
     let Some(model) = &mut span.model else { return };
+    if model.cost.is_some_and(|cost| !(Quanta(0)..=MAX_COST).contains(&cost)) {
+        model.cost = None;
+        repaired(tally, "cost_implausible", 1);
+    }
     let Tokens { input, cached, cache_written, output } = &mut model.tokens;
     for count in [input, cached, cache_written, output] {
         if count.is_some_and(|count| count > MAX_TOKENS) {
@@ -134,6 +139,9 @@ pub(super) fn rejected(tally: &mut Tally, why: &'static str) {
 
 /// The most tokens that a model call can have read or written: far more than any model takes.
 const MAX_TOKENS: u64 = u32::MAX as u64;
+
+/// The most that a model call, or all those of an agent's span, can cost: 10,000 dollars.
+const MAX_COST: Quanta = Quanta(10_000 * Quanta::ONE);
 
 #[cfg(test)]
 mod tests {
@@ -171,13 +179,28 @@ mod tests {
             let model = ModelFacts { tokens: sent(input), ..ModelFacts::default() };
             let mut span = Span { model: Some(model), ..Span::default() };
             let mut tally = Tally::default();
-            tokens(&mut span, &mut tally);
+            usage(&mut span, &mut tally);
             (span.model.unwrap().tokens, tally.repaired.into_iter().collect::<Vec<_>>())
         };
         assert_eq!(mended(MAX_TOKENS), (sent(MAX_TOKENS), vec![]));
         for input in [MAX_TOKENS + 1, u64::MAX >> 1] {
             let expected = Tokens { input: None, ..sent(input) };
             assert_eq!(mended(input), (expected, vec![("tokens_implausible", 1)]));
+        }
+    }
+
+    #[test]
+    fn a_cost_that_no_call_can_have_is_unknown() {
+        let more = Quanta(MAX_COST.0 + 1);
+        for (cost, kept) in
+            [(Quanta(0), true), (MAX_COST, true), (more, false), (Quanta(-1), false)]
+        {
+            let model = ModelFacts { cost: Some(cost), ..ModelFacts::default() };
+            let mut span = Span { model: Some(model), ..Span::default() };
+            let mut tally = Tally::default();
+            usage(&mut span, &mut tally);
+            assert_eq!(span.model.unwrap().cost, Some(cost).filter(|_| kept));
+            assert_eq!(tally.repaired.get("cost_implausible"), (!kept).then_some(&1));
         }
     }
 

@@ -374,9 +374,15 @@ fn every_answer_is_what_the_description_says() {
     let error = json!({ "$ref": "#/components/schemas/Error" });
     fits(&ask(&daemon, "/api/v1/sessions/nobody"), &error);
     fits(&ask(&daemon, "/api/v1/sessions?sort=best"), &error);
-    // Every path and parameter that is described is understood.
+    // Every path and parameter that is described is understood, and no other.
     for (path, item) in described["paths"].as_object().unwrap() {
         let Some(get) = item.get("get").filter(|_| !path.ends_with("events")) else { continue };
+        let other = ask(&daemon, &format!("{}?colour=red", path.replace("{id}", &"1".repeat(32))));
+        let message = other["error"]["message"].as_str().unwrap_or_default();
+        assert!(
+            message.contains("unknown field `colour`") || path.ends_with(".json"),
+            "{path}: {other}"
+        );
         for parameter in get["parameters"].as_array().unwrap() {
             let name = parameter["name"].as_str().unwrap();
             if parameter["in"] == "query" {
