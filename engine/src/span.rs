@@ -115,11 +115,14 @@ pub struct Resource {
     pub attempt: Option<Box<Attempt>>,
 }
 
+/// Sorted hashes of the distinct values in arguments; mostly few.
+pub type Values = SmallVec<[u64; 3]>;
+
 /// A tool call's arguments in canonical form, by which calls are compared.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Arguments {
     hash: u64,
-    values: Arc<[u64]>,
+    values: Values,
     // Only where texts are kept.
     text: Option<Arc<str>>,
 }
@@ -627,11 +630,11 @@ impl Arguments {
     /// Arguments of a text that is canonical JSON already, and of the hashes of its values; see `convention::arguments`. The text is
     /// left out unless it is to be kept.
     pub fn from_canonical(text: &[u8], values: &[u64], keep_text: bool) -> Self {
-        let mut distinct: SmallVec<[u64; 16]> = SmallVec::from_slice(values);
+        let mut distinct = Values::from_slice(values);
         distinct.sort_unstable();
         distinct.dedup();
         let kept = keep_text.then(|| String::from_utf8_lossy(text).into());
-        Self { hash: xxh3_64(text), values: Arc::from(&*distinct), text: kept }
+        Self { hash: xxh3_64(text), values: distinct, text: kept }
     }
 
     /// Hash of the canonical JSON text.
@@ -645,7 +648,7 @@ impl Arguments {
     }
 
     /// Sorted hashes of the distinct scalar values, wherever they stand.
-    pub fn values(&self) -> &Arc<[u64]> {
+    pub fn values(&self) -> &Values {
         &self.values
     }
 }

@@ -9,7 +9,7 @@ use super::{AgentKey, SessionKey, facts, is_default};
 use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::text::Embedding;
-use crate::span::{Attempt, Guardrail, IdHash, SpanId, Status, ToolResult, TraceId};
+use crate::span::{Attempt, Guardrail, IdHash, SpanId, Status, ToolResult, TraceId, Values};
 
 /// The state of a trace: whether more of it may come.
 #[derive(
@@ -116,7 +116,7 @@ facts! {
         /// Hash of the canonical arguments; absent: not sent.
         pub arguments_hash: Option<u64>,
         /// Sorted hashes of the distinct values in the arguments; only where the run may go on in the next trace.
-        pub argument_values: Arc<[u64]>,
+        pub argument_values: Values,
         /// Hash of the id that the model gave the call; only where the run may go on in the next trace.
         pub call_id: Option<IdHash>,
         /// Whether start and end are those of the call, not of the model call that asked for it.

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::span::Values;
 
 fn call(at: u64, name: &str, arguments: Option<u64>, result: Option<u64>) -> ToolCall {
     ToolCall {
@@ -180,7 +181,7 @@ fn nearly_equal_arguments_with_one_result_are_a_loop() {
     let near = |at: u64, result| {
         let mut values: Vec<u64> = (100..119).collect();
         values.insert(0, at);
-        ToolCall { argument_values: Arc::from(values), ..call(at, "f", Some(at), result) }
+        ToolCall { argument_values: values.into(), ..call(at, "f", Some(at), result) }
     };
     let list: Vec<_> = (0..3).map(|at| near(at, Some(1))).collect();
     assert_eq!(found(&list), one("near_repeat", 0, 3, 3, "full"));
@@ -254,7 +255,7 @@ fn alike() -> impl Strategy<Value = Vec<ToolCall>> {
     prop::collection::vec(sent, 0..9).prop_map(|sent| {
         let calls = sent.into_iter().enumerate().map(|(at, (name, arguments, failed))| ToolCall {
             arguments_hash: arguments.map(|(hash, values)| 100 * values + hash),
-            argument_values: arguments.map_or_else(Arc::default, |(hash, values)| {
+            argument_values: arguments.map_or_else(Values::new, |(hash, values)| {
                 (1..values).chain((values > 0).then_some(100 + hash / 2)).collect()
             }),
             error: Some(failed && at % 2 == 0),

@@ -27,7 +27,7 @@ use crate::loops::{Severity, worst};
 use crate::math::Quanta;
 use crate::runs::RunName;
 use crate::silences::{Level, level};
-use crate::span::{Attempt, IdHash, SpanId, Status, Timestamp, ToolResult, TraceId};
+use crate::span::{Attempt, IdHash, SpanId, Status, Timestamp, ToolResult, TraceId, Values};
 
 /// One trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -153,7 +153,7 @@ struct Hashes {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct CallTexts {
     arguments: Option<Arc<str>>,
-    argument_values: Arc<[u64]>,
+    argument_values: Values,
     call_id: Option<IdHash>,
 }
 

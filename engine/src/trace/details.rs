@@ -8,7 +8,7 @@ use super::rows::Rare;
 use super::span_view::{ArgumentsView, Model, Named, Said, Tool};
 use super::symbol::{Symbol, Symbols};
 use crate::math::Quanta;
-use crate::span::{Arguments, IdHash, ModelFacts, Text, Tokens, ToolFacts, ToolResult};
+use crate::span::{Arguments, IdHash, ModelFacts, Text, Tokens, ToolFacts, ToolResult, Values};
 
 /// A tool call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -24,7 +24,7 @@ pub(super) struct ToolRow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct ArgumentsRow {
     hash: u64,
-    values: Arc<[u64]>,
+    values: Values,
     text: Option<Arc<str>>,
 }
 
@@ -96,7 +96,7 @@ impl ArgumentsRow {
     fn of(arguments: &Arguments, texts: bool) -> Self {
         Self {
             hash: arguments.hash(),
-            values: Arc::clone(arguments.values()),
+            values: arguments.values().clone(),
             text: arguments.text().filter(|_| texts).cloned(),
         }
     }

@@ -12,7 +12,7 @@ use crate::math::Quanta;
 use crate::price::Rate;
 use crate::span::{
     Arguments, Attempt, IdHash, Operation, REPORTED_LOOP, Remarks, Resource, SessionName, SpanId,
-    Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult,
+    Status, TOLD_BY_RECORD, Text, Timestamp, Tokens, ToolFacts, ToolResult, Values,
 };
 
 /// A span: what it is looked for by, and where the rest is.
@@ -80,7 +80,7 @@ pub(super) struct Tool<'a> {
 pub(super) struct ArgumentsView<'a> {
     pub(super) hash: u64,
     /// Hashes of the values in them, sorted.
-    pub(super) values: &'a Arc<[u64]>,
+    pub(super) values: &'a Values,
     /// Canonical JSON; only where texts are kept.
     pub(super) text: Option<&'a Arc<str>>,
 }

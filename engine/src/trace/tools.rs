@@ -10,7 +10,7 @@ use super::{Logs, TraceContents};
 use crate::facts::ToolCall;
 use crate::loops::{self, Repeats};
 use crate::options::LoopOptions;
-use crate::span::{IdHash, Operation, Timestamp, ToolResult};
+use crate::span::{IdHash, Operation, Timestamp, ToolResult, Values};
 
 /// Tool calls from tool spans; only if there are none, from the model's output. A tool span without arguments gets those that the
 /// model called it with. A call that a log record only tells the beginning of is left out while its trace is open, so that it counts
@@ -202,9 +202,7 @@ fn tool_call(
         start_unix_nano: span.start.0,
         end_unix_nano: end.0,
         arguments_hash: arguments.map(|arguments| arguments.hash),
-        argument_values: arguments
-            .map(|arguments| Arc::clone(arguments.values))
-            .unwrap_or_default(),
+        argument_values: arguments.map(|arguments| arguments.values.clone()).unwrap_or_default(),
         call_id: tool.call_id,
         timed: true,
         span_id: span.span_id,
@@ -220,9 +218,7 @@ pub(super) fn publish(calls: &mut [ToolCall], keep_content: bool, goes_on: bool)
         }
         if !goes_on {
             call.call_id = None;
-            if !call.argument_values.is_empty() {
-                call.argument_values = Arc::default();
-            }
+            call.argument_values = Values::new();
         }
     }
 }
