@@ -6,8 +6,7 @@
 mod tests;
 
 use std::borrow::Cow;
-use std::fmt;
-use std::io::Write;
+use std::fmt::{self, Write};
 use std::mem;
 
 use serde_json::Number;
@@ -162,7 +161,7 @@ impl<'a> Json<'a> {
             Self::Bool(false) => text.extend_from_slice(b"false"),
             Self::Number(number) => {
                 // Writing to memory cannot fail.
-                let _ = write!(text, "{number}");
+                let _ = write!(AsText(text), "{number}");
             }
             Self::Text(string) => write_string(string, text),
             Self::List(items) => {
@@ -187,6 +186,16 @@ impl<'a> Json<'a> {
             }
         }
         scalar(&text[start..]);
+    }
+}
+
+/// What is written, for what writes text.
+struct AsText<'t>(&'t mut Written);
+
+impl Write for AsText<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
     }
 }
 
@@ -457,7 +466,7 @@ fn write_string(string: &str, text: &mut Written) {
             0xc => text.extend_from_slice(b"\\f"),
             _ => {
                 // Writing to memory cannot fail.
-                let _ = write!(text, "\\u{byte:04x}");
+                let _ = write!(AsText(text), "\\u{byte:04x}");
             }
         }
         rest = &special[1..];
