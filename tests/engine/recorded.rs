@@ -46,13 +46,14 @@ pub(crate) fn captures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures")
 }
 
-/// The requests of a capture, in their order.
+/// The requests of a capture, in their order, with their texts, as `verify` decodes them.
 pub(crate) fn batches(capture: &Path) -> Vec<Batch> {
     let mut files: Vec<_> =
         fs::read_dir(capture).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "pb"));
     files.sort();
-    let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+    let options = ConventionOptions { keep_texts: true, ..ConventionOptions::default() };
+    let decoder = Decoder::new(IngestLimits::default(), options);
     let read = |path: &PathBuf| {
         let logs = path.file_name().unwrap().to_string_lossy().contains("logs");
         let signal = if logs { Signal::Logs } else { Signal::Traces };
