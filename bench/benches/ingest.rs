@@ -57,15 +57,6 @@ fn bytes_to_spans(bencher: Bencher<'_, '_>, content: Content) {
         .bench_local(|| to_spans(&decoder, &requests));
 }
 
-#[divan::bench(args = [Content::Lean, Content::Full])]
-fn bytes_to_gauges(bencher: Bencher<'_, '_>, content: Content) {
-    let (workload, requests) = workload(content);
-    let decoder = decoder();
-    bencher
-        .counter(ItemsCount::new(TRACES * REQUESTS * workload.spans_per_trace))
-        .bench_local(|| to_gauges(&decoder, &requests));
-}
-
 fn to_spans(decoder: &Decoder, requests: &[Vec<u8>]) {
     for request in requests {
         divan::black_box(decode(decoder, request));

@@ -3,9 +3,8 @@
 //! A client that is slow, idle or gone holds a connection only for so long: over the handshake and the head of its first request
 //! (`header_read_timeout`), over taking its answer (`read_timeout`), between requests and over the head of a further one
 //! (`idle_timeout`: exporters send once a minute, and one that finds its connection closed sends again; an answer that goes on, as a
-//! stream of events does, keeps its connection). Where there is no room
-//! for a new connection, the one of least use is closed (see [`super::peer`]). Whoever makes large answers can end the [`Line`] of one
-//! that nobody takes.
+//! stream of events does, keeps its connection). Where there is no room for a new connection, the one of least use is closed (see
+//! [`super::peer`]). Whoever makes large answers can end the [`Line`] of one that nobody takes.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -23,6 +22,7 @@ use axum::http::{StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt;
 
-use super::peer::{Arriving, Connected, Peer, Peers, Streaming};
+use super::peer::{Arriving, Connected, Peer, Peers};
 use crate::access::tls::Tls;
 use crate::access::{Line, PeerNames, needed};
 use crate::telemetry;
@@ -105,12 +105,6 @@ struct Tracked {
     peer: Arc<Peer>,
     // Set until the whole body has come.
     arriving: Option<Arriving>,
-}
-
-/// The body of an answer that goes on after its head, such as a stream of events, which counts as under way until it is dropped.
-struct Streamed {
-    body: Body,
-    _streaming: Streaming,
 }
 
 /// A stream that writes answers of about the same time together, and fails when its peer takes nothing for too long.
@@ -375,7 +369,7 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 peer.was_served();
             }
             drop(running);
-            response.map(|response| Streamed::of(response, &peer))
+            response.map(|response| under_way(response, &peer))
         }
     });
     let mut connection = pin!(server.builder.serve_connection(TokioIo::new(stream), service));
@@ -488,6 +482,20 @@ fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     None
 }
 
+/// Has an answer that goes on after its head, such as a stream of events, count as under way until its body is dropped.
+fn under_way(response: Response, peer: &Arc<Peer>) -> Response {
+    if response.body().size_hint().exact().is_some() {
+        return response;
+    }
+    let streaming = peer.streams();
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _ = &streaming;
+            frame
+        }))
+    })
+}
+
 /// Whether a request was answered well, over HTTP or over gRPC, whose failures have their status in the head.
 fn is_success(response: &Response) -> bool {
     let status = response.headers().get("grpc-status");
@@ -533,35 +541,6 @@ impl http_body::Body for Tracked {
             }
         }
         polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Streamed {
-    fn of(response: Response, peer: &Arc<Peer>) -> Response {
-        if response.body().size_hint().exact().is_some() {
-            return response;
-        }
-        response.map(|body| Body::new(Self { body, _streaming: peer.streams() }))
-    }
-}
-
-impl http_body::Body for Streamed {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -5,6 +5,8 @@ use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::Timestamp;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
+use divan::Bencher;
+use divan::counter::ItemsCount;
 
 use crate::support::{Content, Workload};
 
@@ -23,6 +25,15 @@ pub(crate) fn workload(content: Content) -> (Workload, Vec<Vec<u8>>) {
 
 pub(crate) fn decoder() -> Decoder {
     Decoder::new(IngestLimits::default(), ConventionOptions::default())
+}
+
+#[divan::bench(args = [Content::Lean, Content::Full])]
+fn bytes_to_gauges(bencher: Bencher<'_, '_>, content: Content) {
+    let (workload, requests) = workload(content);
+    let decoder = decoder();
+    bencher
+        .counter(ItemsCount::new(TRACES * REQUESTS * workload.spans_per_trace))
+        .bench_local(|| to_gauges(&decoder, &requests));
 }
 
 pub(crate) fn to_gauges(decoder: &Decoder, requests: &[Vec<u8>]) -> Pipeline {

@@ -29,8 +29,10 @@ const BOOKKEEPING: [&str; 8] = [
 
 /// Returns the canonical arguments of a value as sent, with their text if that is to be kept.
 pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Arguments {
+    // About as long as it is sent, so that room for it is taken at once.
+    let mut text = Written::with_capacity(value.as_str().map_or(0, str::len));
+    let mut values = SmallVec::<[u64; 16]>::new();
     let value = sorted(unwrap(read(Json::of(value))));
-    let (mut text, mut values) = (Written::new(), SmallVec::<[u64; 16]>::new());
     value.write(&mut text, &mut |scalar| values.push(xxh3_64(scalar)));
     Arguments::from_canonical(&text, &values, keep_text)
 }
