@@ -558,7 +558,7 @@ impl OpenTrace {
 impl Sent {
     fn of(key: &SessionKey, symbols: &mut Symbols) -> Self {
         let [tenant, scope, source] =
-            [&*key.tenant, &*key.scope, &*key.source].map(|name| symbols.of(name));
+            [&key.tenant, &key.scope, &key.source].map(|name| symbols.of(name));
         Self { tenant, scope, source, id: Arc::clone(&key.id) }
     }
 

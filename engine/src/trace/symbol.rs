@@ -16,6 +16,9 @@ const MOST: usize = 4_096;
 /// Greatest length of a known name, in bytes.
 const LONGEST: usize = 128;
 
+/// Slots for names met lately, two to the power of this.
+const RECENT_BITS: u32 = 8;
+
 /// A name, shared by all rows that have it: a single pointer.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(transparent)]
@@ -31,24 +34,61 @@ struct Name {
 }
 
 /// The names of a shard.
-#[derive(Debug, Default)]
-pub struct Symbols(FixedMap<Symbol, ()>);
+#[derive(Debug)]
+pub struct Symbols {
+    known: FixedMap<Symbol, ()>,
+    // Names met lately, each in the slot of its address: decoders share names, so most come at an address that is known.
+    recent: Box<[Option<Met>]>,
+}
+
+/// A name as it came, and its symbol.
+type Met = (Arc<str>, Symbol);
 
 impl Symbols {
     /// The symbol of a name.
-    pub fn of(&mut self, name: &str) -> Symbol {
-        if let Some((known, ())) = self.0.get_key_value(name) {
+    pub fn of(&mut self, name: &Arc<str>) -> Symbol {
+        let slot = slot(name);
+        match &self.recent[slot] {
+            Some((known, symbol)) if Arc::ptr_eq(known, name) => symbol.clone(),
+            _ => {
+                let symbol = self.known(name);
+                if name.len() <= LONGEST {
+                    self.recent[slot] = Some((Arc::clone(name), symbol.clone()));
+                }
+                symbol
+            }
+        }
+    }
+
+    fn known(&mut self, name: &Arc<str>) -> Symbol {
+        if let Some((known, ())) = self.known.get_key_value(&**name) {
             return known.clone();
         }
-        let symbol = Symbol(Arc::new(Name::from(Arc::from(name))));
+        let symbol = Symbol(Arc::new(Name::from(Arc::clone(name))));
         if name.len() <= LONGEST {
-            if self.0.len() >= MOST {
-                self.0.clear();
+            if self.known.len() >= MOST {
+                self.known.clear();
+                self.recent.fill(None);
             }
-            self.0.insert(symbol.clone(), ());
+            self.known.insert(symbol.clone(), ());
         }
         symbol
     }
+}
+
+impl Default for Symbols {
+    fn default() -> Self {
+        let recent = vec![None; 1 << RECENT_BITS].into_boxed_slice();
+        Self { known: FixedMap::default(), recent }
+    }
+}
+
+/// The slot of a name's address.
+fn slot(name: &Arc<str>) -> usize {
+    let address = Arc::as_ptr(name).cast::<u8>().addr() as u64;
+    // The golden ratio in 64 bits spreads addresses, which are multiples of their sizes, over the high bits.
+    usize::try_from(address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_BITS))
+        .unwrap_or(0)
 }
 
 impl Symbol {
@@ -111,13 +151,16 @@ mod tests {
     #[test]
     fn a_name_is_kept_once_and_no_more_than_so_many_are_known() {
         let mut symbols = Symbols::default();
-        let first = symbols.of("search");
-        assert!(Arc::ptr_eq(&first.0, &symbols.of("search").0));
-        for number in 0..2 * MOST {
-            assert_eq!(&*symbols.of(&number.to_string()), number.to_string());
+        let (shared, copy) = (Arc::from("search"), Arc::from("search"));
+        let first = symbols.of(&shared);
+        for name in [&shared, &copy, &shared] {
+            assert!(Arc::ptr_eq(&first.0, &symbols.of(name).0));
         }
-        symbols.of(&"long".repeat(LONGEST));
-        assert!(symbols.0.len() <= MOST);
-        assert_eq!(symbols.of("search"), first);
+        for number in 0..2 * MOST {
+            assert_eq!(&*symbols.of(&number.to_string().into()), number.to_string());
+        }
+        symbols.of(&"long".repeat(LONGEST).into());
+        assert!(symbols.known.len() <= MOST);
+        assert_eq!(symbols.of(&shared), first);
     }
 }

@@ -132,8 +132,7 @@ const LONG: usize = if cfg!(test) { 4 } else { 128 };
 /// Number of the latest origins among which an equal one is looked for.
 const LAST: usize = 16;
 
-/// Number of the latest rows among which a name is looked for, and of the latest different spans with a parent among which an equal
-/// one is.
+/// Number of the latest different spans with a parent among which an equal one is looked for.
 const NEAR: usize = 4;
 
 /// Flags of a row: the span failed; the row has a tool or a model call, the latter with these numbers; it is known what ends the model's input,
@@ -376,7 +375,7 @@ impl Spans {
     /// Fills in what is not serialised.
     pub fn restored(&mut self, symbols: &mut Symbols) {
         for name in self.rows.iter_mut().filter_map(|row| row.name.as_mut()) {
-            *name = symbols.of(name);
+            *name = symbols.of(name.text());
         }
         self.index();
         self.text_bytes = self.rare().iter().map(Rare::text_bytes).sum();
@@ -462,21 +461,21 @@ impl Spans {
     fn put(&mut self, span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols, texts: bool) {
         let named = matches!(span.operation, Operation::InvokeAgent | Operation::Other)
             || (texts && span.operation == Operation::Chat);
-        let name = Some(&*span.name).filter(|name| named && !name.is_empty());
-        let name = name.map(|name| self.symbol(name, symbols));
+        let name = Some(&span.name).filter(|name| named && !name.is_empty());
+        let name = name.map(|name| symbols.of(name));
         let mut row = SpanRow::of(span);
         row.origin = self.origin_of(span, resource, symbols);
         let mut response_id = None;
         match (&span.tool, &span.model) {
             (Some(tool), None) if ToolRow::fits(tool) => {
                 row.call(tool);
-                row.name = tool.name.as_deref().map(|name| self.symbol(name, symbols));
+                row.name = tool.name.as_ref().map(|name| symbols.of(name));
             }
             (None, Some(model))
-                if ModelRow::fits(model, texts) && !self.needs_requested(model, symbols) =>
+                if ModelRow::fits(model, texts) && !needs_requested(model, symbols) =>
             {
                 response_id = row.model(model);
-                row.name = model.model.as_deref().map(|name| self.symbol(name, symbols));
+                row.name = model.model.as_ref().map(|name| symbols.of(name));
             }
             (None, None) => {}
             (tool, model) => {
@@ -492,19 +491,6 @@ impl Spans {
         }
         self.put_rare(span, texts);
         self.push(row, response_id);
-    }
-
-    /// Whether the model that was asked has to be known, as no price ships for the one that answered.
-    fn needs_requested(&self, model: &ModelFacts, symbols: &mut Symbols) -> bool {
-        let name = model.model.as_deref().filter(|_| model.requested.is_some());
-        name.is_some_and(|name| self.symbol(name, symbols).price().is_none())
-    }
-
-    /// The symbol of a name, which one of the last rows mostly has.
-    fn symbol(&self, name: &str, symbols: &mut Symbols) -> Symbol {
-        let mut last = self.rows.iter().rev().take(NEAR).filter_map(|row| row.name.as_ref());
-        let known = last.find(|known| ***known == *name).cloned();
-        known.unwrap_or_else(|| symbols.of(name))
     }
 
     /// Adds rare facts to the next row, other than calls.
@@ -754,6 +740,12 @@ fn fit<T>(things: &mut Vec<T>) {
         exact.append(things);
         *things = exact;
     }
+}
+
+/// Whether the model that was asked has to be known, as no price ships for the one that answered.
+fn needs_requested(model: &ModelFacts, symbols: &mut Symbols) -> bool {
+    let name = model.model.as_ref().filter(|_| model.requested.is_some());
+    name.is_some_and(|name| symbols.of(name).price().is_none())
 }
 
 fn place(number: u32) -> usize {
