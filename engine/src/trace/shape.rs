@@ -687,14 +687,11 @@ fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
         inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
             && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
     };
-    let (Some(a), Some(b)) = (one.model(), other.model()) else { return false };
-    let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
-    let ids_differ = a.response_id.is_some() && b.response_id.is_some();
+    let (one_id, other_id) = (one.response_id(), other.response_id());
     one.scope() != other.scope()
         && (within(one, other) || within(other, one))
-        && agree(a.tokens.input, b.tokens.input)
-        && agree(a.tokens.output, b.tokens.output)
-        && !ids_differ
+        && !(one_id.is_some() && other_id.is_some())
+        && agree(one, other)
 }
 
 /// The place of the call that is the same as this one, where one of both is told by a log record and the other by a span: of those that
@@ -706,18 +703,22 @@ fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
         one.start.0 <= other.end.0.saturating_add(LATE)
             && other.start.0 <= one.end.0.saturating_add(LATE)
     };
-    let agree = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
     let same = |other: &ModelCall<'_>| {
-        let (Some(a), Some(b)) = (other.model(), call.model()) else { return false };
         other.is_record() != call.is_record()
             && !(other.recorded && call.recorded)
             && overlap(other, call)
             && other.failed == call.failed
-            && agree(a.tokens.input, b.tokens.input)
-            && agree(a.tokens.output, b.tokens.output)
+            && agree(other, call)
     };
     let candidates = calls.iter().enumerate().filter(|(_, other)| same(other));
     candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
+}
+
+/// Whether the facts of both calls are known, and their tokens do not contradict each other.
+fn agree(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+    let (Some(one), Some(other)) = (one.model(), other.model()) else { return false };
+    let alike = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
+    alike(one.tokens.input, other.tokens.input) && alike(one.tokens.output, other.tokens.output)
 }
 
 /// Whether an id of a call comes more than once.
