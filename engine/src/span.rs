@@ -595,6 +595,11 @@ impl IdHash {
         self.0.get()
     }
 
+    /// The hash of the bytes of an id.
+    pub(crate) fn of(id: &[u8]) -> Self {
+        Self(NonZeroU64::new(xxh3_64(id)).unwrap_or(NonZeroU64::MIN))
+    }
+
     /// The hash that is this number; zero stands for none.
     pub fn of_number(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
@@ -603,7 +608,7 @@ impl IdHash {
 
 impl From<&str> for IdHash {
     fn from(id: &str) -> Self {
-        Self(NonZeroU64::new(xxh3_64(id.as_bytes())).unwrap_or(NonZeroU64::MIN))
+        Self::of(id.as_bytes())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::str;
 
 use super::builder::status;
-use super::wire::{Fields, Wire, head, plain, whole};
+use super::wire::{Fields, Wire, head, value};
 use crate::engine::convention::{Names, Outline, RawPair};
 
 /// The fields of a span that are not in its outline.
@@ -17,12 +17,13 @@ pub(super) struct Frame<'a> {
 }
 
 /// Reads a span; `None` if it does not have the usual form, valid or not.
+#[inline(never)] // Its few values stay in registers if nothing is around it.
 pub(super) fn read<'a>(
     sent: &'a [u8],
     names: &Names,
     outline: &mut Outline<'a>,
 ) -> Option<Frame<'a>> {
-    outline.clear();
+    let mut path = outline.begin(names);
     let mut fields = Fields::of(sent);
     let mut frame = Frame::begin(&mut fields, outline);
     loop {
@@ -30,7 +31,7 @@ pub(super) fn read<'a>(
         let attribute = match fields.bytes(9) {
             Some(attribute) => attribute,
             None => match fields.next() {
-                None => return Some(frame),
+                None => break,
                 Some(field) => match field.ok()? {
                     (9, Wire::Bytes(attribute)) => attribute,
                     field => {
@@ -41,10 +42,12 @@ pub(super) fn read<'a>(
             },
         };
         // Most heads are known, and need not be read.
-        let (head, value) = outline.known(names, attribute).or_else(|| head(attribute))?;
-        let sent = whole(value)?;
-        outline.push(RawPair { head, sent, value: plain(sent) });
+        let (head, rest) = path.head(attribute).or_else(|| head(attribute))?;
+        let (sent, value) = value(rest)?;
+        outline.push(RawPair { head, sent, value });
     }
+    outline.end(&path);
+    Some(frame)
 }
 
 impl<'a> Frame<'a> {

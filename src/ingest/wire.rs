@@ -42,9 +42,30 @@ fn key(message: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((key, rest))
 }
 
+/// The bytes of an attribute's value, which come after its head, and the value, if it is plain.
+#[inline]
+pub(super) fn value(rest: &[u8]) -> Option<(&[u8], Option<Plain<'_>>)> {
+    // Most are strings so short that their length, and that of the value around them, have one byte.
+    if let [around @ ..0x80, sent @ ..] = rest
+        && let [0x0a, length, text @ ..] = sent
+        && usize::from(*around) == sent.len()
+        && usize::from(*length) == text.len()
+    {
+        return Some((sent, Some(Plain::Text(text))));
+    }
+    other_value(rest)
+}
+
+/// [`value`] of any kind.
+#[inline(never)]
+fn other_value(rest: &[u8]) -> Option<(&[u8], Option<Plain<'_>>)> {
+    let sent = whole(rest)?;
+    Some((sent, plain(sent)))
+}
+
 /// Bytes that come after their length, if nothing comes after them.
 #[inline]
-pub(super) fn whole(bytes: &[u8]) -> Option<&[u8]> {
+fn whole(bytes: &[u8]) -> Option<&[u8]> {
     let (whole, []) = prefixed(bytes)? else { return None };
     Some(whole)
 }
@@ -52,7 +73,7 @@ pub(super) fn whole(bytes: &[u8]) -> Option<&[u8]> {
 /// The value in a value's bytes, if it is a single string, boolean or number and nothing else.
 #[expect(clippy::inline_always, reason = "one in fifty instructions of a span")]
 #[inline(always)]
-pub(super) fn plain(value: &[u8]) -> Option<Plain<'_>> {
+fn plain(value: &[u8]) -> Option<Plain<'_>> {
     match value {
         [0x0a, rest @ ..] => whole(rest).map(Plain::Text),
         [0x10, flag @ 0..=1] => Some(Plain::Bool(*flag == 1)),

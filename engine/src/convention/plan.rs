@@ -40,7 +40,7 @@ pub(super) struct Plans {
 
 /// Where the first attributes of spans lead.
 #[derive(Debug, Default)]
-struct Node {
+pub(super) struct Node {
     // By the head of the next attribute, the node to which it leads.
     branches: Vec<(Box<[u8]>, usize)>,
     kinds: Vec<Kind>,
@@ -190,21 +190,43 @@ impl Plans {
     }
 }
 
-impl<'a> Outline<'a> {
-    /// Splits the attribute after the others into its head and the rest, if the head is known to plans at this place.
+/// The way of a span's attributes through the tree of plans.
+#[derive(Debug)]
+pub struct Path<'n> {
+    nodes: &'n [Node],
+    // The node that is reached, and its place; `None`: no known span has these attributes.
+    reached: Option<(&'n Node, usize)>,
+}
+
+impl Path<'_> {
+    /// Splits the next attribute into its head and the rest, if the head is known at this place.
     #[inline]
-    pub fn known(&mut self, names: &Names, sent: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
-        let branches = &names.plans.nodes.get(self.node?)?.branches;
-        for (head, to) in branches {
+    pub fn head<'a>(&mut self, sent: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        for (head, to) in &self.reached?.0.branches {
             if let Some((start, rest)) = sent.split_at_checked(head.len())
                 && same(start, head)
             {
-                self.node = Some(*to);
+                self.reached = self.nodes.get(*to).map(|node| (node, *to));
                 return Some((start, rest));
             }
         }
-        self.node = None;
+        self.reached = None;
         None
+    }
+}
+
+impl<'a> Outline<'a> {
+    /// Empties it for the next span, whose way through the tree of plans begins at the root.
+    pub fn begin<'n>(&mut self, names: &'n Names) -> Path<'n> {
+        self.pairs.clear();
+        (self.name, self.status, self.node) = (&[], Status::Unset, None);
+        let nodes = &*names.plans.nodes;
+        Path { nodes, reached: nodes.first().map(|root| (root, 0)) }
+    }
+
+    /// Notes where its attributes led.
+    pub fn end(&mut self, path: &Path<'_>) {
+        self.node = path.reached.map(|(_, at)| at);
     }
 }
 
@@ -232,6 +254,11 @@ impl Names {
 pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
         return false;
+    }
+    // Most heads: some bytes in the middle are compared twice.
+    if (16..=32).contains(&one.len()) {
+        return one.first_chunk::<16>() == other.first_chunk()
+            && one.last_chunk::<16>() == other.last_chunk();
     }
     let (mut rest, mut other_rest) = (one, other);
     while let (Some((words, after)), Some((other_words, other_after))) =
@@ -657,7 +684,7 @@ impl<'a> Reader<'_, 'a> {
     /// Checks the value at a place, which is not read; `None` if it is not plain or has to be mended.
     fn check(&self, at: usize) -> Option<()> {
         match self.plain(at)? {
-            Plain::Text(text) => (text.is_ascii() || checked(text).is_some()).then_some(()),
+            Plain::Text(text) => is_text(text).then_some(()),
             Plain::Bool(_) | Plain::Int(_) | Plain::Double(_) => Some(()),
         }
     }
@@ -695,7 +722,7 @@ impl<'a> Reader<'_, 'a> {
     /// Reads an id that is only compared.
     fn id(&mut self, at: usize, to: &mut Option<IdHash>) -> Option<()> {
         self.name(at, to, |reader, id| {
-            checked(id).filter(|id| id.len() <= reader.options.max_name_bytes).map(IdHash::from)
+            (is_text(id) && id.len() <= reader.options.max_name_bytes).then(|| IdHash::of(id))
         })
     }
 
@@ -716,6 +743,11 @@ impl<'a> Reader<'_, 'a> {
     fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
         (name.len() <= self.options.max_name_bytes).then(|| self.shared.share(name)).flatten()
     }
+}
+
+/// Whether all of these bytes are characters; mostly those of ASCII.
+fn is_text(bytes: &[u8]) -> bool {
+    bytes.is_ascii() || checked(bytes).is_some()
 }
 
 /// The text of these bytes; `None` if something in them is no character.

@@ -68,12 +68,6 @@ pub struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// Empties it for the next span.
-    pub fn clear(&mut self) {
-        self.pairs.clear();
-        (self.name, self.status, self.node) = (&[], Status::Unset, Some(0));
-    }
-
     /// Adds an attribute after the others.
     #[inline]
     pub fn push(&mut self, pair: RawPair<'a>) {
