@@ -146,11 +146,8 @@ impl Decoder {
         tenant: Option<&Arc<str>>,
     ) -> Result<Batch, Refusal> {
         let Prepared { signal, encoding, body, scan } = prepared;
-        let repair = Repair {
-            arrival,
-            max_clock_skew: self.limits.max_clock_skew,
-            max_span_age: self.limits.max_span_age,
-        };
+        let IngestLimits { max_clock_skew, max_span_age, .. } = self.limits;
+        let repair = Repair::new(arrival, max_clock_skew, max_span_age);
         let mut names = self.take_names();
         let mut builder = Builder::new(&self.conventions, &mut names, repair, tenant);
         let (body, bounds) = (body.as_ref(), self.bounds());

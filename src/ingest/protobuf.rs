@@ -247,7 +247,7 @@ mod tests {
         run: impl FnOnce(&mut Builder<'_>) -> Option<()>,
     ) -> Option<Batch> {
         let day = std::time::Duration::from_secs(86_400);
-        let repair = Repair { arrival: None, max_clock_skew: day, max_span_age: day };
+        let repair = Repair::new(None, day, day);
         let mut builder = Builder::new(conventions, names, repair, None);
         run(&mut builder)?;
         Some(builder.finish())

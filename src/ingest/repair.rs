@@ -11,10 +11,9 @@ use crate::engine::span::{Span, SpanId, Timestamp, Tokens, TraceId};
 pub(super) struct Repair {
     /// When the request arrived; `None` for files, which have no arrival times.
     pub(super) arrival: Option<Timestamp>,
-    /// Times further in the future are replaced by the arrival.
-    pub(super) max_clock_skew: Duration,
-    /// Times further in the past are replaced by the arrival.
-    pub(super) max_span_age: Duration,
+    // Times before and after these are replaced by the arrival.
+    earliest: Timestamp,
+    latest: Timestamp,
 }
 
 /// Counts of wrong values in the fields of spans and records, which were mended or left out. Both encodings count alike.
@@ -51,6 +50,17 @@ impl Odd {
 }
 
 impl Repair {
+    /// The rules for a request that arrived then: times more than so far in the future and in the past are replaced.
+    pub(super) fn new(
+        arrival: Option<Timestamp>,
+        max_clock_skew: Duration,
+        max_span_age: Duration,
+    ) -> Self {
+        let time = arrival.unwrap_or_default();
+        let (earliest, latest) = (time.before(max_span_age), time.after(max_clock_skew));
+        Self { arrival, earliest, latest }
+    }
+
     /// The times of a span: present, plausible, and the end not before the start.
     #[inline]
     pub(super) fn times(&self, start: u64, end: u64, tally: &mut Tally) -> (Timestamp, Timestamp) {
@@ -78,10 +88,10 @@ impl Repair {
     fn plausible(&self, time: Option<u64>, tally: &mut Tally) -> Timestamp {
         let Some(arrival) = self.arrival else { return Timestamp(time.unwrap_or(0)) };
         let Some(time) = time.map(Timestamp) else { return arrival };
-        if time > arrival.after(self.max_clock_skew) {
+        if time > self.latest {
             repaired(tally, "time_in_future", 1);
             arrival
-        } else if time < arrival.before(self.max_span_age) {
+        } else if time < self.earliest {
             repaired(tally, "time_too_old", 1);
             arrival
         } else {
@@ -152,11 +162,8 @@ mod tests {
     const HOUR: u64 = 3_600_000_000_000;
 
     fn times(start: u64, end: u64) -> (u64, u64, Vec<&'static str>) {
-        let repair = Repair {
-            arrival: Some(Timestamp(NOW)),
-            max_clock_skew: Duration::from_secs(300),
-            max_span_age: Duration::from_secs(86_400),
-        };
+        let (skew, age) = (Duration::from_secs(300), Duration::from_secs(86_400));
+        let repair = Repair::new(Some(Timestamp(NOW)), skew, age);
         let mut tally = Tally::default();
         let (start, end) = repair.times(start, end, &mut tally);
         (start.0, end.0, tally.repaired.into_keys().collect())
