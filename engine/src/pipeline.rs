@@ -166,16 +166,13 @@ impl Pipeline {
         reports: Vec<Report>,
         now: Timestamp,
     ) {
-        let all = Arc::new(spans);
-        let (mut shares, mut first) = (vec![Vec::new(); self.assemble.len()], 0);
-        for group in all.chunk_by(|one, next| one.trace_id == next.trace_id) {
-            group.iter().for_each(|span| self.resolve_waiting(span, now));
-            let end = first + group.len();
-            shares[self.route.trace(group[0].trace_id)].extend(first..end);
-            first = end;
+        for span in &spans {
+            self.resolve_waiting(span, now);
         }
-        for (stage, places) in self.assemble.iter_mut().zip(shares) {
-            stage.spans(SpanBatch { all: Arc::clone(&all), places }, now);
+        let shares = self.route.spans(&spans);
+        let all = Arc::new(spans);
+        for (shard, places) in shares {
+            self.assemble[shard].spans(SpanBatch { all: Arc::clone(&all), places }, now);
         }
         for log in logs {
             self.assemble[self.route.trace(log.trace_id)].handle(Input::Log(Box::new(log)), now);

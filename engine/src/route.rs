@@ -3,13 +3,17 @@
 //! The seed is drawn by the shell, so that nobody outside can aim at one shard; no result
 //! depends on it or on the number of shards.
 
+use std::collections::BTreeMap;
+use std::iter;
+use std::mem;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::hash::FixedMap;
 use super::runs::tells_outcome;
-use super::span::{IdHash, Report, Target, TraceId};
+use super::span::{IdHash, Report, Span, Target, TraceId};
 
 /// The stages and shards that take a report.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -43,6 +47,18 @@ impl Route {
     /// The assemble shard of a trace; turns of one session that log records tell of share one.
     pub fn trace(&self, trace_id: TraceId) -> usize {
         self.shard(trace_id.routed_by(), self.seed)
+    }
+
+    /// The places of spans by assemble shard, those of one trace next to each other: traces in the order of their first spans, and
+    /// the spans of each in the order in which they came. Clients send the spans of several traces in turns.
+    pub fn spans(&self, spans: &[Span]) -> BTreeMap<usize, Vec<usize>> {
+        let mut shards: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let places = by_trace(spans);
+        for trace in places.chunk_by(|one, next| spans[*one].trace_id == spans[*next].trace_id) {
+            let shard = self.trace(spans[trace[0]].trace_id);
+            shards.entry(shard).or_default().extend(trace);
+        }
+        shards
     }
 
     /// The session shard of a session.
@@ -82,8 +98,35 @@ impl Route {
     }
 }
 
+/// The places of spans, ordered by trace as [`Route::spans`] has them.
+fn by_trace(spans: &[Span]) -> Vec<usize> {
+    let mut numbers: FixedMap<TraceId, usize> = FixedMap::default();
+    // For each trace the number of its spans, then the place of its next one; for each span the number of its trace.
+    let (mut nexts, mut traces) = (Vec::new(), Vec::with_capacity(spans.len()));
+    for same in spans.chunk_by(|one, next| one.trace_id == next.trace_id) {
+        let number = *numbers.entry(same[0].trace_id).or_insert(nexts.len());
+        if number == nexts.len() {
+            nexts.push(0);
+        }
+        nexts[number] += same.len();
+        traces.extend(iter::repeat_n(number, same.len()));
+    }
+    let mut before = 0;
+    for next in &mut nexts {
+        before += mem::replace(next, before);
+    }
+    let mut places = vec![0; spans.len()];
+    for (at, number) in traces.into_iter().enumerate() {
+        places[nexts[number]] = at;
+        nexts[number] += 1;
+    }
+    places
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -95,5 +138,25 @@ mod tests {
             assert!((0..20).all(|turn| shard(session, turn) == some));
         }
         assert!((1..100).any(|session| shard(session, 0) != shard(0, 0)));
+    }
+
+    proptest! {
+        #[test]
+        fn spans_of_a_trace_stand_together_in_the_order_in_which_they_came(
+            traces in prop::collection::vec(0_u8..9, 0..40),
+            shards in 1_u32..4,
+        ) {
+            let of = |trace: &u8| Span { trace_id: TraceId([*trace; 16]), ..Span::default() };
+            let spans: Vec<Span> = traces.iter().map(of).collect();
+            let route = Route::new(shards, 7);
+            let mut expected: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+            let first = |trace: &u8| traces.iter().position(|other| other == trace);
+            let mut places: Vec<usize> = (0..traces.len()).collect();
+            places.sort_by_key(|at| first(&traces[*at]));
+            for at in places {
+                expected.entry(route.trace(spans[at].trace_id)).or_default().push(at);
+            }
+            prop_assert_eq!(route.spans(&spans), expected);
+        }
     }
 }

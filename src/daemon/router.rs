@@ -72,11 +72,9 @@ impl Sink for Router {
         let now = batch.arrival;
         let items = batch.spans.len() + batch.logs.len();
         let record = self.durable.as_ref().and_then(|durable| Some((durable, record(&batch)?)));
-        let mut parts: BTreeMap<usize, ShardBatch> = BTreeMap::new();
-        for (at, span) in batch.spans.iter().enumerate() {
-            let shard = self.route.trace(span.trace_id);
-            parts.entry(shard).or_default().spans.push(at);
-        }
+        let shares = self.route.spans(&batch.spans).into_iter();
+        let of_shard = |(shard, spans)| (shard, ShardBatch { spans, ..ShardBatch::default() });
+        let mut parts: BTreeMap<usize, ShardBatch> = shares.map(of_shard).collect();
         let mut put = |trace_id, input| {
             parts.entry(self.route.trace(trace_id)).or_default().inputs.push(input);
         };
