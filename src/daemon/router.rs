@@ -108,7 +108,10 @@ impl Sink for Router {
                 parts.entry(shard).or_default().inputs.push(Input::Report(Box::new(report)));
             }
         }
-        let left_out = self.apply(Arc::new(batch.spans), parts, permits, now).await?;
+        let spans = Arc::new(batch.spans);
+        let left_out = self.apply(Arc::clone(&spans), parts, permits, now).await?;
+        // A shard may hold them until its next drain.
+        Arc::into_inner(spans).into_iter().for_each(|spans| batch.rooms.give_back(spans));
         if let Some(ticket) = ticket {
             ticket.applied();
         }

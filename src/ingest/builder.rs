@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::outline::Frame;
 use super::repair::{Repair, ids, parent, rejected, repaired, usage};
 use super::report::MAX_LISTED;
-use super::{Batch, Tally};
+use super::{Batch, Rooms, Tally};
 use crate::engine::convention::{
     Caps, Conventions, Emitter, Names, Outline, RawAttributes, RawEvent, RawLink, RawLog,
     RawResource, RawScope, RawSpan, RawValue, Scope,
@@ -64,9 +64,15 @@ impl<'a> Builder<'a> {
         Self { conventions, repair, tenant, resource: Arc::default(), names, batch }
     }
 
-    /// Reserves room for the spans that the pre-scan has counted.
+    /// Takes the lists of its spans from these.
+    pub(super) fn with_rooms(mut self, rooms: Rooms) -> Self {
+        self.batch.rooms = rooms;
+        self
+    }
+
+    /// Makes room for the spans that the pre-scan has counted.
     pub(super) fn expect(&mut self, spans: u64) {
-        self.batch.spans.reserve(usize::try_from(spans).unwrap_or(0));
+        self.batch.spans = self.batch.rooms.take(usize::try_from(spans).unwrap_or(0));
     }
 
     /// Sets the resource of what follows; returns whether nothing in it had to be mended.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::builder::Builder;
 use super::prescan::{self, Bounds, Scan};
 use super::repair::Repair;
-use super::{Batch, Compression, Encoding, Refusal, Signal, inflate, json, protobuf};
+use super::{Batch, Compression, Encoding, Refusal, Rooms, Signal, inflate, json, protobuf};
 use crate::engine::convention::{Conventions, Names};
 use crate::engine::options::{ConventionOptions, human};
 use crate::engine::span::Timestamp;
@@ -47,6 +47,7 @@ pub struct Decoder {
     plans: bool,
     // Names that recurred in earlier requests: one set for each request that was ever decoded at the same time.
     names: Arc<Mutex<Vec<Names>>>,
+    rooms: Rooms,
 }
 
 /// A request that is within the limits but not decoded yet; its body is owned or borrowed.
@@ -77,7 +78,8 @@ impl Decoder {
     /// A decoder with these limits and conventions.
     pub fn new(limits: IngestLimits, options: ConventionOptions) -> Self {
         let conventions = Arc::new(Conventions::new(options));
-        Self { limits, conventions, plans: true, names: Arc::default() }
+        let (names, rooms) = Default::default();
+        Self { limits, conventions, plans: true, names, rooms }
     }
 
     /// The same decoder without plans: it reads every span in full, which plans are compared with.
@@ -149,7 +151,8 @@ impl Decoder {
         let IngestLimits { max_clock_skew, max_span_age, .. } = self.limits;
         let repair = Repair::new(arrival, max_clock_skew, max_span_age);
         let mut names = self.take_names();
-        let mut builder = Builder::new(&self.conventions, &mut names, repair, tenant);
+        let mut builder = Builder::new(&self.conventions, &mut names, repair, tenant)
+            .with_rooms(self.rooms.clone());
         let (body, bounds) = (body.as_ref(), self.bounds());
         let decoded = match encoding {
             Encoding::Protobuf => protobuf::decode(signal, body, &scan, bounds, &mut builder),

@@ -22,6 +22,7 @@ mod receiver;
 mod repair;
 pub mod report;
 mod request;
+mod rooms;
 pub mod server;
 mod spans;
 mod status;
@@ -40,6 +41,7 @@ use crate::engine::tenants::TraceKey;
 
 pub use receiver::{Now, Observe, Receiver};
 pub use request::Request;
+pub use rooms::Rooms;
 
 /// The content of one request, decoded and normalised.
 #[derive(Debug, Default)]
@@ -48,6 +50,8 @@ pub struct Batch {
     pub arrival: Timestamp,
     /// Spans, in the order sent.
     pub spans: Vec<Span>,
+    /// Takes the list of the spans back when they are applied.
+    pub rooms: Rooms,
     /// Log records that a convention recognised.
     pub logs: Vec<Log>,
     /// Scores found on spans and in log records.
