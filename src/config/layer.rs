@@ -81,7 +81,7 @@ pub(super) fn environment(variables: impl IntoIterator<Item = (String, String)>)
         })
         .collect();
     // Environment variables are in no order, and which error is reported first should not depend on it.
-    leaves.sort_by(|a, b| a.key.cmp(&b.key));
+    leaves.sort_by_cached_key(|leaf| (leaf.key.clone(), leaf.origin.to_string()));
     leaves
 }
 
@@ -109,6 +109,13 @@ pub(super) fn lay(leaves: Vec<Leaf>) -> Result<(Config, Origins), ConfigError> {
             return Err(ConfigError::Value { key, origin, message });
         }
         set(&mut table, &key, value);
+        if let (Some(Origin::Environment(first)), Origin::Environment(second)) =
+            (origins.get(&key), &origin)
+            && first != second
+        {
+            let (first, second) = (first.clone(), second.clone());
+            return Err(ConfigError::Twice { key, first, second });
+        }
         origins.insert(key, origin);
     }
     let config = Config::deserialize_table(table).map_err(|error| ConfigError::Value {
@@ -241,6 +248,22 @@ mod tests {
     #[test]
     fn an_empty_section_sets_nothing() {
         assert!(file(Path::new("x.toml"), "[assemble]\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn two_variables_of_one_option_are_told_apart_by_nothing() {
+        let names = ["AGENTGAUGE__engine__shards", "AGENTGAUGE__ENGINE__SHARDS"];
+        for order in [names, [names[1], names[0]]] {
+            let leaves = environment(order.map(|name| (name.to_owned(), "3".to_owned())));
+            let error = lay(leaves).unwrap_err().to_string();
+            let expected = format!(
+                "`engine.shards` is set by {} as well as by {}; only one of them may be set",
+                names[1], names[0]
+            );
+            assert_eq!(error, expected);
+        }
+        let one = || (names[1].to_owned(), "3".to_owned());
+        assert!(lay(environment([one(), one()])).is_ok());
     }
 
     #[test]

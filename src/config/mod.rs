@@ -234,6 +234,16 @@ pub enum ConfigError {
         /// The variable.
         name: String,
     },
+    /// Two variables set one option, as the case of their names does not count.
+    #[error("`{key}` is set by {first} as well as by {second}; only one of them may be set")]
+    Twice {
+        /// The key, dotted.
+        key: String,
+        /// One variable.
+        first: String,
+        /// The other one.
+        second: String,
+    },
     /// There is no such option.
     #[error("unknown key `{key}` {origin}{}", did_you_mean(nearest.as_deref()))]
     UnknownKey {
