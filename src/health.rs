@@ -277,10 +277,7 @@ impl Health {
     /// Sets how many open traces of each of [`AGES`] one shard holds.
     pub fn open_traces(&self, shard: &str, ages: [usize; AGES.len()]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let ages = ages.map(|count| count as u64);
-        if seen.open.insert(shard.to_owned(), ages) == Some(ages) {
-            return;
-        }
+        seen.open.insert(shard.to_owned(), ages.map(|count| count as u64));
         for (place, (age, _)) in AGES.iter().enumerate() {
             let sum = seen.open.values().map(|ages| ages[place]).sum::<u64>();
             self.open.with_label_values(&[age]).set(i64::try_from(sum).unwrap_or(i64::MAX));

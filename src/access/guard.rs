@@ -1,12 +1,9 @@
-//! The guard of a router: lets requests in by their sender, and answers those that are denied.
+//! The guard of a port: lets requests in by their sender, and answers those that are denied.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -18,7 +15,7 @@ use prost::Message;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Access, Denied, Hosts, Identity, May, PeerNames};
+use super::{Access, Answer, Denied, Hosts, Identity, May, PeerNames};
 
 /// The paths of health, which are open to anybody, as machines without a token often ask.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
@@ -44,28 +41,21 @@ pub struct Insider;
 /// Lets requests in that are for one of `hosts` and whose sender `access` allows; adds its [`Identity`] to their extensions.
 /// Calls `denied` with the reason for each request that is not let in.
 pub fn guard(
-    router: Router,
+    answers: Answer,
     hosts: Hosts,
-    access: Arc<Access>,
-    denied: Arc<dyn Fn(&'static str) + Send + Sync>,
-) -> Router {
-    router.layer(from_fn(move |request: Request, next: Next| {
-        let (access, denied) = (Arc::clone(&access), Arc::clone(&denied));
-        let hosts = hosts.clone();
-        async move {
-            let entered = match hosts.check(&request) {
-                Ok(()) => enter(&access, request),
-                Err(why) => Err((why, Box::new(request))),
-            };
-            match entered {
-                Ok(request) => next.run(request).await,
-                Err((why, request)) => {
-                    denied(why.reason());
-                    refuse(why, *request).await
-                }
+    access: Access,
+    denied: impl Fn(&'static str) + Send + Sync + 'static,
+) -> Answer {
+    Answer::by(move |mut request| {
+        let entered = hosts.check(&request).and_then(|()| enter(&access, &mut request));
+        match entered {
+            Ok(()) => answers.to(request),
+            Err(why) => {
+                denied(why.reason());
+                Box::pin(refuse(why, request))
             }
         }
-    }))
+    })
 }
 
 /// What the sender of a request to this path must be allowed to do; `None`: the path is open to anybody.
@@ -81,22 +71,19 @@ pub fn needed(path: &str) -> Option<May> {
     }
 }
 
-fn enter(access: &Access, mut request: Request) -> Result<Request, (Denied, Box<Request>)> {
+/// Notes in a request who sent it, if its sender may.
+fn enter(access: &Access, request: &mut Request) -> Result<(), Denied> {
     let Some(needed) = needed(request.uri().path()) else {
-        let reader = identify(access, May::Read, &request);
+        let reader = identify(access, May::Read, request);
         // A tenant does not see what concerns others.
         if reader.is_ok_and(|reader| reader.tenant.is_none()) {
             request.extensions_mut().insert(Insider);
         }
-        return Ok(request);
+        return Ok(());
     };
-    match identify(access, needed, &request) {
-        Ok(identity) => {
-            request.extensions_mut().insert(identity);
-            Ok(request)
-        }
-        Err(denied) => Err((denied, Box::new(request))),
-    }
+    let identity = identify(access, needed, request)?;
+    request.extensions_mut().insert(identity);
+    Ok(())
 }
 
 fn identify(access: &Access, needed: May, request: &Request) -> Result<Identity, Denied> {

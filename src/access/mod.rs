@@ -5,6 +5,7 @@
 //! tenant of a span is that of its sender, never what the span says. Before that, requests that a browser makes for another site
 //! are refused ([`Hosts`]).
 
+mod answer;
 mod guard;
 mod hosts;
 mod line;
@@ -21,6 +22,7 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use ring::digest::{SHA256, digest};
 
+pub use answer::Answer;
 pub use guard::{Insider, guard, needed};
 pub use hosts::{Hosts, is_host};
 pub use line::Line;

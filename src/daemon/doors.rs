@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::Router;
 use tokio::net::TcpListener;
 
 use super::Bound;
 use crate::access::tls::Tls;
-use crate::access::{self, Access, AccessError, Hosts, Listener, May, TlsOptions};
+use crate::access::{self, Access, AccessError, Answer, Hosts, Listener, May, TlsOptions};
 use crate::config::Config;
 use crate::health::Health;
 use crate::ingest::server::Port;
@@ -45,21 +44,21 @@ impl Doors {
         Port::new(listener, self.tls_of(name))
     }
 
-    /// The router of a listener, behind the checks of host names and access.
+    /// What answers at a listener, behind the checks of host names and access.
     pub(super) fn guard(
         &self,
         name: Listener,
         address: Option<SocketAddr>,
-        router: Router,
+        answers: Answer,
         health: &Arc<Health>,
-    ) -> Router {
+    ) -> Answer {
         let loopback = address.is_none_or(|address| address.ip().to_canonical().is_loopback());
         let hosts = Hosts::new(loopback, &self.hosts);
         let health = Arc::clone(health);
-        let denied = Arc::new(move |reason| health.refused(reason));
+        let denied = move |reason| health.refused(reason);
         let access = self.access.clone();
         let access = if self.tls_of(name).is_some() { access } else { access.in_plain_text() };
-        access::guard(router, hosts, Arc::new(access), denied)
+        access::guard(answers, hosts, access, denied)
     }
 
     /// Warns of every address that other machines can reach and that is not secured.
@@ -104,11 +103,11 @@ impl Doors {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
     use axum::body::Body;
     use axum::routing::get;
     use http::header::HOST;
     use http::{Request, StatusCode};
-    use tower::ServiceExt;
 
     use super::*;
     use crate::access::AccessOptions;
@@ -154,9 +153,9 @@ mod tests {
             let router = Router::new().route("/", get(|| async {}));
             let mut doors = doors(false, &[]);
             doors.access = Access::read(&AccessOptions::default(), false).unwrap();
-            let router = doors.guard(Listener::Http, address, router, &health);
+            let answers = doors.guard(Listener::Http, address, router.into(), &health);
             let request = Request::get("/").header(HOST, "gauge").body(Body::empty()).unwrap();
-            assert_eq!(router.oneshot(request).await.unwrap().status(), expected, "{address:?}");
+            assert_eq!(answers.to(request).await.status(), expected, "{address:?}");
         }
     }
 }

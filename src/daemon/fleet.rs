@@ -95,11 +95,11 @@ pub(super) async fn start(
             routes = http::reports(&receiver).merge(routes);
         }
         let (otlp_grpc, otlp_http) =
-            (grpc::router(receiver.clone(), bound.otlp_http), http::router(receiver));
+            (grpc::answers(receiver.clone(), bound.otlp_http), http::answers(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
     }
     query.open_shared(config.fleet.has(Role::Score).then_some(asking), checks);
-    sources.push(open(Listener::Http, export, routes));
+    sources.push(open(Listener::Http, export, routes.into()));
     Ok(Daemon { bound, board, work: Work::Shared(workers, working), shutdown, sources, tasks })
 }

@@ -43,7 +43,7 @@ use self::tasks::Common;
 use self::tasks::agents::AgentsTask;
 use self::tasks::assemble::AssembleTask;
 use self::tasks::sessions::SessionTask;
-use crate::access::{AccessError, Listener};
+use crate::access::{AccessError, Answer, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::{ExpectError, Expectations};
@@ -252,7 +252,7 @@ impl Daemon {
             .stopping(stopping.clone())
             .about(config.about(bound.otlp_http.map(|address| address.to_string())));
         let routes = http::reports(&receiver).merge(exporter.router());
-        let mut sources = vec![open(Listener::Http, http, routes)];
+        let mut sources = vec![open(Listener::Http, http, routes.into())];
 
         let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
         let paid: Vec<(u64, Quanta)> =
@@ -293,7 +293,7 @@ impl Daemon {
         sources.extend(askers.start(&router, &stopping));
         query.open(&router, checks.into_iter().chain(stored).collect(), lost_records);
         let (otlp_grpc, otlp_http) =
-            (grpc::router(receiver.clone(), bound.otlp_http), http::router(receiver));
+            (grpc::answers(receiver.clone(), bound.otlp_http), http::answers(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
         let work = Work::Here(Here { router, epoch, flushed, snapshots });
@@ -556,19 +556,19 @@ fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Healt
     Receiver::new(decoder, sink, health.clone(), now, config.server.read_timeout)
 }
 
-/// Returns a function that serves routes at a listener until the daemon stops.
+/// Returns a function that answers requests at a listener until the daemon stops.
 fn opener(
     doors: Doors,
     config: &Config,
     health: &Arc<Health>,
     stopping: &watch::Receiver<bool>,
-) -> impl Fn(Listener, TcpListener, axum::Router) -> JoinHandle<()> {
+) -> impl Fn(Listener, TcpListener, Answer) -> JoinHandle<()> {
     let (options, health, stopping) = (config.server.clone(), health.clone(), stopping.clone());
-    move |name, listener, routes| {
-        let routes = doors.guard(name, listener.local_addr().ok(), routes, &health);
+    move |name, listener, answers| {
+        let answers = doors.guard(name, listener.local_addr().ok(), answers, &health);
         let port = doors.port(name, listener);
         let stop = stopped(stopping.clone());
-        tokio::spawn(serve(port, routes, options.clone(), tell(&health), stop))
+        tokio::spawn(serve(port, answers, options.clone(), tell(&health), stop))
     }
 }
 

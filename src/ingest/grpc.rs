@@ -9,11 +9,9 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::request::Parts;
@@ -25,7 +23,7 @@ use super::arrival::Source;
 use super::receiver::{Envelope, Received, Receiver};
 use super::status::{self, Failure};
 use super::{Compression, Encoding, Refusal, Signal, Sink};
-use crate::access::Identity;
+use crate::access::{Answer, Identity};
 
 const PATHS: [(&str, Signal); 4] = [
     ("/opentelemetry.proto.collector.trace.v1.TraceService/Export", Signal::Traces),
@@ -45,17 +43,15 @@ const ACCEPTED: HeaderValue = HeaderValue::from_static("identity,gzip,zstd");
 /// The flag and the length before a message.
 const PREFIX_BYTES: usize = 5;
 
-/// Routes the `Export` methods of OTLP's trace, logs and metrics services, and our own `Report`, to a receiver. Who sends OTLP over HTTP
-/// is told the port of `otlp_http`.
-pub fn router<S: Sink>(receiver: Receiver<S>, otlp_http: Option<SocketAddr>) -> Router {
+/// Hands the requests of the `Export` methods of OTLP's trace, logs and metrics services, and of our own `Report`, to a receiver. Who
+/// sends OTLP over HTTP is told the port of `otlp_http`.
+pub fn answers<S: Sink>(receiver: Receiver<S>, otlp_http: Option<SocketAddr>) -> Answer {
     let http_port = otlp_http.map(|address| address.port());
-    let mut router = Router::new();
-    for (path, signal) in PATHS {
-        let receiver = receiver.clone();
-        let take = move |request| answer(receiver, Some(signal), http_port, request);
-        router = router.route(path, any(take));
-    }
-    router.fallback(move |request| answer(receiver, None, http_port, request))
+    Answer::by(move |request| {
+        let path = request.uri().path();
+        let signal = PATHS.iter().find(|(known, _)| *known == path).map(|(_, signal)| *signal);
+        Box::pin(answer(receiver.clone(), signal, http_port, request))
+    })
 }
 
 async fn answer<S: Sink>(

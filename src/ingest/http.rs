@@ -14,19 +14,18 @@ use super::receiver::{Envelope, Receiver};
 use super::report::{acceptance_json, deployment_json};
 use super::status::{self, Failure};
 use super::{Compression, Encoding, Refusal, Signal, Sink};
-use crate::access::Identity;
+use crate::access::{Answer, Identity};
 
 const PATHS: [(&str, Signal); 3] =
     [("/v1/traces", Signal::Traces), ("/v1/logs", Signal::Logs), ("/v1/metrics", Signal::Metrics)];
 
-/// Routes `/v1/traces`, `/v1/logs` and `/v1/metrics` to a receiver.
-pub fn router<S: Sink>(receiver: Receiver<S>) -> Router {
-    let mut router = Router::new();
-    for (path, signal) in PATHS {
-        let (receiver, take) = (receiver.clone(), Some(Take::Signal(signal)));
-        router = router.route(path, any(move |request| answer(receiver, take, request)));
-    }
-    router.fallback(move |request| answer(receiver, None, request))
+/// Hands what is sent to `/v1/traces`, `/v1/logs` and `/v1/metrics` to a receiver.
+pub fn answers<S: Sink>(receiver: Receiver<S>) -> Answer {
+    Answer::by(move |request| {
+        let path = request.uri().path();
+        let signal = PATHS.iter().find(|(known, _)| *known == path).map(|(_, signal)| *signal);
+        Box::pin(answer(receiver.clone(), signal.map(Take::Signal), request))
+    })
 }
 
 /// Routes the reports of our own API to a receiver, and requests to accept a level or about a deployment, which travel as reports.

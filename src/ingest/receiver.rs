@@ -246,7 +246,9 @@ impl<S: Sink> Receiver<S> {
         received: Received,
     ) -> Result<Tally, Failure> {
         let receiver = self.clone();
-        tokio::spawn(receiver.run(envelope, received)).await.unwrap_or_else(|error| failed(&error))
+        // A task is moved as it begins and ends, and this one takes kilobytes.
+        let run = Box::pin(receiver.run(envelope, received));
+        tokio::spawn(run).await.unwrap_or_else(|error| failed(&error))
     }
 
     /// Decodes an uncompressed message where it lies, on the caller's thread, if there is room for it. Its times are

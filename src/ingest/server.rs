@@ -15,10 +15,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::uri::{Authority, PathAndQuery};
-use axum::http::{StatusCode, Version};
+use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
@@ -33,11 +32,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
-use tower::ServiceExt;
 
 use super::peer::{Arriving, Connected, Peer, Peers};
 use crate::access::tls::Tls;
-use crate::access::{Line, PeerNames, needed};
+use crate::access::{Answer, Line, PeerNames, needed};
 use crate::telemetry;
 
 /// How connections are served, whatever they carry.
@@ -88,7 +86,7 @@ pub enum Event {
 /// What a server shares with its connections.
 struct Server {
     builder: auto::Builder<Streams>,
-    router: Router,
+    answers: Answer,
     options: ServerOptions,
     tls: Option<Tls>,
     tell: Arc<dyn Fn(Event) + Send + Sync>,
@@ -168,10 +166,10 @@ impl From<TcpListener> for Port {
     }
 }
 
-/// Serves `router` on `port` until `shutdown`, then lets requests in flight finish; `tell` is called with what happens.
+/// Has `answers` answer what comes in at `port` until `shutdown`, then lets requests in flight finish; `tell` is called with what happens.
 pub async fn serve(
     port: impl Into<Port>,
-    router: Router,
+    answers: impl Into<Answer>,
     options: ServerOptions,
     tell: impl Fn(Event) + Send + Sync + 'static,
     shutdown: impl Future<Output = ()>,
@@ -182,7 +180,7 @@ pub async fn serve(
     let peers = Arc::new(Peers::new(options.max_connections));
     let drain_timeout = options.drain_timeout;
     let (builder, told_by) = (builder(&options), Arc::clone(&tell));
-    let server = Arc::new(Server { builder, router, options, tls, tell: told_by });
+    let server = Arc::new(Server { builder, answers: answers.into(), options, tls, tell: told_by });
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -364,12 +362,12 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         let request = request.map(|body| Body::new(Tracked::new(body, Arc::clone(&peer))));
         async move {
             let response = answer(&server, peer.end(), request).await;
-            response.iter().for_each(|response| step.answered(response));
-            if counts && response.as_ref().is_ok_and(is_success) {
+            step.answered(&response);
+            if counts && is_success(&response) {
                 peer.was_served();
             }
             drop(running);
-            response.map(|response| under_way(response, &peer))
+            Ok::<_, Infallible>(under_way(response, &peer))
         }
     });
     let mut connection = pin!(server.builder.serve_connection(TokioIo::new(stream), service));
@@ -423,19 +421,17 @@ async fn serve_requests<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
 }
 
 /// Answers a request, if its head is not too large. `end` ends its connection.
-async fn answer(
-    server: &Server,
-    end: &Arc<Notify>,
-    mut request: hyper::Request<Body>,
-) -> Result<Response, Infallible> {
+async fn answer(server: &Server, end: &Arc<Notify>, mut request: hyper::Request<Body>) -> Response {
     let stream = STREAM.try_with(Arc::clone).unwrap_or_else(|_| Arc::clone(end));
     request.extensions_mut().insert(Line::new(stream, Arc::clone(end)));
     let max_bytes = u64::from(server.options.max_header_bytes);
     if request.version() == Version::HTTP_2 && head_bytes(&request) > max_bytes {
         (server.tell)(Event::LongHead);
-        return Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response());
+        return StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response();
     }
-    server.router.clone().oneshot(request).await
+    let head_alone = request.method() == Method::HEAD;
+    let response = server.answers.to(request).await;
+    if head_alone { response.map(|_| Body::empty()) } else { response }
 }
 
 /// Reasons for which the server closes connections.
@@ -508,6 +504,8 @@ where
 {
     fn execute(&self, stream: F) {
         let end = Arc::<Notify>::default();
+        // A task is moved as it begins and ends; a stream takes kilobytes.
+        let stream = Box::pin(stream);
         tokio::spawn(async move {
             tokio::select! {
                 _ = STREAM.scope(Arc::clone(&end), stream) => {}

@@ -184,15 +184,15 @@ impl Setup {
             Arc::new(|| Moment { now: Timestamp(NOW), wall: Timestamp(NOW) }),
             self.options.read_timeout,
         );
-        let router = if self.grpc {
-            grpc::router(receiver.clone(), "127.0.0.1:4318".parse().ok())
+        let answers = if self.grpc {
+            grpc::answers(receiver.clone(), "127.0.0.1:4318".parse().ok())
         } else {
-            http::router(receiver.clone())
+            http::answers(receiver.clone())
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let served = tokio::spawn(serve(listener, router, self.options, |_| {}, async {
+        let served = tokio::spawn(serve(listener, answers, self.options, |_| {}, async {
             if stopped.await.is_err() {
                 pending::<()>().await;
             }

@@ -1,0 +1,45 @@
+//! What answers the requests of a port.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
+use tower::ServiceExt;
+
+/// A function that answers requests. Where data comes in it looks at the path itself: a router costs as much as the rest of a small
+/// request.
+#[derive(Clone)]
+pub struct Answer(Arc<dyn Fn(Request) -> Answering + Send + Sync>);
+
+/// An answer that is being made.
+pub(super) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+impl Answer {
+    /// Answers requests by `answer`.
+    pub fn by(answer: impl Fn(Request) -> Answering + Send + Sync + 'static) -> Self {
+        Self(Arc::new(answer))
+    }
+
+    /// Answers a request.
+    pub fn to(&self, request: Request) -> Answering {
+        self.0(request)
+    }
+}
+
+impl From<Router> for Answer {
+    fn from(router: Router) -> Self {
+        Self::by(move |request| {
+            let answered = router.clone().oneshot(request);
+            Box::pin(async move { answered.await.unwrap_or_else(|never| match never {}) })
+        })
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Answer").finish_non_exhaustive()
+    }
+}
