@@ -204,6 +204,24 @@ fn where_parents_come_a_trace_waits_for_its_root_from_the_second_run_on() {
 }
 
 #[test]
+fn a_run_of_hours_counts_once_when_its_root_comes_and_once_as_taken_for_over() {
+    let mut daemon = Daemon::new(1);
+    let (mut now, step) = (Duration::ZERO, 4 * MINUTE);
+    for id in 2..32 {
+        let begun = now;
+        daemon.run_to(begun, begun + step);
+        now = begun + step;
+        daemon.send(vec![tool(0, id, 1, (begun, now))], now);
+    }
+    assert_eq!((daemon.verdicts("support"), daemon.verdicts("shop")), ((0, 0), (0, 0)));
+    daemon.send(vec![root(0, (Duration::ZERO, now))], now);
+    daemon.run_to(now, now + HOUR);
+    assert_eq!((daemon.verdicts("support"), daemon.verdicts("shop")), ((0, 1), (0, 0)));
+    let (_, stages, _, _) = daemon.pipeline.lasting();
+    assert_eq!(stages[0].counts().get("traces_partial", "age"), 1);
+}
+
+#[test]
 fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_when_its_trace_is_done() {
     let looping = |daemon: &Daemon, agent: &str| -> u64 {
         let board = daemon.pipeline.board().iter();

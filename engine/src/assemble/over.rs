@@ -65,8 +65,10 @@ impl Assemble {
         let came = known.parents.came(spans, now, &mut self.lessons);
         let never = !held.is_rooted() && known.parents.never_come(spans, &came);
         let rooted = held.is_rooted();
-        held.partial = now >= held.opened.after(self.options.trace_max_age);
-        if held.partial {
+        // What comes later opens it again, for as long as it takes: it counts once.
+        let of_age = now >= held.opened.after(self.options.trace_max_age);
+        if of_age && !held.partial {
+            held.partial = true;
             self.counts.add("traces_partial", "age");
         }
         self.ages.remove(held.opened);
