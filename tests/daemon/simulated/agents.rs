@@ -36,15 +36,23 @@ pub(super) struct Work {
 }
 
 /// Random numbers: splitmix64.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 /// The begin of the simulation.
 pub(super) const BEGIN: u64 = 1_800_000_000;
 
-const SECOND: u64 = 1_000_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 
 /// Timers that are due within this run together.
-const STEP: Duration = Duration::from_secs(10);
+pub(super) const STEP: Duration = Duration::from_secs(10);
+
+impl Worker {
+    /// The share of its traces that fails at a time.
+    pub(super) fn level(&self, now: u64) -> f64 {
+        let levels = self.levels.iter().rev();
+        levels.clone().find(|(from, _)| from * SECOND <= now).map_or(0.0, |(_, level)| *level)
+    }
+}
 
 impl Work {
     pub(super) fn new(workers: &[Worker]) -> Self {
@@ -92,9 +100,7 @@ impl Work {
     fn trace(&mut self, index: usize) {
         let (worker, time, random) = &mut self.agents[index];
         let now = *time;
-        let levels = worker.levels.iter().rev();
-        let level = levels.clone().find(|(from, _)| from * SECOND <= now).map_or(0.0, |(_, l)| *l);
-        let fails = random.next() < level;
+        let fails = random.next() < worker.level(now);
         *time += random.gap(worker).max(1);
         self.traces += 1;
         let spans = spans(worker, self.traces, now, fails);
@@ -104,7 +110,7 @@ impl Work {
 }
 
 /// A turn that took two seconds: a model call, a tool, and an answer. When it fails, it is by the tool.
-fn spans(worker: &Worker, number: u64, now: u64, fails: bool) -> Vec<Span> {
+pub(super) fn spans(worker: &Worker, number: u64, now: u64, fails: bool) -> Vec<Span> {
     let status = |failed| if failed { Status::Error } else { Status::Ok };
     let ago = |seconds: u64| Timestamp(BEGIN * SECOND + now - seconds * SECOND);
     let root = SpanId([1; 8]);
@@ -167,21 +173,27 @@ fn written(state: &impl Serialize) -> usize {
     rmp_serde::to_vec_named(state).unwrap().len()
 }
 
-fn at(nanos: u64) -> Timestamp {
+pub(super) fn at(nanos: u64) -> Timestamp {
     Timestamp(BEGIN * SECOND + nanos)
 }
 
 impl Random {
     /// In `[0,1)`.
-    fn next(&mut self) -> f64 {
+    pub(super) fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Whole nanoseconds, fewer than so many.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some minutes")]
+    pub(super) fn below(&mut self, nanos: u64) -> u64 {
+        (nanos as f64 * self.next()) as u64
+    }
+
     /// Nanoseconds to the next trace: from half to one and a half of the mean, in whole seconds.
-    fn gap(&mut self, worker: &Worker) -> u64 {
+    pub(super) fn gap(&mut self, worker: &Worker) -> u64 {
         let seconds = worker.every_seconds as f64 * (0.5 + self.next());
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some minutes")]
         let seconds = seconds as u64;

@@ -4,6 +4,7 @@
 //! `cases.yml` has what is expected of the rules, `deploy/prometheus/drops.test.yml` has both.
 
 mod agents;
+mod pieces;
 mod series;
 
 use std::collections::BTreeMap;
