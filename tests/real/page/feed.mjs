@@ -7,7 +7,10 @@ const attribute = (key, value) => ({
 });
 const messages = (role, content) => JSON.stringify([{ role, parts: [{ type: "text", content }] }]);
 const hex = (bytes) => randomBytes(bytes).toString("hex");
-const nanos = (millis) => `${BigInt(Math.round(millis)) * 1000000n}`;
+const nanos = (millis) => `${BigInt(Math.round(millis * 1000)) * 1000n}`;
+
+/** When the latest turn began, in milliseconds. */
+let latest = 0;
 
 /** One turn, sent; returns its trace id. */
 export async function turn(otlp, told) {
@@ -32,7 +35,9 @@ async function send(otlp, resourceSpans) {
 function spansOf({ service, agent, version, session, question, answer, tools = [], failed = false, cost, more = {}, call = {} }) {
   const traceId = hex(16), root = hex(8);
   const spans = [];
-  let at = Date.now() - 5000;
+  // Turns that begin together are in the order of their random ids.
+  latest = Math.max(Date.now() - 5000, latest + 0.01);
+  let at = latest;
   const span = (name, parentSpanId, attributes, error) => {
     const spanId = parentSpanId === undefined ? root : hex(8);
     const start = at;
