@@ -32,7 +32,7 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct LastTotals {
     counts: BTreeMap<(String, &'static str, String), u64>,
-    held: BTreeMap<(&'static str, String), u64>,
+    held: BTreeMap<&'static str, BTreeMap<String, u64>>,
     open: BTreeMap<String, [u64; AGES.len()]>,
 }
 
@@ -266,18 +266,24 @@ impl Health {
 
     /// Sets how many of `what` (such as `traces`, `sessions`, `agents`) one shard holds.
     pub fn held(&self, what: &'static str, shard: &str, count: usize) {
-        let sum: u64 = {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.held.insert((what, shard.to_owned()), count as u64);
-            seen.held.iter().filter(|((of, _), _)| *of == what).map(|(_, count)| count).sum()
-        };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (shards, count) = (seen.held.entry(what).or_default(), count as u64);
+        if shards.get(shard) == Some(&count) {
+            return;
+        }
+        shards.insert(shard.to_owned(), count);
+        let sum: u64 = shards.values().sum();
         self.held.with_label_values(&[what]).set(i64::try_from(sum).unwrap_or(i64::MAX));
     }
 
     /// Sets how many open traces of each of [`AGES`] one shard holds.
     pub fn open_traces(&self, shard: &str, ages: [usize; AGES.len()]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.open.insert(shard.to_owned(), ages.map(|count| count as u64));
+        let ages = ages.map(|count| count as u64);
+        if seen.open.get(shard) == Some(&ages) {
+            return;
+        }
+        seen.open.insert(shard.to_owned(), ages);
         for (place, (age, _)) in AGES.iter().enumerate() {
             let sum = seen.open.values().map(|ages| ages[place]).sum::<u64>();
             self.open.with_label_values(&[age]).set(i64::try_from(sum).unwrap_or(i64::MAX));

@@ -9,8 +9,8 @@ use axum::extract::Request;
 use axum::response::Response;
 use tower::ServiceExt;
 
-/// A function that answers requests. Where data comes in it looks at the path itself: a router costs as much as the rest of a small
-/// request.
+/// A function that answers requests. Where data comes in it looks at the path itself: a router and its middleware would take a tenth
+/// of what a request of one span costs.
 #[derive(Clone)]
 pub struct Answer(Arc<dyn Fn(Request) -> Answering + Send + Sync>);
 

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn two_variables_of_one_option_are_told_apart_by_nothing() {
+    fn an_option_that_two_variables_set_is_refused() {
         let names = ["AGENTGAUGE__engine__shards", "AGENTGAUGE__ENGINE__SHARDS"];
         for order in [names, [names[1], names[0]]] {
             let leaves = environment(order.map(|name| (name.to_owned(), "3".to_owned())));

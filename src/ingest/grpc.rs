@@ -48,8 +48,7 @@ const PREFIX_BYTES: usize = 5;
 pub fn answers<S: Sink>(receiver: Receiver<S>, otlp_http: Option<SocketAddr>) -> Answer {
     let http_port = otlp_http.map(|address| address.port());
     Answer::by(move |request| {
-        let path = request.uri().path();
-        let signal = PATHS.iter().find(|(known, _)| *known == path).map(|(_, signal)| *signal);
+        let signal = Signal::at(request.uri().path(), &PATHS);
         Box::pin(answer(receiver.clone(), signal, http_port, request))
     })
 }

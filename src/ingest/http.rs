@@ -22,9 +22,8 @@ const PATHS: [(&str, Signal); 3] =
 /// Hands what is sent to `/v1/traces`, `/v1/logs` and `/v1/metrics` to a receiver.
 pub fn answers<S: Sink>(receiver: Receiver<S>) -> Answer {
     Answer::by(move |request| {
-        let path = request.uri().path();
-        let signal = PATHS.iter().find(|(known, _)| *known == path).map(|(_, signal)| *signal);
-        Box::pin(answer(receiver.clone(), signal.map(Take::Signal), request))
+        let take = Signal::at(request.uri().path(), &PATHS).map(Take::Signal);
+        Box::pin(answer(receiver.clone(), take, request))
     })
 }
 

@@ -118,6 +118,13 @@ pub enum Signal {
     Reports,
 }
 
+impl Signal {
+    /// The signal that is sent to a path; `None` if the path is not among these.
+    fn at(path: &str, paths: &[(&str, Self)]) -> Option<Self> {
+        paths.iter().find(|(known, _)| *known == path).map(|(_, signal)| *signal)
+    }
+}
+
 /// How a request is written.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Encoding {

@@ -429,9 +429,9 @@ async fn answer(server: &Server, end: &Arc<Notify>, mut request: hyper::Request<
         (server.tell)(Event::LongHead);
         return StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response();
     }
-    let head_alone = request.method() == Method::HEAD;
+    let asks_for_head = request.method() == Method::HEAD;
     let response = server.answers.to(request).await;
-    if head_alone { response.map(|_| Body::empty()) } else { response }
+    if asks_for_head { response.map(|_| Body::empty()) } else { response }
 }
 
 /// Reasons for which the server closes connections.

@@ -65,7 +65,7 @@ impl Assemble {
         let came = known.parents.came(spans, now, &mut self.lessons);
         let never = !held.is_rooted() && known.parents.never_come(spans, &came);
         let rooted = held.is_rooted();
-        // What comes later opens it again, for as long as it takes: it counts once.
+        // From then on each span opens it again, and it closes at once; it counts once.
         let of_age = now >= held.opened.after(self.options.trace_max_age);
         if of_age && !held.partial {
             held.partial = true;

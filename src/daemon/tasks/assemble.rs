@@ -46,7 +46,6 @@ impl AssembleTask {
         }
         let mut burst = Vec::with_capacity(BURST);
         let source = format!("assemble/{}", self.shard);
-        let mut shown = None;
         loop {
             let wait = sleep_until(self.stage.poll_timeout(), &self.common.clock);
             tokio::select! {
@@ -105,11 +104,8 @@ impl AssembleTask {
                 tokio::task::yield_now().await;
             }
             self.common.health.counts(&source, self.stage.counts().iter());
-            let traces = (self.stage.open_traces(), self.stage.ages(now));
-            if shown.replace(traces) != Some(traces) {
-                self.common.health.held("traces", &source, traces.0);
-                self.common.health.open_traces(&source, traces.1);
-            }
+            self.common.health.held("traces", &source, self.stage.open_traces());
+            self.common.health.open_traces(&source, self.stage.ages(now));
         }
     }
 
