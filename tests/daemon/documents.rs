@@ -43,7 +43,7 @@ fn every_family_that_a_daemon_exports_is_in_the_page_of_metrics() {
         ("AGENTGAUGE_WEBHOOK_SECRET", "s"),
     ]);
     daemon.send_capture("oi-openai");
-    daemon.metric("agentgauge_agent_reliability_score{");
+    daemon.metric("agentgauge_loops_detected_total{");
     let listed = include_str!("../../docs/metrics.md");
     let page = daemon.get("/metrics");
     let mut own = 0;

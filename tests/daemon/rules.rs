@@ -287,7 +287,8 @@ fn scrape() -> String {
     let age = ("AGENTGAUGE__INGEST__MAX_SPAN_AGE", "1s");
     let daemon = Daemon::start_with(&[("AGENTGAUGE__COST__PRICES", prices), age]);
     daemon.send_capture("oi-openai");
-    daemon.metric("agentgauge_agent_reliability_score{");
+    // All of its traces: the first may be done before the others have come.
+    daemon.settles_at("agentgauge_agent_window_traces{", 6.0);
     daemon.get("/metrics")
 }
 

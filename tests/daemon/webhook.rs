@@ -273,7 +273,7 @@ fn a_loop_that_is_not_bad_enough_is_not_told() {
         [("AGENTGAUGE__WEBHOOK__DRY_RUN", "false"), ("AGENTGAUGE__WEBHOOK__SEVERITY", "critical")];
     let daemon = daemon(&url, &more);
     daemon.send_capture("oi-openai");
-    daemon.metric("agentgauge_agent_reliability_score{");
+    daemon.metric("agentgauge_loops_detected_total{");
     assert!(calls.try_recv().is_err());
     assert!(!daemon.get("/metrics").contains("agentgauge_webhook_sessions_total{"));
 }
