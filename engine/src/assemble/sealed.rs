@@ -6,6 +6,7 @@ use hashbrown::HashTable;
 use serde::{Deserialize, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::span::TraceId;
 use crate::tenants::{Shares, TenantHash, TraceKey};
 
 /// A bounded set of sealed traces.
@@ -28,17 +29,17 @@ struct SealedOfTenant {
     // Numbers of the ids in order of arrival, which wrap around.
     numbers: HashTable<u32>,
     first: u32,
-    oldest_first: VecDeque<TraceKey>,
+    oldest_first: VecDeque<TraceId>,
 }
 
 impl Sealed {
     pub(super) fn contains(&self, id: TraceKey) -> bool {
-        self.tenants.get(&id.tenant).is_some_and(|sealed| sealed.contains(id))
+        self.tenants.get(&id.tenant).is_some_and(|sealed| sealed.contains(id.id))
     }
 
     /// Adds an id; returns whether one had to be forgotten for it.
     pub(super) fn insert(&mut self, id: TraceKey, max: usize, shares: &Shares) -> bool {
-        self.len += usize::from(self.tenants.entry(id.tenant).or_default().insert(id));
+        self.len += usize::from(self.tenants.entry(id.tenant).or_default().insert(id.id));
         let full = self.len > max;
         if full {
             let held = self.tenants.iter();
@@ -61,7 +62,9 @@ impl Sealed {
 
 impl Serialize for Sealed {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let ids = self.tenants.values().flat_map(|sealed| &sealed.oldest_first);
+        let ids = self.tenants.iter().flat_map(|(tenant, sealed)| {
+            sealed.oldest_first.iter().map(|id| TraceKey { id: *id, tenant: *tenant })
+        });
         Written { oldest_first: ids.collect::<Vec<_>>() }.serialize(serializer)
     }
 }
@@ -70,19 +73,19 @@ impl From<Written<Vec<TraceKey>>> for Sealed {
     fn from(written: Written<Vec<TraceKey>>) -> Self {
         let mut sealed = Self::default();
         for id in written.oldest_first {
-            sealed.len += usize::from(sealed.tenants.entry(id.tenant).or_default().insert(id));
+            sealed.len += usize::from(sealed.tenants.entry(id.tenant).or_default().insert(id.id));
         }
         sealed
     }
 }
 
 impl SealedOfTenant {
-    fn contains(&self, id: TraceKey) -> bool {
+    fn contains(&self, id: TraceId) -> bool {
         self.numbers.find(hash(id), |number| self.id(*number) == Some(id)).is_some()
     }
 
     /// Adds an id; returns whether it is new.
-    fn insert(&mut self, id: TraceKey) -> bool {
+    fn insert(&mut self, id: TraceId) -> bool {
         if self.contains(id) {
             return false;
         }
@@ -106,23 +109,22 @@ impl SealedOfTenant {
         true
     }
 
-    fn id(&self, number: u32) -> Option<TraceKey> {
+    fn id(&self, number: u32) -> Option<TraceId> {
         at(&self.oldest_first, self.first, number)
     }
 }
 
-fn at(ids: &VecDeque<TraceKey>, first: u32, number: u32) -> Option<TraceKey> {
+fn at(ids: &VecDeque<TraceId>, first: u32, number: u32) -> Option<TraceId> {
     ids.get(usize::try_from(number.wrapping_sub(first)).ok()?).copied()
 }
 
-fn hash(id: TraceKey) -> u64 {
-    xxh3_64(&id.id.0)
+fn hash(id: TraceId) -> u64 {
+    xxh3_64(&id.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::span::TraceId;
 
     fn of(tenant: TenantHash, number: u128) -> TraceKey {
         TraceKey { id: TraceId(number.to_be_bytes()), tenant }
@@ -144,7 +146,9 @@ mod tests {
         let restored: Sealed =
             rmp_serde::from_slice(&rmp_serde::to_vec_named(&sealed).unwrap()).unwrap();
         assert_eq!(restored.len, sealed.len);
-        assert!(sealed.tenants[&0].oldest_first.iter().all(|id| restored.contains(*id)));
+        let held = sealed.tenants[&0].oldest_first.iter();
+        let mut held = held.map(|id| TraceKey { id: *id, tenant: 0 });
+        assert!(held.all(|id| restored.contains(id)));
     }
 
     #[test]
