@@ -36,7 +36,7 @@ const MILLI: u64 = 1_000_000;
 const AT_ONCE: usize = 20;
 
 /// What is held when the resident set is read, and of how many.
-const CASES: [(&str, Case, u64); 8] = [
+const CASES: [(&str, Case, u64); 9] = [
     ("open trace of 13 spans", Case::Traces { open: true, each: 1 }, 50_000),
     ("idle session of 1 closed trace", Case::Traces { open: false, each: 1 }, 50_000),
     ("idle session of 8 closed traces", Case::Traces { open: false, each: 8 }, 50_000),
@@ -45,6 +45,7 @@ const CASES: [(&str, Case, u64); 8] = [
     ("task of 10 old runs, in one", Case::Runs { per_task: 10, old: true }, 10_000),
     ("session of 1 trace that has gone", Case::Burst { each: 1 }, 50_000),
     ("session of 8 traces that has gone", Case::Burst { each: 8 }, 20_000),
+    ("idle session of 100 closed traces", Case::Traces { open: false, each: 100 }, 2_000),
 ];
 
 #[derive(Clone, Copy)]
