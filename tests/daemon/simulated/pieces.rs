@@ -1,10 +1,16 @@
-//! Runs of minutes whose spans are sent as they end, some late, twice and shuffled: each counts as if it had come whole.
+//! Runs of minutes whose spans are sent as they end, some late, twice and shuffled: each counts as if it had come whole, and as if the
+//! engine had never been saved and restored in between.
+
+#[path = "../../engine/recorded.rs"]
+mod recorded;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::Arc;
 
 use agentgauge::config::Config;
 use agentgauge::engine::pipeline::Pipeline;
+use agentgauge::engine::route::Route;
 use agentgauge::engine::span::{Operation, Span, SpanId, Timestamp, TraceId};
 use agentgauge::export::prometheus::{Detail, Format, render};
 
@@ -23,6 +29,8 @@ struct Run {
 
 /// The spans of each request, by arrival.
 type Requests = BTreeMap<u64, Vec<Span>>;
+
+const SHARDS: u32 = 2;
 
 /// Until when runs begin, in seconds, and when all is over.
 const LAST: u64 = CHANGE + 3 * HOUR;
@@ -112,13 +120,18 @@ fn in_pieces(runs: &[Run], random: &mut Random) -> Requests {
     requests
 }
 
-/// The pages of every ten minutes, each with its second.
-fn pages(requests: Requests) -> Vec<(u64, String)> {
+/// The pages of every ten minutes, each with its second; `restarts`: the engine is saved and restored after each of them.
+fn pages(requests: Requests, restarts: bool) -> Vec<(u64, String)> {
     let options = Config::default().engine_options(Arc::from([]));
-    let mut pipeline = Pipeline::new(&options, 2);
+    let new = || Pipeline::new(&options, SHARDS);
+    let mut pipeline = new();
     let mut requests = requests.into_iter().peekable();
     let seconds = (0..=OVER).step_by(600);
     let page = |until: u64| {
+        if restarts {
+            let before = mem::replace(&mut pipeline, new());
+            pipeline = recorded::restarted(before, &options, Route::new(SHARDS, 0));
+        }
         while let Some((now, spans)) = requests.next_if(|(now, _)| *now <= until * SECOND) {
             pipeline.advance_in_steps(at(now), STEP);
             pipeline.apply(spans, Vec::new(), Vec::new(), at(now));
@@ -171,21 +184,29 @@ fn comparable(page: &str) -> BTreeSet<&str> {
     page.lines().filter(|line| !line.starts_with('#') && !as_it_came(line)).collect()
 }
 
+fn assert_same([one, other]: [BTreeSet<&str>; 2], seconds: u64) {
+    let differing: Vec<_> = one.symmetric_difference(&other).collect();
+    assert!(differing.is_empty(), "after {seconds} s: {differing:#?}");
+    assert!(one.len() > 100 || seconds < HOUR, "{} series after {seconds} s", one.len());
+}
+
 #[test]
-fn runs_count_the_same_in_pieces_as_whole() {
+fn runs_count_the_same_in_pieces_as_whole_and_over_restarts() {
     let random = &mut Random(11);
     let support = worker("support", "2", vec![(0, 0.01), (CHANGE, 0.4)]);
     let billing = worker("billing", "7", vec![(0, 0.05)]);
     let mut all = runs(&support, random);
     all.extend(runs(&Worker { every_seconds: 300, ..billing }, random));
-    let pages = [whole(&all), in_pieces(&all, random)].map(pages);
-    pages.iter().flatten().for_each(|page| assert_counted(&all, page));
-    let [whole, pieces] = &pages;
+    let requests = in_pieces(&all, random);
+    let restarted = pages(requests.clone(), true);
+    let [whole, pieces] = &[whole(&all), requests].map(|requests| pages(requests, false));
+    whole.iter().chain(pieces).for_each(|page| assert_counted(&all, page));
+    for ((seconds, page), (_, other)) in pieces.iter().zip(&restarted) {
+        assert_same([page, other].map(|page| page.lines().collect()), *seconds);
+    }
     let found = paged(whole, "support").unwrap();
     assert!((CHANGE..CHANGE + HOUR).contains(&found), "{found}");
     assert!(paged(pieces, "support").unwrap().abs_diff(found) <= 600);
     assert_eq!([paged(whole, "billing"), paged(pieces, "billing")], [None; 2]);
-    let [one, other] = [whole, pieces].map(|pages| comparable(&pages.last().unwrap().1));
-    let differing: Vec<_> = one.symmetric_difference(&other).collect();
-    assert!(one.len() > 100 && differing.is_empty(), "{} series, {differing:#?}", one.len());
+    assert_same([whole, pieces].map(|pages| comparable(&pages.last().unwrap().1)), OVER);
 }
