@@ -31,10 +31,8 @@ pub(super) struct ArgumentsRow {
 /// A model call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct ModelRow {
+    // With the model that was asked, if no price ships for the one that answered.
     pub(super) name: Option<Symbol>,
-    // Only if no price ships for the other.
-    #[serde(default)]
-    requested: Option<Symbol>,
     pub(super) response_id: Option<IdHash>,
     pub(super) tokens: Tokens,
     cost: Option<Quanta>,
@@ -106,12 +104,9 @@ impl ModelRow {
     /// The facts of a model call, with or without texts.
     pub(super) fn of(facts: &ModelFacts, symbols: &mut Symbols, texts: bool) -> Self {
         let calls = facts.tool_calls.iter();
-        let name = facts.model.as_ref().map(|name| symbols.of(name));
-        let unpriced = name.as_ref().is_some_and(|name| name.price().is_none());
-        let requested = facts.requested.as_ref().filter(|_| unpriced);
+        let requested = facts.requested.as_ref();
         Self {
-            requested: requested.map(|name| symbols.of(name)),
-            name,
+            name: facts.model.as_ref().map(|name| symbols.of_model(name, requested)),
             response_id: facts.response_id,
             tokens: facts.tokens,
             cost: facts.cost,
@@ -141,7 +136,7 @@ impl ModelRow {
     pub(super) fn seen(&self) -> Model<'_> {
         Model {
             name: self.name.as_ref().map(Named::from),
-            requested: self.requested.as_ref().map(Named::from),
+            requested: self.name.as_ref().and_then(Symbol::requested).map(Named::from),
             response_id: self.response_id,
             tokens: self.tokens,
             cost: self.cost,

@@ -24,11 +24,13 @@ const RECENT_BITS: u32 = 8;
 #[serde(transparent)]
 pub struct Symbol(Arc<Name>);
 
-/// The text of a name, and what follows from it alone.
+/// The text of a name, and what goes with it.
 #[derive(Debug, Deserialize)]
-#[serde(from = "Arc<str>")]
+#[serde(from = "(Arc<str>, Option<Symbol>)")]
 struct Name {
     text: Arc<str>,
+    // Of a model that answered and for which no price ships: the model that was asked, if that has another name.
+    requested: Option<Symbol>,
     // The price that ships for a model of this name, once it was asked for.
     price: OnceLock<Option<&'static Rate>>,
 }
@@ -37,6 +39,8 @@ struct Name {
 #[derive(Debug)]
 pub struct Symbols {
     known: FixedMap<Symbol, ()>,
+    // Symbols of models that answered and go with the one that was asked, by both names.
+    models: FixedMap<[Symbol; 2], Symbol>,
     // Names met lately, each in the slot of its address: decoders share names, so most come at an address that is known.
     recent: Box<[Option<Met>]>,
 }
@@ -60,11 +64,30 @@ impl Symbols {
         }
     }
 
+    /// The symbol of the model that answered, which goes with the one that was asked if no price ships for the former.
+    pub(super) fn of_model(&mut self, name: &Arc<str>, requested: Option<&Arc<str>>) -> Symbol {
+        let symbol = self.of(name);
+        let Some(requested) = requested.filter(|_| symbol.price().is_none()) else { return symbol };
+        let names = [symbol, self.of(requested)];
+        if let Some(known) = self.models.get(&names) {
+            return known.clone();
+        }
+        let [text, requested] = &names;
+        let symbol = Symbol::from((Arc::clone(text.text()), Some(requested.clone())));
+        if names.iter().all(|name| name.len() <= LONGEST) {
+            if self.models.len() >= MOST {
+                self.models.clear();
+            }
+            self.models.insert(names, symbol.clone());
+        }
+        symbol
+    }
+
     fn known(&mut self, name: &Arc<str>) -> Symbol {
         if let Some((known, ())) = self.known.get_key_value(&**name) {
             return known.clone();
         }
-        let symbol = Symbol(Arc::new(Name::from(Arc::clone(name))));
+        let symbol = Symbol::from((Arc::clone(name), None));
         if name.len() <= LONGEST {
             if self.known.len() >= MOST {
                 self.known.clear();
@@ -79,7 +102,7 @@ impl Symbols {
 impl Default for Symbols {
     fn default() -> Self {
         let recent = vec![None; 1 << RECENT_BITS].into_boxed_slice();
-        Self { known: FixedMap::default(), recent }
+        Self { known: FixedMap::default(), models: FixedMap::default(), recent }
     }
 }
 
@@ -97,28 +120,39 @@ impl Symbol {
         &self.0.text
     }
 
+    /// The model that was asked, if it has another name and no price ships for the one that answered.
+    pub(super) fn requested(&self) -> Option<&Self> {
+        self.0.requested.as_ref()
+    }
+
     /// The price that ships for a model of this name.
     pub(super) fn price(&self) -> Option<&'static Rate> {
         *self.0.price.get_or_init(|| shipped(self))
     }
 }
 
-impl From<Arc<str>> for Name {
-    fn from(text: Arc<str>) -> Self {
-        Self { text, price: OnceLock::new() }
+impl From<(Arc<str>, Option<Symbol>)> for Name {
+    fn from((text, requested): (Arc<str>, Option<Symbol>)) -> Self {
+        Self { text, requested, price: OnceLock::new() }
+    }
+}
+
+impl From<(Arc<str>, Option<Self>)> for Symbol {
+    fn from(parts: (Arc<str>, Option<Self>)) -> Self {
+        Self(Arc::new(Name::from(parts)))
     }
 }
 
 impl Serialize for Name {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.text.serialize(serializer)
+        (&self.text, &self.requested).serialize(serializer)
     }
 }
 
 impl PartialEq for Name {
-    /// Compares the texts alone, as the price follows from the text.
+    /// Leaves out the price, as it follows from the text.
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
+        self.text == other.text && self.requested == other.requested
     }
 }
 
@@ -162,5 +196,24 @@ mod tests {
         symbols.of(&"long".repeat(LONGEST).into());
         assert!(symbols.known.len() <= MOST);
         assert_eq!(symbols.of(&shared), first);
+    }
+
+    #[test]
+    fn a_model_without_a_price_goes_with_the_one_that_was_asked() {
+        let mut symbols = Symbols::default();
+        let (priced, other) = (Arc::from("gpt-4o-mini"), Arc::from("gpt-4o-mini-of-tomorrow"));
+        assert!(symbols.of_model(&priced, Some(&other)).requested().is_none());
+        assert!(symbols.of_model(&other, None).requested().is_none());
+        let answered = symbols.of_model(&other, Some(&priced));
+        assert_eq!((&*answered, &**answered.requested().unwrap()), (&*other, &*priced));
+        assert!(Arc::ptr_eq(&answered.0, &symbols.of_model(&other, Some(&priced)).0));
+        let restored: Symbol =
+            rmp_serde::from_slice(&rmp_serde::to_vec_named(&answered).unwrap()).unwrap();
+        assert_eq!(restored, answered);
+        for number in 0..2 * MOST {
+            symbols.of_model(&other, Some(&number.to_string().into()));
+            symbols.of_model(&other, Some(&"long".repeat(LONGEST).into()));
+        }
+        assert!(symbols.models.len() <= MOST);
     }
 }

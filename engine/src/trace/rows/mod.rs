@@ -59,7 +59,7 @@ pub(in crate::trace) struct SpanRow {
     pub(in crate::trace) span_id: SpanId,
     pub(in crate::trace) start: Timestamp,
     pub(in crate::trace) end: Timestamp,
-    // The name of the tool or model if the row has its call, else that of the span.
+    // The name of the tool or model if the row has its call (a model's with that of the one that was asked), else that of the span.
     name: Option<Symbol>,
     // If the row has a tool call, the hash of the call's id, or zero; if a model call, its tokens: those read in the low bits, those written in
     // the high ones.
@@ -375,7 +375,7 @@ impl Spans {
     /// Fills in what is not serialised.
     pub fn restored(&mut self, symbols: &mut Symbols) {
         for name in self.rows.iter_mut().filter_map(|row| row.name.as_mut()) {
-            *name = symbols.of(name.text());
+            *name = symbols.of_model(name.text(), name.requested().map(Symbol::text));
         }
         self.index();
         self.text_bytes = self.rare().iter().map(Rare::text_bytes).sum();
@@ -471,11 +471,10 @@ impl Spans {
                 row.call(tool);
                 row.name = tool.name.as_ref().map(|name| symbols.of(name));
             }
-            (None, Some(model))
-                if ModelRow::fits(model, texts) && !needs_requested(model, symbols) =>
-            {
+            (None, Some(model)) if ModelRow::fits(model, texts) => {
                 response_id = row.model(model);
-                row.name = model.model.as_ref().map(|name| symbols.of(name));
+                let requested = model.requested.as_ref();
+                row.name = model.model.as_ref().map(|name| symbols.of_model(name, requested));
             }
             (None, None) => {}
             (tool, model) => {
@@ -740,12 +739,6 @@ fn fit<T>(things: &mut Vec<T>) {
         exact.append(things);
         *things = exact;
     }
-}
-
-/// Whether the model that was asked has to be known, as no price ships for the one that answered.
-fn needs_requested(model: &ModelFacts, symbols: &mut Symbols) -> bool {
-    let name = model.model.as_ref().filter(|_| model.requested.is_some());
-    name.is_some_and(|name| symbols.of(name).price().is_none())
 }
 
 fn place(number: u32) -> usize {

@@ -125,6 +125,7 @@ impl<'a> SpanView<'a> {
         }
         Some(Model {
             name: row.name.as_ref().map(Named::from),
+            requested: row.name.as_ref().and_then(Symbol::requested).map(Named::from),
             response_id,
             tokens: Tokens {
                 input: row.has(INPUT_TOKENS).then_some(row.number & u64::from(u32::MAX)),
