@@ -38,6 +38,7 @@ struct Name {
 /// The names of a shard.
 #[derive(Debug)]
 pub struct Symbols {
+    // Found by their texts. Invariant: none goes with a model that was asked.
     known: FixedMap<Symbol, ()>,
     // Symbols of models that answered and go with the one that was asked, by both names.
     models: FixedMap<[Symbol; 2], Symbol>,
