@@ -89,7 +89,7 @@ impl Embedded {
     pub fn fill(&self, update: &mut TraceFacts) {
         update.coherence_quanta = self.coherence.map(|score| score.0);
         if let Some(digest) = &mut update.output_digest
-            && !self.output.cells().is_empty()
+            && self.output.dimensions() > 0
         {
             digest.model_embedding.clone_from(&self.output);
             digest.embedder = self.embedder;
@@ -148,10 +148,10 @@ mod tests {
         embedded.fill(&mut update);
         assert_eq!(update.coherence_quanta, Quanta::from_f64(0.96).map(|score| score.0));
         let digest = update.output_digest.unwrap();
-        assert_eq!(digest.model_embedding.cells(), [800_000, 600_000]);
+        assert_eq!(*digest.model_embedding.cells(), [800_000, 600_000]);
         let other = Embedded::new(&request, "m", None, Some(&a));
         assert_eq!((other.coherence, other.embedder), (None, digest.embedder));
         assert!((digest.model_embedding.cosine(&other.output) - 0.96).abs() < 1e-6);
-        assert!(Embedded::new(&request, "m", None, Some(&[0.0, 0.0])).output.cells().is_empty());
+        assert_eq!(Embedded::new(&request, "m", None, Some(&[0.0, 0.0])).output.dimensions(), 0);
     }
 }

@@ -148,7 +148,10 @@ async fn texts_go_in_batches_each_once_and_come_back_in_order() {
     for (number, coherence) in [(0, 1.0), (1, 0.0), (2, 0.5_f64.sqrt()), (3, 1.0)] {
         assert!(is(came.coherence(number), coherence), "{number}: {:?}", came.coherence(number));
     }
-    assert_eq!(came.embedded[&TraceKey::from(TraceId([3; 16]))].output.cells(), [707_107, 707_107]);
+    assert_eq!(
+        *came.embedded[&TraceKey::from(TraceId([3; 16]))].output.cells(),
+        [707_107, 707_107]
+    );
     came.counted(&[("embedded", 5)]);
 }
 
@@ -279,10 +282,10 @@ async fn vectors_that_are_not_alike_make_no_coherence_and_those_without_length_n
     model.replies("200 OK", "", &reply(&[json!([1, 0])]));
     let came = embedded(&options, &[("a", "b"), ("aa", "nothing")]).await;
     let changed = &came.embedded[&TraceKey::from(TraceId([0; 16]))];
-    assert_eq!((changed.coherence, changed.output.cells()), (None, &[1_000_000, 0][..]));
+    assert_eq!((changed.coherence, &*changed.output.cells()), (None, &[1_000_000, 0][..]));
     // The source gives a vector of zeros the greatest gap; for loops it is none.
     let zeros = &came.embedded[&TraceKey::from(TraceId([1; 16]))];
-    assert_eq!((came.coherence(1), zeros.output.cells()), (Some(0.0), &[][..]));
+    assert_eq!((came.coherence(1), &*zeros.output.cells()), (Some(0.0), &[][..]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

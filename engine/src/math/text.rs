@@ -3,6 +3,7 @@
 //! Source: PandaProbe, `trace/loop_detection/metric.py` and `utils.py` (metrics.md 1.4). The words are
 //! Python's: runs of `\w`, which is the general categories L* and N* and the underscore.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::iter;
@@ -28,8 +29,11 @@ const STOP_WORDS: [&str; 70] = [
 /// Length of the longest stop word, in bytes.
 const LONGEST: usize = 7;
 
-/// Number of cells of an embedding that are multiplied in parallel.
+/// Number of large cells of an embedding that are multiplied in parallel.
 const LANES: usize = 4;
+
+/// Products of small cells whose sum is certain to be an `i32`: none is over 2^14.
+const SUMMED: usize = 1 << 16;
 
 /// The stop words as numbers, each at the place that it hashes to, or the next free one.
 const STOPS: [u64; 256] = {
@@ -68,48 +72,98 @@ enum Kind {
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(from = "Vec<i32>", into = "Vec<i32>")]
 pub struct Embedding {
-    cells: Box<[i32]>,
+    cells: Cells,
     /// The sum of the squares of the cells, as the bits of a float.
     square: u64,
 }
 
+/// A number for each dimension. Counts of words are small, but for those of long texts; sessions hold many of them.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+enum Cells {
+    /// Every number is one of these.
+    Small(Box<[i8]>),
+    /// One is not.
+    Large(Box<[i32]>),
+}
+
 impl Embedding {
     /// A number for each dimension; empty: there is no embedding.
-    pub fn cells(&self) -> &[i32] {
-        &self.cells
+    pub fn cells(&self) -> Cow<'_, [i32]> {
+        self.cells.large()
+    }
+
+    /// How many dimensions it has.
+    pub fn dimensions(&self) -> usize {
+        match &self.cells {
+            Cells::Small(cells) => cells.len(),
+            Cells::Large(cells) => cells.len(),
+        }
     }
 
     /// Cosine similarity to another embedding, clamped to `[0,1]`; 0 if one of them is zero.
     pub fn cosine(&self, other: &Self) -> f64 {
         let norms = f64::from_bits(self.square) * f64::from_bits(other.square);
         if norms > 0.0 {
-            (dot(&self.cells, &other.cells) / norms.sqrt()).clamp(0.0, 1.0)
+            (self.cells.dot(&other.cells) / norms.sqrt()).clamp(0.0, 1.0)
         } else {
             0.0
         }
     }
 }
 
+impl From<&[i32]> for Embedding {
+    fn from(cells: &[i32]) -> Self {
+        let small: Result<_, _> = cells.iter().map(|cell| i8::try_from(*cell)).collect();
+        let cells = small.map_or_else(|_| Cells::Large(cells.into()), Cells::Small);
+        Self { square: cells.dot(&cells).to_bits(), cells }
+    }
+}
+
 impl From<Vec<i32>> for Embedding {
     fn from(cells: Vec<i32>) -> Self {
-        Self { square: dot(&cells, &cells).to_bits(), cells: cells.into() }
+        Self::from(&*cells)
     }
 }
 
 impl From<Embedding> for Vec<i32> {
     fn from(embedding: Embedding) -> Self {
-        embedding.cells.into()
+        embedding.cells.large().into_owned()
     }
 }
 
 impl FromIterator<i32> for Embedding {
     fn from_iter<T: IntoIterator<Item = i32>>(cells: T) -> Self {
-        Vec::from_iter(cells).into()
+        Self::from(&*SmallVec::<[i32; 256]>::from_iter(cells))
     }
 }
 
-/// The dot product. Products and their sum are whole numbers that floats hold exactly for texts of up to 2^26 features, which is more
-/// than a span may have, so the order of the sum does not matter.
+impl Default for Cells {
+    fn default() -> Self {
+        Self::Small(Box::default())
+    }
+}
+
+impl Cells {
+    fn large(&self) -> Cow<'_, [i32]> {
+        match self {
+            Self::Small(cells) => cells.iter().map(|cell| i32::from(*cell)).collect(),
+            Self::Large(cells) => Cow::Borrowed(cells),
+        }
+    }
+
+    /// The dot product. Products and their sum are whole numbers that floats hold exactly for texts of up to 2^26 features, which is
+    /// more than a span may have, so the order of the sum does not matter.
+    fn dot(&self, other: &Self) -> f64 {
+        let (Self::Small(a), Self::Small(b)) = (self, other) else {
+            return dot(&self.large(), &other.large());
+        };
+        let sum = |(a, b): (&[i8], &[i8])| {
+            a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum::<i32>()
+        };
+        a.chunks(SUMMED).zip(b.chunks(SUMMED)).map(sum).map(f64::from).sum()
+    }
+}
+
 fn dot(a: &[i32], b: &[i32]) -> f64 {
     let product = |a: i32, b: i32| f64::from(a) * f64::from(b);
     let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -423,6 +477,31 @@ mod tests {
                 prop_assert_eq!(digest(&text), expected, "{}", text);
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn cells_of_any_size_are_multiplied_alike(
+            a in prop::collection::vec(-200_i32..200, 0..40),
+            b in prop::collection::vec(-200_i32..200, 0..40),
+            small in any::<(bool, bool)>(),
+        ) {
+            let of = |cells: &[i32], small| -> Vec<i32> {
+                cells.iter().take(a.len().min(b.len())).map(|cell| if small { cell % 128 } else { *cell }).collect()
+            };
+            let (a, b) = (of(&a, small.0), of(&b, small.1));
+            let [one, other] = [&a, &b].map(|cells| Embedding::from(&**cells));
+            let (found, expected) = (one.cells.dot(&other.cells), dot(&a, &b));
+            prop_assert!(found.total_cmp(&expected).is_eq() || a.is_empty(), "{} {}", found, expected);
+            prop_assert_eq!(Vec::from(one), a);
+        }
+    }
+
+    #[test]
+    fn sums_of_small_cells_do_not_overflow() {
+        let least = Embedding::from(vec![i32::from(i8::MIN); 3 * SUMMED]);
+        assert!(matches!(&least.cells, Cells::Small(_)));
+        assert!((least.cosine(&least) - 1.0).abs() < 1e-12);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) 
 pub fn of_one_model(a: &OutputDigest, b: &OutputDigest) -> bool {
     a.embedder != 0
         && a.embedder == b.embedder
-        && a.model_embedding.cells().len() == b.model_embedding.cells().len()
+        && a.model_embedding.dimensions() == b.model_embedding.dimensions()
 }
 
 /// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so the similarity is at most the
