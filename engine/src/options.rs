@@ -71,8 +71,13 @@ pub struct AssembleOptions {
     pub keep_content: bool,
     /// Open and done traces held; over it the first done one is sealed, else the longest quiet one, as partial.
     pub max_open_traces: usize,
+    /// Bytes of memory that open and done traces take, estimated; over it traces go in the same order.
+    pub max_bytes: usize,
     /// Spans and logs of one trace; further ones are dropped.
     pub max_spans_per_trace: usize,
+    /// Bytes of memory that one trace takes, estimated; over it its texts go, and further spans and logs are dropped if it is as large without
+    /// them.
+    pub max_trace_bytes: usize,
     /// Sealed trace ids remembered; over it the oldest is forgotten.
     pub max_sealed_traces: usize,
     /// Reports waiting for their target, and response ids remembered; over it the oldest goes.
@@ -307,7 +312,9 @@ impl Default for AssembleOptions {
             session_fallback: SessionFallback::Trace,
             keep_content: false,
             max_open_traces: 100_000,
+            max_bytes: 256 << 20,
             max_spans_per_trace: 10_000,
+            max_trace_bytes: 16 << 20,
             max_sealed_traces: 1_000_000,
             max_waiting_reports: 100_000,
             max_reports_per_trace: 100,

@@ -220,6 +220,10 @@ fn engine(config: &Config, check: &mut Check<'_>) {
     check.lasting("assemble.report_wait", assemble.report_wait, Duration::ZERO, long);
     let most = 1 << 30;
     check.within("assemble.max_open_traces", assemble.max_open_traces, 1, most);
+    check.within("assemble.max_bytes", assemble.max_bytes, 1 << 20, 1 << 40);
+    check.within("assemble.max_trace_bytes", assemble.max_trace_bytes, 1 << 16, 1 << 30);
+    let (all, one) = (assemble.max_bytes, assemble.max_trace_bytes);
+    check.at_least("assemble.max_bytes", all, one, "assemble.max_trace_bytes");
     check.within("assemble.max_spans_per_trace", assemble.max_spans_per_trace, 1, most);
     check.within("assemble.max_sealed_traces", assemble.max_sealed_traces, 1, most);
     check.within("assemble.max_waiting_reports", assemble.max_waiting_reports, 1, most);

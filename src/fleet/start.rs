@@ -123,6 +123,7 @@ impl InstanceParts<'_> {
         let EngineOptions { assemble, session, .. } = &mut self.engine;
         for bound in [
             &mut assemble.max_open_traces,
+            &mut assemble.max_bytes,
             &mut assemble.max_sealed_traces,
             &mut session.max_sessions,
             &mut session.max_departed_traces,

@@ -20,9 +20,9 @@ mod recent;
 mod reports;
 mod requests;
 mod resources;
+mod room;
 pub mod saved;
 mod sealed;
-mod text_room;
 pub mod texts;
 mod traces;
 mod turns;
@@ -46,8 +46,8 @@ use self::full::SESSION_FULL;
 use self::open_trace::{OpenTrace, Pending, State};
 use self::quietest::Quietest;
 use self::resources::Resources;
+use self::room::HeldBytes;
 use self::sealed::Sealed;
-use self::text_room::TextBytes;
 use self::texts::{Keeping, RecentBatches, SpanBatch};
 use self::traces::Traces;
 use self::turns::Turns;
@@ -62,9 +62,9 @@ use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
 use super::price::Prices;
 use super::span::{Log, Operation, Report, Span, Target, Timestamp, TraceId};
-use super::tenants::{Shares, TenantHash, TraceKey};
+use super::tenants::{Shares, TraceKey};
 use super::trace::{
-    Added, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored, may_repeat,
+    Added, Bytes, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored, may_repeat,
 };
 
 /// An input of the stage.
@@ -94,8 +94,8 @@ pub struct Assemble {
     attention: Attention,
     // Batches since the last drain.
     came: RecentBatches,
-    // Bytes of the long texts of all traces that only people and models read.
-    text_bytes: TextBytes,
+    // Invariant: the sum over all traces that are not sealed.
+    bytes: HeldBytes,
     // The quietest of the traces that have such texts.
     quietest_with_texts: Quietest,
     requests: Vec<JudgeRequest>,
@@ -165,7 +165,7 @@ impl Assemble {
             judging: None,
             attention: Attention::default(),
             came: RecentBatches::default(),
-            text_bytes: TextBytes::default(),
+            bytes: HeldBytes::default(),
             quietest_with_texts: Quietest::default(),
             requests: Vec::new(),
             embedding: None,
@@ -440,16 +440,15 @@ impl Assemble {
         if reads && !readers && self.traces.get(id).is_some_and(|held| !held.untold) {
             self.make_text_room(id, spans.clone());
         }
-        let Self { traces, resources, symbols, counts, options, rules, text_bytes, .. } = self;
+        let Self { traces, resources, symbols, counts, options, rules, bytes, .. } = self;
         let keeping = Keeping::new(readers, reads, self.judging.as_ref());
         let Some(held) = traces.get_mut(id) else { return };
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
-        let (mut taken, was_rooted) = (0, held.is_rooted());
+        let (mut taken, was_rooted, before) = (0, held.is_rooted(), held.bytes());
         for span in spans {
-            let texts = keeping.texts(text_bytes.all(), counts);
+            let texts = keeping.texts(bytes.after(before, held.bytes()).extra, counts);
             let resource = resources.shared(&span.resource);
-            let before = held.parts.spans.text_bytes();
-            match held.take(span, options.max_spans_per_trace, &rules.loops, |spans, span| {
+            match held.take(span, options, &rules.loops, |spans, span| {
                 spans.add(span, resource, symbols, texts)
             }) {
                 Ok(added) => {
@@ -468,13 +467,14 @@ impl Assemble {
                 }
             }
             keeping.note(held, span, texts);
-            let after = held.parts.spans.text_bytes();
-            text_bytes.change(id, before, after);
+            counts.add_many("texts", TRACE_FULL, u64::from(held.slim(options.max_trace_bytes)));
         }
+        bytes.change(id, before, held.bytes());
         if taken > 0 {
             held.root_is_new |= !was_rooted && held.is_rooted();
             self.touch(id, taken, now);
         }
+        self.make_room();
     }
 
     /// Notes that spans or log records of a trace came, which opens it again if it was done.
@@ -489,7 +489,6 @@ impl Assemble {
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
-        let max = self.options.max_spans_per_trace;
         let id = TraceKey::from(&log);
         if !self.open(id, now) {
             return self.counts.add("late", "dropped");
@@ -499,12 +498,17 @@ impl Assemble {
             // Only the position in its request may differ; the lesser one is kept.
             other.index = other.index.min(log.index);
             self.counts.add("logs", "duplicate");
-        } else if held.parts.len() >= max {
+        } else if !held.has_room(&self.options) {
             self.counts.add("logs", TRACE_FULL);
         } else {
+            let before = held.bytes();
             held.note_log(&log, &self.rules.loops);
-            held.parts.others.get_or_insert_default().logs.insert(log.id, log);
+            held.parts.add_log(log);
+            let slims = held.slim(self.options.max_trace_bytes);
+            self.counts.add_many("texts", TRACE_FULL, u64::from(slims));
+            self.bytes.change(id, before, held.bytes());
             self.touch(id, 1, now);
+            self.make_room();
         }
     }
 
@@ -515,31 +519,19 @@ impl Assemble {
             return false;
         }
         if state.is_none() {
-            self.evict(id.tenant);
+            self.make_room_for_trace(id.tenant);
             let due = now.after(self.options.trace_idle);
             self.ages.add(now);
             let mut held = Box::new(OpenTrace::new(id, now, due));
             self.came.begins(id, &mut held);
             self.deadlines.insert((held.queued, id), false);
+            self.bytes.change(id, Bytes::default(), held.bytes());
             self.traces.insert(held);
             for report in self.waiting.take(id) {
                 self.apply_report(id, report, now);
             }
         }
         true
-    }
-
-    /// Makes room for one more trace: seals one before its time, a done one if there is any.
-    fn evict(&mut self, newcomer: TenantHash) {
-        if self.traces.len() < self.options.max_open_traces {
-            return;
-        }
-        // Its last update goes out with the next drain; until then it is held beyond the bound.
-        if let Some(id) = self.least_lost(newcomer) {
-            self.take_for_over(id, OverBy::Room);
-            self.seal(id);
-            self.counts.add("traces", "evicted");
-        }
     }
 
     /// Evaluates a trace as it stands. A done trace is checked against expectations and gets the embedding model's results;
@@ -593,6 +585,7 @@ impl Assemble {
         if held.state == State::Open {
             self.ages.remove(held.opened);
         }
+        self.bytes.change(id, held.bytes(), Bytes::default());
         held.state = State::Sealed;
         held.revise(1);
         self.deadlines.mark(id, held, Pending::News);
@@ -608,7 +601,7 @@ impl Assemble {
 
     fn remove(&mut self, id: TraceKey) -> Option<Box<OpenTrace>> {
         let held = self.traces.remove(id)?;
-        self.text_bytes.change(id, held.parts.spans.text_bytes(), 0);
+        self.bytes.change(id, held.bytes(), Bytes::default());
         self.deadlines.remove((held.queued, id));
         Some(held)
     }

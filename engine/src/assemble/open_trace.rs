@@ -296,7 +296,7 @@ impl OpenTrace {
 
     /// Fills in what is not serialised.
     pub(super) fn restored(&mut self, symbols: &mut Symbols) {
-        self.parts.spans.restored(symbols);
+        self.parts.restored(symbols);
         self.sent = self.sent.take().map(|sent| Box::new(Sent::of(&sent.into_key(), symbols)));
         let spans = &self.parts.spans;
         let tools = spans.operations().filter(|operation| *operation == Operation::ExecuteTool);
@@ -328,11 +328,11 @@ impl OpenTrace {
     pub(super) fn take(
         &mut self,
         span: &Span,
-        max: usize,
+        options: &AssembleOptions,
         loops: &LoopOptions,
         add: impl FnOnce(&mut Spans, &Span) -> Added,
     ) -> Result<Added, &'static str> {
-        if !self.has_room(span, max) {
+        if !self.has_room(options) && !self.parts.spans.contains(span.span_id) {
             return Err(TRACE_FULL);
         }
         let added = add(&mut self.parts.spans, span);

@@ -19,7 +19,6 @@ use super::parents::too_late;
 use super::{Assemble, Learned, Lessons, Timestamp, TraceKey};
 use crate::facts::{AgentKey, OverBy, TraceFacts};
 use crate::span::Span;
-use crate::tenants::TenantHash;
 use crate::trace::{TraceView, is_turn, named_agent, scope_by_agent, source};
 
 impl Assemble {
@@ -85,17 +84,6 @@ impl Assemble {
             (held.partial, held.evidence) = (true, evidence);
             self.counts.add("traces_partial", "room");
         }
-    }
-
-    /// The trace to evict, of the tenant that has the most in proportion to its share, counting one more for the newcomer: the done
-    /// trace that is sealed first, else the open one that was quiet for longest.
-    pub(super) fn least_lost(&mut self, newcomer: TenantHash) -> Option<TraceKey> {
-        let tenant = self.deadlines.greediest(&self.shares, newcomer)?;
-        if let Some(id) = self.deadlines.first_done(tenant) {
-            return Some(id);
-        }
-        let open = self.deadlines.open_of(tenant);
-        self.quietest.next(tenant, &self.traces, open, |held| held.state == State::Open)
     }
 
     /// Learns from a trace that becomes final without a root, for the sake of others.

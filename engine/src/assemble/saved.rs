@@ -61,7 +61,7 @@ impl Assemble {
         for (id, mut held) in traces {
             held.id = id;
             held.restored(&mut self.symbols);
-            self.text_bytes.change(id, 0, held.parts.spans.text_bytes());
+            self.bytes.change(id, Default::default(), held.bytes());
             self.deadlines.insert((held.queued, id), held.state != State::Open);
             if held.state == State::Open {
                 self.ages.add(held.opened);

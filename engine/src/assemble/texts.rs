@@ -99,8 +99,9 @@ impl Assemble {
     /// Drops the texts of a trace.
     pub(super) fn forgo_texts(&mut self, id: TraceKey) {
         if let Some(held) = self.traces.get_mut(id) {
-            self.text_bytes.change(id, held.parts.spans.text_bytes(), 0);
+            let before = held.bytes();
             held.forgo_texts();
+            self.bytes.change(id, before, held.bytes());
         }
     }
 
@@ -124,15 +125,16 @@ impl Assemble {
         if let Some(held) = self.traces.get_mut(id) {
             held.bare = false;
             if has_room {
+                let before = held.bytes();
                 held.untold = false;
                 held.parts.spans = Spans::default();
                 for span in spans {
-                    if held.has_room(span, self.options.max_spans_per_trace) {
+                    if held.has_room(&self.options) || held.parts.spans.contains(span.span_id) {
                         let resource = self.resources.shared(&span.resource);
                         held.parts.spans.add(span, resource, &mut self.symbols, true);
                     }
                 }
-                self.text_bytes.change(id, 0, held.parts.spans.text_bytes());
+                self.bytes.change(id, before, held.bytes());
             }
         }
         self.came = came;
@@ -231,10 +233,5 @@ impl OpenTrace {
     /// process takes part in it, of which more may come. Loops are not looked for.
     pub(super) fn is_unwanted(&self) -> bool {
         !self.wanted && self.parts.spans.are_of_one_process()
-    }
-
-    /// Whether there is room for a span, or one with its id is in.
-    pub(super) fn has_room(&self, span: &Span, max: usize) -> bool {
-        self.parts.len() < max || self.parts.spans.contains(span.span_id)
     }
 }

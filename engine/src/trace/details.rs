@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::bytes::{Bytes, of_attempt, of_remarks};
 use super::rows::Rare;
 use super::span_view::{ArgumentsView, Model, Named, Said, Tool};
 use super::symbol::{Symbol, Symbols};
@@ -54,9 +55,6 @@ pub(super) struct TextRow {
     // Whether only people and models read it.
     extra: bool,
 }
-
-/// Bytes from which on a text is a long one.
-const LONG_BYTES: usize = 256;
 
 impl ToolRow {
     /// The facts of a tool call, with or without texts.
@@ -161,13 +159,39 @@ impl TextRow {
 }
 
 impl Rare {
-    /// Bytes of the long texts that only people and models read.
-    pub(super) fn text_bytes(&self) -> usize {
-        let calls = self.model.iter().flat_map(|model| &model.calls).chain(&self.tool);
-        let arguments = calls.filter_map(|call| call.arguments.as_ref()?.text.as_ref());
-        let said = [&self.input, &self.output].into_iter().flatten().filter(|said| said.extra);
-        let texts = arguments.chain(said.filter_map(|said| said.text.as_ref()));
-        texts.map(|text| text.len()).filter(|bytes| *bytes >= LONG_BYTES).sum()
+    /// The bytes of memory that they take.
+    pub(super) fn bytes(&self) -> Bytes {
+        let mut facts = size_of::<Self>();
+        if let Some(model) = &self.model {
+            facts += size_of::<ModelRow>() + size_of_val(&*model.results);
+            facts += size_of_val(&*model.calls);
+        }
+        for tool in self.calls() {
+            let values = tool.arguments.as_ref().map_or(0, |asked| size_of_val(&*asked.values));
+            facts += values + tool.name.as_deref().map_or(0, str::len);
+        }
+        facts += self.attempt.as_deref().map_or(0, of_attempt);
+        facts += self.remarks.as_deref().map_or(0, of_remarks);
+        Bytes::of(facts, self.texts())
+    }
+
+    /// All texts, each with whether only people and models read it.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (&Arc<str>, bool)> {
+        let arguments = self.calls().filter_map(|call| call.arguments.as_ref()?.text.as_ref());
+        let said = [&self.input, &self.output].into_iter().flatten();
+        let said = said.filter_map(|said| Some((said.text.as_ref()?, said.extra)));
+        arguments.map(|text| (text, true)).chain(said)
+    }
+
+    fn calls(&self) -> impl Iterator<Item = &ToolRow> {
+        self.model.iter().flat_map(|model| &model.calls).chain(&self.tool)
+    }
+
+    /// Drops all texts; that there were some is still known.
+    pub(super) fn drop_texts(&mut self) {
+        self.forgo();
+        let said = [&mut self.input, &mut self.output].into_iter().flatten();
+        said.for_each(|said| said.text = None);
     }
 
     /// Drops the texts that only people and models read.

@@ -3,6 +3,7 @@
 //! A pure function of the set: nothing here depends on the order of arrival.
 
 mod attempt;
+mod bytes;
 mod details;
 mod expected;
 mod observed;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+pub use self::bytes::Bytes;
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
 use self::shape::{ModelCall, ModelCalls, Shape, may_recur};
@@ -56,6 +58,9 @@ pub struct TraceContents {
 pub struct Others {
     /// Log records by id.
     pub logs: BTreeMap<u64, Log>,
+    // Bytes that the log records take.
+    #[serde(skip)]
+    log_bytes: Bytes,
     /// Reports by (name, identifier).
     pub reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
 }
@@ -76,6 +81,48 @@ impl TraceContents {
     /// Log records in order of their ids.
     pub fn logs(&self) -> impl Iterator<Item = &Log> {
         self.others.iter().flat_map(|others| others.logs.values())
+    }
+
+    /// The bytes of memory that spans and log records take.
+    pub fn bytes(&self) -> Bytes {
+        let mut bytes = self.spans.bytes();
+        bytes += self.others.as_ref().map_or_else(Bytes::default, |others| others.log_bytes);
+        bytes
+    }
+
+    /// Of these, the bytes of texts; looks at each.
+    pub fn text_bytes(&self) -> usize {
+        let logged = self.logs().flat_map(bytes::texts_of_log);
+        self.spans.texts().chain(logged).map(|text| text.len()).sum()
+    }
+
+    /// Adds a log record whose id is not known.
+    pub fn add_log(&mut self, log: Log) {
+        let others = self.others.get_or_insert_default();
+        others.log_bytes += bytes::of_log(&log);
+        others.logs.insert(log.id, log);
+    }
+
+    /// Drops all texts; that there were some is still known.
+    pub fn drop_texts(&mut self) {
+        self.spans.drop_texts();
+        for log in self.others.iter_mut().flat_map(|others| others.logs.values_mut()) {
+            let said = [&mut log.input, &mut log.output].into_iter().flatten();
+            said.for_each(|said| said.text = Arc::from(""));
+        }
+        self.measure_logs();
+    }
+
+    /// Fills in what is not serialised.
+    pub fn restored(&mut self, symbols: &mut Symbols) {
+        self.spans.restored(symbols);
+        self.measure_logs();
+    }
+
+    fn measure_logs(&mut self) {
+        let Some(others) = &mut self.others else { return };
+        others.log_bytes = Bytes::default();
+        others.logs.values().for_each(|log| others.log_bytes += bytes::of_log(log));
     }
 
     /// The number of spans and log records.

@@ -133,10 +133,7 @@ queries:
 
 /// What the traces hold of long texts, counted anew.
 fn text_bytes(stage: &Assemble) -> usize {
-    let ids: Vec<_> = stage.deadlines.traces().collect();
-    ids.into_iter()
-        .map(|id| stage.traces.get(id).map_or(0, |held| held.parts.spans.text_bytes()))
-        .sum()
+    held_bytes(stage).extra
 }
 
 #[test]
@@ -155,7 +152,7 @@ fn texts_are_held_for_a_judge_within_a_bound_and_until_it_has_answered() {
             let said = Span { input, ..span(2, 1, Operation::Chat) };
             feed(&mut stage, vec![own(said), own(root())], at(second));
         }
-        let held = stage.text_bytes.all();
+        let held = stage.bytes.all().extra;
         assert_eq!(held, text_bytes(&stage));
         stage.handle_timeout(at(second + 20), &nothing());
         stage.drain(&nothing());
@@ -166,7 +163,7 @@ fn texts_are_held_for_a_judge_within_a_bound_and_until_it_has_answered() {
                 JudgeReply { trace: request.trace(), metrics_over: true, ..JudgeReply::default() };
             stage.handle(Input::Judged(Box::new(metrics_over)), at(second + 21));
         }
-        (held, unread, stage.text_bytes.all())
+        (held, unread, stage.bytes.all().extra)
     };
     assert_eq!(turn(1..6, 0), (1_800, vec![false, false, true, true, true], 0));
     assert_eq!(turn(6..8, 60), (1_200, vec![false, false], 0));
@@ -193,18 +190,18 @@ fn texts_of_who_has_the_most_for_its_share_give_way_to_those_of_others() {
         let own =
             |span| Span { trace_id: TraceId([id; 16]), resource: Arc::clone(&resource), ..span };
         feed(stage, vec![own(said), own(root())], at(u64::from(id)));
-        assert_eq!(stage.text_bytes.all(), text_bytes(stage));
+        assert_eq!(stage.bytes.all().extra, text_bytes(stage));
     };
     let given_up = |stage: &Assemble| stage.counts().get("texts", "given_up");
     let [flood, quiet] = &tenants;
     // While nobody else wants it all room is the one's, and what there is no room for is its own.
     (1..6).for_each(|id| turn(&mut stage, id, flood));
-    assert_eq!((stage.text_bytes.all(), given_up(&stage)), (2_400, 0));
+    assert_eq!((stage.bytes.all().extra, given_up(&stage)), (2_400, 0));
     (6..8).for_each(|id| turn(&mut stage, id, quiet));
-    assert_eq!((stage.text_bytes.all(), given_up(&stage)), (1_800, 3));
+    assert_eq!((stage.bytes.all().extra, given_up(&stage)), (1_800, 3));
     // Who has the most itself takes nothing from others.
     (8..11).for_each(|id| turn(&mut stage, id, quiet));
-    assert_eq!((stage.text_bytes.all(), given_up(&stage)), (2_400, 3));
+    assert_eq!((stage.bytes.all().extra, given_up(&stage)), (2_400, 3));
     stage.handle_timeout(at(30), &nothing());
     stage.drain(&nothing());
     let asked = stage.requests();
@@ -295,8 +292,8 @@ proptest! {
                 (updates, stage.requests(), stage.paid_to_judge().count())
             });
             prop_assert_eq!(one, other);
-            prop_assert_eq!(together.text_bytes.all(), text_bytes(&together));
-            prop_assert_eq!(apart.text_bytes.all(), text_bytes(&apart));
+            prop_assert_eq!(together.bytes.all(), held_bytes(&together));
+            prop_assert_eq!(apart.bytes.all(), held_bytes(&apart));
             now += seconds;
             let [one, other] = [&mut together, &mut apart].map(|stage| {
                 stage.handle_timeout(at(now), &nothing());
@@ -310,8 +307,8 @@ proptest! {
                 together.handle(Input::Judged(Box::new(over.clone())), at(now));
                 apart.handle(Input::Judged(Box::new(over)), at(now));
             }
-            prop_assert_eq!(together.text_bytes.all(), text_bytes(&together));
-            prop_assert_eq!(apart.text_bytes.all(), text_bytes(&apart));
+            prop_assert_eq!(together.bytes.all(), held_bytes(&together));
+            prop_assert_eq!(apart.bytes.all(), held_bytes(&apart));
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::room::Sums;
 use super::*;
 use crate::expect::{Judgements, Spec};
 use crate::facts::TraceState;
@@ -545,6 +546,66 @@ fn over_the_bound_the_trace_whose_time_is_nearest_goes() {
     assert_eq!(updates.len(), 1);
     assert!(updates[0].partial && updates[0].state == TraceState::Sealed);
     assert_eq!((stage.open_traces(), stage.counts().get("traces", "evicted")), (1, 1));
+}
+
+/// What the traces hold, counted anew.
+fn held_bytes(stage: &Assemble) -> Sums {
+    let ids: Vec<_> = stage.deadlines.traces().collect();
+    let bytes = || ids.iter().filter_map(|id| stage.traces.get(*id)).map(OpenTrace::bytes);
+    let sum = |of: fn(Bytes) -> u32| bytes().map(|bytes| of(bytes) as usize).sum();
+    Sums { all: sum(|bytes| bytes.all), extra: sum(|bytes| bytes.extra) }
+}
+
+/// A model call of a trace that answers with so many bytes.
+fn answer(trace: u8, number: u8, bytes: usize) -> Span {
+    let text = Text { text: "a".repeat(bytes).into(), rank: 0 };
+    let span = span(number, 1, Operation::Chat);
+    Span { trace_id: TraceId([trace; 16]), output: Some(text), ..span }
+}
+
+#[test]
+fn over_the_bound_on_bytes_done_traces_go_then_quiet_ones() {
+    let options = AssembleOptions { max_bytes: 100_000, ..AssembleOptions::default() };
+    let mut stage = Assemble::new(options, LoopOptions::default(), &CostOptions::default());
+    let of = |id: u8| Span { trace_id: TraceId([id; 16]), ..root() };
+    done(&mut stage, vec![answer(1, 2, 40_000), of(1)], at(0));
+    feed(&mut stage, vec![answer(2, 2, 40_000)], at(20));
+    let mut gone = Vec::new();
+    for (id, second) in [(3, 21), (4, 22), (3, 23), (5, 24)] {
+        let sealed = feed(&mut stage, vec![answer(id, second, 40_000)], at(second.into()));
+        let sealed = sealed.iter().filter(|update| update.state == TraceState::Sealed);
+        gone.extend(sealed.map(|update| (update.trace_id.0[0], update.partial)));
+        assert!(stage.bytes.all().all <= 100_000);
+        assert_eq!(stage.bytes.all(), held_bytes(&stage));
+    }
+    // The first was done; the third got something after the fourth.
+    assert_eq!(gone, [(1, false), (2, true), (4, true), (3, true)]);
+    assert_eq!(stage.counts().get("traces", "evicted"), 4);
+}
+
+#[test]
+fn a_trace_that_is_too_large_loses_its_texts_and_then_takes_no_more() {
+    let options = AssembleOptions { max_trace_bytes: 100_000, ..AssembleOptions::default() };
+    let mut stage = Assemble::new(options, LoopOptions::default(), &CostOptions::default());
+    let of = |number: u8, bytes| answer(7, number, bytes);
+    feed(&mut stage, vec![of(2, 40_000), of(3, 40_000), of(4, 40_000), of(5, 30)], at(0));
+    let held = stage.bytes.all().all;
+    assert!((30..10_000).contains(&held), "{held}");
+    assert_eq!(stage.counts().get("texts", "trace_full"), 1);
+    // The answer came after those that went.
+    let root = Span { output: Some(Text { text: "well done".into(), rank: 0 }), ..root() };
+    let update = done(&mut stage, vec![root], at(1));
+    let answered = update.iter().find_map(|update| update.output_digest.as_ref());
+    assert_eq!(answered.map(|digest| digest.tokens.len()), Some(2));
+    // Names cannot go.
+    let named = (10..250).map(|number| Span {
+        name: format!("{number}{}", "n".repeat(900)).into(),
+        ..span(number, 1, Operation::Other)
+    });
+    feed(&mut stage, named.collect(), at(2));
+    assert!((100_000..110_000).contains(&stage.bytes.all().all));
+    assert_eq!(stage.bytes.all(), held_bytes(&stage));
+    assert!(stage.refused().trace_full > 100);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 pub(super) use self::view::Rest;
+use super::bytes::{Bytes, of_resource, of_session};
 use super::details::{ModelRow, TextRow, ToolRow};
 use super::shape::Position;
 use super::span_view::SpanView;
@@ -35,9 +36,8 @@ pub struct Spans {
     // The index of the rows by id, if there are many.
     #[serde(skip)]
     places: Option<Box<Places>>,
-    // Bytes of the long texts that only people and models read.
     #[serde(skip)]
-    text_bytes: usize,
+    bytes: Bytes,
     // Whether such texts are not kept.
     forgone: bool,
 }
@@ -112,8 +112,8 @@ pub(super) struct Rare {
     name: Option<Symbol>,
     pub(super) tool: Option<ToolRow>,
     pub(super) model: Option<Box<ModelRow>>,
-    attempt: Option<Box<Attempt>>,
-    remarks: Option<Box<Remarks>>,
+    pub(super) attempt: Option<Box<Attempt>>,
+    pub(super) remarks: Option<Box<Remarks>>,
     pub(super) input: Option<TextRow>,
     pub(super) output: Option<TextRow>,
 }
@@ -363,13 +363,37 @@ impl Spans {
 
     /// Drops the texts that only people and models read, and keeps none of later spans.
     pub fn forgo(&mut self) {
-        (self.text_bytes, self.forgone) = (0, true);
+        self.forgone = true;
         self.beside.iter_mut().flat_map(|beside| &mut beside.rare).for_each(Rare::forgo);
+        self.measure();
     }
 
-    /// Bytes of the long texts that only people and models read.
-    pub fn text_bytes(&self) -> usize {
-        self.text_bytes
+    /// Drops all texts, and goes on to keep those of later spans; that there were some is still known.
+    pub fn drop_texts(&mut self) {
+        self.beside.iter_mut().flat_map(|beside| &mut beside.rare).for_each(Rare::drop_texts);
+        self.measure();
+    }
+
+    /// The bytes of memory that they take.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    /// All texts.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.rare().iter().flat_map(Rare::texts).map(|(text, _)| text)
+    }
+
+    fn measure(&mut self) {
+        self.bytes = Bytes::default();
+        let mut before = None;
+        for origin in &self.origins {
+            self.bytes = self.bytes.and(origin.bytes(before));
+            before = Some(origin);
+        }
+        self.rows.iter().for_each(|row| self.bytes = self.bytes.and(row.bytes()));
+        let rare = self.beside.iter().flat_map(|beside| &beside.rare);
+        rare.for_each(|rare| self.bytes += rare.bytes());
     }
 
     /// Fills in what is not serialised.
@@ -378,7 +402,7 @@ impl Spans {
             *name = symbols.of_model(name.text(), name.requested().map(Symbol::text));
         }
         self.index();
-        self.text_bytes = self.rare().iter().map(Rare::text_bytes).sum();
+        self.measure();
     }
 
     /// Makes room for so many spans, if there are none yet: mostly no more will come.
@@ -536,8 +560,9 @@ impl Spans {
         if let Some(id) = response_id {
             self.beside.get_or_insert_default().response_ids.push((at, id));
         }
-        let rare = self.rare().last().filter(|last| last.row == at);
-        self.text_bytes += rare.map_or(0, Rare::text_bytes);
+        let rare = self.rare().last().filter(|last| last.row == at).map(Rare::bytes);
+        self.bytes += rare.unwrap_or_default();
+        self.bytes = self.bytes.and(row.bytes());
         if let Some(places) = &mut self.places {
             places.0.insert(row.span_id, at);
         }
@@ -572,6 +597,8 @@ impl Spans {
     }
 
     fn add_origin(&mut self, origin: Origin) -> u32 {
+        let before = self.origins.last();
+        self.bytes = self.bytes.and(origin.bytes(before));
         self.origins.push(origin);
         u32::try_from(self.origins.len() - 1).unwrap_or(u32::MAX)
     }
@@ -595,6 +622,13 @@ impl Origin {
     fn of(span: &Span, resource: &Arc<Resource>, symbols: &mut Symbols) -> Self {
         let who = Who::says(span).then(|| Box::new(Who::of(span, symbols)));
         Self { scope: span.scope, parent: span.parent, resource: Arc::clone(resource), who }
+    }
+
+    /// The bytes that it takes, given the origin before it, which mostly has the same resource.
+    fn bytes(&self, before: Option<&Self>) -> usize {
+        let has_own = before.is_none_or(|before| before.resource != self.resource);
+        let resource = if has_own { of_resource(&self.resource) } else { 0 };
+        size_of::<Self>() + resource + self.who.as_deref().map_or(0, Who::bytes)
     }
 
     /// Whether it is the origin of a span, which has this resource.
@@ -629,6 +663,10 @@ impl SpanRow {
         row.set(PARENT_KNOWN, span.remote_parent.is_some());
         row.set(PARENT_REMOTE, span.remote_parent == Some(true));
         row
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.name.as_deref().map_or(0, str::len)
     }
 
     fn has(&self, flag: u16) -> bool {
@@ -706,6 +744,16 @@ impl Who {
             session_in_json: span.session_in_json.clone().map(Box::new),
             user: span.user.clone(),
         }
+    }
+
+    fn bytes(&self) -> usize {
+        let Self { agent_name, workflow, agent_id, agent_version, environment, .. } = self;
+        let names = [agent_name, workflow, agent_id, agent_version, environment];
+        let sessions = [self.session.as_ref(), self.session_in_json.as_deref()];
+        size_of::<Self>()
+            + names.into_iter().flatten().map(|name| name.len()).sum::<usize>()
+            + sessions.into_iter().flatten().map(of_session).sum::<usize>()
+            + self.user.as_deref().map_or(0, str::len)
     }
 
     /// Whether a span names the same agent, session and user.

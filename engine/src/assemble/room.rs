@@ -1,0 +1,191 @@
+//! Room for what open and done traces hold: `assemble.max_bytes` for all of it, and `judge.max_open_bytes` for the texts that are kept for
+//! a judge alone. Tenants share both.
+//!
+//! A tenant may take all of it while no other tenant wants any. If there is none left, the tenant with the most in proportion to its share
+//! gives some: of the first, traces go early, as where there are too many of them; of the second, traces lose their texts, the quietest
+//! first. If that is the tenant that needs room for texts, its new spans are kept without theirs.
+//!
+//! One trace has `assemble.max_trace_bytes`. Over it, its texts go, as most of them are answers that are not the last one; a trace that is
+//! as large without them is full.
+
+use std::collections::BTreeMap;
+
+use super::{Assemble, OpenTrace, State, TraceKey};
+use crate::facts::OverBy;
+use crate::options::AssembleOptions;
+use crate::span::Span;
+use crate::tenants::{Shares, TenantHash};
+use crate::trace::Bytes;
+
+/// The bytes that traces hold.
+#[derive(Debug, Default)]
+pub(super) struct HeldBytes {
+    all: Sums,
+    // By tenant, of those that have any.
+    of: BTreeMap<TenantHash, Sums>,
+}
+
+/// Sums of the [`Bytes`] of traces.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Sums {
+    /// All of them.
+    pub(super) all: usize,
+    /// Those of long texts that only people and models read.
+    pub(super) extra: usize,
+}
+
+impl Sums {
+    fn change(&mut self, before: Bytes, after: Bytes) {
+        self.all = self.all + wide(after.all) - wide(before.all);
+        self.extra = self.extra + wide(after.extra) - wide(before.extra);
+    }
+}
+
+impl HeldBytes {
+    /// The bytes of all tenants.
+    pub(super) fn all(&self) -> Sums {
+        self.all
+    }
+
+    /// The bytes of all tenants once the bytes of a trace have changed.
+    pub(super) fn after(&self, before: Bytes, after: Bytes) -> Sums {
+        let mut all = self.all;
+        all.change(before, after);
+        all
+    }
+
+    /// Notes that the bytes of a trace changed.
+    pub(super) fn change(&mut self, id: TraceKey, before: Bytes, after: Bytes) {
+        if before == after {
+            return;
+        }
+        self.all.change(before, after);
+        let own = self.of.entry(id.tenant).or_default();
+        own.change(before, after);
+        if *own == Sums::default() {
+            self.of.remove(&id.tenant);
+        }
+    }
+
+    /// The tenant that has the most of some bytes in proportion to its share, counting what the newcomer wants.
+    fn greediest(
+        &self,
+        shares: &Shares,
+        of: impl Fn(&Sums) -> usize,
+        newcomer: Option<(TenantHash, usize)>,
+    ) -> Option<TenantHash> {
+        let wanted =
+            |tenant| newcomer.filter(|(other, _)| *other == tenant).map_or(0, |(_, wanted)| wanted);
+        let held = self
+            .of
+            .iter()
+            .map(|(tenant, bytes)| (*tenant, of(bytes).saturating_add(wanted(*tenant))));
+        let new = newcomer.filter(|(tenant, _)| !self.of.contains_key(tenant));
+        shares.greediest(held.chain(new))
+    }
+}
+
+impl OpenTrace {
+    /// The bytes of memory that it takes; none once it is sealed, as it is about to go.
+    pub(super) fn bytes(&self) -> Bytes {
+        if self.state == State::Sealed {
+            return Bytes::default();
+        }
+        self.parts.bytes().and(size_of::<Self>())
+    }
+
+    /// Drops the texts of a trace that takes too much memory, if they are what takes it; returns whether it did.
+    pub(super) fn slim(&mut self, max_bytes: usize) -> bool {
+        let all = wide(self.parts.bytes().all);
+        let slims = all > max_bytes && self.parts.text_bytes() > all / 2;
+        if slims {
+            (self.untold, self.bare) = (true, false);
+            self.parts.drop_texts();
+        }
+        slims
+    }
+
+    /// Whether there is room for one more span or log record.
+    pub(super) fn has_room(&self, options: &AssembleOptions) -> bool {
+        self.parts.len() < options.max_spans_per_trace
+            && wide(self.parts.bytes().all) < options.max_trace_bytes
+    }
+}
+
+impl Assemble {
+    /// Seals traces before their time, done ones first, until what is held is within bounds.
+    pub(super) fn make_room(&mut self) {
+        while self.bytes.all().all > self.options.max_bytes {
+            let greediest = self.bytes.greediest(&self.shares, |held| held.all, None);
+            let Some(id) = greediest.and_then(|tenant| self.least_lost(tenant)) else { return };
+            self.evict(id);
+        }
+    }
+
+    /// Makes room for one more trace of a tenant.
+    pub(super) fn make_room_for_trace(&mut self, tenant: TenantHash) {
+        if self.traces.len() < self.options.max_open_traces {
+            return;
+        }
+        let greediest = self.deadlines.greediest(&self.shares, tenant);
+        if let Some(id) = greediest.and_then(|tenant| self.least_lost(tenant)) {
+            self.evict(id);
+        }
+    }
+
+    /// The trace of a tenant that goes first: the done one that is sealed first, else the open one that was quiet for longest.
+    fn least_lost(&mut self, tenant: TenantHash) -> Option<TraceKey> {
+        if let Some(id) = self.deadlines.first_done(tenant) {
+            return Some(id);
+        }
+        let open = self.deadlines.open_of(tenant);
+        self.quietest.next(tenant, &self.traces, open, |held| held.state == State::Open)
+    }
+
+    /// Seals a trace before its time. Its last update goes out with the next drain; until then it is held beyond the bounds.
+    fn evict(&mut self, id: TraceKey) {
+        self.take_for_over(id, OverBy::Room);
+        self.seal(id);
+        self.counts.add("traces", "evicted");
+    }
+
+    /// Makes room for the texts of spans of one trace, as far as other tenants have to give it; returns whether there is any.
+    pub(super) fn make_text_room<'s>(
+        &mut self,
+        id: TraceKey,
+        spans: impl Iterator<Item = &'s Span>,
+    ) -> bool {
+        let Some(max_bytes) = self.judging.as_ref().map(|rules| rules.max_open_bytes) else {
+            return true;
+        };
+        let wanted = spans.map(said_bytes).fold(0, usize::saturating_add);
+        while self.bytes.all().extra.saturating_add(wanted) > max_bytes {
+            let newcomer = Some((id.tenant, wanted));
+            let greediest = self.bytes.greediest(&self.shares, |held| held.extra, newcomer);
+            let giver = greediest.filter(|tenant| *tenant != id.tenant);
+            let Some(quietest) = giver.and_then(|tenant| self.quietest_with_texts(tenant)) else {
+                break;
+            };
+            self.forgo_texts(quietest);
+            self.counts.add("texts", "given_up");
+        }
+        self.bytes.all().extra < max_bytes
+    }
+
+    fn quietest_with_texts(&mut self, tenant: TenantHash) -> Option<TraceKey> {
+        let all = self.deadlines.traces_of(tenant);
+        self.quietest_with_texts.next(tenant, &self.traces, all, |held| held.bytes().extra > 0)
+    }
+}
+
+/// Bytes of all texts of a span, at least as many as are kept of it.
+fn said_bytes(span: &Span) -> usize {
+    let said = [&span.input, &span.output].into_iter().flatten().map(|said| said.text.len());
+    let calls = span.model.iter().flat_map(|model| &model.tool_calls).chain(&span.tool);
+    let arguments = calls.filter_map(|call| call.arguments.as_ref()?.text());
+    said.chain(arguments.map(|text| text.len())).sum()
+}
+
+fn wide(bytes: u32) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,112 @@
+//! How much memory a trace takes, estimated from what it holds: rather more than it takes, as names and resources that many traces
+//! share count for each.
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+use crate::span::{Attempt, Guardrail, Log, Remarks, Resource, SessionName};
+
+/// Bytes of memory that the parts of a trace take; of more than four gigabytes as many.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Bytes {
+    /// All of them.
+    pub all: u32,
+    /// Of these, the bytes of long texts that only people and models read.
+    pub extra: u32,
+}
+
+/// Bytes from which on a text is a long one.
+const LONG_BYTES: usize = 256;
+
+/// Bytes that an item of a list takes beside its text.
+const ITEM_BYTES: usize = 32;
+
+impl Bytes {
+    /// So many bytes, and texts, each with whether only people and models read it.
+    pub(super) fn of<'t>(facts: usize, texts: impl Iterator<Item = (&'t Arc<str>, bool)>) -> Self {
+        let (mut all, mut extra) = (facts, 0);
+        for (text, is_extra) in texts {
+            all += text.len();
+            extra += if is_extra && text.len() >= LONG_BYTES { text.len() } else { 0 };
+        }
+        let [all, extra] = [all, extra].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        Self { all, extra }
+    }
+
+    /// With so many more, none of which are a text's.
+    #[must_use]
+    pub fn and(self, facts: usize) -> Self {
+        let all = self.all.saturating_add(u32::try_from(facts).unwrap_or(u32::MAX));
+        Self { all, ..self }
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        self.all = self.all.saturating_add(other.all);
+        self.extra = self.extra.saturating_add(other.extra);
+    }
+}
+
+/// The bytes of a log record.
+pub(super) fn of_log(log: &Log) -> Bytes {
+    let mut facts = size_of::<Log>() + name(&log.error_type);
+    for tool in &log.tool_calls {
+        let values =
+            tool.arguments.as_ref().map_or(0, |arguments| size_of_val(&**arguments.values()));
+        facts += size_of_val(tool) + name(&tool.name) + values;
+    }
+    facts += size_of_val(&*log.tool_results);
+    let broken = log.violations.iter();
+    facts +=
+        broken.map(|one| ITEM_BYTES + one.constraint.len() + name(&one.severity)).sum::<usize>();
+    Bytes::of(facts, texts_of_log(log).map(|text| (text, false)))
+}
+
+/// The texts of a log record.
+pub(super) fn texts_of_log(log: &Log) -> impl Iterator<Item = &Arc<str>> {
+    let said = [&log.input, &log.output].into_iter().flatten().map(|said| &said.text);
+    let calls = log.tool_calls.iter();
+    said.chain(calls.filter_map(|tool| tool.arguments.as_ref()?.text()))
+}
+
+/// The bytes of a resource.
+pub(super) fn of_resource(resource: &Resource) -> usize {
+    let Resource { service_name, service_namespace, service_version, .. } = resource;
+    let Resource { instance_id, environment, agent_name, session, attempt, .. } = resource;
+    let names =
+        [service_name, service_namespace, service_version, instance_id, environment, agent_name];
+    size_of::<Resource>()
+        + names.into_iter().map(name).sum::<usize>()
+        + session.as_ref().map_or(0, of_session)
+        + attempt.as_deref().map_or(0, of_attempt)
+}
+
+/// The bytes of the texts of a session's name.
+pub(super) fn of_session(session: &SessionName) -> usize {
+    session.attribute.len() + session.id.len()
+}
+
+/// The bytes of an attempt at a task.
+pub(super) fn of_attempt(attempt: &Attempt) -> usize {
+    let Attempt { task, run, trial, perturbation, perturbation_id, expected_output, .. } = attempt;
+    let names = [task, run, trial, perturbation, perturbation_id, expected_output];
+    let Attempt { expected_tools, retrieved, cited, violations, .. } = attempt;
+    let items = [expected_tools, retrieved, cited].into_iter().flatten().map(|item| item.len());
+    let broken = violations.iter().map(|one| one.constraint.len() + name(&one.severity));
+    size_of::<Attempt>()
+        + names.into_iter().map(name).sum::<usize>()
+        + items.chain(broken).map(|bytes| ITEM_BYTES + bytes).sum::<usize>()
+}
+
+/// The bytes of remarks.
+pub(super) fn of_remarks(remarks: &Remarks) -> usize {
+    let Remarks { previous_session, guardrail, error_type, .. } = remarks;
+    let guardrail = guardrail.as_ref();
+    let guardrail = guardrail.map(|Guardrail { name: own, result }| name(own) + name(result));
+    size_of::<Remarks>() + name(previous_session) + name(error_type) + guardrail.unwrap_or(0)
+}
+
+fn name(name: &Option<Arc<str>>) -> usize {
+    name.as_ref().map_or(0, |name| name.len())
+}
