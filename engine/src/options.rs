@@ -190,8 +190,12 @@ pub struct SessionOptions {
     pub limits: LimitOptions,
     /// Sessions held in memory; over it the longest quiet one leaves for the disk, or is closed and evicted.
     pub max_sessions: usize,
+    /// Bytes of memory that sessions take, estimated; over it sessions go in the same order.
+    pub max_bytes: usize,
     /// Traces of one session; further ones are refused.
     pub max_traces_per_session: usize,
+    /// Bytes of memory that the traces of one session take, estimated; further traces are refused.
+    pub max_session_bytes: usize,
     /// Names of scores reported for one session as a whole; further ones are refused.
     pub max_reports_per_session: usize,
     /// How long a score reported for a session waits for it.
@@ -362,7 +366,9 @@ impl Default for SessionOptions {
             stall_after: Duration::from_secs(900),
             limits: LimitOptions::default(),
             max_sessions: 200_000,
+            max_bytes: 512 << 20,
             max_traces_per_session: 10_000,
+            max_session_bytes: 64 << 20,
             max_reports_per_session: 100,
             report_wait: Duration::from_secs(600),
             max_waiting_reports: 1_000,

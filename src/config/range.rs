@@ -293,6 +293,10 @@ fn sessions(config: &Config, check: &mut Check<'_>) {
     check.lasting("session.loop_hold", session.loop_hold, short, long);
     check.lasting("session.stall_after", session.stall_after, short, long);
     check.within("session.max_sessions", session.max_sessions, 1, 1 << 30);
+    check.within("session.max_bytes", session.max_bytes, 1 << 20, 1 << 40);
+    check.within("session.max_session_bytes", session.max_session_bytes, 1 << 16, 1 << 40);
+    let (all, one) = (session.max_bytes, session.max_session_bytes);
+    check.at_least("session.max_bytes", all, one, "session.max_session_bytes");
     check.within("session.max_traces_per_session", session.max_traces_per_session, 1, 1 << 30);
     check.within("session.max_reports_per_session", session.max_reports_per_session, 1, 1 << 20);
     check.lasting("session.report_wait", session.report_wait, Duration::ZERO, long);

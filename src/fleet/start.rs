@@ -126,6 +126,7 @@ impl InstanceParts<'_> {
             &mut assemble.max_bytes,
             &mut assemble.max_sealed_traces,
             &mut session.max_sessions,
+            &mut session.max_bytes,
             &mut session.max_departed_traces,
         ] {
             *bound = share(*bound);

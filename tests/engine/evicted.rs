@@ -18,6 +18,7 @@ use crate::recorded::{self, Item, apply, items, reordered};
 struct Delivery {
     shards: u32,
     max_sessions: usize,
+    max_bytes: usize,
     idle: Duration,
     /// A sort key for each item, again and again.
     order: Vec<u16>,
@@ -74,10 +75,11 @@ const CAPTURES: [&str; 7] = [
     "google-adk-legacy",
 ];
 
-fn options(delivery: &Delivery, max_sessions: usize) -> EngineOptions {
+fn options(delivery: &Delivery, max_sessions: usize, max_bytes: usize) -> EngineOptions {
     let mut options = EngineOptions::default();
     options.assemble.keep_content = true;
     options.session.max_sessions = max_sessions;
+    options.session.max_bytes = max_bytes;
     options.session.session_idle = delivery.idle;
     options
 }
@@ -105,8 +107,9 @@ fn restarted(
 
 /// The documents at the end; with a session store sessions are evicted to it, without one there is room for all.
 fn run(items: &[Item], delivery: &Delivery, session_store: Option<&MemoryStore>) -> Document {
-    let room = session_store.map_or(10_000, |_| delivery.max_sessions);
-    let options = options(delivery, room);
+    let (room, bytes) =
+        session_store.map_or((10_000, 1 << 30), |_| (delivery.max_sessions, delivery.max_bytes));
+    let options = options(delivery, room, bytes);
     let mut pipeline = Pipeline::new(&options, delivery.shards);
     if session_store.is_some() {
         pipeline.use_session_store(session_stores(session_store, delivery.shards));
@@ -129,10 +132,16 @@ fn run(items: &[Item], delivery: &Delivery, session_store: Option<&MemoryStore>)
 fn deliveries() -> impl Strategy<Value = Delivery> {
     let order = prop::collection::vec(any::<u16>(), 1..64);
     let idle = prop_oneof![Just(12), Just(60), Just(3_600)];
-    (1_u32..4, 1_usize..3, idle, order, 1_usize..12, 0_u64..400, 5_usize..80).prop_map(
-        |(shards, max_sessions, idle, order, batch, pause, restart)| Delivery {
+    // So many sessions, or so many bytes.
+    let room = prop_oneof![
+        (1_usize..3, Just(1 << 30)),
+        (Just(10_000), prop_oneof![Just(1_000), 1_000_usize..50_000])
+    ];
+    (1_u32..4, room, idle, order, 1_usize..12, 0_u64..400, 5_usize..80).prop_map(
+        |(shards, (max_sessions, max_bytes), idle, order, batch, pause, restart)| Delivery {
             shards,
             max_sessions,
+            max_bytes,
             idle: Duration::from_secs(idle),
             order,
             batch,
@@ -143,7 +152,7 @@ fn deliveries() -> impl Strategy<Value = Delivery> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 8, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 8, ..ProptestConfig::default() })]
 
     #[test]
     fn a_session_that_left_for_want_of_room_comes_back_as_it_was(delivery in deliveries()) {
@@ -154,7 +163,7 @@ proptest! {
         let away = serde_json::to_string_pretty(&run(&items, &delivery, Some(&session_store))).unwrap();
         prop_assert_eq!(away, roomy);
         let stored = session_store.0.lock().unwrap();
-        let few = delivery.shards > 1 || delivery.max_sessions > 1;
+        let few = delivery.shards > 1 || (delivery.max_sessions > 1 && delivery.max_bytes > 1_000);
         prop_assert!(stored.freed > 0 || few, "some were restored");
         prop_assert!(stored.by_place.is_empty(), "at the end all were restored or dropped");
     }

@@ -100,6 +100,14 @@ impl Embedding {
         }
     }
 
+    /// The bytes of memory that its cells take.
+    pub fn bytes(&self) -> usize {
+        match &self.cells {
+            Cells::Small(cells) => size_of_val(&**cells),
+            Cells::Large(cells) => size_of_val(&**cells),
+        }
+    }
+
     /// Cosine similarity to another embedding, clamped to `[0,1]`; 0 if one of them is zero.
     pub fn cosine(&self, other: &Self) -> f64 {
         let norms = f64::from_bits(self.square) * f64::from_bits(other.square);

@@ -1,7 +1,7 @@
 //! Sessions that are evicted to a session store while there are too many in memory, and restored when something comes of them.
 //!
 //! ```text
-//! over max_sessions:            the quietest session --> its bytes in the session store, and an `EvictedSession` here
+//! over max_sessions, max_bytes: the quietest session --> its bytes in the session store, and an `EvictedSession` here
 //! an update, a report, a timer:            its bytes --> the session, as it was
 //! ```
 //!
@@ -201,7 +201,7 @@ impl GaugeShare {
 }
 
 impl Sessions {
-    /// Evicts sessions over `max_sessions` to a session store from here on, instead of closing them. The caller then calls
+    /// Evicts sessions over `max_sessions` and `max_bytes` to a session store from here on, instead of closing them. The caller then calls
     /// [`Sessions::restore_for`] before each update and [`Sessions::restore_for_report`] before each report, [`Sessions::run_timers`]
     /// for timers, and [`Sessions::fit`] after each drain.
     pub fn use_session_store(&mut self) {
@@ -274,8 +274,8 @@ impl Sessions {
 
     /// Evicts the quietest sessions until the others fit. A session with verdicts that are not counted yet stays until it is drained.
     pub fn fit(&mut self, session_store: &mut dyn SessionStore) {
-        while self.evicted.has_store && self.sessions.len() > self.max_sessions {
-            let Some((order, id)) = self.first_to_go(None) else { return };
+        while let Some(giver) = self.giver().filter(|_| self.evicted.has_store) {
+            let Some((order, id)) = self.first_to_go(giver) else { return };
             if self.sessions.get(&id).is_some_and(Session::is_unsettled) {
                 return;
             }

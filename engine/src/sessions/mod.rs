@@ -20,7 +20,7 @@
 //! | | `stale` | updates of a lower revision than the one held: dropped |
 //! | | `unheld` | updates that seal a trace that is not held as a done one: dropped |
 //! | | `late` | updates of traces of an evicted session: dropped |
-//! | | `session_full` | updates of further traces over `max_traces_per_session`: dropped |
+//! | | `session_full` | updates of further traces over `max_traces_per_session` or `max_session_bytes`: dropped |
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
 //! | | `tenant_overflow` | likewise because of the tenant's share of `max_agents` |
 //! | `sessions` | `evicted` | sessions that were closed and dropped because of `max_sessions` |
@@ -38,6 +38,7 @@
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
+mod bytes;
 mod card;
 mod chain;
 mod common;
@@ -122,6 +123,7 @@ pub struct Sessions {
     open: usize,
     full: FullSessions,
     max_sessions: usize,
+    max_bytes: usize,
     shares: Shares,
     shared: Shared,
 }
@@ -147,7 +149,7 @@ impl Sessions {
         loops: LoopOptions,
         agents: AgentOptions,
     ) -> Self {
-        let max_sessions = options.max_sessions.max(1);
+        let (max_sessions, max_bytes) = (options.max_sessions.max(1), options.max_bytes);
         let fleet = Fleet::new(shard, agents, options.session_idle);
         let departed = Departed::new(options.max_departed_traces);
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
@@ -164,6 +166,7 @@ impl Sessions {
             open: 0,
             full: FullSessions::default(),
             max_sessions,
+            max_bytes,
             shares: Shares::default(),
             shared: Shared {
                 rules: Rules::new(options, loops),
@@ -209,8 +212,7 @@ impl Sessions {
         } else if self.departed.is_evicted(id.trace(trace)) {
             self.shared.counts.add("trace_updates", "late");
         } else if held.is_some_and(|session| {
-            session.traces.len() >= self.shared.rules.max_traces
-                && session.traces.number(trace).is_none()
+            session.is_full(&self.shared.rules) && session.traces.number(trace).is_none()
         }) {
             self.shared.counts.add("trace_updates", "session_full");
             self.full.add(&id);
@@ -225,12 +227,15 @@ impl Sessions {
                     session.report_run(run, outcome, shared);
                 }
                 homeless = session.take_homeless_outcomes();
-                let is_full = session.traces.len() >= shared.rules.max_traces;
-                full = is_full.then(|| Arc::clone(&session.id));
+                full = session.is_full(&shared.rules).then(|| Arc::clone(&session.id));
             });
             self.remember(homeless);
             full.iter().for_each(|id| self.full.add(id));
             waits.iter().for_each(|id| self.deliver_waiting(id));
+            while let Some(giver) = self.giver().filter(|_| !self.evicted.has_store) {
+                let Some((order, id)) = self.first_to_go(giver) else { break };
+                self.push_out(order, &id);
+            }
         }
     }
 
@@ -519,6 +524,7 @@ impl Sessions {
         let Some(session) = self.sessions.at_mut(number) else { return };
         let (before, deadline, waits) =
             (session.place(), session.deadline(), session.is_unsettled());
+        let bytes = session.bytes();
         change(session, &mut self.shared);
         let after = session.place();
         self.open -= usize::from(before.0 == EvictionOrder::Open);
@@ -539,6 +545,7 @@ impl Sessions {
         let placed = session.placed.as_ref().map(|(_, scores)| *scores);
         let card = session.card(placed.unwrap_or_else(|| session.scores(&self.shared.rules)));
         self.sessions.set_card(number, card);
+        self.sessions.resized(number, bytes);
         if let Some(trace) = self.shared.moved.take() {
             self.sessions.moved(trace, number);
         }
@@ -584,19 +591,25 @@ impl Sessions {
 
     /// Evicts one session for one of this tenant.
     fn make_room(&mut self, newcomer: TenantHash) {
-        if let Some((order, id)) = self.first_to_go(Some(newcomer)) {
+        let tenant = self.sessions.greediest(&self.shares, Some(newcomer));
+        if let Some((order, id)) = tenant.and_then(|tenant| self.first_to_go(tenant)) {
             self.push_out(order, &id);
         }
     }
 
-    /// The session to evict first: of the tenant with the most sessions in proportion to its share an empty session, else the one that
-    /// closed first, else the quietest.
-    fn first_to_go(
-        &mut self,
-        newcomer: Option<TenantHash>,
-    ) -> Option<(EvictionOrder, Arc<SessionId>)> {
+    /// The tenant that has to make room, if there are too many sessions or they take too many bytes.
+    fn giver(&self) -> Option<TenantHash> {
+        if self.sessions.len() > self.max_sessions {
+            return self.sessions.greediest(&self.shares, None);
+        }
+        let is_over = self.sessions.bytes() > self.max_bytes;
+        is_over.then(|| self.sessions.greediest_in_bytes(&self.shares))?
+    }
+
+    /// The session of a tenant to evict first: an empty one, else the one that closed first, else the quietest.
+    fn first_to_go(&mut self, tenant: TenantHash) -> Option<(EvictionOrder, Arc<SessionId>)> {
         loop {
-            let first = self.sessions.first_to_go(&self.shares, newcomer)?;
+            let first = self.sessions.first_to_go(tenant)?;
             let number = self.sessions.number(&first.1);
             if !number.is_some_and(|number| self.sessions.refile(number)) {
                 return Some(first);

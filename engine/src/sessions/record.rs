@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use super::bytes;
 use super::card::Marks;
 use super::chain::Link;
 use super::common::Common;
@@ -28,6 +29,7 @@ use crate::math::Quanta;
 use crate::runs::RunName;
 use crate::silences::{Level, level};
 use crate::span::{Attempt, IdHash, SpanId, Status, Timestamp, ToolResult, TraceId, Values};
+use crate::trace::attempt_bytes;
 
 /// One trace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -296,6 +298,15 @@ impl TraceRecord {
             counted: Counted::default(),
             on_card_as_flagged: false,
         }
+    }
+
+    /// The bytes of memory that it takes, estimated; they do not change as it is scored and told.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + size_of_val(&*self.times)
+            + size_of_val(&*self.course.calls)
+            + self.output().map_or(0, bytes::of_output)
+            + self.rare().bytes()
     }
 
     /// The agent it counts towards, which may be `__overflow__`.
@@ -778,6 +789,34 @@ impl Rare {
             && self.loops.is_empty()
             && self.hashes.is_empty()
             && self.texts.is_empty()
+    }
+
+    /// The bytes of memory that the parts that came with an update take.
+    fn bytes(&self) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let of_texts = |call: &CallTexts| {
+            let CallTexts { arguments, argument_values, .. } = call;
+            size_of::<CallTexts>()
+                + size_of_val(&**argument_values)
+                + arguments.as_deref().map_or(0, str::len)
+        };
+        let lists = [
+            self.reported.iter().map(bytes::of_reported).sum::<usize>(),
+            self.expectations.iter().map(bytes::of_expectation).sum(),
+            self.loops.iter().map(bytes::of_loop).sum(),
+            self.texts.iter().map(of_texts).sum(),
+            size_of_val(&*self.results),
+            size_of_val(&*self.sub_agents),
+            size_of_val(&*self.hashes),
+        ];
+        size_of::<Self>()
+            + lists.into_iter().sum::<usize>()
+            + self.user.as_deref().map_or(0, str::len)
+            + self.attempt.as_deref().map_or(0, attempt_bytes)
+            + self.remarks.as_deref().map_or(0, bytes::of_remarks)
+            + self.content.as_ref().map_or(0, bytes::of_content)
     }
 
     /// Splits calls into what other calls have in common with them and their times; keeps the rest here.

@@ -35,6 +35,8 @@ pub(super) struct Rules {
     pub(super) stall_after: Duration,
     /// Traces of one session.
     pub(super) max_traces: usize,
+    /// Bytes of memory that the traces of one session take.
+    pub(super) max_session_bytes: usize,
     /// Names of scores reported for one session.
     pub(super) max_reports: usize,
     /// What a loop is.
@@ -72,6 +74,7 @@ impl Rules {
             loop_hold: options.loop_hold,
             stall_after: options.stall_after,
             max_traces: options.max_traces_per_session,
+            max_session_bytes: options.max_session_bytes,
             max_reports: options.max_reports_per_session,
             loops,
             limits: options.limits.limits(),

@@ -150,6 +150,9 @@ pub(super) struct Session {
     /// What its traces add to its card.
     #[serde(skip)]
     pub(super) listed: Listed,
+    // Bytes of memory that its traces take.
+    #[serde(skip)]
+    trace_bytes: usize,
 }
 
 /// What a new record of a trace replaces and touches.
@@ -195,7 +198,18 @@ impl Session {
             used: UsageSums::default(),
             over: LimitSet::default(),
             listed: Listed::default(),
+            trace_bytes: 0,
         }
+    }
+
+    /// The bytes of memory that it takes, estimated.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.id.id.len() + self.trace_bytes
+    }
+
+    /// Whether it takes no further trace.
+    pub(super) fn is_full(&self, rules: &Rules) -> bool {
+        self.traces.len() >= rules.max_traces || self.trace_bytes >= rules.max_session_bytes
     }
 
     /// Makes a deserialised session one of this shard: shares what it has in common with others, and translates its panes to the
@@ -210,6 +224,7 @@ impl Session {
             *panes = panes.translated(&self.widths, &widths);
         }
         self.widths = widths;
+        self.trace_bytes = self.traces.iter().map(TraceRecord::bytes).sum();
         self.list();
     }
 
@@ -310,6 +325,7 @@ impl Session {
     ) -> Replaced {
         let place = record.position();
         self.used = self.used.plus(record.usage().sums);
+        self.trace_bytes += record.bytes();
         let number = self.traces.number(record.id);
         self.note_agent(&record, number);
         if let Some(number) = number {
@@ -328,6 +344,7 @@ impl Session {
             shared.fleet.summary(record.agent()).silences.end(level);
         }
         self.used = self.used.minus(old.usage().sums);
+        self.trace_bytes -= old.bytes();
         shared.fleet.summary(old.agent()).held -= 1;
         let given = old.given();
         if old.start == record.start && old.output() == record.output() {
@@ -366,6 +383,7 @@ impl Session {
         let mut record = self.traces.remove(trace)?;
         shared.moved = Some(trace);
         self.used = self.used.minus(record.usage().sums);
+        self.trace_bytes -= record.bytes();
         self.listed.remove(&record);
         if self.listed.agents == AgentsHeld::Several {
             self.listed.agents = AgentsHeld::Unknown;

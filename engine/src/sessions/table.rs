@@ -30,6 +30,8 @@ pub(super) struct SessionTable {
     by_id_without_scope: Sorted<Entry>,
     // Invariant: has every trace of every session.
     by_trace: TraceIndex,
+    // Bytes of memory that all sessions take, estimated.
+    bytes: usize,
     // In the order of eviction. A session to which more comes stays where it is filed until its turn comes: it may be filed earlier
     // than it belongs, under the same `EvictionOrder`.
     filed: Filed,
@@ -44,8 +46,9 @@ struct Filed(BTreeMap<TenantHash, OfTenant>);
 struct OfTenant {
     // By `EvictionOrder`, then by the arrival of the newest thing of a session.
     orders: [Sorted<Entry>; ORDERS.len()],
-    // How many there are in all.
+    // How many there are in all, and the bytes of memory that they take.
     len: usize,
+    bytes: usize,
 }
 
 /// What sessions are sorted by, in two halves so that an entry has no gaps, and the number of a session.
@@ -58,6 +61,18 @@ impl SessionTable {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    /// The bytes of memory that they take, estimated.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Notes that the bytes of a session were so many before and changed.
+    pub(super) fn resized(&mut self, number: u32, before: usize) {
+        let Some(Some(session)) = self.slots.get(index(number)) else { return };
+        self.bytes = self.bytes + session.bytes() - before;
+        self.filed.resize(tenant_of(&session.id), before, session.bytes());
     }
 
     /// Whether there is one of this id.
@@ -93,7 +108,7 @@ impl SessionTable {
     /// Keeps a session with its card, and files it; there is none of its id. Returns its number.
     pub(super) fn insert(&mut self, mut session: Box<Session>, card: Option<Card>) -> u32 {
         session.filed = session.place();
-        let place = session.filed;
+        let (place, bytes) = (session.filed, session.bytes());
         let id = Arc::clone(&session.id);
         let number = match self.free.pop() {
             Some(number) => number,
@@ -113,13 +128,17 @@ impl SessionTable {
         let without_scope = entry(hash_without_scope(&id.tenant, &id.id), number);
         self.by_id_without_scope.insert(without_scope, |other| other.cmp(&without_scope));
         self.filed.insert(tenant_of(&id), place, number);
+        self.filed.resize(tenant_of(&id), 0, bytes);
+        self.bytes += bytes;
         number
     }
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Session>> {
         let number = self.number(id)?;
-        let place = self.at(number)?.filed;
+        let (place, bytes) = (self.at(number)?.filed, self.at(number)?.bytes());
+        self.bytes -= bytes;
+        self.filed.resize(tenant_of(id), bytes, 0);
         self.filed.remove(tenant_of(id), place, number);
         let without_scope = entry(hash_without_scope(&id.tenant, &id.id), number);
         self.by_id_without_scope.remove(|other| other.cmp(&without_scope));
@@ -152,8 +171,10 @@ impl SessionTable {
         }
         session.filed = after;
         let tenant = tenant_of(&session.id);
+        // In this order, so that the tenant has a session all the time.
+        let moved = self.filed.insert(tenant, after, number);
         self.filed.remove(tenant, before, number);
-        self.filed.insert(tenant, after, number)
+        moved
     }
 
     /// Of the session that is filed first under an order, the arrival of its newest thing and its number.
@@ -166,17 +187,28 @@ impl SessionTable {
         self.slots.get(index(number))?.as_deref()
     }
 
-    /// The session to evict first: that of the tenant with the most sessions in proportion to its share, counting one more for the
-    /// tenant of a session that is to come; of several that are filed alike the first by id.
-    pub(super) fn first_to_go(
+    /// The tenant with the most sessions in proportion to its share, counting one more for the tenant of a session that is to come.
+    pub(super) fn greediest(
         &self,
         shares: &Shares,
         newcomer: Option<TenantHash>,
-    ) -> Option<(EvictionOrder, Arc<SessionId>)> {
+    ) -> Option<TenantHash> {
         let more = |tenant: TenantHash| usize::from(newcomer == Some(tenant));
         let held = self.filed.0.iter();
-        let held = held.map(|(tenant, own)| (*tenant, own.len + more(*tenant)));
-        let own = self.filed.0.get(&shares.greediest(held)?)?;
+        shares.greediest(held.map(|(tenant, own)| (*tenant, own.len + more(*tenant))))
+    }
+
+    /// The tenant whose sessions take the most bytes in proportion to its share.
+    pub(super) fn greediest_in_bytes(&self, shares: &Shares) -> Option<TenantHash> {
+        shares.greediest(self.filed.0.iter().map(|(tenant, own)| (*tenant, own.bytes)))
+    }
+
+    /// The session of a tenant to evict first; of several that are filed alike the first by id.
+    pub(super) fn first_to_go(
+        &self,
+        tenant: TenantHash,
+    ) -> Option<(EvictionOrder, Arc<SessionId>)> {
+        let own = self.filed.0.get(&tenant)?;
         let (order, quiet) =
             ORDERS.into_iter().find_map(|order| Some((order, own.iter(order).next()?.0)))?;
         let same = own.iter(order).take_while(|other| other.0 == quiet);
@@ -267,6 +299,12 @@ impl Filed {
         let is_new = own.orders[order as usize].insert(entry, |other| other.cmp(&entry));
         own.len += usize::from(is_new);
         is_new
+    }
+
+    fn resize(&mut self, tenant: TenantHash, before: usize, after: usize) {
+        if let Some(own) = self.0.get_mut(&tenant) {
+            own.bytes = own.bytes + after - before;
+        }
     }
 
     fn remove(

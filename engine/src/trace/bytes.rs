@@ -88,7 +88,7 @@ pub(super) fn of_session(session: &SessionName) -> usize {
 }
 
 /// The bytes of an attempt at a task.
-pub(super) fn of_attempt(attempt: &Attempt) -> usize {
+pub(crate) fn of_attempt(attempt: &Attempt) -> usize {
     let Attempt { task, run, trial, perturbation, perturbation_id, expected_output, .. } = attempt;
     let names = [task, run, trial, perturbation, perturbation_id, expected_output];
     let Attempt { expected_tools, retrieved, cited, violations, .. } = attempt;

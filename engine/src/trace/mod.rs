@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 pub use self::bytes::Bytes;
+pub(crate) use self::bytes::of_attempt as attempt_bytes;
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
 use self::shape::{ModelCall, ModelCalls, Shape, may_recur};

@@ -42,6 +42,39 @@ fn over_the_cap_the_quietest_session_goes_and_its_traces_are_final() {
 }
 
 #[test]
+fn over_the_bound_on_bytes_the_quietest_sessions_go() {
+    let options = SessionOptions { max_bytes: 100_000, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    // Each answer takes 40,000 bytes.
+    let answer: Vec<u64> = (0..5_000).collect();
+    for (id, session, second) in [(1, "a", 10), (2, "b", 20), (3, "a", 30), (4, "c", 40)] {
+        stage.handle(trace(id, second).session(session).output(&answer).done(), at(second));
+        assert!(stage.sessions.bytes() <= 100_000);
+    }
+    // First `b`, as a second trace of `a` came, then `a`.
+    let held: Vec<_> = views(&stage).iter().map(|view| view.name().id.to_string()).collect();
+    assert_eq!((held, stage.counts().get("sessions", "evicted")), (vec!["c".to_owned()], 2));
+}
+
+#[test]
+fn a_session_that_takes_too_many_bytes_takes_no_further_trace() {
+    let options = SessionOptions { max_session_bytes: 70_000, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    let answer: Vec<u64> = (0..5_000).collect();
+    for id in 1..4 {
+        let second = u64::from(id) * 10;
+        stage.handle(trace(id, second).output(&answer).done(), at(second));
+    }
+    assert_eq!(ids(&views(&stage)[0]), [hex(1), hex(2)]);
+    assert_eq!(stage.counts().get("trace_updates", "session_full"), 1);
+    assert_eq!(stage.full_sessions().map(|full| full.len()), Some(1));
+    // What it has may still change, and room that comes back is used.
+    stage.handle(trace(1, 10).revision(2).done(), at(50));
+    stage.handle(trace(3, 30).revision(2).done(), at(51));
+    assert_eq!(ids(&views(&stage)[0]), [hex(1), hex(2), hex(3)]);
+}
+
+#[test]
 fn the_end_of_input_closes_sessions_and_keeps_them() {
     let mut stage = stage();
     stage.handle(trace(1, 10).done(), at(20));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::record::TraceRecord;
 use super::*;
 use crate::explained::{SessionFilter, Sort};
 use crate::facts::AgentKey;
@@ -77,6 +78,7 @@ proptest! {
             }
         }
         for stage in [&plain, &moving] {
+            prop_assert_eq!(stage.sessions.bytes(), held_bytes(stage));
             for trace in (0..8).map(|id| TraceId([id; 16])) {
                 let mut holding = stage.sessions.iter().filter(|session| session.traces.number(trace).is_some());
                 prop_assert_eq!(stage.find("", trace), holding.next().map(|session| SessionId::clone(&session.id)));
@@ -264,6 +266,14 @@ impl Step {
 }
 
 /// Has every session leave and come back.
+/// The bytes of all sessions, counted anew.
+fn held_bytes(stage: &Sessions) -> usize {
+    let of_traces =
+        |session: &Session| session.traces.iter().map(TraceRecord::bytes).sum::<usize>();
+    let sessions = stage.sessions.iter();
+    sessions.map(|one| size_of::<Session>() + one.id.id.len() + of_traces(one)).sum()
+}
+
 fn move_all(stage: &mut Sessions) {
     let ids: Vec<_> = stage.sessions.iter().map(|session| Arc::clone(&session.id)).collect();
     for id in ids {
