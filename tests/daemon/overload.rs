@@ -200,6 +200,46 @@ async fn of_more_open_traces_than_there_may_be_what_comes_late_is_counted() {
     daemon.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn open_traces_with_long_answers_are_held_within_a_bound() {
+    const ANSWER: usize = 60_000;
+    let daemon = started(|config| {
+        config.engine.shards = 1;
+        config.assemble.max_bytes = 1 << 20;
+        config.assemble.max_trace_bytes = 1 << 18;
+    })
+    .await;
+    let address = format!("http://{}", daemon.bound().otlp_grpc.unwrap());
+    let mut service = TraceServiceClient::connect(address).await.unwrap();
+    let text = "lorem ipsum ".repeat(ANSWER / 12);
+    let answers = format!(
+        r#"[{{"role":"assistant","parts":[{{"type":"text","content":"{text}"}}],"finish_reason":"stop"}}]"#
+    );
+    // Forty traces whose roots do not come, then one of forty answers.
+    let traces = (0..40_u8).map(|number| (number + 1, 2)).chain((0..40).map(|span| (99, span + 2)));
+    for (trace, span) in traces {
+        let (mut request, _) = request(0);
+        let spans = &mut request.resource_spans[0].scope_spans[0].spans;
+        spans.truncate(1);
+        (spans[0].trace_id, spans[0].span_id) = (vec![trace; 16], vec![span; 8]);
+        spans[0].parent_span_id = vec![1; 8];
+        spans[0].attributes = vec![
+            attribute("gen_ai.operation.name", "chat"),
+            attribute("gen_ai.output.messages", &answers),
+        ];
+        service.export(request).await.unwrap();
+    }
+    daemon.flush().await;
+    let page = get(&daemon, "/metrics").await;
+    let limit = |name| sum(&page, "agentgauge_limits_reached_total", name);
+    let most = u64::try_from((1 << 20) / ANSWER).unwrap();
+    assert!(sum(&page, "agentgauge_held", "\"traces\"") <= most, "{page}");
+    assert!(limit("traces_evicted") >= 40 - most, "{page}");
+    // One trace loses its texts with every fifth answer.
+    assert_eq!(limit("texts_trace_full"), 8, "{page}");
+    daemon.stop().await;
+}
+
 /// Spans of done traces, which are roots and calls of tools.
 fn held(page: &str) -> u64 {
     sum(page, "agentgauge_traces_total", "") + sum(page, "agentgauge_tool_calls_total", "")
