@@ -90,7 +90,7 @@ pub struct AssembleOptions {
     /// Sessions of agents that speak in log records of which prompts are remembered, by shard; over it the quietest is forgotten.
     pub max_turn_sessions: usize,
     /// Spans that only the order of such records puts into their turn, held by shard as long as a prompt may come late; over it those of
-    /// the quietest sessions stay where they are.
+    /// the quietest sessions stay where they are. Each KiB of texts counts as one more.
     pub max_turn_spans: usize,
 }
 

@@ -179,7 +179,7 @@ impl Assemble {
 }
 
 /// Bytes of all texts of a span, at least as many as are kept of it.
-fn said_bytes(span: &Span) -> usize {
+pub(super) fn said_bytes(span: &Span) -> usize {
     let said = [&span.input, &span.output].into_iter().flatten().map(|said| said.text.len());
     let calls = span.model.iter().flat_map(|model| &model.tool_calls).chain(&span.tool);
     let arguments = calls.filter_map(|call| call.arguments.as_ref()?.text());

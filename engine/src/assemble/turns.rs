@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Assemble;
+use super::room::said_bytes;
 use crate::span::{Operation, Span, SpanId, TOLD_BY_RECORD, Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 
@@ -21,7 +22,7 @@ pub(super) struct Turns {
     tenants: BTreeMap<TenantHash, OfTenant>,
     // Sessions of all tenants.
     sessions: usize,
-    // Movable spans of all tenants.
+    // What the movable spans of all tenants weigh.
     held: usize,
 }
 
@@ -31,7 +32,7 @@ struct OfTenant {
     sessions: BTreeMap<u64, Session>,
     // Invariant: one entry for each session, by when it last got a span.
     quietest: BTreeSet<(Timestamp, u64)>,
-    // Movable spans of all its sessions.
+    // What the movable spans of all its sessions weigh.
     held: usize,
 }
 
@@ -42,6 +43,8 @@ struct Session {
     prompts: BTreeSet<(Timestamp, TraceId)>,
     // Spans that only their time puts into their turn, as long as a prompt may come that takes them; with their arrival.
     movable: BTreeMap<(Timestamp, SpanId), (Timestamp, Span)>,
+    // What they weigh.
+    held: usize,
     // Number of movable spans at which those that are too old are dropped: twice as many as were left the last time.
     #[serde(default)]
     room: usize,
@@ -107,23 +110,33 @@ struct Limits {
 }
 
 impl Turns {
+    /// What all movable spans weigh.
+    #[cfg(test)]
+    pub(super) fn weighs(&self) -> usize {
+        let own = self.tenants.values();
+        let sessions = own.flat_map(|own| own.sessions.values());
+        let spans = sessions.flat_map(|session| session.movable.values());
+        let weighed = spans.map(|(_, span)| weight(span)).sum();
+        assert_eq!(weighed, self.held);
+        weighed
+    }
+
     fn apply(&mut self, span: Span, tenant: TenantHash, limits: Limits, shares: &Shares) -> Change {
         let mut change = Change { span, ..Change::default() };
         let Some(key) = change.span.trace_id.session_of_turn() else { return change };
         let own = self.tenants.entry(tenant).or_default();
         self.sessions += usize::from(own.hear(key, limits.now));
         let Some(session) = own.sessions.get_mut(&key) else { return change };
-        let before = session.movable.len();
+        let before = session.held;
         session.let_go(limits.late);
         if change.span.parent.is_none() {
             session.begin(&mut change, limits.late);
         } else if change.span.trace_id.is_some_turn() {
             let turn = session.turn_at(change.span.end).unwrap_or(change.span.trace_id);
             hang(&mut change.span, turn);
-            let place = (change.span.end, change.span.span_id);
-            session.movable.insert(place, (limits.now, change.span.clone()));
+            session.hold(change.span.clone(), limits.now);
         }
-        let after = session.movable.len();
+        let after = session.held;
         own.held = (own.held + after).saturating_sub(before);
         self.held = (self.held + after).saturating_sub(before);
         change.forgotten = self.fit(limits, shares);
@@ -149,8 +162,8 @@ impl Turns {
                 break;
             };
             let quota = shares.quota(greediest.unwrap_or_default(), limits.max_spans);
-            let settled = own.settle(own.held.min(quota) / 2);
-            self.held = self.held.saturating_sub(settled);
+            let (settled, weighed) = own.settle(own.held.min(quota) / 2);
+            self.held = self.held.saturating_sub(weighed);
             spans += settled as u64;
         }
         (sessions, spans)
@@ -185,34 +198,44 @@ impl OfTenant {
         self.sessions.len() > before
     }
 
-    /// Forgets the session that was quiet for longest; returns how many spans it had.
+    /// Forgets the session that was quiet for longest; returns what its spans weighed.
     fn forget_quietest(&mut self) -> Option<usize> {
         let (_, key) = self.quietest.pop_first()?;
-        let gone = self.sessions.remove(&key).map_or(0, |session| session.movable.len());
+        let gone = self.sessions.remove(&key).map_or(0, |session| session.held);
         self.held = self.held.saturating_sub(gone);
         Some(gone)
     }
 
-    /// Leaves spans in their turns for good, those of the quietest sessions first, until at most so many can move; returns how many.
-    fn settle(&mut self, at_most: usize) -> usize {
-        let before = self.held;
+    /// Leaves spans in their turns for good, those of the quietest sessions first, until those that can move weigh at most so much; returns
+    /// how many, and what they weighed.
+    fn settle(&mut self, at_most: usize) -> (usize, usize) {
+        let (before, mut settled) = (self.held, 0);
         for (_, key) in &self.quietest {
             if self.held <= at_most {
                 break;
             }
             let Some(session) = self.sessions.get_mut(key) else { continue };
-            self.held = self.held.saturating_sub(session.movable.len());
+            self.held = self.held.saturating_sub(std::mem::take(&mut session.held));
+            settled += session.movable.len();
             session.movable.clear();
         }
-        before - self.held
+        (settled, before - self.held)
     }
 }
 
 impl Session {
+    /// Holds a span that came at `now` for as long as it may move.
+    fn hold(&mut self, span: Span, now: Timestamp) {
+        self.held += weight(&span);
+        let before = self.movable.insert((span.end, span.span_id), (now, span));
+        self.held -= before.map_or(0, |(_, span)| weight(&span));
+    }
+
     /// Drops movable spans that came before `late`; only now and then, as all of them are looked at.
     fn let_go(&mut self, late: Timestamp) {
         if self.movable.len() >= self.room {
             self.movable.retain(|_, (came, _)| *came >= late);
+            self.held = self.movable.values().map(|(_, span)| weight(span)).sum();
             self.room = 2 * self.movable.len().max(8);
         }
     }
@@ -251,6 +274,11 @@ impl Session {
     }
 }
 
+/// What a span weighs: as many as it takes memory for.
+fn weight(span: &Span) -> usize {
+    1 + said_bytes(span) / WEIGHED
+}
+
 /// Puts a span into a turn, below its root if the span was below the root of another turn.
 fn hang(span: &mut Span, turn: TraceId) {
     if span.parent == Some(span.trace_id.prompt()) {
@@ -273,6 +301,9 @@ fn void(span: &Span, left: TraceId) -> Span {
         ..Span::default()
     }
 }
+
+/// Bytes of texts that weigh as much as a span without any.
+const WEIGHED: usize = 1_024;
 
 /// Greatest number of prompts of one session that are known; the oldest are forgotten.
 const MAX_PROMPTS: usize = 256;

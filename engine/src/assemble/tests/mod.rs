@@ -13,7 +13,7 @@ use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
     Arguments, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Source,
-    SpanId, Status, Text, Tokens, ToolFacts, ToolResult,
+    SpanId, Status, TOLD_BY_RECORD, Text, Tokens, ToolFacts, ToolResult,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 
@@ -606,6 +606,26 @@ fn a_trace_that_is_too_large_loses_its_texts_and_then_takes_no_more() {
     assert!((100_000..110_000).contains(&stage.bytes.all().all));
     assert_eq!(stage.bytes.all(), held_bytes(&stage));
     assert!(stage.refused().trace_full > 100);
+}
+
+#[test]
+fn spans_that_may_move_to_another_turn_are_held_by_what_they_weigh() {
+    let options = AssembleOptions { max_turn_spans: 20, ..AssembleOptions::default() };
+    let mut stage = Assemble::new(options, LoopOptions::default(), &CostOptions::default());
+    let said = |session: u64, number: u8, bytes: usize| {
+        let spoken = answer(0, number, bytes);
+        Span { trace_id: TraceId::of_session(session), scope: TOLD_BY_RECORD, ..spoken }
+    };
+    // Each weighs five, but for those without texts, which weigh one.
+    for session in 1..5 {
+        feed(&mut stage, vec![said(session, 2, 4_096), said(session, 2, 4_096)], at(session));
+    }
+    assert_eq!((stage.turns.weighs(), stage.counts().get("turns", "span_settled")), (20, 0));
+    feed(&mut stage, vec![said(4, 3, 0)], at(5));
+    // Those of the quietest sessions settle, session by session, until half of the room is free.
+    assert_eq!((stage.turns.weighs(), stage.counts().get("turns", "span_settled")), (6, 3));
+    feed(&mut stage, (4..18).map(|number| said(5, number, 0)).collect(), at(6));
+    assert_eq!((stage.turns.weighs(), stage.counts().get("turns", "span_settled")), (20, 3));
 }
 
 #[test]
