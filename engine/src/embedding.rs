@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::facts::{Content, TraceFacts};
+use super::facts::{Content, ModelEmbedding, TraceFacts};
 use super::math::Quanta;
 use super::math::text::Embedding;
 use super::signal::coherence;
@@ -91,8 +91,8 @@ impl Embedded {
         if let Some(digest) = &mut update.output_digest
             && self.output.dimensions() > 0
         {
-            digest.model_embedding.clone_from(&self.output);
-            digest.embedder = self.embedder;
+            let (embedding, embedder) = (self.output.clone(), self.embedder);
+            digest.by_model = Some(Box::new(ModelEmbedding { embedding, embedder }));
         }
     }
 }
@@ -147,11 +147,11 @@ mod tests {
             TraceFacts { output_digest: Some(OutputDigest::default()), ..TraceFacts::default() };
         embedded.fill(&mut update);
         assert_eq!(update.coherence_quanta, Quanta::from_f64(0.96).map(|score| score.0));
-        let digest = update.output_digest.unwrap();
-        assert_eq!(*digest.model_embedding.cells(), [800_000, 600_000]);
+        let digest = update.output_digest.unwrap().by_model.unwrap();
+        assert_eq!(*digest.embedding.cells(), [800_000, 600_000]);
         let other = Embedded::new(&request, "m", None, Some(&a));
         assert_eq!((other.coherence, other.embedder), (None, digest.embedder));
-        assert!((digest.model_embedding.cosine(&other.output) - 0.96).abs() < 1e-6);
+        assert!((digest.embedding.cosine(&other.output) - 0.96).abs() < 1e-6);
         assert_eq!(Embedded::new(&request, "m", None, Some(&[0.0, 0.0])).output.dimensions(), 0);
     }
 }

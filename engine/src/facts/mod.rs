@@ -20,9 +20,9 @@ pub use session::{
     ScoreHistogram, SessionFacts, SignalSum, Silences,
 };
 pub use trace::{
-    Content, Expectation, ExpectedLayer, ExpectedStatus, Loop, OutputDigest, OverBy, Remarks,
-    ReportedScore, Spent, Step, StepKind, SubAgent, Tokens, ToldLoops, ToolCall, TraceFacts,
-    TraceState, TurnStart,
+    Content, Expectation, ExpectedLayer, ExpectedStatus, Loop, ModelEmbedding, OutputDigest,
+    OverBy, Remarks, ReportedScore, Spent, Step, StepKind, SubAgent, Tokens, ToldLoops, ToolCall,
+    TraceFacts, TraceState, TurnStart,
 };
 
 /// Structs of which fields with the default value are left out when written; so fields are written by name, never by order.

@@ -202,9 +202,15 @@ facts! {
         pub tokens: Vec<u64>,
         /// The hashed embedding, made of counts of tokens.
         pub embedding: Embedding,
-        /// The vector that an embedding model made of the text, of length one, in steps of 1e-6; empty: there is none.
-        pub model_embedding: Embedding,
-        /// Hash of that model's name.
+        /// What an embedding model made of the text.
+        pub by_model: Option<Box<ModelEmbedding>>,
+    }
+
+    /// The embedding of a text by a model.
+    pub struct ModelEmbedding {
+        /// The vector, of length one, in steps of 1e-6.
+        pub embedding: Embedding,
+        /// Hash of the model's name.
         pub embedder: u64,
     }
 

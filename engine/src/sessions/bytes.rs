@@ -7,10 +7,11 @@ use crate::facts::{
 };
 use crate::span::{Guardrail, SpanId, TraceId};
 
-/// The bytes of the digest of an answer.
+/// The bytes of the digest of an answer, beside itself.
 pub(super) fn of_output(output: &OutputDigest) -> usize {
-    let embeddings = output.embedding.bytes() + output.model_embedding.bytes();
-    size_of::<OutputDigest>() + size_of_val(&*output.tokens) + embeddings
+    let by_model = output.by_model.as_deref();
+    let by_model = by_model.map_or(0, |made| size_of_val(made) + made.embedding.bytes());
+    size_of_val(&*output.tokens) + output.embedding.bytes() + by_model
 }
 
 /// The bytes of the texts of a trace.

@@ -58,7 +58,7 @@ pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
     let mut calls: Vec<ToolCall> = Vec::new();
     let mut owners = Vec::new();
     for (at, trace) in chain.iter().enumerate() {
-        for result in &trace.rare().results {
+        for result in &trace.said().results {
             let asked = calls
                 .iter_mut()
                 .rev()

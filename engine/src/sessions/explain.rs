@@ -181,7 +181,7 @@ fn compared(session: &Session, held: &TraceRecord) -> String {
     let earlier = number.map(|number| session.traces.earlier(number)).unwrap_or_default();
     let outputs = earlier.iter().filter_map(|earlier| earlier.output()).zip(current.iter().cycle());
     let by_model = |(earlier, current): (&OutputDigest, &&OutputDigest)| {
-        loop_detection::of_one_model(earlier, current)
+        loop_detection::of_one_model(earlier, current).is_some()
     };
     let (model, hashed): (Vec<bool>, Vec<bool>) = outputs.map(by_model).partition(|by| *by);
     let by = match (model.len(), hashed.len()) {

@@ -152,7 +152,7 @@ fn looks_like(
     let called = |tool: &String| {
         any(&|trace| trace.course.calls.iter().any(|call| call.name.contains(tool.as_str())))
     };
-    let of = |user: &String| any(&|trace| trace.rare().user.as_ref() == Some(user));
+    let of = |user: &String| any(&|trace| trace.said().user.as_ref() == Some(user));
     tool.as_ref().is_none_or(called) && user.as_ref().is_none_or(of)
 }
 

@@ -54,7 +54,7 @@ pub(super) struct TraceRecord {
     pub(super) panes: PaneSet,
     // Start and end of each call of the course.
     times: Box<[(Timestamp, Timestamp)]>,
-    output: Option<Box<OutputDigest>>,
+    said: Option<Box<Said>>,
     rare: Option<Box<Rare>>,
     pub(super) state: TraceState,
     counted: Counted,
@@ -113,22 +113,28 @@ pub(super) struct Call {
     timed: bool,
 }
 
+/// Parts that traces have whose spans tell texts or users.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Said {
+    output: Option<OutputDigest>,
+    pub(super) user: Option<String>,
+    pub(super) results: Vec<ToolResult>,
+    // Empty, or one for each call; `texts` likewise.
+    hashes: Vec<Hashes>,
+    texts: Vec<CallTexts>,
+}
+
 /// Parts that few traces have.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Rare {
-    pub(super) user: Option<String>,
     pub(super) attempt: Option<Box<Attempt>>,
     pub(super) remarks: Option<Box<Remarks>>,
     pub(super) reported: Vec<ReportedScore>,
     pub(super) content: Option<Content>,
     pub(super) expectations: Vec<Expectation>,
-    pub(super) results: Vec<ToolResult>,
     pub(super) sub_agents: Vec<SubAgent>,
     pub(super) coherence: Option<Quanta>,
     loops: Vec<Loop>,
-    // Empty, or one for each call; `texts` likewise.
-    hashes: Vec<Hashes>,
-    texts: Vec<CallTexts>,
     // Absent where all it has counted is in `Counted`.
     tally: Option<Box<Tally>>,
     /// How far its loops have grown, by kind and evidence.
@@ -147,8 +153,8 @@ pub(super) struct Rare {
 /// Hashes of a call's arguments and result.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Hashes {
-    arguments: Option<u64>,
-    result: Option<u64>,
+    arguments: OptionalNumber,
+    result: OptionalNumber,
 }
 
 /// Further parts of a call, kept where content is kept or where the next trace may go on with the call.
@@ -236,21 +242,25 @@ impl TraceRecord {
         session_source: Arc<str>,
         common: &mut Common,
     ) -> Self {
-        let mut rare = Rare {
+        let mut said = Said {
+            output: update.output_digest,
             user: update.user,
+            results: update.results,
+            ..Said::default()
+        };
+        let rare = Rare {
             attempt: update.attempt,
             remarks: update.remarks,
             reported: update.reported,
             content: update.content,
             expectations: update.expectations,
-            results: update.results,
             sub_agents: update.sub_agents,
             coherence: update.coherence_quanta.map(Quanta),
             loops: update.loops,
             ..Rare::default()
         };
         let mut calls = common.room_for_calls();
-        let times = rare.take_calls(update.tools, &mut calls);
+        let times = said.take_calls(update.tools, &mut calls);
         let tokens = update.tokens.unwrap_or_default();
         let course = Course {
             named: update.agent.filter(|named| *named != agent),
@@ -292,7 +302,7 @@ impl TraceRecord {
             scored: common.unscored(),
             panes: PaneSet::default(),
             times,
-            output: update.output_digest.map(Box::new),
+            said: (!said.is_empty()).then(|| Box::new(said)),
             rare: (!rare.is_empty()).then(|| Box::new(rare)),
             state: update.state,
             counted: Counted::default(),
@@ -305,7 +315,7 @@ impl TraceRecord {
         size_of::<Self>()
             + size_of_val(&*self.times)
             + size_of_val(&*self.course.calls)
-            + self.output().map_or(0, bytes::of_output)
+            + self.said.as_deref().map_or(0, Said::bytes)
             + self.rare().bytes()
     }
 
@@ -335,9 +345,14 @@ impl TraceRecord {
         self.rare.as_deref().unwrap_or(&NOTHING)
     }
 
+    /// The parts that traces have whose spans tell texts or users; empty where this one has none.
+    pub(super) fn said(&self) -> &Said {
+        self.said.as_deref().unwrap_or(&SILENT)
+    }
+
     /// The digest of its answer.
     pub(super) fn output(&self) -> Option<&OutputDigest> {
-        self.output.as_deref()
+        self.said().output.as_ref()
     }
 
     /// Tokens that it read and wrote.
@@ -388,20 +403,20 @@ impl TraceRecord {
 
     /// Its tool calls, in order of start.
     pub(super) fn calls(&self) -> impl Iterator<Item = ToolCall> + '_ {
-        let rare = self.rare();
+        let said = self.said();
         let calls = self.course.calls.iter().zip(&self.times).enumerate();
         calls.map(|(at, (Call { name, error, error_type, timed }, (start, end)))| {
-            let hashes = rare.hashes.get(at);
-            let texts = rare.texts.get(at);
+            let hashes = said.hashes.get(at);
+            let texts = said.texts.get(at);
             ToolCall {
                 name: name.clone(),
                 arguments: texts.and_then(|texts| texts.arguments.clone()),
-                result_hash: hashes.and_then(|hashes| hashes.result),
+                result_hash: hashes.and_then(|hashes| hashes.result.into()),
                 error: *error,
                 error_type: error_type.clone(),
                 start_unix_nano: start.0,
                 end_unix_nano: end.0,
-                arguments_hash: hashes.and_then(|hashes| hashes.arguments),
+                arguments_hash: hashes.and_then(|hashes| hashes.arguments.into()),
                 argument_values: texts
                     .map(|texts| texts.argument_values.clone())
                     .unwrap_or_default(),
@@ -754,18 +769,14 @@ impl Rare {
     /// Empty.
     const fn none() -> Self {
         Self {
-            user: None,
             attempt: None,
             remarks: None,
             reported: Vec::new(),
             content: None,
             expectations: Vec::new(),
-            results: Vec::new(),
             sub_agents: Vec::new(),
             coherence: None,
             loops: Vec::new(),
-            hashes: Vec::new(),
-            texts: Vec::new(),
             tally: None,
             growth: Growths::new(),
             link: None,
@@ -777,18 +788,14 @@ impl Rare {
 
     /// Whether all parts that come with an update are empty.
     fn is_empty(&self) -> bool {
-        self.user.is_none()
-            && self.attempt.is_none()
+        self.attempt.is_none()
             && self.remarks.is_none()
             && self.reported.is_empty()
             && self.content.is_none()
             && self.expectations.is_empty()
-            && self.results.is_empty()
             && self.sub_agents.is_empty()
             && self.coherence.is_none()
             && self.loops.is_empty()
-            && self.hashes.is_empty()
-            && self.texts.is_empty()
     }
 
     /// The bytes of memory that the parts that came with an update take.
@@ -796,27 +803,56 @@ impl Rare {
         if self.is_empty() {
             return 0;
         }
+        let lists = [
+            self.reported.iter().map(bytes::of_reported).sum::<usize>(),
+            self.expectations.iter().map(bytes::of_expectation).sum(),
+            self.loops.iter().map(bytes::of_loop).sum(),
+            size_of_val(&*self.sub_agents),
+        ];
+        size_of::<Self>()
+            + lists.into_iter().sum::<usize>()
+            + self.attempt.as_deref().map_or(0, attempt_bytes)
+            + self.remarks.as_deref().map_or(0, bytes::of_remarks)
+            + self.content.as_ref().map_or(0, bytes::of_content)
+    }
+}
+
+impl Said {
+    /// Empty.
+    const fn none() -> Self {
+        Self {
+            output: None,
+            user: None,
+            results: Vec::new(),
+            hashes: Vec::new(),
+            texts: Vec::new(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let Self { output, user, results, hashes, texts } = self;
+        output.is_none()
+            && user.is_none()
+            && results.is_empty()
+            && hashes.is_empty()
+            && texts.is_empty()
+    }
+
+    /// The bytes of memory that it takes.
+    fn bytes(&self) -> usize {
+        let Self { output, user, results, hashes, texts } = self;
         let of_texts = |call: &CallTexts| {
             let CallTexts { arguments, argument_values, .. } = call;
             size_of::<CallTexts>()
                 + size_of_val(&**argument_values)
                 + arguments.as_deref().map_or(0, str::len)
         };
-        let lists = [
-            self.reported.iter().map(bytes::of_reported).sum::<usize>(),
-            self.expectations.iter().map(bytes::of_expectation).sum(),
-            self.loops.iter().map(bytes::of_loop).sum(),
-            self.texts.iter().map(of_texts).sum(),
-            size_of_val(&*self.results),
-            size_of_val(&*self.sub_agents),
-            size_of_val(&*self.hashes),
-        ];
         size_of::<Self>()
-            + lists.into_iter().sum::<usize>()
-            + self.user.as_deref().map_or(0, str::len)
-            + self.attempt.as_deref().map_or(0, attempt_bytes)
-            + self.remarks.as_deref().map_or(0, bytes::of_remarks)
-            + self.content.as_ref().map_or(0, bytes::of_content)
+            + output.as_ref().map_or(0, bytes::of_output)
+            + user.as_deref().map_or(0, str::len)
+            + texts.iter().map(of_texts).sum::<usize>()
+            + size_of_val(&**results)
+            + size_of_val(&**hashes)
     }
 
     /// Splits calls into what other calls have in common with them and their times; keeps the rest here.
@@ -829,15 +865,19 @@ impl Rare {
             |call: &ToolCall| (Timestamp(call.start_unix_nano), Timestamp(call.end_unix_nano));
         let times = calls.iter().map(nanos).collect();
         if calls.iter().any(|call| call.arguments_hash.or(call.result_hash).is_some()) {
-            let hashes = calls
-                .iter()
-                .map(|call| Hashes { arguments: call.arguments_hash, result: call.result_hash });
+            let hashes = calls.iter().map(|call| Hashes {
+                arguments: call.arguments_hash.into(),
+                result: call.result_hash.into(),
+            });
             self.hashes = hashes.collect();
         }
         let has_texts = |call: &ToolCall| {
             call.arguments.is_some() || call.call_id.is_some() || !call.argument_values.is_empty()
         };
         let any_texts = calls.iter().any(has_texts);
+        if any_texts {
+            self.texts.reserve_exact(calls.len());
+        }
         shared.extend(calls.into_iter().map(|call| {
             let ToolCall { name, error, error_type, timed, .. } = call;
             let ToolCall { arguments, argument_values, call_id, .. } = call;
@@ -849,6 +889,9 @@ impl Rare {
         times
     }
 }
+
+/// These parts of a trace that has none.
+static SILENT: Said = Said::none();
 
 /// The rare parts of a trace that has none.
 static NOTHING: Rare = Rare::none();

@@ -160,7 +160,8 @@ fn entry((Timestamp(start), id): (Timestamp, TraceId)) -> (u32, u32, u32) {
     (hash(id), high, low)
 }
 
-fn hash(id: TraceId) -> u32 {
+/// The hash of the id of a trace.
+pub(super) fn hash(id: TraceId) -> u32 {
     halves(xxh3_64(&id.0)).1
 }
 

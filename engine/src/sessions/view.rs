@@ -118,7 +118,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         calls_without_tokens: course.calls_without_tokens,
         calls_without_cost: course.calls_without_cost,
         models: course.models.iter().map(ToString::to_string).collect(),
-        user: rare.user.clone(),
+        user: held.said().user.clone(),
         attempt: attempt(rare),
         guardrails: remarks.guardrails.iter().map(GuardrailView::from).collect(),
         waits_since_unix_nano: remarks.waits_since_unix_nano.map(|since| since.to_string()),

@@ -12,7 +12,7 @@
 use super::Computation;
 use crate::facts::OutputDigest;
 use crate::math::Quanta;
-use crate::math::text::jaccard;
+use crate::math::text::{Embedding, jaccard};
 
 /// The signal's name.
 pub const NAME: &str = "loop_detection";
@@ -45,41 +45,44 @@ pub fn score(earlier: &[Option<&OutputDigest>], current: Option<&OutputDigest>) 
     Quanta::from_f64((1.0 - worst).clamp(0.0, 1.0))
 }
 
-/// Whether both have an embedding of the same model. Vectors of different models cannot be compared; hashed embeddings are always there.
-pub fn of_one_model(a: &OutputDigest, b: &OutputDigest) -> bool {
-    a.embedder != 0
-        && a.embedder == b.embedder
-        && a.model_embedding.dimensions() == b.model_embedding.dimensions()
+/// The embeddings of both, if the same model made them. Vectors of different models cannot be compared; hashed embeddings are always
+/// there.
+pub fn of_one_model<'d>(
+    a: &'d OutputDigest,
+    b: &'d OutputDigest,
+) -> Option<(&'d Embedding, &'d Embedding)> {
+    let (a, b) = (a.by_model.as_ref()?, b.by_model.as_ref()?);
+    let (one, other) = (&a.embedding, &b.embedding);
+    let comparable = a.embedder == b.embedder && one.dimensions() == other.dimensions();
+    comparable.then_some((one, other))
 }
 
 /// The similarity of two outputs, or 0 if it cannot exceed `floor`: Jaccard is at most 1, so the similarity is at most the
 /// cosine.
 fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
-    let cosine = if of_one_model(a, b) {
-        a.model_embedding.cosine(&b.model_embedding)
-    } else {
-        a.embedding.cosine(&b.embedding)
-    };
+    let (one, other) = of_one_model(a, b).unwrap_or((&a.embedding, &b.embedding));
+    let cosine = one.cosine(other);
     if cosine <= floor { 0.0 } else { cosine * jaccard(&a.tokens, &b.tokens) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::ModelEmbedding;
     use crate::math::text::digest;
 
     #[test]
     fn where_a_model_embedded_both_its_word_counts() {
-        let digest = |embedder, model_embedding: &[i32]| OutputDigest {
-            model_embedding: model_embedding.iter().copied().collect(),
-            embedder,
+        let digest = |embedder, cells: &[i32]| OutputDigest {
+            by_model: Some(Box::new(ModelEmbedding { embedding: cells.into(), embedder })),
             ..digest("search flight price").unwrap()
         };
         let (a, b) = (digest(1, &[1_000_000, 0]), digest(1, &[0, 1_000_000]));
         assert_eq!(score(&[Some(&a)], Some(&b)), Some(Quanta(Quanta::ONE)));
         let other = digest(2, &[0, 1_000_000]);
         assert_eq!(score(&[Some(&a)], Some(&other)), Some(Quanta(0)));
-        assert_eq!(score(&[Some(&a)], Some(&digest(0, &[]))), Some(Quanta(0)));
+        let without = OutputDigest { by_model: None, ..a.clone() };
+        assert_eq!(score(&[Some(&a)], Some(&without)), Some(Quanta(0)));
     }
 
     #[test]
