@@ -122,7 +122,7 @@ impl ModelRow {
         let short = |count: Option<u64>| count.is_none_or(|count| u32::try_from(count).is_ok());
         short(input)
             && short(output)
-            && cached.is_none()
+            && short(cached)
             && cache_written.is_none()
             && facts.cost.is_none()
             && !facts.compacted

@@ -100,9 +100,18 @@ struct Places(BTreeMap<SpanId, u32>);
 /// Rare facts of spans, in the order of their rows.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Beside {
-    // Hashes of the answers' ids, of the model calls in rows.
-    response_ids: Vec<(u32, IdHash)>,
+    // Of the model calls in rows.
+    answers: Vec<Answer>,
     rare: Vec<Rare>,
+}
+
+/// What a row has no room for of its model call: the hash of the answer's id, and how many tokens were read from a cache if its flags say
+/// that this is known.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+struct Answer {
+    row: u32,
+    cached: u32,
+    id: Option<IdHash>,
 }
 
 /// Facts of a span that its row has no room for.
@@ -122,7 +131,7 @@ pub(super) struct Rare {
 struct Whole {
     row: SpanRow,
     origin: Origin,
-    response_id: Option<IdHash>,
+    answer: Option<Answer>,
     rare: Option<Rare>,
 }
 
@@ -148,6 +157,9 @@ const ENDS_WITH_USER: u16 = 1 << 6;
 /// Flags of a row: it is known whether the parent is of another process, and it is.
 const PARENT_KNOWN: u16 = 1 << 7;
 const PARENT_REMOTE: u16 = 1 << 8;
+
+/// Flag of a row: it is known how many of the model call's tokens were read from a cache.
+const CACHED_TOKENS: u16 = 1 << 11;
 
 /// Flag of a row: something stopped the span before its end.
 const STOPPED: u16 = 1 << 9;
@@ -223,9 +235,9 @@ impl Spans {
 
     /// The spans in order of arrival.
     pub(super) fn iter(&self) -> impl Iterator<Item = SpanView<'_>> {
-        self.parts().enumerate().filter_map(|(at, (row, response_id, rare))| {
+        self.parts().enumerate().filter_map(|(at, (row, answer, rare))| {
             let origin = self.origins.get(place(row.origin))?;
-            Some(SpanView { at, ..row.seen(origin, response_id, rare) })
+            Some(SpanView { at, ..row.seen(origin, answer, rare) })
         })
     }
 
@@ -392,8 +404,10 @@ impl Spans {
             before = Some(origin);
         }
         self.rows.iter().for_each(|row| self.bytes = self.bytes.and(row.bytes()));
-        let rare = self.beside.iter().flat_map(|beside| &beside.rare);
-        rare.for_each(|rare| self.bytes += rare.bytes());
+        if let Some(beside) = &self.beside {
+            self.bytes = self.bytes.and(size_of_val(&*beside.answers));
+            beside.rare.iter().for_each(|rare| self.bytes += rare.bytes());
+        }
     }
 
     /// Fills in what is not serialised.
@@ -417,7 +431,7 @@ impl Spans {
         fit(&mut self.rows);
         self.origins.shrink_to_fit();
         if let Some(beside) = &mut self.beside {
-            fit(&mut beside.response_ids);
+            fit(&mut beside.answers);
             fit(&mut beside.rare);
         }
     }
@@ -443,22 +457,22 @@ impl Spans {
         }
     }
 
-    /// The rows, each with the id of its answer and its rare facts.
-    fn parts(&self) -> impl Iterator<Item = (&SpanRow, Option<IdHash>, Option<&Rare>)> {
+    /// The rows, each with its answer and its rare facts.
+    fn parts(&self) -> impl Iterator<Item = (&SpanRow, Option<&Answer>, Option<&Rare>)> {
         let mut rare = self.rare();
-        let mut ids = self.beside.as_ref().map_or(&[][..], |beside| &beside.response_ids);
+        let mut answers = self.beside.as_ref().map_or(&[][..], |beside| &beside.answers);
         (0_u32..).zip(&self.rows).map(move |(at, row)| {
             let first = rare.split_first().filter(|(first, _)| first.row == at);
             let first = first.map(|(first, rest)| {
                 rare = rest;
                 first
             });
-            let id = ids.split_first().filter(|((row, _), _)| *row == at);
-            let id = id.map(|((_, id), rest)| {
-                ids = rest;
-                *id
+            let answer = answers.split_first().filter(|(answer, _)| answer.row == at);
+            let answer = answer.map(|(answer, rest)| {
+                answers = rest;
+                answer
             });
-            (row, id, first)
+            (row, answer, first)
         })
     }
 
@@ -474,11 +488,11 @@ impl Spans {
             let found = beside.rare.binary_search_by_key(&number, |rare| rare.row).ok()?;
             beside.rare.get(found)
         });
-        let response_id = beside.and_then(|beside| {
-            let found = beside.response_ids.binary_search_by_key(&number, |(row, _)| *row).ok()?;
-            beside.response_ids.get(found).map(|(_, id)| *id)
+        let answer = beside.and_then(|beside| {
+            let found = beside.answers.binary_search_by_key(&number, |answer| answer.row).ok()?;
+            beside.answers.get(found)
         });
-        Some(row.seen(self.origins.get(place(row.origin))?, response_id, rare))
+        Some(row.seen(self.origins.get(place(row.origin))?, answer, rare))
     }
 
     /// Adds a span whose id is not known.
@@ -489,14 +503,14 @@ impl Spans {
         let name = name.map(|name| symbols.of(name));
         let mut row = SpanRow::of(span);
         row.origin = self.origin_of(span, resource, symbols);
-        let mut response_id = None;
+        let mut answer = None;
         match (&span.tool, &span.model) {
             (Some(tool), None) if ToolRow::fits(tool) => {
                 row.call(tool);
                 row.name = tool.name.as_ref().map(|name| symbols.of(name));
             }
             (None, Some(model)) if ModelRow::fits(model, texts) => {
-                response_id = row.model(model);
+                answer = row.model(model);
                 let requested = model.requested.as_ref();
                 row.name = model.model.as_ref().map(|name| symbols.of_model(name, requested));
             }
@@ -513,7 +527,7 @@ impl Spans {
             self.rare_of_next().name = name;
         }
         self.put_rare(span, texts);
-        self.push(row, response_id);
+        self.push(row, answer);
     }
 
     /// Adds rare facts to the next row, other than calls.
@@ -555,10 +569,11 @@ impl Spans {
     }
 
     /// Adds a row whose rare facts have been added.
-    fn push(&mut self, row: SpanRow, response_id: Option<IdHash>) {
+    fn push(&mut self, row: SpanRow, answer: Option<Answer>) {
         let at = self.next();
-        if let Some(id) = response_id {
-            self.beside.get_or_insert_default().response_ids.push((at, id));
+        if let Some(answer) = answer {
+            self.beside.get_or_insert_default().answers.push(Answer { row: at, ..answer });
+            self.bytes = self.bytes.and(size_of::<Answer>());
         }
         let rare = self.rare().last().filter(|last| last.row == at).map(Rare::bytes);
         self.bytes += rare.unwrap_or_default();
@@ -574,14 +589,14 @@ impl Spans {
 
     /// Adds a span that was taken out.
     fn put_back(&mut self, whole: Whole) {
-        let Whole { mut row, origin, response_id, rare } = whole;
+        let Whole { mut row, origin, answer, rare } = whole;
         let known = self.known_origin(|other| *other == origin);
         row.origin = known.unwrap_or_else(|| self.add_origin(origin));
         if let Some(rare) = rare {
             let row = self.next();
             *self.rare_of_next() = Rare { row, ..rare };
         }
-        self.push(row, response_id);
+        self.push(row, answer);
     }
 
     /// The place of a span's origin.
@@ -605,15 +620,14 @@ impl Spans {
 
     /// All facts of each span.
     fn into_wholes(self) -> impl Iterator<Item = Whole> {
-        let Beside { response_ids, rare } = self.beside.map(|beside| *beside).unwrap_or_default();
-        let (mut ids, mut rare) =
-            (response_ids.into_iter().peekable(), rare.into_iter().peekable());
+        let Beside { answers, rare } = self.beside.map(|beside| *beside).unwrap_or_default();
+        let (mut answers, mut rare) = (answers.into_iter().peekable(), rare.into_iter().peekable());
         let origins = self.origins;
         (0_u32..).zip(self.rows).filter_map(move |(at, row)| {
             let origin = origins.get(place(row.origin))?.clone();
-            let response_id = ids.next_if(|(row, _)| *row == at).map(|(_, id)| id);
+            let answer = answers.next_if(|answer| answer.row == at);
             let rare = rare.next_if(|rare| rare.row == at);
-            Some(Whole { row, origin, response_id, rare })
+            Some(Whole { row, origin, answer, rare })
         })
     }
 }
@@ -683,16 +697,19 @@ impl SpanRow {
         self.number = tool.call_id.map_or(0, IdHash::number);
     }
 
-    /// Puts a model call that fits into the row, without its name; returns the hash of its answer's id, which has no room there.
-    fn model(&mut self, model: &ModelFacts) -> Option<IdHash> {
-        let Tokens { input, output, .. } = model.tokens;
+    /// Puts a model call that fits into the row, without its name; returns what has no room there, if there is anything.
+    fn model(&mut self, model: &ModelFacts) -> Option<Answer> {
+        let Tokens { input, output, cached, .. } = model.tokens;
         self.flags |= MODEL;
         self.set(INPUT_TOKENS, input.is_some());
         self.set(OUTPUT_TOKENS, output.is_some());
+        self.set(CACHED_TOKENS, cached.is_some());
         self.set(ENDS, model.asked_by_user.is_some());
         self.set(ENDS_WITH_USER, model.asked_by_user == Some(true));
         self.number = input.unwrap_or(0) | output.unwrap_or(0) << 32;
-        model.response_id
+        let (id, told) = (model.response_id, cached.is_some());
+        let cached = cached.and_then(|cached| u32::try_from(cached).ok()).unwrap_or(0);
+        (told || id.is_some()).then_some(Answer { row: 0, cached, id })
     }
 
     fn remote_parent(&self) -> Option<bool> {
@@ -706,7 +723,7 @@ impl SpanRow {
     fn seen<'a>(
         &'a self,
         origin: &'a Origin,
-        response_id: Option<IdHash>,
+        answer: Option<&Answer>,
         rare: Option<&'a Rare>,
     ) -> SpanView<'a> {
         SpanView {
@@ -715,7 +732,7 @@ impl SpanRow {
             failed: self.has(FAILED),
             stopped: self.has(STOPPED),
             streamed: self.has(STREAMED),
-            rest: Rest { row: self, origin, response_id, rare },
+            rest: Rest { row: self, origin, answer: answer.copied().unwrap_or_default(), rare },
             at: 0,
             position: Position::default(),
         }

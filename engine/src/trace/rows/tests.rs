@@ -38,17 +38,18 @@ fn model() -> impl Strategy<Value = ModelFacts> {
     let told = told.prop_map(|(call_id, failed, hash)| ToolResult { call_id, failed, hash });
     let count = prop_oneof![Just(None), Just(Some(0)), (1_u64..1 << 34).prop_map(Some)];
     let rarely = prop::option::weighted(0.2, any::<u64>());
-    let counts = (count.clone(), rarely, count, prop::option::weighted(0.2, any::<i64>()));
+    let cached = (count.clone(), rarely);
+    let counts = (count.clone(), cached, count, prop::option::weighted(0.2, any::<i64>()));
     let lists = (prop::collection::vec(tool(), 0..2), prop::collection::vec(told, 0..2));
     let asked = (any::<Option<bool>>(), any::<bool>());
     let names = (name(), name());
     (names, id(), counts, lists, asked).prop_map(|(names, response_id, counts, lists, asked)| {
         let (model, requested) = names;
-        let (input, cached, output, cost) = counts;
+        let (input, (cached, rarely), output, cost) = counts;
         let (tool_calls, tool_results) = lists;
-        let tokens = Tokens { input, cached, cache_written: cached, output };
+        let tokens = Tokens { input, cached, cache_written: rarely, output };
         let (cost, (asked_by_user, compacted)) = (cost.map(Quanta), asked);
-        let first_chunk_nanos = tokens.cached;
+        let first_chunk_nanos = rarely;
         ModelFacts {
             model,
             requested,

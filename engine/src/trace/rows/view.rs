@@ -3,7 +3,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::{INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL, TextRow, Who};
+use super::{
+    Answer, CACHED_TOKENS, INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Origin, Rare, SpanRow, TOOL,
+    TextRow, Who,
+};
 use crate::span::{Attempt, IdHash, Remarks, Resource, SessionName, SpanId, Tokens};
 use crate::trace::Symbol;
 use crate::trace::span_view::{Model, Named, Said, SpanView, Tool, WholeView};
@@ -13,7 +16,7 @@ use crate::trace::span_view::{Model, Named, Said, SpanView, Tool, WholeView};
 pub(in crate::trace) struct Rest<'a> {
     pub(super) row: &'a SpanRow,
     pub(super) origin: &'a Origin,
-    pub(super) response_id: Option<IdHash>,
+    pub(super) answer: Answer,
     pub(super) rare: Option<&'a Rare>,
 }
 
@@ -119,17 +122,17 @@ impl<'a> SpanView<'a> {
     }
 
     pub(in crate::trace) fn model(&self) -> Option<Model<'a>> {
-        let Rest { row, response_id, .. } = self.rest;
+        let Rest { row, answer, .. } = self.rest;
         if !row.has(MODEL) {
             return self.model_details();
         }
         Some(Model {
             name: row.name.as_ref().map(Named::from),
             requested: row.name.as_ref().and_then(Symbol::requested).map(Named::from),
-            response_id,
+            response_id: answer.id,
             tokens: Tokens {
                 input: row.has(INPUT_TOKENS).then_some(row.number & u64::from(u32::MAX)),
-                cached: None,
+                cached: row.has(CACHED_TOKENS).then_some(answer.cached.into()),
                 cache_written: None,
                 output: row.has(OUTPUT_TOKENS).then_some(row.number >> 32),
             },
@@ -145,8 +148,8 @@ impl<'a> SpanView<'a> {
 
     /// The hash of the id of a model's answer.
     pub(in crate::trace) fn response_id(&self) -> Option<IdHash> {
-        let Rest { row, response_id, rare, .. } = self.rest;
-        if row.has(MODEL) { response_id } else { rare?.model.as_ref()?.response_id }
+        let Rest { row, answer, rare, .. } = self.rest;
+        if row.has(MODEL) { answer.id } else { rare?.model.as_ref()?.response_id }
     }
 
     /// Whether the span has facts of a model call.
