@@ -24,6 +24,7 @@ pub struct Health {
     refused: IntCounterVec,
     stages: BTreeMap<&'static str, IntCounterVec>,
     held: IntGaugeVec,
+    held_bytes: IntGaugeVec,
     open: IntGaugeVec,
     seen: Mutex<LastTotals>,
 }
@@ -32,9 +33,13 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct LastTotals {
     counts: BTreeMap<(String, &'static str, String), u64>,
-    held: BTreeMap<&'static str, BTreeMap<String, u64>>,
+    held: Held,
+    held_bytes: Held,
     open: BTreeMap<String, [u64; AGES.len()]>,
 }
+
+/// What each shard holds of each thing.
+type Held = BTreeMap<&'static str, BTreeMap<String, u64>>;
 
 /// A family of counters that stages feed: the name that stages use, the metric, its help, its label.
 type Family = (&'static str, &'static str, &'static str, &'static str);
@@ -179,6 +184,11 @@ impl Health {
                 "Traces, sessions, agents in memory; sessions_away: on disk.",
                 &["what"],
             )?,
+            held_bytes: registry.gauges(
+                "held_bytes",
+                "Memory that traces that are not sealed and sessions in memory take, in bytes, estimated.",
+                &["what"],
+            )?,
             open: registry.gauges(
                 "open_traces",
                 "Traces that are not done, by how long ago they began to come.",
@@ -267,13 +277,13 @@ impl Health {
     /// Sets how many of `what` (such as `traces`, `sessions`, `agents`) one shard holds.
     pub fn held(&self, what: &'static str, shard: &str, count: usize) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let (shards, count) = (seen.held.entry(what).or_default(), count as u64);
-        if shards.get(shard) == Some(&count) {
-            return;
-        }
-        shards.insert(shard.to_owned(), count);
-        let sum: u64 = shards.values().sum();
-        self.held.with_label_values(&[what]).set(i64::try_from(sum).unwrap_or(i64::MAX));
+        sum_up(&self.held, &mut seen.held, (what, shard), count);
+    }
+
+    /// Sets how many bytes of memory the traces or sessions of one shard take.
+    pub fn held_bytes(&self, what: &'static str, shard: &str, bytes: usize) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        sum_up(&self.held_bytes, &mut seen.held_bytes, (what, shard), bytes);
     }
 
     /// Sets how many open traces of each of [`AGES`] one shard holds.
@@ -398,6 +408,18 @@ fn resident_bytes(status: &str) -> Option<i64> {
     kib.checked_mul(1024)
 }
 
+/// Sets a gauge to the sum over shards, one of which now holds so much.
+fn sum_up(gauge: &IntGaugeVec, held: &mut Held, of: (&'static str, &str), count: usize) {
+    let (what, shard) = of;
+    let (shards, count) = (held.entry(what).or_default(), count as u64);
+    if shards.get(shard) == Some(&count) {
+        return;
+    }
+    shards.insert(shard.to_owned(), count);
+    let sum: u64 = shards.values().sum();
+    gauge.with_label_values(&[what]).set(i64::try_from(sum).unwrap_or(i64::MAX));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -432,6 +454,10 @@ mod tests {
         health.open_traces("1", [0, 0, 0, 3, 0]);
         assert!(text(&health).contains("agentgauge_open_traces{age=\"15m_to_1h\"} 5\n"));
         assert!(text(&health).contains("agentgauge_held{what=\"traces\"} 5\n"));
+        for (shard, bytes) in [("0", 70), ("1", 20)] {
+            health.held_bytes("traces", shard, bytes);
+        }
+        assert!(text(&health).contains("agentgauge_held_bytes{what=\"traces\"} 90\n"));
     }
 
     #[test]

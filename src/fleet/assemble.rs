@@ -156,6 +156,10 @@ impl Part for Traces {
         ("traces", self.shards.iter().map(|(_, stage)| stage.open_traces()).sum())
     }
 
+    fn holds_bytes(&self) -> Option<usize> {
+        Some(self.shards.iter().map(|(_, stage)| stage.held_bytes()).sum())
+    }
+
     fn open_traces(&self, now: Timestamp) -> Option<[usize; AGES.len()]> {
         let ages = self.shards.iter().map(|(_, stage)| stage.ages(now));
         Some(ages.fold([0; AGES.len()], |sum, ages| array::from_fn(|at| sum[at] + ages[at])))

@@ -187,6 +187,11 @@ impl WorkerMetrics {
         self.families.health.held(what, &partition.to_string(), count);
     }
 
+    /// Sets how many bytes of memory these take.
+    pub(super) fn bytes(&self, partition: i32, what: &'static str, bytes: usize) {
+        self.families.health.held_bytes(what, &partition.to_string(), bytes);
+    }
+
     /// Sets how many open traces a partition holds, by age.
     pub(super) fn open_traces(&self, partition: i32, ages: [usize; AGES.len()]) {
         self.families.health.open_traces(&partition.to_string(), ages);

@@ -96,6 +96,11 @@ pub(super) trait Part {
     /// The name of what it holds (`traces`, `sessions`, `agents`), and how many of them.
     fn holds(&self) -> (&'static str, usize);
 
+    /// The bytes of memory that these take, if they are counted.
+    fn holds_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// The number of open traces by age, if it holds traces.
     fn open_traces(&self, _: Timestamp) -> Option<[usize; AGES.len()]> {
         None

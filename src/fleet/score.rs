@@ -173,6 +173,10 @@ impl Part for Scored {
         ("sessions", self.shards.iter().map(|(_, stage)| stage.open_sessions()).sum())
     }
 
+    fn holds_bytes(&self) -> Option<usize> {
+        Some(self.shards.iter().map(|(_, stage)| stage.held_bytes()).sum())
+    }
+
     fn sessions(&self, shard: u32) -> Option<&Sessions> {
         let (_, stage) = self.shards.iter().find(|(held, _)| *held == shard)?;
         Some(stage)

@@ -131,6 +131,9 @@ impl InstanceParts<'_> {
         ] {
             *bound = share(*bound);
         }
+        // One trace, and one session, may have no more than all.
+        assemble.max_trace_bytes = assemble.max_trace_bytes.min(assemble.max_bytes);
+        session.max_session_bytes = session.max_session_bytes.min(session.max_bytes);
     }
 
     fn work<S: Stage + 'static>(

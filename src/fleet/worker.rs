@@ -374,7 +374,11 @@ impl<S: Stage> Worker<S> {
         for partition in partitions {
             if let Some(mut held) = self.held.remove(partition) {
                 held.part.give_up();
-                self.metrics.items(*partition, held.part.holds().0, 0);
+                let (what, _) = held.part.holds();
+                self.metrics.items(*partition, what, 0);
+                if held.part.holds_bytes().is_some() {
+                    self.metrics.bytes(*partition, what, 0);
+                }
                 if held.part.open_traces(Timestamp::default()).is_some() {
                     self.metrics.open_traces(*partition, Default::default());
                 }
@@ -516,6 +520,9 @@ impl<S: Stage> Worker<S> {
         for (partition, held) in &self.held {
             let (what, count) = held.part.holds();
             self.metrics.items(*partition, what, count);
+            if let Some(bytes) = held.part.holds_bytes() {
+                self.metrics.bytes(*partition, what, bytes);
+            }
             if let Some(ages) = held.part.open_traces(held.now) {
                 self.metrics.open_traces(*partition, ages);
             }

@@ -117,15 +117,18 @@ fn limits() -> Rule {
 }
 
 fn state(config: &Config) -> Rule {
-    // These bounds are per shard.
+    // Most bounds are per shard.
     let shards = usize::try_from(config.engine.shards).unwrap_or(1);
+    let of_all = |bound: usize| bound.saturating_mul(shards);
     let bounds = [
-        ("traces", config.assemble.max_open_traces.saturating_mul(shards)),
-        ("sessions", config.session.max_sessions.saturating_mul(shards)),
-        ("agents", config.agents.max_agents),
+        ("held", "traces", of_all(config.assemble.max_open_traces)),
+        ("held", "sessions", of_all(config.session.max_sessions)),
+        ("held", "agents", config.agents.max_agents),
+        ("held_bytes", "traces", of_all(config.assemble.max_bytes)),
+        ("held_bytes", "sessions", of_all(config.session.max_bytes)),
     ];
-    let parts = bounds.map(|(what, bound)| {
-        format!("agentgauge_held{{what=\"{what}\"}} / {bound} > {}", number(FULL))
+    let parts = bounds.map(|(family, what, bound)| {
+        format!("agentgauge_{family}{{what=\"{what}\"}} / {bound} > {}", number(FULL))
     });
     Alert::new("AgentgaugeStateNearLimit", "warning", parts.join("\nor\n"))
         .lasting("15m")

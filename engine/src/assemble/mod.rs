@@ -424,6 +424,11 @@ impl Assemble {
         self.traces.len()
     }
 
+    /// The bytes of memory that these take, estimated.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes.all().all
+    }
+
     /// Applies spans of one trace that arrived at `now`.
     fn group<'s>(&mut self, spans: impl Iterator<Item = &'s Span> + Clone, now: Timestamp) {
         let Some(first) = spans.clone().next() else { return };

@@ -461,6 +461,11 @@ impl Sessions {
         self.sessions.len()
     }
 
+    /// The bytes of memory that these take, estimated.
+    pub fn held_bytes(&self) -> usize {
+        self.sessions.bytes()
+    }
+
     /// How many agents are known to this shard.
     pub fn agents(&self) -> usize {
         self.shared.fleet.len()

@@ -105,6 +105,7 @@ impl AssembleTask {
             }
             self.common.health.counts(&source, self.stage.counts().iter());
             self.common.health.held("traces", &source, self.stage.open_traces());
+            self.common.health.held_bytes("traces", &source, self.stage.held_bytes());
             self.common.health.open_traces(&source, self.stage.ages(now));
         }
     }

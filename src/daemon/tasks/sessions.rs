@@ -213,6 +213,7 @@ impl SessionTask {
         let source = format!("sessions/{shard}");
         common.health.counts(&source, stage.counts().iter());
         common.health.held("sessions", &source, stage.open_sessions());
+        common.health.held_bytes("sessions", &source, stage.held_bytes());
         common.health.held("sessions_away", &source, stage.evicted_sessions());
         self.pace.told(took, self.common.clock.now());
         Ok(())
