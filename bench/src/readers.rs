@@ -239,8 +239,12 @@ impl Fleet {
 
     /// Environment variables that give the daemon room for all agents and sessions.
     fn bounds(self) -> Vec<(&'static str, String)> {
-        let room = (self.sessions + self.sessions / 10 + 100_000).to_string();
+        let room = self.sessions + self.sessions / 10 + 100_000;
+        // None takes as much.
+        let (room, bytes) = (room.to_string(), (room * 4_096).to_string());
         vec![
+            ("AGENTGAUGE__SESSION__MAX_BYTES", bytes.clone()),
+            ("AGENTGAUGE__ASSEMBLE__MAX_BYTES", bytes),
             ("AGENTGAUGE__SESSION__MAX_SESSIONS", room.clone()),
             ("AGENTGAUGE__ASSEMBLE__MAX_OPEN_TRACES", room),
             ("AGENTGAUGE__AGENTS__MAX_AGENTS", (self.agents + 1).to_string()),

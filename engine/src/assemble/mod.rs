@@ -96,7 +96,7 @@ pub struct Assemble {
     came: RecentBatches,
     // Invariant: the sum over all traces that are not sealed.
     bytes: HeldBytes,
-    // The quietest of the traces that have such texts.
+    // The quietest of the traces that have long texts which only people and models read.
     quietest_with_texts: Quietest,
     requests: Vec<JudgeRequest>,
     // Bytes of a text that an embedding model is asked about; `None`: there is no model.

@@ -23,7 +23,7 @@
 //! | | `session_full` | updates of further traces over `max_traces_per_session` or `max_session_bytes`: dropped |
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
 //! | | `tenant_overflow` | likewise because of the tenant's share of `max_agents` |
-//! | `sessions` | `evicted` | sessions that were closed and dropped because of `max_sessions` |
+//! | `sessions` | `evicted` | sessions that were closed and dropped because of `max_sessions` or `max_bytes` |
 //! | | `trace_not_done` | traces that were not done when their session was evicted: in no score |
 //! | `away` | `left` | sessions evicted to the session store |
 //! | | `returned` | those of them that were restored |

@@ -71,8 +71,11 @@ impl SessionTable {
     /// Notes that the bytes of a session were so many before and changed.
     pub(super) fn resized(&mut self, number: u32, before: usize) {
         let Some(Some(session)) = self.slots.get(index(number)) else { return };
-        self.bytes = self.bytes + session.bytes() - before;
-        self.filed.resize(tenant_of(&session.id), before, session.bytes());
+        let after = session.bytes();
+        if after != before {
+            self.bytes = self.bytes + after - before;
+            self.filed.resize(tenant_of(&session.id), before, after);
+        }
     }
 
     /// Whether there is one of this id.
