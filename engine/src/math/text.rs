@@ -121,8 +121,14 @@ impl Embedding {
 
 impl From<&[i32]> for Embedding {
     fn from(cells: &[i32]) -> Self {
-        let small: Result<_, _> = cells.iter().map(|cell| i8::try_from(*cell)).collect();
-        let cells = small.map_or_else(|_| Cells::Large(cells.into()), Cells::Small);
+        // The bits that differ from the sign in any of them, without a branch for each.
+        let bits = cells.iter().fold(0, |bits, cell| bits | cell ^ cell >> 31);
+        #[expect(clippy::cast_possible_truncation, reason = "none has more bits")]
+        let cells = if bits <= i32::from(i8::MAX) {
+            Cells::Small(cells.iter().map(|cell| *cell as i8).collect())
+        } else {
+            Cells::Large(cells.into())
+        };
         Self { square: cells.dot(&cells).to_bits(), cells }
     }
 }
@@ -374,8 +380,11 @@ impl Features {
     }
 
     fn cells(&self) -> Embedding {
-        let (signs, _) = self.counts.as_chunks();
-        signs.iter().map(|[plus, minus]| plus - minus).collect()
+        let mut cells = [0; 256];
+        for (cell, [plus, minus]) in cells.iter_mut().zip(self.counts.as_chunks().0) {
+            *cell = plus - minus;
+        }
+        Embedding::from(&cells[..])
     }
 }
 
