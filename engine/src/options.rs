@@ -282,6 +282,8 @@ pub struct AgentOptions {
     pub max_names_per_agent: usize,
     /// Runs of an agent that scores over runs are made of; over it the oldest goes.
     pub max_runs: usize,
+    /// Traces of one run, and as many reports; further ones are left out.
+    pub max_traces_per_run: usize,
     /// How long an agent of which nothing else is held keeps its runs.
     #[serde(with = "human")]
     pub run_memory: Duration,
@@ -396,6 +398,7 @@ impl Default for AgentOptions {
             max_signals_per_agent: 32,
             max_names_per_agent: 32,
             max_runs: 10_000,
+            max_traces_per_run: 1_000,
             run_memory: Duration::from_secs(7 * 86_400),
         }
     }

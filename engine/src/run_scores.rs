@@ -114,7 +114,7 @@ impl AgentRuns {
             views.push(view(name, Scope::Last(options.last_traces)));
         }
         Self {
-            runs: Runs::new(options.max_runs),
+            runs: Runs::new(options.max_runs, options.max_traces_per_run),
             max_actions: tasks.max_actions_per_run,
             held: RunTable::default(),
             views,

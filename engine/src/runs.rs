@@ -108,6 +108,7 @@ pub enum Change {
 #[derive(Debug, Default)]
 pub struct Runs {
     max: usize,
+    max_traces: usize,
     parts: BTreeMap<RunKey, Parts>,
     traces: BTreeMap<TraceId, RunKey>,
     // By `Parts::since`. Invariant: one entry for each run held.
@@ -192,9 +193,10 @@ impl From<&RunTarget> for RunKey {
 }
 
 impl Runs {
-    /// No runs yet; at most `max` are held, over that the oldest is dropped.
-    pub fn new(max: usize) -> Self {
-        Self { max: max.max(1), ..Self::default() }
+    /// No runs yet; at most `max` are held, over that the oldest is dropped. Of one run at most `max_traces` are held, and as many
+    /// reports: whoever gives all traces the same run would have each of them cost as much as all of them.
+    pub fn new(max: usize, max_traces: usize) -> Self {
+        Self { max: max.max(1), max_traces: max_traces.max(1), ..Self::default() }
     }
 
     /// Replaces what a trace adds to its run, or takes it back; returns the runs that changed.
@@ -219,6 +221,10 @@ impl Runs {
             let start = Timestamp(trace.start_unix_nano);
             changes.extend(self.room(&key, start, counts));
             let Some(parts) = self.parts.get_mut(&key) else { return changes };
+            if parts.traces.len() >= self.max_traces {
+                counts.add("run_traces", "run_full");
+                return changes;
+            }
             let place = parts.traces.partition_point(|(other, _)| *other < (start, id));
             parts.traces.insert(place, ((start, id), trace));
             parts.traces.shrink_to_fit();
@@ -245,8 +251,9 @@ impl Runs {
         }
         let held = parts.reports.get(&(report.name.clone(), report.identifier.clone()));
         let rank = |report: &Report| (report.source, report.time, report.score);
-        if held.is_some_and(|held| rank(held) >= rank(&report)) {
-            counts.add("reports", "duplicate");
+        let is_known = held.is_some_and(|held| rank(held) >= rank(&report));
+        if is_known || (held.is_none() && parts.reports.len() >= self.max_traces) {
+            counts.add("reports", if is_known { "duplicate" } else { "run_full" });
             if disturbed {
                 changes.extend(self.settled(&key));
             }
@@ -520,7 +527,7 @@ mod tests {
 
     #[test]
     fn a_run_is_the_traces_of_one_session_and_one_task() {
-        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let (mut runs, mut counts) = (Runs::new(10, 9), Counts::default());
         runs.trace(trace(2, "t", "s", 20), &mut counts);
         let run = set(runs.trace(trace(1, "t", "s", 10), &mut counts));
         assert_eq!((run.traces, run.start.0, run.end.0, run.effort.nanos), (2, 10, 25, 10));
@@ -536,7 +543,7 @@ mod tests {
 
     #[test]
     fn only_one_is_success_and_the_last_outcome_holds() {
-        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let (mut runs, mut counts) = (Runs::new(10, 9), Counts::default());
         let run = set(runs.report(&target(), report("outcome", 0.99, 1), &mut counts));
         assert_eq!((run.success, run.accuracy), (Some(false), Some(Quanta(0))));
         let run = set(runs.report(&target(), report("task_completion", 1.0, 3), &mut counts));
@@ -549,7 +556,7 @@ mod tests {
 
     #[test]
     fn over_the_bound_the_oldest_run_goes() {
-        let (mut runs, mut counts) = (Runs::new(1), Counts::default());
+        let (mut runs, mut counts) = (Runs::new(1, 9), Counts::default());
         runs.trace(trace(1, "t", "a", 10), &mut counts);
         let changes = runs.trace(trace(2, "t", "b", 20), &mut counts);
         assert!(matches!(&changes[0], Change::Gone(key) if &*key.id == "a"));
@@ -557,8 +564,29 @@ mod tests {
     }
 
     #[test]
+    fn of_one_run_so_many_traces_and_reports_are_held() {
+        let (mut runs, mut counts) = (Runs::new(10, 2), Counts::default());
+        let run =
+            set((1..3).flat_map(|id| runs.trace(trace(id, "t", "s", 10), &mut counts)).collect());
+        assert_eq!(run.traces, 2);
+        assert!(runs.trace(trace(3, "t", "s", 10), &mut counts).is_empty());
+        // One that is held may change, and one that leaves makes room.
+        assert_eq!(set(runs.trace(trace(2, "t", "s", 30), &mut counts)).end.0, 35);
+        runs.trace(trace(1, "t", "other", 10), &mut counts);
+        assert_eq!(set(runs.trace(trace(3, "t", "s", 10), &mut counts)).traces, 2);
+        // One that moves here from another run leaves that.
+        let moved = runs.trace(trace(1, "t", "s", 10), &mut counts);
+        assert!(matches!(&moved[..], [Change::Gone(key)] if &*key.id == "other"));
+        assert_eq!(counts.get("run_traces", "run_full"), 2);
+        for time in 1..4 {
+            runs.report(&target(), report("outcome", 1.0, time), &mut counts);
+        }
+        assert_eq!(counts.get("reports", "run_full"), 1);
+    }
+
+    #[test]
     fn a_violation_makes_a_run_analysed_and_so_does_a_clean_verdict() {
-        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let (mut runs, mut counts) = (Runs::new(10, 9), Counts::default());
         let clean = report("constraint_violation", 1.0, 1);
         let run = set(runs.report(&target(), clean, &mut counts));
         assert_eq!((run.violations, run.looked), (Some(Vec::new()), true));
@@ -571,7 +599,7 @@ mod tests {
 
     #[test]
     fn who_tells_of_a_broken_rule_alone_has_not_looked_at_other_runs() {
-        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let (mut runs, mut counts) = (Runs::new(10, 9), Counts::default());
         let broken = report("constraint_violation", 0.0, 2);
         let run = set(runs.report(&target(), broken, &mut counts));
         assert_eq!((run.violations, run.looked), (Some(vec![None]), false));
@@ -579,7 +607,7 @@ mod tests {
 
     #[test]
     fn a_verdict_of_the_judge_says_that_it_looked() {
-        let (mut runs, mut counts) = (Runs::new(10), Counts::default());
+        let (mut runs, mut counts) = (Runs::new(10, 9), Counts::default());
         let broken = Report { source: Source::Judge, ..report("constraint_violation", 0.0, 2) };
         assert!(set(runs.report(&target(), broken, &mut counts)).looked);
     }

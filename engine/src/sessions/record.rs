@@ -803,6 +803,8 @@ impl Rare {
         if self.is_empty() {
             return 0;
         }
+        // What its agent was told of a run has the attempt once more.
+        let of_run = |attempt: &Attempt| size_of::<RunTrace>() + 2 * attempt_bytes(attempt);
         let lists = [
             self.reported.iter().map(bytes::of_reported).sum::<usize>(),
             self.expectations.iter().map(bytes::of_expectation).sum(),
@@ -811,7 +813,7 @@ impl Rare {
         ];
         size_of::<Self>()
             + lists.into_iter().sum::<usize>()
-            + self.attempt.as_deref().map_or(0, attempt_bytes)
+            + self.attempt.as_deref().map_or(0, of_run)
             + self.remarks.as_deref().map_or(0, bytes::of_remarks)
             + self.content.as_ref().map_or(0, bytes::of_content)
     }
