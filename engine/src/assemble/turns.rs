@@ -274,7 +274,7 @@ impl Session {
     }
 }
 
-/// What a span weighs: as many as it takes memory for.
+/// What a span weighs: one, and one more for each KiB of its texts.
 fn weight(span: &Span) -> usize {
     1 + said_bytes(span) / WEIGHED
 }

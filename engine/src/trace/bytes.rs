@@ -52,9 +52,11 @@ impl AddAssign for Bytes {
 pub(super) fn of_log(log: &Log) -> Bytes {
     let mut facts = size_of::<Log>() + name(&log.error_type);
     for tool in &log.tool_calls {
-        let values =
-            tool.arguments.as_ref().map_or(0, |arguments| size_of_val(&**arguments.values()));
-        facts += size_of_val(tool) + name(&tool.name) + values;
+        facts += size_of_val(tool) + name(&tool.name);
+        if let Some(arguments) = &tool.arguments {
+            facts += size_of_val(&**arguments.values());
+            facts += arguments.text().map_or(0, |text| text.len());
+        }
     }
     facts += size_of_val(&*log.tool_results);
     let broken = log.violations.iter();
@@ -63,11 +65,9 @@ pub(super) fn of_log(log: &Log) -> Bytes {
     Bytes::of(facts, texts_of_log(log).map(|text| (text, false)))
 }
 
-/// The texts of a log record.
+/// The texts of a log record, but for the arguments of calls, which count as facts: they are not dropped.
 pub(super) fn texts_of_log(log: &Log) -> impl Iterator<Item = &Arc<str>> {
-    let said = [&log.input, &log.output].into_iter().flatten().map(|said| &said.text);
-    let calls = log.tool_calls.iter();
-    said.chain(calls.filter_map(|tool| tool.arguments.as_ref()?.text()))
+    [&log.input, &log.output].into_iter().flatten().map(|said| &said.text)
 }
 
 /// The bytes of a resource.

@@ -104,7 +104,7 @@ impl TraceContents {
         others.logs.insert(log.id, log);
     }
 
-    /// Drops all texts; that there were some is still known.
+    /// Drops all texts, but for the arguments of calls in log records; that there were some is still known.
     pub fn drop_texts(&mut self) {
         self.spans.drop_texts();
         for log in self.others.iter_mut().flat_map(|others| others.logs.values_mut()) {
