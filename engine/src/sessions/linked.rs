@@ -18,20 +18,22 @@ impl Session {
         if places.iter().all(|place| self.stands_alone(*place)) {
             return Vec::new();
         }
-        let mut chains: Vec<Range<usize>> = Vec::new();
-        for place in places {
-            for number in self.around(*place) {
-                if !chains.iter().any(|chain| chain.contains(&number)) {
-                    chains.push(self.chain(number));
-                }
+        // Each chain, and the first of its traces around which something changed.
+        let mut chains: Vec<(Range<usize>, usize)> = Vec::new();
+        for number in places.iter().flat_map(|place| self.around(*place)) {
+            match chains.iter_mut().find(|(chain, _)| chain.contains(&number)) {
+                Some((_, first)) => *first = number.min(*first),
+                None => chains.push((self.chain(number), number)),
             }
         }
         let mut changed = Vec::new();
         let most = shared.rules.loops.max_traces.max(1);
-        for Range { start, end } in chains {
+        for (Range { start, end }, first) in chains {
             let is_cut = end - start > most;
             shared.counts.add_many("loop_chains", "cut", u64::from(is_cut));
-            for first in (start..end).step_by(most) {
+            // Parts are counted from the start of the chain: those before the change are as they were.
+            let first = first - (first - start) % most;
+            for first in (first..end).step_by(most) {
                 let part = first..end.min(first.saturating_add(most));
                 self.link(part, &shared.rules.loops, &mut changed);
             }

@@ -1,5 +1,8 @@
-//! Loops within a trace, and outputs that repeat from one trace to the next.
+//! Loops within a trace, over chains of traces, and outputs that repeat from one trace to the next.
 
+use proptest::prelude::*;
+
+use super::record::TraceRecord;
 use super::*;
 use crate::facts::{AgentParts, TurnStart};
 
@@ -235,14 +238,6 @@ fn a_loop_counts_once_though_its_results_are_told_later() {
 
 #[test]
 fn what_is_called_again_after_a_compaction_is_no_repeat_over_traces_either() {
-    let call = |second: u64| ToolCall {
-        name: Arc::from("search"),
-        arguments_hash: Some(1),
-        result_hash: Some(1),
-        start_unix_nano: at(second).0,
-        end_unix_nano: at(second).0 + 1,
-        ..ToolCall::default()
-    };
     let loops = |compacted: &[u64]| {
         let mut stage = stage();
         for (id, second) in [(1, 10), (2, 20), (3, 30), (4, 40)] {
@@ -275,4 +270,50 @@ fn a_chain_that_is_looked_at_in_parts_is_counted() {
         stage.counts().get("loop_chains", "cut")
     };
     assert_eq!([3, 2].map(cuts), [0, 1]);
+}
+
+proptest! {
+    #[test]
+    fn chains_in_parts_are_kept_as_a_search_anew_finds_them(
+        steps in prop::collection::vec((1_u8..14, 1_u64..20, 0_u8..4, any::<bool>()), 1..60),
+        max_traces in 1_usize..5,
+    ) {
+        let loops = LoopOptions { max_traces, ..LoopOptions::default() };
+        let (options, agents) = (SessionOptions::default(), AgentOptions::default());
+        let mut stage = Sessions::new(3, options, loops.clone(), agents);
+        for (revision, (id, second, kind, ends)) in (1..).zip(steps) {
+            let turn_start = if kind == 0 { TurnStart::Asked } else { TurnStart::Continued };
+            let facts = trace(id, second).revision(revision);
+            let update = TraceFacts { tools: vec![call(second)], turn_start, ..facts };
+            let update = TraceFacts { tombstone: kind == 3, ..update };
+            stage.handle(if ends { update.done() } else { update }, at(50));
+            for session in stage.sessions.iter() {
+                let records: Vec<&TraceRecord> = session.traces.iter().collect();
+                for chain in records.chunk_by(|before, after| chain::goes_on(before, after)) {
+                    for part in chain.chunks(max_traces) {
+                        let anew = if part.len() > 1 {
+                            chain::links(part, &loops).into_iter().map(Some).collect()
+                        } else {
+                            vec![None; part.len()]
+                        };
+                        for (record, link) in part.iter().zip(anew) {
+                            prop_assert_eq!(record.rare().link.as_deref(), link.as_ref());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A call that is the same wherever it is made.
+fn call(second: u64) -> ToolCall {
+    ToolCall {
+        name: Arc::from("search"),
+        arguments_hash: Some(1),
+        result_hash: Some(1),
+        start_unix_nano: at(second).0,
+        end_unix_nano: at(second).0 + 1,
+        ..ToolCall::default()
+    }
 }
