@@ -197,10 +197,13 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     let lower = text.to_lowercase();
     let mut features = Features::default();
     let mut tokens = SmallVec::<[u64; 256]>::new();
-    for word in words(&lower) {
+    let mut end = 0;
+    loop {
+        let start = after(&lower, end, Kind::Between);
+        end = features.add_pieces(&lower, start);
+        let Some(word) = lower.get(start..end).filter(|word| !word.is_empty()) else { break };
         let hash = xxh3_64(word.as_bytes());
         features.count(hash);
-        features.add_pieces(word);
         if is_token(word) {
             tokens.push(hash);
         }
@@ -258,20 +261,20 @@ fn words(lower: &str) -> impl Iterator<Item = &str> {
 /// The end of the characters of one kind that begin at a place.
 #[inline]
 fn after(text: &str, mut at: usize, kind: Kind) -> usize {
-    while let Some(byte) = text.as_bytes().get(at) {
-        let found = KINDS[usize::from(*byte)];
-        if found == kind {
-            at += 1;
-            continue;
-        }
+    loop {
+        let rest = text.as_bytes().get(at..).unwrap_or_default();
+        let others = rest.iter().position(|byte| KINDS[usize::from(*byte)] != kind);
+        at += others.unwrap_or(rest.len());
         // The kind of a character that is not ASCII takes longer to find.
-        let next = if found == Kind::Other { text[at..].chars().next() } else { None };
+        if text.as_bytes().get(at).is_none_or(u8::is_ascii) {
+            return at;
+        }
+        let next = text[at..].chars().next();
         match next.filter(|c| is_word(*c) == (kind == Kind::Word)) {
             Some(c) => at += c.len_utf8(),
-            None => break,
+            None => return at,
         }
     }
-    at
 }
 
 fn is_word(c: char) -> bool {
@@ -309,14 +312,19 @@ fn is_stop_word(word: &[u8]) -> bool {
     STOPS[usize::from(place)] == number
 }
 
-/// A short word as a number.
+/// A word of eight bytes at most as a number.
 const fn number(word: &[u8]) -> u64 {
-    let (mut number, mut at) = (0, 0);
-    while at < word.len() {
-        number = number << 8 | word[at] as u64;
-        at += 1;
+    match (word, word.first_chunk(), word.last_chunk()) {
+        // The two overlap, and are the same there.
+        (_, Some(first), Some(last)) => {
+            let high = u32::from_be_bytes(*first) as u64;
+            high << (8 * (word.len() - 4)) | u32::from_be_bytes(*last) as u64
+        }
+        ([one], ..) => *one as u64,
+        ([one, two], ..) => u16::from_be_bytes([*one, *two]) as u64,
+        ([one, two, three], ..) => u32::from_be_bytes([0, *one, *two, *three]) as u64,
+        _ => 0,
     }
-    number
 }
 
 /// The place in [`STOPS`] where the number of a word is looked for first.
@@ -340,32 +348,43 @@ impl Default for Features {
 }
 
 impl Features {
-    /// Counts the pieces of a word between its marks.
-    fn add_pieces(&mut self, word: &str) {
-        if !word.is_ascii() {
-            return self.add_characters(word);
-        }
-        match word.as_bytes() {
-            [] => {}
-            [only] => self.count(xxh3_64(&[b'^', *only, b'$'])),
-            bytes @ [first, second, ..] => {
-                self.count(xxh3_64(&[b'^', *first, *second]));
-                bytes.array_windows::<3>().for_each(|piece| self.count(xxh3_64(piece)));
-                let [.., before, last] = bytes else { return };
-                self.count(xxh3_64(&[*before, *last, b'$']));
+    /// Counts the pieces of the word that begins at a place, between its marks; returns its end.
+    fn add_pieces(&mut self, text: &str, start: usize) -> usize {
+        // The last bytes of those that are ASCII.
+        let (mut last, mut end) = (u32::from(b'^'), start);
+        while let Some(byte) = text.as_bytes().get(end)
+            && KINDS[usize::from(*byte)] == Kind::Word
+        {
+            last = last << 8 | u32::from(*byte);
+            if end > start {
+                self.count_piece(last);
             }
+            end += 1;
         }
+        let whole = after(text, end, Kind::Word);
+        if whole > end {
+            self.add_characters(&text[start..whole], (end - start).saturating_sub(1));
+        } else if end > start {
+            self.count_piece(last << 8 | u32::from(b'$'));
+        }
+        whole
     }
 
-    /// Counts the pieces of a word that is not ASCII.
-    fn add_characters(&mut self, word: &str) {
+    /// Counts the piece of the three low bytes.
+    fn count_piece(&mut self, last: u32) {
+        let [_, piece @ ..] = last.to_be_bytes();
+        self.count(xxh3_64(&piece));
+    }
+
+    /// Counts the pieces of a word that is not ASCII, without the first ones.
+    fn add_characters(&mut self, word: &str, without: usize) {
         let mut padded = std::mem::take(&mut self.padded);
         padded.clear();
         padded.push('^');
         padded.push_str(word);
         padded.push('$');
         let ends = padded.char_indices().map(|(at, c)| at + c.len_utf8()).skip(2);
-        for ((start, _), end) in padded.char_indices().zip(ends) {
+        for ((start, _), end) in padded.char_indices().zip(ends).skip(without) {
             self.count(xxh3_64(&padded.as_bytes()[start..end]));
         }
         self.padded = padded;
