@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::iter;
+use std::mem;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -208,9 +209,7 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
             tokens.push(hash);
         }
     }
-    tokens.sort_unstable();
-    tokens.dedup();
-    let tokens = tokens.to_vec();
+    let tokens = each_once(&tokens);
     Some(OutputDigest { tokens, embedding: features.cells(), ..OutputDigest::default() })
 }
 
@@ -246,6 +245,27 @@ pub fn to_text(value: &Value) -> String {
             text
         }
     }
+}
+
+/// Hashes in order, each once. By their first bytes they are put in place: few share one, as hashes are spread evenly.
+fn each_once(hashes: &[u64]) -> Vec<u64> {
+    let first = |hash: u64| usize::from(hash.to_be_bytes()[0]);
+    let mut places = [0_usize; 256];
+    hashes.iter().for_each(|hash| places[first(*hash)] += 1);
+    let mut before = 0;
+    for place in &mut places {
+        before += mem::replace(place, before);
+    }
+    let mut sorted = SmallVec::<[u64; 256]>::from_elem(0, hashes.len());
+    for hash in hashes {
+        let place = &mut places[first(*hash)];
+        sorted[*place] = *hash;
+        *place += 1;
+    }
+    let alike = sorted.chunk_by_mut(|one, other| first(*one) == first(*other));
+    alike.filter(|alike| alike.len() > 1).for_each(<[u64]>::sort_unstable);
+    sorted.dedup();
+    sorted.to_vec()
 }
 
 /// The words of a text that is in lower case.
@@ -378,7 +398,7 @@ impl Features {
 
     /// Counts the pieces of a word that is not ASCII, without the first ones.
     fn add_characters(&mut self, word: &str, without: usize) {
-        let mut padded = std::mem::take(&mut self.padded);
+        let mut padded = mem::take(&mut self.padded);
         padded.clear();
         padded.push('^');
         padded.push_str(word);
