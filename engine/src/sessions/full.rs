@@ -18,6 +18,11 @@ pub(super) struct FullSessions {
 }
 
 impl FullSessions {
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
     /// Adds a session.
     pub(super) fn add(&mut self, id: &SessionId) {
         if self.ids.len() < MAX_NAMED && !self.ids.contains(id) {

@@ -221,16 +221,22 @@ impl Sessions {
             let waits = self.waiting.has_any(&id).then(|| id.clone());
             let run = self.run_of(&id, &update);
             let (mut homeless, mut full) = (Vec::new(), None);
+            let names_full = !self.full.is_empty();
             self.change(id, number, |session, shared| {
                 session.upsert(update, source, tally, shared);
                 if let Some((run, outcome)) = &run {
                     session.report_run(run, outcome, shared);
                 }
                 homeless = session.take_homeless_outcomes();
-                full = session.is_full(&shared.rules).then(|| Arc::clone(&session.id));
+                let is_full = session.is_full(&shared.rules);
+                full = (is_full || names_full).then(|| (Arc::clone(&session.id), is_full));
             });
             self.remember(homeless);
-            full.iter().for_each(|id| self.full.add(id));
+            match full {
+                Some((id, true)) => self.full.add(&id),
+                Some((id, false)) => self.full.remove(&id),
+                None => {}
+            }
             waits.iter().for_each(|id| self.deliver_waiting(id));
             while let Some(giver) = self.giver().filter(|_| !self.evicted.has_store) {
                 let Some((order, id)) = self.first_to_go(giver) else { break };

@@ -70,6 +70,7 @@ fn a_session_that_takes_too_many_bytes_takes_no_further_trace() {
     assert_eq!(stage.full_sessions().map(|full| full.len()), Some(1));
     // What it has may still change, and room that comes back is used.
     stage.handle(trace(1, 10).revision(2).done(), at(50));
+    assert_eq!(stage.full_sessions().map(|full| full.len()), Some(0));
     stage.handle(trace(3, 30).revision(2).done(), at(51));
     assert_eq!(ids(&views(&stage)[0]), [hex(1), hex(2), hex(3)]);
 }
