@@ -1,11 +1,11 @@
 //! Measures the time from sending a span to the gauge that it changes, at a tenth and at eight tenths of the sustainable rate.
 //!
-//! That rate is found first, in the same repeat, by a long pass, as a span costs more while many traces are held: its spans over the
-//! processor time until all of its traces are scored and sealed. Then a share of it is offered for a while, of the same workload, and
-//! beside it come probes at a steady pace: traces, each of an agent of its own, in which one tool is called again and again with the
-//! same arguments. The API is asked for such an agent until its loop is there, which happens while the trace is open, and until its
-//! trace is scored, which takes `assemble.trace_idle` more. That time is not counted, and neither is a probe that was refused. The wait
-//! between two looks at an agent is a quarter of the time so far, so figures may be too high by that.
+//! That rate is found first, in the same repeat and with the same settings, by a long pass, as a span costs more while many traces are
+//! held: its spans over the processor time until all of its traces are scored. Then a share of it is offered for a while, of the same
+//! workload, and beside it come probes at a steady pace: traces, each of an agent of its own, in which one tool is called again and
+//! again with the same arguments. The API is asked for such an agent until its loop is there, which happens while the trace is open,
+//! and until its trace is scored, which takes `assemble.trace_idle` more. That time is not counted, and neither is a probe that was
+//! refused. The wait between two looks at an agent is a quarter of the time so far, so figures may be too high by that.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::child::{Asker, Running};
 use crate::pass::{Material, Pass, message};
 use crate::report::{Report, Spread};
 use crate::workload::Small;
-use crate::{Bench, BenchError, Case, LATE_HORIZON, Server, client, since};
+use crate::{Bench, BenchError, Case, Server, client, since};
 use agentgauge::clock::Clock;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::ingest::Compression;
@@ -83,8 +83,7 @@ impl Bench<'_> {
         let mut turns = Vec::new();
         for repeat in 1..=self.plan.repeats {
             let passes = self.passes(&mut material, self.plan.spans * LONGER)?;
-            let seals = [(LATE_HORIZON, "1s".to_owned())];
-            let sample = self.measure(Server::Daemon, &seals, self.sending(case), &passes)?;
+            let sample = self.measure(Server::Daemon, &settings(), self.sending(case), &passes)?;
             let cores = self.cores.server.len().max(1) as f64;
             let saturation = cores * 1e6 / sample.micros_per_span();
             let mut shares = Vec::new();
@@ -112,9 +111,7 @@ impl Bench<'_> {
         let server = Server::Daemon.name();
         let failed = |source| BenchError::Server { server, source };
         let sent = |source| BenchError::Send { server, source };
-        let idle = format!("{}ms", TRACE_IDLE.as_millis());
-        let environment = [("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", idle)];
-        let running = Server::Daemon.start_with(&self.cores, &environment).map_err(failed)?;
+        let running = Server::Daemon.start_with(&self.cores, &settings()).map_err(failed)?;
         // The number of spans is made an integer by way of a duration, whose seconds are its whole part.
         let count = (self.plan.spans / SPANS).clamp(LEAST_PROBES, PROBES);
         let seconds = AHEAD + count as f64 / PACE + AFTER;
@@ -154,6 +151,11 @@ impl Bench<'_> {
         scores.iter_mut().for_each(|millis| *millis -= TRACE_IDLE.as_secs_f64() * 1e3);
         Ok(Found { loops, scores, refused })
     }
+}
+
+/// The daemon's settings as environment variables.
+fn settings() -> [(&'static str, String); 1] {
+    [("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", format!("{}ms", TRACE_IDLE.as_millis()))]
 }
 
 /// The sightings of all threads.
