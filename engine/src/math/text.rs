@@ -30,6 +30,9 @@ const STOP_WORDS: [&str; 70] = [
 /// Length of the longest stop word, in bytes.
 const LONGEST: usize = 7;
 
+/// Length of most words with what is between them and the next, or more, in bytes.
+const USUAL: usize = 6;
+
 /// Number of large cells of an embedding that are multiplied in parallel.
 const LANES: usize = 4;
 
@@ -197,7 +200,7 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     }
     let lower = text.to_lowercase();
     let mut features = Features::default();
-    let mut tokens = SmallVec::<[u64; 256]>::new();
+    let mut tokens = Vec::with_capacity(lower.len() / USUAL);
     let mut end = 0;
     loop {
         let start = after(&lower, end, Kind::Between);
@@ -256,7 +259,7 @@ fn each_once(hashes: &[u64]) -> Vec<u64> {
     for place in &mut places {
         before += mem::replace(place, before);
     }
-    let mut sorted = SmallVec::<[u64; 256]>::from_elem(0, hashes.len());
+    let mut sorted = vec![0; hashes.len()];
     for hash in hashes {
         let place = &mut places[first(*hash)];
         sorted[*place] = *hash;
@@ -265,7 +268,8 @@ fn each_once(hashes: &[u64]) -> Vec<u64> {
     let alike = sorted.chunk_by_mut(|one, other| first(*one) == first(*other));
     alike.filter(|alike| alike.len() > 1).for_each(<[u64]>::sort_unstable);
     sorted.dedup();
-    sorted.to_vec()
+    // In a block of their size, as sessions hold many of them.
+    sorted.as_slice().into()
 }
 
 /// The words of a text that is in lower case.
@@ -280,21 +284,27 @@ fn words(lower: &str) -> impl Iterator<Item = &str> {
 
 /// The end of the characters of one kind that begin at a place.
 #[inline]
-fn after(text: &str, mut at: usize, kind: Kind) -> usize {
-    loop {
-        let rest = text.as_bytes().get(at..).unwrap_or_default();
-        let others = rest.iter().position(|byte| KINDS[usize::from(*byte)] != kind);
-        at += others.unwrap_or(rest.len());
-        // The kind of a character that is not ASCII takes longer to find.
-        if text.as_bytes().get(at).is_none_or(u8::is_ascii) {
-            return at;
-        }
-        let next = text[at..].chars().next();
-        match next.filter(|c| is_word(*c) == (kind == Kind::Word)) {
-            Some(c) => at += c.len_utf8(),
-            None => return at,
-        }
+fn after(text: &str, at: usize, kind: Kind) -> usize {
+    let end = after_ascii(text, at, kind);
+    if text.as_bytes().get(end).is_none_or(u8::is_ascii) { end } else { after_any(text, end, kind) }
+}
+
+/// The same of characters that are ASCII.
+#[inline]
+fn after_ascii(text: &str, at: usize, kind: Kind) -> usize {
+    let rest = text.as_bytes().get(at..).unwrap_or_default();
+    let end = rest.iter().position(|byte| KINDS[usize::from(*byte)] != kind);
+    at + end.unwrap_or(rest.len())
+}
+
+/// The same of characters of which the first is not ASCII: their kind takes longer to find.
+#[cold]
+fn after_any(text: &str, mut at: usize, kind: Kind) -> usize {
+    let is_of = |c: &char| !c.is_ascii() && is_word(*c) == (kind == Kind::Word);
+    while let Some(c) = text[at..].chars().next().filter(is_of) {
+        at = after_ascii(text, at + c.len_utf8(), kind);
     }
+    at
 }
 
 fn is_word(c: char) -> bool {
@@ -370,24 +380,28 @@ impl Default for Features {
 impl Features {
     /// Counts the pieces of the word that begins at a place, between its marks; returns its end.
     fn add_pieces(&mut self, text: &str, start: usize) -> usize {
-        // The last bytes of those that are ASCII.
-        let (mut last, mut end) = (u32::from(b'^'), start);
-        while let Some(byte) = text.as_bytes().get(end)
-            && KINDS[usize::from(*byte)] == Kind::Word
-        {
+        let is_of_word = |byte: &&u8| KINDS[usize::from(**byte)] == Kind::Word;
+        let mut bytes = text.as_bytes().get(start..).unwrap_or_default().iter();
+        let Some(first) = bytes.next().filter(is_of_word) else {
+            let end = after(text, start, Kind::Word);
+            self.add_characters(&text[start..end], 0);
+            return end;
+        };
+        // The last bytes of the word.
+        let mut last = u32::from_be_bytes([0, 0, b'^', *first]);
+        let mut pieces = 0;
+        for byte in bytes.take_while(is_of_word) {
             last = last << 8 | u32::from(*byte);
-            if end > start {
-                self.count_piece(last);
-            }
-            end += 1;
+            self.count_piece(last);
+            pieces += 1;
         }
-        let whole = after(text, end, Kind::Word);
-        if whole > end {
-            self.add_characters(&text[start..whole], (end - start).saturating_sub(1));
-        } else if end > start {
+        let end = after(text, start + pieces + 1, Kind::Word);
+        if end > start + pieces + 1 {
+            self.add_characters(&text[start..end], pieces);
+        } else {
             self.count_piece(last << 8 | u32::from(b'$'));
         }
-        whole
+        end
     }
 
     /// Counts the piece of the three low bytes.
