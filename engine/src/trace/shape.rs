@@ -1,7 +1,9 @@
 //! The shape of a trace: which span is below which, and which are the agent's own behaviour.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -32,6 +34,17 @@ pub(super) struct Shape<'a> {
     nested: bool,
     // The places of streamed answers by those of their requests.
     answers: BTreeMap<usize, usize>,
+    // Made where it is asked which spans are below which.
+    jumps: OnceCell<Jumps>,
+}
+
+/// The places of spans further up, by which it is found in a few steps whether a span is below another.
+#[derive(Debug)]
+struct Jumps {
+    /// For each span one above it, or itself if it is a root or in a cycle.
+    jumps: Vec<usize>,
+    /// For each span of a cycle one that stands for all of them.
+    cycles: Vec<Option<usize>>,
 }
 
 /// The position of a span among the others.
@@ -43,10 +56,8 @@ pub(super) struct Position {
     depth: usize,
     /// Whether it or a span above it evaluates, and so is not the agent's behaviour.
     pub(super) evaluates: bool,
-    /// Whether a model call is below.
-    has_models: bool,
-    /// Number of model calls below that have none below themselves.
-    models_below: usize,
+    /// Number of model calls below that have none below themselves, up to [`SEVERAL`].
+    models_below: u8,
 }
 
 /// The model calls of a trace; few traces have more.
@@ -202,7 +213,7 @@ impl<'a> Shape<'a> {
         // Places by row, if there are many.
         let mut places = if rows.are_many() { vec![0; rows.len()] } else { Vec::new() };
         for (at, span) in spans.iter_mut().enumerate() {
-            let row = std::mem::replace(&mut span.at, at);
+            let row = mem::replace(&mut span.at, at);
             places.get_mut(row).into_iter().for_each(|place| *place = at);
         }
         let place = |spans: &[SpanView<'_>], id: SpanId| {
@@ -252,6 +263,7 @@ impl<'a> Shape<'a> {
             model,
             nested: false,
             answers: BTreeMap::new(),
+            jumps: OnceCell::new(),
         };
         shape.join_answers();
         shape.count_models();
@@ -323,7 +335,7 @@ impl<'a> Shape<'a> {
             match again {
                 Some(at) => {
                     if worth(&calls[at]) < worth(&call) {
-                        std::mem::swap(&mut calls[at], &mut call);
+                        mem::swap(&mut calls[at], &mut call);
                     }
                     calls[at].recorded |= call.recorded;
                     complete(&mut calls[at], &call);
@@ -359,7 +371,8 @@ impl<'a> Shape<'a> {
             tokens.input.zip(tokens.output)
         };
         let is_above = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
-            self.ancestors(other.at).any(|above| one.parent() == Some(above.span_id))
+            let above = one.span.position.above;
+            above.is_some_and(|above| self.is_below(other.at, above))
         };
         one.parent() == other.parent()
             || (tokens(one).is_some() && tokens(one) == tokens(other))
@@ -367,30 +380,33 @@ impl<'a> Shape<'a> {
     }
 
     /// Model spans around other model calls that tell what all of them used, where the calls themselves do not; each with the
-    /// places of its calls.
+    /// places of its calls. Of two such spans around a call the outer one counts.
     pub(super) fn totals(&self, calls: &[ModelCall<'_>]) -> Vec<(ModelCall<'_>, BTreeSet<usize>)> {
+        if !self.nested {
+            return Vec::new();
+        }
         let counted = |call: &ModelCall<'_>| {
             call.model()
                 .is_some_and(|model| model.tokens.input.is_some() || model.tokens.output.is_some())
         };
-        let mut totals: Vec<(ModelCall<'_>, BTreeSet<usize>)> = Vec::new();
-        if !self.nested {
-            return totals;
-        }
-        let outer = self.outermost_first().filter(|span| self.is_model(span));
-        let outer = outer.map(|span| self.call_of(span));
-        for outer in outer.filter(counted) {
-            let above = |at: usize| totals.iter().any(|(_, below)| below.contains(&at));
-            let below = calls.iter().filter(|call| {
-                call.at != outer.at && self.around(call.at).any(|above| above.at == outer.at)
+        let outer = |span: &SpanView<'a>| self.is_model(span) && counted(&self.call_of(span));
+        let mut totals: Vec<bool> = self.spans.iter().map(outer).collect();
+        let mut told = vec![false; self.spans.len()];
+        for call in calls.iter().filter(|call| counted(call)) {
+            self.climb(call.at, |above| {
+                totals[above] = false;
+                !mem::replace(&mut told[above], true)
             });
-            let below: Vec<&ModelCall<'_>> = below.collect();
-            if !below.is_empty() && below.iter().all(|call| !counted(call) && !above(call.at)) {
-                let below = below.iter().map(|call| call.at).collect();
-                totals.push((outer, below));
-            }
         }
-        totals
+        let inward = |span: &SpanView<'_>| (span.position.depth, span.start, span.span_id);
+        let mut found: BTreeMap<_, (ModelCall<'_>, BTreeSet<usize>)> = BTreeMap::new();
+        for call in calls {
+            let around = self.around(call.at).filter(|above| totals[above.at]);
+            let Some(outer) = around.min_by_key(|above| inward(above)) else { continue };
+            let total = || (self.call_of(outer), BTreeSet::new());
+            found.entry(inward(outer)).or_insert_with(total).1.insert(call.at);
+        }
+        found.into_values().collect()
     }
 
     /// Spans of no known operation by name; where tools have no spans of their own, these are the functions that ran.
@@ -556,26 +572,71 @@ impl<'a> Shape<'a> {
         if !self.nested {
             return;
         }
-        for at in 0..self.spans.len() {
-            if self.is_model(&self.spans[at]) {
-                self.climb(at, |above| above.has_models = true);
-            }
+        let models = || (0..self.spans.len()).filter(|at| self.is_model(&self.spans[*at]));
+        let mut has_models = vec![false; self.spans.len()];
+        for at in models() {
+            self.climb(at, |above| !mem::replace(&mut has_models[above], true));
         }
-        for at in 0..self.spans.len() {
-            if self.is_model(&self.spans[at]) && !self.spans[at].position.has_models {
-                self.climb(at, |above| above.models_below += 1);
+        let mut below = vec![0; self.spans.len()];
+        for at in models().filter(|at| !has_models[*at]) {
+            self.climb(at, |above| {
+                let is_first = below[above] < SEVERAL;
+                below[above] += u8::from(is_first);
+                is_first
+            });
+        }
+        for (span, below) in self.spans.iter_mut().zip(below) {
+            span.position.models_below = below;
+        }
+    }
+
+    /// Visits the places of the spans around the one at a place, the nearest first, until a visit tells that those further out have had
+    /// theirs, from a span below. In a cycle, whose spans are below each other, all are visited.
+    fn climb(&self, at: usize, mut visit: impl FnMut(usize) -> bool) {
+        for above in self.around(at) {
+            if !visit(above.at) && !self.is_in_cycle(above.at) {
+                return;
             }
         }
     }
 
-    /// Changes the positions of the spans around the one at a place.
-    fn climb(&mut self, at: usize, change: impl Fn(&mut Position)) {
-        let Position { mut above, depth, .. } = self.spans[at].position;
-        for _ in 0..depth {
-            let Some(at) = above.filter(|at| !self.is_step(&self.spans[*at])) else { return };
-            change(&mut self.spans[at].position);
-            above = self.spans[at].position.above;
+    /// Whether the span at a place is above itself.
+    fn is_in_cycle(&self, at: usize) -> bool {
+        let Position { above, depth, .. } = self.spans[at].position;
+        above.is_some_and(|above| self.spans[above].position.depth == depth)
+    }
+
+    /// Whether the span at a place has the one at another above it. Takes no longer the deeper it is.
+    fn is_below(&self, at: usize, above: usize) -> bool {
+        let least = self.spans[above].position.depth;
+        let Jumps { jumps, cycles } = self.jumps.get_or_init(|| self.jumps());
+        let mut reached = at;
+        while self.spans[reached].position.depth > least && cycles[reached].is_none() {
+            let jump = jumps[reached];
+            let fits = self.spans[jump].position.depth >= least;
+            let next = self.spans[reached].position.above.unwrap_or(reached);
+            reached = if fits { jump } else { next };
         }
+        let same = cycles[above].is_some() && cycles[reached] == cycles[above];
+        at != above && (reached == above || same)
+    }
+
+    fn jumps(&self) -> Jumps {
+        let mut jumps: Vec<usize> = (0..self.spans.len()).collect();
+        let mut cycles = vec![None; self.spans.len()];
+        let depth = |at: usize| self.spans[at].position.depth;
+        for span in self.all_outermost_first() {
+            let Some(above) = span.position.above else { continue };
+            if !self.is_in_cycle(span.at) {
+                let (jump, further) = (jumps[above], jumps[jumps[above]]);
+                let even = depth(above) - depth(jump) == depth(jump) - depth(further);
+                jumps[span.at] = if even { further } else { above };
+            } else if cycles[span.at].is_none() {
+                cycles[span.at] = Some(span.at);
+                self.ancestors(span.at).for_each(|other| cycles[other.at] = Some(span.at));
+            }
+        }
+        Jumps { jumps, cycles }
     }
 
     /// Whether a span is a step of its own: model calls within it are no part of those around it, as where a library runs tools, and
@@ -597,6 +658,9 @@ impl<'a> Shape<'a> {
         above.map(|at| &self.spans[at])
     }
 }
+
+/// As many as are told from one.
+const SEVERAL: u8 = 2;
 
 /// The bit of an operation in a set.
 fn bit(operation: Operation) -> u16 {
@@ -821,7 +885,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::span::Span;
+    use crate::span::{ModelFacts, Span, Tokens};
     use crate::trace::Symbols;
 
     /// The ancestors of each, one after the other, until one comes again.
@@ -835,14 +899,81 @@ mod tests {
         found
     }
 
+    fn id(at: usize) -> SpanId {
+        SpanId([1 + u8::try_from(at).unwrap(); 8])
+    }
+
+    /// A call that tells its tokens or does not, or a step or another span around calls.
+    fn span(kind: u8, counted: bool) -> Span {
+        let operation = match kind {
+            0 => Operation::InvokeAgent,
+            1 => Operation::Other,
+            _ => Operation::Chat,
+        };
+        let tokens = Tokens { input: counted.then_some(1), ..Tokens::default() };
+        let model = ModelFacts { tokens, ..ModelFacts::default() };
+        Span { operation, model: (kind > 1).then_some(model), ..Span::default() }
+    }
+
+    fn around(shape: &Shape<'_>, at: usize) -> Vec<usize> {
+        shape.around(at).filter(|above| shape.is_model(above)).map(|above| above.at).collect()
+    }
+
+    /// The totals by their definition, span by span and call by call.
+    fn slow_totals(shape: &Shape<'_>, calls: &[ModelCall<'_>]) -> Vec<(usize, BTreeSet<usize>)> {
+        let counted =
+            |call: &ModelCall<'_>| call.model().is_some_and(|model| model.tokens.input.is_some());
+        let models = shape.outermost_first().filter(|span| shape.is_model(span));
+        let outer = models.map(|span| shape.call_of(span)).filter(counted);
+        let mut totals: Vec<(usize, BTreeSet<usize>)> = Vec::new();
+        for outer in outer {
+            let is_below = |call: &&ModelCall<'_>| around(shape, call.at).contains(&outer.at);
+            let below: Vec<&ModelCall<'_>> = calls.iter().filter(is_below).collect();
+            let is_taken = |at: usize| totals.iter().any(|(_, other)| other.contains(&at));
+            if !below.is_empty() && !below.iter().any(|call| counted(call) || is_taken(call.at)) {
+                totals.push((outer.at, below.iter().map(|call| call.at).collect()));
+            }
+        }
+        totals
+    }
+
     proptest! {
+        #[test]
+        fn calls_within_calls_are_found_whatever_hangs_on_what(
+            sent in prop::collection::vec((prop::option::of(0_usize..12), 0_u8..6, any::<bool>()), 1..12),
+        ) {
+            let (mut rows, mut symbols) = (Spans::default(), Symbols::default());
+            for (at, (above, kind, counted)) in sent.iter().enumerate() {
+                let (start, parent) = (Timestamp(at as u64), above.filter(|at| *at < sent.len()).map(id));
+                let span = Span { span_id: id(at), parent, start, ..span(*kind, *counted) };
+                rows.add(&span, &Arc::default(), &mut symbols, true);
+            }
+            let shape = Shape::new(&rows);
+            for (at, span) in shape.spans.iter().enumerate() {
+                let above: Vec<usize> = shape.ancestors(at).map(|above| above.at).collect();
+                for other in 0..sent.len() {
+                    prop_assert_eq!(shape.is_below(at, other), above.contains(&other));
+                }
+                let has_models = |at: usize| (0..sent.len())
+                    .any(|other| shape.is_model(&shape.spans[other]) && shape.around(other).any(|above| above.at == at));
+                let below = (0..sent.len()).filter(|other| {
+                    let is_call = shape.is_model(&shape.spans[*other]) && !has_models(*other);
+                    is_call && shape.around(*other).any(|above| above.at == at)
+                });
+                let below = if shape.nested { below.count().min(2) } else { 0 };
+                prop_assert_eq!(usize::from(span.position.models_below), below);
+            }
+            let calls = shape.model_calls();
+            let totals = shape.totals(&calls).into_iter().map(|(outer, below)| (outer.at, below));
+            prop_assert_eq!(totals.collect::<Vec<_>>(), slow_totals(&shape, &calls));
+        }
+
         #[test]
         fn depths_are_numbers_of_ancestors_whatever_hangs_on_what(
             sent in prop::collection::vec((prop::option::of(0_usize..12), any::<bool>()), 1..12),
         ) {
             let above: Vec<Option<usize>> =
                 sent.iter().map(|(above, _)| above.filter(|at| *at < sent.len())).collect();
-            let id = |at: usize| SpanId([1 + u8::try_from(at).unwrap(); 8]);
             let (mut rows, mut symbols) = (Spans::default(), Symbols::default());
             for at in (0..sent.len()).rev() {
                 let operation = if sent[at].1 { Operation::Evaluation } else { Operation::Other };

@@ -8,3 +8,4 @@ mod bodies;
 mod connections;
 mod honest;
 mod readers;
+mod shapes;
