@@ -39,6 +39,14 @@ impl Bytes {
         let all = self.all.saturating_add(u32::try_from(facts).unwrap_or(u32::MAX));
         Self { all, ..self }
     }
+
+    /// Without these.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        let (all, extra) =
+            (self.all.saturating_sub(other.all), self.extra.saturating_sub(other.extra));
+        Self { all, extra }
+    }
 }
 
 impl AddAssign for Bytes {

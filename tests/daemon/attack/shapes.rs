@@ -86,3 +86,9 @@ fn model_calls_that_two_libraries_watch_are_compared_in_time() {
     let others = (1..=third).map(|id| chat(2 * third + id, Some(MOST + id), 500, Some(5)));
     takes_in_time(&[("one", deep.chain(inmost).collect()), ("other", others.collect())]);
 }
+
+#[test]
+fn spans_that_are_sent_again_with_another_end_are_replaced_in_time() {
+    let sent = |end: u64| (1..=MOST).map(move |id| chat(id, Some(id + 1), end, None));
+    takes_in_time(&[("one", sent(1_000).chain(sent(2_000)).collect())]);
+}

@@ -8,7 +8,6 @@ mod tests;
 mod view;
 
 use std::collections::BTreeMap;
-use std::mem;
 use std::ptr;
 use std::sync::Arc;
 
@@ -223,13 +222,7 @@ impl Spans {
         if self.at(at).is_some_and(holds) {
             return Added::Known;
         }
-        let others = mem::take(self);
-        self.forgone = others.forgone;
-        let mut instead = own.into_wholes().next();
-        for (place, whole) in others.into_wholes().enumerate() {
-            let whole = if place == at { instead.take() } else { Some(whole) };
-            whole.into_iter().for_each(|whole| self.put_back(whole));
-        }
+        own.into_wholes().next().into_iter().for_each(|instead| self.replace(at, instead));
         Added::Instead
     }
 
@@ -398,11 +391,7 @@ impl Spans {
 
     fn measure(&mut self) {
         self.bytes = Bytes::default();
-        let mut before = None;
-        for origin in &self.origins {
-            self.bytes = self.bytes.and(origin.bytes(before));
-            before = Some(origin);
-        }
+        self.bytes = self.bytes.and(self.origin_bytes());
         self.rows.iter().for_each(|row| self.bytes = self.bytes.and(row.bytes()));
         if let Some(beside) = &self.beside {
             self.bytes = self.bytes.and(size_of_val(&*beside.answers));
@@ -482,17 +471,19 @@ impl Spans {
 
     fn at(&self, at: usize) -> Option<SpanView<'_>> {
         let row = self.rows.get(at)?;
-        let number = u32::try_from(at).ok()?;
-        let beside = self.beside.as_ref();
-        let rare = beside.and_then(|beside| {
-            let found = beside.rare.binary_search_by_key(&number, |rare| rare.row).ok()?;
-            beside.rare.get(found)
-        });
-        let answer = beside.and_then(|beside| {
-            let found = beside.answers.binary_search_by_key(&number, |answer| answer.row).ok()?;
-            beside.answers.get(found)
-        });
+        let (answer, rare) = self.beside(at);
         Some(row.seen(self.origins.get(place(row.origin))?, answer, rare))
+    }
+
+    /// What stands beside a row.
+    fn beside(&self, at: usize) -> (Option<&Answer>, Option<&Rare>) {
+        let (Some(beside), Ok(number)) = (&self.beside, u32::try_from(at)) else {
+            return (None, None);
+        };
+        let Beside { answers, rare } = &**beside;
+        let answer = answers.binary_search_by_key(&number, |answer| answer.row);
+        let facts = rare.binary_search_by_key(&number, |rare| rare.row);
+        (answer.ok().and_then(|at| answers.get(at)), facts.ok().and_then(|at| rare.get(at)))
     }
 
     /// Adds a span whose id is not known.
@@ -592,16 +583,54 @@ impl Spans {
         }
     }
 
-    /// Adds a span that was taken out.
-    fn put_back(&mut self, whole: Whole) {
-        let Whole { mut row, origin, answer, rare } = whole;
-        let known = self.known_origin(|other| *other == origin);
-        row.origin = known.unwrap_or_else(|| self.add_origin(origin));
-        if let Some(rare) = rare {
-            let row = self.next();
-            *self.rare_of_next() = Rare { row, ..rare };
+    /// Puts another span into a row. Takes no longer the more rows there are, but where the row was the only one of its origin.
+    fn replace(&mut self, at: usize, instead: Whole) {
+        let Whole { mut row, origin, answer, rare } = instead;
+        let Ok(number) = u32::try_from(at) else { return };
+        let own = self.own_bytes(at);
+        let former = self.rows[at].origin;
+        row.origin = former;
+        let moves = self.origins.get(place(former)) != Some(&origin);
+        if moves {
+            let known = self.known_origin(|other| *other == origin);
+            row.origin = known.unwrap_or_else(|| self.add_origin(origin));
         }
-        self.push(row, answer);
+        self.rows[at] = row;
+        if self.beside.is_some() || answer.is_some() || rare.is_some() {
+            let Beside { answers, rare: facts } = &mut **self.beside.get_or_insert_default();
+            let answer = answer.map(|answer| Answer { row: number, ..answer });
+            let rare = rare.map(|rare| Rare { row: number, ..rare });
+            put_at(answers, number, |answer| answer.row, answer);
+            put_at(facts, number, |rare| rare.row, rare);
+        }
+        self.bytes = self.bytes.without(own);
+        self.bytes += self.own_bytes(at);
+        if moves && !self.rows.iter().any(|row| row.origin == former) {
+            self.remove_origin(former);
+        }
+    }
+
+    /// Removes an origin that no row has.
+    fn remove_origin(&mut self, origin: u32) {
+        self.bytes = self.bytes.without(Bytes::default().and(self.origin_bytes()));
+        self.origins.remove(place(origin));
+        self.bytes = self.bytes.and(self.origin_bytes());
+        let after = self.rows.iter_mut().filter(|row| row.origin > origin);
+        after.for_each(|row| row.origin -= 1);
+    }
+
+    /// The bytes of all origins.
+    fn origin_bytes(&self) -> usize {
+        let before = [None].into_iter().chain(self.origins.iter().map(Some));
+        self.origins.iter().zip(before).map(|(origin, before)| origin.bytes(before)).sum()
+    }
+
+    /// The bytes of a row and of what stands beside it.
+    fn own_bytes(&self, at: usize) -> Bytes {
+        let (answer, rare) = self.beside(at);
+        let row = self.rows.get(at).map_or(0, SpanRow::bytes);
+        let answer = answer.map_or(0, size_of_val);
+        rare.map(Rare::bytes).unwrap_or_default().and(row).and(answer)
     }
 
     /// The place of a span's origin.
@@ -798,6 +827,16 @@ impl Who {
     fn names(span: &Span) -> [&Option<Arc<str>>; 5] {
         let Span { agent_name, workflow, agent_id, agent_version, environment, .. } = span;
         [agent_name, workflow, agent_id, agent_version, environment]
+    }
+}
+
+/// Replaces what a list, which is in the order of rows, has of a row.
+fn put_at<T>(list: &mut Vec<T>, number: u32, row: fn(&T) -> u32, new: Option<T>) {
+    match (list.binary_search_by_key(&number, row), new) {
+        (Ok(at), Some(new)) => list[at] = new,
+        (Ok(at), None) => drop(list.remove(at)),
+        (Err(at), Some(new)) => list.insert(at, new),
+        (Err(_), None) => {}
     }
 }
 
