@@ -4,6 +4,8 @@
 //! Traces hang together as long as no new user input comes between them. Such a chain is searched as one sequence of
 //! calls; an entry goes to the trace in which its run ends.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::record::TraceRecord;
@@ -11,7 +13,7 @@ use crate::facts::{self, Loop, ToolCall, TurnStart};
 use crate::loops::{self, Severity, Spend};
 use crate::math::Quanta;
 use crate::options::LoopOptions;
-use crate::span::Tokens;
+use crate::span::{IdHash, Tokens};
 
 /// What the runs of a chain mean for one of its traces.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -57,18 +59,20 @@ pub(super) fn links(chain: &[&TraceRecord], options: &LoopOptions) -> Vec<Link> 
 pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
     let mut calls: Vec<ToolCall> = Vec::new();
     let mut owners = Vec::new();
+    // The last call of each id.
+    let mut asked: BTreeMap<IdHash, usize> = BTreeMap::new();
     for (at, trace) in chain.iter().enumerate() {
         for result in &trace.said().results {
-            let asked = calls
-                .iter_mut()
-                .rev()
-                .find(|call| result.call_id.is_some() && call.call_id == result.call_id);
-            if let Some(call) = asked {
+            let call = result.call_id.and_then(|id| asked.get(&id));
+            if let Some(call) = call.and_then(|at| calls.get_mut(*at)) {
                 call.result_hash = call.result_hash.or(result.hash);
                 call.error = call.error.map(|error| error || result.failed);
             }
         }
-        calls.extend(trace.calls());
+        for call in trace.calls() {
+            asked.extend(call.call_id.map(|id| (id, calls.len())));
+            calls.push(call);
+        }
         owners.resize(calls.len(), at);
     }
     (calls, owners)
