@@ -6,14 +6,32 @@
 //!
 //! Gaps count by how long they are, so that nights and weekends are usual where they come each day and each week, however many
 //! traces there are between them, and one outage is not. The past counts half in `drop.memory`.
+//!
+//! An agent is silent when all its versions are. So it has gaps of its own: a canary of few traces makes no silence of the agent usual,
+//! and a new version knows the gaps of those before it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::AgentKey;
 use crate::span::Timestamp;
 
-/// The gaps between traces of one agent.
+/// The gaps between traces of each agent, whatever their versions; by the hash of what names the agent. There are as many as agents
+/// under watch, at most.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(super) struct AgentGaps(BTreeMap<u64, AgentGap>);
+
+/// The gaps of one agent, and the usual one when [`AgentGaps::take_change`] was last asked.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct AgentGap {
+    gaps: Gaps,
+    told: Option<f64>,
+}
+
+/// The gaps between traces of one agent, or of one version of it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Gaps {
     first: Option<Timestamp>,
@@ -22,6 +40,43 @@ pub(super) struct Gaps {
     // Seconds in gaps of up to 1, 2, 4, .. seconds; older ones count less.
     seconds: Vec<f64>,
     decayed: Timestamp,
+}
+
+impl AgentGaps {
+    /// Takes the time of the next trace of an agent.
+    pub(super) fn observe(&mut self, agent: &AgentKey, at: Timestamp, memory: Duration) {
+        self.0.entry(agent.hash_of_all_versions()).or_default().gaps.observe(at, memory);
+    }
+
+    /// The usual gap of an agent in seconds, as [`Gaps::usual`].
+    pub(super) fn usual(&self, agent: &AgentKey) -> Option<f64> {
+        self.0.get(&agent.hash_of_all_versions())?.gaps.usual()
+    }
+
+    /// Whether the usual gap of an agent is another one than when this was last asked.
+    pub(super) fn take_change(&mut self, agent: &AgentKey) -> bool {
+        let Some(AgentGap { gaps, told }) = self.0.get_mut(&agent.hash_of_all_versions()) else {
+            return false;
+        };
+        let usual = gaps.usual();
+        std::mem::replace(told, usual) != usual
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Forgets an agent.
+    pub(super) fn forget(&mut self, agent: &AgentKey) {
+        self.0.remove(&agent.hash_of_all_versions());
+    }
+
+    /// Forgets all agents but these.
+    pub(super) fn keep<'a>(&mut self, agents: impl Iterator<Item = &'a AgentKey>) {
+        let kept: BTreeSet<u64> = agents.map(AgentKey::hash_of_all_versions).collect();
+        self.0.retain(|agent, _| kept.contains(agent));
+    }
 }
 
 impl Gaps {

@@ -40,6 +40,7 @@ pub(super) use deployments::Deployment;
 pub use stream::{STREAMS, Stream};
 
 use self::deployments::Deployments;
+use self::gaps::AgentGaps;
 use self::stream::NO_OBJECTIVE;
 use self::watch::{Watch, Watched};
 use super::count::Counts;
@@ -59,6 +60,7 @@ pub struct Drops {
     options: DropOptions,
     max: usize,
     watches: BTreeMap<AgentKey, Watch>,
+    gaps: AgentGaps,
     deployments: Deployments,
     // Traces that were told and are not counted yet.
     waiting: Vec<ArrivedTrace>,
@@ -92,6 +94,7 @@ struct Shares {
 #[derive(Debug, Deserialize, Serialize)]
 struct Saved<W> {
     watches: Vec<(AgentKey, W)>,
+    gaps: AgentGaps,
     deployments: Deployments,
     shares: Shares,
 }
@@ -108,6 +111,7 @@ impl Drops {
             options,
             max: max_agents.saturating_mul(REMEMBERED),
             watches: BTreeMap::new(),
+            gaps: AgentGaps::default(),
             deployments: Deployments::default(),
             waiting: Vec::new(),
             told: Vec::new(),
@@ -119,14 +123,15 @@ impl Drops {
     pub(super) fn save(&self) -> impl Serialize + '_ {
         debug_assert!(self.waiting.is_empty());
         let watches = self.watches.iter().map(|(key, watch)| (key.clone(), watch));
-        let deployments = self.deployments.clone();
-        Saved { watches: watches.collect(), deployments, shares: self.shares }
+        let (gaps, deployments) = (self.gaps.clone(), self.deployments.clone());
+        Saved { watches: watches.collect(), gaps, deployments, shares: self.shares }
     }
 
     /// Takes over the watches of a snapshot.
     pub(super) fn restore(&mut self, saved: SavedDrops) {
-        let Saved { watches, deployments, shares } = saved.0;
+        let Saved { watches, gaps, deployments, shares } = saved.0;
         self.watches.extend(watches);
+        self.gaps = gaps;
         self.deployments = deployments;
         self.shares = shares;
     }
@@ -151,8 +156,8 @@ impl Drops {
         self.told.push(agent.clone());
     }
 
-    /// Counts what was told, in the order of arrival; returns the agents whose version before was among those told of, and those of
-    /// which drops ended because the agent goes on in another version.
+    /// Counts what was told, in the order of arrival; returns the agents whose version before was among those told of, those of which
+    /// drops ended because the agent goes on in another version, and the other versions of agents whose usual gap is another one.
     pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
         let mut waiting = mem::take(&mut self.waiting);
         let mut in_turn: Vec<_> = waiting.iter().collect();
@@ -163,6 +168,9 @@ impl Drops {
             self.count(told, drift, counts);
         }
         let told = mem::take(&mut self.told);
+        for agent in told.iter().filter(|agent| self.gaps.take_change(agent)) {
+            ended.extend(agent.other_versions(&self.watches).map(|(other, _)| other.clone()));
+        }
         let after = told.iter().flat_map(|agent| self.versions_after(agent)).cloned();
         let after = after.chain(ended).collect();
         // Does not keep the room for a burst.
@@ -238,7 +246,7 @@ impl Drops {
         view.drops = streams.collect();
         let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
         view.last_trace_unix_nano = last.map(|last| shift.wall(last).0.to_string());
-        view.usual_gap_seconds = watch.gaps.usual();
+        view.usual_gap_seconds = self.gaps.usual(agent).or_else(|| watch.gaps.usual());
     }
 
     /// Whether a stream of an agent is in a drop, or there is a warning of one.
@@ -271,6 +279,7 @@ impl Drops {
         let held = self.watches.len();
         self.watches.retain(|_, watch| watch.told.after(keep) >= newest);
         counts.add_many("drops", "expired", (held - self.watches.len()) as u64);
+        self.gaps.keep(self.watches.keys());
         let streams = self.watches.values().flat_map(|watch| watch.streams.iter());
         let mut shares = Shares { counted: newest, newest, ..Shares::default() };
         for (stream, _) in streams.filter(|(_, watched)| goes_on(watched.last, newest)) {
@@ -306,8 +315,12 @@ impl Drops {
         let before = self.latest_before(agent).map(|key| key.agent_version.clone());
         if self.watches.len() >= self.max {
             let oldest = self.watches.iter().min_by_key(|(key, watch)| (watch.told, *key));
-            let oldest = oldest.map(|(key, _)| key.clone());
-            oldest.into_iter().for_each(|key| drop(self.watches.remove(&key)));
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.watches.remove(&oldest);
+                if oldest.other_versions(&self.watches).next().is_none() {
+                    self.gaps.forget(&oldest);
+                }
+            }
             counts.add("drops", "forgotten");
         }
         let told = self.shares.newest;
@@ -358,6 +371,10 @@ impl Drops {
             }
         }
         watch.count(*at, trace, self.options.memory);
+        if trace.is_first() {
+            let arrived = Timestamp(trace.touched_unix_nano);
+            self.gaps.observe(agent, arrived, self.options.memory);
+        }
         let safe = trace.risk_quanta.map(|risk| (Quanta::ONE - risk).clamp(0, Quanta::ONE));
         if let Some(safe) = safe {
             watch.level.observe(Quanta(safe), drift);

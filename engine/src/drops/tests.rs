@@ -71,6 +71,14 @@ impl Fixture {
         view.drops
     }
 
+    /// The usual gap of a version's agent, in seconds.
+    fn usual_gap(&self, version: &str) -> Option<f64> {
+        let mut view = AgentView::default();
+        let drift = DriftOptions::default();
+        self.drops.look_at(&key(version), &mut view, &drift, WallShift::default());
+        view.usual_gap_seconds
+    }
+
     fn saved(&self) -> Vec<u8> {
         rmp_serde::to_vec_named(&self.drops.save()).unwrap()
     }
@@ -504,6 +512,40 @@ fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
         }
         assert_eq!(severity(&told, "2", "verdict"), "critical", "{hour}");
     }
+}
+
+#[test]
+fn the_usual_silence_is_that_of_the_agent_whatever_its_versions() {
+    let mut told = Fixture::new(100);
+    // A trace an hour; one in twenty is of a canary, and each day has a version of its own.
+    let version = |hour: u64| format!("{}", hour / 24);
+    for hour in 1..1_000 {
+        let of = if hour % 20 == 0 { "canary".to_owned() } else { version(hour) };
+        told.tell(&of, trace(hour, false));
+    }
+    let mut next = Fixture::new(100);
+    next.drops.restore(rmp_serde::from_slice(&told.saved()).unwrap());
+    for told in [&told, &next] {
+        for of in ["canary", "1", "40", "41"] {
+            assert_eq!(told.usual_gap(of), Some(4_096.0), "{of}");
+        }
+        assert_eq!(told.saved(), next.saved());
+    }
+    // It comes to work every ten hours: its other versions are shown anew.
+    let mut shown = 0;
+    for hour in (1_000..2_000).step_by(10) {
+        told.drops.tell(&key("41"), [trace(hour, false)], WallShift::default());
+        let changed = told.drops.settle(&DriftOptions::default(), &mut told.counts);
+        shown += changed.iter().filter(|other| **other == key("canary")).count();
+    }
+    assert_eq!((shown, told.usual_gap("canary")), (1, Some(65_536.0)));
+    // Of an agent that is forgotten, nothing is left.
+    let other = key("1").with(|parts| parts.agent_name = "other".into());
+    for hour in [9_000, 9_002] {
+        told.drops.tell(&other, [trace(hour, false)], WallShift::default());
+        let _ = told.drops.settle(&DriftOptions::default(), &mut told.counts);
+    }
+    assert_eq!(told.drops.gaps.len(), 1);
 }
 
 #[test]

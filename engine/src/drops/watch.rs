@@ -28,6 +28,7 @@ pub(super) struct Watch {
     pub(super) before: Option<Arc<str>>,
     /// Whether it takes nothing over from the version before, as whatever level it has is usual.
     pub(super) anew: bool,
+    /// The gaps between its own traces.
     pub(super) gaps: Gaps,
     /// Efforts of its usual traces: those that came while a stream of efforts was in a drop are left out.
     pub(super) usual: Spread,

@@ -45,6 +45,7 @@ struct Agent {
     // The parts in order, each with an end that sorts before all that may follow within a part: bytes are ordered as the parts are.
     order: Box<[u8]>,
     hash: u64,
+    unversioned: u64,
 }
 
 /// The agents of a shard's traces, so that traces of one agent share its key.
@@ -106,6 +107,11 @@ impl AgentKey {
     pub(crate) fn hash(&self) -> u64 {
         self.0.hash
     }
+
+    /// A hash of its parts but the version, the same in every process.
+    pub(crate) fn hash_of_all_versions(&self) -> u64 {
+        self.0.unversioned
+    }
 }
 
 impl AgentKeys {
@@ -146,8 +152,10 @@ fn order(parts: [&str; 5]) -> Box<[u8]> {
 
 impl From<AgentParts> for AgentKey {
     fn from(parts: AgentParts) -> Self {
-        let (order, hash) = (order(parts.texts()), hash(parts.texts()));
-        Self(Arc::new(Agent { parts, order, hash }))
+        let texts @ [tenant, service_name, agent_name, _, environment] = parts.texts();
+        let unversioned = hash([tenant, service_name, agent_name, "", environment]);
+        let (order, hash) = (order(texts), hash(texts));
+        Self(Arc::new(Agent { parts, order, hash, unversioned }))
     }
 }
 
