@@ -13,8 +13,8 @@
 //! learnt, and is compared with that until it has learnt a hundred values of its own, unless a deployment was told that accepts
 //! whatever level the version has.
 //!
-//! A drop ends when the values of its stream are good again, or when the stream has been silent for a day while the agent goes on in
-//! another version: after a rollback nothing more comes of the version that failed.
+//! A drop ends when the values of its stream are good again, or when nothing has come of the stream and of its version for a day, and
+//! for longer than is usual, while the agent goes on in another version: after a rollback nothing more comes of the version that failed.
 //!
 //! An agent of which nothing comes any more is remembered for four times `drop.memory`. At most four times `agents.max_agents` are
 //! remembered; over that, the one of which nothing has come for longest is forgotten.
@@ -289,23 +289,17 @@ impl Drops {
         self.end_replaced()
     }
 
-    /// Ends the drops and warnings of streams that have gone silent, of agents that go on in another version: after a rollback nothing
+    /// Ends the drops and warnings of versions that have gone silent, of agents that go on in another version: after a rollback nothing
     /// more comes of the version that failed. Returns the agents of which one ended.
     fn end_replaced(&mut self) -> Vec<AgentKey> {
         let newest = self.shares.newest;
-        let is_over = |watched: &Watched| watched.is_shown() && !goes_on(watched.last, newest);
-        let over = self
-            .watches
-            .iter()
-            .filter(|(_, watch)| watch.streams.iter().any(|(_, watched)| is_over(watched)));
+        let over = self.watches.iter().filter(|(_, watch)| watch.has_shown_what_is_silent(newest));
         let replaced = over.filter(|(agent, _)| {
             agent.other_versions(&self.watches).any(|(_, other)| goes_on(other.told, newest))
         });
         let replaced: Vec<AgentKey> = replaced.map(|(agent, _)| agent.clone()).collect();
         for agent in &replaced {
-            let streams = self.watches.get_mut(agent).map(|watch| watch.streams.iter_mut());
-            let over = streams.into_iter().flatten().filter(|(_, watched)| is_over(watched));
-            over.for_each(|(_, watched)| watched.end());
+            self.watches.get_mut(agent).into_iter().for_each(|watch| watch.end_silent(newest));
         }
         replaced
     }

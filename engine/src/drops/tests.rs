@@ -514,6 +514,70 @@ fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     }
 }
 
+/// How often the stream of a version pages, and how bad it is in the end, while this is told hour by hour.
+fn pages_of(
+    told: &mut Fixture,
+    (version, stream): (&str, &str),
+    hours: std::ops::Range<u64>,
+    mut tell: impl FnMut(&mut Fixture, u64),
+) -> (u32, &'static str) {
+    let (mut pages, mut last) = (0, "");
+    for hour in hours {
+        tell(told, hour);
+        let now = severity(told, version, stream);
+        pages += u32::from(now == "critical" && last != "critical");
+        last = now;
+    }
+    (pages, last)
+}
+
+#[test]
+fn a_version_that_rests_is_not_replaced() {
+    let mut told = Fixture::new(10);
+    // Version 2 works on workdays, beside version 1. From the sixth week on it fails.
+    let works = |hour: u64| hour / 24 % 7 < 5 && hour % 24 < 10;
+    let work = |told: &mut Fixture, hour: u64| {
+        told.tell("1", trace(hour, false));
+        if works(hour) {
+            told.tell("2", trace(hour, hour >= 35 * 24 && hour.is_multiple_of(2)));
+        }
+    };
+    let found = pages_of(&mut told, ("2", "verdict"), 1..70 * 24, work);
+    assert_eq!(found, (1, "critical"));
+    // It is rolled back on a Friday: a weekend later nobody can tell, on Tuesday it is over.
+    let rolled_back = |told: &mut Fixture, hour: u64| told.tell("1", trace(hour, false));
+    let found = pages_of(&mut told, ("2", "verdict"), 70 * 24..70 * 24 + 8, rolled_back);
+    assert_eq!(found.1, "critical");
+    let found = pages_of(&mut told, ("2", "verdict"), 70 * 24 + 8..72 * 24, rolled_back);
+    assert_eq!(found.1, "quiet");
+}
+
+#[test]
+fn a_version_that_goes_on_is_not_replaced_though_its_outcomes_are_told_once_a_week() {
+    let mut told = Fixture::new(10);
+    let work = |told: &mut Fixture, hour: u64| {
+        told.tell("1", trace(hour, false));
+        told.tell("2", trace(hour, false));
+        if hour.is_multiple_of(7 * 24) {
+            for session in 0..40 {
+                let id = format!("outcome {hour} {session}").into();
+                told.tell(
+                    "2",
+                    DoneTrace {
+                        trace_id: None,
+                        failed: None,
+                        looped: None,
+                        outcome_failed: Some(hour >= 35 * 24 && session % 2 == 0),
+                        session: ScopedId { id, ..ScopedId::default() },
+                        ..trace(hour, false)
+                    },
+                );
+            }
+        }
+    };
+    assert_eq!(pages_of(&mut told, ("2", "outcome"), 1..70 * 24, work), (1, "critical"));
+}
+
 #[test]
 fn the_usual_silence_is_that_of_the_agent_whatever_its_versions() {
     let mut told = Fixture::new(100);

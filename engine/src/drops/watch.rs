@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::ArrivedTrace;
 use super::gaps::Gaps;
 use super::stream::{PREDICTED, STREAMS, Stream, Value};
+use super::{ArrivedTrace, GOES_ON};
 use crate::detect::{Against, Detector, DropState, InSession, Limits, Severity};
 use crate::drift::sequential::MeanSequence;
 use crate::facts::{AgentKey, DoneTrace, Effort, ScopedId};
@@ -118,6 +118,28 @@ impl Watch {
         if is_settled && self.learner.renew() {
             watched.iter_mut().for_each(|watched| watched.detector.renew_chances());
         }
+    }
+
+    /// Whether there is a drop, or a warning of one, of a stream of which nothing comes any more.
+    pub(super) fn has_shown_what_is_silent(&self, newest: Timestamp) -> bool {
+        self.streams
+            .iter()
+            .any(|(_, watched)| watched.is_shown() && self.is_silent(watched, newest))
+    }
+
+    /// Ends such drops and warnings.
+    pub(super) fn end_silent(&mut self, newest: Timestamp) {
+        let silent = self.streams.iter().filter(|(_, watched)| self.is_silent(watched, newest));
+        let silent: Vec<&str> = silent.map(|(stream, _)| stream.name).collect();
+        let over = self.streams.iter_mut().filter(|(stream, _)| silent.contains(&stream.name));
+        over.filter(|(_, watched)| watched.is_shown()).for_each(|(_, watched)| watched.end());
+    }
+
+    /// Whether nothing has come of a stream, nor a trace of its version, for a day and for longer than is usual for the version: one that
+    /// works on workdays, once a week or seldom is not replaced while it rests, nor one whose outcomes are told once a week.
+    fn is_silent(&self, watched: &Watched, newest: Timestamp) -> bool {
+        let usual = self.gaps.usual().map_or(GOES_ON, Duration::from_secs_f64);
+        watched.last.max(self.gaps.last()).after(usual.clamp(GOES_ON, RESTS)) < newest
     }
 
     /// The version before this one, if this one takes something over from it.
@@ -375,6 +397,9 @@ fn most<T: Ord>(values: impl Iterator<Item = T>) -> Option<(T, usize)> {
     values.for_each(|value| *counts.entry(value).or_default() += 1);
     counts.into_iter().max_by_key(|(_, count)| *count)
 }
+
+/// How long a version may rest that usually does, and is not replaced: what runs once a week may be a day late.
+const RESTS: Duration = Duration::from_secs(8 * 86_400);
 
 /// Failures that the cause of a drop is found from, at most.
 const FAILURES: usize = 16;
