@@ -17,6 +17,9 @@ const GAPS: u32 = 3;
 const LEAST_SILENCE: u32 = 600;
 const TOLD: u32 = 86_400;
 
+/// For how long a page stays while no daemon shows its drop: after as long without any, `AgentgaugeAbsent` fires.
+const HELD: &str = "5m";
+
 /// Binds `$of` to the labels of the dropped stream, as a selector.
 const OF: &str = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,gen_ai_agent_version=%q,\
     deployment_environment_name=%q,tenant=%q,stream=%q\" $labels.service_name $labels.gen_ai_agent_name \
@@ -37,7 +40,9 @@ const SINCE: &str = "agentgauge_agent_drop_start_timestamp_seconds";
 
 fn dropped(plan: &Plan) -> Rule {
     let expr = state("agentgauge_agent_drop{severity=\"critical\"}");
-    of_drop(plan, Alert::new("AgentReliabilityDrop", "critical", expr), FIRST_STEP).into()
+    // A daemon that restarts shows no drop for a moment, and a scrape may fail: the page would be over, and come again.
+    let alert = Alert::new("AgentReliabilityDrop", "critical", expr).held(HELD);
+    of_drop(plan, alert, FIRST_STEP).into()
 }
 
 fn weakened(plan: &Plan) -> Rule {

@@ -129,6 +129,9 @@ impl Plan {
                     if let Some(lasting) = alert.lasting {
                         line(text, format_args!("    for: {lasting}"));
                     }
+                    if let Some(held) = alert.held {
+                        line(text, format_args!("    keep_firing_for: {held}"));
+                    }
                     map(text, "labels", &alert.labels);
                     map(text, "annotations", &self.annotations(alert));
                 }
@@ -196,6 +199,8 @@ struct Alert {
     expr: String,
     /// How long the expression must hold before the alert fires.
     lasting: Option<&'static str>,
+    /// How long the alert fires on when the expression does not hold any more.
+    held: Option<&'static str>,
     labels: Vec<(&'static str, String)>,
     summary: String,
     description: String,
@@ -213,6 +218,7 @@ impl Alert {
             name,
             expr,
             lasting: None,
+            held: None,
             labels: vec![("severity", severity.to_owned())],
             summary: String::new(),
             description: String::new(),
@@ -224,6 +230,10 @@ impl Alert {
 
     fn lasting(self, lasting: &'static str) -> Self {
         Self { lasting: Some(lasting), ..self }
+    }
+
+    fn held(self, held: &'static str) -> Self {
+        Self { held: Some(held), ..self }
     }
 
     fn says(self, summary: &str, description: &str) -> Self {

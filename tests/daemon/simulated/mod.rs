@@ -10,6 +10,7 @@ mod series;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use agentgauge::config::Config;
@@ -24,6 +25,8 @@ struct Scenario {
     scraped_seconds: u64,
     /// Each of these scrapes shows everything: an agent while it moves from one instance to another.
     instances: &'static [&'static str],
+    /// When nothing is scraped, in seconds after the first scrape: the daemon restarts.
+    away: Range<u64>,
     workers: Vec<Worker>,
 }
 
@@ -61,6 +64,7 @@ fn scenarios() -> Vec<Scenario> {
             instances: &["gauge-0:9464", "gauge-1:9464"],
             ..changing("two_instances", 2, 0.01, 0.4)
         },
+        Scenario { away: HOUR..HOUR + 4 * MINUTE, ..changing("restart", 2, 0.01, 0.4) },
         Scenario {
             past_seconds: 28 * DAY,
             workers: vec![Worker { every_seconds: 1200, ..slow("billing", vec![(0, 0.02)]) }],
@@ -97,6 +101,7 @@ fn scenario(name: &'static str, scraped_seconds: u64) -> Scenario {
         past_seconds: CHANGE - HOUR / 2,
         scraped_seconds,
         instances: &["gauge:9464"],
+        away: 0..0,
         workers: Vec::new(),
     }
 }
@@ -110,7 +115,9 @@ fn run(scenario: &Scenario, rules: &str) -> String {
     let end = scenario.past_seconds + scenario.scraped_seconds;
     let mut scrapes = Scrapes::new(scenario.past_seconds);
     for at in (scenario.past_seconds..=end).step_by(INTERVAL) {
-        scrapes.add(&work.page(at), rules);
+        let page = work.page(at);
+        let is_away = scenario.away.contains(&(at - scenario.past_seconds));
+        scrapes.add(if is_away { "" } else { &page }, rules);
     }
     scrapes.written(scenario.instances)
 }
