@@ -3,11 +3,14 @@
 use super::price::shipped;
 use crate::engine::span::{Operation, Span, TOLD_BY_RECORD};
 
+/// Most spans that are above another: of more the outermost ones.
+const DEEPEST: usize = 256;
+
 /// The spans of a trace, in order of (start, end, id).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     pub(super) spans: Vec<Span>,
-    // The places above each span, the nearest first; those of a cycle once each.
+    // The places above each span, the nearest first; those of a cycle once each, and of one that is very deep the outermost.
     above: Vec<Vec<usize>>,
     behaviour: Vec<usize>,
     // The places of requests and of their streamed answers.
@@ -35,7 +38,7 @@ impl Tree {
                 chain.push(above);
                 next = parent(above);
             }
-            chain
+            chain.split_off(chain.len().saturating_sub(DEEPEST))
         };
         let above: Vec<Vec<usize>> = (0..spans.len()).map(chain).collect();
         let evaluates = |at: usize| spans[at].operation == Operation::Evaluation;

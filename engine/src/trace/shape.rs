@@ -52,7 +52,7 @@ struct Jumps {
 pub(super) struct Position {
     /// The span above, if it is known.
     above: Option<usize>,
-    /// Number of known spans above; those of a cycle count once each.
+    /// Number of known spans above, [`DEEPEST`] at most; those of a cycle count once each.
     depth: usize,
     /// Whether it or a span above it evaluates, and so is not the agent's behaviour.
     pub(super) evaluates: bool,
@@ -686,19 +686,19 @@ impl Position {
 const UNKNOWN: usize = usize::MAX;
 const ON_PATH: usize = usize::MAX - 1;
 
+/// Most spans that are above another; one that is deeper hangs beside the one above it, so that a walk outwards is short.
+const DEEPEST: usize = 256;
+
 /// Fills in for each span how many are above it, and whether it or one above it evaluates. In a cycle, each span is above all
-/// others.
+/// others, or, in a long one, above the nearest.
 fn descend(spans: &mut [SpanView<'_>]) {
-    let evaluates = |span: &SpanView<'_>| span.operation == Operation::Evaluation;
     let mut path = Vec::new();
     for first in 0..spans.len() {
         let above = spans[first].position.above.map(|at| spans[at].position);
         // Most spans come after the one above them.
         if spans[first].position.depth == UNKNOWN && above.is_none_or(|above| above.depth < ON_PATH)
         {
-            let (depth, inside) = above.map_or((0, false), Position::below);
-            let inside = inside || evaluates(&spans[first]);
-            spans[first].position.put(depth, inside);
+            hang(spans, first);
             continue;
         }
         let mut next = Some(first);
@@ -708,25 +708,34 @@ fn descend(spans: &mut [SpanView<'_>]) {
             next = spans[at].position.above;
         }
         // A path ends at a root, at a span of known depth, or, in a cycle, at one of its own steps.
-        let (mut depth, mut inside) = match next {
-            None => (0, false),
-            Some(at) if spans[at].position.depth == ON_PATH => {
-                let step = path.iter().position(|step| *step == at).unwrap_or(path.len());
-                let cycle = path.split_off(step);
-                let inside = cycle.iter().any(|at| evaluates(&spans[*at]));
-                for at in &cycle {
-                    spans[*at].position.put(cycle.len() - 1, inside);
-                }
-                (cycle.len(), inside)
+        if let Some(at) = next.filter(|at| spans[*at].position.depth == ON_PATH) {
+            let step = path.iter().position(|step| *step == at).unwrap_or(path.len());
+            let cycle = path.split_off(step);
+            let inside = cycle.iter().any(|at| evaluates(&spans[*at]));
+            for at in &cycle {
+                spans[*at].position.put((cycle.len() - 1).min(DEEPEST - 1), inside);
             }
-            Some(at) => spans[at].position.below(),
-        };
+        }
         while let Some(at) = path.pop() {
-            inside |= evaluates(&spans[at]);
-            spans[at].position.put(depth, inside);
-            depth += 1;
+            hang(spans, at);
         }
     }
+}
+
+/// Fills in the position of a span that is not in a cycle, of which the one above has its own.
+fn hang(spans: &mut [SpanView<'_>], at: usize) {
+    let above = match spans[at].position.above {
+        Some(above) if spans[above].position.depth >= DEEPEST => spans[above].position.above,
+        above => above,
+    };
+    let (depth, inside) = above.map_or((0, false), |above| spans[above].position.below());
+    let inside = inside || evaluates(&spans[at]);
+    spans[at].position.above = above;
+    spans[at].position.put(depth, inside);
+}
+
+fn evaluates(span: &SpanView<'_>) -> bool {
+    span.operation == Operation::Evaluation
 }
 
 /// Whether a span is a model's request that this streamed answer may be to: what it does not tell is what the answer tells.
@@ -988,5 +997,32 @@ mod tests {
                 prop_assert_eq!(spans[at].position.evaluates, sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
             }
         }
+    }
+
+    #[test]
+    fn of_spans_that_are_very_deep_the_outermost_ones_count() {
+        let id = |at: usize| SpanId((1 + at as u64).to_be_bytes());
+        let depths = |parent: fn(usize) -> Option<usize>| -> Vec<(usize, Vec<usize>)> {
+            let (mut rows, mut symbols) = (Spans::default(), Symbols::default());
+            for at in 0..2 * DEEPEST {
+                let (start, parent) = (Timestamp(at as u64), parent(at).map(id));
+                let span = Span { span_id: id(at), parent, start, ..Span::default() };
+                rows.add(&span, &Arc::default(), &mut symbols, true);
+            }
+            let shape = Shape::new(&rows);
+            let above = |at| shape.ancestors(at).map(|above| above.at).collect();
+            (0..2 * DEEPEST).map(|at| (shape.spans[at].position.depth, above(at))).collect()
+        };
+        let outermost = |at: usize| (0..at.min(DEEPEST)).rev().collect::<Vec<usize>>();
+        let expected = (0..2 * DEEPEST).map(|at| (at.min(DEEPEST), outermost(at)));
+        assert!(depths(|at| at.checked_sub(1)).into_iter().eq(expected));
+        // In either order, and in a cycle.
+        let last = 2 * DEEPEST - 1;
+        let up = depths(|at| Some(at + 1));
+        assert_eq!((up[last].0, up[0].0, up[0].1.last()), (0, DEEPEST, Some(&last)));
+        let around = depths(|at| Some((at + 1) % (2 * DEEPEST)));
+        assert!(
+            around.iter().all(|(depth, above)| (*depth, above.len()) == (DEEPEST - 1, DEEPEST - 1))
+        );
     }
 }
