@@ -246,7 +246,7 @@ impl Drops {
         view.drops = streams.collect();
         let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
         view.last_trace_unix_nano = last.map(|last| shift.wall(last).0.to_string());
-        view.usual_gap_seconds = self.gaps.usual(agent).or_else(|| watch.gaps.usual());
+        view.usual_gap_seconds = self.gaps.usual(agent);
     }
 
     /// Whether a stream of an agent is in a drop, or there is a warning of one.
