@@ -126,7 +126,7 @@ impl Bench<'_> {
         let running = Server::Daemon.start_with(&self.cores, &environment).map_err(failed)?;
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         let sent = Sent { spans: pass.spans(), traces: pass.traces };
-        self.settle(&running, &mut cpu, sent, false)?;
+        self.settle(&running, &mut cpu, sent)?;
         cpu.nanos().map_err(failed)
     }
 }

@@ -192,9 +192,6 @@ const MIN_NANOS: u64 = 1_000_000_000;
 /// Spans sent before anything is measured: one block.
 const WARM_SPANS: u64 = 1;
 
-/// How long the daemon waits for late spans of a trace that is done, before it seals it.
-const LATE_HORIZON: &str = "AGENTGAUGE__ASSEMBLE__LATE_HORIZON";
-
 /// Connections of a generator that waits for no answers: enough that none reaches the number of requests in flight that the daemon allows.
 const CONNECTIONS: usize = 32;
 
@@ -327,8 +324,7 @@ impl Bench<'_> {
         if server == Server::Daemon {
             let sent =
                 Sent { spans: warm.spans() + pass.spans(), traces: warm.traces + pass.traces };
-            let seals = environment.iter().any(|(name, _)| *name == LATE_HORIZON);
-            self.settle(&running, &mut cpu, sent, seals)?;
+            self.settle(&running, &mut cpu, sent)?;
         }
         let cpu_nanos = cpu.nanos().map_err(failed)?.saturating_sub(before);
         let peak_bytes = peak_resident_bytes(running.id()).map_err(failed)?;
@@ -384,14 +380,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Waits until the daemon has scored all that was sent, and, if it `seals` traces soon, has sealed them.
-    fn settle(
-        &self,
-        running: &Running,
-        cpu: &mut Cpu,
-        sent: Sent,
-        seals: bool,
-    ) -> Result<(), BenchError> {
+    /// Waits until the daemon has scored all that was sent.
+    fn settle(&self, running: &Running, cpu: &mut Cpu, sent: Sent) -> Result<(), BenchError> {
         let Sent { spans, traces } = sent;
         let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let mut account = Account::default();
@@ -400,19 +390,18 @@ impl Bench<'_> {
             if !account.faults.is_empty() || account.scored > traces || account.received > spans {
                 break;
             }
-            let is_over = !seals || account.held == 0;
-            if account.scored == traces && account.received == spans && is_over {
+            if account.scored == traces && account.received == spans {
                 return Ok(());
             }
             // Idle threads may end, so their times are read regularly.
             cpu.nanos().map_err(failed)?;
             std::thread::sleep(LOOK_EVERY);
         }
-        let Account { received, scored, held, faults, .. } = account;
+        let Account { received, scored, faults, .. } = account;
         let faults: Vec<_> =
             faults.iter().map(|(series, count)| format!("; {series} is {count}")).collect();
         Err(BenchError::Amiss(format!(
-            "{received} of {spans} spans received, {scored} of {traces} traces scored, {held} not sealed{}",
+            "{received} of {spans} spans received, {scored} of {traces} traces scored{}",
             faults.concat()
         )))
     }

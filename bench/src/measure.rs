@@ -96,8 +96,6 @@ pub(super) struct Account {
     pub(super) received: u64,
     /// Traces whose risk was scored.
     pub(super) scored: u64,
-    /// Traces that are not sealed.
-    pub(super) held: u64,
     /// Requests that were refused whole.
     pub(super) refused: u64,
     /// Counters that should be zero and are not, by metric and labels.
@@ -133,8 +131,6 @@ impl Account {
                 let risk = labels.contains("signal=\"trace_risk\"");
                 let scored = risk && !labels.contains("verdict=\"skipped\"");
                 account.scored += if scored { count } else { 0 };
-            } else if series == "agentgauge_held{what=\"traces\"}" {
-                account.held = count;
             } else if count > 0 && FAULTS.contains(&name) {
                 account.refused += if name == REFUSED { count } else { 0 };
                 account.faults.insert(series.to_owned(), count);

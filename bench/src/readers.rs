@@ -116,7 +116,7 @@ impl Bench<'_> {
         }
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
         let sent = Sent { spans: filling.spans, traces: filling.next };
-        self.settle(&running, &mut cpu, sent, false)?;
+        self.settle(&running, &mut cpu, sent)?;
         come_to_rest(&mut cpu).map_err(failed)?;
         let peak = peak_resident_bytes(running.id()).map_err(failed)?;
         // An error of the progress output does not matter.
