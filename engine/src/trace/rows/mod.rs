@@ -563,12 +563,7 @@ impl Spans {
     fn push(&mut self, row: SpanRow, answer: Option<Answer>) {
         let at = self.next();
         if let Some(answer) = answer {
-            let answers = &mut self.beside.get_or_insert_default().answers;
-            if answers.capacity() == 0 {
-                // Every other span of an agent is a model call, at most, as a rule.
-                answers.reserve_exact(self.rows.capacity().div_ceil(2));
-            }
-            answers.push(Answer { row: at, ..answer });
+            self.beside.get_or_insert_default().answers.push(Answer { row: at, ..answer });
             self.bytes = self.bytes.and(size_of::<Answer>());
         }
         let rare = self.rare().last().filter(|last| last.row == at).map(Rare::bytes);
