@@ -206,6 +206,8 @@ pub struct SessionOptions {
     /// Traces remembered that moved on or went with an evicted session, so that they count
     /// once; over it the oldest is forgotten.
     pub max_departed_traces: usize,
+    /// Sessions and traces that have ended without an outcome, which somebody may still tell; over it the oldest is forgotten.
+    pub max_outstanding_outcomes: usize,
     /// `agentgauge` or `pandaprobe` (the documents' four signals and four decimals).
     pub profile: Profile,
     /// What an empty score is: `absent`, or `one` as the documents say.
@@ -375,6 +377,7 @@ impl Default for SessionOptions {
             report_wait: Duration::from_secs(600),
             max_waiting_reports: 1_000,
             max_departed_traces: 100_000,
+            max_outstanding_outcomes: 50_000,
             profile: Profile::Agentgauge,
             empty_score: EmptyScore::Absent,
             signal_weights: weighed.map(|(name, weight)| (name.to_owned(), weight)).collect(),

@@ -347,6 +347,10 @@ impl Pipeline {
                 self.sessions[shard].restore_for(&update, self.session_stores[shard].as_mut());
                 self.sessions[shard].handle(update, now);
             }
+            for report in stage.late_reports() {
+                let sessions = self.sessions.iter_mut();
+                sessions.for_each(|stage| stage.report(report.clone(), now));
+            }
             // Neither a judge nor an embedding model is asked here: the stage remembers open requests, and a daemon asks once it has
             // recovered.
             drop((stage.requests(), stage.embed_requests()));

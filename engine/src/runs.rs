@@ -143,7 +143,7 @@ pub fn is_about_runs(name: &str) -> bool {
 /// itself says. `None` if nobody told one.
 pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Option<bool> {
     let told = reported.iter().filter(|score| {
-        OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Reported
+        OUTCOMES.contains(&score.name.as_str()) && score.source == Source::Reported
     });
     let last = told
         .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
@@ -155,7 +155,7 @@ pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Op
 pub fn judged_outcome(reported: &[ReportedScore]) -> Option<Quanta> {
     let judged = reported
         .iter()
-        .filter(|score| OUTCOMES.contains(&score.name.as_str()) && source(score) == Source::Judge);
+        .filter(|score| OUTCOMES.contains(&score.name.as_str()) && score.source == Source::Judge);
     let last = judged
         .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
     last.map(|score| Quanta(score.score_quanta.clamp(0, Quanta::ONE)))
@@ -398,7 +398,7 @@ impl Parts {
         let own = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
         let own = own.filter(|score| named(&score.name)).map(|score| {
             let id = score.identifier.as_str();
-            (source(score), score.time_unix_nano, id, Quanta(score.score_quanta))
+            (score.source, score.time_unix_nano, id, Quanta(score.score_quanta))
         });
         reports.chain(own).max().map(|(.., score)| score)
     }
@@ -412,7 +412,7 @@ impl Parts {
         let of_traces = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
         let mut of_traces = of_traces.filter(|score| score.name == CONSTRAINT_VIOLATION);
         of_run.any(|report| is_verdict(report.source, report.score.0))
-            || of_traces.any(|score| is_verdict(source(score), score.score_quanta))
+            || of_traces.any(|score| is_verdict(score.source, score.score_quanta))
     }
 
     /// Severities of broken rules, in the order of the rules; `None` if neither traces nor reports speak of rules.
@@ -459,10 +459,6 @@ fn id_of(attempt: &Attempt, session: &str) -> Arc<str> {
         (Some(one), None) | (None, Some(one)) => Arc::clone(one),
         (None, None) => Arc::from(session),
     }
-}
-
-fn source(score: &ReportedScore) -> Source {
-    if score.source == Source::Judge.name() { Source::Judge } else { Source::Reported }
 }
 
 fn sum(counts: impl Iterator<Item = u64>) -> u64 {

@@ -435,13 +435,16 @@ pub struct RunTarget {
 }
 
 /// Who made a score. The order is the precedence: the greatest wins.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub enum Source {
     /// We, from the trace.
     Computed,
     /// Our judge.
     Judge,
     /// Somebody else, in a report.
+    #[default]
     Reported,
 }
 

@@ -302,6 +302,7 @@ fn sessions(config: &Config, check: &mut Check<'_>) {
     check.lasting("session.report_wait", session.report_wait, Duration::ZERO, long);
     check.within("session.max_waiting_reports", session.max_waiting_reports, 1, 1 << 30);
     check.within("session.max_departed_traces", session.max_departed_traces, 1, 1 << 30);
+    check.within("session.max_outstanding_outcomes", session.max_outstanding_outcomes, 0, 1 << 30);
     let threshold = session.loop_detection_threshold;
     check.within("session.loop_detection_threshold", threshold, 0.0, 1.0);
     check.within("session.gate_window", session.gate_window, 1, 1 << 20);

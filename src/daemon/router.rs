@@ -97,7 +97,7 @@ impl Sink for Router {
             let Takers { assemble, sessions, agents } = self.route.report(&report);
             for shard in sessions {
                 // A closed channel means that the daemon is stopping; the batch is not acknowledged.
-                let word = ToSessions::Report(Box::new(report.clone()), now);
+                let word = ToSessions::Report(None, Box::new(report.clone()), now);
                 let sent = self.sessions[shard].send(word).await;
                 sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
             }

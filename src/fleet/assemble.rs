@@ -232,10 +232,16 @@ impl Traces {
 
     fn hand_on(&mut self, place: usize, now: Timestamp, out: &mut Vec<Record>) {
         let (shard, stage) = &mut self.shards[place];
+        let mut sent = Vec::new();
         for mut update in stage.drain(&self.learned) {
             // The generation puts the revision above those of all earlier owners.
             update.revision = update.revision.saturating_add(self.generation << GENERATION);
-            let mut record = self.map.to_session(update);
+            sent.push(self.map.to_session(update));
+        }
+        // The trace is in a session of any partition.
+        let late = stage.late_reports().into_iter();
+        sent.extend(late.filter_map(|report| self.map.to_all_sessions(&report)).flatten());
+        for mut record in sent {
             record.envelope.shard = *shard;
             record.envelope.generation = self.generation;
             record.envelope.time = now;
@@ -268,8 +274,10 @@ pub(super) const GENERATION: u32 = 32;
 mod tests {
     use std::time::Duration;
 
+    use super::super::score::ScoreStage;
     use super::*;
-    use crate::engine::span::{Operation, Resource, Span, SpanId, ToolFacts};
+    use crate::engine::math::Quanta;
+    use crate::engine::span::{Operation, Resource, Source, Span, SpanId, ToolFacts};
     use crate::fleet::checkpoint::Checkpoint;
 
     const NOW: Timestamp = Timestamp(1_800_000_000_000_000_000);
@@ -354,5 +362,52 @@ mod tests {
         let checkpoint = Checkpoint { next: 0, now: NOW, senders: BTreeMap::new(), sections };
         let mut next = taken(1, Some(&checkpoint));
         assert_eq!(agents(&follows(&mut next, span(1, 3, call()))), ["support"]);
+    }
+
+    #[test]
+    fn a_report_about_a_sealed_trace_reaches_the_session_that_has_it() {
+        let mut part = taken(0, None);
+        let mut sent = follows(&mut part, span(0, 1, root()));
+        let told = sent.iter().find_map(|record| {
+            let Message::Trace(update) = &record.envelope.message else { return None };
+            Some(update.trace_id)
+        });
+        let sealed = NOW.after(Duration::from_secs(600));
+        part.timers(sealed, &mut sent);
+        let outcome = Report {
+            target: Target::Trace(told.unwrap()),
+            name: "outcome".into(),
+            score: Quanta(0),
+            label: None,
+            explanation: None,
+            source: Source::Reported,
+            identifier: "".into(),
+            judge: None,
+            time: sealed,
+            tenant: None,
+        };
+        let input = Message::Inputs(vec![Input::Report(Box::new(outcome))]);
+        part.apply(input, 0, sealed, &mut sent).unwrap();
+        let (options, map) = (EngineOptions::default(), Map::new(2));
+        let score = ScoreStage { options, map, runaways: Arc::new(|_, _| {}) };
+        let mut told = Vec::new();
+        for partition in 0..2 {
+            let taken = Taken { partition, generation: 1, checkpoint: None };
+            let mut sessions = score.take_over(&taken).unwrap();
+            let here =
+                |record: &&Record| (record.hop, record.partition) == (Hop::Traces, partition);
+            for record in sent.iter().filter(here) {
+                sessions
+                    .apply(record.envelope.message.clone(), 0, sealed, &mut Vec::new())
+                    .unwrap();
+                sessions.tell(sealed, &mut told);
+            }
+        }
+        let updates = told.iter().filter_map(|record| {
+            let Message::Session(update) = &record.envelope.message else { return None };
+            Some(&update.done_traces)
+        });
+        let outcomes: Vec<_> = updates.flatten().filter_map(|done| done.outcome_failed).collect();
+        assert_eq!(outcomes, [true]);
     }
 }

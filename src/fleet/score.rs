@@ -14,7 +14,7 @@ use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::saved;
 use crate::engine::sessions::Sessions;
-use crate::engine::span::{Report, Timestamp};
+use crate::engine::span::{Report, Target, Timestamp};
 use crate::engine::time::WallShift;
 
 /// A function that takes the sessions of a stage that run away.
@@ -91,10 +91,12 @@ impl Part for Scored {
                 Ok(())
             }
             Message::Report(report) => {
-                // The shards of this partition that take the report.
+                // The shards of this partition that take the report; a trace that is sealed is in a session of any shard.
                 let takers = self.map.route().report(&report).sessions;
-                let is_taker =
-                    |shard: &u32| takers.contains(&usize::try_from(*shard).unwrap_or(usize::MAX));
+                let is_late = matches!(report.target, Target::Trace(_));
+                let is_taker = |shard: &u32| {
+                    is_late || takers.contains(&usize::try_from(*shard).unwrap_or(usize::MAX))
+                };
                 let shards = self.shards.iter().enumerate();
                 let here = shards.filter(|(_, (shard, _))| is_taker(shard));
                 let here: Vec<usize> = here.map(|(place, _)| place).collect();

@@ -128,6 +128,7 @@ impl InstanceParts<'_> {
             &mut session.max_sessions,
             &mut session.max_bytes,
             &mut session.max_departed_traces,
+            &mut session.max_outstanding_outcomes,
         ] {
             *bound = share(*bound);
         }

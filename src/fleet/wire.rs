@@ -240,15 +240,7 @@ impl Map {
             Target::Run(run) => {
                 let mut records = vec![self.about_agent(&run.agent, message)?];
                 if !self.route.report(report).sessions.is_empty() {
-                    let of_agent = &records[0];
-                    let of_traces = (0..self.partitions).map(|partition| Record {
-                        hop: Hop::Traces,
-                        partition,
-                        key: of_agent.key.clone(),
-                        envelope: of_agent.envelope.clone(),
-                    });
-                    let of_traces: Vec<Record> = of_traces.collect();
-                    records.extend(of_traces);
+                    records.extend(self.to_all_sessions(report)?);
                 }
                 records
             }
@@ -268,8 +260,21 @@ impl Map {
         Some(records)
     }
 
+    /// A report, to all partitions of sessions; `None` if it cannot be encoded.
+    pub(super) fn to_all_sessions(self, report: &Report) -> Option<Vec<Record>> {
+        let message = Message::Report(Box::new(report.clone()));
+        let key = key_of_report(&message)?;
+        let record = |partition| Record {
+            hop: Hop::Traces,
+            partition,
+            key: key.clone(),
+            envelope: envelope(message.clone()),
+        };
+        Some((0..self.partitions).map(record).collect())
+    }
+
     fn about_agent(self, agent: &AgentKey, message: Message) -> Option<Record> {
-        let key = [b"report", &xxh3_64(&pack(&message)?).to_be_bytes()[..]].concat();
+        let key = key_of_report(&message)?;
         let partition = self.of_agent(agent);
         Some(Record { hop: Hop::Agents, partition, key, envelope: envelope(message) })
     }
@@ -295,6 +300,11 @@ fn bare(update: &SessionFacts) -> SessionFacts {
 
 fn envelope(message: Message) -> Envelope {
     Envelope { message, shard: 0, generation: 0, time: Timestamp::default() }
+}
+
+/// The key of a report that is not sent by what it is about; `None` if the report cannot be encoded.
+fn key_of_report(message: &Message) -> Option<Vec<u8>> {
+    Some([b"report", &xxh3_64(&pack(message)?).to_be_bytes()[..]].concat())
 }
 
 /// The hash of an agent's name, for keys of records.

@@ -227,6 +227,34 @@ fn an_outcome_by_task_and_run_fails_its_trace_whether_it_comes_first_or_when_tha
     assert_eq!(outcome("neither"), Value::Null);
 }
 
+#[test]
+fn an_outcome_of_a_trace_that_is_sealed_counts_in_whichever_shard_the_session_is() {
+    let daemon = Daemon::start_with(&[
+        ("AGENTGAUGE__ENGINE__SHARDS", "3"),
+        ("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "50ms"),
+        ("AGENTGAUGE__ASSEMBLE__LATE_HORIZON", "50ms"),
+    ]);
+    for trace in 1..=6_u8 {
+        send_run(&daemon, trace, &trace.to_string());
+    }
+    // None of them is held to be revised any more.
+    daemon.settles_at("agentgauge_held_bytes{what=\"traces\"}", 0.0);
+    let failed = |trace: u8| json!({ "id": "ci", "trace_id": format!("{trace:032x}"), "name": "outcome", "score": 0 });
+    send(&daemon, &(1..=5).map(failed).collect::<Vec<_>>());
+    // Each was sent twice, and the later one holds.
+    daemon.settles_at("agentgauge_reports_total{outcome=\"late\"}", 10.0);
+    daemon.settles_at("agentgauge_reports_total{outcome=\"applied\"}", 10.0);
+    let outcome = |trace: u8| -> Value {
+        let session = daemon.get(&format!("/api/v1/sessions/session%20{trace}"));
+        let session: Value = serde_json::from_str(&session).unwrap();
+        session["traces"][0]["signals"]["outcome"]["score"].clone()
+    };
+    for trace in 1..=5 {
+        until(|| outcome(trace) == json!(0.0));
+    }
+    assert_eq!(outcome(6), Value::Null);
+}
+
 /// One broken rule on a span event is one of all runs, as the source's N is all tasks: it says nothing of how many were looked at.
 #[test]
 fn a_violation_on_one_of_a_hundred_runs_leaves_compliance_at_99_hundredths() {

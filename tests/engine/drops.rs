@@ -506,3 +506,33 @@ fn outcomes_of_runs_that_come_together_count_in_the_order_of_the_runs() {
     assert_eq!(drops_of_runs(sorted), in_order);
     assert!(in_order.iter().any(|drop| drop.stream == "outcome"), "{in_order:?}");
 }
+
+#[test]
+fn outcomes_that_are_told_each_night_page_as_others_do() {
+    let of_session = |number| Target::Session { tenant: None, id: session(number), scope: None };
+    let of_trace = |number: u64| Target::Trace(spans(number, "1", BEGIN, false)[0].trace_id);
+    for of in [of_session as fn(u64) -> Target, of_trace] {
+        let mut run = Run::new(2, 5);
+        for (night, level) in [0.02, 0.02, 0.02, 0.02, 0.5].into_iter().enumerate() {
+            let first = run.traces + 1;
+            run.traces("1", 0.0, 100);
+            // The sessions have ended by then.
+            run.now = run.now.after(720 * MINUTE);
+            run.pipeline.advance(run.now);
+            assert!(run.pipeline.document().sessions.is_empty());
+            if night == 3 {
+                run = run.restarted();
+            }
+            for number in first..=run.traces {
+                let failed = run.random() < level;
+                run.report(of(number), "outcome", !failed);
+                // Told twice, it counts once.
+                run.report(of(number), "outcome", false);
+            }
+            let drop = run.stream("1", "outcome").unwrap();
+            assert_eq!(drop.severity == "critical", level > 0.1, "night {night}: {drop:?}");
+        }
+        let found = run.stream("1", "outcome").and_then(|drop| drop.drop).unwrap();
+        assert!(found.from < 0.1 && found.to > 0.3 && found.traces <= 100, "{found:?}");
+    }
+}

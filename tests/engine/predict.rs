@@ -241,6 +241,41 @@ fn an_outcome_that_changes_is_taken_back() {
     assert_ne!(predicted(&changed), predicted(&told(&[(7, false)])));
 }
 
+#[test]
+fn a_score_of_a_trace_counts_as_ever_once_the_trace_is_sealed() {
+    let sessions = |told_after: u64, shards: u32| {
+        let (options, route) = (EngineOptions::default(), Route::new(shards, 7));
+        let mut pipeline = Pipeline::routed(&options, route);
+        let begin = BEGIN.after(Duration::from_secs(SESSIONS));
+        (1..=40).for_each(|number| {
+            pipeline.apply(session(number), Vec::new(), Vec::new(), begin);
+        });
+        pipeline.advance(begin.after(Duration::from_secs(told_after)));
+        let report = |number: u64, name: &str, identifier: &str, failed: bool| Report {
+            target: Target::Trace(session(number)[0].trace_id),
+            name: Arc::from(name),
+            identifier: Arc::from(identifier),
+            ..outcome(number, failed)
+        };
+        let reports = (1..=30).flat_map(|number| {
+            let outcome = report(number, "outcome", "b", number <= 10);
+            let of_other = report(number, "outcome", "a", number > 10);
+            [outcome, of_other, report(number, "helpfulness", "a", false)]
+        });
+        let now = begin.after(Duration::from_secs(1_500));
+        pipeline.apply(Vec::new(), Vec::new(), reports.collect(), now);
+        pipeline.document()
+    };
+    let early = sessions(20, 1);
+    assert!(early.sessions[0].traces[0].signals.contains_key("helpfulness"));
+    assert_eq!(early.agents[0].success["all"].told, 30);
+    for shards in [1, 4] {
+        let late = sessions(1_000, shards);
+        assert_eq!(late.sessions, early.sessions, "{shards} shards");
+        assert_eq!(late.agents[0].success, early.agents[0].success);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]

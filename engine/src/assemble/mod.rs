@@ -125,6 +125,8 @@ pub struct Assemble {
     turns: Turns,
     // Reports for traces that have not come.
     waiting: Waiting,
+    // Reports about traces that are sealed.
+    late_reports: Vec<Report>,
     // The judge's costs, by minute.
     paid: BTreeMap<u64, i64>,
     counts: Counts,
@@ -185,6 +187,7 @@ impl Assemble {
             sealed: Sealed::default(),
             turns: Turns::default(),
             waiting: Waiting::default(),
+            late_reports: Vec::new(),
             paid: BTreeMap::new(),
             counts: Counts::default(),
             options,

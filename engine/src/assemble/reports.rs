@@ -1,5 +1,7 @@
 //! Reports about traces, which come beside the spans.
 
+use std::mem;
+
 use super::open_trace::{Pending, State};
 use super::{Assemble, Report, Target, Timestamp, TraceId, TraceKey};
 
@@ -14,12 +16,19 @@ impl Assemble {
         let everybody = report.tenant.is_none().then(|| self.traces.only(id)).flatten();
         let key = everybody.unwrap_or_else(|| TraceKey::new(id, report.tenant.as_deref()));
         if self.sealed.contains(key) {
-            self.counts.add("late", "report_dropped");
+            self.counts.add("reports", "late");
+            self.late_reports.push(report);
         } else if self.traces.contains(key) {
             self.apply_report(key, report, now);
         } else {
             self.wait(id, report, now);
         }
+    }
+
+    /// The reports about traces that are sealed, since this was last asked: for all session shards, as one of them may hold the trace.
+    /// They are to be sent after the updates that were drained before.
+    pub fn late_reports(&mut self) -> Vec<Report> {
+        mem::take(&mut self.late_reports)
     }
 
     /// Adds a report to a trace, unless it is full or has one of the same name and identifier that ranks as high.

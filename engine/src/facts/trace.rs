@@ -9,7 +9,10 @@ use super::{AgentKey, SessionKey, facts, is_default};
 use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::text::Embedding;
-use crate::span::{Attempt, Guardrail, IdHash, SpanId, Status, ToolResult, TraceId, Values};
+use crate::signal::CONSTRAINT_VIOLATION;
+use crate::span::{
+    Attempt, Guardrail, IdHash, Report, Source, SpanId, Status, ToolResult, TraceId, Values,
+};
 
 /// The state of a trace: whether more of it may come.
 #[derive(
@@ -182,8 +185,8 @@ facts! {
         pub name: String,
         /// The score, in quanta of 1e-12.
         pub score_quanta: i64,
-        /// Who made it: `reported` or `judge`.
-        pub source: String,
+        /// Who made it: our judge or somebody else.
+        pub source: Source,
         /// Evaluator and version.
         pub identifier: String,
         /// When it was made, in nanoseconds since the Unix epoch.
@@ -435,6 +438,49 @@ impl ToolCall {
     /// How long it took, in nanoseconds, if that is known.
     pub fn took_nanos(&self) -> Option<u64> {
         self.timed.then(|| self.end_unix_nano.saturating_sub(self.start_unix_nano))
+    }
+}
+
+impl From<&Report> for ReportedScore {
+    fn from(report: &Report) -> Self {
+        Self {
+            name: report.name.to_string(),
+            score_quanta: report.score.0,
+            source: report.source,
+            identifier: report.identifier.to_string(),
+            time_unix_nano: report.time.0,
+            label: report.label.as_ref().map(ToString::to_string),
+            explanation: report.explanation.as_ref().map(ToString::to_string),
+            judge: report.judge.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl ReportedScore {
+    /// Joins the scores of a trace, which are in the order of their names, violations in that of the rules. Of one name, or rule, the
+    /// score of the most trusted source is kept, of equals the latest, then that with the greater (identifier, score).
+    ///
+    /// # Errors
+    ///
+    /// `duplicate` if another one is believed, `trace_full` if it would be one more than `most`.
+    pub fn join(self, scores: &mut Vec<Self>, most: usize) -> Result<(), &'static str> {
+        match scores.binary_search_by(|held| held.subject().cmp(&self.subject())) {
+            Ok(at) if scores[at].rank() >= self.rank() => return Err("duplicate"),
+            Ok(at) => scores[at] = self,
+            Err(_) if scores.len() >= most => return Err("trace_full"),
+            Err(at) => scores.insert(at, self),
+        }
+        Ok(())
+    }
+
+    /// What it is a score of: its name and, of a violation, the rule.
+    fn subject(&self) -> (&str, &str) {
+        let rule = if self.name == CONSTRAINT_VIOLATION { self.identifier.as_str() } else { "" };
+        (&self.name, rule)
+    }
+
+    fn rank(&self) -> (Source, u64, &str, i64) {
+        (self.source, self.time_unix_nano, &self.identifier, self.score_quanta)
     }
 }
 

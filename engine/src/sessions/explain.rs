@@ -198,7 +198,7 @@ fn compared(session: &Session, held: &TraceRecord) -> String {
 /// All sources of a score; the one that holds is among them.
 fn reported(held: &TraceRecord, name: &str, source: Source) -> Vec<String> {
     let said = held.rare().reported.iter();
-    let said = said.filter(|score| score.name == name && score.source == source.name());
+    let said = said.filter(|score| score.name == name && score.source == source);
     said.map(|score| {
         let by = match (score.identifier.as_str(), &score.judge) {
             ("", _) => String::new(),
@@ -207,7 +207,7 @@ fn reported(held: &TraceRecord, name: &str, source: Source) -> Vec<String> {
         };
         let label = score.label.as_ref().map(|label| format!(", labelled {label}"));
         let value = Quanta(score.score_quanta).to_f64();
-        format!("{}{by}: {value}{}", score.source, label.unwrap_or_default())
+        format!("{}{by}: {value}{}", source.name(), label.unwrap_or_default())
     })
     .collect()
 }

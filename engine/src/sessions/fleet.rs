@@ -137,6 +137,11 @@ impl Fleet {
         known.unwrap_or_else(|| key.clone())
     }
 
+    /// Whether this agent is known.
+    pub(super) fn has(&self, key: &AgentKey) -> bool {
+        self.place(key).is_some()
+    }
+
     fn held(&self, key: &AgentKey) -> Option<&(AgentKey, Summary)> {
         self.place(key).map(|place| &self.agents[place])
     }

@@ -32,9 +32,10 @@
 //! | `agents` | `forgotten` | quiet agents that had to make room for others before `agents.memory` was over |
 //! | `signals` | `agent_full` | scores without sums because of `max_signals_per_agent` |
 //! | `panes` | `outside_window` | windows that a done trace ended before or too far after |
-//! | `reported_scores` | `malformed` | reported scores out of `[0,1]`, without name or of unknown source |
-//! | `reports` | `misdirected` | reports about something other than a session |
-//! | | `unmatched` | reports whose session did not come within `report_wait` |
+//! | `reported_scores` | `malformed` | reported scores out of `[0,1]` or without name |
+//! | `reports` | `misdirected` | reports about neither a session, a run nor a trace |
+//! | | `unmatched` | reports whose session did not come within `report_wait`, or ended too long ago for `max_outstanding_outcomes` |
+//! | | `applied`, `duplicate`, `trace_full` | reports about traces that were sealed: taken, outranked by another one, over `max_reports_per_session` |
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 
@@ -54,7 +55,9 @@ mod histogram;
 mod key;
 mod linked;
 mod list;
+mod newest;
 mod outcomes;
+mod outstanding;
 mod pane;
 mod record;
 mod reports;
@@ -91,6 +94,7 @@ use departed::{Departed, Fate};
 use evicted::{EvictedSession, EvictedSessions};
 use fleet::Fleet;
 use full::FullSessions;
+use outstanding::{Outstanding, OutstandingOutcomes, Subject};
 use rules::Rules;
 use run_outcomes::{RunIndex, RunOutcomes};
 use session::{EvictionOrder, Session, Shared};
@@ -105,7 +109,7 @@ use super::facts::{SessionFacts, SessionKey, TraceFacts};
 use super::limits::Cause;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::span::{Timestamp, TraceId};
-use super::tenants::{Shares, TenantHash, tenant_hash};
+use super::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 use super::time::WallShift;
 use super::view::SessionView;
 
@@ -118,6 +122,7 @@ pub struct Sessions {
     unsettled: Vec<u32>,
     evicted: EvictedSessions,
     departed: Departed,
+    outstanding: OutstandingOutcomes,
     waiting: Waiting,
     run_outcomes: RunOutcomes,
     open: usize,
@@ -132,7 +137,8 @@ pub struct Sessions {
 #[derive(Serialize)]
 struct Saved<'a> {
     sessions: &'a SessionTable,
-    departed: departed::Saved<&'a Fate>,
+    departed: newest::Saved<&'a BTreeMap<TraceKey, (u64, Fate)>>,
+    outstanding: newest::Saved<&'a BTreeMap<Subject, (u64, Outstanding)>>,
     waiting: &'a Waiting,
     run_outcomes: &'a RunOutcomes,
     runs: &'a RunIndex,
@@ -152,6 +158,7 @@ impl Sessions {
         let (max_sessions, max_bytes) = (options.max_sessions.max(1), options.max_bytes);
         let fleet = Fleet::new(shard, agents, options.session_idle);
         let departed = Departed::new(options.max_departed_traces);
+        let outstanding = OutstandingOutcomes::new(options.max_outstanding_outcomes);
         let waiting = Waiting::new(options.max_waiting_reports, options.report_wait);
         let run_outcomes = RunOutcomes::new(options.max_waiting_reports, options.report_wait);
         let (counts, now) = (Counts::default(), Timestamp::default());
@@ -161,6 +168,7 @@ impl Sessions {
             unsettled: Vec::new(),
             evicted: EvictedSessions::default(),
             departed,
+            outstanding,
             waiting,
             run_outcomes,
             open: 0,
@@ -392,7 +400,7 @@ impl Sessions {
 
     /// The session of a tenant that holds a trace, of those in memory; however many there are, it takes as long.
     pub fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {
-        self.sessions.of_trace(tenant, trace).map(|session| SessionId::clone(&session.id))
+        self.sessions.of_trace(tenant, trace).map(|(_, session)| SessionId::clone(&session.id))
     }
 
     /// Why a trace has the score that it has; `None` if no session of this id, and, if it is told, of this scope holds it.
@@ -448,6 +456,7 @@ impl Sessions {
         Saved {
             sessions: &self.sessions,
             departed: self.departed.save(),
+            outstanding: self.outstanding.save(),
             waiting: &self.waiting,
             run_outcomes: &self.run_outcomes,
             runs: &self.shared.runs,
@@ -655,8 +664,14 @@ impl Sessions {
 
     /// Drops a session that is closed or empty.
     fn evict(&mut self, id: &Arc<SessionId>) {
-        let Some(session) = self.sessions.remove(id) else { return };
+        let Some(mut session) = self.sessions.remove(id) else { return };
         self.unfile(&session);
+        session.settle(&mut self.shared);
+        // An outcome that was told since it last ended is not outstanding any more.
+        self.outstanding.remove(&Subject::Session(Arc::clone(id)));
+        for (subject, ended) in session.outstanding_outcomes() {
+            self.outstanding.insert(subject, ended, &self.shares);
+        }
         self.full.remove(id);
         self.shared.runaways.retain(|(runaway, _), _| runaway != id);
         for trace in session.evict(&mut self.shared) {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::outstanding::Outstanding;
 use super::record::TraceRecord;
 use super::run;
 use super::run_outcomes::{RunHash, RunOutcome};
 use super::session::{Session, Shared};
-use crate::facts::DoneTrace;
 use crate::math::Quanta;
 use crate::runs::{RunName, is_about_runs, is_outcome, tells_outcome};
 use crate::span::{Report, Timestamp, TraceId};
@@ -58,6 +58,24 @@ impl Session {
                 self.refresh(shared);
             }
         }
+    }
+
+    /// Takes a reported score of a trace that is sealed; fails with the reason, as counters name it.
+    pub(super) fn report_trace(
+        &mut self,
+        trace: TraceId,
+        report: &Report,
+        shared: &mut Shared,
+    ) -> Result<(), &'static str> {
+        let Some(record) = self.traces.get_mut(trace) else { return Err("unmatched") };
+        let before = record.bytes();
+        let became = record.report(report.into(), shared.rules.max_reports, shared.now);
+        self.trace_bytes = (self.trace_bytes - before) + record.bytes();
+        became?;
+        self.rescore(trace, None, shared);
+        self.note_refused(trace, shared);
+        self.refresh(shared);
+        Ok(())
     }
 
     /// Takes the outcome of a run, if any of its traces is here; of several the latest holds.
@@ -172,20 +190,11 @@ impl Session {
 
     /// Tells the agent of the session's first trace the session's outcome when it is first reported, by anybody but our judge.
     fn tell_outcome(&self, report: &Report, shared: &mut Shared) {
-        let Some(first) = self.first().filter(|_| tells_outcome(report)) else { return };
-        if self.rare().reports.values().any(tells_outcome) {
+        if !tells_outcome(report) || self.rare().reports.values().any(tells_outcome) {
             return;
         }
-        let mut done = self.traces.iter().filter(|record| !record.panes.is_empty());
-        let outcome = DoneTrace {
-            start_unix_nano: first.start.0,
-            at_unix_nano: shared.wall().0,
-            touched_unix_nano: shared.now.0,
-            outcome_failed: Some(report.score.0 < Quanta::ONE),
-            effort: done.next_back().map(TraceRecord::effort),
-            session: self.id.scoped(),
-            ..DoneTrace::default()
-        };
-        shared.fleet.summary(first.agent()).tell_done(outcome);
+        if let Some(told) = Outstanding::of_session(self) {
+            told.tell(report, shared);
+        }
     }
 }

@@ -387,6 +387,18 @@ impl TraceRecord {
         Some(self.agent().clone())
     }
 
+    /// Adds a score that somebody reported of it after it was sealed; fails as [`ReportedScore::join`] does.
+    pub(super) fn report(
+        &mut self,
+        score: ReportedScore,
+        most: usize,
+        now: Timestamp,
+    ) -> Result<(), &'static str> {
+        score.join(&mut self.rare.get_or_insert_default().reported, most)?;
+        self.arrived = self.arrived.max(now);
+        Ok(())
+    }
+
     /// What the next record of the trace takes over.
     pub(super) fn into_carried_over(self) -> CarriedOver {
         let tally = self.tally();

@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use super::Sessions;
 use super::key::SessionId;
+use super::outstanding::Subject;
 use super::session::Session;
-use crate::span::{Report, Target, Timestamp};
+use crate::span::{Report, Target, Timestamp, TraceId};
+use crate::tenants::TraceKey;
 
 impl Sessions {
     /// Takes a reported score of a session as a whole; it waits while it is not known which session that is.
@@ -17,6 +19,9 @@ impl Sessions {
         self.advance(now);
         if let Target::Run(run) = &report.target {
             return self.report_run(run, &report);
+        }
+        if let Target::Trace(trace) = report.target {
+            return self.report_trace(trace, &report);
         }
         let Some(session) = target(&report) else {
             self.shared.counts.add("reports", "misdirected");
@@ -26,7 +31,24 @@ impl Sessions {
             [id] if self.sessions.contains(id) => {
                 self.change_known(id, |session, shared| session.report(report, shared));
             }
+            [] if self.tell_of_ended_session(session, &report) => {}
             _ => self.let_wait(report),
+        }
+    }
+
+    /// Takes a reported score of a trace that is sealed, if the trace is in this shard, or if its outcome is still outstanding.
+    fn report_trace(&mut self, trace: TraceId, report: &Report) {
+        let tenant = report.tenant.as_deref().unwrap_or_default();
+        if let Some((number, _)) = self.sessions.of_trace(tenant, trace) {
+            let mut became = Ok(());
+            self.change_at(number, |session, shared| {
+                became = session.report_trace(trace, report, shared);
+            });
+            self.shared.counts.add("reports", became.err().unwrap_or("applied"));
+        } else {
+            let subject = Subject::Trace(TraceKey::new(trace, Some(tenant)));
+            let is_told = self.tell_outstanding(&subject, report);
+            self.shared.counts.add_many("reports", "applied", u64::from(is_told));
         }
     }
 

@@ -6,7 +6,6 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::Sessions;
-use super::departed::{self, Fate};
 use super::evicted::EvictedSession;
 use super::fleet;
 use super::key::SessionId;
@@ -20,6 +19,7 @@ use crate::saved::{ReadError, Source};
 enum Field {
     Sessions,
     Departed,
+    Outstanding,
     Waiting,
     RunOutcomes,
     Runs,
@@ -31,7 +31,7 @@ enum Field {
 }
 
 /// How many of these fields there are.
-const NEEDED: usize = 8;
+const NEEDED: usize = 9;
 
 struct Shard<'s>(&'s mut Sessions);
 
@@ -67,9 +67,8 @@ impl<'de> Visitor<'de> for Shard<'_> {
             found += 1;
             match field {
                 Field::Sessions => map.next_value_seed(All(stage))?,
-                Field::Departed => {
-                    stage.departed.restore(map.next_value::<departed::Saved<Fate>>()?);
-                }
+                Field::Departed => stage.departed.restore(map.next_value()?),
+                Field::Outstanding => stage.outstanding.restore(map.next_value()?),
                 Field::Waiting => stage.waiting.restore(map.next_value()?),
                 Field::RunOutcomes => stage.run_outcomes.restore(map.next_value()?),
                 Field::Runs => stage.shared.runs = map.next_value()?,
@@ -92,6 +91,7 @@ impl<'de> Visitor<'de> for Shard<'_> {
         }
         // After the fleet, as they share its agents.
         stage.restore_evicted(evicted);
+        stage.share_outstanding();
         Ok(())
     }
 }

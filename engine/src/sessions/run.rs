@@ -29,14 +29,9 @@ pub(super) fn trace(
     for report in of_session {
         if !reported.iter().any(|score| score.name.as_str() == &*report.name) {
             reported.push(ReportedScore {
-                name: report.name.to_string(),
-                score_quanta: report.score.0,
-                source: report.source.name().to_owned(),
-                identifier: report.identifier.to_string(),
-                time_unix_nano: report.time.0,
-                label: report.label.as_ref().map(ToString::to_string),
                 explanation: None,
                 judge: None,
+                ..ReportedScore::from(report)
             });
         }
     }

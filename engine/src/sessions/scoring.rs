@@ -244,19 +244,12 @@ fn reported(scores: &[ReportedScore]) -> (Signals, u64) {
     let mut best: BTreeMap<&str, (Source, u64, &str, i64)> = BTreeMap::new();
     let mut malformed = 0;
     for score in scores {
-        let source = match score.source.as_str() {
-            "reported" => Source::Reported,
-            "judge" => Source::Judge,
-            _ => {
-                malformed += 1;
-                continue;
-            }
-        };
         if score.name.is_empty() || !(0..=Quanta::ONE).contains(&score.score_quanta) {
             malformed += 1;
             continue;
         }
-        let rank = (source, score.time_unix_nano, score.identifier.as_str(), score.score_quanta);
+        let rank =
+            (score.source, score.time_unix_nano, score.identifier.as_str(), score.score_quanta);
         let held = best.entry(&score.name).or_insert(rank);
         *held = (*held).max(rank);
     }
@@ -303,11 +296,11 @@ mod tests {
     use crate::options::{EmptyScore, LoopOptions, Profile, SessionOptions};
     use crate::span::Attempt;
 
-    fn score(name: &str, source: &str, quanta: i64, time: u64) -> ReportedScore {
+    fn score(name: &str, source: Source, quanta: i64, time: u64) -> ReportedScore {
         ReportedScore {
             name: name.to_owned(),
             score_quanta: quanta,
-            source: source.to_owned(),
+            source,
             identifier: "judge-1".to_owned(),
             time_unix_nano: time,
             label: None,
@@ -334,13 +327,12 @@ mod tests {
     #[test]
     fn somebody_elses_score_is_believed_over_our_judge_over_our_own() {
         let scores = [
-            score("confidence", "judge", 7, 9),
-            score("confidence", "reported", 5, 1),
-            score("confidence", "reported", 4, 2),
-            score("error", "judge", 3, 1),
-            score("error", "rumour", 2, 1),
-            score("error", "judge", -1, 1),
-            score("error", "judge", Quanta::ONE + 1, 1),
+            score("confidence", Source::Judge, 7, 9),
+            score("confidence", Source::Reported, 5, 1),
+            score("confidence", Source::Reported, 4, 2),
+            score("error", Source::Judge, 3, 1),
+            score("error", Source::Judge, -1, 1),
+            score("error", Source::Judge, Quanta::ONE + 1, 1),
         ];
         let update = TraceFacts { reported: scores.into(), steps: 2, ..TraceFacts::default() };
         let rules = Rules::new(SessionOptions::default(), LoopOptions::default());
@@ -351,7 +343,7 @@ mod tests {
             scored.signals[&"tool_loop".into()],
             signal(Quanta(Quanta::ONE), Source::Computed)
         );
-        assert_eq!(malformed, 3);
+        assert_eq!(malformed, 2);
     }
 
     #[test]
@@ -366,7 +358,7 @@ mod tests {
         let own = scored(Vec::new(), None);
         assert_eq!(own.signals[&OUTCOME], signal(Quanta(Quanta::ONE), Source::Reported));
         assert!(!own.risk.is_flagged());
-        let failed = scored(vec![score("outcome", "reported", Quanta::ONE / 2, 1)], None);
+        let failed = scored(vec![score("outcome", Source::Reported, Quanta::ONE / 2, 1)], None);
         assert_eq!(failed.signals[&OUTCOME], signal(Quanta(0), Source::Reported));
         assert!(failed.risk.is_flagged());
         assert!(scored(Vec::new(), Some(false)).risk.is_flagged());

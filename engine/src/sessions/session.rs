@@ -152,7 +152,7 @@ pub(super) struct Session {
     pub(super) listed: Listed,
     // Bytes of memory that its traces take.
     #[serde(skip)]
-    trace_bytes: usize,
+    pub(super) trace_bytes: usize,
 }
 
 /// What a new record of a trace replaces and touches.
@@ -462,10 +462,9 @@ impl Session {
         self.traces.iter().any(|record| record.course.uncertain)
     }
 
-    /// Ends a closed session: what it has given to its agents stays. Returns its traces that are not sealed, of which updates may
-    /// still come.
+    /// Ends a closed session, whose verdicts are all counted: what it has given to its agents stays. Returns its traces that are not
+    /// sealed, of which updates may still come.
     pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
-        self.settle(shared);
         shared.runs.forget(&self.id, self.runs.as_deref());
         if let Some(restless) = &mut self.restless {
             restless.stand(BTreeMap::new(), shared);
@@ -639,7 +638,7 @@ impl Session {
     }
 
     /// Counts the signals of a done trace for which its agent has no room.
-    fn note_refused(&self, trace: TraceId, shared: &mut Shared) {
+    pub(super) fn note_refused(&self, trace: TraceId, shared: &mut Shared) {
         let record = self.traces.get(trace).filter(|record| !record.panes.is_empty());
         let Some(record) = record else { return };
         let refused = record.scored.signals.values().filter(|signal| !signal.is_summed).count();

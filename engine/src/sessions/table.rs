@@ -246,12 +246,13 @@ impl SessionTable {
     }
 
     /// The session of a tenant that holds a trace; of several the first by id.
-    pub(super) fn of_trace(&self, tenant: &str, trace: TraceId) -> Option<&Session> {
-        let sessions = self.by_trace.sessions(trace).filter_map(|number| self.at(number));
-        let holding = sessions.filter(|session| {
+    pub(super) fn of_trace(&self, tenant: &str, trace: TraceId) -> Option<(u32, &Session)> {
+        let numbers = self.by_trace.sessions(trace);
+        let sessions = numbers.filter_map(|number| Some((number, self.at(number)?)));
+        let holding = sessions.filter(|(_, session)| {
             *session.id.tenant == *tenant && session.traces.number(trace).is_some()
         });
-        holding.min_by_key(|session| &session.id)
+        holding.min_by_key(|(_, session)| &session.id)
     }
 
     /// How many sessions are looked into for a trace.

@@ -192,7 +192,7 @@ pub(super) fn explained(
 ) -> SignalView {
     let Signal { score, source, .. } = *scored;
     let made = |made: &&ReportedScore| {
-        made.name == name.as_str() && made.score_quanta == score.0 && made.source == source.name()
+        made.name == name.as_str() && made.score_quanta == score.0 && made.source == source
     };
     let made = held.rare().reported.iter().find(made);
     SignalView {

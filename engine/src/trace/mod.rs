@@ -42,7 +42,6 @@ use super::facts::{AgentKey, AgentKeys, Loop, ReportedScore, ToolCall, TraceFact
 use super::loops::{self, Spend};
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::Prices;
-use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Log, Operation, Report, Resource, SpanId, Status, Tokens, TraceId};
 
 /// All that is known of a trace.
@@ -491,30 +490,12 @@ fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     (failed_models + wasted_calls.count()) as u64
 }
 
-/// The best score of each reported name: by the rank of its source, then the latest, then the greatest.
+/// The reported score of each name that is to be believed.
 fn reported(parts: &TraceContents) -> Vec<ReportedScore> {
-    let Some(others) = &parts.others else { return Vec::new() };
-    let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
-    let rank =
-        |report: &Report| (report.source, report.time, report.identifier.clone(), report.score);
-    for report in others.reports.values() {
-        // Violations of different rules count separately.
-        let rule = if &*report.name == CONSTRAINT_VIOLATION { &report.identifier } else { "" };
-        let held = best.entry((&report.name, rule)).or_insert(report);
-        if rank(report) > rank(held) {
-            *held = report;
-        }
+    let mut scores = Vec::new();
+    for report in parts.others.iter().flat_map(|others| others.reports.values()) {
+        // One that is not believed is left out.
+        let _ = ReportedScore::from(report).join(&mut scores, usize::MAX);
     }
-    best.into_values()
-        .map(|report| ReportedScore {
-            name: report.name.to_string(),
-            score_quanta: report.score.0,
-            source: report.source.name().to_owned(),
-            identifier: report.identifier.to_string(),
-            label: report.label.as_ref().map(ToString::to_string),
-            explanation: report.explanation.as_ref().map(ToString::to_string),
-            judge: report.judge.as_ref().map(ToString::to_string),
-            time_unix_nano: report.time.0,
-        })
-        .collect()
+    scores
 }

@@ -147,7 +147,7 @@ impl AssembleTask {
         offer(stage, common.embedder.as_ref(), common.judge.as_ref(), now);
     }
 
-    /// Sends the updates of the stage; fails only while the daemon stops, and what is lost then was never
+    /// Sends the updates of the stage, and reports about traces that it has sealed; fails only while the daemon stops, and what is lost then was never
     /// acknowledged.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
         let mut parts: BTreeMap<usize, Vec<Box<TraceFacts>>> = BTreeMap::new();
@@ -159,6 +159,12 @@ impl AssembleTask {
         for (to, updates) in parts {
             let message = ToSessions::Traces(self.shard, updates, now);
             self.sessions[to].send(message).await.map_err(|_| Gone)?;
+        }
+        for report in self.stage.late_reports() {
+            for session in &self.sessions {
+                let message = ToSessions::Report(Some(self.shard), Box::new(report.clone()), now);
+                session.send(message).await.map_err(|_| Gone)?;
+            }
         }
         Ok(())
     }

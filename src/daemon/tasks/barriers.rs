@@ -46,8 +46,8 @@ impl StageMessage for ToSessions {
     fn input(&self) -> Option<usize> {
         match self {
             Self::Traces(from, ..) | Self::Barrier(from, _) => Some(*from),
-            Self::Report(..)
-            | Self::One { .. }
+            Self::Report(from, ..) => *from,
+            Self::One { .. }
             | Self::Places { .. }
             | Self::Rows { .. }
             | Self::Find { .. }

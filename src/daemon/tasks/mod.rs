@@ -64,8 +64,8 @@ pub(super) enum ToAssemble {
 pub(super) enum ToSessions {
     /// The updates of an assemble task, by its number.
     Traces(usize, Vec<Box<TraceFacts>>, Timestamp),
-    /// A report that the session stage takes.
-    Report(Box<Report>, Timestamp),
+    /// A report that the session stage takes; from an assemble task, by its number, if that found the trace sealed.
+    Report(Option<usize>, Box<Report>, Timestamp),
     /// A barrier, from one of the assemble tasks.
     Barrier(usize, Barrier),
     /// Asks for one session.

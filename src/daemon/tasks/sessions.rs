@@ -164,7 +164,7 @@ impl SessionTask {
                     stage.handle(update, now);
                 }
             }
-            ToSessions::Report(report, now) => {
+            ToSessions::Report(_, report, now) => {
                 stage.restore_for_report(&report, session_store.as_mut());
                 stage.report(*report, now);
             }

@@ -10,6 +10,22 @@ fn done_traces(stage: &mut Sessions) -> Vec<DoneTrace> {
     stage.drain().into_iter().flat_map(|update| update.done_traces).collect()
 }
 
+/// An outcome of session `s`, made at this second.
+fn outcome(score: i64, source: Source, time: u64) -> Report {
+    Report {
+        target: Target::Session { tenant: None, id: Arc::from("s"), scope: None },
+        name: Arc::from("outcome"),
+        score: Quanta(score),
+        label: None,
+        explanation: None,
+        source,
+        identifier: Arc::from("x"),
+        judge: None,
+        time: at(time),
+        tenant: None,
+    }
+}
+
 #[test]
 fn a_verdict_is_told_once_and_is_that_of_computed_signals_alone() {
     let mut stage = stage();
@@ -68,7 +84,7 @@ fn an_outcome_is_told_with_the_verdict_or_when_it_comes_and_never_again() {
     stage.handle(trace(2, 1).done(), at(2));
     assert_eq!(done_traces(&mut stage)[0].outcome_failed, None);
     let mut judged = trace(2, 1).reported("outcome", 0).done().revision(2);
-    judged.reported[0].source = "judge".to_owned();
+    judged.reported[0].source = Source::Judge;
     stage.handle(judged, at(3));
     assert_eq!(done_traces(&mut stage), [], "a judge reads what failed sooner than what did not");
     let outcome = TraceFacts {
@@ -86,24 +102,12 @@ fn an_outcome_of_a_session_is_told_once() {
     let mut stage = stage();
     stage.handle(trace(1, 1).done(), at(2));
     done_traces(&mut stage);
-    let report = |score: i64, source: Source, time: u64| Report {
-        target: Target::Session { tenant: None, id: Arc::from("s"), scope: None },
-        name: Arc::from("outcome"),
-        score: Quanta(score),
-        label: None,
-        explanation: None,
-        source,
-        identifier: Arc::from("x"),
-        judge: None,
-        time: at(time),
-        tenant: None,
-    };
-    stage.report(report(0, Source::Judge, 3), at(3));
+    stage.report(outcome(0, Source::Judge, 3), at(3));
     assert_eq!(done_traces(&mut stage), []);
-    stage.report(report(0, Source::Reported, 4), at(4));
-    let outcome = done_traces(&mut stage).remove(0);
-    assert_eq!((outcome.outcome_failed, outcome.trace_id), (Some(true), None));
-    stage.report(report(Quanta::ONE, Source::Reported, 5), at(5));
+    stage.report(outcome(0, Source::Reported, 4), at(4));
+    let told = done_traces(&mut stage).remove(0);
+    assert_eq!((told.outcome_failed, told.trace_id), (Some(true), None));
+    stage.report(outcome(Quanta::ONE, Source::Reported, 5), at(5));
     assert_eq!(done_traces(&mut stage), []);
 }
 
@@ -198,4 +202,116 @@ fn a_step_that_takes_long_time_and_again_is_healthy_for_its_agent_alone() {
     assert_eq!(stalled(&mut stage, 899), [0, 0]);
     assert_eq!(stalled(&mut stage, 1_200), [1, 0]);
     assert_eq!(stalled(&mut stage, 1_350), [1, 1]);
+}
+
+#[test]
+fn an_outcome_that_is_told_after_its_session_has_ended_counts_once() {
+    let options = SessionOptions { max_outstanding_outcomes: 3, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    let of = |id: &str, scope: Option<&str>| Report {
+        target: Target::Session { tenant: None, id: id.into(), scope: scope.map(Arc::from) },
+        ..outcome(0, Source::Reported, 4)
+    };
+    stage.handle(trace(1, 1).done(), at(2));
+    stage.handle(trace(2, 2).agent("b").reported("outcome", 0).done(), at(2));
+    stage.handle_timeout(at(7_200));
+    done_traces(&mut stage);
+    assert_eq!(stage.held_sessions(), 0);
+    // Our judge's are none.
+    stage.report(outcome(0, Source::Judge, 3), at(7_201));
+    assert_eq!(done_traces(&mut stage), []);
+    stage.report(of("s", None), at(7_202));
+    let mut told = stage.drain();
+    let update = told.pop().unwrap();
+    assert_eq!(update.agent.as_ref().map(|agent| &*agent.agent_name), Some("a"), "of the first");
+    let [done] = &update.done_traces[..] else { panic!("{update:?}") };
+    assert_eq!((done.outcome_failed, done.trace_id), (Some(true), None));
+    assert_eq!((done.start_unix_nano, done.at_unix_nano), (at(1).0, at(7_202).0));
+    assert_eq!((done.failed, done.effort.is_some(), &*done.session.id), (None, true, "s"));
+    stage.report(of("s", None), at(7_203));
+    assert_eq!(done_traces(&mut stage), [], "it was told");
+    // Of its traces the second was told before it ended.
+    let of_trace = |id: u8| Report { target: Target::Trace(TraceId([id; 16])), ..of("", None) };
+    for (id, told) in [(1, 1), (2, 0), (1, 0)] {
+        stage.report(of_trace(id), at(7_204));
+        assert_eq!(done_traces(&mut stage).len(), told, "trace {id}");
+    }
+    // Of two sessions of one id it is not known which one is meant.
+    for (id, scope) in [(3, "x"), (4, "y"), (5, "z")] {
+        let mut update = trace(id, 8_000).session("t").reported("outcome", 0).done();
+        update.session.as_mut().unwrap().scope = scope.into();
+        stage.handle(update, at(8_000));
+    }
+    stage.handle_timeout(at(20_000));
+    done_traces(&mut stage);
+    stage.report(of("t", None), at(20_001));
+    assert_eq!(done_traces(&mut stage), []);
+    for (scope, told) in [("y", 1), ("x", 1), ("none", 0), ("y", 0)] {
+        stage.report(of("t", Some(scope)), at(20_002));
+        assert_eq!(done_traces(&mut stage).len(), told, "scope {scope}");
+    }
+    stage.report(of("t", None), at(20_003));
+    assert_eq!(done_traces(&mut stage).len(), 1, "one is left");
+}
+
+#[test]
+fn over_the_bound_the_outcome_of_the_session_that_ended_first_is_not_outstanding_any_more() {
+    let options = SessionOptions { max_outstanding_outcomes: 2, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    for (id, session) in [(1, "first"), (2, "second")] {
+        let second = 10 * u64::from(id);
+        stage.handle(trace(id, second).session(session).done(), at(second));
+    }
+    stage.handle_timeout(at(7_200));
+    done_traces(&mut stage);
+    for (session, told) in [("first", 0), ("second", 1)] {
+        let target = Target::Session { tenant: None, id: session.into(), scope: None };
+        stage.report(Report { target, ..outcome(0, Source::Reported, 4) }, at(7_201));
+        assert_eq!(done_traces(&mut stage).len(), told, "{session}");
+    }
+    stage.handle_timeout(at(7_201 + 600));
+    assert_eq!(stage.counts().get("reports", "unmatched"), 1);
+}
+
+#[test]
+fn a_session_that_goes_on_after_its_end_is_told_no_second_outcome_of_what_has_ended() {
+    let mut stage = stage();
+    stage.handle(trace(1, 1).done(), at(2));
+    stage.handle_timeout(at(7_200));
+    stage.handle(trace(2, 7_300).done(), at(7_300));
+    done_traces(&mut stage);
+    stage.report(outcome(0, Source::Reported, 7_301), at(7_301));
+    assert_eq!(done_traces(&mut stage).len(), 1);
+    stage.handle_timeout(at(20_000));
+    stage.report(outcome(0, Source::Reported, 20_001), at(20_001));
+    assert_eq!(done_traces(&mut stage), []);
+}
+
+#[test]
+fn a_score_of_a_sealed_trace_replaces_what_it_outranks_and_has_a_bound() {
+    let options = SessionOptions { max_reports_per_session: 2, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    stage.handle(trace(1, 1).done(), at(2));
+    stage.handle(trace(1, 1).sealed(), at(400));
+    done_traces(&mut stage);
+    let mut report = |name: &str, score: i64, time: u64, became: &'static str| {
+        let target = Target::Trace(TraceId([1; 16]));
+        let before = stage.counts().get("reports", became);
+        let report = outcome(score, Source::Reported, time);
+        stage.report(Report { target, name: name.into(), ..report }, at(time));
+        assert_eq!(stage.counts().get("reports", became), before + 1, "{name} at {time}");
+        let told = done_traces(&mut stage);
+        let view = stage.session("", "s").unwrap();
+        let signals = &view.traces[0].signals;
+        (told, signals.get(name).map(|signal| signal.score))
+    };
+    let (told, score) = report("outcome", 0, 500, "applied");
+    assert_eq!((told.len(), told[0].outcome_failed, score), (1, Some(true), Some(0.0)));
+    assert_eq!(told[0].at_unix_nano, at(500).0);
+    let (told, score) = report("outcome", Quanta::ONE, 499, "duplicate");
+    assert_eq!((told.len(), score), (0, Some(0.0)), "an earlier one");
+    let (told, score) = report("outcome", Quanta::ONE, 501, "applied");
+    assert_eq!((told.len(), score), (0, Some(1.0)), "a correction");
+    assert_eq!(report("helpfulness", 0, 502, "applied").1, Some(0.0));
+    assert_eq!(report("politeness", 0, 503, "trace_full").1, None);
 }

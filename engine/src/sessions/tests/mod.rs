@@ -106,14 +106,8 @@ impl TraceFacts {
     }
 
     fn reported(mut self, name: &str, score_quanta: i64) -> Self {
-        let source = "reported".to_owned();
         let name = name.to_owned();
-        self.reported.push(ReportedScore {
-            name,
-            score_quanta,
-            source,
-            ..ReportedScore::default()
-        });
+        self.reported.push(ReportedScore { name, score_quanta, ..ReportedScore::default() });
         self
     }
 }

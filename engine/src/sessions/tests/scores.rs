@@ -53,7 +53,9 @@ fn a_score_of_a_session_waits_for_it_and_the_one_to_believe_stays() {
     stage.handle(trace(1, 10), at(20));
     let view = stage.session("", "s").unwrap();
     assert_eq!(view.signals["helpfulness"].source, "reported");
-    let other = Report { target: Target::Trace(TraceId([1; 16])), ..report(Source::Judge, 1, 1) };
+    let id = Arc::from("response");
+    let other =
+        Report { target: Target::Response { tenant: None, id }, ..report(Source::Judge, 1, 1) };
     stage.report(other, at(21));
     let lost = Target::Session { tenant: Some("t".into()), id: "s".into(), scope: None };
     stage.report(Report { target: lost, ..report(Source::Judge, 1, 1) }, at(21));
@@ -164,12 +166,11 @@ fn scores_of_agents_and_sessions_do_not_change_with_how_many_traces_are_judged()
         for id in 1..=20 {
             let mut update = trace(id, 10 + u64::from(id)).done();
             for (name, score) in [("confidence", Quanta::ONE / 4), ("tool_correctness", 0)] {
-                let source = "judge".to_owned();
                 let (name, score_quanta) = (name.to_owned(), score);
                 update.reported.extend((id <= judged).then_some(ReportedScore {
                     name,
                     score_quanta,
-                    source,
+                    source: Source::Judge,
                     ..ReportedScore::default()
                 }));
             }

@@ -1,0 +1,148 @@
+//! Outcomes that may still be told of sessions that have ended, and of their traces: evaluations often run hours later.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Sessions;
+use super::key::SessionId;
+use super::newest::{Newest, OfTenant};
+use super::record::TraceRecord;
+use super::session::{Session, Shared};
+use crate::facts::{AgentKey, DoneTrace, Effort};
+use crate::math::Quanta;
+use crate::runs::tells_outcome;
+use crate::span::{Report, Timestamp, TraceId};
+use crate::tenants::{TenantHash, TraceKey, tenant_hash};
+
+/// What an outcome may be told of.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(super) enum Subject {
+    /// A session as a whole.
+    Session(Arc<SessionId>),
+    /// A trace.
+    Trace(TraceKey),
+}
+
+/// What an outcome counts for, once it is told.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Outstanding {
+    agent: AgentKey,
+    trace: Option<TraceId>,
+    start: Timestamp,
+    // Of a session, that of its last done trace.
+    effort: Option<Effort>,
+    session: Arc<SessionId>,
+}
+
+/// The newest of the sessions and traces that have ended without an outcome.
+pub(super) type OutstandingOutcomes = Newest<Subject, Outstanding>;
+
+impl OfTenant for Subject {
+    fn tenant(&self) -> TenantHash {
+        match self {
+            Self::Session(session) => tenant_hash(Some(&session.tenant)),
+            Self::Trace(trace) => trace.tenant,
+        }
+    }
+}
+
+impl Outstanding {
+    /// What an outcome of the session counts for: the agent of its first trace. `None` if it has no trace.
+    pub(super) fn of_session(session: &Session) -> Option<Self> {
+        let first = session.first()?;
+        let mut done = session.traces.iter().filter(|record| !record.panes.is_empty());
+        Some(Self {
+            agent: first.agent().clone(),
+            trace: None,
+            start: first.start,
+            effort: done.next_back().map(TraceRecord::effort),
+            session: Arc::clone(&session.id),
+        })
+    }
+
+    fn of_trace(record: &TraceRecord, session: &Arc<SessionId>) -> Self {
+        Self {
+            agent: record.agent().clone(),
+            trace: Some(record.id),
+            start: record.start,
+            effort: Some(record.effort()),
+            session: Arc::clone(session),
+        }
+    }
+
+    /// Tells the agent this outcome.
+    pub(super) fn tell(self, outcome: &Report, shared: &mut Shared) {
+        let done = DoneTrace {
+            trace_id: self.trace,
+            start_unix_nano: self.start.0,
+            at_unix_nano: shared.wall().0,
+            touched_unix_nano: shared.now.0,
+            outcome_failed: Some(outcome.score.0 < Quanta::ONE),
+            effort: self.effort,
+            session: self.session.scoped(),
+            ..DoneTrace::default()
+        };
+        shared.fleet.summary(&self.agent).tell_done(done);
+    }
+}
+
+impl Session {
+    /// What an outcome may still be told of once it has ended: itself, and its traces that have counted, as far as nobody told one.
+    pub(super) fn outstanding_outcomes(&self) -> impl Iterator<Item = (Subject, Outstanding)> {
+        let is_told = self.rare().reports.values().any(tells_outcome);
+        let session = if is_told { None } else { Outstanding::of_session(self) };
+        let session = session.map(|ended| (Subject::Session(Arc::clone(&self.id)), ended));
+        let counted = self.traces.iter().filter(|record| record.is_settled());
+        let untold = counted.filter(|record| !record.has_told_outcome());
+        let traces = untold.map(|record| {
+            (Subject::Trace(self.id.trace(record.id)), Outstanding::of_trace(record, &self.id))
+        });
+        session.into_iter().chain(traces)
+    }
+}
+
+impl Sessions {
+    /// Tells the outcome of a session that has ended. Returns whether it was outstanding, of exactly one session of this
+    /// id and, if one is given, this scope.
+    pub(super) fn tell_of_ended_session(
+        &mut self,
+        (tenant, id, scope): (&str, &str, Option<&str>),
+        report: &Report,
+    ) -> bool {
+        let first = Arc::new(SessionId::from((tenant, id, scope.unwrap_or_default())));
+        let first = Subject::Session(first);
+        if scope.is_some() {
+            return self.tell_outstanding(&first, report);
+        }
+        let of_id = |subject: &&Subject| match subject {
+            Subject::Session(of) => *of.tenant == *tenant && *of.id == *id,
+            Subject::Trace(_) => false,
+        };
+        let ended = self.outstanding.keys(first..).take_while(of_id);
+        let ended: Vec<Subject> = ended.take(2).cloned().collect();
+        match &ended[..] {
+            [one] => self.tell_outstanding(one, report),
+            _ => false,
+        }
+    }
+
+    /// Tells the outcome of what has ended; returns whether it was outstanding, of an agent that is known still.
+    pub(super) fn tell_outstanding(&mut self, subject: &Subject, report: &Report) -> bool {
+        let ended = self.outstanding.get(subject).filter(|_| tells_outcome(report));
+        if !ended.is_some_and(|ended| self.shared.fleet.has(&ended.agent)) {
+            return false;
+        }
+        if let Some(ended) = self.outstanding.remove(subject) {
+            ended.tell(report, &mut self.shared);
+        }
+        true
+    }
+
+    /// Shares the agents of what has ended with the rest of the shard, after a restart.
+    pub(super) fn share_outstanding(&mut self) {
+        for ended in self.outstanding.values_mut() {
+            ended.agent = self.shared.fleet.known(&ended.agent);
+        }
+    }
+}
