@@ -142,9 +142,9 @@ impl AgentRuns {
         self.runs.has_outcome(&RunKey::from(target))
     }
 
-    /// The session of a run's last trace; `None` if it has no trace.
-    pub fn session(&self, target: &RunTarget) -> Option<ScopedId> {
-        self.held.runs.get(&RunKey::from(target))?.session.as_deref().cloned()
+    /// The last trace of a run; `None` if it has none.
+    pub fn last_trace(&self, target: &RunTarget) -> Option<&RunTrace> {
+        self.runs.last_trace(&RunKey::from(target))
     }
 
     /// The start of a run's first trace, or the time of its first report; `None` if nothing has come of it.

@@ -270,6 +270,11 @@ impl Runs {
         self.parts.get(run).is_some_and(|parts| parts.reports.values().any(tells_outcome))
     }
 
+    /// The last trace of a run.
+    pub fn last_trace(&self, run: &RunKey) -> Option<&RunTrace> {
+        self.parts.get(run)?.traces.last().map(|(_, trace)| trace)
+    }
+
     /// How many runs are held.
     pub fn len(&self) -> usize {
         self.parts.len()

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentgauge::engine::agents::{Agents, AgentsOptions, BASELINE};
-use agentgauge::engine::facts::{AgentKey, AgentParts, RunTrace, ScopedId, SessionFacts};
+use agentgauge::engine::facts::{
+    AgentKey, AgentParts, DoneTrace, Effort, RunTrace, ScopedId, SessionFacts,
+};
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
@@ -453,6 +455,7 @@ proptest! {
 fn drops_of_runs(order: impl Iterator<Item = u64>) -> Vec<DropView> {
     let mut stage = Agents::new(AgentsOptions::default());
     let run = |number: u64| Arc::<str>::from(format!("run {number}"));
+    let effort = |number| Effort { model_calls: number % 7, ..Effort::default() };
     let trace = |number: u64| RunTrace {
         trace_id: TraceId(u128::from(number + 1).to_be_bytes()),
         attempt: Some(Attempt {
@@ -463,12 +466,22 @@ fn drops_of_runs(order: impl Iterator<Item = u64>) -> Vec<DropView> {
         session: ScopedId { id: "nightly".into(), ..ScopedId::default() },
         start_unix_nano: BEGIN.0 + number * SECOND,
         end_unix_nano: BEGIN.0 + number * SECOND,
+        effort: effort(number),
         ..RunTrace::default()
+    };
+    let done = |number: u64| DoneTrace {
+        trace_id: Some(trace(number).trace_id),
+        start_unix_nano: BEGIN.0 + number * SECOND,
+        at_unix_nano: BEGIN.0 + number * SECOND,
+        looped: Some(false),
+        effort: Some(effort(number)),
+        ..DoneTrace::default()
     };
     let told = SessionFacts {
         agent: Some(agent("1")),
         revision: 1,
         run_traces: (0..OUTCOMES).map(trace).collect(),
+        done_traces: (0..OUTCOMES).map(done).collect(),
         ..SessionFacts::default()
     };
     stage.handle(told, BEGIN.after(MINUTE));
@@ -504,7 +517,10 @@ fn outcomes_of_runs_that_come_together_count_in_the_order_of_the_runs() {
     let failed = |number: &u64| number.is_multiple_of(10);
     let sorted = (0..OUTCOMES).filter(failed).chain((0..OUTCOMES).filter(|run| !failed(run)));
     assert_eq!(drops_of_runs(sorted), in_order);
-    assert!(in_order.iter().any(|drop| drop.stream == "outcome"), "{in_order:?}");
+    // What each run took teaches how likely such a run fails.
+    for stream in ["outcome", "predicted_failure"] {
+        assert!(in_order.iter().any(|drop| drop.stream == stream), "{stream}: {in_order:?}");
+    }
 }
 
 #[test]

@@ -313,12 +313,15 @@ impl Agents {
         let is_first = tells_outcome(&report) && !runs.has_outcome(target);
         // Outcomes that come together count in the order of their runs, however they are sorted.
         let start = runs.start(target).unwrap_or(report.time);
+        let last = runs.last_trace(target).filter(|_| is_first);
+        let (effort, session) = last.map(|trace| (trace.effort, trace.session.clone())).unzip();
         let outcome = is_first.then(|| DoneTrace {
             start_unix_nano: start.0,
             at_unix_nano: self.shift.wall(self.now).0,
             touched_unix_nano: self.now.0,
             outcome_failed: Some(report.score.0 < Quanta::ONE),
-            session: runs.session(target).unwrap_or_default(),
+            effort,
+            session: session.unwrap_or_default(),
             ..DoneTrace::default()
         });
         runs.report(target, report, self.shift.moment(now), &mut self.counts);
