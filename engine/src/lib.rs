@@ -49,4 +49,5 @@ pub mod tenants;
 pub mod time;
 pub mod trace;
 pub mod view;
+pub mod waiting;
 pub mod window;

@@ -110,6 +110,7 @@ impl Pipeline {
             resolve: Resolve::new(
                 options.assemble.max_waiting_reports,
                 options.assemble.report_wait,
+                options.shares.clone(),
             ),
             assemble: shards
                 .clone()

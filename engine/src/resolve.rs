@@ -1,9 +1,9 @@
 //! Which trace a response id belongs to, for scores that name nothing else of their target.
 //!
-//! Bounded: over the bound, the id that was seen first, or the report that has waited longest, is dropped.
+//! Bounded: over the bound the id that was seen first is forgotten.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::count::Counts;
 use super::hash::FixedMap;
 use super::span::{IdHash, Report, Target, Timestamp, TraceId};
+use super::tenants::Shares;
+use super::waiting::{Subject, Waiting};
 
 /// The tenant and the hash of the id: a tenant that makes ids with equal hashes confuses only its own traces.
 type Key = (Option<Arc<str>>, IdHash);
@@ -32,7 +34,7 @@ pub struct Resolve {
     #[serde(skip)]
     max: usize,
     #[serde(skip)]
-    wait: Duration,
+    shares: Shares,
     // Oldest first.
     seen: VecDeque<(Key, TraceId)>,
     // The first `indexed` entries of `seen`, by key.
@@ -40,33 +42,30 @@ pub struct Resolve {
     index: FixedMap<Key, Indexed>,
     #[serde(skip)]
     indexed: usize,
-    waiting: FixedMap<Key, Vec<Report>>,
-    // When each waiting report is given up, in order of arrival.
-    deadlines: BTreeMap<(Timestamp, u64), Key>,
-    next: u64,
+    waiting: Waiting<Key>,
     #[serde(skip)]
     counts: Counts,
 }
 
 impl Resolve {
-    /// Remembers the last `max` response ids, and lets as many reports wait.
-    pub fn new(max: usize, wait: Duration) -> Self {
+    /// Remembers the last `max` response ids, and lets as many reports wait, each for `wait`.
+    pub fn new(max: usize, wait: Duration, shares: Shares) -> Self {
         Self {
             max,
-            wait,
+            shares,
             seen: VecDeque::new(),
             index: FixedMap::default(),
             indexed: 0,
-            waiting: FixedMap::default(),
-            deadlines: BTreeMap::new(),
-            next: 0,
+            waiting: Waiting::new(max, wait),
             counts: Counts::default(),
         }
     }
 
     /// Takes over the ids and reports of a snapshot.
     pub fn restore(&mut self, saved: Self) {
-        *self = Self { max: self.max, wait: self.wait, ..saved };
+        self.waiting.restore(saved.waiting);
+        (self.seen, self.indexed) = (saved.seen, 0);
+        self.index.clear();
     }
 
     /// Remembers the trace of a response; returns the reports that waited for it.
@@ -86,8 +85,10 @@ impl Resolve {
             return Vec::new();
         }
         let key = (tenant.cloned(), id);
-        let Some(reports) = self.waiting.remove(&key) else { return Vec::new() };
-        self.deadlines.retain(|_, other| *other != key);
+        let reports = self.waiting.take(&key, |_| true);
+        if reports.is_empty() {
+            return reports;
+        }
         let target = self.trace(&key).unwrap_or(trace_id);
         let resolved = |report| Report { target: Target::Trace(target), ..report };
         reports.into_iter().map(resolved).collect()
@@ -95,30 +96,24 @@ impl Resolve {
 
     /// Returns the report with its target resolved; keeps it if the trace is not known yet.
     pub fn report(&mut self, report: Report, now: Timestamp) -> Option<Report> {
-        let Target::Response { tenant, id } = &report.target else { return Some(report) };
-        let key = (tenant.clone(), IdHash::from(&**id));
+        let Some(key) = Key::of(&report) else { return Some(report) };
         if let Some(trace_id) = self.trace(&key) {
             return Some(Report { target: Target::Trace(trace_id), ..report });
         }
-        if self.deadlines.len() >= self.max {
-            self.give_up("waiting_full");
-        }
-        self.deadlines.insert((now.after(self.wait), self.next), key.clone());
-        self.next += 1;
-        self.waiting.entry(key).or_default().push(report);
+        let over = self.waiting.insert(report, now, &self.shares);
+        self.counts.add_many("reports", "waiting_full", u64::from(over));
         None
     }
 
     /// The next moment at which a report is given up.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        self.deadlines.first_key_value().map(|((due, _), _)| *due)
+        self.waiting.poll_timeout()
     }
 
     /// Drops the reports that have waited too long.
     pub fn handle_timeout(&mut self, now: Timestamp) {
-        while self.poll_timeout().is_some_and(|due| due <= now) {
-            self.give_up("unmatched");
-        }
+        let unmatched = self.waiting.handle_timeout(now).len();
+        self.counts.add_many("reports", "unmatched", unmatched as u64);
     }
 
     /// Counts of reports that were given up, and of ids that were forgotten.
@@ -156,17 +151,13 @@ impl Resolve {
             }
         }
     }
+}
 
-    /// Drops the report that has waited longest.
-    fn give_up(&mut self, why: &'static str) {
-        let Some((_, key)) = self.deadlines.pop_first() else { return };
-        self.counts.add("reports", why);
-        if let Some(reports) = self.waiting.get_mut(&key) {
-            reports.remove(0);
-            if reports.is_empty() {
-                self.waiting.remove(&key);
-            }
-        }
+/// The response of a report about one.
+impl Subject for Key {
+    fn of(report: &Report) -> Option<Self> {
+        let Target::Response { tenant, id } = &report.target else { return None };
+        Some((tenant.clone(), IdHash::from(&**id)))
     }
 }
 
@@ -191,9 +182,13 @@ mod tests {
         }
     }
 
+    fn resolve(max: usize) -> Resolve {
+        Resolve::new(max, Duration::from_secs(1), Shares::default())
+    }
+
     #[test]
     fn a_report_finds_its_trace_whichever_comes_first() {
-        let mut resolve = Resolve::new(10, Duration::from_secs(1));
+        let mut resolve = resolve(10);
         let trace = TraceId([1; 16]);
         assert_eq!(resolve.report(report("a"), Timestamp(0)), None);
         let found = resolve.seen(None, IdHash::from("a"), trace, Timestamp(1));
@@ -204,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_report_without_a_trace_gives_up() {
-        let mut resolve = Resolve::new(1, Duration::from_secs(1));
+        let mut resolve = resolve(1);
         assert_eq!(resolve.report(report("a"), Timestamp(0)), None);
         assert_eq!(resolve.report(report("b"), Timestamp(1)), None);
         assert_eq!(resolve.counts().get("reports", "waiting_full"), 1);
@@ -220,7 +215,7 @@ mod tests {
             resolve.report(report(id), Timestamp(0)).map(|report| report.target)
         };
         for asks_at_once in [false, true] {
-            let mut resolve = Resolve::new(3, Duration::from_secs(1));
+            let mut resolve = resolve(3);
             let seen = [("a", 1, 1), ("b", 4, 4), ("b", 3, 3), ("b", 5, 3), ("c", 6, 6)];
             for (id, number, least) in seen {
                 assert_eq!(resolve.seen(None, IdHash::from(id), trace(number), Timestamp(0)), []);
@@ -234,5 +229,37 @@ mod tests {
             assert_eq!(target(&mut resolve, "a"), None);
             assert_eq!(resolve.index.len(), 2);
         }
+    }
+
+    #[test]
+    fn as_many_reports_as_may_wait_find_their_traces_in_time() {
+        // Half a minute and more, were each compared with all others.
+        let all = 50_000_u32;
+        let mut resolve = resolve(50_000);
+        for id in (0..all).map(|id| id.to_string()) {
+            assert_eq!(resolve.report(report(&id), Timestamp(0)), None);
+        }
+        for id in (0..all).map(|id| IdHash::from(&*id.to_string())) {
+            assert_eq!(resolve.seen(None, id, TraceId([1; 16]), Timestamp(1)).len(), 1);
+        }
+        assert_eq!(resolve.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_tenant_that_floods_makes_room_for_others() {
+        let mut resolve = resolve(3);
+        let of = |tenant: &str, id: &str| {
+            let tenant: Option<Arc<str>> = Some(tenant.into());
+            let target = Target::Response { tenant: tenant.clone(), id: id.into() };
+            Report { target, tenant, ..report(id) }
+        };
+        resolve.report(of("shop", "a"), Timestamp(0));
+        for id in 0..10 {
+            resolve.report(of("bank", &id.to_string()), Timestamp(1));
+        }
+        let shop = Some("shop".into());
+        let found = resolve.seen(shop.as_ref(), IdHash::from("a"), TraceId([1; 16]), Timestamp(2));
+        assert_eq!(found.len(), 1);
+        assert_eq!(resolve.counts().get("reports", "waiting_full"), 8);
     }
 }

@@ -68,7 +68,8 @@ impl Stage for AssembleStage {
             saved.into_iter().for_each(|saved| stage.restore(saved));
             shards.push((shard, stage));
         }
-        let mut resolve = Resolve::new(assemble.max_waiting_reports, assemble.report_wait);
+        let (max, shares) = (assemble.max_waiting_reports, self.options.shares.clone());
+        let mut resolve = Resolve::new(max, assemble.report_wait, shares);
         let saved: Option<Resolve> = section(taken.checkpoint, RESOLVE)?;
         saved.into_iter().for_each(|saved| resolve.restore(saved));
         let mut learned = Learned::new(assemble, self.options.shares.clone());

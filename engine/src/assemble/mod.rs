@@ -26,7 +26,6 @@ mod sealed;
 pub mod texts;
 mod traces;
 mod turns;
-mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -51,7 +50,6 @@ use self::sealed::Sealed;
 use self::texts::{Keeping, RecentBatches, SpanBatch};
 use self::traces::Traces;
 use self::turns::Turns;
-use self::waiting::Waiting;
 
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
@@ -66,6 +64,7 @@ use super::tenants::{Shares, TraceKey};
 use super::trace::{
     Added, Bytes, Rules, Symbols, TraceView, evaluate, expectations, has_loop, ignored, may_repeat,
 };
+use super::waiting::Waiting;
 
 /// An input of the stage.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -124,7 +123,7 @@ pub struct Assemble {
     full_sessions: BTreeSet<FullSession>,
     turns: Turns,
     // Reports for traces that have not come.
-    waiting: Waiting,
+    waiting: Waiting<TraceId>,
     // Reports about traces that are sealed.
     late_reports: Vec<Report>,
     // The judge's costs, by minute.
@@ -186,7 +185,7 @@ impl Assemble {
             full_sessions: BTreeSet::new(),
             sealed: Sealed::default(),
             turns: Turns::default(),
-            waiting: Waiting::default(),
+            waiting: Waiting::new(options.max_waiting_reports, options.report_wait),
             late_reports: Vec::new(),
             paid: BTreeMap::new(),
             counts: Counts::default(),
@@ -250,7 +249,7 @@ impl Assemble {
     /// The next moment at which a timer fires.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let trace = self.deadlines.next();
-        trace.into_iter().chain(self.waiting.due()).min()
+        trace.into_iter().chain(self.waiting.poll_timeout()).min()
     }
 
     /// Runs the timers that are due.
@@ -269,8 +268,7 @@ impl Assemble {
         for _ in 0..at_most {
             let due = self.deadlines.first().filter(|(due, _)| *due <= now);
             let Some((due, id)) = due else {
-                let unmatched = self.waiting.give_up(now);
-                self.counts.add_many("reports", "unmatched", unmatched);
+                self.give_up_reports(now);
                 return true;
             };
             match self.traces.get(id).map(|held| held.state) {
@@ -306,8 +304,7 @@ impl Assemble {
             }
             self.seal(id);
         }
-        let unmatched = self.waiting.give_up_all();
-        self.counts.add_many("reports", "unmatched", unmatched);
+        self.give_up_reports(NEVER);
     }
 
     /// Has all changes told with the next drain, even those that could wait.
@@ -535,7 +532,7 @@ impl Assemble {
             self.deadlines.insert((held.queued, id), false);
             self.bytes.change(id, Bytes::default(), held.bytes());
             self.traces.insert(held);
-            for report in self.waiting.take(id) {
+            for report in self.take_waiting(id) {
                 self.apply_report(id, report, now);
             }
         }

@@ -4,6 +4,16 @@ use std::mem;
 
 use super::open_trace::{Pending, State};
 use super::{Assemble, Report, Target, Timestamp, TraceId, TraceKey};
+use crate::tenants::tenant_hash;
+use crate::waiting::Subject;
+
+/// The trace of a report about one.
+impl Subject for TraceId {
+    fn of(report: &Report) -> Option<Self> {
+        let Target::Trace(trace) = report.target else { return None };
+        Some(trace)
+    }
+}
 
 impl Assemble {
     /// Takes a report about a trace, or keeps it until the trace comes.
@@ -21,7 +31,8 @@ impl Assemble {
         } else if self.traces.contains(key) {
             self.apply_report(key, report, now);
         } else {
-            self.wait(id, report, now);
+            let over = self.waiting.insert(report, now, &self.shares);
+            self.counts.add_many("reports", "waiting_full", u64::from(over));
         }
     }
 
@@ -49,14 +60,17 @@ impl Assemble {
         }
     }
 
-    /// Keeps a report until its trace comes.
-    fn wait(&mut self, id: TraceId, report: Report, now: Timestamp) {
-        let due = now.after(self.options.report_wait);
-        let max = self.options.max_waiting_reports;
-        self.waiting.put(id, report, due);
-        if self.waiting.fit(max, &self.shares) {
-            self.counts.add("reports", "waiting_full");
-        }
+    /// Takes the reports that wait for a trace that has come: those of its tenant, and those for all tenants.
+    pub(super) fn take_waiting(&mut self, TraceKey { id, tenant }: TraceKey) -> Vec<Report> {
+        self.waiting.take(&id, |report| {
+            report.tenant.is_none() || tenant_hash(report.tenant.as_deref()) == tenant
+        })
+    }
+
+    /// Gives up the reports that have waited long enough.
+    pub(super) fn give_up_reports(&mut self, now: Timestamp) {
+        let unmatched = self.waiting.handle_timeout(now).len();
+        self.counts.add_many("reports", "unmatched", unmatched as u64);
     }
 
     /// Notes that a report or a reply changed the trace, which tells nothing about whether it is over: its timers stay.

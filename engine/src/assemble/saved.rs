@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::open_trace::{OpenTrace, State};
 use super::sealed::Sealed;
 use super::turns::Turns;
-use super::waiting::{Reports, Waiting};
-use super::{Assemble, TraceKey};
+use super::{Assemble, TraceId, TraceKey, Waiting};
 
 /// The serialised state of a shard: traces, sealed ones, waiting reports.
 #[derive(Debug, Deserialize, Serialize)]
@@ -16,7 +15,6 @@ struct Saved<T, S, W, U> {
     traces: T,
     sealed: S,
     waiting: W,
-    next_waiting: u64,
     #[serde(default)]
     paid: BTreeMap<u64, i64>,
     turns: U,
@@ -39,17 +37,15 @@ impl Serialize for Written<'_> {
 #[serde(transparent)]
 pub struct SavedTraces(Read);
 
-type Read = Saved<Vec<(TraceKey, Box<OpenTrace>)>, Sealed, Reports, Turns>;
+type Read = Saved<Vec<(TraceKey, Box<OpenTrace>)>, Sealed, Waiting<TraceId>, Turns>;
 
 impl Assemble {
     /// The state for a snapshot; nothing may wait to be drained.
     pub fn save(&self) -> impl Serialize + '_ {
-        let (waiting, next_waiting) = self.waiting.saved();
         Saved {
             traces: Written(self),
             sealed: &self.sealed,
-            waiting,
-            next_waiting,
+            waiting: &self.waiting,
             paid: self.paid.clone(),
             turns: &self.turns,
         }
@@ -57,7 +53,7 @@ impl Assemble {
 
     /// Takes over the state of a snapshot.
     pub fn restore(&mut self, saved: SavedTraces) {
-        let Saved { traces, sealed, waiting, next_waiting, paid, turns } = saved.0;
+        let Saved { traces, sealed, waiting, paid, turns } = saved.0;
         for (id, mut held) in traces {
             held.id = id;
             held.restored(&mut self.symbols);
@@ -69,7 +65,7 @@ impl Assemble {
             self.traces.insert(held);
         }
         self.sealed = sealed;
-        self.waiting = Waiting::restored(waiting, next_waiting);
+        self.waiting.restore(waiting);
         self.paid = paid;
         self.turns = turns;
     }

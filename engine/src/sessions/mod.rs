@@ -77,7 +77,6 @@ mod trace_index;
 mod traces;
 mod verdict;
 mod view;
-mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -94,14 +93,14 @@ use departed::{Departed, Fate};
 use evicted::{EvictedSession, EvictedSessions};
 use fleet::Fleet;
 use full::FullSessions;
-use outstanding::{Outstanding, OutstandingOutcomes, Subject};
+use outstanding::{Ended, Outstanding, OutstandingOutcomes};
+use reports::AnyScope;
 use rules::Rules;
 use run_outcomes::{RunIndex, RunOutcomes};
 use session::{EvictionOrder, Session, Shared};
 use summary::Summary;
 use table::SessionTable;
 use tally::Tally;
-use waiting::Waiting;
 
 use super::count::Counts;
 use super::explained::{SessionRow, TraceExplanation};
@@ -112,6 +111,7 @@ use super::span::{Timestamp, TraceId};
 use super::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 use super::time::WallShift;
 use super::view::SessionView;
+use super::waiting::Waiting;
 
 /// The sessions of one shard.
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ pub struct Sessions {
     evicted: EvictedSessions,
     departed: Departed,
     outstanding: OutstandingOutcomes,
-    waiting: Waiting,
+    waiting: Waiting<AnyScope>,
     run_outcomes: RunOutcomes,
     open: usize,
     full: FullSessions,
@@ -138,8 +138,8 @@ pub struct Sessions {
 struct Saved<'a> {
     sessions: &'a SessionTable,
     departed: newest::Saved<&'a BTreeMap<TraceKey, (u64, Fate)>>,
-    outstanding: newest::Saved<&'a BTreeMap<Subject, (u64, Outstanding)>>,
-    waiting: &'a Waiting,
+    outstanding: newest::Saved<&'a BTreeMap<Ended, (u64, Outstanding)>>,
+    waiting: &'a Waiting<AnyScope>,
     run_outcomes: &'a RunOutcomes,
     runs: &'a RunIndex,
     fleet: fleet::Saved<&'a Summary>,
@@ -226,7 +226,7 @@ impl Sessions {
             self.full.add(&id);
         } else {
             let tally = self.departed.arrive(id.trace(trace)).or_else(|| Tally::told(&update));
-            let waits = self.waiting.has_any(&id).then(|| id.clone());
+            let waits = self.has_waiting(&id).then(|| id.clone());
             let run = self.run_of(&id, &update);
             let (mut homeless, mut full) = (Vec::new(), None);
             let names_full = !self.full.is_empty();
@@ -503,7 +503,7 @@ impl Sessions {
         self.full.remove(id);
         homeless.into_iter().for_each(|report| self.let_wait(report));
         self.remember(outcomes);
-        if self.waiting.has_any(id) {
+        if self.has_waiting(id) {
             self.deliver_waiting(id);
         }
         if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
@@ -668,7 +668,7 @@ impl Sessions {
         self.unfile(&session);
         session.settle(&mut self.shared);
         // An outcome that was told since it last ended is not outstanding any more.
-        self.outstanding.remove(&Subject::Session(Arc::clone(id)));
+        self.outstanding.remove(&Ended::Session(Arc::clone(id)));
         for (subject, ended) in session.outstanding_outcomes() {
             self.outstanding.insert(subject, ended, &self.shares);
         }

@@ -17,7 +17,7 @@ use crate::tenants::{TenantHash, TraceKey, tenant_hash};
 
 /// What an outcome may be told of.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub(super) enum Subject {
+pub(super) enum Ended {
     /// A session as a whole.
     Session(Arc<SessionId>),
     /// A trace.
@@ -36,9 +36,9 @@ pub(super) struct Outstanding {
 }
 
 /// The newest of the sessions and traces that have ended without an outcome.
-pub(super) type OutstandingOutcomes = Newest<Subject, Outstanding>;
+pub(super) type OutstandingOutcomes = Newest<Ended, Outstanding>;
 
-impl OfTenant for Subject {
+impl OfTenant for Ended {
     fn tenant(&self) -> TenantHash {
         match self {
             Self::Session(session) => tenant_hash(Some(&session.tenant)),
@@ -89,14 +89,14 @@ impl Outstanding {
 
 impl Session {
     /// What an outcome may still be told of once it has ended: itself, and its traces that have counted, as far as nobody told one.
-    pub(super) fn outstanding_outcomes(&self) -> impl Iterator<Item = (Subject, Outstanding)> {
+    pub(super) fn outstanding_outcomes(&self) -> impl Iterator<Item = (Ended, Outstanding)> {
         let is_told = self.rare().reports.values().any(tells_outcome);
         let session = if is_told { None } else { Outstanding::of_session(self) };
-        let session = session.map(|ended| (Subject::Session(Arc::clone(&self.id)), ended));
+        let session = session.map(|ended| (Ended::Session(Arc::clone(&self.id)), ended));
         let counted = self.traces.iter().filter(|record| record.is_settled());
         let untold = counted.filter(|record| !record.has_told_outcome());
         let traces = untold.map(|record| {
-            (Subject::Trace(self.id.trace(record.id)), Outstanding::of_trace(record, &self.id))
+            (Ended::Trace(self.id.trace(record.id)), Outstanding::of_trace(record, &self.id))
         });
         session.into_iter().chain(traces)
     }
@@ -111,16 +111,16 @@ impl Sessions {
         report: &Report,
     ) -> bool {
         let first = Arc::new(SessionId::from((tenant, id, scope.unwrap_or_default())));
-        let first = Subject::Session(first);
+        let first = Ended::Session(first);
         if scope.is_some() {
             return self.tell_outstanding(&first, report);
         }
-        let of_id = |subject: &&Subject| match subject {
-            Subject::Session(of) => *of.tenant == *tenant && *of.id == *id,
-            Subject::Trace(_) => false,
+        let of_id = |subject: &&Ended| match subject {
+            Ended::Session(of) => *of.tenant == *tenant && *of.id == *id,
+            Ended::Trace(_) => false,
         };
         let ended = self.outstanding.keys(first..).take_while(of_id);
-        let ended: Vec<Subject> = ended.take(2).cloned().collect();
+        let ended: Vec<Ended> = ended.take(2).cloned().collect();
         match &ended[..] {
             [one] => self.tell_outstanding(one, report),
             _ => false,
@@ -128,7 +128,7 @@ impl Sessions {
     }
 
     /// Tells the outcome of what has ended; returns whether it was outstanding, of an agent that is known still.
-    pub(super) fn tell_outstanding(&mut self, subject: &Subject, report: &Report) -> bool {
+    pub(super) fn tell_outstanding(&mut self, subject: &Ended, report: &Report) -> bool {
         let ended = self.outstanding.get(subject).filter(|_| tells_outcome(report));
         if !ended.is_some_and(|ended| self.shared.fleet.has(&ended.agent)) {
             return false;

@@ -8,10 +8,36 @@ use std::sync::Arc;
 
 use super::Sessions;
 use super::key::SessionId;
-use super::outstanding::Subject;
+use super::outstanding::Ended;
 use super::session::Session;
 use crate::span::{Report, Target, Timestamp, TraceId};
-use crate::tenants::TraceKey;
+use crate::tenants::{TenantHash, TraceKey, tenant_hash};
+use crate::waiting::Subject;
+
+/// The tenant and the id of sessions, whatever their scope.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct AnyScope {
+    tenant: Arc<str>,
+    id: Arc<str>,
+}
+
+impl From<&SessionId> for AnyScope {
+    fn from(SessionId { tenant, id, .. }: &SessionId) -> Self {
+        Self { tenant: Arc::clone(tenant), id: Arc::clone(id) }
+    }
+}
+
+/// The sessions of a report about one.
+impl Subject for AnyScope {
+    fn of(report: &Report) -> Option<Self> {
+        let Target::Session { tenant, id, .. } = &report.target else { return None };
+        Some(Self { tenant: tenant.clone().unwrap_or_default(), id: Arc::clone(id) })
+    }
+
+    fn tenant(report: &Report) -> TenantHash {
+        tenant_hash(target(report).map(|(tenant, ..)| tenant))
+    }
+}
 
 impl Sessions {
     /// Takes a reported score of a session as a whole; it waits while it is not known which session that is.
@@ -46,7 +72,7 @@ impl Sessions {
             });
             self.shared.counts.add("reports", became.err().unwrap_or("applied"));
         } else {
-            let subject = Subject::Trace(TraceKey::new(trace, Some(tenant)));
+            let subject = Ended::Trace(TraceKey::new(trace, Some(tenant)));
             let is_told = self.tell_outstanding(&subject, report);
             self.shared.counts.add_many("reports", "applied", u64::from(is_told));
         }
@@ -67,18 +93,26 @@ impl Sessions {
 
     /// Lets a report wait until its session is known.
     pub(super) fn let_wait(&mut self, report: Report) {
-        let Some((tenant, id, _)) = target(&report) else { return };
-        let id = Arc::new(SessionId::from((tenant, id, "")));
-        let displaced = self.waiting.insert(id, report, self.shared.now, &self.shares);
+        let displaced = self.waiting.insert(report, self.shared.now, &self.shares);
         self.shared.counts.add_many("reports", "waiting_full", u64::from(displaced));
     }
 
+    /// Whether any report waits for a session of this id.
+    pub(super) fn has_waiting(&self, session: &SessionId) -> bool {
+        !self.waiting.is_empty() && self.waiting.has_any(&AnyScope::from(session))
+    }
+
     /// Delivers the waiting reports for sessions of this id whose session is known now.
-    pub(super) fn deliver_waiting(&mut self, SessionId { tenant, id, .. }: &SessionId) {
-        let known = self.known((tenant, id, None));
+    pub(super) fn deliver_waiting(&mut self, session: &SessionId) {
+        let known = self.known((&session.tenant, &session.id, None));
         for id in known.iter().filter(|id| self.sessions.contains(id)).cloned().collect::<Vec<_>>()
         {
-            for report in self.waiting.take(&id, known.len() == 1) {
+            // One that names no scope is for a session that is the only one of its id.
+            let reports = self.waiting.take(&AnyScope::from(session), |report| {
+                let scope = target(report).and_then(|(.., scope)| scope);
+                scope.map_or(known.len() == 1, |scope| *scope == *id.scope)
+            });
+            for report in reports {
                 self.change_known(&id, |session, shared| session.report(report, shared));
             }
         }
