@@ -3,6 +3,7 @@
 //! An ordered map costs ten times the content of a small object, and requests are made of small objects.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::value::{BorrowedStrDeserializer, SeqDeserializer};
@@ -165,13 +166,12 @@ impl<'de> Deserializer<'de> for &'de Json<'_> {
             Json::Text(text) => visitor.visit_borrowed_str(text),
             Json::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
             Json::Object(fields) => {
-                // A reader that knows few names refuses an object at its first unknown name, so each field is compared few times.
-                let is_last = |at: usize| {
-                    let name = &fields[at].0;
-                    !fields[at + 1..].iter().any(|(later, _)| later == name)
-                };
-                let last = fields.iter().enumerate().filter(|(at, _)| is_last(*at));
-                let fields = last.map(|(_, (name, value))| (&**name, value));
+                // From the back, so that of equal names the last is met first: some readers take all fields of any object.
+                let mut met = HashSet::with_capacity(fields.len());
+                let mut last: Vec<_> =
+                    fields.iter().rev().filter(|(name, _)| met.insert(&**name)).collect();
+                last.reverse();
+                let fields = last.into_iter().map(|(name, value)| (&**name, value));
                 visitor.visit_map(Fields { fields, value: None })
             }
         }

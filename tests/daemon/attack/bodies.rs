@@ -1,5 +1,6 @@
 //! Bodies that are announced and do not come.
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use agentgauge::clock::Clock;
@@ -137,6 +138,24 @@ async fn a_stream_that_does_not_go_on_is_ended_and_after_several_its_connection(
     daemon.settles_at("agentgauge_requests_refused_total{reason=\"slow\"}", 4.0);
     let closed = "agentgauge_connections_closed_total{reason=\"slow_bodies\"}";
     daemon.settles_at(closed, 1.0);
+}
+
+#[test]
+fn an_object_of_many_names_is_read_in_time() {
+    let daemon = Daemon::start();
+    let names: Vec<String> = (0..200_000).map(|name| format!("\"{name}\":1")).collect();
+    let report = format!(r#"{{"reports":[{{"score":{{{}}}}}]}}"#, names.join(","));
+    let (address, length) = (&daemon.http, report.len());
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let head = format!(
+        "POST /api/v1/reports HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(&[head.as_bytes(), report.as_bytes()].concat()).unwrap();
+    // Before the answer, for which a daemon that compares each name with all others takes minutes.
+    daemon.settles_at("agentgauge_spans_rejected_total{reason=\"report\"}", 1.0);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("expected a number or a boolean"), "{answer}");
 }
 
 #[cfg(target_os = "linux")]
