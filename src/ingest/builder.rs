@@ -247,9 +247,12 @@ impl<'a> Builder<'a> {
 
     /// Adds reports, which belong to the tenant of the sender, whatever they are about.
     fn reports(&mut self, reports: Vec<Report>) {
-        let tenant = self.tenant;
-        let owned = |report| Report { tenant: tenant.cloned(), ..report };
-        self.batch.reports.extend(reports.into_iter().map(owned));
+        let Self { tenant, repair, batch: Batch { reports: all, tally, .. }, .. } = self;
+        all.extend(reports.into_iter().map(|report| Report {
+            tenant: tenant.cloned(),
+            time: repair.reported(report.time, tally),
+            ..report
+        }));
     }
 
     fn repaired(&mut self, mended: Vec<&'static str>) {

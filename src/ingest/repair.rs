@@ -85,6 +85,13 @@ impl Repair {
         self.plausible(known, tally)
     }
 
+    /// The time of a report, which may be about what is long past, but not about what is to come.
+    pub(super) fn reported(&self, time: Timestamp, tally: &mut Tally) -> Timestamp {
+        let Some(arrival) = self.arrival.filter(|_| time > self.latest) else { return time };
+        repaired(tally, "time_in_future", 1);
+        arrival
+    }
+
     fn plausible(&self, time: Option<u64>, tally: &mut Tally) -> Timestamp {
         let Some(arrival) = self.arrival else { return Timestamp(time.unwrap_or(0)) };
         let Some(time) = time.map(Timestamp) else { return arrival };

@@ -255,6 +255,28 @@ fn an_outcome_of_a_trace_that_is_sealed_counts_in_whichever_shard_the_session_is
     assert_eq!(outcome(6), Value::Null);
 }
 
+#[test]
+fn a_report_that_says_it_is_of_the_future_can_be_corrected() {
+    let daemon = Daemon::start();
+    let outcome = || -> Value {
+        let session = daemon.get("/api/v1/sessions/session%201");
+        let session: Value = serde_json::from_str(&session).unwrap();
+        session["traces"][0]["signals"]["outcome"]["score"].clone()
+    };
+    let report = |label: &str| json!({ "id": "ci", "run": run("support", "refund", "1"), "name": "outcome", "label": label });
+    send_run(&daemon, 1, "1");
+    daemon.settles_at("agentgauge_traces_total{service_name=\"bench\"", 1.0);
+    let mut of_future = report("failure");
+    of_future["time_unix_nano"] = json!(u64::MAX.to_string());
+    send(&daemon, &[of_future]);
+    until(|| outcome() == json!(0.0));
+    send(&daemon, &[report("success")]);
+    until(|| outcome() == json!(1.0));
+    assert_eq!(outcome(), json!(1.0));
+    // Each is sent twice.
+    daemon.settles_at("agentgauge_spans_repaired_total{reason=\"time_in_future\"}", 2.0);
+}
+
 /// One broken rule on a span event is one of all runs, as the source's N is all tasks: it says nothing of how many were looked at.
 #[test]
 fn a_violation_on_one_of_a_hundred_runs_leaves_compliance_at_99_hundredths() {
