@@ -120,6 +120,7 @@ impl Client {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(MAX_IDLE)
+            .http1_max_buf_size(READ_BYTES)
             .build(connector);
         Ok(Self { http, options })
     }
@@ -251,6 +252,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// The user agent of our requests.
 const OURSELVES: &str = concat!("agentgauge/", env!("CARGO_PKG_VERSION"));
+
+/// The most bytes that are read at a time from a connection of HTTP/1, and of the head of a reply.
+const READ_BYTES: usize = 64 << 10;
 
 /// The longest time that an idle connection is kept.
 const MAX_IDLE: Duration = Duration::from_secs(90);

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::ready;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,9 +12,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
+use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -34,6 +36,15 @@ pub(super) struct Connector {
 pub(super) type Lookup = dyn Fn(Name) -> Soon<io::Result<Vec<SocketAddr>>> + Send + Sync;
 
 pub(super) type Soon<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A connection that gives way to other tasks after each read, however fast an endpoint sends: hyper reads interim answers, of which
+/// there may be any number, for as long as there are any to read.
+#[derive(Debug)]
+pub(super) struct Courteous {
+    stream: MaybeHttpsStream<TokioIo<TcpStream>>,
+    // Whether something was read since it last gave way.
+    has_read: bool,
+}
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -66,7 +77,7 @@ impl Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Response = Courteous;
     type Error = BoxError;
     type Future = Soon<Result<Self::Response, BoxError>>;
 
@@ -80,7 +91,63 @@ impl Service<Uri> for Connector {
             return Box::pin(ready(Err("the address is one that may not be used".into())));
         }
         let connecting = timeout(self.limit, self.inner.call(to));
-        Box::pin(async move { connecting.await.map_err(io::Error::from)? })
+        Box::pin(async move {
+            let stream = connecting.await.map_err(io::Error::from)??;
+            Ok(Courteous { stream, has_read: false })
+        })
+    }
+}
+
+impl Connection for Courteous {
+    fn connected(&self) -> Connected {
+        self.stream.connected()
+    }
+}
+
+impl Read for Courteous {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if mem::take(&mut self.has_read) {
+            // A task that wakes itself comes after all that are ready.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.has_read = read.is_ready();
+        read
+    }
+}
+
+impl Write for Courteous {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
@@ -160,6 +227,8 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
@@ -177,5 +246,35 @@ mod tests {
         // The resolver of the system knows this form of an address, which a URL never lets through.
         assert!(found("169.254.169.254").await.is_err());
         assert!(found("localhost").await.unwrap().all(|at| at.ip().is_loopback()));
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_that_never_stops_sending_holds_up_no_other_task() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = format!("http://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}
+        });
+        let limit = Duration::from_secs(20);
+        let mut connector = Connector::new(true, limit, Arc::new(system)).unwrap();
+        let mut stream = connector.call(to.parse().unwrap()).await.unwrap();
+        let mut most = 0;
+        for _ in 0..100 {
+            let in_a_row = std::future::poll_fn(|context| {
+                let mut reads = 0;
+                loop {
+                    let mut byte = [0];
+                    let mut buffer = hyper::rt::ReadBuf::new(&mut byte);
+                    let read = Pin::new(&mut stream).poll_read(context, buffer.unfilled());
+                    if read.is_pending() {
+                        return if reads > 0 { Poll::Ready(reads) } else { Poll::Pending };
+                    }
+                    reads += 1;
+                }
+            });
+            most = most.max(in_a_row.await);
+        }
+        assert_eq!(most, 1);
     }
 }
