@@ -11,7 +11,7 @@ use super::options::JudgeOptions;
 use super::prompt::VERSION;
 use super::reply;
 use super::stage::Stage;
-use super::verdict::evaluator;
+use super::verdict::{brief, evaluator};
 use super::worker::Judge;
 use crate::engine::expect::Judgements;
 use crate::engine::expect::judge::{Judgement, Verdict};
@@ -106,7 +106,8 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
             };
             let answer = self.ask(&question, &format!("/{rule}/{number}")).await?;
             let verdict = reply::verdict(&answer).ok_or("wrong_form")?;
-            verdicts.push(Verdict { judge: Some(evaluator(model)), ..verdict });
+            let rationale = verdict.rationale.as_deref().map(brief).map(str::to_owned);
+            verdicts.push(Verdict { rationale, judge: Some(evaluator(model)), ..verdict });
         }
         match verdicts.pop() {
             Some(verdict) if !judges.ensemble => Ok(Judgement::Single(verdict)),

@@ -161,7 +161,7 @@ pub(super) fn worth(outcome: &Outcome) -> Option<Quanta> {
 }
 
 /// The beginning of an explanation, at most `MAX_EXPLANATION_BYTES` long.
-fn brief(why: &str) -> &str {
+pub(super) fn brief(why: &str) -> &str {
     let end = (0..=MAX_EXPLANATION_BYTES.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
     why.get(..end.unwrap_or(0)).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::daemon::{Daemon, until};
 use crate::support::endpoint::Endpoint;
-use crate::support::judged::{all_judged, judged, options, request, transcript};
+use crate::support::judged::{all_judged, judged, options, request, rule, transcript};
 use crate::support::turn::{spans, spans_saying};
 
 const FORMATS: [Format; 3] = [Format::Openai, Format::Anthropic, Format::Gemini];
@@ -433,6 +433,17 @@ fn every_judged_score_is_shown_with_who_made_it_and_why() {
     );
     #[cfg(unix)]
     daemon.ends_well();
+}
+
+#[tokio::test]
+async fn of_a_reason_that_is_long_the_beginning_is_kept() {
+    let endpoint = Endpoint::start();
+    let answer = json!({ "score": 2, "label": "fail", "rationale": "rude ".repeat(10_000) });
+    endpoint.answers(Stage::Rubric, answer);
+    let options = options(&endpoint, Format::Openai, "m", &[]);
+    let judged = all_judged(&options, vec![rule("Is it polite?")]).await;
+    let [verdict] = judged.judgements["Is it polite?"].verdicts() else { panic!("no verdict") };
+    assert_eq!(verdict.rationale.as_deref(), Some(&*"rude ".repeat(100)));
 }
 
 #[test]
