@@ -1,8 +1,8 @@
 //! Takes out of a transcript what must not leave the process: values under certain keys, and texts that match patterns.
 //!
-//! A text that is JSON is searched by key and written again; any other text is searched for names before a colon or an equals
-//! sign. Then the patterns are applied to every text. A text for which a pattern cannot be decided is taken out whole, as it is not
-//! known to be harmless.
+//! A text that is JSON is searched by key, and its strings as texts, and written again; any other text is searched for names before
+//! a colon or an equals sign. Then the patterns are applied to every text. A text for which a pattern cannot be decided is taken
+//! out whole, as it is not known to be harmless.
 //!
 //! Most patterns run on an engine whose time is linear in the text. Those with look-around, back-references or possessive
 //! quantifiers run on one that backtracks.
@@ -87,16 +87,20 @@ impl Redactor {
 
     /// A text without what must not leave.
     pub fn text(&self, text: &str) -> String {
-        let by_key = self.call(text);
-        let mut text = by_key.unwrap_or_else(|| text.to_owned());
+        self.redacted(text).unwrap_or_else(|| text.to_owned())
+    }
+
+    /// A text without what must not leave; `None` if nothing is taken out.
+    fn redacted(&self, text: &str) -> Option<String> {
+        let mut left = self.call(text);
         for pattern in &self.patterns {
-            match pattern.redacted(&text) {
+            match pattern.redacted(left.as_deref().unwrap_or(text)) {
                 Some(Cow::Borrowed(_)) => {}
-                Some(Cow::Owned(redacted)) => text = redacted,
-                None => return REDACTED.to_owned(),
+                Some(Cow::Owned(redacted)) => left = Some(redacted),
+                None => return Some(REDACTED.to_owned()),
             }
         }
-        text
+        left
     }
 
     /// Whether the value of this name must not leave.
@@ -151,7 +155,8 @@ impl Redactor {
                 items.iter_mut().filter_map(|item| self.walk(item, depth + 1).then_some(())).count()
                     > 0
             }
-            Value::String(text) => match self.call(text) {
+            // What a pattern looks for may have escapes in it where the string stands in JSON.
+            Value::String(text) => match self.redacted(text) {
                 Some(redacted) => {
                     *text = redacted;
                     true
@@ -272,6 +277,24 @@ mod tests {
             assert!(redacted.contains(REDACTED) && !redacted.contains(gone), "{redacted}");
         }
         assert_eq!(redactor().text("my skis cost 12.50"), "my skis cost 12.50");
+    }
+
+    #[test]
+    fn escapes_of_json_hide_nothing() {
+        for (text, left) in [
+            (
+                r#"{"at":"https:\/\/bob:hunter2@example.com\/x"}"#,
+                r#"{"at":"https[redacted]example.com/x"}"#,
+            ),
+            (r#"f(["\u0073k-abcdefghijklmnopqrstuvwxyz"])"#, r#"f(["[redacted]"])"#),
+            (
+                r#"{"log":"{\"at\":\"https:\\/\\/bob:hunter2@b\"}"}"#,
+                r#"{"log":"{\"at\":\"https[redacted]b\"}"}"#,
+            ),
+            (r#"{"at":"https:\/\/example.com"}"#, r#"{"at":"https:\/\/example.com"}"#),
+        ] {
+            assert_eq!(redactor().text(text), left);
+        }
     }
 
     #[test]
