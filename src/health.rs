@@ -103,7 +103,7 @@ const FAMILIES: &[Family] = &[
     (
         CLOSED,
         "connections_closed_total",
-        "Connections that the daemon closed, by reason: displaced by new ones, idle, slow_head, slow_bodies, or stalled as nothing was taken of an answer.",
+        "Connections that the daemon closed, by reason: displaced by new ones, idle, slow_head, slow_bodies, stalled as nothing was taken of an answer, or protocol as the client broke or flooded HTTP/2.",
         "reason",
     ),
     (

@@ -437,6 +437,7 @@ async fn answer(server: &Server, end: &Arc<Notify>, mut request: hyper::Request<
 /// Reasons for which the server closes connections.
 const DISPLACED: &str = "displaced";
 const IDLE: &str = "idle";
+const PROTOCOL: &str = "protocol";
 const SLOW: &str = "slow_bodies";
 const SLOW_HEAD: &str = "slow_head";
 const STALLED: &str = "stalled";
@@ -462,6 +463,10 @@ fn why_ended(error: &(dyn Error + 'static)) -> Option<Event> {
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
             return (error.kind() == io::ErrorKind::TimedOut).then_some(Event::Closed(STALLED));
+        }
+        let h2 = error.downcast_ref::<h2::Error>();
+        if h2.is_some_and(|error| error.is_library() && error.is_go_away()) {
+            return Some(Event::Closed(PROTOCOL));
         }
         let hyper = error.downcast_ref::<hyper::Error>();
         if hyper.is_some_and(|error| error.is_timeout() && error.source().is_none()) {

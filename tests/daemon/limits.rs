@@ -118,6 +118,25 @@ fn a_head_that_is_no_http_is_refused_and_counted() {
     daemon.settles_at("agentgauge_requests_refused_total{reason=\"head_malformed\"}", 5.0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_floods_http2_is_cut_and_counted() {
+    let daemon = Daemon::start();
+    let stream = tokio::net::TcpStream::connect(&daemon.otlp_http).await.unwrap();
+    let (mut sender, connection) = client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    // Opens streams and calls them off at once, until the connection is gone.
+    for _ in 0..10_000 {
+        let Ok(ready) = sender.ready().await else { break };
+        sender = ready;
+        let head = Request::post("http://localhost/v1/traces").body(()).unwrap();
+        let Ok((_, mut body)) = sender.send_request(head, false) else { break };
+        body.send_reset(h2::Reason::CANCEL);
+    }
+    // How it ended is the daemon's to say.
+    let _ = connection.await.unwrap();
+    daemon.settles_at("agentgauge_connections_closed_total{reason=\"protocol\"}", 1.0);
+}
+
 #[test]
 fn a_stream_for_which_there_is_no_room_is_refused_and_counted() {
     let daemon = Daemon::start_with(&[("AGENTGAUGE__API__MAX_STREAMS", "1")]);
