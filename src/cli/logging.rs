@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry};
@@ -19,11 +20,18 @@ pub(super) fn start(log: &Log) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
+    // Whoever can connect can make these say as much as they like; where they end a connection, that is counted.
+    let of_libraries = if level > LevelFilter::INFO { level } else { LevelFilter::ERROR };
+    let libraries = OF_CONNECTIONS.map(|library| (library, of_libraries));
+    let wanted = Targets::new().with_default(level).with_targets(libraries);
     let written = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
-    let events = registry().with(level).with(Logs);
+    let events = registry().with(wanted).with(Logs);
     // Fails only if a subscriber was set before.
     let _ = match log.format {
         LogFormat::Text => events.with(written).try_init(),
         LogFormat::Json => events.with(written.json()).try_init(),
     };
 }
+
+/// The libraries that read what clients send.
+const OF_CONNECTIONS: [&str; 4] = ["h2", "hyper", "hyper_util", "rustls"];

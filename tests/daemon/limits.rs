@@ -138,6 +138,34 @@ async fn a_client_that_floods_http2_is_cut_and_counted() {
 }
 
 #[test]
+fn no_client_writes_to_the_log() {
+    const EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let ping =
+        |flags: u8, payload: &[u8; 8]| [&[0, 0, 8, 6, flags, 0, 0, 0, 0], &payload[..]].concat();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let daemon = Daemon::logging(&[], log.reopen().unwrap());
+    let mut stream = TcpStream::connect(&daemon.otlp_http).unwrap();
+    let answers_to_nothing = ping(1, b"unasked!").repeat(1_000);
+    let last = ping(0, b"at last!");
+    let sent =
+        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", EMPTY_SETTINGS, &answers_to_nothing, &last].concat();
+    stream.write_all(&sent).unwrap();
+    let mut answered = Vec::new();
+    while !answered.ends_with(b"at last!") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        answered.extend(byte);
+    }
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    assert!(
+        log.lines().count() < 10,
+        "{} lines, the last: {:?}",
+        log.lines().count(),
+        log.lines().last()
+    );
+}
+
+#[test]
 fn a_stream_for_which_there_is_no_room_is_refused_and_counted() {
     let daemon = Daemon::start_with(&[("AGENTGAUGE__API__MAX_STREAMS", "1")]);
     let open = || {

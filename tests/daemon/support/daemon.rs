@@ -38,6 +38,11 @@ impl Daemon {
 
     /// With variables of the environment over those of every test.
     pub(crate) fn start_with(environment: &[(&str, &str)]) -> Self {
+        Self::logging(environment, Stdio::inherit())
+    }
+
+    /// Likewise, with its log there.
+    pub(crate) fn logging(environment: &[(&str, &str)], log: impl Into<Stdio>) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
             .args(["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0"])
             .args(["--http", "127.0.0.1:0"])
@@ -45,6 +50,7 @@ impl Daemon {
             .env("AGENTGAUGE__METRICS__DETAIL", "full")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut line = String::new();
