@@ -243,6 +243,12 @@ async fn an_unread_answer_ends_by_itself_and_grpc_says_that_it_has_no_room() {
     for session in 1..=SESSION_COUNT {
         send(&daemon, SHOP, session).await;
     }
+    let all = format!("\"total\":{SESSION_COUNT}");
+    let are_shown = async || {
+        let page = ask(&daemon, "/api/v1/agents?limit=1").await.1;
+        String::from_utf8_lossy(&page).contains(&all)
+    };
+    eventually("all agents are shown", are_shown).await;
     let path = "http://localhost/agentgauge.v1.QueryService/ListAgents";
     let request = Request::post(path).header("content-type", "application/grpc");
     let request = request.body(()).unwrap();
