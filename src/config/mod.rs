@@ -41,6 +41,7 @@ use crate::ingest::decode::IngestLimits;
 use crate::ingest::kafka::KafkaOptions;
 use crate::ingest::server::ServerOptions;
 use crate::judge::JudgeOptions;
+use crate::outbound::EndpointError;
 use crate::store::StoreOptions;
 use crate::telemetry::TelemetryOptions;
 use crate::webhook::WebhookOptions;
@@ -275,6 +276,14 @@ pub enum ConfigError {
         expected: String,
         /// The value.
         was: String,
+    },
+    /// The endpoint cannot be used.
+    #[error("{why}; it is set {origin}")]
+    Endpoint {
+        /// Where its address is given.
+        origin: Origin,
+        /// What is wrong with it.
+        why: EndpointError,
     },
 }
 

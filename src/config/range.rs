@@ -67,6 +67,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     telemetry(config, &mut check);
     api(config, &mut check);
     webhook(config, &mut check);
+    endpoints(config, &mut check);
     store(config, &mut check);
     check.error.map_or(Ok(()), Err)
 }
@@ -488,6 +489,31 @@ fn api(config: &Config, check: &mut Check<'_>) {
     }
 }
 
+/// Checks the addresses of the endpoints that are used, none of which is repeated, as it may have a password in it.
+fn endpoints(config: &Config, check: &mut Check<'_>) {
+    let Config { judge, embed, webhook, scores_out, telemetry, .. } = config;
+    // A judge needs an address, the others are off without one.
+    let judge_url = Some(&*judge.url).filter(|_| judge.is_on());
+    for (key, allow, url, http) in [
+        ("judge.url", "judge.allow_http", judge_url, judge.allow_http),
+        ("embed.url", "embed.allow_http", set(&embed.url), embed.allow_http),
+        ("webhook.url", "webhook.allow_http", set(&webhook.url), webhook.allow_http),
+        ("scores_out.url", "scores_out.allow_http", set(&scores_out.url), scores_out.allow_http),
+        (
+            "telemetry.otlp_endpoint",
+            "telemetry.allow_http",
+            set(&telemetry.otlp_endpoint),
+            telemetry.allow_http,
+        ),
+    ] {
+        let Some(url) = url else { continue };
+        if let Err(why) = outbound::check(key, allow, url, http) {
+            let origin = check.origin(key);
+            check.error.get_or_insert(ConfigError::Endpoint { origin, why });
+        }
+    }
+}
+
 fn store(config: &Config, check: &mut Check<'_>) {
     let store = &config.store;
     if store.durability != Durability::Memory && store.directory.is_empty() {
@@ -537,4 +563,9 @@ fn windows(config: &Config, check: &mut Check<'_>) {
             check.fail(key, "different from each other".to_owned(), human::render(*window));
         }
     }
+}
+
+/// An address, if it is set.
+fn set(url: &str) -> Option<&str> {
+    Some(url).filter(|url| !url.is_empty())
 }

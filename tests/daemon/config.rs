@@ -162,6 +162,23 @@ fn a_value_out_of_range_is_named_with_its_line_and_range() {
 }
 
 #[test]
+fn an_endpoint_that_cannot_be_used_is_named_with_its_line_and_not_repeated() {
+    for (text, key) in [
+        ("[judge]\nformat = \"openai\"\nurl = \"hunter2\"\n", "judge.url"),
+        ("[embed]\n\nurl = \"https://me:hunter2@host/v1\"\n", "embed.url"),
+        ("[webhook]\n\nurl = \"http://hunter2/\"\n", "webhook.url"),
+        ("[scores_out]\n\nurl = \"https://169.254.169.254/hunter2\"\n", "scores_out.url"),
+        ("[telemetry]\n\notlp_endpoint = \"ftp://hunter2\"\n", "telemetry.otlp_endpoint"),
+    ] {
+        let message = error(text, &[]);
+        assert!(message.starts_with(&format!("`{key}` ")), "{message}");
+        assert!(message.contains("at line 3 of ") && !message.contains("hunter2"), "{message}");
+    }
+    let message = error("[judge]\nformat = \"openai\"\n", &[]);
+    assert!(message.starts_with("`judge.url` must be an address"), "{message}");
+}
+
+#[test]
 fn of_options_that_contradict_each_other_both_are_named() {
     for (text, key, other) in [
         ("[loops]\nwarning = 50\n", "loops.critical", "loops.warning"),
