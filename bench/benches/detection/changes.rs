@@ -175,6 +175,7 @@ pub(crate) fn ends() {
     println!();
     better();
     lasting();
+    coming_and_going();
 }
 
 /// How a drop ended, in good traces.
@@ -299,4 +300,40 @@ impl Change {
         }
         Some(agent.pages - before)
     }
+}
+
+/// Hours for which a level is bad and good in turn.
+const SPELLS: [(f64, f64); 6] =
+    [(1.0, 1.0), (3.0, 3.0), (0.5, 3.0), (1.0, 8.0), (12.0, 12.0), (1.0, 23.0)];
+
+/// Traces a day, and the bad level; the good one is 2 %.
+const COMING: [(f64, f64); 5] =
+    [(500.0, 0.4), (2_000.0, 0.15), (2_000.0, 0.4), (20_000.0, 0.15), (20_000.0, 0.4)];
+
+/// How often a level that comes and goes pages.
+fn coming_and_going() {
+    println!("2 % and a bad level in turn, for ten days: pages of each of {} runs", RUNS / 100);
+    println!();
+    println!(
+        "| Bad, good | 500 a day, 40 % | 2,000, 15 % | 2,000, 40 % | 20,000, 15 % | 20,000, 40 % |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for (bad, good) in SPELLS {
+        let cells = COMING.map(|(daily, level)| {
+            let pages = |seed| {
+                let change = Change::new("", Some(0.02), level, daily / DAY);
+                let mut agent = change.past(options(0.02).limits(1), 14.0, seed)?;
+                let (before, begun) = (agent.pages, agent.now);
+                while agent.now < begun + 10.0 * DAY {
+                    let hours = (agent.now - begun) / 3_600.0;
+                    agent.trace(if hours % (bad + good) < bad { level } else { 0.02 });
+                }
+                Some((agent.pages - before) as f64)
+            };
+            let seeds = FIRST_SEED..FIRST_SEED + RUNS / 100;
+            format!("{:.1}", mean(seeds.filter_map(pages)))
+        });
+        println!("| {bad} h, {good} h | {} |", cells.join(" | "));
+    }
+    println!();
 }

@@ -8,6 +8,7 @@ use super::chances::{Predicted, odds_ratio};
 use super::evidence::{Evidence, Mark, Ratios, Starts};
 use super::options::Limits;
 use super::recovery::{Levels, MOST_DAYS, Recovery};
+use super::returns::Over;
 use crate::span::Timestamp;
 
 /// The detector of one stream of an agent version: it watches for a rise of the level, which is bad.
@@ -17,6 +18,7 @@ use crate::span::Timestamp;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Detector {
+    // By the values alone; a drop that comes back is critical for longer.
     severity: Severity,
     budget: Budget,
     baseline: Baseline,
@@ -31,6 +33,9 @@ pub struct Detector {
     starts: Starts,
     recovery: Recovery,
     incident: Option<Incident>,
+    // Only of a drop that left critical not long ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    over: Option<Box<Over<Incident>>>,
     // Only for a stream of outcomes that has predictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted: Option<Box<Predicted>>,
@@ -207,22 +212,25 @@ impl Detector {
         value: Observation,
         limits: &Limits,
     ) -> Option<Severity> {
-        let before = self.severity;
+        let before = self.severity();
         if value.kind != Kind::Plain && self.prepares(at, value, limits) {
             return None;
         }
         let turn = self.turn(at, value, limits)?;
-        match self.severity {
+        let own = self.severity;
+        match own {
             Severity::Quiet | Severity::Warning => self.watch(&turn, limits),
             Severity::Critical => self.hold(&turn, limits),
             Severity::Recovering => self.recover(&turn, limits),
         }
-        (self.severity != before).then_some(self.severity)
+        self.follow(own, at);
+        let severity = self.severity();
+        (severity != before).then_some(severity)
     }
 
     /// How bad the stream is.
     pub fn severity(&self) -> Severity {
-        self.severity
+        if self.returned().is_some() { Severity::Critical } else { self.severity }
     }
 
     /// Whether there is some evidence of a drop: at least a tenth of what a warning takes.
@@ -232,7 +240,7 @@ impl Detector {
 
     /// Whether there is neither a drop nor any stretch of values that speaks for one.
     pub fn is_settled(&self) -> bool {
-        self.severity == Severity::Quiet && self.starts.are_none()
+        self.severity() == Severity::Quiet && self.starts.are_none()
     }
 
     /// Forgets what chances are usual, as another model makes them; they do not count until that is learnt anew.
@@ -247,7 +255,7 @@ impl Detector {
         let against =
             if self.baseline.is_established() { Against::Past } else { Against::Objective };
         DropState {
-            severity: self.severity,
+            severity: self.severity(),
             against,
             usual: self.usual(limits),
             evidence: self.days() / limits.page,
@@ -262,7 +270,7 @@ impl Detector {
 
     /// Accepts the level since the drop began as the usual one; returns whether there is a drop, or a warning of one.
     pub fn accept(&mut self, at: Timestamp) -> bool {
-        let values = match (&self.incident, self.severity) {
+        let values = match (self.incident.as_ref().or(self.returned()), self.severity()) {
             (Some(incident), Severity::Critical) => incident.values,
             (_, Severity::Warning) => self.since_start(),
             (_, _) => return false,
@@ -275,6 +283,11 @@ impl Detector {
 
     /// Ends a drop, or a warning of one, and forgets all evidence; the past stays what the level is compared with.
     pub fn end(&mut self) {
+        self.calm();
+        self.over = None;
+    }
+
+    fn calm(&mut self) {
         self.severity = Severity::Quiet;
         self.forget_pending();
         self.pending = Pending::default();
@@ -455,13 +468,33 @@ impl Detector {
         } else if self.recovery.is_good(incident.trust) {
             let pending = self.pending;
             let chances = self.predicted.as_ref().map(|predicted| predicted.pending);
-            self.end();
+            self.calm();
             self.pending = pending;
             if let (Some(predicted), Some(chances)) = (&mut self.predicted, chances) {
                 predicted.pending = chances;
             }
             self.learn(turn.at, limits);
         }
+    }
+
+    /// Follows a drop that is over, which may come back; `before` was the severity before this value.
+    fn follow(&mut self, before: Severity, at: Timestamp) {
+        match (before, self.severity, self.incident) {
+            (Severity::Critical, Severity::Recovering, Some(incident)) => {
+                self.over = Some(Box::new(Over::new(at, incident, self.over.as_deref())));
+            }
+            (Severity::Critical, ..) => {}
+            (_, Severity::Critical, _) => {
+                let is_same = self.over.as_mut().is_some_and(|over| over.comes_back(at));
+                self.over = self.over.take().filter(|_| is_same);
+            }
+            (..) => self.over = self.over.take().filter(|over| !over.is_past(at)),
+        }
+    }
+
+    /// The drop that came back, while it counts as going on.
+    fn returned(&self) -> Option<&Incident> {
+        self.over.as_deref().filter(|over| over.goes_on()).map(|over| &over.incident)
     }
 
     fn look_for_recovery(&mut self, turn: &Turn, incident: &Incident) {
@@ -587,7 +620,7 @@ impl Detector {
     }
 
     fn drop(&self, limits: &Limits) -> Option<DropFound> {
-        if let Some(incident) = &self.incident {
+        if let Some(incident) = self.incident.as_ref().or(self.returned()) {
             return Some(DropFound {
                 since: incident.since,
                 from: incident.from,

@@ -34,6 +34,7 @@ mod detector;
 mod evidence;
 mod options;
 mod recovery;
+mod returns;
 #[cfg(test)]
 mod tests;
 

@@ -216,6 +216,55 @@ fn what_does_not_settle_stays_critical() {
 }
 
 #[test]
+fn what_comes_and_goes_is_one_drop() {
+    for (bad, good) in [(360, 360), (180, 1_080), (1_080, 2_160)] {
+        let mut stream = Stream::every(10, 26, 0.01, 5_000);
+        let mut pages = 0;
+        for _ in 0..20 {
+            let mut severities = stream.verdicts(0.4, bad);
+            severities.extend(stream.verdicts(0.01, good));
+            pages += severities.iter().filter(|found| **found == Severity::Critical).count();
+        }
+        // The first, and that it came back.
+        assert_eq!(pages, 2, "{bad} {good}");
+        assert_eq!(stream.severity(), Severity::Critical);
+        // Then it is over after half as long again as it was.
+        let severities = stream.verdicts(0.01, good);
+        assert_eq!(severities, [Severity::Quiet], "{bad} {good}");
+    }
+}
+
+#[test]
+fn a_drop_that_came_back_is_shown_and_can_be_accepted_while_it_counts_as_going_on() {
+    let mut stream = Stream::every(10, 27, 0.01, 5_000);
+    for _ in 0..2 {
+        stream.until(Severity::Critical, 0.4);
+        stream.verdicts(0.4, 360);
+        stream.verdicts(0.0, 360);
+    }
+    let state = stream.state();
+    let drop = state.drop.unwrap();
+    assert!(state.severity == Severity::Critical && drop.to > 0.3, "{state:?}");
+    assert!(stream.detector.accept(stream.now));
+    let state = stream.state();
+    assert!(state.severity == Severity::Quiet && (state.usual - drop.to).abs() < 0.05, "{state:?}");
+}
+
+#[test]
+fn a_drop_that_comes_back_after_a_day_is_another_one() {
+    let mut stream = Stream::every(60, 28, 0.01, 5_000);
+    let mut ends = Vec::new();
+    for _ in 0..3 {
+        stream.until(Severity::Critical, 0.4);
+        stream.verdicts(0.4, 60);
+        ends.push(stream.until(Severity::Recovering, 0.0));
+        stream.verdicts(0.01, 1_440);
+        assert_eq!(stream.severity(), Severity::Quiet);
+    }
+    assert!(ends.iter().all(|traces| *traces < 100), "{ends:?}");
+}
+
+#[test]
 fn what_was_nearly_a_drop_is_not_usual() {
     let mut stream = Stream::after(21, 0.01, 3_000);
     stream.until(Severity::Warning, 0.2);
