@@ -33,6 +33,8 @@ pub(super) struct Pending {
     pub(super) all: Tally,
     after: [Tally; CELLS],
     changes: Tally,
+    // Those of hours that are usually bad: they are not learnt.
+    apart: Tally,
     // Those that the version before left.
     handed_on: u64,
 }
@@ -158,7 +160,7 @@ impl Baseline {
 
     /// Takes the pending values.
     pub(super) fn take_values(&mut self, pending: &mut Pending) {
-        let all = std::mem::take(&mut pending.all);
+        let all = std::mem::take(&mut pending.all).minus(std::mem::take(&mut pending.apart));
         let handed_on = std::mem::take(&mut pending.handed_on);
         self.count += all.count as f64;
         self.sum += all.sum;
@@ -245,6 +247,12 @@ impl Pending {
     /// Forgets how values follow each other.
     pub(super) fn forget_order(&mut self) {
         self.after = Default::default();
+    }
+
+    /// Adds a value that is not learnt.
+    pub(super) fn add_apart(&mut self, value: f64) {
+        self.all.add(value);
+        self.apart.add(value);
     }
 
     pub(super) fn add(&mut self, value: f64, place: Place) {

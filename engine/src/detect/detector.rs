@@ -1,11 +1,14 @@
 //! The detector of one stream: from values to states.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::baseline::{Baseline, Pending, Place, Recent, Tally, cell_within};
 use super::budget::Budget;
 use super::chances::{Predicted, odds_ratio};
 use super::evidence::{Evidence, Mark, Ratios, Starts};
+use super::hours::Hours;
 use super::options::Limits;
 use super::recovery::{Levels, MOST_DAYS, Recovery};
 use super::returns::Over;
@@ -36,6 +39,9 @@ pub struct Detector {
     // Only of a drop that left critical not long ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     over: Option<Box<Over<Incident>>>,
+    // Only of a stream that had a drop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hours: Option<Box<Hours>>,
     // Only for a stream of outcomes that has predictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted: Option<Box<Predicted>>,
@@ -159,6 +165,8 @@ struct Turn {
     ratios: Ratios,
     /// The first of the bets that it spends time on.
     first_bet: usize,
+    /// Whether the hour is usually worse than is tolerated: what is usual at others is not learnt from its values.
+    is_bad_hour: bool,
     kind: Turned,
 }
 
@@ -270,7 +278,7 @@ impl Detector {
 
     /// Accepts the level since the drop began as the usual one; returns whether there is a drop, or a warning of one.
     pub fn accept(&mut self, at: Timestamp) -> bool {
-        let values = match (self.incident.as_ref().or(self.returned()), self.severity()) {
+        let values = match (self.incident.as_ref().or_else(|| self.returned()), self.severity()) {
             (Some(incident), Severity::Critical) => incident.values,
             (_, Severity::Warning) => self.since_start(),
             (_, _) => return false,
@@ -299,7 +307,7 @@ impl Detector {
 
     /// Forgets the past and all evidence: the level is compared with the objective until there is a past again.
     pub fn renew(&mut self) {
-        self.baseline = Baseline::default();
+        (self.baseline, self.hours) = (Baseline::default(), None);
         self.end();
         (self.nulls, self.predicted) = (None, None);
     }
@@ -311,6 +319,7 @@ impl Detector {
         let mut next = Self {
             baseline: self.baseline.handed_on(),
             budget: self.budget.take(),
+            hours: self.hours.clone(),
             ..Self::default()
         };
         if let Some(predicted) = &mut self.predicted {
@@ -379,11 +388,13 @@ impl Detector {
                 return None;
             };
             let seed = self.budget.spend(at);
-            return Some(Turn { at, seed, ratios, first_bet, kind: Turned::Chance(value.value) });
+            let (is_bad_hour, kind) = (false, Turned::Chance(value.value));
+            return Some(Turn { at, seed, ratios, first_bet, is_bad_hour, kind });
         }
         let place = self.place(value, value.value > nulls.tolerated);
         let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
-        let after = nulls.after(level_after, limits);
+        let hour = self.hour(at, value.value, level).filter(|hour| *hour > nulls.tolerated);
+        let after = nulls.after(hour.map_or(level_after, |hour| hour.max(level_after)), limits);
         Some(Turn {
             at,
             seed: self.budget.spend(at),
@@ -392,6 +403,7 @@ impl Detector {
                 tolerated: value.value / after.tolerated,
             },
             first_bet,
+            is_bad_hour: hour.is_some(),
             kind: match value.kind {
                 Kind::Outcome(chance) => {
                     Turned::Outcome(value.value, place, chance.and_then(ratios_of))
@@ -399,6 +411,20 @@ impl Detector {
                 Kind::Plain | Kind::Chance => Turned::Value(value.value, place),
             },
         })
+    }
+
+    /// What this hour was like on the days before, once there was a drop; the value is noted of it.
+    fn hour(&mut self, at: Timestamp, value: f64, usual: f64) -> Option<f64> {
+        let is_long = |paged: Timestamp| at >= paged.after(LONG);
+        let own = self.severity == Severity::Critical;
+        let goes_on = self.returned().is_some()
+            || own && self.incident.is_some_and(|incident| is_long(incident.paged));
+        let hours = self.hours.as_mut()?;
+        hours.begin(at, usual);
+        if !goes_on {
+            hours.note(value);
+        }
+        Some(hours.level())
     }
 
     /// Counts a value while there is no drop: collects evidence, and learns what is usual where there is none.
@@ -533,6 +559,9 @@ impl Detector {
         let mark = Mark { at: turn.at, before: self.pending.all };
         self.starts.observe(turn.ratios, mark, turn.first_bet);
         match turn.kind {
+            Turned::Value(value, _) | Turned::Outcome(value, ..) if turn.is_bad_hour => {
+                self.pending.add_apart(value);
+            }
             Turned::Value(value, place) | Turned::Outcome(value, place, _) => {
                 self.pending.add(value, place);
             }
@@ -571,6 +600,7 @@ impl Detector {
     fn begin(&mut self, incident: Incident) {
         self.incident = Some(incident);
         self.severity = Severity::Critical;
+        self.hours.get_or_insert_with(|| Box::new(Hours::since(incident.paged)));
         self.forget_pending();
         self.starts = Starts::default();
         self.recovery = Recovery::default();
@@ -620,7 +650,7 @@ impl Detector {
     }
 
     fn drop(&self, limits: &Limits) -> Option<DropFound> {
-        if let Some(incident) = self.incident.as_ref().or(self.returned()) {
+        if let Some(incident) = self.incident.as_ref().or_else(|| self.returned()) {
             return Some(DropFound {
                 since: incident.since,
                 from: incident.from,
@@ -724,6 +754,9 @@ const LEARNT_TOGETHER: u64 = 16;
 
 /// How long values wait that may be of a rise, as a part of the time in which the past comes to count half.
 const WAITS: f64 = 0.25;
+
+/// How long a drop goes on before what it is like at an hour says nothing of that hour.
+const LONG: Duration = Duration::from_secs(43_200);
 
 /// Standard errors of the usual level that are tolerated, where they are more than the tolerance.
 const ERRORS_TOLERATED: f64 = 3.0;

@@ -16,7 +16,7 @@
 //! that time is a supermartingale while the mean of each value, given all before it, is at most `m`, and the mean time until
 //! `M(m) >= N` is at least `N`, whatever the distribution, at any rate of values: one false page in a quarter for all streams
 //! at their usual level, and ten anywhere within what is tolerated. Nothing else is assumed of the values; `m` is higher
-//! after failures by which others usually come, as the stream's own past has it.
+//! after failures by which others usually come, and at hours that are usually bad, as the stream's own past has it.
 //!
 //! A stream of outcomes may have predictions as well, of runs of which no outcome is known. Both are bets on one change, in one `M`:
 //! a prediction as [`chances`] has it, and an outcome that comes after its run's prediction takes the place of that (its bet over the one that
@@ -32,6 +32,7 @@ mod budget;
 mod chances;
 mod detector;
 mod evidence;
+mod hours;
 mod options;
 mod recovery;
 mod returns;

@@ -265,6 +265,46 @@ fn a_drop_that_comes_back_after_a_day_is_another_one() {
 }
 
 #[test]
+fn an_hour_that_is_bad_day_after_day_is_a_drop_a_few_times_and_then_usual_at_that_hour_alone() {
+    const HOUR: u64 = 60 * MINUTE;
+    let mut stream = Stream::every(30, 29, 0.02, 5_000);
+    let mut pages = 0;
+    for _ in 0..20 * 2_880 {
+        let level = if stream.now.0 / HOUR % 24 == 2 { 0.3 } else { 0.02 };
+        let found = stream.verdicts(level, 1);
+        pages += found.iter().filter(|found| **found == Severity::Critical).count();
+    }
+    assert!((3..=5).contains(&pages), "{pages}");
+    assert!(stream.state().usual < 0.025, "{:?}", stream.state());
+    // A drop at another hour is found as soon as ever, and one at that hour to much more.
+    while stream.now.0 / HOUR % 24 != 10 {
+        stream.verdicts(0.02, 1);
+    }
+    let mut outage = Stream { detector: stream.detector.clone(), ..stream };
+    let found = stream.within(1_000, Severity::Critical, 0.15);
+    assert!(found.is_some_and(|traces| traces < 400), "{found:?}");
+    while outage.now.0 / HOUR % 24 != 2 {
+        outage.verdicts(0.02, 1);
+    }
+    let found = outage.within(120, Severity::Critical, 1.0);
+    assert!(found.is_some_and(|traces| traces < 30), "{found:?}");
+}
+
+#[test]
+fn what_is_bad_for_days_on_end_is_usual_at_no_hour() {
+    let mut stream = Stream::every(60, 30, 0.01, 5_000);
+    stream.until(Severity::Critical, 0.4);
+    stream.verdicts(0.4, 10 * 1_440);
+    stream.until(Severity::Quiet, 0.0);
+    for _ in 0..24 {
+        let mut now = Stream { detector: stream.detector.clone(), ..stream };
+        let found = now.within(100, Severity::Critical, 0.4);
+        assert!(found.is_some(), "{:?}", now.state());
+        stream.verdicts(0.01, 60);
+    }
+}
+
+#[test]
 fn what_was_nearly_a_drop_is_not_usual() {
     let mut stream = Stream::after(21, 0.01, 3_000);
     stream.until(Severity::Warning, 0.2);
