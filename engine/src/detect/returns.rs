@@ -1,7 +1,7 @@
 //! Drops that come back: a drop that was over and came back soon is the same one, until it has been over for longer than that.
 //!
 //! ```text
-//! drop -> over -> drop again, within 12 hours -> over: critical for as long as 1.5 * the longest time that it was over and came back
+//! drop -> over -> drop again, within 6 hours -> over: critical for as long as 1.5 * the longest time that it was over and came back
 //! ```
 //!
 //! So what fails for an hour and works for an hour, all day long, is two pages and not one an hour. It changes nothing of what is found:
@@ -52,7 +52,7 @@ impl<I> Over<I> {
 }
 
 /// Days within which a drop that is over is the same if it comes back.
-const SOON: f64 = 0.5;
+const SOON: f64 = 0.25;
 
 /// How long a drop has to be over, as a multiple of the time after which it came back.
 const RESTS: f64 = 1.5;

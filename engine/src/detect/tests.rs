@@ -217,7 +217,7 @@ fn what_does_not_settle_stays_critical() {
 
 #[test]
 fn what_comes_and_goes_is_one_drop() {
-    for (bad, good) in [(360, 360), (180, 1_080), (1_080, 2_160)] {
+    for (bad, good) in [(360, 360), (180, 1_080), (1_080, 1_800)] {
         let mut stream = Stream::every(10, 26, 0.01, 5_000);
         let mut pages = 0;
         for _ in 0..20 {

@@ -172,6 +172,7 @@ fn days_of_traffic_leave_no_more_behind_than_two() {
     // Bounds that bite within a day: until they do it grows.
     config.assemble.max_sealed_traces = 200;
     config.session.max_departed_traces = 200;
+    config.session.max_outstanding_outcomes = 200;
     let worker =
         |agent, share| Worker { every_seconds: 300, ..worker(agent, "1", vec![(0, share)]) };
     let mut work = Work::with(&config, &[worker("support", 0.05), worker("billing", 0.2)]);
