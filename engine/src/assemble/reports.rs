@@ -23,7 +23,8 @@ impl Assemble {
             return;
         };
         // A report for all tenants is about the one trace of this id.
-        let everybody = report.tenant.is_none().then(|| self.traces.only(id)).flatten();
+        let only = || self.traces.only(id).or_else(|| self.sealed.only(id));
+        let everybody = report.tenant.is_none().then(only).flatten();
         let key = everybody.unwrap_or_else(|| TraceKey::new(id, report.tenant.as_deref()));
         if self.sealed.contains(key) {
             self.counts.add("reports", "late");

@@ -37,6 +37,13 @@ impl Sealed {
         self.tenants.get(&id.tenant).is_some_and(|sealed| sealed.contains(id.id))
     }
 
+    /// The sealed trace of this id, whosever it is, if only one tenant has one.
+    pub(super) fn only(&self, id: TraceId) -> Option<TraceKey> {
+        let mut of_id = self.tenants.iter().filter(|(_, sealed)| sealed.contains(id));
+        let (tenant, _) = of_id.next().filter(|_| of_id.next().is_none())?;
+        Some(TraceKey { id, tenant: *tenant })
+    }
+
     /// Adds an id; returns whether one had to be forgotten for it.
     pub(super) fn insert(&mut self, id: TraceKey, max: usize, shares: &Shares) -> bool {
         self.len += usize::from(self.tenants.entry(id.tenant).or_default().insert(id.id));
@@ -149,6 +156,16 @@ mod tests {
         let held = sealed.tenants[&0].oldest_first.iter();
         let mut held = held.map(|id| TraceKey { id: *id, tenant: 0 });
         assert!(held.all(|id| restored.contains(id)));
+    }
+
+    #[test]
+    fn a_trace_of_one_tenant_is_found_without_the_tenant() {
+        let (mut sealed, shares) = (Sealed::default(), Shares::default());
+        for id in [of(1, 1), of(1, 2), of(2, 2)] {
+            sealed.insert(id, 10, &shares);
+        }
+        let only = |number: u128| sealed.only(TraceId(number.to_be_bytes()));
+        assert_eq!([1, 2, 3].map(only), [Some(of(1, 1)), None, None]);
     }
 
     #[test]

@@ -120,15 +120,30 @@ impl Sessions {
             Ended::Trace(_) => false,
         };
         let ended = self.outstanding.keys(first..).take_while(of_id);
-        let ended: Vec<Ended> = ended.take(2).cloned().collect();
-        match &ended[..] {
-            [one] => self.tell_outstanding(one, report),
-            _ => false,
-        }
+        self.tell_only(&ended.take(2).cloned().collect::<Vec<_>>(), report)
+    }
+
+    /// Tells the outcome of a trace whose session has ended. Returns whether it was outstanding, of exactly one trace of this id and, if
+    /// one is given, this tenant.
+    pub(super) fn tell_of_ended_trace(
+        &mut self,
+        tenant: Option<&str>,
+        trace: TraceId,
+        report: &Report,
+    ) -> bool {
+        let of = |tenant| Ended::Trace(TraceKey { id: trace, tenant });
+        let whose = tenant.map(|tenant| tenant_hash(Some(tenant)));
+        let ended = self.outstanding.keys(of(whose.unwrap_or(0))..=of(whose.unwrap_or(u64::MAX)));
+        self.tell_only(&ended.take(2).cloned().collect::<Vec<_>>(), report)
+    }
+
+    fn tell_only(&mut self, ended: &[Ended], report: &Report) -> bool {
+        let [only] = ended else { return false };
+        self.tell_outstanding(only, report)
     }
 
     /// Tells the outcome of what has ended; returns whether it was outstanding, of an agent that is known still.
-    pub(super) fn tell_outstanding(&mut self, subject: &Ended, report: &Report) -> bool {
+    fn tell_outstanding(&mut self, subject: &Ended, report: &Report) -> bool {
         let ended = self.outstanding.get(subject).filter(|_| tells_outcome(report));
         if !ended.is_some_and(|ended| self.shared.fleet.has(&ended.agent)) {
             return false;

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use super::Sessions;
 use super::key::SessionId;
-use super::outstanding::Ended;
 use super::session::Session;
 use crate::span::{Report, Target, Timestamp, TraceId};
-use crate::tenants::{TenantHash, TraceKey, tenant_hash};
+use crate::tenants::{TenantHash, tenant_hash};
 use crate::waiting::Subject;
 
 /// The tenant and the id of sessions, whatever their scope.
@@ -64,7 +63,7 @@ impl Sessions {
 
     /// Takes a reported score of a trace that is sealed, if the trace is in this shard, or if its outcome is still outstanding.
     fn report_trace(&mut self, trace: TraceId, report: &Report) {
-        let tenant = report.tenant.as_deref().unwrap_or_default();
+        let tenant = report.tenant.as_deref();
         if let Some((number, _)) = self.sessions.of_trace(tenant, trace) {
             let mut became = Ok(());
             self.change_at(number, |session, shared| {
@@ -72,8 +71,7 @@ impl Sessions {
             });
             self.shared.counts.add("reports", became.err().unwrap_or("applied"));
         } else {
-            let subject = Ended::Trace(TraceKey::new(trace, Some(tenant)));
-            let is_told = self.tell_outstanding(&subject, report);
+            let is_told = self.tell_of_ended_trace(tenant, trace, report);
             self.shared.counts.add_many("reports", "applied", u64::from(is_told));
         }
     }

@@ -245,13 +245,17 @@ impl SessionTable {
         sessions.into_iter()
     }
 
-    /// The session of a tenant that holds a trace; of several the first by id.
-    pub(super) fn of_trace(&self, tenant: &str, trace: TraceId) -> Option<(u32, &Session)> {
+    /// The session that holds a trace of this tenant, and its number; of no tenant: the only one that holds a trace of this id.
+    pub(super) fn of_trace(&self, tenant: Option<&str>, trace: TraceId) -> Option<(u32, &Session)> {
         let numbers = self.by_trace.sessions(trace);
         let sessions = numbers.filter_map(|number| Some((number, self.at(number)?)));
-        let holding = sessions.filter(|(_, session)| {
-            *session.id.tenant == *tenant && session.traces.number(trace).is_some()
+        let mut holding = sessions.filter(|(_, session)| {
+            tenant.is_none_or(|tenant| *session.id.tenant == *tenant)
+                && session.traces.number(trace).is_some()
         });
+        if tenant.is_none() {
+            return holding.next().filter(|_| holding.next().is_none());
+        }
         holding.min_by_key(|(_, session)| &session.id)
     }
 

@@ -315,3 +315,28 @@ fn a_score_of_a_sealed_trace_replaces_what_it_outranks_and_has_a_bound() {
     assert_eq!(report("helpfulness", 0, 502, "applied").1, Some(0.0));
     assert_eq!(report("politeness", 0, 503, "trace_full").1, None);
 }
+
+#[test]
+fn a_score_of_a_trace_without_a_tenant_is_for_the_only_one_that_has_the_trace() {
+    for has_ended in [false, true] {
+        let mut stage = stage();
+        for (tenant, id) in [("shop", 1), ("shop", 2), ("bank", 2)] {
+            let mut update = trace(id, 1).done();
+            update.session.as_mut().unwrap().tenant = tenant.into();
+            stage.handle(update, at(2));
+        }
+        stage.handle_timeout(at(if has_ended { 7_200 } else { 3 }));
+        assert_eq!(stage.held_sessions() == 0, has_ended);
+        done_traces(&mut stage);
+        let told =
+            [(1, None), (2, None), (1, Some("bank")), (2, Some("bank"))].map(|(id, tenant)| {
+                let (target, tenant) = (Target::Trace(TraceId([id; 16])), tenant.map(Arc::from));
+                stage.report(
+                    Report { target, tenant, ..outcome(0, Source::Reported, 4) },
+                    at(7_201),
+                );
+                done_traces(&mut stage).len()
+            });
+        assert_eq!(told, [1, 0, 0, 1], "ended: {has_ended}");
+    }
+}
