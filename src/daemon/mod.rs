@@ -530,7 +530,9 @@ fn webhook(
         return Ok(None);
     }
     let secret = key::read("webhook.secret_file", &options.secret_file, &options.secret_env)?;
-    let (webhook, handle) = Webhook::new(options, secret, clock.clone(), health.registry())?;
+    let shares = config.tenants.shares(config.known_tenants());
+    let (webhook, handle) =
+        Webhook::new(options, secret, shares, clock.clone(), health.registry())?;
     Ok(Some((webhook.linked(config.links.base()), handle)))
 }
 

@@ -20,6 +20,7 @@ use self::pace::Pace;
 use crate::clock::Clock;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
+use crate::engine::tenants::{Shares, tenant_hash};
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
 use crate::registry::Registry;
 
@@ -75,7 +76,7 @@ const BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 impl Webhook {
-    /// A webhook and the stages' handle to it; its metrics go into `registry`.
+    /// A webhook, which tenants share by `shares`, and the stages' handle to it; its metrics go into `registry`.
     ///
     /// # Errors
     ///
@@ -83,6 +84,7 @@ impl Webhook {
     pub fn new(
         options: WebhookOptions,
         secret: Option<Secret>,
+        shares: Shares,
         clock: Clock,
         registry: &Registry,
     ) -> Result<(Self, Handle), WebhookError> {
@@ -99,7 +101,7 @@ impl Webhook {
         let outcomes = outcomes(registry)?;
         let (sender, inbox) = mpsc::channel(QUEUE);
         let handle = Handle { sender, severity: options.severity, outcomes: outcomes.clone() };
-        let pace = Pace::new(options.cooldown, options.max_per_minute);
+        let pace = Pace::new(options.cooldown, options.max_per_minute, shares);
         let base = String::new();
         Ok((Self { inbox, options, secret, client, clock, pace, outcomes, base }, handle))
     }
@@ -120,7 +122,8 @@ impl Webhook {
 
     async fn tell_all(mut self) {
         while let Some(runaway) = self.inbox.recv().await {
-            let outcome = match self.pace.admit(runaway.keys(), self.clock.now()) {
+            let tenant = tenant_hash(Some(&runaway.tenant));
+            let outcome = match self.pace.admit(runaway.keys(), tenant, self.clock.now()) {
                 Err(held_back) => held_back,
                 Ok(()) if self.options.dry_run => {
                     tracing::warn!(
