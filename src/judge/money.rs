@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The most that a call can cost follows from its bytes and from the tokens that it asks for. An endpoint may count more tokens. So
-//! the first call of a model goes alone, and later ones have the most set aside as many times as any call of the model has cost. An
-//! endpoint that counts too much breaks the cap by one call, however many are allowed at once.
+//! the first call of a model goes alone, and later ones have the most set aside as many times as any call of the model has cost in
+//! this hour or the one before. An endpoint that counts too much breaks the cap by one call, however many are allowed at once; one that
+//! did so once, by whatever mistake, is asked again two hours later.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +31,11 @@ pub(super) struct Money {
 /// What is known of the cost of calls of a model.
 #[derive(Clone, Copy, Debug, Default)]
 struct Habit {
-    /// How many times the most by its bytes a call has cost, rounded up, at least 1; `None` before the first reply.
-    times: Option<i64>,
+    /// How many times the most by its bytes a call has cost, rounded up, at least 1, in `hour` and in the one before; `None` without
+    /// a reply.
+    times: [Option<i64>; 2],
+    /// The hour of the last reply, since the epoch.
+    hour: u64,
     /// The number of calls that are out.
     out: usize,
 }
@@ -77,10 +81,10 @@ impl Money {
     /// Decides about a call; if it may go out, sets aside the most that it can cost.
     pub(super) fn admit(&mut self, stake: Stake<'_>, now: Timestamp) -> Admission {
         let habit = self.habits.get(stake.model).copied().unwrap_or_default();
-        let most = self.expected(stake);
+        let most = self.expected(stake, now);
         if let Some(why) = self.away(stake, now) {
             Admission::Refused(why)
-        } else if habit.times.is_none() && habit.out > 0 {
+        } else if habit.times(now).is_none() && habit.out > 0 {
             Admission::Waits
         } else if self.budget.reserve(most, now) && self.breaker.admits(now) {
             self.habits.entry(stake.model.to_owned()).or_default().out += 1;
@@ -91,14 +95,14 @@ impl Money {
     }
 
     /// The most that a call can cost, in the light of what calls of its model have cost.
-    fn expected(&self, Stake { model, most }: Stake<'_>) -> Quanta {
-        let times = self.habits.get(model).and_then(|habit| habit.times).unwrap_or(1);
+    fn expected(&self, Stake { model, most }: Stake<'_>, now: Timestamp) -> Quanta {
+        let times = self.habits.get(model).and_then(|habit| habit.times(now)).unwrap_or(1);
         Quanta(most.0.saturating_mul(times))
     }
 
     /// Why a call would be refused; `None` if it would not.
     pub(super) fn away(&mut self, stake: Stake<'_>, now: Timestamp) -> Option<&'static str> {
-        let most = self.expected(stake);
+        let most = self.expected(stake, now);
         if self.budget.unspent(now) < most {
             self.short_of = Some(self.short_of.map_or(most, |least| least.min(most)));
             return Some("over_budget");
@@ -115,7 +119,7 @@ impl Money {
         if replied {
             let most = stake.most.0.max(1);
             let times = cost.0 / most + i64::from(cost.0 % most > 0);
-            habit.times = habit.times.max(Some(times.max(1)));
+            habit.note(times.max(1), now);
         }
         match well {
             Some(well) => self.breaker.record(well, now),
@@ -130,6 +134,30 @@ impl Money {
         self.short_of = self.short_of.filter(|least| unspent < *least);
         (self.budget.left(now), self.short_of.is_some() || self.breaker.is_open())
     }
+}
+
+impl Habit {
+    /// The most times in this hour and the one before.
+    fn times(&self, now: Timestamp) -> Option<i64> {
+        match hour(now).saturating_sub(self.hour) {
+            0 => self.times[0].max(self.times[1]),
+            1 => self.times[0],
+            _ => None,
+        }
+    }
+
+    fn note(&mut self, times: i64, now: Timestamp) {
+        let hour = hour(now).max(self.hour);
+        if hour > self.hour {
+            let before = self.times[0].filter(|_| hour == self.hour + 1);
+            (self.hour, self.times) = (hour, [None, before]);
+        }
+        self.times[0] = self.times[0].max(Some(times));
+    }
+}
+
+fn hour(now: Timestamp) -> u64 {
+    now.0 / 3_600_000_000_000
 }
 
 #[cfg(test)]
@@ -217,5 +245,22 @@ mod tests {
         assert_eq!(money.admit(stake(1), now), Admission::Waits);
         assert!(!money.settle(stake(1), came(40, 40, Some(true)), now));
         assert_eq!(money.admit(stake(1), now), OVER);
+    }
+
+    #[test]
+    fn one_reply_that_claims_a_fortune_is_forgotten_after_two_hours() {
+        let mut money = money();
+        assert_eq!(money.admit(stake(1), at(0)), GOES);
+        money.settle(stake(1), came(1, 1_000_000, Some(true)), at(0));
+        assert_eq!(money.admit(stake(1), at(30)), OVER);
+        // The hour's budget is there again, and not enough for another such reply.
+        assert_eq!(money.admit(stake(1), at(62)), OVER);
+        let later = at(180);
+        assert_eq!(money.admit(stake(1), later), GOES);
+        assert_eq!(money.admit(stake(1), later), Admission::Waits, "the first one tells anew");
+        money.settle(stake(1), came(1, 3, Some(true)), later);
+        assert_eq!(money.admit(stake(1), later), Admission::Goes(Quanta(3)));
+        money.settle(stake(1), came(3, 1, Some(true)), at(240));
+        assert_eq!(money.admit(stake(1), at(241)), Admission::Goes(Quanta(3)), "an hour ago");
     }
 }
