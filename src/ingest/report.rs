@@ -33,7 +33,7 @@ pub(super) const MAX_LISTED: usize = 100;
 
 /// A report as JSON has it.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a report as an object")]
 struct JsonReport {
     id: String,
     trace_id: Option<String>,
@@ -49,7 +49,7 @@ struct JsonReport {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a run as an object")]
 struct JsonRun {
     agent: JsonAgent,
     task_id: String,
@@ -58,7 +58,7 @@ struct JsonRun {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "an agent as an object")]
 struct JsonAgent {
     service_name: String,
     agent_name: String,
@@ -68,7 +68,7 @@ struct JsonAgent {
 
 /// The agents whose present level is to be taken as the usual one, and the stream.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "an accepted level as an object")]
 struct JsonAcceptance {
     service_name: String,
     agent_name: String,
@@ -79,7 +79,7 @@ struct JsonAcceptance {
 
 /// A deployment, and the agents that it is of.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a deployment as an object")]
 struct JsonDeployment {
     service_name: String,
     agent_name: String,

@@ -116,6 +116,8 @@ fn what_is_wrong_with_a_report_is_said_and_the_others_count() {
             "`run`: `task_id`: ",
         ),
         (json!({ "session_id": "s", "x".repeat(100_000): 1 }), "unknown field `xx"),
+        (json!("coherence"), "expected a report as an object"),
+        (json!({ "run": 1, "name": "outcome", "score": 1 }), "`run`: "),
     ];
     let reports: Vec<&Value> = bad.iter().map(|(report, _)| report).chain([&good]).collect();
     let (status, answer) =
@@ -134,6 +136,7 @@ fn what_is_wrong_with_a_report_is_said_and_the_others_count() {
         ("reports", r#"{"reports": {"name": "coherence"}}"#, "with a list"),
         ("deployments", r#"{"service_name": "s", "accept": "yes"}"#, "`accept`: invalid type"),
         ("agents/baseline", r#"{"service_name": 1}"#, "`service_name`: invalid type"),
+        ("deployments", "1", "expected a deployment as an object"),
     ] {
         let (status, answer) = daemon.post(&format!("/api/v1/{path}"), body);
         assert!(status == 400 && answer.contains(why), "{body}: {status} {answer}");
