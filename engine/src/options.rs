@@ -377,7 +377,7 @@ impl Default for SessionOptions {
             report_wait: Duration::from_secs(600),
             max_waiting_reports: 1_000,
             max_departed_traces: 100_000,
-            max_outstanding_outcomes: 50_000,
+            max_outstanding_outcomes: 10_000,
             profile: Profile::Agentgauge,
             empty_score: EmptyScore::Absent,
             signal_weights: weighed.map(|(name, weight)| (name.to_owned(), weight)).collect(),
