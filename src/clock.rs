@@ -6,11 +6,13 @@
 //! clock is set (a step), and never otherwise.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
+use tokio::time::{Sleep, sleep};
 
 use crate::engine::span::Timestamp;
 use crate::engine::time::{Moment, WallShift};
@@ -38,6 +40,13 @@ struct Shared {
     setting: Mutex<()>,
     forward: AtomicU64,
     back: AtomicU64,
+}
+
+/// A timer that is set again and again, which costs less than a new one for each wait.
+#[derive(Debug)]
+pub struct Timer {
+    clock: Clock,
+    sleep: Pin<Box<Sleep>>,
 }
 
 /// A reading of both clocks at one moment.
@@ -111,18 +120,9 @@ impl Clock {
         at.since(self.now())
     }
 
-    /// Waits until `at`.
-    pub async fn sleep_until(&self, at: Timestamp) {
-        match self.shared.source {
-            Source::System(_) => tokio::time::sleep(self.until(at)).await,
-            // A hand that moves a clock wakes nobody.
-            #[cfg(test)]
-            Source::Fake(_) => {
-                while self.now() < at {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            }
-        }
+    /// A timer of this clock.
+    pub fn timer(&self) -> Timer {
+        Timer { clock: self.clone(), sleep: Box::pin(sleep(Duration::ZERO)) }
     }
 
     /// Checks whether the wall clock was set; if so, counts and logs the step, and moves wall time with it, but not time.
@@ -183,6 +183,30 @@ impl Clock {
     fn at(&self, elapsed: Duration) -> Timestamp {
         let base = self.shared.base.load(Ordering::SeqCst);
         Timestamp(base.saturating_add(nanos(elapsed)))
+    }
+}
+
+impl Timer {
+    /// Waits until `due`; for ever if it is `None`.
+    pub async fn until(&mut self, due: Option<Timestamp>) {
+        let Some(due) = due else { return std::future::pending().await };
+        match self.clock.shared.source {
+            Source::System(began) => {
+                let base = self.clock.shared.base.load(Ordering::SeqCst);
+                let due = began + Duration::from_nanos(due.0.saturating_sub(base));
+                if self.sleep.deadline() != due.into() {
+                    self.sleep.as_mut().reset(due.into());
+                }
+                self.sleep.as_mut().await;
+            }
+            // A hand that moves a clock wakes nobody.
+            #[cfg(test)]
+            Source::Fake(_) => {
+                while self.clock.now() < due {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! holds. They are in a registry of the `prometheus` crate and shown after the scores.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::{Collector, Desc};
@@ -23,23 +24,27 @@ pub struct Health {
     points: IntCounterVec,
     refused: IntCounterVec,
     stages: BTreeMap<&'static str, IntCounterVec>,
-    held: IntGaugeVec,
-    held_bytes: IntGaugeVec,
-    open: IntGaugeVec,
-    seen: Mutex<LastTotals>,
+    held: Sums,
+    held_bytes: Sums,
+    open: Sums,
+    // The last totals of each stage and shard, by what and why.
+    totals: Mutex<BTreeMap<String, Totals>>,
 }
 
-/// The last values that each stage and shard reported, so that totals over shards come out right.
-#[derive(Debug, Default)]
-struct LastTotals {
-    counts: BTreeMap<(String, &'static str, String), u64>,
-    held: Held,
-    held_bytes: Held,
-    open: BTreeMap<String, [u64; AGES.len()]>,
-}
+/// The last totals of one stage or shard.
+type Totals = BTreeMap<(&'static str, &'static str), u64>;
 
-/// What each shard holds of each thing.
-type Held = BTreeMap<&'static str, BTreeMap<String, u64>>;
+/// What one shard holds of one thing. The shard sets it whenever it changes; a scrape adds up those of all shards.
+#[derive(Clone, Debug, Default)]
+pub struct Part(Arc<AtomicU64>);
+
+/// Gauges that are sums over shards, made at each scrape.
+#[derive(Clone, Debug)]
+struct Sums {
+    gauge: IntGaugeVec,
+    // By the value of the gauge's label and the shard.
+    parts: Arc<Mutex<BTreeMap<(&'static str, String), Part>>>,
+}
 
 /// A family of counters that stages feed: the name that stages use, the metric, its help, its label.
 type Family = (&'static str, &'static str, &'static str, &'static str);
@@ -179,24 +184,27 @@ impl Health {
                 "Requests refused whole, by reason.",
                 &["reason"],
             )?,
-            held: registry.gauges(
+            held: Sums::new(
+                &registry,
                 "held",
                 "Traces, sessions, agents in memory; sessions_away: on disk.",
-                &["what"],
+                "what",
             )?,
-            held_bytes: registry.gauges(
+            held_bytes: Sums::new(
+                &registry,
                 "held_bytes",
                 "Memory that traces that are not sealed and sessions in memory take, in bytes, estimated.",
-                &["what"],
+                "what",
             )?,
-            open: registry.gauges(
+            open: Sums::new(
+                &registry,
                 "open_traces",
                 "Traces that are not done, by how long ago they began to come.",
-                &["age"],
+                "age",
             )?,
             stages,
             registry,
-            seen: Mutex::default(),
+            totals: Mutex::default(),
         }))
     }
 
@@ -257,16 +265,17 @@ impl Health {
         source: &str,
         counts: impl IntoIterator<Item = (&'static str, &'static str, u64)>,
     ) {
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = match totals.get_mut(source) {
+            Some(own) => own,
+            None => totals.entry(source.to_owned()).or_default(),
+        };
         for (what, why, count) in counts {
-            let key = (source.to_owned(), what, why.to_owned());
-            let more = {
-                let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-                let before = seen.counts.entry(key).or_default();
-                let more = count.saturating_sub(*before);
-                *before = count.max(*before);
-                more
-            };
+            let before = own.entry((what, why)).or_default();
+            let more = count.saturating_sub(*before);
+            *before = count.max(*before);
             match (what, why) {
+                _ if more == 0 => {}
                 (_, "duplicate") => self.add("duplicates", what, more),
                 _ if self.stages.contains_key(what) => self.add(what, why, more),
                 _ => self.add(OTHER, &format!("{what}_{why}"), more),
@@ -274,30 +283,19 @@ impl Health {
         }
     }
 
-    /// Sets how many of `what` (such as `traces`, `sessions`, `agents`) one shard holds.
-    pub fn held(&self, what: &'static str, shard: &str, count: usize) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        sum_up(&self.held, &mut seen.held, (what, shard), count);
+    /// How many of `what` (such as `traces`, `sessions`, `agents`) one shard holds.
+    pub fn held(&self, what: &'static str, shard: &str) -> Part {
+        self.held.part(what, shard)
     }
 
-    /// Sets how many bytes of memory the traces or sessions of one shard take.
-    pub fn held_bytes(&self, what: &'static str, shard: &str, bytes: usize) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        sum_up(&self.held_bytes, &mut seen.held_bytes, (what, shard), bytes);
+    /// How many bytes of memory the traces or sessions of one shard take.
+    pub fn held_bytes(&self, what: &'static str, shard: &str) -> Part {
+        self.held_bytes.part(what, shard)
     }
 
-    /// Sets how many open traces of each of [`AGES`] one shard holds.
-    pub fn open_traces(&self, shard: &str, ages: [usize; AGES.len()]) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let ages = ages.map(|count| count as u64);
-        if seen.open.get(shard) == Some(&ages) {
-            return;
-        }
-        seen.open.insert(shard.to_owned(), ages);
-        for (place, (age, _)) in AGES.iter().enumerate() {
-            let sum = seen.open.values().map(|ages| ages[place]).sum::<u64>();
-            self.open.with_label_values(&[age]).set(i64::try_from(sum).unwrap_or(i64::MAX));
-        }
+    /// How many open traces of each of [`AGES`] one shard holds.
+    pub fn open_traces(&self, shard: &str) -> [Part; AGES.len()] {
+        AGES.map(|(age, _)| self.open.part(age, shard))
     }
 
     /// Shows how many messages wait before each stage; `lengths` counts them at each scrape.
@@ -335,6 +333,52 @@ impl Health {
         if let Some(family) = self.stages.get(what).filter(|_| count > 0) {
             family.with_label_values(&[why]).inc_by(count);
         }
+    }
+}
+
+impl Part {
+    /// Sets how much the shard holds now.
+    pub fn set(&self, count: usize) {
+        self.0.store(count as u64, Ordering::Relaxed);
+    }
+}
+
+impl Sums {
+    /// Registers gauges with this label; their family is called `agentgauge_` and `name`.
+    fn new(
+        registry: &Registry,
+        name: &str,
+        help: &str,
+        label: &str,
+    ) -> Result<Self, prometheus::Error> {
+        let opts = Opts::new(format!("agentgauge_{name}"), help);
+        let sums = Self { gauge: IntGaugeVec::new(opts, &[label])?, parts: Arc::default() };
+        registry.register(Box::new(sums.clone()))?;
+        Ok(sums)
+    }
+
+    /// The part of one shard.
+    fn part(&self, label: &'static str, shard: &str) -> Part {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.entry((label, shard.to_owned())).or_default().clone()
+    }
+}
+
+impl Collector for Sums {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for ((label, _), Part(count)) in &*parts {
+            *sums.entry(label).or_default() += count.load(Ordering::Relaxed);
+        }
+        for (label, sum) in sums {
+            self.gauge.with_label_values(&[label]).set(i64::try_from(sum).unwrap_or(i64::MAX));
+        }
+        self.gauge.collect()
     }
 }
 
@@ -408,18 +452,6 @@ fn resident_bytes(status: &str) -> Option<i64> {
     kib.checked_mul(1024)
 }
 
-/// Sets a gauge to the sum over shards, one of which now holds so much.
-fn sum_up(gauge: &IntGaugeVec, held: &mut Held, of: (&'static str, &str), count: usize) {
-    let (what, shard) = of;
-    let (shards, count) = (held.entry(what).or_default(), count as u64);
-    if shards.get(shard) == Some(&count) {
-        return;
-    }
-    shards.insert(shard.to_owned(), count);
-    let sum: u64 = shards.values().sum();
-    gauge.with_label_values(&[what]).set(i64::try_from(sum).unwrap_or(i64::MAX));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -446,16 +478,17 @@ mod tests {
     #[test]
     fn what_shards_hold_adds_up() {
         let health = Health::new(Timestamp(0)).unwrap();
-        health.held("traces", "0", 7);
-        health.held("traces", "1", 2);
-        health.held("traces", "0", 3);
-        health.held("sessions", "0", 9);
-        health.open_traces("0", [1, 0, 0, 2, 0]);
-        health.open_traces("1", [0, 0, 0, 3, 0]);
+        for (what, shard, count) in
+            [("traces", "0", 7), ("traces", "1", 2), ("traces", "0", 3), ("sessions", "0", 9)]
+        {
+            health.held(what, shard).set(count);
+        }
+        health.open_traces("0")[3].set(2);
+        health.open_traces("1")[3].set(3);
         assert!(text(&health).contains("agentgauge_open_traces{age=\"15m_to_1h\"} 5\n"));
         assert!(text(&health).contains("agentgauge_held{what=\"traces\"} 5\n"));
         for (shard, bytes) in [("0", 70), ("1", 20)] {
-            health.held_bytes("traces", shard, bytes);
+            health.held_bytes("traces", shard).set(bytes);
         }
         assert!(text(&health).contains("agentgauge_held_bytes{what=\"traces\"} 90\n"));
     }

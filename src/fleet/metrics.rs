@@ -184,17 +184,18 @@ impl WorkerMetrics {
 
     /// Sets how many things of this kind a partition holds.
     pub(super) fn items(&self, partition: i32, what: &'static str, count: usize) {
-        self.families.health.held(what, &partition.to_string(), count);
+        self.families.health.held(what, &partition.to_string()).set(count);
     }
 
     /// Sets how many bytes of memory these take.
     pub(super) fn bytes(&self, partition: i32, what: &'static str, bytes: usize) {
-        self.families.health.held_bytes(what, &partition.to_string(), bytes);
+        self.families.health.held_bytes(what, &partition.to_string()).set(bytes);
     }
 
     /// Sets how many open traces a partition holds, by age.
     pub(super) fn open_traces(&self, partition: i32, ages: [usize; AGES.len()]) {
-        self.families.health.open_traces(&partition.to_string(), ages);
+        let parts = self.families.health.open_traces(&partition.to_string());
+        parts.iter().zip(ages).for_each(|(part, count)| part.set(count));
     }
 
     pub(super) fn count(&self, who: &str, what: &'static str, why: &'static str, count: u64) {

@@ -301,9 +301,9 @@ fn unhealthy() -> String {
         &Tally { spans: 1, logs: 1, metric_points: 1, ..Tally::default() },
     );
     health.refused("too_large");
-    health.held("traces", "0", 1);
-    health.held("sessions", "0", 1);
-    health.held("agents", "0", 1);
+    for what in ["traces", "sessions", "agents"] {
+        health.held(what, "0").set(1);
+    }
     let counts = [
         ("spans", "trace_full", 1),
         ("spans", "duplicate", 1),

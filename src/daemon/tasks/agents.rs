@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use super::barriers::{Alignment, Waiting};
-use super::{BURST, Common, SLICE, ToAgents, save, sleep_until};
+use super::{BURST, Common, SLICE, ToAgents, save};
 use crate::daemon::pace::Pace;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::agents::Agents;
@@ -33,13 +33,13 @@ impl AgentsTask {
         let mut burst = Vec::with_capacity(BURST);
         let (mut pace, mut urgent) = (Pace::default(), Pace::default());
         let mut shift = self.common.clock.shift();
+        let mut timer = self.common.clock.timer();
         loop {
             let paces = [pace.due(), urgent.due()];
             let due = paces.into_iter().chain([self.stage.poll_timeout()]).flatten().min();
-            let wait = sleep_until(due, &self.common.clock);
             tokio::select! {
                 taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
-                () = wait => {}
+                () = timer.until(due) => {}
                 () = self.common.clock.stepped_from(shift) => {}
             }
             let now = self.common.clock.now();
@@ -78,7 +78,7 @@ impl AgentsTask {
             if pace.is_due(now) || epoch.is_some() {
                 let took = self.post(Agents::drain_some).await;
                 self.common.health.counts("agents", self.stage.counts().iter());
-                self.common.health.held("agents", "", self.board.len());
+                self.common.health.held("agents", "").set(self.board.len());
                 pace.told(took, self.common.clock.now());
             } else if urgent.is_due(now) {
                 let took = self.post(Agents::drain_urgent).await;

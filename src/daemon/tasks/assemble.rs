@@ -5,9 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::{mpsc, watch};
 
-use super::{
-    BURST, Common, FullSessions, Gone, LeftOut, ToAssemble, ToSessions, save, sleep_until,
-};
+use super::{BURST, Common, FullSessions, Gone, LeftOut, ToAssemble, ToSessions, save};
 use crate::embed;
 use crate::engine::assemble::texts::SpanBatch;
 use crate::engine::assemble::{Assemble, Learned};
@@ -46,11 +44,14 @@ impl AssembleTask {
         }
         let mut burst = Vec::with_capacity(BURST);
         let source = format!("assemble/{}", self.shard);
+        let held = self.common.health.held("traces", &source);
+        let held_bytes = self.common.health.held_bytes("traces", &source);
+        let ages = self.common.health.open_traces(&source);
+        let mut timer = self.common.clock.timer();
         loop {
-            let wait = sleep_until(self.stage.poll_timeout(), &self.common.clock);
             tokio::select! {
                 taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
-                () = wait => {}
+                () = timer.until(self.stage.poll_timeout()) => {}
             }
             let now = self.common.clock.now();
             self.common.judge.iter().for_each(|judge| self.stage.attend(judge.attention(now)));
@@ -104,9 +105,9 @@ impl AssembleTask {
                 tokio::task::yield_now().await;
             }
             self.common.health.counts(&source, self.stage.counts().iter());
-            self.common.health.held("traces", &source, self.stage.open_traces());
-            self.common.health.held_bytes("traces", &source, self.stage.held_bytes());
-            self.common.health.open_traces(&source, self.stage.ages(now));
+            held.set(self.stage.open_traces());
+            held_bytes.set(self.stage.held_bytes());
+            ages.iter().zip(self.stage.ages(now)).for_each(|(part, count)| part.set(count));
         }
     }
 

@@ -46,6 +46,13 @@ pub(super) struct ShardBatch {
     pub(super) inputs: Vec<Input>,
 }
 
+impl ShardBatch {
+    /// Whether there is nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.spans.is_empty() && self.inputs.is_empty()
+    }
+}
+
 /// A message to an assemble task.
 pub(super) enum ToAssemble {
     /// A part of a batch; it is acknowledged when it is applied and the results are sent on.
@@ -146,11 +153,3 @@ fn save<S: Serialize>(
 
 /// The error that the task of the next stage has ended.
 struct Gone;
-
-/// Waits until `due`; for ever if it is `None`.
-async fn sleep_until(due: Option<Timestamp>, clock: &Clock) {
-    match due {
-        Some(due) => clock.sleep_until(due).await,
-        None => std::future::pending().await,
-    }
-}

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 
 use super::barriers::{Alignment, Waiting};
-use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, save, sleep_until};
+use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, save};
 use crate::daemon::pace::Pace;
 use crate::engine::assemble::FullSession;
 use crate::engine::facts::{Barrier, SessionFacts};
@@ -95,13 +95,13 @@ impl SessionTask {
         let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
         let mut burst = Vec::with_capacity(BURST);
         let mut shift = self.common.clock.shift();
+        let mut timer = self.common.clock.timer();
         loop {
             let paces = [self.pace.due(), self.urgent.due()];
             let due = paces.into_iter().chain([self.stage.poll_timeout()]).flatten().min();
-            let wait = sleep_until(due, &self.common.clock);
             tokio::select! {
                 taken = inbox.recv_many(&mut burst, BURST) => if taken == 0 { return },
-                () = wait => {}
+                () = timer.until(due) => {}
                 () = self.common.clock.stepped_from(shift) => {}
             }
             let now = self.common.clock.now();
@@ -212,9 +212,9 @@ impl SessionTask {
         let Self { shard, stage, common, .. } = &*self;
         let source = format!("sessions/{shard}");
         common.health.counts(&source, stage.counts().iter());
-        common.health.held("sessions", &source, stage.open_sessions());
-        common.health.held_bytes("sessions", &source, stage.held_bytes());
-        common.health.held("sessions_away", &source, stage.evicted_sessions());
+        common.health.held("sessions", &source).set(stage.open_sessions());
+        common.health.held_bytes("sessions", &source).set(stage.held_bytes());
+        common.health.held("sessions_away", &source).set(stage.evicted_sessions());
         self.pace.told(took, self.common.clock.now());
         Ok(())
     }
