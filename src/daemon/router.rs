@@ -1,6 +1,5 @@
 //! Sends the parts of a decoded batch to the shards, and waits for their acknowledgements.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -72,12 +71,11 @@ impl Sink for Router {
         let now = batch.arrival;
         let items = batch.spans.len() + batch.logs.len();
         let record = self.durable.as_ref().and_then(|durable| Some((durable, record(&batch)?)));
-        let shares = self.route.spans(&batch.spans).into_iter();
-        let of_shard = |(shard, spans)| (shard, ShardBatch { spans, ..ShardBatch::default() });
-        let mut parts: BTreeMap<usize, ShardBatch> = shares.map(of_shard).collect();
-        let mut put = |trace_id, input| {
-            parts.entry(self.route.trace(trace_id)).or_default().inputs.push(input);
-        };
+        let mut parts: Vec<ShardBatch> = self.assemble.iter().map(|_| Default::default()).collect();
+        for (shard, spans) in self.route.spans(&batch.spans) {
+            parts[shard].spans = spans;
+        }
+        let mut put = |trace, input| parts[self.route.trace(trace)].inputs.push(input);
         for log in batch.logs {
             put(log.trace_id, Input::Log(Box::new(log)));
         }
@@ -87,7 +85,7 @@ impl Sink for Router {
         for (trace, embedded) in batch.embedded {
             put(trace.id, Input::Embedded(trace, embedded));
         }
-        let permits = self.reserve(parts.keys().copied())?;
+        let permits = self.reserve(&parts)?;
         let ticket = match record {
             Some((durable, record)) => Some(durable.append(record, items).await?),
             None => None,
@@ -105,7 +103,7 @@ impl Sink for Router {
                 let sent = self.agents.send(ToAgents::Report(Box::new(report), now)).await;
                 sent.map_err(|_| Overloaded::after(RETRY_AFTER))?;
             } else if let Some(shard) = assemble {
-                parts.entry(shard).or_default().inputs.push(Input::Report(Box::new(report)));
+                parts[shard].inputs.push(Input::Report(Box::new(report)));
             }
         }
         let spans = Arc::new(batch.spans);
@@ -132,17 +130,16 @@ fn record(batch: &Batch) -> Option<Record> {
 }
 
 impl Router {
-    /// Reserves a place in the channel of each of these shards; fails, and takes none, if one is full.
+    /// Reserves a place in the channel of each shard that has a part; fails, and takes none, if one is full.
     fn reserve(
         &self,
-        shards: impl Iterator<Item = usize>,
-    ) -> Result<BTreeMap<usize, OwnedPermit<ToAssemble>>, Overloaded> {
-        shards
-            .map(|shard| match self.assemble[shard].clone().try_reserve_owned() {
-                Ok(permit) => Ok((shard, permit)),
-                Err(_) => Err(Overloaded::after(RETRY_AFTER)),
-            })
-            .collect()
+        parts: &[ShardBatch],
+    ) -> Result<Vec<Option<OwnedPermit<ToAssemble>>>, Overloaded> {
+        let place = |(shard, part): (&mpsc::Sender<_>, &ShardBatch)| {
+            let place = (!part.is_empty()).then(|| shard.clone().try_reserve_owned());
+            place.transpose().map_err(|_| Overloaded::after(RETRY_AFTER))
+        };
+        self.assemble.iter().zip(parts).map(place).collect()
     }
 
     /// The reports of a batch whose targets are known, and the earlier ones that waited for one of its
@@ -199,21 +196,23 @@ impl Router {
     async fn apply(
         &self,
         spans: Arc<Vec<Span>>,
-        parts: BTreeMap<usize, ShardBatch>,
-        mut permits: BTreeMap<usize, OwnedPermit<ToAssemble>>,
+        parts: Vec<ShardBatch>,
+        permits: Vec<Option<OwnedPermit<ToAssemble>>>,
         now: Timestamp,
     ) -> Result<LeftOut, Overloaded> {
         let mut applied = Vec::with_capacity(parts.len());
-        for (shard, share) in parts {
+        for ((shard, share), permit) in self.assemble.iter().zip(parts).zip(permits) {
+            if share.is_empty() {
+                continue;
+            }
             let (acknowledge, acknowledged) = oneshot::channel();
             let message = ToAssemble::Inputs { spans: Arc::clone(&spans), share, now, acknowledge };
-            match permits.remove(&shard) {
+            match permit {
                 Some(permit) => drop(permit.send(message)),
                 // This shard gets only reports, so no place was reserved: wait for room, as all other parts have theirs.
-                None => self.assemble[shard]
-                    .send(message)
-                    .await
-                    .map_err(|_| Overloaded::after(RETRY_AFTER))?,
+                None => {
+                    shard.send(message).await.map_err(|_| Overloaded::after(RETRY_AFTER))?;
+                }
             }
             applied.push(acknowledged);
         }
