@@ -2,12 +2,17 @@
 
 use std::fmt;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::thread;
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
@@ -130,7 +135,7 @@ impl<S: Sink> Receiver<S> {
         now: Now,
         read_timeout: Duration,
     ) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
         let limits = decoder.limits();
         let admission = Admission::new(limits.max_decoded_bytes);
         let entrance = Entrance::new(limits.max_decoded_bytes, limits.max_wait);
@@ -245,10 +250,8 @@ impl<S: Sink> Receiver<S> {
         envelope: Envelope,
         received: Received,
     ) -> Result<Tally, Failure> {
-        let receiver = self.clone();
-        // A task is moved as it begins and ends, and this one takes kilobytes.
-        let run = Box::pin(receiver.run(envelope, received));
-        tokio::spawn(run).await.unwrap_or_else(|error| failed(&error))
+        let run = ToItsEnd(Some(Box::pin(self.clone().run(envelope, received))));
+        run.await.unwrap_or_else(|_| Err(panicked()))
     }
 
     /// Decodes an uncompressed message where it lies, on the caller's thread, if there is room for it. Its times are
@@ -413,6 +416,33 @@ impl Gathered {
     }
 }
 
+/// A future that whoever waits for it runs, and that goes on in a task of its own when it is dropped before its end.
+struct ToItsEnd<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+
+impl<F: Future<Output: Send> + Send + 'static> Future for ToItsEnd<F> {
+    /// Fails where the future panics.
+    type Output = thread::Result<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(run) = &mut self.0 else { return Poll::Pending };
+        let polled = catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(context)));
+        let ended = match polled {
+            Ok(polled) => Ok(ready!(polled)),
+            Err(panic) => Err(panic),
+        };
+        self.0 = None;
+        Poll::Ready(ended)
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for ToItsEnd<F> {
+    fn drop(&mut self) {
+        if let (Some(run), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(run);
+        }
+    }
+}
+
 impl<S: Sink> fmt::Debug for Receiver<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver")
@@ -440,9 +470,44 @@ fn is_small(compression: Compression, bytes: usize) -> bool {
 /// The failure of a request whose task ended early: a panic is our fault, a cancelled task means that the daemon goes down.
 fn failed<T>(error: &JoinError) -> Result<T, Failure> {
     if error.is_panic() {
-        tracing::error!("a request made the daemon panic; it was refused");
-        Err(Failure::Internal)
+        Err(panicked())
     } else {
         Err(Overloaded::after(Duration::from_secs(1)).into())
+    }
+}
+
+/// The failure of a request that made the daemon panic.
+fn panicked() -> Failure {
+    tracing::error!("a request made the daemon panic; it was refused");
+    Failure::Internal
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_begun_runs_to_its_end_without_whoever_waited_for_it() {
+        let ((go, goes), (end, ended)) = (oneshot::channel::<()>(), oneshot::channel());
+        let mut run = ToItsEnd(Some(Box::pin(async move {
+            goes.await.unwrap();
+            end.send("ended").unwrap();
+        })));
+        let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut run).poll(context))).await;
+        assert!(polled.is_pending());
+        drop(run);
+        go.send(()).unwrap();
+        assert_eq!(ended.await, Ok("ended"));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_the_end_of_one_request() {
+        let run = ToItsEnd(Some(Box::pin(async { panic!("a fault") })));
+        let ended: thread::Result<()> = run.await;
+        assert!(ended.is_err());
     }
 }
