@@ -19,14 +19,13 @@ use super::Denied;
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     loopback: bool,
-    // In lower case.
     named: Arc<[String]>,
 }
 
 impl Hosts {
     /// The names of a listener on loopback or on another address. On another address any name may be its own unless some are named.
     pub fn new(loopback: bool, named: &[String]) -> Self {
-        Self { loopback, named: named.iter().map(|name| name.to_ascii_lowercase()).collect() }
+        Self { loopback, named: named.into() }
     }
 
     /// Checks that a request is for one of these names and, if it could change something, comes from no other site.
@@ -36,39 +35,45 @@ impl Hosts {
     /// Returns which of the two is wrong.
     pub(super) fn check(&self, request: &Request) -> Result<(), Denied> {
         let headers = request.headers();
-        let sent = headers.get_all(HOST).iter().map(host_of);
         // HTTP/2 has the host in the address, HTTP/1 may have it in both. Browsers always send it, so a request without one passes.
-        let hosts: Option<Vec<String>> =
-            request.uri().authority().map(host).into_iter().chain(sent).collect();
-        let is_answered = hosts.as_deref().is_some_and(|hosts| self.all_are_own(hosts));
+        let address = request.uri().authority();
+        let sent = || headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
+        let is_answered = address.is_none_or(|address| self.is_answered(address))
+            && sent()
+                .all(|sent| Authority::try_from(sent).is_ok_and(|sent| self.is_answered(&sent)));
         if !is_answered {
             return Err(Denied::Host);
         }
         if [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
             return Ok(());
         }
-        let hosts = hosts.unwrap_or_default();
+        let is_asked = |origin: &str| {
+            let sent = sent().filter_map(|sent| Authority::try_from(sent).ok());
+            let mut hosts = address.cloned().into_iter().chain(sent);
+            hosts.any(|host| host.host().eq_ignore_ascii_case(origin))
+        };
         let is_own = |origin: &HeaderValue| {
-            let origin = site(origin);
-            origin.is_some_and(|origin| {
-                let is_here = self.loopback && is_loopback(&origin);
-                is_here || hosts.contains(&origin) || self.is_named(&origin)
+            Uri::try_from(origin.as_bytes()).ok().as_ref().and_then(site).is_some_and(|origin| {
+                (self.loopback && is_loopback(origin)) || is_asked(origin) || self.is_named(origin)
             })
         };
         if headers.get_all(ORIGIN).iter().all(is_own) { Ok(()) } else { Err(Denied::Origin) }
     }
 
-    fn all_are_own(&self, hosts: &[String]) -> bool {
+    /// Whether a request for this host is answered.
+    fn is_answered(&self, sent: &Authority) -> bool {
         // The names of a listener that is not on loopback are known only if they are configured. No other site can own an address.
         let is_any = !self.loopback && self.named.is_empty();
-        let is_own = |host: &String| {
-            self.is_named(host) || is_loopback(host) || (!self.loopback && address(host).is_some())
-        };
-        is_any || hosts.iter().all(is_own)
+        host(sent).is_some_and(|host| {
+            is_any
+                || is_loopback(host)
+                || self.is_named(host)
+                || (!self.loopback && address(host).is_some())
+        })
     }
 
     fn is_named(&self, host: &str) -> bool {
-        self.named.iter().any(|name| name == host)
+        self.named.iter().any(|name| name.eq_ignore_ascii_case(host))
     }
 }
 
@@ -80,8 +85,8 @@ pub fn is_host(text: &str) -> bool {
 /// Whether a host is this machine, which no resolver changes: `localhost`, names below it, and loopback addresses.
 fn is_loopback(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host);
-    name == "localhost"
-        || name.ends_with(".localhost")
+    let last = name.rsplit('.').next().unwrap_or(name);
+    last.eq_ignore_ascii_case("localhost")
         || address(name).is_some_and(|address| address.to_canonical().is_loopback())
 }
 
@@ -94,19 +99,14 @@ fn address(host: &str) -> Option<IpAddr> {
     }
 }
 
-fn host_of(value: &HeaderValue) -> Option<String> {
-    Authority::try_from(value.as_bytes()).ok().as_ref().and_then(host)
-}
-
-/// The host of an address without its port, in lower case.
-fn host(authority: &Authority) -> Option<String> {
+/// The host of an address without its port.
+fn host(authority: &Authority) -> Option<&str> {
     // An address with a user is refused: no browser sends one.
-    (!authority.as_str().contains('@')).then(|| authority.host().to_ascii_lowercase())
+    (!authority.as_str().contains('@')).then(|| authority.host())
 }
 
 /// The host of an origin of http or https; `None` for others, such as `null`, which can be any page.
-fn site(origin: &HeaderValue) -> Option<String> {
-    let origin: Uri = Uri::try_from(origin.as_bytes()).ok()?;
+fn site(origin: &Uri) -> Option<&str> {
     let is_web = matches!(origin.scheme_str(), Some("http" | "https"));
     origin.authority().filter(|_| is_web).and_then(host)
 }

@@ -30,6 +30,8 @@ pub(super) struct Index {
     by_start: Vec<(&'static str, u64)>,
     // By first byte: the entries of `by_start` that begin with it, as bits.
     starts: [u64; 256],
+    // Beginnings of names of scopes that tell a convention.
+    by_scope: Vec<(&'static str, u64)>,
 }
 
 /// All keys that are used.
@@ -225,6 +227,7 @@ impl Index {
             by_name: Vec::new(),
             by_start: Vec::new(),
             starts: [0; 256],
+            by_scope: Vec::new(),
         };
         index.look();
         index
@@ -238,6 +241,10 @@ impl Index {
                 self.asked |= 1 << at;
             }
             self.look_for(1 << at, looks_for);
+            self.by_scope.extend(convention.marks().iter().filter_map(|mark| match mark {
+                Mark::Scope(start) => Some((*start, 1 << at)),
+                Mark::Key(_) => None,
+            }));
         }
         self.look_for(SCORES, evaluation::LOOKS_FOR);
     }
@@ -286,12 +293,8 @@ impl Index {
 
     /// Conventions that are always read, and those that a scope's name tells.
     pub(super) fn by_scope(&self, scope: &RawScope<'_>) -> u64 {
-        let told =
-            |mark: &Mark| matches!(mark, Mark::Scope(start) if scope.name.starts_with(start));
-        let conventions = CONVENTIONS.iter().enumerate();
-        conventions
-            .filter(|(_, convention)| !scope.name.is_empty() && convention.marks().iter().any(told))
-            .fold(self.always, |all, (at, _)| all | 1 << at)
+        let told = self.by_scope.iter().filter(|(start, _)| scope.name.starts_with(start));
+        told.fold(self.always, |all, (_, convention)| all | convention)
     }
 }
 
