@@ -349,8 +349,11 @@ impl Pipeline {
                 self.sessions[shard].handle(update, now);
             }
             for report in stage.late_reports() {
-                let sessions = self.sessions.iter_mut();
-                sessions.for_each(|stage| stage.report(report.clone(), now));
+                for (stage, session_store) in self.sessions.iter_mut().zip(&mut self.session_stores)
+                {
+                    stage.restore_for_report(&report, session_store.as_mut());
+                    stage.report(report.clone(), now);
+                }
             }
             // Neither a judge nor an embedding model is asked here: the stage remembers open requests, and a daemon asks once it has
             // recovered.

@@ -32,7 +32,7 @@ struct Delivery {
 
 /// A session store that outlives the pipeline.
 #[derive(Clone, Default)]
-struct MemoryStore(Arc<Mutex<Stored>>);
+pub(crate) struct MemoryStore(Arc<Mutex<Stored>>);
 
 #[derive(Default)]
 struct Stored {
@@ -84,7 +84,7 @@ fn options(delivery: &Delivery, max_sessions: usize, max_bytes: usize) -> Engine
     options
 }
 
-fn session_stores(
+pub(crate) fn session_stores(
     session_store: Option<&MemoryStore>,
     shards: u32,
 ) -> Vec<Box<dyn SessionStore + Send>> {

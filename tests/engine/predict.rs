@@ -9,12 +9,14 @@ use agentgauge::engine::judging::JudgeRules;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::route::Route;
+use agentgauge::engine::sessions::Sessions;
 use agentgauge::engine::span::{
     Operation, Report, SessionName, Source, Span, SpanId, Target, Timestamp, ToolFacts, TraceId,
 };
 use agentgauge::engine::view::{Document, SessionView};
 use proptest::prelude::*;
 
+use crate::evicted::{MemoryStore, session_stores};
 use crate::recorded;
 
 const BEGIN: Timestamp = Timestamp(1_800_000_000_000_000_000);
@@ -243,9 +245,17 @@ fn an_outcome_that_changes_is_taken_back() {
 
 #[test]
 fn a_score_of_a_trace_counts_as_ever_once_the_trace_is_sealed() {
-    let sessions = |told_after: u64, shards: u32| {
-        let (options, route) = (EngineOptions::default(), Route::new(shards, 7));
-        let mut pipeline = Pipeline::routed(&options, route);
+    // Of evicted sessions one a shard stays in memory.
+    let sessions = |told_after: u64, shards: u32, evicted: bool| {
+        let mut options = EngineOptions::default();
+        if evicted {
+            options.session.max_sessions = 1;
+        }
+        let mut pipeline = Pipeline::routed(&options, Route::new(shards, 7));
+        if evicted {
+            let store = MemoryStore::default();
+            pipeline.use_session_store(session_stores(Some(&store), shards));
+        }
         let begin = BEGIN.after(Duration::from_secs(SESSIONS));
         (1..=40).for_each(|number| {
             pipeline.apply(session(number), Vec::new(), Vec::new(), begin);
@@ -264,14 +274,18 @@ fn a_score_of_a_trace_counts_as_ever_once_the_trace_is_sealed() {
         });
         let now = begin.after(Duration::from_secs(1_500));
         pipeline.apply(Vec::new(), Vec::new(), reports.collect(), now);
+        let (_, _, stages, _) = pipeline.lasting();
+        let held: usize = stages.iter().map(Sessions::held_sessions).sum();
+        assert_eq!(evicted, held < 40);
+        pipeline.finish(now);
         pipeline.document()
     };
-    let early = sessions(20, 1);
+    let early = sessions(20, 1, false);
     assert!(early.sessions[0].traces[0].signals.contains_key("helpfulness"));
     assert_eq!(early.agents[0].success["all"].told, 30);
-    for shards in [1, 4] {
-        let late = sessions(1_000, shards);
-        assert_eq!(late.sessions, early.sessions, "{shards} shards");
+    for (shards, evicted) in [(1, false), (4, false), (1, true), (3, true)] {
+        let late = sessions(1_000, shards, evicted);
+        assert_eq!(late.sessions, early.sessions, "{shards} shards, evicted: {evicted}");
         assert_eq!(late.agents[0].success, early.agents[0].success);
     }
 }

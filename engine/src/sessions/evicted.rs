@@ -20,13 +20,15 @@ use super::key::SessionId;
 use super::reports::target;
 use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
+use super::trace_index::TraceIndex;
+use super::traces::hash;
 use super::{Sessions, is_usable};
 use crate::facts::{AgentKey, TraceFacts};
 use crate::limits::Cause;
 use crate::runs::RunName;
 use crate::saved;
 use crate::silences::Level;
-use crate::span::{Report, Target, Timestamp};
+use crate::span::{Report, Target, Timestamp, TraceId};
 
 /// Where the bytes of evicted sessions are.
 pub trait SessionStore {
@@ -85,6 +87,8 @@ pub(super) struct EvictedSessions {
     by_id: BTreeMap<Arc<SessionId>, EvictedSession>,
     // Invariant: the next timer of each of them.
     due: BTreeSet<(Timestamp, Arc<SessionId>)>,
+    // Invariant: has every trace of each of them.
+    by_trace: TraceIndex<Arc<SessionId>>,
 }
 
 /// What stays in memory of a session that is in the session store.
@@ -96,6 +100,8 @@ pub(super) struct EvictedSession {
     closed: bool,
     deadline: Option<Timestamp>,
     gauges: Box<GaugeShare>,
+    // The hashes of the ids of its traces.
+    traces: Box<[u32]>,
     /// Its next timer; it follows from the fields above and the options.
     #[serde(skip)]
     due: Timestamp,
@@ -148,17 +154,31 @@ impl EvictedSessions {
         following.take_while(same).cloned().collect()
     }
 
+    /// The sessions of a tenant, or without one of any, that may hold a trace, in the order of their ids.
+    fn of_trace(&self, tenant: Option<&str>, trace: TraceId) -> Vec<Arc<SessionId>> {
+        let own = |id: &&Arc<SessionId>| tenant.is_none_or(|tenant| *id.tenant == *tenant);
+        let mut ids: Vec<_> = self.by_trace.sessions(trace).filter(own).cloned().collect();
+        ids.sort_unstable();
+        ids
+    }
+
     fn insert(&mut self, id: Arc<SessionId>, mut evicted: EvictedSession, idle: Duration) {
         let due = evicted.touched.after(idle);
         let due = if evicted.closed { due.after(idle) } else { due };
         evicted.due = evicted.deadline.map_or(due, |deadline| deadline.min(due));
         self.due.insert((evicted.due, Arc::clone(&id)));
+        for trace in &evicted.traces {
+            self.by_trace.set(*trace, Arc::clone(&id), true);
+        }
         self.by_id.insert(id, evicted);
     }
 
     fn remove(&mut self, id: &SessionId) -> Option<(Arc<SessionId>, EvictedSession)> {
         let (id, evicted) = self.by_id.remove_entry(id)?;
         self.due.remove(&(evicted.due, Arc::clone(&id)));
+        for trace in &evicted.traces {
+            self.by_trace.set(*trace, Arc::clone(&id), false);
+        }
         Some((id, evicted))
     }
 }
@@ -237,6 +257,11 @@ impl Sessions {
         if let Some((tenant, id, _)) = target(report) {
             self.restore_all_of(tenant, id, session_store);
         }
+        if let Target::Trace(trace) = report.target {
+            for id in self.evicted.of_trace(report.tenant.as_deref(), trace) {
+                self.restore_session(&id, session_store);
+            }
+        }
         if let Target::Run(run) = &report.target {
             for id in self.shared.runs.sessions(&RunName::from(&**run)) {
                 self.restore_session(&id, session_store);
@@ -298,6 +323,23 @@ impl Sessions {
         Some(SessionRef::Evicted(Box::new(saved::read(bytes.as_slice()).ok()?)))
     }
 
+    /// The session of a tenant that holds a trace, in memory or evicted; however many there are, it takes as long.
+    pub fn find(
+        &self,
+        tenant: &str,
+        trace: TraceId,
+        session_store: &dyn SessionStore,
+    ) -> Option<SessionId> {
+        let in_memory = self.sessions.of_trace(Some(tenant), trace);
+        let in_memory = in_memory.map(|(_, session)| Arc::clone(&session.id));
+        let holds = |id: &Arc<SessionId>| {
+            let session = self.session_ref(id, session_store);
+            session.is_some_and(|session| session.traces.number(trace).is_some())
+        };
+        let evicted = || self.evicted.of_trace(Some(tenant), trace).into_iter().find(holds);
+        in_memory.or_else(evicted).map(Arc::unwrap_or_clone)
+    }
+
     /// Takes over the evicted sessions of a snapshot.
     pub(super) fn restore_evicted(&mut self, sessions: Vec<(SessionId, EvictedSession)>) {
         for (id, mut evicted) in sessions {
@@ -341,6 +383,7 @@ impl Sessions {
             closed: order == EvictionOrder::Closed,
             deadline: session.deadline(),
             gauges: Box::new(GaugeShare::of(&session)),
+            traces: session.traces.iter().map(|trace| hash(trace.id)).collect(),
             due: touched,
         };
         self.evicted.insert(Arc::clone(&session.id), evicted, self.shared.rules.session_idle);

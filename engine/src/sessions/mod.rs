@@ -398,13 +398,6 @@ impl Sessions {
         list::rows(&self.sessions, ids, budget, &self.shared.rules)
     }
 
-    /// The session of a tenant that holds a trace, of those in memory; however many there are, it takes as long.
-    pub fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {
-        self.sessions
-            .of_trace(Some(tenant), trace)
-            .map(|(_, session)| SessionId::clone(&session.id))
-    }
-
     /// Why a trace has the score that it has; `None` if no session of this id, and, if it is told, of this scope holds it.
     pub fn explain(
         &self,

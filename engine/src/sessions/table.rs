@@ -14,6 +14,7 @@ use super::halves::{halves, whole};
 use super::key::SessionId;
 use super::session::{EvictionOrder, Session};
 use super::trace_index::TraceIndex;
+use super::traces::hash as hash_of;
 use crate::sorted::Sorted;
 use crate::span::{Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, tenant_hash};
@@ -29,7 +30,7 @@ pub(super) struct SessionTable {
     by_id: HashTable<u32>,
     by_id_without_scope: Sorted<Entry>,
     // Invariant: has every trace of every session.
-    by_trace: TraceIndex,
+    by_trace: TraceIndex<u32>,
     // Bytes of memory that all sessions take, estimated.
     bytes: usize,
     // In the order of eviction. A session to which more comes stays where it is filed until its turn comes: it may be filed earlier
@@ -120,7 +121,7 @@ impl SessionTable {
                 u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
             }
         };
-        session.traces.iter().for_each(|trace| self.by_trace.set(trace.id, number, true));
+        session.traces.iter().for_each(|trace| self.by_trace.set(hash_of(trace.id), number, true));
         if let Some(slot) = self.slots.get_mut(index(number)) {
             *slot = Some(session);
         }
@@ -156,7 +157,7 @@ impl SessionTable {
         }
         let session = self.slots.get_mut(index(number))?.take();
         let traces = session.iter().flat_map(|session| session.traces.iter());
-        traces.for_each(|trace| self.by_trace.set(trace.id, number, false));
+        traces.for_each(|trace| self.by_trace.set(hash_of(trace.id), number, false));
         self.free.push(number);
         self.cards.set(number, None);
         if self.by_id.is_empty() {
@@ -247,7 +248,7 @@ impl SessionTable {
 
     /// The session that holds a trace of this tenant, and its number; of no tenant: the only one that holds a trace of this id.
     pub(super) fn of_trace(&self, tenant: Option<&str>, trace: TraceId) -> Option<(u32, &Session)> {
-        let numbers = self.by_trace.sessions(trace);
+        let numbers = self.by_trace.sessions(trace).copied();
         let sessions = numbers.filter_map(|number| Some((number, self.at(number)?)));
         let mut holding = sessions.filter(|(_, session)| {
             tenant.is_none_or(|tenant| *session.id.tenant == *tenant)
@@ -269,7 +270,7 @@ impl SessionTable {
     pub(super) fn moved(&mut self, trace: TraceId, number: u32) {
         let session = self.at(number);
         let holds = session.is_some_and(|session| session.traces.number(trace).is_some());
-        self.by_trace.set(trace, number, holds);
+        self.by_trace.set(hash_of(trace), number, holds);
     }
 
     /// The number of the session of this id.

@@ -6,15 +6,21 @@ use super::halves::whole;
 use super::traces::hash;
 use crate::span::TraceId;
 
-/// For each trace of each session half of the hash of its id, and the number of the session. Whether a session holds the trace is for itself
-/// to say: two ids may have one hash.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TraceIndex(HashTable<(u32, u32)>);
+/// For each trace of each session the [`hash`] of its id, and the session, by its number or its id. Whether a session holds the trace is
+/// for itself to say: two ids may have one hash.
+#[derive(Clone, Debug)]
+pub(super) struct TraceIndex<S>(HashTable<(u32, S)>);
 
-impl TraceIndex {
-    /// Notes whether a session holds a trace.
-    pub(super) fn set(&mut self, trace: TraceId, number: u32, holds: bool) {
-        let entry = (hash(trace), number);
+impl<S> Default for TraceIndex<S> {
+    fn default() -> Self {
+        Self(HashTable::default())
+    }
+}
+
+impl<S: PartialEq> TraceIndex<S> {
+    /// Notes whether a session holds a trace, by the hash of its id.
+    pub(super) fn set(&mut self, trace: u32, session: S, holds: bool) {
+        let entry = (trace, session);
         match self.0.find_entry(spread(&entry), |other| *other == entry) {
             Ok(found) if !holds => {
                 found.remove();
@@ -30,15 +36,15 @@ impl TraceIndex {
         }
     }
 
-    /// The numbers of the sessions that may hold a trace, in no order.
-    pub(super) fn sessions(&self, trace: TraceId) -> impl Iterator<Item = u32> {
+    /// The sessions that may hold a trace, in no order.
+    pub(super) fn sessions(&self, trace: TraceId) -> impl Iterator<Item = &S> {
         let hash = hash(trace);
-        let same = self.0.iter_hash(spread(&(hash, 0))).filter(move |(other, _)| *other == hash);
-        same.map(|(_, number)| *number)
+        let same = self.0.iter_hash(spread(&(hash, ()))).filter(move |(other, _)| *other == hash);
+        same.map(|(_, session)| session)
     }
 }
 
 /// The hash of an entry: a table looks at both ends of it.
-fn spread((hash, _): &(u32, u32)) -> u64 {
+fn spread<S>((hash, _): &(u32, S)) -> u64 {
     whole(*hash, *hash)
 }

@@ -61,7 +61,9 @@ pub(in crate::daemon) fn answer(
             drop(reply.send(stage.places(after, &wanted, budget)));
         }
         ToSessions::Rows { ids, budget, reply } => drop(reply.send(stage.rows(&ids, budget))),
-        ToSessions::Find { tenant, trace, reply } => drop(reply.send(stage.find(&tenant, trace))),
+        ToSessions::Find { tenant, trace, reply } => {
+            drop(reply.send(stage.find(&tenant, trace, session_store)));
+        }
         ToSessions::Explain { tenant, id, scope, trace, reply } => {
             let explained = stage.explain((&tenant, &id, scope.as_deref()), trace, session_store);
             drop(reply.send(explained.map(Box::new)));

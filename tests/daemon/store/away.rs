@@ -62,6 +62,12 @@ fn sessions_that_left_for_want_of_room_come_back() {
     speak_again(&mut daemon, (store.path(), recordings.path()), 400);
     let expected = replayed(recordings.path());
     expected["sessions"].as_array().unwrap().iter().for_each(|session| equals(&daemon, session));
+    for session in expected["sessions"].as_array().unwrap() {
+        let trace = session["traces"][0]["trace_id"].as_str().unwrap();
+        let found: Value =
+            serde_json::from_str(&daemon.get(&format!("/api/v1/traces/{trace}"))).unwrap();
+        assert_eq!(found["session_id"], session["session_id"], "{found}");
+    }
     equal_scores(&daemon, &expected);
     assert!(daemon.metric("agentgauge_held{what=\"sessions_away\"}") > 50.0);
     assert!(daemon.metric("agentgauge_sessions_away_total{event=\"returned\"}") > 10.0);
