@@ -283,6 +283,11 @@ impl Health {
         }
     }
 
+    /// Forgets the totals of a stage that is gone; what it has counted stays counted.
+    pub fn forget(&self, source: &str) {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner).remove(source);
+    }
+
     /// How many of `what` (such as `traces`, `sessions`, `agents`) one shard holds.
     pub fn held(&self, what: &'static str, shard: &str) -> Part {
         self.held.part(what, shard)
@@ -468,6 +473,8 @@ mod tests {
             health.counts("assemble/1", [("late", "dropped", 3), ("traces", "evicted", 4)]);
         }
         health.counts("assemble/0", [("late", "dropped", 5)]);
+        health.forget("assemble/1");
+        assert_eq!(health.totals.lock().unwrap().len(), 1);
         let text = text(&health);
         assert!(text.contains("agentgauge_late_spans_total{outcome=\"dropped\"} 8\n"), "{text}");
         assert!(text.contains("agentgauge_duplicates_total{what=\"spans\"} 1\n"), "{text}");

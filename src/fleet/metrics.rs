@@ -198,7 +198,13 @@ impl WorkerMetrics {
         parts.iter().zip(ages).for_each(|(part, count)| part.set(count));
     }
 
+    /// Takes the total of a stage, which `who` names.
     pub(super) fn count(&self, who: &str, what: &'static str, why: &'static str, count: u64) {
         self.families.health.counts(who, [(what, why, count)]);
+    }
+
+    /// Forgets the totals of a stage that is gone.
+    pub(super) fn forget(&self, who: &str) {
+        self.families.health.forget(who);
     }
 }

@@ -374,6 +374,9 @@ impl<S: Stage> Worker<S> {
         for partition in partitions {
             if let Some(mut held) = self.held.remove(partition) {
                 held.part.give_up();
+                for (who, ..) in held.part.counts() {
+                    self.metrics.forget(&counted_as::<S>(&who, held.generation));
+                }
                 let (what, _) = held.part.holds();
                 self.metrics.items(*partition, what, 0);
                 if held.part.holds_bytes().is_some() {
@@ -527,11 +530,16 @@ impl<S: Stage> Worker<S> {
                 self.metrics.open_traces(*partition, ages);
             }
             for (who, what, why, count) in held.part.counts() {
-                let who = format!("{}/{who}@{}", S::ROLE.name(), held.generation);
+                let who = counted_as::<S>(&who, held.generation);
                 self.metrics.count(&who, what, why, count);
             }
         }
     }
+}
+
+/// The name under which a stage of a partition is counted, as long as the partition is held.
+fn counted_as<S: Stage>(stage: &str, generation: u64) -> String {
+    format!("{}/{stage}@{generation}", S::ROLE.name())
 }
 
 fn numbers(partitions: &TopicPartitionList) -> Vec<i32> {
