@@ -38,6 +38,7 @@
 //! | | `applied`, `duplicate`, `trace_full` | reports about traces that were sealed: taken, outranked by another one, over `max_reports_per_session` |
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
+//! | `run_outcomes` | `forgotten` | outcomes of runs forgotten before `report_wait`, for newer ones over `max_waiting_reports` |
 
 mod bytes;
 mod card;

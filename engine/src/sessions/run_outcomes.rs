@@ -181,7 +181,8 @@ impl Sessions {
     pub(super) fn remember(&mut self, outcomes: Vec<(RunName, RunOutcome)>) {
         for (run, outcome) in outcomes {
             let over = self.run_outcomes.insert(run, outcome, self.shared.now);
-            self.shared.counts.add_many("reports", "waiting_full", u64::from(over));
+            // It may have reached all traces of its run.
+            self.shared.counts.add_many("run_outcomes", "forgotten", u64::from(over));
         }
     }
 

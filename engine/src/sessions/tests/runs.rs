@@ -95,7 +95,9 @@ fn over_the_bound_the_oldest_outcome_is_forgotten() {
     stage.report(outcome("r", false, 1), at(1));
     stage.report(outcome("q", false, 2), at(2));
     stage.report(outcome("q", false, 2), at(3));
-    assert_eq!(stage.counts().get("reports", "waiting_full"), 1);
+    assert_eq!(stage.counts().get("run_outcomes", "forgotten"), 1);
+    // An outcome that has reached its trace, and is forgotten, was no report that waited in vain.
+    assert_eq!(stage.counts().get("reports", "waiting_full"), 0);
     stage.handle(attempt(1, 10, Some("r")), at(20));
     stage.handle(attempt(2, 11, Some("q")), at(20));
     assert_eq!(failed(&stage, "s"), [hex(2)]);
