@@ -118,6 +118,9 @@ const MAX_REPLY_BYTES: usize = 65_536;
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long the last request of each signal may take while the daemon stops.
+const LAST: Duration = Duration::from_secs(1);
+
 /// The name of the service, the tracer and the logger.
 const NAME: &str = "agentgauge";
 
@@ -204,9 +207,9 @@ impl Telemetry {
     /// Sends what is left, and stops.
     pub async fn stop(self) {
         let stopped = spawn_blocking(move || {
-            // What the endpoint does not take within the timeout is lost.
-            let _ = self.tracers.shutdown_with_timeout(TIMEOUT);
-            let _ = self.loggers.map(|loggers| loggers.shutdown_with_timeout(TIMEOUT));
+            // What the endpoint does not take within this time is lost.
+            let _ = self.tracers.shutdown_with_timeout(LAST);
+            let _ = self.loggers.map(|loggers| loggers.shutdown_with_timeout(LAST));
         });
         // It does not panic; if it did, there would be nothing left to send.
         let _ = stopped.await;
