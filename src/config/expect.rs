@@ -22,7 +22,7 @@ pub struct ExpectOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum ExpectError {
     /// A file or folder cannot be read.
-    #[error("failed to read {}", path.display())]
+    #[error("failed to read {path:?}, which `expect.files` leads to")]
     Read {
         /// The file or folder.
         path: PathBuf,
