@@ -12,12 +12,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use super::convention::whole_words;
 use super::facts::{Content, ModelEmbedding, TraceFacts};
 use super::math::Quanta;
 use super::math::text::Embedding;
 use super::signal::coherence;
 use super::tenants::TraceKey;
-use super::trace::whole_words;
 
 /// Steps of a unit vector's parts, so that a cosine has the same bits everywhere.
 const STEPS: f64 = 1e6;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::calls::Calls;
 use super::judgement::{PendingJudgement, Questions};
 use super::{NEVER, TRACE_FULL};
+use crate::convention::whole_words;
 use crate::embedding::Embedded;
 use crate::facts::{AgentKey, Loop, OverBy, SessionKey, Spent, ToldLoops, TraceFacts, TraceState};
 use crate::judging::{JudgeRequest, JudgeRules};
@@ -16,7 +17,7 @@ use crate::options::{AssembleOptions, LoopOptions};
 use crate::span::{Log, Operation, Pause, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp};
 use crate::tenants::TraceKey;
 use crate::trace::{
-    Added, Spans, Symbol, Symbols, TraceContents, TraceView, Transcript, transcript, whole_words,
+    Added, Spans, Symbol, Symbols, TraceContents, TraceView, Transcript, transcript,
 };
 
 /// A trace, and what was told of it.

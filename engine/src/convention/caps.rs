@@ -72,9 +72,11 @@ impl Caps<'_> {
         kept
     }
 
-    /// The words of a text, cut at `convention.max_text_bytes`.
+    /// The whole words of a text, cut at `convention.max_text_bytes`.
     pub(super) fn words<'v>(&self, text: &'v str) -> &'v str {
-        capped(text, self.conventions.options.max_text_bytes, &self.texts)
+        let kept = whole_words(text, self.conventions.options.max_text_bytes);
+        self.texts.set(self.texts.get() || kept.len() < text.len());
+        kept
     }
 
     /// A text, cut at `convention.max_text_bytes`.
@@ -99,9 +101,25 @@ impl Caps<'_> {
 /// Bytes that an item of a list takes beside its own.
 const ITEM_BYTES: usize = 32;
 
-/// A text cut to at most `max` bytes, between two characters; notes in `cut` whether it was longer.
-fn capped<'v>(text: &'v str, max: usize, cut: &Cell<bool>) -> &'v str {
-    let kept = &text[..text.floor_char_boundary(max)];
-    cut.set(cut.get() || kept.len() < text.len());
+/// At most `max` bytes of a text, cut before the word that they would break off in, unless that is too long to be one: half of a
+/// key could not be recognised as a key.
+pub fn whole_words(text: &str, max: usize) -> &str {
+    let of_word = |c: char| c.is_alphanumeric() || "-_.~+/=%".contains(c);
+    let (beginning, rest) = text.split_at(text.floor_char_boundary(max));
+    if !rest.starts_with(of_word) {
+        return beginning;
+    }
+    let before = beginning.trim_end_matches(of_word);
+    let is_word = !before.is_empty() && beginning.len() - before.len() <= MAX_WORD_BYTES;
+    if is_word { before } else { beginning }
+}
+
+/// Length of the longest key that is expected, in bytes: some tokens are whole documents.
+const MAX_WORD_BYTES: usize = 4_096;
+
+/// A name cut to at most `max` bytes, between two characters; notes in `cut` whether it was longer.
+fn capped<'v>(name: &'v str, max: usize, cut: &Cell<bool>) -> &'v str {
+    let kept = &name[..name.floor_char_boundary(max)];
+    cut.set(cut.get() || kept.len() < name.len());
     kept
 }

@@ -57,7 +57,7 @@ use std::sync::{Arc, LazyLock};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-pub use caps::Caps;
+pub use caps::{Caps, whole_words};
 pub use custom::{LogConvention, concepts};
 pub use evaluation::{SentReport, trace_id};
 pub use names::Names;

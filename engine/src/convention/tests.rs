@@ -460,6 +460,21 @@ fn long_names_and_texts_are_cut_at_a_character() {
     assert_eq!(unread.repaired, repaired);
 }
 
+/// Half of a key would leave, as no pattern finds it.
+#[test]
+fn a_text_is_not_cut_within_a_word() {
+    let options = ConventionOptions { max_text_bytes: 12, ..options() };
+    let sent = [
+        ("openinference.span.kind", text("AGENT")),
+        ("input.value", text("the key sk-abcdef")),
+        ("output.value", text("no key at all")),
+    ];
+    let Reading { span, repaired, .. } = read_with(options, &raw("x", &sent));
+    assert_eq!(&*span.input.unwrap().text, "the key ");
+    assert_eq!(&*span.output.unwrap().text, "no key at ");
+    assert_eq!(repaired, ["text_cut"]);
+}
+
 #[test]
 fn a_decorated_function_is_a_tool_or_an_agent() {
     let tool = read(&raw(

@@ -34,7 +34,7 @@ use self::span_view::{Model, Named, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::{Symbol, Symbols};
 pub use self::tools::may_repeat;
-pub use self::transcript::{Step, Transcript, transcript, whole_words};
+pub use self::transcript::{Step, Transcript, transcript};
 use self::turn::Turn;
 pub use self::whose::scope_by_agent;
 use self::whose::session;

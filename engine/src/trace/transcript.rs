@@ -17,6 +17,7 @@ use super::span_view::{Model, Said, SpanView, Tool};
 use super::tools;
 use super::turn::Turn;
 use super::{Logs, TraceView};
+use crate::convention::whole_words;
 use crate::span::{Log, Operation, SpanId, Text, Timestamp};
 
 /// A trace as texts.
@@ -252,22 +253,6 @@ impl Room<'_> {
         format!("{kept} [{} bytes left out]", text.len() - kept.len())
     }
 }
-
-/// At most `max` bytes of a text, cut before the word that they would break off in, unless that is too long to be one: half of a
-/// key could not be recognised as a key.
-pub fn whole_words(text: &str, max: usize) -> &str {
-    let of_word = |c: char| c.is_alphanumeric() || "-_.~+/=%".contains(c);
-    let (beginning, rest) = text.split_at(text.floor_char_boundary(max));
-    if !rest.starts_with(of_word) {
-        return beginning;
-    }
-    let before = beginning.trim_end_matches(of_word);
-    let is_word = !before.is_empty() && beginning.len() - before.len() <= MAX_WORD_BYTES;
-    if is_word { before } else { beginning }
-}
-
-/// Length of the longest key that is expected, in bytes: some tokens are whole documents.
-const MAX_WORD_BYTES: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
