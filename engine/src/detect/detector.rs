@@ -8,7 +8,7 @@ use super::baseline::{Baseline, Pending, Place, Recent, Tally, cell_within};
 use super::budget::Budget;
 use super::chances::{Predicted, odds_ratio};
 use super::evidence::{Evidence, Mark, Ratios, Starts};
-use super::hours::Hours;
+use super::hours::{Hours, Noted};
 use super::options::Limits;
 use super::recovery::{Levels, MOST_DAYS, Recovery};
 use super::returns::Over;
@@ -393,7 +393,8 @@ impl Detector {
         }
         let place = self.place(value, value.value > nulls.tolerated);
         let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
-        let hour = self.hour(at, value.value, level).filter(|hour| *hour > nulls.tolerated);
+        let hour = self.hour(at, value.value, (level, nulls.tolerated));
+        let hour = hour.filter(|hour| *hour > nulls.tolerated);
         let after = nulls.after(hour.map_or(level_after, |hour| hour.max(level_after)), limits);
         Some(Turn {
             at,
@@ -413,17 +414,20 @@ impl Detector {
         })
     }
 
-    /// What this hour was like on the days before, once there was a drop; the value is noted of it.
-    fn hour(&mut self, at: Timestamp, value: f64, usual: f64) -> Option<f64> {
-        let is_long = |paged: Timestamp| at >= paged.after(LONG);
-        let own = self.severity == Severity::Critical;
-        let goes_on = self.returned().is_some()
-            || own && self.incident.is_some_and(|incident| is_long(incident.paged));
+    /// What this hour was like on the days and in the weeks before, once there was a drop; the value is noted of it.
+    fn hour(&mut self, at: Timestamp, value: f64, (usual, tolerated): (f64, f64)) -> Option<f64> {
+        let own = self.incident.as_ref().filter(|_| self.severity == Severity::Critical);
+        let returned = self.returned();
+        let lasts = |most| {
+            let paged = own.into_iter().chain(returned).map(|incident| incident.paged);
+            paged.min().is_some_and(|paged| at >= paged.after(most))
+        };
+        let of_day = returned.is_none() && !lasts(LONG);
+        let of_week = !lasts(LONGER);
         let hours = self.hours.as_mut()?;
         hours.begin(at, usual);
-        if !goes_on {
-            hours.note(value);
-        }
+        let of_day = of_day && hours.by_week() <= tolerated;
+        hours.note(value, Noted { of_day, of_week });
         Some(hours.level())
     }
 
@@ -755,8 +759,9 @@ const LEARNT_TOGETHER: u64 = 16;
 /// How long values wait that may be of a rise, as a part of the time in which the past comes to count half.
 const WAITS: f64 = 0.25;
 
-/// How long a drop goes on before what it is like at an hour says nothing of that hour.
+/// How long a drop goes on before what it is like at an hour says nothing of that hour of the day, or of the week.
 const LONG: Duration = Duration::from_secs(43_200);
+const LONGER: Duration = Duration::from_secs(3 * 86_400);
 
 /// Standard errors of the usual level that are tolerated, where they are more than the tolerance.
 const ERRORS_TOLERATED: f64 = 3.0;

@@ -1,35 +1,60 @@
-//! Hours of the day that are bad day after day: a batch at two in the morning that always fails in part is no drop each night.
+//! Hours of the day that are bad day after day, and hours of the week that are bad week after week: a batch at two in the morning that
+//! always fails in part is no drop each night, and neither is a weekend with other users.
 //!
 //! ```text
-//! level of an hour = the third highest of its levels on the last seven days that had values, each less its standard error
-//! usual = that, if it is more than is tolerated, of this hour, the one before or the one after
+//! level of an hour = the mean of its values, or with those of the two hours before if that is more, each less its standard error
+//! usual = the third highest level of the hour of the day on the last seven days, or of the hour of the week in the last five weeks,
+//!         that had values: if it is more than is tolerated, of this hour, the one before or the one after
 //! ```
 //!
 //! So what is bad at an hour is a drop three times, and then usual there and then; it changes nothing at other hours. Nothing is noted
-//! before there was a drop, nor of one that has gone on for half a day or that came back.
+//! before there was a drop. Of a drop nothing is noted for the hours of the day after half a day or once it came back, nor for those of
+//! the week after three days. What is usual at an hour of the week says nothing of that hour on other days.
 
 use serde::{Deserialize, Serialize};
 
 use super::baseline::Tally;
 use crate::span::Timestamp;
 
-/// What a stream was like at each hour of the last days.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+/// What a stream was like at each hour of the last days and weeks.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Hours {
     /// The levels of each hour of the day, the latest first, in steps of 1/255.
-    days: [[u8; DAYS]; HOURS],
-    /// The hour that goes on, since the epoch, and its values.
+    days: [[u8; DAYS]; HOURS_OF_DAY],
+    of_day: Values,
+    /// Likewise of each hour of the week.
+    weeks: Vec<[u8; WEEKS]>,
+    of_week: Values,
+    /// The hour that goes on, since the epoch.
     hour: u64,
-    values: Tally,
-    /// The level of the hour that goes on, by the days before.
-    level: f64,
+    /// The level of the hour that goes on, by the days before and by the weeks before.
+    by_day: f64,
+    by_week: f64,
+}
+
+/// The values of the hour that goes on and of those before it, the latest first.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct Values([Tally; TOGETHER]);
+
+/// For which hours a value is noted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Noted {
+    pub(super) of_day: bool,
+    pub(super) of_week: bool,
 }
 
 impl Hours {
     /// From this moment on.
     pub(super) fn since(at: Timestamp) -> Self {
-        let days = [[0; DAYS]; HOURS];
-        Self { days, hour: at.0 / HOUR, values: Tally::default(), level: 0.0 }
+        Self {
+            days: [[0; DAYS]; HOURS_OF_DAY],
+            of_day: Values::default(),
+            weeks: vec![[0; WEEKS]; HOURS_OF_WEEK],
+            of_week: Values::default(),
+            hour: at.0 / HOUR,
+            by_day: 0.0,
+            by_week: 0.0,
+        }
     }
 
     /// Begins the hour of this moment; `usual` is the usual level.
@@ -38,40 +63,84 @@ impl Hours {
         if hour <= self.hour {
             return;
         }
-        if self.values.count >= FEW {
-            let days = &mut self.days[place(self.hour)];
-            days.rotate_right(1);
-            days[0] = step(level_of(self.values, usual));
-        }
-        (self.hour, self.values) = (hour, Tally::default());
-        // The clock of what runs at an hour may change, and what runs may be early or late.
-        let near = [hour + HOURS as u64 - 1, hour, hour + 1];
-        let steps = near.map(|hour| bad_days(self.days[place(hour)]));
-        self.level = f64::from(steps.into_iter().max().unwrap_or_default()) / STEPS;
+        let follows = hour == self.hour + 1;
+        self.of_day.end(self.hour, &mut self.days, (usual, follows));
+        self.of_week.end(self.hour, &mut self.weeks, (usual, follows));
+        self.hour = hour;
+        self.by_day = near(&self.days, hour);
+        self.by_week = near(&self.weeks, hour);
     }
 
     /// Notes a value of the hour that goes on.
-    pub(super) fn note(&mut self, value: f64) {
-        self.values.add(value);
+    pub(super) fn note(&mut self, value: f64, noted: Noted) {
+        for (values, noted) in
+            [(&mut self.of_day, noted.of_day), (&mut self.of_week, noted.of_week)]
+        {
+            if noted {
+                values.0[0].add(value);
+            }
+        }
     }
 
-    /// The level of the hour that goes on, by the days before.
+    /// The level of the hour that goes on, by the days and the weeks before.
     pub(super) fn level(&self) -> f64 {
-        self.level
+        self.by_day.max(self.by_week)
+    }
+
+    /// That by the weeks alone.
+    pub(super) fn by_week(&self) -> f64 {
+        self.by_week
     }
 }
 
-/// The mean of an hour's values, with some at the usual level, less its standard error.
+impl Values {
+    /// Notes the level of an hour that is over; the next hour follows it, or comes later.
+    fn end<const PERIODS: usize>(
+        &mut self,
+        hour: u64,
+        levels: &mut [[u8; PERIODS]],
+        (usual, follows): (f64, bool),
+    ) {
+        if self.0[0].count >= FEW {
+            let mut together = Tally::default();
+            let sums = self.0.map(|values| {
+                together.count += values.count;
+                together.sum += values.sum;
+                step(level_of(together, usual))
+            });
+            let levels = &mut levels[place(hour, levels.len())];
+            levels.rotate_right(1);
+            levels[0] = sums[0].max(sums[TOGETHER - 1]);
+        }
+        self.0.rotate_right(1);
+        self.0[0] = Tally::default();
+        if !follows {
+            *self = Self::default();
+        }
+    }
+}
+
+/// The mean of values, with some at the usual level, less its standard error.
 fn level_of(values: Tally, usual: f64) -> f64 {
     let count = values.count as f64 + PRIOR;
     let mean = ((values.sum + PRIOR * usual) / count).clamp(0.0, 1.0);
     mean - (mean * (1.0 - mean) / count).sqrt()
 }
 
-/// The level that an hour had on at least so many days.
-fn bad_days(mut days: [u8; DAYS]) -> u8 {
-    days.sort_unstable();
-    days[DAYS - BAD_DAYS]
+/// The level that is usual at an hour: its own, or that of the hour before or after, as the clock of what runs at an hour may change, and
+/// what runs may be early or late. What the hour before was like just now does not count: that may be a drop that goes on.
+fn near<const PERIODS: usize>(levels: &[[u8; PERIODS]], hour: u64) -> f64 {
+    let of = |hour: u64| levels[place(hour, levels.len())];
+    let mut before = of(hour + levels.len() as u64 - 1);
+    before[0] = 0;
+    let step = [before, of(hour), of(hour + 1)].map(often).into_iter().max();
+    f64::from(step.unwrap_or_default()) / STEPS
+}
+
+/// The level that an hour had at least so often.
+fn often<const PERIODS: usize>(mut levels: [u8; PERIODS]) -> u8 {
+    levels.sort_unstable();
+    levels[PERIODS - OFTEN]
 }
 
 fn step(level: f64) -> u8 {
@@ -80,20 +149,26 @@ fn step(level: f64) -> u8 {
     step
 }
 
-fn place(hour: u64) -> usize {
-    usize::try_from(hour % HOURS as u64).unwrap_or_default()
+fn place(hour: u64, hours: usize) -> usize {
+    usize::try_from(hour % hours as u64).unwrap_or_default()
 }
 
 const HOUR: u64 = 3_600_000_000_000;
 
-/// Hours of a day.
-const HOURS: usize = 24;
+const HOURS_OF_DAY: usize = 24;
+const HOURS_OF_WEEK: usize = 168;
 
-/// Days that each hour is remembered of.
+/// Days that each hour of the day is remembered of.
 const DAYS: usize = 7;
 
-/// Days on which an hour was bad, after which that is usual.
-const BAD_DAYS: usize = 3;
+/// Weeks that each hour of the week is remembered of.
+const WEEKS: usize = 5;
+
+/// How often an hour was bad, after which that is usual.
+const OFTEN: usize = 3;
+
+/// Hours whose values are taken together where one alone has too few to tell.
+const TOGETHER: usize = 3;
 
 /// Values of an hour that say what it is like.
 const FEW: u64 = 4;

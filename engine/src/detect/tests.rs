@@ -291,6 +291,64 @@ fn an_hour_that_is_bad_day_after_day_is_a_drop_a_few_times_and_then_usual_at_tha
 }
 
 #[test]
+fn nights_with_few_traces_that_are_worse_become_usual() {
+    const HOUR: u64 = 60 * MINUTE;
+    let mut stream = Stream::every(60, 31, 0.02, 5_000);
+    let mut pages = [0; 6];
+    let begin = stream.now.0;
+    while stream.now.0 < begin + 60 * 24 * HOUR {
+        let is_night = stream.now.0 / HOUR % 24 < 8;
+        let (seconds, level) = if is_night { (300, 0.15) } else { (60, 0.02) };
+        stream.gap = Duration::from_secs(seconds);
+        let found = stream.verdicts(level, 1);
+        let ten_days = usize::try_from((stream.now.0 - begin - 1) / (240 * HOUR)).unwrap();
+        pages[ten_days.min(5)] += found.iter().filter(|is| **is == Severity::Critical).count();
+    }
+    assert!(pages.iter().sum::<usize>() <= 6 && pages[3..].iter().sum::<usize>() <= 2, "{pages:?}");
+}
+
+#[test]
+fn weekends_that_are_worse_become_usual_and_nothing_else_does() {
+    const DAY: u64 = 24 * 60 * MINUTE;
+    let mut stream = Stream::every(120, 32, 0.03, 5_000);
+    let begin = stream.now.0 / DAY + 1;
+    let mut pages = [0; 10];
+    while stream.now.0 / DAY < begin + 70 {
+        let day = (stream.now.0 / DAY).saturating_sub(begin);
+        let found = stream.verdicts(if day % 7 >= 5 { 0.15 } else { 0.03 }, 1);
+        let week = usize::try_from(day / 7).unwrap();
+        pages[week] += found.iter().filter(|is| **is == Severity::Critical).count();
+    }
+    assert!((3..=5).contains(&pages.iter().sum::<usize>()), "{pages:?}");
+    assert_eq!(pages[5..], [0; 5]);
+    assert!(stream.state().usual < 0.04, "{:?}", stream.state());
+    // On a workday the same level is a drop, and at a weekend a worse one is.
+    let mut workday = Stream { detector: stream.detector.clone(), ..stream };
+    let found = workday.within(1_000, Severity::Critical, 0.15);
+    assert!(found.is_some_and(|traces| traces < 400), "{found:?}");
+    while stream.now.0 / DAY < begin + 76 {
+        let day = stream.now.0 / DAY - begin;
+        stream.verdicts(if day % 7 >= 5 { 0.15 } else { 0.03 }, 1);
+    }
+    let found = stream.within(300, Severity::Critical, 0.7);
+    assert!(found.is_some_and(|traces| traces < 60), "{found:?}");
+}
+
+#[test]
+fn what_is_bad_for_weeks_on_end_is_usual_at_no_hour_of_the_week() {
+    let mut stream = Stream::every(600, 33, 0.01, 5_000);
+    stream.until(Severity::Critical, 0.4);
+    stream.verdicts(0.4, 40 * 144);
+    stream.until(Severity::Quiet, 0.0);
+    for _ in 0..7 {
+        let mut now = Stream { detector: stream.detector.clone(), ..stream };
+        let found = now.within(100, Severity::Critical, 0.4);
+        assert!(found.is_some(), "{:?}", now.state());
+        stream.verdicts(0.01, 144);
+    }
+}
+
+#[test]
 fn what_is_bad_for_days_on_end_is_usual_at_no_hour() {
     let mut stream = Stream::every(60, 30, 0.01, 5_000);
     stream.until(Severity::Critical, 0.4);
