@@ -6,6 +6,7 @@ use std::error::Error;
 use std::io;
 use std::iter::successors;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,8 +16,10 @@ use http::header::{
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::ext::on_informational;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::address::{EndpointError, read};
@@ -162,12 +165,27 @@ impl Client {
         timeout(self.options.timeout, reply).await.unwrap_or(Err(CallError::Timeout))
     }
 
-    /// Sends a request, and again if the other side has not looked at it.
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, CallError> {
+    /// Sends a request, and again if the other side has not looked at it. Gives up if interim answers do not end.
+    async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, CallError> {
+        let (many, interim) = (Arc::new(Notify::new()), AtomicUsize::new(0));
+        let tell = many.clone();
+        on_informational(&mut request, move |_| {
+            if interim.fetch_add(1, Ordering::Relaxed) == MAX_INTERIM {
+                tell.notify_one();
+            }
+        });
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.http.request(request.clone()).await {
+            let response = tokio::select! {
+                biased;
+                () = many.notified() => return Err(CallError::BrokenOff),
+                response = self.http.request(request.clone()) => response,
+            };
+            match response {
                 Err(error) if is_untouched(&error) && attempts < MAX_ATTEMPTS => {}
                 response => return response.map_err(|error| failure(&error)),
             }
@@ -259,13 +277,15 @@ const READ_BYTES: usize = 64 << 10;
 /// The longest time that an idle connection is kept.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
+/// The most interim answers (1xx) to a request over HTTP/1, which hyper reads for as long as they come.
+const MAX_INTERIM: usize = 100;
+
 /// The most attempts at a request that the other side has not looked at.
 const MAX_ATTEMPTS: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -297,6 +317,21 @@ mod tests {
         }
         assert_eq!(said(&[(RETRY_AFTER, "Sun, 06 Nov 1994 08:50:07 GMT")]), None);
         assert_eq!(said(&[now]), None);
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_that_sends_interim_answers_without_end_is_given_up() {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // What comes before the request would be no answer to it.
+            let _ = io::Read::read(&mut stream, &mut [0; 1_024]).unwrap();
+            let answers = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1_000);
+            while io::Write::write_all(&mut stream, answers.as_bytes()).is_ok() {}
+        });
+        let client = Client::new("judge.url", OPTIONS).unwrap();
+        assert_eq!(client.get(&url).await, Err(CallError::BrokenOff));
     }
 
     #[test]
