@@ -10,7 +10,7 @@ use super::{StartError, stopped};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::key;
-use crate::embed::{self, Embedder};
+use crate::embed::{self, EmbedError, Embedder};
 use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
 use crate::engine::options::EmptyScore;
@@ -104,7 +104,10 @@ fn embedder(
     let judge = &config.judge;
     let redactor =
         Redactor::new(&judge.redact_keys, &judge.redact_patterns).map_err(JudgeError::from)?;
-    Ok(Some(Embedder::new(options, key, redactor, clock.clone(), health.registry())?))
+    let shares = config.tenants.shares(config.known_tenants());
+    let (handle, inbox) =
+        embed::queue(options.max_queue, shares, health.registry()).map_err(EmbedError::from)?;
+    Ok(Some((Embedder::new(options, key, redactor, clock.clone(), inbox)?, handle)))
 }
 
 /// The sender of scores and the channel that it takes them from, if an endpoint is configured.

@@ -13,6 +13,7 @@ mod endpoint;
 #[cfg(feature = "minilm")]
 pub mod minilm;
 pub mod options;
+mod queue;
 mod source;
 mod wire;
 
@@ -21,10 +22,10 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use prometheus::IntCounterVec;
-use tokio::sync::mpsc;
 
 use self::cache::Cache;
 pub use self::options::EmbedOptions;
+pub use self::queue::{Handle, Inbox, queue};
 use self::source::{Lost, Source};
 use crate::clock::Clock;
 use crate::engine::embedding::{EmbedRequest, Embedded};
@@ -37,21 +38,13 @@ use crate::registry::Registry;
 /// A vector, shared by all traces with the same text.
 type Vector = Arc<[f32]>;
 
-/// The engine's end of the queue. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    sender: mpsc::Sender<EmbedRequest>,
-    texts: IntCounterVec,
-}
-
 /// The worker that has texts embedded and tells the engine.
 #[derive(Debug)]
 pub struct Embedder {
     options: EmbedOptions,
     source: Source,
     clock: Clock,
-    texts: IntCounterVec,
-    inbox: mpsc::Receiver<EmbedRequest>,
+    inbox: Inbox,
     cache: Cache,
 }
 
@@ -80,17 +73,8 @@ pub enum EmbedError {
     Metrics(#[from] prometheus::Error),
 }
 
-impl Handle {
-    /// Hands over the texts of a trace, if there is room.
-    pub fn offer(&self, request: EmbedRequest) {
-        if self.sender.try_send(request).is_err() {
-            self.texts.with_label_values(&["dropped"]).inc();
-        }
-    }
-}
-
 impl Embedder {
-    /// Sets up the embedder; returns it with the engine's end of its queue.
+    /// Sets up the embedder, which takes texts from its end of a queue.
     ///
     /// # Errors
     ///
@@ -100,34 +84,23 @@ impl Embedder {
         key: Option<Secret>,
         redactor: Redactor,
         clock: Clock,
-        registry: &Registry,
-    ) -> Result<(Self, Handle), EmbedError> {
+        inbox: Inbox,
+    ) -> Result<Self, EmbedError> {
         let source = Source::new(options, key, redactor, clock.clone())?;
-        let texts = outcomes(registry)?;
-        let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
-        let embedder = Self {
-            options: options.clone(),
-            source,
-            clock,
-            texts: texts.clone(),
-            inbox,
-            cache: Cache::new(options.max_cached),
-        };
-        Ok((embedder, Handle { sender, texts }))
+        let cache = Cache::new(options.max_cached);
+        Ok(Self { options: options.clone(), source, clock, inbox, cache })
     }
 
     /// Works until `stop`, or until the engine's end of the queue is gone.
     pub async fn run<S: Sink>(mut self, sink: S, stop: impl Future<Output = ()> + Send) {
         let mut stop = pin!(stop);
-        let mut requests = Vec::new();
         loop {
-            let max = self.options.max_batch;
-            let taken = tokio::select! {
+            let requests = tokio::select! {
                 biased;
                 () = &mut stop => return,
-                taken = self.inbox.recv_many(&mut requests, max) => taken,
+                requests = self.inbox.next(self.options.max_batch) => requests,
             };
-            if taken == 0 {
+            if requests.is_empty() {
                 return;
             }
             tokio::select! {
@@ -135,7 +108,6 @@ impl Embedder {
                 () = &mut stop => return,
                 () = self.serve(&requests, &sink) => {}
             }
-            requests.clear();
         }
     }
 
@@ -205,7 +177,7 @@ impl Embedder {
     }
 
     fn count(&self, outcome: &str, count: usize) {
-        self.texts.with_label_values(&[outcome]).inc_by(count as u64);
+        self.inbox.texts.with_label_values(&[outcome]).inc_by(count as u64);
     }
 }
 
@@ -218,11 +190,12 @@ pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::tenants::Shares;
 
     fn refused(options: &EmbedOptions) -> String {
         let redactor = Redactor::new(&[], &[]).unwrap();
-        let registry = Registry::new();
-        let made = Embedder::new(options, None, redactor, Clock::default(), &registry);
+        let (_, inbox) = queue(1, Shares::default(), &Registry::new()).unwrap();
+        let made = Embedder::new(options, None, redactor, Clock::default(), inbox);
         made.unwrap_err().to_string()
     }
 

@@ -1,24 +1,24 @@
 //! The queue from the engine to the judge, at which the engine never waits. A trace for which there is no room is counted and not
 //! judged. Tenants share the room and the judge's time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::lines::{Excess, Lines};
 use super::meter::Meter;
 use super::options::JudgeOptions;
 use super::pace::Pace;
 use crate::engine::judging::{Attention, JudgeRequest};
 use crate::engine::span::Timestamp;
-use crate::engine::tenants::{Shares, TenantHash};
+use crate::engine::tenants::Shares;
 
 /// The engine's end of the queue. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    lines: Arc<Mutex<Lines>>,
+    lines: Arc<Mutex<Lines<Waiting>>>,
     // Rung when a trace waits; once all clones are gone, no more traces come.
     bell: mpsc::Sender<()>,
     pending: Arc<AtomicUsize>,
@@ -34,7 +34,7 @@ pub struct Handle {
 /// The judge's end of the queue.
 #[derive(Debug)]
 pub struct Inbox {
-    lines: Arc<Mutex<Lines>>,
+    lines: Arc<Mutex<Lines<Waiting>>>,
     rung: mpsc::Receiver<()>,
     pub(super) meter: Arc<Meter>,
     pub(super) pace: Arc<Mutex<Pace>>,
@@ -98,7 +98,7 @@ impl Handle {
         let most = self.max_queue.min(of_use);
         let bytes = self.pending.load(Ordering::Relaxed);
         let fills = |of: usize, most: usize| (of >= most, of < most - most / 4);
-        let filled = [fills(lines.waiting, most), fills(bytes, self.max_pending_bytes)];
+        let filled = [fills(lines.len(), most), fills(bytes, self.max_pending_bytes)];
         let full = filled.iter().any(|(full, _)| *full);
         let short = filled.iter().all(|(_, short)| *short);
         let sated = full || (!short && self.sated.load(Ordering::Relaxed));
@@ -124,14 +124,15 @@ impl Handle {
         let share = HeldBytes::new(request.bytes(), &self.pending, &self.meter);
         let (tenant, due) = (request.trace().tenant, now.after(self.deadline));
         let mut lines = lock(&self.lines);
-        lines.put(tenant, Waiting { request, due, left, share });
+        let bytes = share.bytes;
+        lines.put(tenant, Waiting { request, due, left, share }, bytes);
         self.meter.waiting.inc();
         while self.pending.load(Ordering::Relaxed) > self.max_pending_bytes
-            && lines.push_out(|line| line.bytes)
+            && lines.push_out(Excess::Bytes)
         {
             self.pushed_out("memory");
         }
-        while lines.waiting > self.max_queue && lines.push_out(|line| line.waiting.len()) {
+        while lines.len() > self.max_queue && lines.push_out(Excess::Items) {
             self.pushed_out("queue_full");
         }
         drop(lines);
@@ -154,7 +155,7 @@ fn why_away(pace: &Pace, now: Timestamp) -> Option<&'static str> {
     pace.away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
 }
 
-fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+fn lock(lines: &Mutex<Lines<Waiting>>) -> MutexGuard<'_, Lines<Waiting>> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -175,84 +176,6 @@ impl Inbox {
         let waiting = lock(&self.lines).take()?;
         self.meter.waiting.dec();
         Some(waiting)
-    }
-}
-
-/// The waiting traces, by tenant.
-#[derive(Debug)]
-struct Lines {
-    shares: Shares,
-    // Invariant: no line is empty; together they have `waiting` traces.
-    lines: BTreeMap<TenantHash, Line>,
-    waiting: usize,
-}
-
-/// The waiting traces of one tenant, the oldest first.
-#[derive(Debug, Default)]
-struct Line {
-    waiting: VecDeque<Waiting>,
-    bytes: usize,
-    // Traces of the tenant that were taken, divided by its share; a new line begins with the least of the others.
-    given: f64,
-}
-
-impl Lines {
-    fn new(shares: Shares) -> Self {
-        Self { shares, lines: BTreeMap::new(), waiting: 0 }
-    }
-
-    fn put(&mut self, tenant: TenantHash, waiting: Waiting) {
-        let least = self.lines.values().map(|line| line.given).min_by(f64::total_cmp);
-        let anew = || Line { given: least.unwrap_or(0.0), ..Line::default() };
-        let line = self.lines.entry(tenant).or_insert_with(anew);
-        line.bytes += waiting.share.bytes;
-        line.waiting.push_back(waiting);
-        self.waiting += 1;
-    }
-
-    /// Takes the oldest trace of the tenant that was given least.
-    fn take(&mut self) -> Option<Waiting> {
-        let least = self.lines.iter().min_by(|(_, a), (_, b)| a.given.total_cmp(&b.given));
-        let tenant = *least?.0;
-        let share = self.shares.of(tenant);
-        let taken = self.remove(tenant, VecDeque::pop_front);
-        self.lines.entry(tenant).and_modify(|line| line.given += 1.0 / share);
-        taken
-    }
-
-    /// Drops the last trace of the tenant that has the most of its share; returns whether there was one.
-    fn push_out(&mut self, of: fn(&Line) -> usize) -> bool {
-        let held = self.lines.iter().map(|(tenant, line)| (*tenant, of(line)));
-        let held = held.filter(|(_, count)| *count > 0);
-        let greediest = self.shares.greediest(held);
-        greediest.is_some_and(|tenant| self.remove(tenant, VecDeque::pop_back).is_some())
-    }
-
-    /// The tenants that have three quarters or more of their share of `most` traces or `most_bytes`; if none has, all with waiting
-    /// traces, and 0 for no tenant.
-    fn over(&self, most: usize, most_bytes: usize) -> BTreeSet<TenantHash> {
-        let fills = |of: usize, quota: usize| of >= quota - quota / 4;
-        let over = self.lines.iter().filter(|(tenant, line)| {
-            fills(line.waiting.len(), self.shares.quota(**tenant, most))
-                || fills(line.bytes, self.shares.quota(**tenant, most_bytes))
-        });
-        let over: BTreeSet<_> = over.map(|(tenant, _)| *tenant).collect();
-        if over.is_empty() { self.lines.keys().copied().chain([0]).collect() } else { over }
-    }
-
-    fn remove(
-        &mut self,
-        tenant: TenantHash,
-        one: fn(&mut VecDeque<Waiting>) -> Option<Waiting>,
-    ) -> Option<Waiting> {
-        let line = self.lines.get_mut(&tenant)?;
-        let removed = one(&mut line.waiting)?;
-        line.bytes -= removed.share.bytes;
-        self.waiting -= 1;
-        if line.waiting.is_empty() {
-            self.lines.remove(&tenant);
-        }
-        Some(removed)
     }
 }
 
@@ -304,7 +227,7 @@ mod tests {
         }
         drop(inbox.take().unwrap());
         handle.offer(request(60), Timestamp(0));
-        assert_eq!(lock(&inbox.lines).waiting, 2);
+        assert_eq!(lock(&inbox.lines).len(), 2);
     }
 
     #[test]

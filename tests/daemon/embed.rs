@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agentgauge::clock::Clock;
-use agentgauge::embed::{EmbedOptions, Embedder};
+use agentgauge::embed::{EmbedOptions, Embedder, queue};
 use agentgauge::engine::embedding::{EmbedRequest, Embedded};
 use agentgauge::engine::facts::Content;
 use agentgauge::engine::span::TraceId;
-use agentgauge::engine::tenants::TraceKey;
+use agentgauge::engine::tenants::{Shares, TraceKey};
 use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::JudgeOptions;
 use agentgauge::judge::redact::Redactor;
@@ -110,7 +110,8 @@ async fn embedded_for(options: &EmbedOptions, turns: &[(&str, &str)], kept: &Kep
     let judge = JudgeOptions::default();
     let redactor = Redactor::new(&judge.redact_keys, &judge.redact_patterns).unwrap();
     let (key, clock) = (Secret::new("sk-m"), Clock::system());
-    let (embedder, handle) = Embedder::new(options, key, redactor, clock, &registry).unwrap();
+    let (handle, inbox) = queue(options.max_queue, Shares::default(), &registry).unwrap();
+    let embedder = Embedder::new(options, key, redactor, clock, inbox).unwrap();
     for ((input, output), number) in turns.iter().zip(0..) {
         let content = Content {
             input: Some(Arc::from(*input)),

@@ -1,0 +1,119 @@
+//! The queue from the engine to the embedding model, at which the engine never waits. Tenants share its room and take turns; texts for
+//! which there is no room are counted and not embedded.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus::IntCounterVec;
+use tokio::sync::mpsc;
+
+use super::outcomes;
+use crate::engine::embedding::EmbedRequest;
+use crate::engine::tenants::Shares;
+use crate::judge::lines::{Excess, Lines};
+use crate::registry::Registry;
+
+/// The engine's end of the queue. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    lines: Arc<Mutex<Lines<EmbedRequest>>>,
+    // Rung when a trace waits; once all clones are gone, no more traces come.
+    bell: mpsc::Sender<()>,
+    max_queue: usize,
+    texts: IntCounterVec,
+}
+
+/// The model's end of the queue.
+#[derive(Debug)]
+pub struct Inbox {
+    lines: Arc<Mutex<Lines<EmbedRequest>>>,
+    rung: mpsc::Receiver<()>,
+    pub(super) texts: IntCounterVec,
+}
+
+/// Makes both ends of a queue of at most so many traces, of tenants with these shares.
+///
+/// # Errors
+///
+/// Fails if its metrics are there already.
+pub fn queue(
+    max_queue: usize,
+    shares: Shares,
+    registry: &Registry,
+) -> Result<(Handle, Inbox), prometheus::Error> {
+    let texts = outcomes(registry)?;
+    let lines = Arc::new(Mutex::new(Lines::new(shares)));
+    let (bell, rung) = mpsc::channel(1);
+    let inbox = Inbox { lines: Arc::clone(&lines), rung, texts: texts.clone() };
+    Ok((Handle { lines, bell, max_queue: max_queue.max(1), texts }, inbox))
+}
+
+impl Handle {
+    /// Hands over the texts of a trace. Where there is no room, drops the last trace of the tenant that takes the most of its share.
+    pub fn offer(&self, request: EmbedRequest) {
+        let mut lines = lock(&self.lines);
+        let bytes =
+            [&request.input, &request.output].map(|text| text.as_ref().map_or(0, String::len));
+        lines.put(request.trace.tenant, request, bytes.iter().sum());
+        let dropped = self.bell.is_closed() || lines.len() > self.max_queue;
+        if dropped && lines.push_out(Excess::Items) {
+            self.texts.with_label_values(&["dropped"]).inc();
+        }
+        drop(lines);
+        // Fails if the bell is already rung.
+        let _ = self.bell.try_send(());
+    }
+}
+
+impl Inbox {
+    /// Waits for traces and takes as many as there are, up to `most`; none when the engine has gone.
+    pub(super) async fn next(&mut self, most: usize) -> Vec<EmbedRequest> {
+        loop {
+            let taken = self.take(most);
+            if !taken.is_empty() {
+                return taken;
+            }
+            if self.rung.recv().await.is_none() {
+                return self.take(most);
+            }
+        }
+    }
+
+    fn take(&self, most: usize) -> Vec<EmbedRequest> {
+        let mut lines = lock(&self.lines);
+        std::iter::from_fn(|| lines.take()).take(most).collect()
+    }
+}
+
+fn lock(lines: &Mutex<Lines<EmbedRequest>>) -> MutexGuard<'_, Lines<EmbedRequest>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::facts::Content;
+    use crate::engine::span::TraceId;
+    use crate::engine::tenants::{TraceKey, tenant_hash};
+
+    #[test]
+    fn a_tenant_that_floods_the_queue_takes_neither_room_nor_turns_of_another() {
+        let registry = Registry::new();
+        let (handle, inbox) = queue(8, Shares::default(), &registry).unwrap();
+        let [flood, quiet] = ["flood", "quiet"].map(|tenant| tenant_hash(Some(tenant)));
+        let content = Content { output: Some(Arc::from("x")), ..Content::default() };
+        let of = |tenant| {
+            let trace = TraceKey { id: TraceId([1; 16]), tenant };
+            EmbedRequest::new(trace, &content, 100).unwrap()
+        };
+        (0..100).for_each(|_| handle.offer(of(flood)));
+        (0..3).for_each(|_| handle.offer(of(quiet)));
+        (0..100).for_each(|_| handle.offer(of(flood)));
+        let whose: Vec<_> = inbox.take(100).iter().map(|request| request.trace.tenant).collect();
+        assert_eq!((whose.len(), whose.iter().filter(|tenant| **tenant == quiet).count()), (8, 3));
+        let last = whose.iter().rposition(|tenant| *tenant == quiet);
+        assert!(last < Some(6), "they take turns: {whose:?}");
+        let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let dropped = "agentgauge_embed_texts_total{outcome=\"dropped\"} 195\n";
+        assert!(text.contains(dropped), "{text}");
+    }
+}
