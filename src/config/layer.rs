@@ -251,6 +251,22 @@ mod tests {
     }
 
     #[test]
+    fn a_long_value_is_not_repeated_whole() {
+        let long = "ä".repeat(10_000);
+        for option in
+            ["LISTEN__HTTP", "LOG__LEVEL", "INGEST__MAX_WAIT", "ENGINE__SHARDS", "JUDGE__A"]
+        {
+            let name = format!("AGENTGAUGE__{option}");
+            let error = Config::load(None, [(name.clone(), long.clone())], &[]).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(&name) && error.len() < 2_000, "{} bytes", error.len());
+        }
+        let name = format!("AGENTGAUGE__JUDGE__{}", "a".repeat(10_000));
+        let error = Config::load(None, [(name, "1".to_owned())], &[]).unwrap_err().to_string();
+        assert!(error.len() < 2_000, "{} bytes", error.len());
+    }
+
+    #[test]
     fn an_option_that_two_variables_set_is_refused() {
         let names = ["AGENTGAUGE__engine__shards", "AGENTGAUGE__ENGINE__SHARDS"];
         for order in [names, [names[1], names[0]]] {

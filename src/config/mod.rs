@@ -8,6 +8,7 @@ pub mod key;
 mod layer;
 mod range;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
@@ -246,7 +247,7 @@ pub enum ConfigError {
         second: String,
     },
     /// There is no such option.
-    #[error("unknown key `{key}` {origin}{}", did_you_mean(nearest.as_deref()))]
+    #[error("unknown key `{}` {origin}{}", brief(key), did_you_mean(nearest.as_deref()))]
     UnknownKey {
         /// The key, dotted.
         key: String,
@@ -256,7 +257,7 @@ pub enum ConfigError {
         nearest: Option<String>,
     },
     /// The value is of the wrong kind.
-    #[error("`{key}` {origin}: {message}")]
+    #[error("`{key}` {origin}: {}", brief(message))]
     Value {
         /// The key, dotted.
         key: String,
@@ -266,7 +267,7 @@ pub enum ConfigError {
         message: String,
     },
     /// The value is out of range.
-    #[error("`{key}` {origin} must be {expected}, was {was}")]
+    #[error("`{key}` {origin} must be {expected}, was {}", brief(was))]
     Range {
         /// The key, dotted.
         key: &'static str,
@@ -405,15 +406,28 @@ impl fmt::Display for Origin {
         match self {
             Self::Default => write!(f, "(by default)"),
             Self::File { path, line } => write!(f, "at line {line} of {}", path.display()),
-            Self::Environment(name) => write!(f, "in the environment variable {name}"),
+            Self::Environment(name) => write!(f, "in the environment variable {}", brief(name)),
             Self::Flag(flag) => write!(f, "of the flag {flag}"),
         }
     }
 }
 
+/// A text without the middle, if it is long: a value that was pasted by mistake would hide what is wrong with it.
+fn brief(text: &str) -> Cow<'_, str> {
+    if text.len() <= MAX_SHOWN {
+        return text.into();
+    }
+    let head = text.floor_char_boundary(MAX_SHOWN / 2);
+    let tail = text.ceil_char_boundary(text.len() - MAX_SHOWN / 2);
+    format!("{} [..] {}", &text[..head], &text[tail..]).into()
+}
+
 fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|key| format!("; did you mean `{key}`?")).unwrap_or_default()
 }
+
+/// The most bytes of a value or a name that an error shows.
+const MAX_SHOWN: usize = 600;
 
 /// The prefix of environment variables that set options.
 const PREFIX: &str = "AGENTGAUGE__";
