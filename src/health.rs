@@ -36,14 +36,14 @@ type Totals = BTreeMap<(&'static str, &'static str), u64>;
 
 /// What one shard holds of one thing. The shard sets it whenever it changes; a scrape adds up those of all shards.
 #[derive(Clone, Debug, Default)]
-pub struct Part(Arc<AtomicU64>);
+pub struct ShardGauge(Arc<AtomicU64>);
 
 /// Gauges that are sums over shards, made at each scrape.
 #[derive(Clone, Debug)]
 struct Sums {
     gauge: IntGaugeVec,
     // By the value of the gauge's label and the shard.
-    parts: Arc<Mutex<BTreeMap<(&'static str, String), Part>>>,
+    shards: Arc<Mutex<BTreeMap<(&'static str, String), ShardGauge>>>,
 }
 
 /// A family of counters that stages feed: the name that stages use, the metric, its help, its label.
@@ -289,18 +289,18 @@ impl Health {
     }
 
     /// How many of `what` (such as `traces`, `sessions`, `agents`) one shard holds.
-    pub fn held(&self, what: &'static str, shard: &str) -> Part {
-        self.held.part(what, shard)
+    pub fn held(&self, what: &'static str, shard: &str) -> ShardGauge {
+        self.held.of_shard(what, shard)
     }
 
     /// How many bytes of memory the traces or sessions of one shard take.
-    pub fn held_bytes(&self, what: &'static str, shard: &str) -> Part {
-        self.held_bytes.part(what, shard)
+    pub fn held_bytes(&self, what: &'static str, shard: &str) -> ShardGauge {
+        self.held_bytes.of_shard(what, shard)
     }
 
     /// How many open traces of each of [`AGES`] one shard holds.
-    pub fn open_traces(&self, shard: &str) -> [Part; AGES.len()] {
-        AGES.map(|(age, _)| self.open.part(age, shard))
+    pub fn open_traces(&self, shard: &str) -> [ShardGauge; AGES.len()] {
+        AGES.map(|(age, _)| self.open.of_shard(age, shard))
     }
 
     /// Shows how many messages wait before each stage; `lengths` counts them at each scrape.
@@ -341,7 +341,7 @@ impl Health {
     }
 }
 
-impl Part {
+impl ShardGauge {
     /// Sets how much the shard holds now.
     pub fn set(&self, count: usize) {
         self.0.store(count as u64, Ordering::Relaxed);
@@ -357,15 +357,15 @@ impl Sums {
         label: &str,
     ) -> Result<Self, prometheus::Error> {
         let opts = Opts::new(format!("agentgauge_{name}"), help);
-        let sums = Self { gauge: IntGaugeVec::new(opts, &[label])?, parts: Arc::default() };
+        let sums = Self { gauge: IntGaugeVec::new(opts, &[label])?, shards: Arc::default() };
         registry.register(Box::new(sums.clone()))?;
         Ok(sums)
     }
 
-    /// The part of one shard.
-    fn part(&self, label: &'static str, shard: &str) -> Part {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        parts.entry((label, shard.to_owned())).or_default().clone()
+    /// The gauge of one shard.
+    fn of_shard(&self, label: &'static str, shard: &str) -> ShardGauge {
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        shards.entry((label, shard.to_owned())).or_default().clone()
     }
 }
 
@@ -375,9 +375,9 @@ impl Collector for Sums {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
-        for ((label, _), Part(count)) in &*parts {
+        for ((label, _), ShardGauge(count)) in &*shards {
             *sums.entry(label).or_default() += count.load(Ordering::Relaxed);
         }
         for (label, sum) in sums {

@@ -194,8 +194,8 @@ impl WorkerMetrics {
 
     /// Sets how many open traces a partition holds, by age.
     pub(super) fn open_traces(&self, partition: i32, ages: [usize; AGES.len()]) {
-        let parts = self.families.health.open_traces(&partition.to_string());
-        parts.iter().zip(ages).for_each(|(part, count)| part.set(count));
+        let gauges = self.families.health.open_traces(&partition.to_string());
+        gauges.iter().zip(ages).for_each(|(gauge, count)| gauge.set(count));
     }
 
     /// Takes the total of a stage, which `who` names.

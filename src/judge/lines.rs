@@ -14,12 +14,12 @@ pub(crate) struct Lines<T> {
 }
 
 /// What waits of one tenant, the oldest first, each with its bytes.
-type Waiting<T> = VecDeque<(T, usize)>;
+type Items<T> = VecDeque<(T, usize)>;
 
 /// The line of one tenant.
 #[derive(Debug)]
 struct Line<T> {
-    waiting: Waiting<T>,
+    waiting: Items<T>,
     bytes: usize,
     // Items of the tenant that were taken, divided by its share; a new line begins with the least of the others.
     given: f64,
@@ -91,7 +91,7 @@ impl<T> Lines<T> {
     fn remove(
         &mut self,
         tenant: TenantHash,
-        one: fn(&mut Waiting<T>) -> Option<(T, usize)>,
+        one: fn(&mut Items<T>) -> Option<(T, usize)>,
     ) -> Option<T> {
         let line = self.lines.get_mut(&tenant)?;
         let (removed, bytes) = one(&mut line.waiting)?;

@@ -107,7 +107,7 @@ impl AssembleTask {
             self.common.health.counts(&source, self.stage.counts().iter());
             held.set(self.stage.open_traces());
             held_bytes.set(self.stage.held_bytes());
-            ages.iter().zip(self.stage.ages(now)).for_each(|(part, count)| part.set(count));
+            ages.iter().zip(self.stage.ages(now)).for_each(|(gauge, count)| gauge.set(count));
         }
     }
 
