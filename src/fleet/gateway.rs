@@ -15,11 +15,10 @@ use tokio::sync::oneshot;
 
 use super::context::connected;
 use super::outbox::config;
-use super::start::Deaf;
 use super::wire::{HOPS, Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
-use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Unwatched};
 use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
 
 /// After how long a refused sender should try again.
@@ -57,7 +56,7 @@ impl Gateway {
     ///
     /// Fails if the client cannot be set up with these options.
     pub fn new(options: &KafkaOptions, prefix: &str, partitions: u32) -> Result<Self, SourceError> {
-        let status = Arc::new(Status::new(Arc::new(Deaf), &options.brokers));
+        let status = Arc::new(Status::new(Arc::new(Unwatched), &options.brokers));
         status.joined(true);
         let context = Deliveries(status.clone());
         let producer = config(options, TIMEOUT_MS)?.create_with_context(context)?;

@@ -1,6 +1,5 @@
 //! The start of the workers of an instance, one for each role that reads.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::clock::Clock;
 use crate::engine::pipeline::EngineOptions;
 use crate::export::board::Board;
 use crate::health::Health;
-use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Watch};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Unwatched};
 
 /// Why an instance cannot take part.
 #[derive(Debug, thiserror::Error)]
@@ -76,9 +75,6 @@ pub struct Workers {
     statuses: Vec<Arc<Status>>,
     families: Families,
 }
-
-/// A watch that ignores everything, as workers have metrics of their own.
-pub(super) struct Deaf;
 
 impl InstanceParts<'_> {
     /// Starts a worker for each role that reads.
@@ -143,7 +139,7 @@ impl InstanceParts<'_> {
         checkpoints: &Checkpoints,
         workers: &mut Workers,
     ) -> Result<Lease, FleetError> {
-        let status = Arc::new(Status::new(Arc::new(Deaf), &self.kafka.brokers));
+        let status = Arc::new(Status::new(Arc::new(Unwatched), &self.kafka.brokers));
         let lease = Lease::new(self.clock.clone(), self.fleet.session_timeout);
         let setup = Setup {
             kafka: self.kafka,
@@ -193,15 +189,6 @@ impl Workers {
             families.ready()
         }
     }
-}
-
-impl Watch for Deaf {
-    fn applied(&self, _: &str) {}
-    fn skipped(&self, _: &str, _: &'static str) {}
-    fn dead_letter(&self, _: bool) {}
-    fn paused(&self, _: bool) {}
-    fn ready(&self, _: bool) {}
-    fn lags(&self, _: &BTreeMap<(String, i32), i64>) {}
 }
 
 impl fmt::Debug for Workers {

@@ -67,7 +67,6 @@ impl ConsumerContext for Context {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Duration;
@@ -75,19 +74,8 @@ mod tests {
     use rdkafka::ClientConfig;
     use rdkafka::mocking::MockCluster;
 
-    use super::super::status::Watch;
+    use super::super::status::Unwatched;
     use super::*;
-
-    struct Deaf;
-
-    impl Watch for Deaf {
-        fn applied(&self, _: &str) {}
-        fn skipped(&self, _: &str, _: &'static str) {}
-        fn dead_letter(&self, _: bool) {}
-        fn paused(&self, _: bool) {}
-        fn ready(&self, _: bool) {}
-        fn lags(&self, _: &BTreeMap<(String, i32), i64>) {}
-    }
 
     #[test]
     fn a_change_that_waits_to_be_made_does_not_hold_up_the_end() {
@@ -101,7 +89,7 @@ mod tests {
                 .set("partition.assignment.strategy", strategy);
             let (ended, end) = channel();
             thread::spawn(move || {
-                let context = Context::new(Arc::new(Status::new(Arc::new(Deaf), &[])));
+                let context = Context::new(Arc::new(Status::new(Arc::new(Unwatched), &[])));
                 let consumer: BaseConsumer<Context> = config.create_with_context(context).unwrap();
                 consumer.subscribe(&["spans"]).unwrap();
                 let asked = || !consumer.context().assignment.is_quiet();

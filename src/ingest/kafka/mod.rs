@@ -33,7 +33,7 @@ pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Secret, Start};
 pub(crate) use self::{
     assignment::{Assignment, Change},
     client::client,
-    status::Problem,
+    status::{Problem, Unwatched},
 };
 #[cfg(feature = "kafka")]
 pub use self::{

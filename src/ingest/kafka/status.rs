@@ -15,7 +15,7 @@ pub trait Watch: Send + Sync {
     fn skipped(&self, topic: &str, reason: &'static str);
 
     /// Counts records that the topic dropped before they were read.
-    fn gone(&self, _topic: &str, _records: u64) {}
+    fn gone(&self, topic: &str, records: u64);
 
     /// Counts a dead letter that was delivered or not.
     fn dead_letter(&self, delivered: bool);
@@ -29,6 +29,9 @@ pub trait Watch: Send + Sync {
     /// Sets how many records of each assigned partition are not applied yet; the lag of partitions left out is not known.
     fn lags(&self, lags: &BTreeMap<(String, i32), i64>);
 }
+
+/// A watch that counts nothing.
+pub(crate) struct Unwatched;
 
 /// The status of a source, shared with its probe and with `readyz`.
 pub struct Status {
@@ -58,6 +61,16 @@ pub(crate) enum Problem {
     Forbidden { what: String, key: &'static str },
     /// Anything else that stands in the way.
     Other { why: String },
+}
+
+impl Watch for Unwatched {
+    fn applied(&self, _: &str) {}
+    fn skipped(&self, _: &str, _: &'static str) {}
+    fn gone(&self, _: &str, _: u64) {}
+    fn dead_letter(&self, _: bool) {}
+    fn paused(&self, _: bool) {}
+    fn ready(&self, _: bool) {}
+    fn lags(&self, _: &BTreeMap<(String, i32), i64>) {}
 }
 
 impl Status {
@@ -194,19 +207,8 @@ impl Problem {
 mod tests {
     use super::*;
 
-    struct Deaf;
-
-    impl Watch for Deaf {
-        fn applied(&self, _: &str) {}
-        fn skipped(&self, _: &str, _: &'static str) {}
-        fn dead_letter(&self, _: bool) {}
-        fn paused(&self, _: bool) {}
-        fn ready(&self, _: bool) {}
-        fn lags(&self, _: &BTreeMap<(String, i32), i64>) {}
-    }
-
     fn status() -> Status {
-        Status::new(Arc::new(Deaf), &["broker:9092".to_owned()])
+        Status::new(Arc::new(Unwatched), &["broker:9092".to_owned()])
     }
 
     #[test]

@@ -211,6 +211,8 @@ impl Watch for Recorder {
         *self.seen.lock().unwrap().skipped.entry(reason).or_default() += 1;
     }
 
+    fn gone(&self, _: &str, _: u64) {}
+
     fn dead_letter(&self, _: bool) {}
 
     fn paused(&self, paused: bool) {
