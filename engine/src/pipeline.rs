@@ -313,7 +313,7 @@ impl Pipeline {
             return;
         };
         for report in
-            self.resolve.seen(span.resource.tenant.as_ref(), response_id, span.trace_id, now)
+            self.resolve.seen(span.resource.tenant.as_deref(), response_id, span.trace_id, now)
         {
             self.deliver(report, now);
         }

@@ -1,10 +1,9 @@
 //! Which trace a response id belongs to, for scores that name nothing else of their target.
 //!
-//! Bounded: over the bound the id that was seen first is forgotten.
+//! Bounded: over the bound the oldest id is forgotten of the tenant that has the most in proportion to its share.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -12,11 +11,40 @@ use serde::{Deserialize, Serialize};
 use super::count::Counts;
 use super::hash::FixedMap;
 use super::span::{IdHash, Report, Target, Timestamp, TraceId};
-use super::tenants::Shares;
+use super::tenants::{Shares, TenantHash, tenant_hash};
 use super::waiting::{Subject, Waiting};
 
 /// The tenant and the hash of the id: a tenant that makes ids with equal hashes confuses only its own traces.
-type Key = (Option<Arc<str>>, IdHash);
+type Key = (TenantHash, IdHash);
+
+/// The traces of response ids, and the reports that wait for one.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Resolve {
+    #[serde(skip)]
+    max: usize,
+    #[serde(skip)]
+    shares: Shares,
+    // Invariant: no tenant without any.
+    by_tenant: BTreeMap<TenantHash, ResponseIds>,
+    waiting: Waiting<Key>,
+    #[serde(skip)]
+    counts: Counts,
+}
+
+/// The response ids of one tenant.
+///
+/// Few senders report by response id, and every model call has one: ids are noted as they come, and only
+/// put into an index when a report asks for one.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct ResponseIds {
+    // Oldest first.
+    seen: VecDeque<(IdHash, TraceId)>,
+    // The first `indexed` entries of `seen`, by id.
+    #[serde(skip)]
+    index: FixedMap<IdHash, Indexed>,
+    #[serde(skip)]
+    indexed: usize,
+}
 
 /// The least trace that has an id, and the number of entries of `seen` with that id.
 #[derive(Debug)]
@@ -25,37 +53,13 @@ struct Indexed {
     times: u32,
 }
 
-/// The traces of response ids, and the reports that wait for one.
-///
-/// Few senders report by response id, and every model call has one: ids are noted as they come, and only
-/// put into an index when a report asks for one.
-#[derive(Debug, Deserialize, Serialize)]
-pub struct Resolve {
-    #[serde(skip)]
-    max: usize,
-    #[serde(skip)]
-    shares: Shares,
-    // Oldest first.
-    seen: VecDeque<(Key, TraceId)>,
-    // The first `indexed` entries of `seen`, by key.
-    #[serde(skip)]
-    index: FixedMap<Key, Indexed>,
-    #[serde(skip)]
-    indexed: usize,
-    waiting: Waiting<Key>,
-    #[serde(skip)]
-    counts: Counts,
-}
-
 impl Resolve {
     /// Remembers the last `max` response ids, and lets as many reports wait, each for `wait`.
     pub fn new(max: usize, wait: Duration, shares: Shares) -> Self {
         Self {
             max,
             shares,
-            seen: VecDeque::new(),
-            index: FixedMap::default(),
-            indexed: 0,
+            by_tenant: BTreeMap::new(),
             waiting: Waiting::new(max, wait),
             counts: Counts::default(),
         }
@@ -64,32 +68,29 @@ impl Resolve {
     /// Takes over the ids and reports of a snapshot.
     pub fn restore(&mut self, saved: Self) {
         self.waiting.restore(saved.waiting);
-        (self.seen, self.indexed) = (saved.seen, 0);
-        self.index.clear();
+        self.by_tenant = saved.by_tenant;
     }
 
     /// Remembers the trace of a response; returns the reports that waited for it.
     pub fn seen(
         &mut self,
-        tenant: Option<&Arc<str>>,
+        tenant: Option<&str>,
         id: IdHash,
         trace_id: TraceId,
         now: Timestamp,
     ) -> Vec<Report> {
         self.handle_timeout(now);
-        self.seen.push_back(((tenant.cloned(), id), trace_id));
-        while self.seen.len() > self.max {
-            self.forget_oldest();
-        }
+        let key = (tenant_hash(tenant), id);
+        self.by_tenant.entry(key.0).or_default().seen.push_back((id, trace_id));
+        self.make_room();
         if self.waiting.is_empty() {
             return Vec::new();
         }
-        let key = (tenant.cloned(), id);
         let reports = self.waiting.take(&key, |_| true);
         if reports.is_empty() {
             return reports;
         }
-        let target = self.trace(&key).unwrap_or(trace_id);
+        let target = self.trace(key).unwrap_or(trace_id);
         let resolved = |report| Report { target: Target::Trace(target), ..report };
         reports.into_iter().map(resolved).collect()
     }
@@ -97,7 +98,7 @@ impl Resolve {
     /// Returns the report with its target resolved; keeps it if the trace is not known yet.
     pub fn report(&mut self, report: Report, now: Timestamp) -> Option<Report> {
         let Some(key) = Key::of(&report) else { return Some(report) };
-        if let Some(trace_id) = self.trace(&key) {
+        if let Some(trace_id) = self.trace(key) {
             return Some(Report { target: Target::Trace(trace_id), ..report });
         }
         let over = self.waiting.insert(report, now, &self.shares);
@@ -127,24 +128,44 @@ impl Resolve {
     }
 
     /// The trace of an id; of several, the least, whichever came first.
-    fn trace(&mut self, key: &Key) -> Option<TraceId> {
-        for (key, trace_id) in self.seen.range(self.indexed..) {
+    fn trace(&mut self, (tenant, id): Key) -> Option<TraceId> {
+        self.by_tenant.get_mut(&tenant)?.trace(id)
+    }
+
+    /// Forgets ids while there are more than may be remembered.
+    fn make_room(&mut self) {
+        let held = |(tenant, ids): (&TenantHash, &ResponseIds)| (*tenant, ids.seen.len());
+        while self.by_tenant.iter().map(held).map(|(_, ids)| ids).sum::<usize>() > self.max
+            && let Some(tenant) = self.shares.greediest(self.by_tenant.iter().map(held))
+            && let Some(ids) = self.by_tenant.get_mut(&tenant)
+        {
+            ids.forget_oldest();
+            if ids.seen.is_empty() {
+                self.by_tenant.remove(&tenant);
+            }
+            self.counts.add("response_ids", "forgotten");
+        }
+    }
+}
+
+impl ResponseIds {
+    fn trace(&mut self, id: IdHash) -> Option<TraceId> {
+        for (id, trace_id) in self.seen.range(self.indexed..) {
             let new = || Indexed { trace_id: *trace_id, times: 0 };
-            let held = self.index.entry(key.clone()).or_insert_with(new);
+            let held = self.index.entry(*id).or_insert_with(new);
             held.trace_id = held.trace_id.min(*trace_id);
             held.times += 1;
         }
         self.indexed = self.seen.len();
-        self.index.get(key).map(|held| held.trace_id)
+        self.index.get(&id).map(|held| held.trace_id)
     }
 
     /// Forgets the oldest entry of `seen`; the index keeps its id if that was seen again.
     fn forget_oldest(&mut self) {
-        let Some((key, _)) = self.seen.pop_front() else { return };
-        self.counts.add("response_ids", "forgotten");
+        let Some((id, _)) = self.seen.pop_front() else { return };
         let Some(indexed) = self.indexed.checked_sub(1) else { return };
         self.indexed = indexed;
-        if let Entry::Occupied(mut held) = self.index.entry(key) {
+        if let Entry::Occupied(mut held) = self.index.entry(id) {
             held.get_mut().times -= 1;
             if held.get().times == 0 {
                 held.remove();
@@ -157,12 +178,14 @@ impl Resolve {
 impl Subject for Key {
     fn of(report: &Report) -> Option<Self> {
         let Target::Response { tenant, id } = &report.target else { return None };
-        Some((tenant.clone(), IdHash::from(&**id)))
+        Some((tenant_hash(tenant.as_deref()), IdHash::from(&**id)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::math::Quanta;
     use crate::span::Source;
@@ -227,7 +250,7 @@ mod tests {
             assert_eq!(target(&mut resolve, "b"), Some(Target::Trace(trace(3))));
             assert_eq!(target(&mut resolve, "c"), Some(Target::Trace(trace(6))));
             assert_eq!(target(&mut resolve, "a"), None);
-            assert_eq!(resolve.index.len(), 2);
+            assert_eq!(resolve.by_tenant[&0].index.len(), 2);
         }
     }
 
@@ -257,9 +280,14 @@ mod tests {
         for id in 0..10 {
             resolve.report(of("bank", &id.to_string()), Timestamp(1));
         }
-        let shop = Some("shop".into());
-        let found = resolve.seen(shop.as_ref(), IdHash::from("a"), TraceId([1; 16]), Timestamp(2));
+        let found = resolve.seen(Some("shop"), IdHash::from("a"), TraceId([1; 16]), Timestamp(2));
         assert_eq!(found.len(), 1);
         assert_eq!(resolve.counts().get("reports", "waiting_full"), 8);
+        for id in (0..10_u8).map(|id| id.to_string()) {
+            resolve.seen(Some("bank"), IdHash::from(&*id), TraceId([2; 16]), Timestamp(3));
+        }
+        assert_eq!(resolve.counts().get("response_ids", "forgotten"), 8);
+        let known = resolve.report(of("shop", "a"), Timestamp(4)).unwrap();
+        assert_eq!(known.target, Target::Trace(TraceId([1; 16])));
     }
 }

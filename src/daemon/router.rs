@@ -150,7 +150,7 @@ impl Router {
         let mut known = Vec::new();
         for span in spans {
             if let Some(id) = span.model.as_ref().and_then(|model| model.response_id) {
-                known.extend(resolve.seen(span.resource.tenant.as_ref(), id, span.trace_id, now));
+                known.extend(resolve.seen(span.resource.tenant.as_deref(), id, span.trace_id, now));
             }
         }
         known.extend(reports.into_iter().filter_map(|report| resolve.report(report, now)));

@@ -98,7 +98,7 @@ impl Part for Traces {
             },
             Message::Responses(seen) => {
                 for Response { tenant, id, trace_id } in seen {
-                    for report in self.resolve.seen(tenant.as_ref(), id, trace_id, now) {
+                    for report in self.resolve.seen(tenant.as_deref(), id, trace_id, now) {
                         self.forward(report, out)?;
                     }
                 }
