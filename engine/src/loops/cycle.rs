@@ -16,17 +16,17 @@ pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
     let recurs = |first: usize, period: usize| {
         calls.get(first + period).is_some_and(|call| same(call, &calls[first]))
     };
+    // All calls of a run are of the tools of its first period.
+    let allowed = |first: usize, period: usize| {
+        calls.get(first..first + period).is_some_and(|calls| need.allows_all(calls))
+    };
     need.runs(calls, |calls, first| {
         let periods = PERIODS.filter(|period| once || recurs(first, *period));
+        let periods = periods.filter(|period| !allowed(first, *period));
         let runs = periods.map(|period| run_from(calls, first, period));
         let runs = runs.filter(|run| need.is_met(run, calls));
         // Of runs with equally many calls the first has the shortest period.
-        runs.reduce(|best, run| if run.calls > best.calls { run } else { best }).unwrap_or(Run {
-            first,
-            calls: 1,
-            period: 1,
-            evidence: Evidence::Names,
-        })
+        runs.reduce(|best, run| if run.calls > best.calls { run } else { best })
     })
 }
 

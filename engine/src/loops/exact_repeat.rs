@@ -8,7 +8,7 @@ use crate::facts::ToolCall;
 
 /// Finds all runs of equal calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
-    need.runs(calls, run_from)
+    need.runs_of_one_tool(calls, run_from)
 }
 
 /// The longest run that starts with this call.

@@ -391,8 +391,7 @@ impl Need<'_> {
                 }
             }
         };
-        let is_allowed = calls.iter().all(|call| self.options.allows(&call.name));
-        (!is_allowed).then_some(severity)
+        (!self.allows_all(calls)).then_some(severity)
     }
 
     /// The least count that can make a loop.
@@ -407,12 +406,15 @@ impl Need<'_> {
     }
 
     /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
-    fn runs(&self, calls: &[ToolCall], from: impl Fn(&[ToolCall], usize) -> Run) -> Vec<Run> {
+    fn runs(
+        &self,
+        calls: &[ToolCall],
+        from: impl Fn(&[ToolCall], usize) -> Option<Run>,
+    ) -> Vec<Run> {
         let mut runs = Vec::new();
         let mut first = 0;
         while first < calls.len() {
-            let run = from(calls, first);
-            if self.is_met(&run, calls) {
+            if let Some(run) = from(calls, first).filter(|run| self.is_met(run, calls)) {
                 first += run.calls;
                 runs.push(run);
             } else {
@@ -420,6 +422,34 @@ impl Need<'_> {
             }
         }
         runs
+    }
+
+    /// The same where all calls of a run are of one tool.
+    fn runs_of_one_tool(
+        &self,
+        calls: &[ToolCall],
+        from: impl Fn(&[ToolCall], usize) -> Run,
+    ) -> Vec<Run> {
+        self.runs(calls, |calls, first| self.may_begin(&calls[first..]).then(|| from(calls, first)))
+    }
+
+    /// Whether a loop of one tool may begin with the first of these calls. No long run is followed from each of its calls to its end only
+    /// to find that its tool is allowed, or that it is too short.
+    fn may_begin(&self, calls: &[ToolCall]) -> bool {
+        let Some(head) = calls.first() else { return false };
+        let by_arguments = matches!(self.kind, LoopKind::ExactRepeat | LoopKind::NearRepeat);
+        let least = if by_arguments && head.arguments_hash.is_some() {
+            let Thresholds { warning, critical } = self.options.of_kind(self.kind);
+            warning.min(critical)
+        } else {
+            self.least()
+        };
+        calls.len() as u64 >= least && !self.allows_all(&calls[..1])
+    }
+
+    /// Whether the tools of all these calls may be called again and again.
+    fn allows_all(&self, calls: &[ToolCall]) -> bool {
+        calls.iter().all(|call| self.options.allows(&call.name))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::facts::ToolCall;
 /// Finds all runs of similar calls.
 pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
     let threshold = need.options.near_repeat_similarity;
-    need.runs(calls, |calls, first| run_from(calls, first, threshold))
+    need.runs_of_one_tool(calls, |calls, first| run_from(calls, first, threshold))
 }
 
 /// The longest run that starts with this call.

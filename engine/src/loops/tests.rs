@@ -119,6 +119,20 @@ fn a_tool_that_may_be_called_again_and_again_is_in_no_loop_of_its_own() {
 }
 
 #[test]
+fn a_long_run_that_is_no_loop_is_not_followed_from_each_of_its_calls() {
+    // Minutes, were it.
+    let allow = LoopOptions { allow: vec!["wait".to_owned()], ..LoopOptions::default() };
+    let never = Thresholds { warning: u64::MAX, critical: u64::MAX };
+    let kinds = [LoopKind::ExactRepeat, LoopKind::NearRepeat, LoopKind::Cycle];
+    let off = LoopOptions { by_kind: kinds.map(|kind| (kind, never)).into(), ..allow.clone() };
+    let other = [("search", Some(1), Some(1)); 3];
+    let waits = vec![("wait", Some(1), Some(1)); 50_000];
+    let polls = vec![("poll", Some(1), Some(1)); 50_000];
+    assert_eq!(find(&calls(&[&other[..], &waits].concat()), &[], &allow).len(), 1);
+    assert_eq!(find(&calls(&[&other[..], &polls].concat()), &[], &off).len(), 0);
+}
+
+#[test]
 fn one_retry_is_a_retry_and_failures_in_a_row_are_a_loop() {
     let failing = |errors: &[bool]| -> Vec<ToolCall> {
         let fail = |(at, error): (u64, &bool)| ToolCall {
