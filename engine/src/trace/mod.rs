@@ -324,14 +324,9 @@ fn spent(
     let costs = spends.iter().filter_map(|spend| spend.cost).map(|cost| cost.0);
     update.cost_quanta = costs.reduce(i64::saturating_add);
     // A total may have the cost of the calls that it covers.
+    let covered = covered(&totals, &spends[models.len()..], |total| total.cost.is_some());
     let unpriced = models.iter().zip(&spends).filter(|(span, spend)| {
-        let covered = || {
-            totals
-                .iter()
-                .zip(&spends[models.len()..])
-                .any(|((_, below), total)| below.contains(&span.at) && total.cost.is_some())
-        };
-        spend.cost.is_none() && !span.failed && !covered()
+        spend.cost.is_none() && !span.failed && !covered.contains(&span.at)
     });
     let unpriced: Vec<&ModelCall<'_>> = unpriced.map(|(call, _)| call).collect();
     update.calls_without_cost = unpriced.len() as u64;
@@ -422,6 +417,16 @@ impl<'a> Logs<'a> {
     }
 }
 
+/// The places of the calls that a total covers which tells what is asked.
+fn covered(
+    totals: &[(ModelCall<'_>, BTreeSet<usize>)],
+    spends: &[Spend],
+    tells: impl Fn(&Spend) -> bool,
+) -> BTreeSet<usize> {
+    let telling = totals.iter().zip(spends).filter(|(_, spend)| tells(spend));
+    telling.flat_map(|((_, below), _)| below).copied().collect()
+}
+
 /// The sum of a count over the model calls, and the number of calls that do not have it: a failed call without it used nothing, and a
 /// call that a total covers is in that total. The sum is `None` if nothing is known.
 fn sum_known(
@@ -431,15 +436,12 @@ fn sum_known(
     of: fn(&Tokens) -> Option<u64>,
 ) -> (Option<u64>, u64) {
     let (own, of_totals) = spends.split_at(models.len());
-    let covered = |span: &ModelCall<'_>| {
-        let mut totals = totals.iter().zip(of_totals);
-        totals.any(|((_, below), total)| below.contains(&span.at) && of(&total.tokens).is_some())
-    };
+    let covered = covered(totals, of_totals, |total| of(&total.tokens).is_some());
     let (mut sum, mut unknown) = (None, 0);
     for (span, spend) in models.iter().zip(own) {
         match of(&spend.tokens) {
             Some(count) => sum = Some(count.saturating_add(sum.unwrap_or(0))),
-            None => unknown += u64::from(!span.failed && !covered(span)),
+            None => unknown += u64::from(!span.failed && !covered.contains(&span.at)),
         }
     }
     let nothing = (unknown == 0 && !models.is_empty()).then_some(0);

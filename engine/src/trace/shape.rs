@@ -434,8 +434,9 @@ impl<'a> Shape<'a> {
             if own.is_phantom() {
                 // Where a call and its execution both have spans, the failure is on the execution.
                 let above = own.position.above;
-                let call = calls.iter_mut().find(|call| Some(call.at) == above);
-                call.into_iter().for_each(|call| call.fail_with(&own));
+                let call =
+                    above.and_then(|above| calls.binary_search_by_key(&above, |call| call.at).ok());
+                call.into_iter().for_each(|at| calls[at].fail_with(&own));
                 continue;
             }
             let around = self.ancestors(own.at).filter(|above| is_tool(above, name));

@@ -1,5 +1,6 @@
 //! The steps of a trace, as the page draws them; only where texts are kept.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::loops::Spend;
@@ -46,10 +47,8 @@ pub(super) fn of(
         ..step(StepKind::Model, span.span, span.end, span.failed)
     });
     let spans = shape.tool_spans();
-    let result = |id: SpanId| {
-        let span = spans.iter().find(|span| span.span_id == id)?;
-        span.output().and_then(|said| said.text)
-    };
+    let said = spans.iter().filter_map(|span| Some((span.span_id, span.output()?.text?)));
+    let results: BTreeMap<SpanId, _> = said.collect();
     let tools = calls.iter().map(|call| Step {
         kind: StepKind::Tool,
         name: call.name.clone(),
@@ -62,7 +61,7 @@ pub(super) fn of(
         cost_quanta: None,
         first_chunk_nanos: None,
         arguments: call.arguments.clone(),
-        result: result(call.span_id).map(cut),
+        result: results.get(&call.span_id).copied().map(cut),
     });
     let mut steps: Vec<Step> = agents.chain(models).chain(tools).collect();
     // A step that encloses another one comes before it.

@@ -2,7 +2,6 @@
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::shape::{ModelCall, Shape, ToolSpan};
 use super::span_view::{Model, SpanView, Tool};
@@ -30,14 +29,26 @@ pub(super) fn of(
     }
     let results = LazyCell::new(|| results(models, logs));
     let result = |tool: &Tool<'_>| results.get(&tool.call_id?);
-    let mut called = Vec::new();
+    let mut called: Vec<Tool<'_>> = Vec::new();
     models.iter().for_each(|model| add_called(&mut called, model, model.details(), logs));
-    let by_id: LazyCell<BTreeMap<IdHash, &Tool<'_>>, _> = LazyCell::new(|| {
-        called.iter().filter_map(|tool: &Tool<'_>| Some((tool.call_id?, tool))).collect()
+    let by_id: LazyCell<BTreeMap<IdHash, &Tool<'_>>, _> =
+        LazyCell::new(|| called.iter().filter_map(|tool| Some((tool.call_id?, tool))).collect());
+    let names: LazyCell<BTreeSet<_>, _> =
+        LazyCell::new(|| called.iter().map(|tool| tool.name).collect());
+    // The first call with these arguments.
+    let by_arguments: LazyCell<BTreeMap<u64, _>, _> = LazyCell::new(|| {
+        let called = called.iter().rev();
+        called.filter_map(|tool| Some((tool.arguments?.hash, tool.name))).collect()
     });
+    // The tool of a span if no model called its name, but one called another tool with its arguments: some libraries name the span after
+    // the tool's class.
+    let meant = |tool: &Tool<'_>| {
+        let arguments = tool.arguments.filter(|_| tool.call_id.is_none())?;
+        if names.contains(&tool.name) { None } else { *by_arguments.get(&arguments.hash)? }
+    };
     let call = |span: &ToolSpan<'_>| {
         let mut tool = span.tool().unwrap_or_default();
-        if let Some(name) = meant_tool(&tool, &called).filter(|_| !shape.is_inside_tool(span.at)) {
+        if let Some(name) = meant(&tool).filter(|_| !shape.is_inside_tool(span.at)) {
             tool.name = Some(name);
         }
         tool.arguments = tool.arguments.or_else(|| by_id.get(&tool.call_id?)?.arguments);
@@ -63,8 +74,9 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
     let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
         let ran = tool.name.and_then(|name| functions.get_mut(&**name));
         let ran = ran.and_then(|ran| {
-            let at = ran.iter().position(|span| span.start >= model.start)?;
-            Some(ran.remove(at))
+            // They are in the order of their starts.
+            let at = ran.partition_point(|span| span.start < model.start);
+            (at < ran.len()).then(|| ran.remove(at))
         });
         let ran = ran.filter(|ran| !ran.is_interrupted());
         let result = tool.call_id.and_then(|id| results.get(&id));
@@ -121,19 +133,6 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
     }
     let least = loops::least(options);
     reports || least.known.min(least.names) < 2 || ran.reach(least) || said.reach(least)
-}
-
-/// The tool of a span if no model called its name, but one called another tool with its arguments: some libraries name the span
-/// after the tool's class.
-fn meant_tool<'a>(tool: &Tool<'_>, called: &[Tool<'a>]) -> Option<&'a Arc<str>> {
-    let by_name = called.iter().any(|call| call.name == tool.name);
-    if by_name || tool.call_id.is_some() || tool.arguments.is_none() {
-        return None;
-    }
-    let same = |call: &&Tool<'_>| {
-        call.arguments.map(|arguments| arguments.hash) == tool.arguments.map(|own| own.hash)
-    };
-    called.iter().find(same)?.name
 }
 
 /// The results that models were given, by the id of the call.
