@@ -122,7 +122,7 @@ pub struct TraceExplanation {
     pub prediction: Option<PredictionView>,
     /// Its signals, the greatest risk first.
     pub signals: Vec<SignalExplanation>,
-    /// Loops that have a call in it, or whose text it repeats.
+    /// The worst loops, twenty at most, that have a call in it, or whose text it repeats.
     pub loops: Vec<LoopExplanation>,
 }
 

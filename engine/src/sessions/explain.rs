@@ -9,6 +9,7 @@
 //!
 //! Then the formulas of the session over its traces, with those risks in the place of the ones that are.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::chain;
@@ -19,13 +20,14 @@ use super::session::Session;
 use super::view;
 use crate::explained::{CallView, LoopExplanation, Outlook, SignalExplanation, TraceExplanation};
 use crate::facts::{Loop, OutputDigest, ToolCall};
-use crate::loops::{self, Evidence, worst};
+use crate::loops::{self, Evidence, Found, worst};
 use crate::math::Quanta;
 use crate::score::risk::TraceRisk;
 use crate::signal::{self, Grounds, SignalName, loop_detection, tool_loop};
 use crate::span::{Source, TraceId};
 
-/// How many calls of a loop are shown.
+/// How many loops are explained, the worst ones, and how many calls of each are shown.
+const MAX_LOOPS: usize = 20;
 const MAX_CALLS: usize = 100;
 
 /// Explains a trace; `None` if the session does not hold it.
@@ -42,6 +44,17 @@ pub(super) fn explain(
         signals.map(|(name, scored)| explainer.signal(name, scored, &found)).collect();
     signals.sort_by(|a, b| b.risk.unwrap_or(-1.0).total_cmp(&a.risk.unwrap_or(-1.0)));
     let now = explainer.outlook(&BTreeMap::new());
+    let shown = worst_loops(&found);
+    let of_calls = shown.iter().filter(|entry| entry.kind.is_of_calls());
+    let mut chains = BTreeMap::new();
+    for entry in of_calls {
+        let ids = &entry.trace_ids[..];
+        chains.entry(ids).or_insert_with(|| Chain::new(session, ids, rules));
+    }
+    let calls = |entry: &Loop| match chains.get(&entry.trace_ids[..]) {
+        Some(chain) if entry.kind.is_of_calls() => chain.calls_of(entry),
+        Some(_) | None => Vec::new(),
+    };
     Some(TraceExplanation {
         session_id: session.id.id.to_string(),
         scope: session.id.scope.to_string(),
@@ -52,7 +65,7 @@ pub(super) fn explain(
         counted: !held.course.uncertain && held.is_done(),
         now,
         signals,
-        loops: found.iter().map(|entry| explainer.looped(entry)).collect(),
+        loops: shown.iter().map(|entry| explainer.looped(entry, calls(entry))).collect(),
     })
 }
 
@@ -66,6 +79,15 @@ struct Explainer<'a> {
     /// All loops of the session.
     loops: Loops<'a>,
     rules: &'a Rules,
+}
+
+/// The worst loops, in the order in which they were found.
+fn worst_loops<'a>(found: &[&'a Loop]) -> Vec<&'a Loop> {
+    let mut places: Vec<usize> = (0..found.len()).collect();
+    places.sort_by_key(|at| Reverse((found[*at].severity, found[*at].count)));
+    places.truncate(MAX_LOOPS);
+    places.sort_unstable();
+    places.into_iter().map(|at| found[at]).collect()
 }
 
 fn all_loops(session: &Session) -> Loops<'_> {
@@ -120,7 +142,7 @@ impl<'a> Explainer<'a> {
         (by.evidence)(&scoring::facts(held, &[], rules), &grounds)
     }
 
-    fn looped(&self, entry: &Loop) -> LoopExplanation {
+    fn looped(&self, entry: &Loop, calls: Vec<CallView>) -> LoopExplanation {
         let trace = self.held.id;
         let ids = entry.trace_ids.iter().copied();
         // A repeated output is the later trace's alone.
@@ -128,7 +150,7 @@ impl<'a> Explainer<'a> {
         let changed = ids.filter_map(|id| Some((id, self.without(id, entry)?)));
         LoopExplanation {
             found: view::found_loop(entry),
-            calls: calls(self.session, entry, self.rules),
+            calls,
             without: self.outlook(&changed.collect()),
         }
     }
@@ -269,34 +291,45 @@ impl Changed {
     }
 }
 
-/// The calls of a loop, found again among the calls of its traces; where too little is kept for that, the longest stretch of calls of
-/// its tools.
-fn calls(session: &Session, entry: &Loop, rules: &Rules) -> Vec<CallView> {
-    if !entry.kind.is_of_calls() {
-        return Vec::new();
+/// The traces of a loop, with their calls and all loops among these.
+struct Chain<'a> {
+    traces: Vec<&'a TraceRecord>,
+    calls: Vec<ToolCall>,
+    // Of each call, the place of its trace.
+    owners: Vec<usize>,
+    found: Vec<Found>,
+}
+
+impl<'a> Chain<'a> {
+    fn new(session: &'a Session, ids: &[TraceId], rules: &Rules) -> Self {
+        let traces = ids.iter().filter_map(|id| session.traces.get(*id));
+        let traces: Vec<&TraceRecord> = traces.collect();
+        let (calls, owners) = chain::calls(&traces);
+        let found = loops::find_between(&calls, &chain::compactions(&traces), &[], &rules.loops);
+        Self { traces, calls, owners, found }
     }
-    let ids = entry.trace_ids.iter().copied();
-    let traces: Vec<&TraceRecord> = ids.filter_map(|id| session.traces.get(id)).collect();
-    let (calls, owners) = chain::calls(&traces);
-    let compacted = chain::compactions(&traces);
-    let found = loops::find_between(&calls, &compacted, &[], &rules.loops);
-    let found = found.into_iter().find(|found| {
-        (found.entry.kind, found.entry.count, &found.entry.tools)
-            == (entry.kind, entry.count, &entry.tools)
-    });
-    let range = found.map_or_else(|| longest(&calls, entry), |found| found.calls);
-    range
-        .take(MAX_CALLS)
-        .filter_map(|at| {
-            let (owner, call) = (*owners.get(at)?, calls.get(at)?);
-            let first = owners.partition_point(|other| *other < owner);
-            Some(CallView {
-                trace_id: traces.get(owner)?.id.to_string(),
-                index: (at - first) as u64,
-                call: view::tool(call),
+
+    /// The calls of a loop, found again; where too little is kept for that, the longest stretch of calls of its tools.
+    fn calls_of(&self, entry: &Loop) -> Vec<CallView> {
+        let Self { traces, calls, owners, found } = self;
+        let found = found.iter().find(|found| {
+            (found.entry.kind, found.entry.count, &found.entry.tools)
+                == (entry.kind, entry.count, &entry.tools)
+        });
+        let range = found.map_or_else(|| longest(calls, entry), |found| found.calls.clone());
+        range
+            .take(MAX_CALLS)
+            .filter_map(|at| {
+                let (owner, call) = (*owners.get(at)?, calls.get(at)?);
+                let first = owners.partition_point(|other| *other < owner);
+                Some(CallView {
+                    trace_id: traces.get(owner)?.id.to_string(),
+                    index: (at - first) as u64,
+                    call: view::tool(call),
+                })
             })
-        })
-        .collect()
+            .collect()
+    }
 }
 
 fn longest(calls: &[ToolCall], entry: &Loop) -> std::ops::Range<usize> {

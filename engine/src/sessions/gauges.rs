@@ -235,17 +235,19 @@ impl Session {
     ) -> BTreeMap<(AgentKey, Level), u64> {
         let stall_after = shared.rules.stall_after;
         let mut silent: BTreeMap<(AgentKey, Level), u64> = BTreeMap::new();
-        let held = open.iter().filter_map(|trace| self.traces.get(*trace));
-        // A trace that waits for a person does not stall.
-        for record in held.filter(|record| record.waits_since().is_none()) {
+        for record in open.quietest_first().filter_map(|trace| self.traces.get(trace)) {
             let heard = record.touched(shared.now);
             let level = silences::level(shared.now.0.saturating_sub(heard.0), stall_after);
             if let Some(level) = level {
                 *silent.entry((record.agent().clone(), level)).or_default() += 1;
             }
-            let Some(next) = silences::next_edge(level, stall_after) else { continue };
-            let due = heard.after(Duration::from_nanos(next));
-            *deadline = Some(deadline.map_or(due, |other| other.min(due)));
+            let due = silences::next_edge(level, stall_after)
+                .map(|next| heard.after(Duration::from_nanos(next)));
+            *deadline = (*deadline).into_iter().chain(due).min();
+            if level.is_none() {
+                // None of the others has been silent for longer.
+                break;
+            }
         }
         silent
     }

@@ -37,6 +37,7 @@
 //! | | `unmatched` | reports whose session did not come within `report_wait`, or ended too long ago for `max_outstanding_outcomes` |
 //! | | `applied`, `duplicate`, `trace_full` | reports about traces that were sealed: taken, outranked by another one, over `max_reports_per_session` |
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
+//! | `run_sessions` | `run_full` | traces of further sessions of a run over `agents.max_traces_per_run`: its outcome does not reach them |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
 //! | `run_outcomes` | `forgotten` | outcomes of runs forgotten before `report_wait`, for newer ones over `max_waiting_reports` |
 
@@ -57,6 +58,7 @@ mod key;
 mod linked;
 mod list;
 mod newest;
+mod open_traces;
 mod outcomes;
 mod outstanding;
 mod pane;
@@ -157,6 +159,8 @@ impl Sessions {
         agents: AgentOptions,
     ) -> Self {
         let (max_sessions, max_bytes) = (options.max_sessions.max(1), options.max_bytes);
+        // A run has no more sessions than traces.
+        let max_sessions_per_run = agents.max_traces_per_run;
         let fleet = Fleet::new(shard, agents, options.session_idle);
         let departed = Departed::new(options.max_departed_traces);
         let outstanding = OutstandingOutcomes::new(options.max_outstanding_outcomes);
@@ -185,6 +189,7 @@ impl Sessions {
                 now,
                 shift: WallShift::default(),
                 runs: RunIndex::default(),
+                max_sessions_per_run,
                 runaways: BTreeMap::new(),
                 moved: None,
                 stale: Vec::new(),

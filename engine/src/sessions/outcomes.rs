@@ -148,7 +148,8 @@ impl Session {
         let runs = self.runs.get_or_insert_default();
         if let Some(hash) = to.as_ref().map(RunHash::from) {
             *runs.traces.entry(hash).or_default() += 1;
-            shared.runs.insert(hash, &self.id);
+            let is_full = shared.runs.insert(hash, &self.id, shared.max_sessions_per_run);
+            shared.counts.add_many("run_sessions", "run_full", u64::from(is_full));
         }
         if let Some(hash) = from.as_ref().map(RunHash::from)
             && let Some(traces) = runs.traces.get_mut(&hash)

@@ -514,6 +514,11 @@ impl TraceRecord {
         if self.arrived.0 == 0 { now } else { self.arrived.min(now) }
     }
 
+    /// Whether it is open, it is known when its newest span came, and it does not wait for a person.
+    pub(super) fn may_be_silent(&self) -> bool {
+        self.state == TraceState::Open && self.arrived.0 > 0 && self.waits_since().is_none()
+    }
+
     /// Since when it waits for a person; `None` if it does not.
     pub(super) fn waits_since(&self) -> Option<Timestamp> {
         self.rare().remarks.as_ref()?.waits_since_unix_nano.map(Timestamp)
@@ -526,9 +531,8 @@ impl TraceRecord {
 
     /// The level of the silence that the next record of the trace ended; `None` if it was no long one or the trace was not open.
     pub(super) fn silence_before(&self, next: &Self, stall_after: Duration) -> Option<Level> {
-        let is_told =
-            self.state == TraceState::Open && self.arrived.0 > 0 && self.waits_since().is_none();
-        is_told.then(|| level(next.arrived.0.saturating_sub(self.arrived.0), stall_after))?
+        self.may_be_silent()
+            .then(|| level(next.arrived.0.saturating_sub(self.arrived.0), stall_after))?
     }
 
     /// What it took.

@@ -84,9 +84,14 @@ impl RunIndex {
         self.0.len()
     }
 
-    /// Adds a session that has got its first trace of a run.
-    pub(super) fn insert(&mut self, run: RunHash, session: &Arc<SessionId>) {
-        self.0.entry(run).or_default().insert(Arc::clone(session));
+    /// Adds a session that has got a trace of a run; returns whether the run has `most` sessions already, so that this one is left out.
+    pub(super) fn insert(&mut self, run: RunHash, session: &Arc<SessionId>, most: usize) -> bool {
+        let sessions = self.0.entry(run).or_default();
+        let is_full = sessions.len() >= most && !sessions.contains(session);
+        if !is_full {
+            sessions.insert(Arc::clone(session));
+        }
+        is_full
     }
 
     /// Removes a session that has no trace of a run any more.

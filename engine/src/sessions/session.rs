@@ -11,6 +11,7 @@ use super::card::{AgentsHeld, Listed};
 use super::common::Common;
 use super::fleet::Fleet;
 use super::key::SessionId;
+use super::open_traces::OpenTraces;
 use super::outcomes::SessionRuns;
 use super::pane::{Mark, PaneSet};
 use super::record::{CarriedOver, Contribution, TraceRecord};
@@ -63,6 +64,8 @@ pub(super) struct Shared {
     pub(super) shift: WallShift,
     /// Which sessions have traces of which runs.
     pub(super) runs: RunIndex,
+    /// Sessions of one run that its outcome reaches.
+    pub(super) max_sessions_per_run: usize,
     /// Sessions that began to run away since this list was last taken, by kind, with the worst cause. Invariant: all are in memory.
     pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), Cause>,
     /// The trace that the session being changed has just got or lost, if any.
@@ -89,8 +92,8 @@ pub(super) struct Restless {
     pub(super) over: BTreeMap<(Option<TraceId>, RunLimit), (u64, Timestamp)>,
     /// Causes for which its agents count the session as running away.
     pub(super) runaways: BTreeSet<(AgentKey, Cause)>,
-    /// Traces that are open.
-    pub(super) open: BTreeSet<TraceId>,
+    /// Traces that are open and do not wait for a person.
+    pub(super) open: OpenTraces,
     /// How many open traces have been silent for long, by agent and level.
     pub(super) silent: BTreeMap<(AgentKey, Level), u64>,
 }
@@ -397,7 +400,7 @@ impl Session {
         self.unsettled.retain(|other| *other != trace);
         if let Some(restless) = &mut self.restless {
             restless.growing.remove(&trace);
-            restless.open.remove(&trace);
+            restless.open.remove(trace);
             restless.over.retain(|(over, _), _| *over != Some(trace));
         }
         let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
@@ -647,17 +650,21 @@ impl Session {
 
     fn grow(&mut self, trace: TraceId, now: Timestamp) {
         let Some(record) = self.traces.get_mut(trace) else { return };
-        let (is_open, grows) = (record.state == TraceState::Open, record.grow(now));
-        if !is_open && !grows && self.restless.is_none() {
+        let grows = record.grow(now);
+        let may_be_silent = record.may_be_silent();
+        if !may_be_silent && !grows && self.restless.is_none() {
             return;
         }
-        let restless = self.restless.get_or_insert_default();
-        for (is_in, traces) in [(is_open, &mut restless.open), (grows, &mut restless.growing)] {
-            if is_in {
-                traces.insert(trace);
-            } else {
-                traces.remove(&trace);
-            }
+        let Restless { open, growing, .. } = &mut **self.restless.get_or_insert_default();
+        if may_be_silent {
+            open.insert(trace, record.arrived);
+        } else {
+            open.remove(trace);
+        }
+        if grows {
+            growing.insert(trace);
+        } else {
+            growing.remove(&trace);
         }
     }
 }
