@@ -68,8 +68,9 @@ impl Stage for AssembleStage {
             saved.into_iter().for_each(|saved| stage.restore(saved));
             shards.push((shard, stage));
         }
-        let (max, shares) = (assemble.max_waiting_reports, self.options.shares.clone());
-        let mut resolve = Resolve::new(max, assemble.report_wait, shares);
+        // One for all shards of the partition.
+        let max = assemble.max_waiting_reports.saturating_mul(shards.len());
+        let mut resolve = Resolve::new(max, assemble.report_wait, self.options.shares.clone());
         let saved: Option<Resolve> = section(taken.checkpoint, RESOLVE)?;
         saved.into_iter().for_each(|saved| resolve.restore(saved));
         let mut learned = Learned::new(assemble, self.options.shares.clone());

@@ -116,18 +116,22 @@ impl InstanceParts<'_> {
         let count = |shards: u32| usize::try_from(shards).unwrap_or(1).max(1);
         let (alone, all) = (count(self.shards), count(SHARDS));
         let share = |bound: usize| bound.saturating_mul(alone).div_ceil(all).max(1);
-        let EngineOptions { assemble, session, .. } = &mut self.engine;
-        for bound in [
+        let EngineOptions { assemble, session, judging, .. } = &mut self.engine;
+        let of_judge = judging.as_mut().map(|judging| &mut judging.max_open_bytes);
+        let bounds = [
             &mut assemble.max_open_traces,
             &mut assemble.max_bytes,
             &mut assemble.max_sealed_traces,
+            &mut assemble.max_waiting_reports,
+            &mut assemble.max_turn_sessions,
+            &mut assemble.max_turn_spans,
             &mut session.max_sessions,
             &mut session.max_bytes,
             &mut session.max_departed_traces,
             &mut session.max_outstanding_outcomes,
-        ] {
-            *bound = share(*bound);
-        }
+            &mut session.max_waiting_reports,
+        ];
+        bounds.into_iter().chain(of_judge).for_each(|bound| *bound = share(*bound));
         // One trace, and one session, may have no more than all.
         assemble.max_trace_bytes = assemble.max_trace_bytes.min(assemble.max_bytes);
         session.max_session_bytes = session.max_session_bytes.min(session.max_bytes);
