@@ -5,12 +5,16 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::few::Few;
 use crate::loops::{self, Least};
 use crate::options::LoopOptions;
-use crate::span::{Log, Span, ToolFacts};
+use crate::span::{Log, Span, Timestamp, ToolFacts};
 use crate::trace::TraceContents;
 
 /// Calls by the hash of the tool's name; calls of models without a name are under the empty name, and may be of any tool.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Few<u64, Called>);
+pub(super) struct Calls {
+    tools: Few<u64, Called>,
+    /// When the trace was searched for loops last.
+    pub(super) searched: Timestamp,
+}
 
 /// How often a tool was called.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +32,7 @@ struct Called {
 impl Calls {
     /// Counts the calls in these spans and log records, and no others.
     pub(super) fn count(&mut self, parts: &TraceContents, options: &LoopOptions) {
-        self.0.clear();
+        self.tools.clear();
         for (tool, arguments) in parts.spans.called_tools() {
             self.of_span(tool, arguments, options);
         }
@@ -57,7 +61,7 @@ impl Calls {
     /// tool spans.
     pub(super) fn may_loop(&self, tools: usize, options: &LoopOptions) -> bool {
         let Least { known, names } = loops::least(options);
-        let calls = || self.0.values();
+        let calls = || self.tools.values();
         if calls().all(|called| called.said == 0) {
             let often = |called: &Called| called.known >= known || called.spans >= names;
             return calls().any(|called| !called.allowed && often(called));
@@ -84,7 +88,7 @@ impl Calls {
     }
 
     fn tool(&mut self, tool: &str, options: &LoopOptions) -> &mut Called {
-        let called = self.0.or_default(xxh3_64(tool.as_bytes()));
+        let called = self.tools.or_default(xxh3_64(tool.as_bytes()));
         if called.spans + called.said == 0 {
             called.allowed = options.allows(tool);
         }

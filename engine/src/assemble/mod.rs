@@ -357,6 +357,9 @@ impl Assemble {
         }
         let held = self.traces.get_mut(id)?;
         let undecided = (passed_over || held.bare) && self.decide(id, passed_over, may_loop);
+        if !due && may_loop && !undecided && self.waits_for_search(id) {
+            return None;
+        }
         if !due && !(may_loop && (undecided || self.may_have_news(id))) {
             return None;
         }
@@ -388,6 +391,17 @@ impl Assemble {
             self.remove(id);
         }
         tombstone
+    }
+
+    /// Whether an open trace was searched for loops lately, for its length; then it is told when it may be searched again.
+    fn waits_for_search(&mut self, id: TraceKey) -> bool {
+        let Some(held) = self.traces.get_mut(id) else { return false };
+        let Some(again) = held.search() else { return false };
+        held.tell_at = held.tell_at.min(again);
+        if held.due() < held.queued {
+            self.deadlines.reschedule(id, held);
+        }
+        true
     }
 
     /// Whether an open trace has a loop, or sessions were told something of it that may have to be taken back.

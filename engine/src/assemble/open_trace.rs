@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -182,6 +183,9 @@ struct AnnouncedLoops {
 
 /// Number of spans from which on calls are counted as they come.
 const LONG: usize = 256;
+
+/// The pause between two searches of such a trace, for each of its spans: a search takes a small part of it, however often spans come.
+const PAUSE_PER_SPAN: Duration = Duration::from_micros(100);
 
 impl OpenTrace {
     /// A trace that begins at `now`.
@@ -459,6 +463,18 @@ impl OpenTrace {
     /// takes the root, as the span that invokes an agent ends last.
     pub(super) fn is_linked(&self) -> bool {
         self.signs.rooted && (!self.signs.invoked || self.parts.spans.goes_on())
+    }
+
+    /// Notes that the trace is searched for loops now; if it is long, and was searched lately, returns when it may be instead.
+    pub(super) fn search(&mut self) -> Option<Timestamp> {
+        let spans = count(self.parts.spans.len());
+        let calls = self.calls.as_mut()?;
+        let again = calls.searched.after(PAUSE_PER_SPAN.saturating_mul(spans));
+        if self.touched < again {
+            return Some(again);
+        }
+        calls.searched = self.touched;
+        None
     }
 
     /// Whether the trace may have a loop: a tool that may not be called again and again was called often enough. The calls of a

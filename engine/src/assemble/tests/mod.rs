@@ -427,6 +427,36 @@ fn a_loop_is_told_with_the_span_that_closes_it() {
 }
 
 #[test]
+fn a_long_trace_is_searched_for_loops_no_more_often_than_its_length_allows() {
+    let mut stage = stage();
+    let numbered = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let span_id = SpanId([1, high, low, 0, 0, 0, 0, 0]);
+        let start = 1_000 + u64::from(number) * 100;
+        Span { span_id, start: Timestamp(start), end: Timestamp(start + 50), ..tool(2) }
+    };
+    let told = |stage: &mut Assemble, number, now| -> u64 {
+        let updates = feed(stage, vec![numbered(number)], now);
+        updates.iter().flat_map(|update| &update.loops).map(|found| found.count).sum()
+    };
+    feed(&mut stage, (0..999).map(numbered).collect(), at(0));
+    let millis = |millis| at(0).after(Duration::from_millis(millis));
+    // 100 microseconds a span.
+    assert_eq!(told(&mut stage, 999, millis(1)), 0);
+    assert_eq!(told(&mut stage, 1_000, millis(101)), 1_001);
+    assert_eq!(told(&mut stage, 1_001, millis(102)), 0);
+    // It is told when it may be searched again, though nothing comes.
+    let mut updates = Vec::new();
+    while updates.is_empty() {
+        let due = stage.poll_timeout().unwrap();
+        assert!(due <= millis(202), "{due:?}");
+        stage.handle_timeout(due, &nothing());
+        updates = stage.drain(&nothing());
+    }
+    assert_eq!(updates[0].loops[0].count, 1_002);
+}
+
+#[test]
 fn traces_without_an_agent_are_counted_and_kept_back() {
     let mut stage = stage();
     assert_eq!(feed(&mut stage, vec![span(1, 0, Operation::Other)], at(0)), []);
