@@ -647,7 +647,7 @@ impl Detector {
 
     fn usual(&self, limits: &Limits) -> f64 {
         if self.baseline.is_established() {
-            self.baseline.level(limits.objective)
+            self.baseline.level(limits.objective).max(limits.least)
         } else {
             limits.objective
         }
@@ -707,7 +707,8 @@ impl Nulls {
         if !baseline.is_established() {
             return Self { usual: limits.objective, tolerated: limits.objective };
         }
-        let (level, error) = (baseline.level(limits.objective), baseline.error(limits.objective));
+        let level = baseline.level(limits.objective).max(limits.least);
+        let error = baseline.error(limits.objective);
         let usual = level + error;
         let tolerated = limits.tolerated(level).max(level + ERRORS_TOLERATED * error);
         // Leaves room for a rise over a level near 1.

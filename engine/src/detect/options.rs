@@ -41,6 +41,8 @@ pub struct Limits {
     pub(super) ratio: f64,
     /// The failure rate of the objective.
     pub(super) objective: f64,
+    /// The least level that counts as usual.
+    pub(super) least: f64,
     /// Days in which the past comes to count half.
     pub(super) memory: f64,
     pub(super) accept_after: Option<Duration>,
@@ -77,9 +79,16 @@ impl DropOptions {
             tolerance: self.tolerance,
             ratio: self.tolerance_ratio,
             objective: (1.0 - objective).clamp(LEAST, 1.0 - LEAST),
+            least: 0.0,
             memory: days(nanos(self.memory)),
             accept_after: (!self.accept_after.is_zero()).then_some(self.accept_after),
         }
+    }
+
+    /// The limits of a warning of ranks, which is one of `streams`. Ranks among traces of the past are 0.5 in the mean while nothing
+    /// changes, so less is not usual: after a time of light work the return to what was before is no rise.
+    pub fn limits_of_ranks(&self, streams: usize) -> Limits {
+        Limits { least: 0.5, ..self.limits_against(0.5, streams) }
     }
 
     /// The success rate that an agent of this name is compared with while it has no past.

@@ -400,6 +400,8 @@ impl Shares {
     fn limits(&self, options: &DropOptions, agent: &AgentKey, stream: &Stream) -> Limits {
         if stream.pages {
             options.limits_against(options.objective_of(&agent.agent_name), self.paging)
+        } else if stream.ranks() {
+            options.limits_of_ranks(self.warning)
         } else {
             options.limits_against(NO_OBJECTIVE, self.warning)
         }

@@ -296,6 +296,21 @@ fn what_is_slow_does_not_become_usual_while_it_is_a_warning() {
 }
 
 #[test]
+fn the_return_from_days_of_light_work_is_no_rise() {
+    for seed in 0..3 {
+        let mut told = Fixture::new(10);
+        for minute in (0..45 * 1_440).step_by(14) {
+            let is_light = (30 * 1_440..32 * 1_440).contains(&minute);
+            told.tell("1", taking(minute, seed, if is_light { 1 } else { 2 }));
+            for stream in ["effort", "latency"].iter().filter(|_| minute >= 32 * 1_440) {
+                let severity = severity(&told, "1", stream);
+                assert_ne!(severity, "warning", "{stream} in minute {minute}, {seed}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_new_version_is_held_against_what_the_one_before_took() {
     let mut told = Fixture::new(10);
     (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));

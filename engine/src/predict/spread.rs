@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use crate::facts::{Effort, PartialSum};
 use crate::span::Timestamp;
@@ -13,8 +14,9 @@ use crate::span::Timestamp;
 /// Runs that there must be before others are ranked among them.
 pub const LEAST_RUNS: u64 = 20;
 
-/// Weeks that are kept: the latest two that have runs.
-const WEEKS: usize = 2;
+/// Weeks that are kept: the latest ones that have runs. After a week of light work, such as a holiday, most that others are ranked
+/// among are still those of usual weeks.
+const WEEKS: usize = 4;
 
 const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
 
@@ -156,10 +158,11 @@ impl Spread {
     /// Adds a run that started at `start`, unless that is in a week before those that are kept.
     pub fn add(&mut self, start: Timestamp, effort: impl Into<EffortBuckets>) {
         let week = week_of(start);
-        if let Some([first, last]) = self.weeks().filter(|[first, last]| first != last)
-            && ![first, last].contains(&week)
+        let weeks = self.weeks();
+        if let Some(first) = weeks.first().filter(|_| weeks.len() == WEEKS)
+            && !weeks.contains(&week)
         {
-            if week < first {
+            if week < *first {
                 return;
             }
             self.0.drain(..self.before(place(first + 1, 0, 0)));
@@ -188,7 +191,7 @@ impl Spread {
     pub fn replace(&mut self, before: Option<StartedRun>, after: Option<StartedRun>) {
         if let (Some((start, before)), Some((other, after))) = (before, after)
             && week_of(start) == week_of(other)
-            && self.weeks().is_some_and(|weeks| weeks.contains(&week_of(start)))
+            && self.weeks().contains(&week_of(start))
         {
             let week = week_of(start);
             for (measure, change) in (0..).zip(before.changes_to(after)) {
@@ -203,7 +206,7 @@ impl Spread {
         after.into_iter().for_each(|(start, effort)| self.add(start, effort));
     }
 
-    /// The sum of these distributions, over the last two weeks that any of them has.
+    /// The sum of these distributions, over the last weeks that any of them has, as many as are kept.
     pub fn of_all(spreads: &[Arc<Self>]) -> Self {
         let all = spreads.iter().flat_map(|spread| &spread.0);
         let mut all: Vec<(Place, u32)> = all.copied().collect();
@@ -243,9 +246,7 @@ impl Spread {
 
     /// The buckets of a measure, with their runs, in order within a week.
     fn of(&self, measure: Measure) -> impl Iterator<Item = (u16, u32)> {
-        let [first, last] = self.weeks().unwrap_or_default();
-        let last = (last != first).then_some(last);
-        [first].into_iter().chain(last).flat_map(move |week| {
+        self.weeks().into_iter().flat_map(move |week| {
             let begin = self.before(place(week, measure as u32, 0));
             let end = place(week, measure as u32 + 1, 0);
             let counts = self.0[begin..].iter().take_while(move |(at, _)| *at < end);
@@ -253,10 +254,15 @@ impl Spread {
         })
     }
 
-    /// The first and the last week that have runs, which are all of them.
-    fn weeks(&self) -> Option<[u32; WEEKS]> {
-        let (first, last) = (self.0.first()?, self.0.last()?);
-        Some([first, last].map(|(place, _)| place >> WEEK_SHIFT))
+    /// The weeks that have runs, in order.
+    fn weeks(&self) -> SmallVec<[u32; WEEKS]> {
+        let (mut weeks, mut at) = (SmallVec::new(), 0);
+        while let Some((held, _)) = self.0.get(at) {
+            let week = held >> WEEK_SHIFT;
+            weeks.push(week);
+            at = self.before(place(week + 1, 0, 0));
+        }
+        weeks
     }
 
     /// How many places are before this one.
@@ -490,21 +496,21 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_two_weeks_count() {
+    fn only_the_last_four_weeks_count() {
         let mut spread = Spread::default();
-        for week in 0..3 {
+        for week in [1, 0, 2, 3, 5] {
             for _ in 0..20 {
                 spread.add(Timestamp(week * WEEK), &run(week));
             }
         }
-        assert_eq!(spread.rank(Measure::ModelCalls, 1), Some(0.25));
-        assert_eq!(spread.rank(Measure::ModelCalls, 2), Some(0.75));
+        assert_eq!(spread.rank(Measure::ModelCalls, 1), Some(0.125));
+        assert_eq!(spread.rank(Measure::ModelCalls, 5), Some(0.875));
     }
 
     proptest! {
         #[test]
         fn any_order_and_split_says_the_same_and_what_is_taken_back_leaves_nothing(
-            runs in prop::collection::vec((0..3_u64, 0..50_u64, any::<bool>()), 20..60),
+            runs in prop::collection::vec((0..6_u64, 0..50_u64, any::<bool>()), 20..60),
         ) {
             let (mut one, mut first, mut second) = <(Spread, Spread, Spread)>::default();
             for (week, calls, _) in &runs {
