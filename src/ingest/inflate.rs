@@ -1,5 +1,6 @@
 //! Undoes compression, never beyond a bound.
 
+use std::cell::Cell;
 use std::io::{self, Read};
 
 use bytes::Bytes;
@@ -14,6 +15,19 @@ const TRAILER_BYTES: usize = 8;
 
 /// A bound for the ratio of deflate, which cannot do better than about 1,032 to 1.
 const MAX_DEFLATE_RATIO: usize = 1_040;
+
+/// The most bytes of a gzip body that are inflated in one go, without a look at how much comes of them.
+const AT_ONCE_BYTES: usize = 1 << 20;
+
+/// The bytes that a body may be ahead of what was inflated of it: no compressor makes a text longer but by some bytes, while tables of
+/// codes that nothing is written in take a decoder far longer than texts.
+const AHEAD_BYTES: usize = 256 << 10;
+
+/// The bytes that are inflated between two looks at that.
+const STEP_BYTES: u64 = 64 << 10;
+
+/// What is wrong with a body that is too far ahead.
+const LONGER: &str = "it is longer than what it inflates to";
 
 /// The usual ratio of compression, for a first guess at the size.
 const USUAL_RATIO: usize = 8;
@@ -39,67 +53,100 @@ pub(super) fn inflate(compression: Compression, body: Bytes, max: usize) -> Resu
 }
 
 fn gzip(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
+    if body.len() > AT_ONCE_BYTES {
+        return members(body, max);
+    }
     // The last four bytes state the size of the last member, by the sender: a hint, no more.
     let (rest, trailer) =
         body.split_last_chunk::<TRAILER_BYTES>().ok_or_else(|| malformed("gzip", "truncated"))?;
     let [.., a, b, c, d] = *trailer;
     let size = u32::from_le_bytes([a, b, c, d]);
     let bound = max.min(body.len().saturating_mul(MAX_DEFLATE_RATIO));
-    let mut capacity = usize::try_from(size).unwrap_or(max).clamp(1, bound.max(1));
-    let mut decompressor = Decompressor::new();
-    loop {
-        let mut inflated = vec![0; capacity];
-        match decompressor.gzip_decompress(body, &mut inflated) {
-            Ok(length) => {
-                inflated.truncate(length);
-                // Only the first member was read. It is the only one if its trailer ends the body and occurs nowhere else.
-                let whole =
-                    trailer_of(&inflated) == *trailer && memmem::find(rest, trailer).is_none();
-                return if whole { Ok(inflated) } else { members(body, max) };
-            }
-            Err(DecompressionError::InsufficientSpace) if capacity < bound => {
-                capacity = capacity.saturating_mul(2).min(bound);
-            }
-            Err(DecompressionError::InsufficientSpace) => return Err(too_large(max)),
-            Err(DecompressionError::BadData) => return Err(malformed("gzip", "damaged")),
+    let mut inflated = vec![0; usize::try_from(size).unwrap_or(max).clamp(1, bound.max(1))];
+    match Decompressor::new().gzip_decompress(body, &mut inflated) {
+        Ok(length) => {
+            inflated.truncate(length);
+            // Only the first member was read. It is the only one if its trailer ends the body and occurs nowhere else.
+            let whole = trailer_of(&inflated) == *trailer && memmem::find(rest, trailer).is_none();
+            if whole { Ok(inflated) } else { members(body, max) }
         }
+        // The size is that of another member, or wrong.
+        Err(DecompressionError::InsufficientSpace) => members(body, max),
+        Err(DecompressionError::BadData) => Err(malformed("gzip", "damaged")),
     }
 }
 
 /// Inflates any number of members.
 fn members(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
-    read(flate2::read::MultiGzDecoder::new(body), body.len(), "gzip", max)
+    let inflated = Cell::default();
+    read(
+        flate2::read::MultiGzDecoder::new(Fed::new(body, &inflated)),
+        (body.len(), &inflated),
+        "gzip",
+        max,
+    )
 }
 
 fn zstd(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
-    let mut decoder =
-        zstd::stream::read::Decoder::new(body).map_err(|_| malformed("zstd", "not decodable"))?;
+    let inflated = Cell::default();
+    let mut decoder = zstd::stream::read::Decoder::new(Fed::new(body, &inflated))
+        .map_err(|_| malformed("zstd", "not decodable"))?;
     decoder.window_log_max(MAX_WINDOW_LOG).map_err(|_| malformed("zstd", "not decodable"))?;
-    read(decoder, body.len(), "zstd", max)
+    read(decoder, (body.len(), &inflated), "zstd", max)
+}
+
+/// A body that is given to its decoder as long as it is not too far ahead of what was inflated.
+struct Fed<'a> {
+    body: &'a [u8],
+    given: usize,
+    inflated: &'a Cell<usize>,
+}
+
+impl<'a> Fed<'a> {
+    fn new(body: &'a [u8], inflated: &'a Cell<usize>) -> Self {
+        Self { body, given: 0, inflated }
+    }
+}
+
+impl Read for Fed<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.given > self.inflated.get() + AHEAD_BYTES {
+            return Err(io::Error::other(LONGER));
+        }
+        let read = self.body.read(into)?;
+        self.given += read;
+        Ok(read)
+    }
 }
 
 /// What is wrong with a body that was not inflated.
 fn why(error: &io::Error) -> &'static str {
-    if error.to_string() == get_error_name(WINDOW_TOO_LARGE) {
-        "its window is over 8 MiB; compress at level 19 or lower, without `--long`"
-    } else {
-        "damaged or truncated"
+    match error.to_string() {
+        said if said == get_error_name(WINDOW_TOO_LARGE) => {
+            "its window is over 8 MiB; compress at level 19 or lower, without `--long`"
+        }
+        said if said == LONGER => LONGER,
+        _ => "damaged or truncated",
     }
 }
 
 fn read(
-    decoder: impl Read,
-    compressed: usize,
+    mut decoder: impl Read,
+    (compressed, so_far): (usize, &Cell<usize>),
     what: &'static str,
     max: usize,
 ) -> Result<Vec<u8>, Refusal> {
     let mut inflated = Vec::with_capacity(compressed.saturating_mul(USUAL_RATIO).min(max));
-    let beyond = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
-    decoder
-        .take(beyond)
-        .read_to_end(&mut inflated)
-        .map_err(|error| malformed(what, why(&error)))?;
-    if inflated.len() > max { Err(too_large(max)) } else { Ok(inflated) }
+    loop {
+        let step = decoder.by_ref().take(STEP_BYTES).read_to_end(&mut inflated);
+        let read = step.map_err(|error| malformed(what, why(&error)))?;
+        so_far.set(inflated.len());
+        match read {
+            _ if inflated.len() > max => return Err(too_large(max)),
+            0 => return Ok(inflated),
+            _ => {}
+        }
+    }
 }
 
 /// The checksum and the size, modulo 2^32, at the end of the member that holds these bytes.
@@ -162,6 +209,53 @@ mod tests {
                 inflate(compression, body.into(), 999_999),
                 Err(Refusal::TooLarge { .. })
             ));
+        }
+    }
+
+    #[test]
+    fn a_size_that_is_wrong_does_not_matter() {
+        let text = vec![b'x'; 100_000];
+        for size in [0, 1, 99_999, u32::MAX] {
+            let mut body = gzipped(&text);
+            body.truncate(body.len() - 4);
+            body.extend(u32::to_le_bytes(size));
+            assert!(matches!(
+                inflate(Compression::Gzip, body.into(), 1_000_000),
+                Err(Refusal::Malformed { .. })
+            ));
+        }
+        let large = [gzipped(&text), gzipped(b"small")].concat();
+        let inflated = inflate(Compression::Gzip, large.into(), 1_000_000).unwrap();
+        assert_eq!(inflated.len(), 100_005);
+    }
+
+    #[test]
+    fn a_body_that_is_longer_than_its_content_is_given_up() {
+        // Empty blocks: five bytes each of gzip, three of zstd.
+        let mut gzip = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+        gzip.extend([0, 0, 0, 255, 255].repeat(2 * AT_ONCE_BYTES / 5));
+        let mut zstd = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x58];
+        zstd.extend([0, 0, 0].repeat(2 * AT_ONCE_BYTES / 3));
+        for (compression, body) in [(Compression::Gzip, gzip), (Compression::Zstd, zstd)] {
+            let refused = inflate(compression, body.into(), 1_000_000).unwrap_err().to_string();
+            assert!(refused.contains(LONGER), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compressed_is_not_given_up() {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            state.to_be_bytes()[0]
+        };
+        let text: Vec<u8> = (0..3 * AT_ONCE_BYTES).map(|_| next()).collect();
+        for (compression, body) in [
+            (Compression::Gzip, gzipped(&text)),
+            (Compression::Zstd, zstd::encode_all(&text[..], 3).unwrap()),
+        ] {
+            assert!(body.len() > AT_ONCE_BYTES);
+            assert_eq!(inflate(compression, body.into(), text.len()).unwrap(), text);
         }
     }
 
