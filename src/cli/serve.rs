@@ -52,14 +52,14 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(CliError::Runtime)?;
-        let is_started = runtime.block_on(async {
+        let ended = runtime.block_on(async {
             // Signals are caught before the daemon says that it is ready, so that none after that is missed.
             let mut asked = pin!(Stop::listen().map_err(CliError::Runtime)?.asked());
             let daemon = tokio::select! {
                 daemon = Daemon::start(&config) => daemon?,
                 () = asked.as_mut() => {
                     tracing::info!("asked to stop before the start was over");
-                    return Ok(false);
+                    return Ok(());
                 }
             };
             let text = match std::io::stdout().is_terminal() {
@@ -74,13 +74,12 @@ impl Serve {
                 () = daemon.failed() => true,
             };
             daemon.stop().await;
-            if failed { Err(CliError::Sync) } else { Ok(true) }
-        })?;
-        if !is_started {
-            // A recovery that breaks off is a crash like any other, and its thread ends with the process.
-            runtime.shutdown_background();
-        }
-        Ok(())
+            if failed { Err(CliError::Sync) } else { Ok(()) }
+        });
+        // What still computes is of nobody: a recovery that breaks off, which is a crash like any other, or a request whose sender was given
+        // up. It ends with the process.
+        runtime.shutdown_background();
+        ended
     }
 
     fn flags(&self) -> Vec<(&'static str, &'static str, String)> {

@@ -239,8 +239,17 @@ pub fn deployment_json(body: &[u8]) -> Result<Bytes, String> {
     Ok(json!({ "reports": [report] }).to_string().into())
 }
 
+/// The most bytes of a body with one object of names.
+const MAX_OBJECT_BYTES: usize = 64 << 10;
+
 /// The one object of a body.
 fn one<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    if body.len() > MAX_OBJECT_BYTES {
+        return Err(format!(
+            "it has {} bytes; an object of {MAX_OBJECT_BYTES} at most is read",
+            body.len()
+        ));
+    }
     let tree: Json<'_> =
         serde_json::from_slice(unmarked(body)).map_err(|error| error.to_string())?;
     T::deserialize(&tree).map_err(|error| error.to_string())
