@@ -32,7 +32,7 @@ use crate::engine::sessions::{SessionStore, Sessions};
 use crate::engine::span::{Report, Timestamp};
 use crate::engine::tenants::TraceKey;
 use crate::engine::time::WallShift;
-use crate::ingest::decode::Decoder;
+use crate::ingest::decode::{Decoder, IngestLimits};
 use crate::ingest::{Batch, Lacks, Overloaded, Request};
 use crate::store::{
     Budget, Committer, Disk, Durability, FileSessionStore, Folder, KEPT, Kind, Lock, Opened,
@@ -332,11 +332,14 @@ impl Snapshots {
             write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
         });
         let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
+        let none_on_the_way = router.on_the_way.write().await;
         let first = [
             section("route".to_owned(), &router.route),
             section(CLOCK.to_owned(), &clock),
             router.saved_resolve(),
         ];
+        router.barrier(Barrier { epoch, log_sequence: Some(seq) }).await.map_err(|_| absent())?;
+        drop(none_on_the_way);
         for section in first {
             let section = section.ok_or_else(absent)?;
             if sections.send(section).await.is_err() {
@@ -344,7 +347,6 @@ impl Snapshots {
                 return writer.await.map_err(io::Error::other)?;
             }
         }
-        router.barrier(Barrier { epoch, log_sequence: Some(seq) }).await.map_err(|_| absent())?;
         while missing > 0 {
             let next = timeout(PATIENCE, saved.recv()).await.map_err(io::Error::from)?;
             let (of, section) = next.ok_or_else(absent)?;
@@ -550,7 +552,7 @@ enum Read {
     Batch(Box<Batch>),
     /// The time, and the shift of wall time from then on.
     Shift(WallShift),
-    /// It cannot be decoded: it is over a limit that was lowered since it was written.
+    /// It cannot be decoded.
     Refused,
 }
 
@@ -562,7 +564,13 @@ fn replay(
     opened: &Opened,
     pipeline: &mut Pipeline,
 ) -> Result<(u64, u64), StoreError> {
-    let decoder = Decoder::new(config.ingest.clone(), convention(config));
+    // What was acknowledged stays so, though a limit was lowered since.
+    let limits = IngestLimits {
+        max_request_bytes: usize::MAX,
+        max_request_items: usize::MAX,
+        ..config.ingest.clone()
+    };
+    let decoder = Decoder::new(limits, convention(config));
     let (mut replayed, mut items, mut refused) = (0, 0, 0);
     thread::scope(|scope| {
         let (ahead, records) = sync_channel(AHEAD);
@@ -602,7 +610,7 @@ fn replay(
         Ok(())
     })?;
     if refused > 0 {
-        tracing::warn!(refused, "requests of the log are over limits that were lowered since");
+        tracing::error!(refused, "records of the log cannot be decoded, and are lost");
     }
     Ok((replayed, items))
 }

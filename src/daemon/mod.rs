@@ -467,6 +467,7 @@ fn spawn(
         sessions: session_senders,
         agents: agents_sender,
         resolve: Arc::new(Mutex::new(resolve)),
+        on_the_way: Arc::default(),
         learned,
         durable,
     };
@@ -533,7 +534,7 @@ fn webhook(
     let shares = config.tenants.shares(config.known_tenants());
     let (webhook, handle) =
         Webhook::new(options, secret, shares, clock.clone(), health.registry())?;
-    Ok(Some((webhook.linked(config.links.base()), handle)))
+    Ok(Some((webhook, handle.linked(config.links.base()))))
 }
 
 impl Observe for Health {

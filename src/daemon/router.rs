@@ -27,6 +27,9 @@ pub struct Router {
     pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
     pub(super) agents: mpsc::Sender<ToAgents>,
     pub(super) resolve: Arc<Mutex<Resolve>>,
+    /// Read by a batch that is on its way from `resolve` to the shards, written while a snapshot begins: a report that was taken out is
+    /// either still in the saved `resolve`, or ahead of the barrier.
+    pub(super) on_the_way: Arc<tokio::sync::RwLock<()>>,
     /// What the assemble tasks have learned.
     pub(super) learned: Arc<RwLock<Learned>>,
     pub(super) durable: Option<Durable>,
@@ -90,6 +93,7 @@ impl Sink for Router {
             Some((durable, record)) => Some(durable.append(record, items).await?),
             None => None,
         };
+        let on_the_way = self.on_the_way.read().await;
         // There is room, and where a log is kept the batch is in it: it is not refused for want of room any more.
         for report in self.resolved(&batch.spans, batch.reports, now) {
             let Takers { assemble, sessions, agents } = self.route.report(&report);
@@ -107,7 +111,13 @@ impl Sink for Router {
             }
         }
         let spans = Arc::new(batch.spans);
-        let left_out = self.apply(Arc::clone(&spans), parts, permits, now).await?;
+        let applied = self.hand_on(&spans, parts, permits, now).await?;
+        drop(on_the_way);
+        let mut left_out = LeftOut::default();
+        for acknowledged in applied {
+            let own = acknowledged.await.map_err(|_| Overloaded::after(RETRY_AFTER))?;
+            left_out = left_out.and(own);
+        }
         // A shard may hold them until its next drain.
         Arc::into_inner(spans).into_iter().for_each(|spans| batch.rooms.give_back(spans));
         if let Some(ticket) = ticket {
@@ -192,21 +202,21 @@ impl Router {
         section("learned".to_owned(), &learned.save())
     }
 
-    /// Sends every shard its part and waits until all have applied theirs; returns what they left out.
-    async fn apply(
+    /// Sends every shard its part; each then says what it left out, once it has applied it.
+    async fn hand_on(
         &self,
-        spans: Arc<Vec<Span>>,
+        spans: &Arc<Vec<Span>>,
         parts: Vec<ShardBatch>,
         permits: Vec<Option<OwnedPermit<ToAssemble>>>,
         now: Timestamp,
-    ) -> Result<LeftOut, Overloaded> {
+    ) -> Result<Vec<oneshot::Receiver<LeftOut>>, Overloaded> {
         let mut applied = Vec::with_capacity(parts.len());
         for ((shard, share), permit) in self.assemble.iter().zip(parts).zip(permits) {
             if share.is_empty() {
                 continue;
             }
             let (acknowledge, acknowledged) = oneshot::channel();
-            let message = ToAssemble::Inputs { spans: Arc::clone(&spans), share, now, acknowledge };
+            let message = ToAssemble::Inputs { spans: Arc::clone(spans), share, now, acknowledge };
             match permit {
                 Some(permit) => drop(permit.send(message)),
                 // This shard gets only reports, so no place was reserved: wait for room, as all other parts have theirs.
@@ -216,12 +226,7 @@ impl Router {
             }
             applied.push(acknowledged);
         }
-        let mut left_out = LeftOut::default();
-        for acknowledged in applied {
-            let own = acknowledged.await.map_err(|_| Overloaded::after(RETRY_AFTER))?;
-            left_out = left_out.and(own);
-        }
-        Ok(left_out)
+        Ok(applied)
     }
 }
 

@@ -8,6 +8,7 @@ mod options;
 mod pace;
 mod sign;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::IntCounterVec;
@@ -16,11 +17,12 @@ use tokio::sync::mpsc;
 pub use body::Runaway;
 pub use options::WebhookOptions;
 
-use self::pace::Pace;
+use self::pace::{Key, Pace};
 use crate::clock::Clock;
+use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
-use crate::engine::tenants::{Shares, tenant_hash};
+use crate::engine::tenants::{Shares, TenantHash, tenant_hash};
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
 use crate::registry::Registry;
 
@@ -44,23 +46,33 @@ pub enum WebhookError {
 /// The stages' handle to the webhook, which never waits.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    sender: mpsc::Sender<Runaway>,
+    sender: mpsc::Sender<Call>,
     severity: Severity,
     outcomes: IntCounterVec,
+    /// The address at which people reach the page.
+    base: Arc<str>,
 }
 
 /// The webhook, which calls the endpoint for one session after the other.
 #[derive(Debug)]
 pub struct Webhook {
-    inbox: mpsc::Receiver<Runaway>,
+    inbox: mpsc::Receiver<Call>,
     options: WebhookOptions,
     secret: Secret,
     client: Client,
     clock: Clock,
     pace: Pace,
     outcomes: IntCounterVec,
-    /// The address at which people reach the page.
-    base: String,
+}
+
+/// A call that waits for its turn.
+#[derive(Debug)]
+struct Call {
+    tenant: TenantHash,
+    session_id: String,
+    cause: Cause,
+    keys: Vec<Key>,
+    body: String,
 }
 
 /// Sessions that wait for the webhook, at most; more are left out and counted.
@@ -100,16 +112,10 @@ impl Webhook {
         )?;
         let outcomes = outcomes(registry)?;
         let (sender, inbox) = mpsc::channel(QUEUE);
-        let handle = Handle { sender, severity: options.severity, outcomes: outcomes.clone() };
+        let (severity, base) = (options.severity, Arc::default());
+        let handle = Handle { sender, severity, outcomes: outcomes.clone(), base };
         let pace = Pace::new(options.cooldown, options.max_per_minute, shares);
-        let base = String::new();
-        Ok((Self { inbox, options, secret, client, clock, pace, outcomes, base }, handle))
-    }
-
-    /// Adds links to sessions on the page, which people reach at `base`.
-    #[must_use]
-    pub fn linked(self, base: &str) -> Self {
-        Self { base: base.to_owned(), ..self }
+        Ok((Self { inbox, options, secret, client, clock, pace, outcomes }, handle))
     }
 
     /// Calls the endpoint for sessions until the last handle is dropped or `stop` completes, which also ends attempts that are under way.
@@ -121,37 +127,36 @@ impl Webhook {
     }
 
     async fn tell_all(mut self) {
-        while let Some(runaway) = self.inbox.recv().await {
-            let tenant = tenant_hash(Some(&runaway.tenant));
-            let outcome = match self.pace.admit(runaway.keys(), tenant, self.clock.now()) {
+        while let Some(call) = self.inbox.recv().await {
+            let Call { tenant, session_id, cause, keys, body } = call;
+            let outcome = match self.pace.admit(keys, tenant, self.clock.now()) {
                 Err(held_back) => held_back,
                 Ok(()) if self.options.dry_run => {
                     tracing::warn!(
-                        session = runaway.session.session_id,
-                        kind = runaway.cause.kind(),
-                        severity = runaway.cause.severity().name(),
+                        session = session_id,
+                        kind = cause.kind(),
+                        severity = cause.severity().name(),
                         "a session runs away; the webhook is on dry run and was not told"
                     );
                     "dry_run"
                 }
-                Ok(()) => self.tell(&runaway).await,
+                Ok(()) => self.tell(&session_id, &body).await,
             };
             self.outcomes.with_label_values(&[outcome]).inc();
         }
     }
 
     /// Calls the endpoint for one session, with further attempts where they may help; returns the outcome.
-    async fn tell(&self, runaway: &Runaway) -> &'static str {
-        let body = runaway.body(&self.base);
+    async fn tell(&self, session_id: &str, body: &str) -> &'static str {
         let mut wait = BACKOFF;
         for attempt in 1.. {
-            let error = match self.attempt(&body).await {
+            let error = match self.attempt(body).await {
                 Ok(()) => return "sent",
                 Err(error) => error,
             };
             if attempt >= self.options.max_attempts || !error.is_passing() {
                 tracing::warn!(
-                    session = runaway.session.session_id,
+                    session = session_id,
                     error = error.name(),
                     attempt,
                     "the webhook could not be told of a session that runs away"
@@ -196,11 +201,26 @@ impl Handle {
         severity >= self.severity
     }
 
-    /// Queues a session, if there is room.
-    pub fn tell(&self, runaway: Runaway) {
-        if self.sender.try_send(runaway).is_err() {
-            self.outcomes.with_label_values(&["queue_full"]).inc();
-        }
+    /// Adds links to sessions on the page, which people reach at `base`.
+    #[must_use]
+    pub fn linked(self, base: &str) -> Self {
+        Self { base: Arc::from(base), ..self }
+    }
+
+    /// Queues the call for a session, if there is room and the session is still there. What waits is as small as the body: a session may
+    /// be large.
+    pub fn tell(&self, runaway: impl FnOnce() -> Option<Runaway>) {
+        let Ok(room) = self.sender.try_reserve() else {
+            return self.outcomes.with_label_values(&["queue_full"]).inc();
+        };
+        let Some(runaway) = runaway() else { return };
+        room.send(Call {
+            tenant: tenant_hash(Some(&runaway.tenant)),
+            keys: runaway.keys(),
+            body: runaway.body(&self.base),
+            cause: runaway.cause,
+            session_id: runaway.session.session_id,
+        });
     }
 }
 

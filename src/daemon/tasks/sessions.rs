@@ -35,12 +35,11 @@ pub(in crate::daemon) fn tell(
     webhook: Option<&webhook::Handle>,
 ) {
     for (id, cause) in stage.runaways() {
-        let wanted = webhook.filter(|webhook| webhook.wants(cause.severity()));
-        let view = || stage.session_in(&id, session_store);
-        let held = wanted.and_then(|webhook| Some((webhook, view()?)));
-        if let Some((webhook, session)) = held {
-            let tenant = id.tenant.to_string();
-            webhook.tell(Runaway { tenant, cause, at, session: Box::new(session) });
+        if let Some(webhook) = webhook.filter(|webhook| webhook.wants(cause.severity())) {
+            webhook.tell(|| {
+                let session = Box::new(stage.session_in(&id, session_store)?);
+                Some(Runaway { tenant: id.tenant.to_string(), cause, at, session })
+            });
         }
     }
 }
