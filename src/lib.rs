@@ -15,6 +15,7 @@ pub mod config;
 pub mod daemon;
 pub mod embed;
 pub mod export;
+mod fair;
 pub mod files;
 pub mod fleet;
 pub mod health;

@@ -18,6 +18,11 @@ impl Line {
         Self { stream, connection }
     }
 
+    /// A number that no other connection has while this one lasts.
+    pub fn connection_number(&self) -> u64 {
+        Arc::as_ptr(&self.connection).addr() as u64
+    }
+
     /// Ends the stream: what was not sent of its answer is dropped, up to what is in the buffers of the connection.
     pub fn end_stream(&self) {
         self.stream.notify_one();

@@ -91,7 +91,7 @@ impl AlertSource {
         let _permit = self.asking.acquire().await.ok();
         let held = self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((at, answer)) = held
-            && u128::from(now.0.saturating_sub(at.0)) < KEPT_FOR.as_nanos()
+            && u128::from(now.0.abs_diff(at.0)) < KEPT_FOR.as_nanos()
         {
             return answer;
         }
@@ -198,6 +198,8 @@ impl<Q: Query> Exporter<Q> {
             None => None,
         };
         let params = AgentParams { limit: Some(MAX_ALERTS), ..AgentParams::default() };
+        // Not before: Prometheus may be slow.
+        let _turn = self.lists.turn(identity, 0).await?;
         let problems = self.problems(identity, params).await?.problems;
         let alerts = problems.into_iter().map(expected).collect();
         Ok(AlertsPage { source: "rules", alerts, problem })

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::about::AboutView;
 use super::alerts::AlertsPage;
@@ -39,8 +40,9 @@ pub(super) const MAX_PAGE: usize = 1_000;
 /// The greatest offset of a page: entries after it are better found by a filter.
 pub(super) const MAX_OFFSET: usize = 100_000;
 
-/// The most traces on a page of whole sessions: over it the page ends early, after one session at least.
-pub(super) const MAX_TRACES: usize = 10_000;
+/// The most traces, and bytes, on a page of whole sessions: over them the page ends early, after one session at least.
+const MAX_TRACES: usize = 10_000;
+const MAX_SESSIONS_BYTES: usize = 32 << 20;
 
 /// The most bytes of the message about a bad request.
 const MAX_MESSAGE_BYTES: usize = 512;
@@ -140,7 +142,8 @@ pub(super) struct FleetRow {
 #[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct SessionsPage {
     /// The page.
-    pub(super) sessions: Vec<SessionView>,
+    #[schemars(with = "Vec<SessionView>")]
+    sessions: Vec<Box<RawValue>>,
     /// How many fit, on all pages.
     pub(super) total: u64,
     /// Whether this is not all: sessions that other instances hold, or that left memory for the disk, are not here.
@@ -208,7 +211,7 @@ pub(super) struct SessionParams {
     pub(super) user: Option<String>,
     /// In which order.
     pub(super) sort: Sort,
-    /// Whole sessions, of at most 10000 traces together (over that the page ends before its limit), or one row for each.
+    /// Whole sessions, of at most 10000 traces and 32 MiB together (over that the page ends before its limit), or one row for each.
     pub(super) detail: ListDetail,
     /// Things on the page: 100, at most 1000.
     pub(super) limit: Option<usize>,
@@ -350,9 +353,7 @@ async fn sessions<Q: Query>(
     if detail == ListDetail::Row {
         return Ok(Json(page).into_response());
     }
-    // The semaphore is never closed.
-    let _permit = exporter.lists.acquire().await.ok();
-    let (mut sessions, mut traces) = (Vec::new(), 0);
+    let (mut sessions, mut traces, mut bytes) = (Vec::new(), 0, 0);
     for row in page.sessions {
         let tenant = row.agent.tenant.as_deref().unwrap_or_default();
         // A session that was evicted meanwhile is left out.
@@ -360,10 +361,13 @@ async fn sessions<Q: Query>(
         let Found::One(mut session) = session else { continue };
         exporter.look_at(&mut session);
         traces += session.traces.len();
-        if traces > MAX_TRACES && !sessions.is_empty() {
+        // It serialises, as it has no map with keys other than strings.
+        let Ok(session) = to_raw_value(&session) else { continue };
+        bytes += session.get().len();
+        if (traces > MAX_TRACES || bytes > MAX_SESSIONS_BYTES) && !sessions.is_empty() {
             break;
         }
-        sessions.push(*session);
+        sessions.push(session);
     }
     Ok(Json(SessionsPage { sessions, total: page.total, partial: page.partial }).into_response())
 }
@@ -467,8 +471,6 @@ impl<Q: Query> Exporter<Q> {
         let kept = |name: Option<String>| name.map(|name| self.kept(&name).to_owned());
         let [id, tool, user] = [params.id, params.tool, params.user].map(kept);
         let filter = SessionFilter { agent, open, loops, failing, id, tool, user };
-        // The semaphore is never closed.
-        let _permit = self.lists.acquire().await.ok();
         let request = ListRequest { filter, sort: params.sort, limit, offset };
         let Listing { rows: sessions, total, partial } = self.query.list(request).await;
         Ok(SessionRowsPage { sessions, total, partial })
@@ -485,8 +487,6 @@ impl<Q: Query> Exporter<Q> {
         id: &str,
         Whose { scope, tenant }: Whose,
     ) -> Result<SessionView, Refused> {
-        // The semaphore is never closed.
-        let _permit = self.lists.acquire().await.ok();
         let scope = scope.as_deref().map(|scope| self.kept(scope));
         match self.query.session(identity.instead_of(&tenant), self.kept(id), scope).await {
             Found::One(mut session) => {
@@ -510,7 +510,6 @@ impl<Q: Query> Exporter<Q> {
         let Some(trace) = trace_id(id) else {
             return Err(bad_request("a trace id is 32 hex digits, not all zero"));
         };
-        let _permit = self.lists.acquire().await.ok();
         let tenant = identity.instead_of(&params.tenant);
         let scope = params.scope.as_deref().map(|scope| self.kept(scope));
         let session = params.session.as_deref().map(|id| (self.kept(id), scope));

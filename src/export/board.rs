@@ -208,16 +208,18 @@ impl Board {
 
     /// When versions of an agent came, without the first known one.
     fn new_versions(&self, key: &AgentKey) -> Vec<NewVersionView> {
-        let mut versions: Vec<(Timestamp, String)> = {
+        let posted: Vec<(AgentKey, Option<Timestamp>)> = {
             let posts = self.read();
             let own = posts.agents.get_key_value(key);
             let alike = own.into_iter().chain(key.other_versions(&posts.agents));
-            let began = alike.filter_map(|(other, posted)| {
-                let kept = self.kept.get().and_then(|kept| kept.began(other));
-                Some((kept.or(posted.began)?, other.agent_version.to_string()))
-            });
-            began.collect()
+            alike.map(|(other, posted)| (other.clone(), posted.began)).collect()
         };
+        // Whoever writes to the board does not wait for the disk.
+        let began = posted.into_iter().filter_map(|(other, posted)| {
+            let kept = self.kept.get().and_then(|kept| kept.began(&other));
+            Some((kept.or(posted)?, other.agent_version.to_string()))
+        });
+        let mut versions: Vec<(Timestamp, String)> = began.collect();
         versions.sort();
         let first = versions.first().map(|(began, _)| *began);
         versions.retain(|(began, _)| Some(*began) > first);

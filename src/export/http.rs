@@ -13,7 +13,7 @@ use axum::routing::get;
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, TextEncoder};
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 use tonic::Status;
@@ -27,12 +27,25 @@ use super::query::Query;
 use super::readers::{Asker, Readers};
 use super::scrapes::Scrapes;
 use super::{api, grpc, runbook as runbooks, web};
-use crate::access::Insider;
+use crate::access::{Identity, Insider};
 use crate::engine::span::Timestamp;
+use crate::fair::{Entered, Fair, Turn, Whose};
 use crate::telemetry;
 
-/// The most answers with sessions that are made at a time; more wait.
-const MAX_LISTS: usize = 2;
+/// The most answers that are made of sessions at a time, and the most that wait for their turn.
+const MAX_LISTS: u32 = 2;
+const MAX_WAITING_LISTS: usize = 256;
+
+/// What the paths begin with whose answers are made of sessions: the shards look into each of them.
+const OF_SESSIONS: [&str; 7] = [
+    "/api/v1/problems",
+    "/api/v1/sessions",
+    "/api/v1/traces",
+    "/agentgauge.v1.QueryService/ListProblems",
+    "/agentgauge.v1.QueryService/ListSessions",
+    "/agentgauge.v1.QueryService/GetSession",
+    "/agentgauge.v1.QueryService/ExplainTrace",
+];
 
 /// The time within which something of an answer has to be taken, unless told otherwise.
 const READ_TIME: Duration = Duration::from_secs(30);
@@ -60,8 +73,8 @@ pub struct Exporter<Q> {
     detail: Detail,
     pub(super) readers: Arc<Readers>,
     scrapes: Scrapes,
-    /// Permits for answers with sessions; more wait.
-    pub(super) lists: Arc<Semaphore>,
+    /// Turns of those who ask for answers of sessions.
+    pub(super) lists: Lists,
     /// Room for live streams; more are refused.
     pub(super) streams: Streams,
     /// True once the daemon goes down, which ends streams.
@@ -82,7 +95,7 @@ impl<Q: Query> Exporter<Q> {
         let readers = Readers::new(board.options(), READ_TIME, Arc::new(|_| {}), Arc::new(|_| {}));
         let readers = Arc::new(readers);
         let scrapes = Scrapes::new(Arc::clone(&readers));
-        let lists = Arc::new(Semaphore::new(MAX_LISTS));
+        let lists = Lists::new(READ_TIME, Arc::new(|_| {}));
         let streams = Streams::new(board.options().max_streams, Arc::new(|_| {}));
         let (_, stopping) = watch::channel(false);
         let about = AboutView::default();
@@ -138,13 +151,14 @@ impl<Q: Query> Exporter<Q> {
     pub fn counting(self, patience: Duration, cut: Count, full: Count) -> Self {
         let options = self.board.options();
         let readers = Arc::new(Readers::new(options, patience, cut, Arc::clone(&full)));
+        let lists = Lists::new(patience, Arc::clone(&full));
         let streams = Streams::new(options.max_streams, full);
-        Self { scrapes: Scrapes::new(Arc::clone(&readers)), readers, streams, ..self }
+        Self { scrapes: Scrapes::new(Arc::clone(&readers)), readers, lists, streams, ..self }
     }
 
     /// The routes.
     pub fn router(self) -> Router {
-        let readers = Arc::clone(&self.readers);
+        let answers = (self.lists.clone(), Arc::clone(&self.readers));
         Router::new()
             .route("/runbook/{alert}", get(runbook))
             .route("/healthz", get(|| async { "ok\n" }))
@@ -152,7 +166,7 @@ impl<Q: Query> Exporter<Q> {
             .merge(api::router())
             .merge(web::router())
             .merge(grpc::router(&self))
-            .layer(from_fn_with_state(readers, hold))
+            .layer(from_fn_with_state(answers, hold))
             // A scrape counts its pieces as they are rendered.
             .route("/metrics", get(metrics::<Q>))
             .fallback(|| async {
@@ -198,12 +212,54 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request
     ([(header::CONTENT_TYPE, format.content_type())], Body::new(reading)).into_response()
 }
 
-/// Counts an answer until it is sent, and answers instead that there is no room for it.
-async fn hold(State(readers): State<Arc<Readers>>, request: Request, next: Next) -> Response {
+/// Turns of those who ask for answers that are made of sessions; tenants, and the connections of each, take turns.
+#[derive(Clone)]
+pub(super) struct Lists {
+    turns: Arc<Fair>,
+    patience: Duration,
+    full: Count,
+}
+
+impl Lists {
+    /// Nobody asks. Whoever has waited for `patience` is turned away; `full` is called then.
+    fn new(patience: Duration, full: Count) -> Self {
+        Self { turns: Fair::new(MAX_LISTS, MAX_WAITING_LISTS), patience, full }
+    }
+
+    /// Waits for a turn of an identity; `connection` is the number of its connection, or 0.
+    pub(super) async fn turn(&self, who: &Identity, connection: u64) -> Result<Turn, Refused> {
+        let tenant = Arc::clone(who.tenant.as_ref().unwrap_or(&who.name));
+        match self.turns.enter(&Whose { tenant, connection }, 1, self.patience).await {
+            Entered::AtOnce(turn) | Entered::Waited(turn) => Ok(turn),
+            Entered::TurnedAway => {
+                (self.full)("api_lists");
+                let message =
+                    "too many others ask for sessions, traces or problems; come back later";
+                Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_lists", message))
+            }
+        }
+    }
+}
+
+/// Makes an answer when it is its turn and counts it until it is sent; answers instead that there is no room for it.
+async fn hold(
+    State((lists, readers)): State<(Lists, Arc<Readers>)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let asker = Asker::of(request.extensions(), false);
     let is_grpc = grpc::is_asked(request.headers());
-    let answer = next.run(request).await;
-    match readers.hold(asker, answer).await {
+    let held = async {
+        let path = request.uri().path();
+        // Kept until the answer is counted, so that few are held that are not.
+        let _turn = match OF_SESSIONS.iter().any(|start| path.starts_with(start)) {
+            true => Some(lists.turn(&asker.who, asker.line.connection_number()).await?),
+            false => None,
+        };
+        let answer = next.run(request).await;
+        readers.hold(asker, answer).await
+    };
+    match held.await {
         Ok(answer) => answer,
         Err(refused) if is_grpc => Status::from(refused).into_http(),
         Err(refused) => refused.into_response(),
@@ -328,6 +384,9 @@ async fn hardened(mut response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use axum::http::HeaderMap;
     use http_body_util::BodyExt;
     use prometheus::{IntCounter, Registry};
@@ -339,13 +398,16 @@ mod tests {
     use crate::engine::sessions::Found;
     use crate::engine::span::TraceId;
     use crate::engine::view::{SessionView, TraceView};
+    use crate::export::openapi::openapi;
     use crate::export::query::{ListRequest, Listing};
 
-    #[derive(Clone)]
-    struct FixedAnswers;
+    /// Counts how often it is asked.
+    #[derive(Clone, Default)]
+    struct FixedAnswers(Arc<AtomicU64>);
 
     impl Query for FixedAnswers {
         async fn list(&self, request: ListRequest) -> Listing {
+            self.0.fetch_add(1, Ordering::Relaxed);
             let heavy = request.filter.agent.service_name.as_deref() == Some("heavy");
             let ids = if heavy { ["heavy"; 3] } else { ["a", "b", "c"] };
             let ids = ids.into_iter().skip(request.offset).take(request.limit);
@@ -356,6 +418,7 @@ mod tests {
         }
 
         async fn session(&self, _: &str, id: &str, _: Option<&str>) -> Found {
+            self.0.fetch_add(1, Ordering::Relaxed);
             let traces = if id == "heavy" { 6_000 } else { 0 };
             let traces = vec![TraceView::default(); traces];
             let view = SessionView { session_id: id.to_owned(), traces, ..SessionView::default() };
@@ -368,6 +431,7 @@ mod tests {
             _: Option<(&str, Option<&str>)>,
             _: TraceId,
         ) -> Option<TraceExplanation> {
+            self.0.fetch_add(1, Ordering::Relaxed);
             None
         }
 
@@ -382,9 +446,10 @@ mod tests {
             .register(Box::new(IntCounter::new("agentgauge_test_total", "A test.").unwrap()))
             .unwrap();
         let board = Arc::new(Board::default());
-        board.apply(AgentFacts::default());
+        board.apply(AgentFacts { looping: 1, ..AgentFacts::default() });
         let gather = Arc::new(move || health.gather());
-        Exporter::new(board, gather, FixedAnswers, Detail::Core, Arc::new(Timestamp::default))
+        let query = FixedAnswers::default();
+        Exporter::new(board, gather, query, Detail::Core, Arc::new(Timestamp::default))
     }
 
     async fn ask(path: &str, accept: &str) -> (StatusCode, HeaderMap, String) {
@@ -394,6 +459,37 @@ mod tests {
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn sessions_are_looked_into_in_turn_and_everything_else_at_once() {
+        let counted: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+        let counts = Arc::clone(&counted);
+        let full = Arc::new(move |what| counts.lock().unwrap().push(what));
+        let exporter = exporter().counting(Duration::from_millis(10), Arc::new(|_| {}), full);
+        let (turns, asked) = (Arc::clone(&exporter.lists.turns), Arc::clone(&exporter.query.0));
+        let described = openapi();
+        let paths = described["paths"].as_object().unwrap();
+        let router = exporter.router();
+        let ask = async |path: &str| {
+            let path = path.replace("{id}", "0123456789abcdef0123456789abcdef");
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            router.clone().oneshot(request).await.unwrap().status()
+        };
+        let all = turns.enter(&Whose::default(), MAX_LISTS, READ_TIME).await;
+        let mut refused = 0;
+        for path in paths.keys() {
+            let status = ask(path).await;
+            assert_eq!(asked.load(Ordering::Relaxed), 0, "{path}");
+            refused += usize::from(status == StatusCode::SERVICE_UNAVAILABLE);
+        }
+        assert_eq!(*counted.lock().unwrap(), vec!["api_lists"; refused]);
+        // With alerts, which are problems where there is no Prometheus to ask.
+        assert_eq!(refused, 5);
+        drop(all);
+        assert_eq!(ask("/api/v1/problems").await, StatusCode::OK);
+        assert_eq!(ask("/api/v1/sessions").await, StatusCode::OK);
+        assert!(asked.load(Ordering::Relaxed) >= 2);
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@
 //! The place of a row follows from its time, so rows are neither moved nor searched. Rows are not synced: after a power cut the last
 //! minutes may be missing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -133,7 +133,7 @@ impl KeptHistory {
         let began = Timestamp(u64::from(at) * 1_000_000_000);
         let head = head(agent, began).ok_or(NotKept::Names)?;
         let number = if slots.of.len() < self.max_agents {
-            let taken: Vec<u64> = slots.of.values().map(|slot| slot.number).collect();
+            let taken: BTreeSet<u64> = slots.of.values().map(|slot| slot.number).collect();
             (0..=slots.count).find(|number| !taken.contains(number)).unwrap_or(slots.count)
         } else {
             let oldest = slots.of.iter().min_by_key(|(_, slot)| slot.last);

@@ -140,7 +140,10 @@ impl Stream {
         let Exporter { board, stopping, .. } = exporter.clone();
         // A revision that the board has not reached is of an earlier process.
         let since = last.filter(|last| *last <= board.revision()).unwrap_or(0);
-        let told = BTreeSet::new();
+        // A reader that comes back knows the agents that it was told before.
+        let wanted = |update: &AgentFacts| since > 0 && filter.admits(Some(&update.agent));
+        let (known, _) = board.changed(0, wanted);
+        let told = known.iter().map(|update| update.agent.clone()).collect();
         Ok(Self { board, filter, since, told, stopping, looked: false, _permit: permit })
     }
 

@@ -103,8 +103,6 @@ impl<Q: Query> Exporter<Q> {
             ..SessionFilter::default()
         };
         let request = ListRequest { filter, sort: Sort::Recent, limit, offset: 0 };
-        // The semaphore is never closed.
-        let _permit = self.lists.acquire().await.ok();
         self.query.list(request).await.rows
     }
 

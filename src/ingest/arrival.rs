@@ -14,10 +14,10 @@ use http_body::Body as _;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-use super::fair::{Turn, Whose};
 use super::peer::Peer;
 use super::status::Failure;
 use crate::access::Identity;
+use crate::fair::{Turn, Whose};
 
 /// The sender of a request, and the connection.
 #[derive(Clone, Debug, Default)]

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Compression;
-use super::fair::{Entered, Fair, Turn, Whose};
+use crate::fair::{Entered, Fair, Turn, Whose};
 
 /// The turns, and the places of larger bodies.
 #[derive(Debug)]

@@ -7,7 +7,6 @@ mod arrival;
 mod builder;
 pub mod decode;
 mod entrance;
-mod fair;
 pub mod file;
 pub mod grpc;
 pub mod http;

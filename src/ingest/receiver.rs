@@ -21,12 +21,12 @@ use super::admission::{Admission, Permit, RETRY_AFTER};
 use super::arrival::{Arrival, Arrivals, Pace, Source};
 use super::decode::Decoder;
 use super::entrance::{Entrance, entered};
-use super::fair::Turn;
 use super::status::Failure;
 use super::{Batch, Compression, Encoding, Overloaded, Refusal, Request, Signal, Sink, Tally};
 #[cfg(feature = "kafka")]
 use crate::engine::span::Timestamp;
 use crate::engine::time::Moment;
+use crate::fair::Turn;
 
 /// Counts the requests that come in.
 pub trait Observe: Send + Sync {

@@ -6,10 +6,14 @@ use std::path::{Path, PathBuf};
 /// Folders and the top-level modules of ours that their files may name.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("reference", &["engine", "reference"]),
+    ("fair", &[]),
     ("files", &[]),
     ("access", &["access", "engine", "files"]),
-    ("ingest", &["access", "engine", "files", "ingest", "telemetry"]),
-    ("export", &["access", "engine", "export", "outbound", "registry", "store", "telemetry"]),
+    ("ingest", &["access", "engine", "fair", "files", "ingest", "telemetry"]),
+    (
+        "export",
+        &["access", "engine", "export", "fair", "outbound", "registry", "store", "telemetry"],
+    ),
     ("outbound", &["outbound"]),
     ("telemetry", &["outbound", "registry", "telemetry"]),
     ("webhook", &["clock", "engine", "outbound", "registry", "webhook"]),

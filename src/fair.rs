@@ -16,16 +16,16 @@ use tokio::time::timeout;
 
 /// Whose request it is.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Whose {
+pub(crate) struct Whose {
     /// The tenant, else the name of the sender.
-    pub(super) tenant: Arc<str>,
+    pub(crate) tenant: Arc<str>,
     /// The number of the connection.
-    pub(super) connection: u64,
+    pub(crate) connection: u64,
 }
 
 /// The room, in units.
 #[derive(Debug)]
-pub(super) struct Fair {
+pub(crate) struct Fair {
     all: u32,
     max_waiting: usize,
     state: Mutex<State>,
@@ -33,14 +33,14 @@ pub(super) struct Fair {
 
 /// A share of the room, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     room: Arc<Fair>,
     units: u32,
 }
 
 /// The outcome of asking for a turn.
 #[derive(Debug)]
-pub(super) enum Entered {
+pub(crate) enum Entered {
     /// There was room at once.
     AtOnce(Turn),
     /// There was room after a wait.
@@ -91,23 +91,23 @@ struct Place<'r> {
 
 impl Fair {
     /// Room of `all` units, for which `max_waiting` requests may wait.
-    pub(super) fn new(all: u32, max_waiting: usize) -> Arc<Self> {
+    pub(crate) fn new(all: u32, max_waiting: usize) -> Arc<Self> {
         let state = Mutex::new(State { free: all, ..State::default() });
         Arc::new(Self { all, max_waiting, state })
     }
 
     /// The number of units, free or not.
-    pub(super) fn all(&self) -> u32 {
+    pub(crate) fn all(&self) -> u32 {
         self.all
     }
 
     /// The number of waiting requests.
-    pub(super) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.state().waiting
     }
 
     /// Takes `units`, or all if that is less; waits for `max_wait` at most.
-    pub(super) async fn enter(
+    pub(crate) async fn enter(
         self: &Arc<Self>,
         whose: &Whose,
         units: u32,
