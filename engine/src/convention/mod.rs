@@ -3,6 +3,7 @@
 //! The only place that knows attribute names. A convention is one file and one line in
 //! [`CONVENTIONS`]; it is recognised by attributes and scope, never by schema URL.
 
+mod ag2;
 mod agent_framework;
 mod agentgauge;
 mod anthropic;
@@ -183,6 +184,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &google_adk::GoogleAdk,
     &agent_framework::AgentFramework,
     &autogen::AutoGen,
+    &ag2::Ag2,
     &openlit::OpenLit,
     &anthropic::Anthropic,
     &claude_code::ClaudeCode,

@@ -1,3 +1,5 @@
+mod vendors;
+
 use proptest::prelude::*;
 
 use super::*;
