@@ -297,6 +297,16 @@ pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     }
 }
 
+/// The name of a model, as [`name`] reads it.
+pub(super) fn model<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
+    name(value).filter(|name| names_model(name.as_bytes()))
+}
+
+/// Whether a model may have this name; Micrometer writes `none` where there is no value, as after a failure.
+pub(super) fn names_model(name: &[u8]) -> bool {
+    name != b"none"
+}
+
 /// Names, from a list of strings or of objects with an `id` or a `name`, as structure or as JSON.
 pub(super) fn names(value: &RawValue<'_>) -> Option<Vec<Arc<str>>> {
     let named = |item: &Json<'_>| match item {

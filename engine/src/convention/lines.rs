@@ -265,8 +265,8 @@ impl Says {
                 }
                 draft.result_hash.offer(rank, text::result(value));
             }
-            Self::Model => draft.model.offer(rank, name(value)),
-            Self::RequestedModel => draft.requested_model.offer(rank, name(value)),
+            Self::Model => draft.model.offer(rank, draft::model(value)),
+            Self::RequestedModel => draft.requested_model.offer(rank, draft::model(value)),
             Self::ResponseId => draft.response_id.offer(rank, name(value)),
             Self::InputTokens => draft.input_tokens.offer(rank, count(value)),
             Self::CachedTokens => draft.cached_tokens.offer(rank, count(value)),

@@ -48,6 +48,7 @@ mod qwen_code;
 mod raw;
 mod score_record;
 mod spoken;
+mod spring_ai;
 mod strands;
 mod text;
 mod usage;
@@ -193,6 +194,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &qwen_code::QwenCode,
     &llama_index::LlamaIndex,
     &haystack::Haystack,
+    &spring_ai::SpringAi,
     &genkit::Genkit,
     &dspy::Dspy,
     &openai_agents::OpenAiAgents,
@@ -244,6 +246,7 @@ pub const SESSION_KEYS: &[&str] = &[
     "langsmith.metadata.thread_id",
     "langsmith.metadata.conversation_id",
     "mlflow.trace.session",
+    "spring.ai.chat.client.conversation.id",
     "traceloop.association.properties.thread_id",
     "langfuse.trace.metadata.langfuse_session_id",
     "langfuse.observation.metadata.langfuse_session_id",

@@ -571,8 +571,8 @@ impl<'a> Reader<'_, 'a> {
                 })
             }
             Field::ToolCallId => self.id(at, &mut span.tool.as_mut()?.call_id),
-            Field::Model => self.named(at, &mut span.model.as_mut()?.model),
-            Field::RequestedModel => self.named(at, &mut span.model.as_mut()?.requested),
+            Field::Model => self.model(at, &mut span.model.as_mut()?.model),
+            Field::RequestedModel => self.model(at, &mut span.model.as_mut()?.requested),
             Field::ResponseId => self.id(at, &mut span.model.as_mut()?.response_id),
             Field::InputTokens => self.count(at, &mut span.model.as_mut()?.tokens.input),
             Field::CachedTokens => self.count(at, &mut span.model.as_mut()?.tokens.cached),
@@ -717,6 +717,14 @@ impl<'a> Reader<'_, 'a> {
 
     fn named(&mut self, at: usize, to: &mut Option<Arc<str>>) -> Option<()> {
         self.name(at, to, Self::share)
+    }
+
+    /// Reads the name of a model, as [`draft::model`] does.
+    fn model(&mut self, at: usize, to: &mut Option<Arc<str>>) -> Option<()> {
+        self.name(at, to, |reader, name| {
+            // What names no model is left to the long way.
+            draft::names_model(name).then(|| reader.share(name)).flatten()
+        })
     }
 
     /// Reads an id that is only compared.

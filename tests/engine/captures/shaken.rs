@@ -295,7 +295,7 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "gcp.vertex.agent.tool_call_args",
         "gcp.vertex.agent.tool_response",
     ];
-    const PARTS: [&str; 16] = [
+    const PARTS: [&str; 17] = [
         "messages",
         "gen_ai.prompt",
         "gen_ai.completion",
@@ -312,6 +312,7 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "spanOutputs",
         "llm_request",
         "llm_response",
+        "spring.ai.tool.call.",
     ];
     let key = attribute.key.as_str();
     let by_mastra =

@@ -18,3 +18,48 @@ fn what_ag2_books_of_a_model_call_is_no_call() {
     let agent = [("ag2.span.type", text("agent")), ("gen_ai.operation.name", text("invoke_agent"))];
     assert_eq!(read(&raw("invoke_agent a", &agent)).span.operation, Operation::InvokeAgent);
 }
+
+#[test]
+fn spans_of_spring_ai_are_told_by_their_kind() {
+    let of = |kind, more: &[(&'static str, RawValue<'static>)]| {
+        let framework = ("gen_ai.operation.name", text("framework"));
+        let list = [&[framework, ("spring.ai.kind", text(kind))], more].concat();
+        read(&raw("spring_ai chat_client", &list)).span
+    };
+    let session = ("spring.ai.chat.client.conversation.id", text("s"));
+    let client = of("chat_client", &[session]);
+    assert_eq!(client.operation, Operation::InvokeAgent);
+    assert_eq!(client.session.as_ref().map(|session| &*session.id), Some("s"));
+    assert!(is_generic(&client.name));
+    assert_eq!(of("advisor", &[]).operation, Operation::Other);
+    let tool = of(
+        "tool_call",
+        &[
+            ("spring.ai.tool.definition.name", text("get_order")),
+            ("spring.ai.tool.call.arguments", text(r#"{"order_id": "X"}"#)),
+            ("spring.ai.tool.call.result", text("shipped")),
+        ],
+    );
+    assert_eq!(tool.output.map(|text| text.text).as_deref(), Some("shipped"));
+    let tool = tool.tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("get_order"));
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"order_id":"X"}"#);
+    assert!(tool.result_hash.is_some());
+}
+
+#[test]
+fn none_is_no_model() {
+    let model = |answered, asked| {
+        let list = [
+            ("gen_ai.operation.name", text("chat")),
+            ("gen_ai.response.model", text(answered)),
+            ("gen_ai.request.model", text(asked)),
+        ];
+        let model = read(&raw("chat", &list)).span.model.unwrap();
+        (model.model.as_deref().map(str::to_owned), model.requested.is_some())
+    };
+    assert_eq!(model("none", "gpt-4o"), (Some("gpt-4o".into()), false));
+    assert_eq!(model("none", "none"), (None, false));
+    assert_eq!(model("gpt-4o-2024", "none"), (Some("gpt-4o-2024".into()), false));
+    assert_eq!(model("nonesuch-1b", "gpt-4o"), (Some("nonesuch-1b".into()), true));
+}

@@ -1,0 +1,60 @@
+//! Spring AI, by Micrometer's observations.
+//!
+//! `gen_ai.operation.name` is `framework` on all but model spans, and `spring.ai.kind` tells what those are. Prompts and answers are on no
+//! span. Where a model asks for tools, the usage of each further call in the same run contains that of the calls before it, which no
+//! attribute tells apart from calls that a program makes one after another: tokens are read as they are.
+
+use super::Convention;
+use super::lines::{Line, Says, line};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct SpringAi;
+
+const LINES: &[Line] = &[
+    line(Says::Operation(operation), 66, "spring.ai.kind"),
+    line(Says::ToolName, 66, "spring.ai.tool.definition.name"),
+    line(Says::ToolArguments, 82, "spring.ai.tool.call.arguments"),
+    line(Says::ToolResult, 82, "spring.ai.tool.call.result"),
+];
+
+impl Convention for SpringAi {
+    fn name(&self) -> &'static str {
+        "spring_ai"
+    }
+
+    fn title(&self) -> &'static str {
+        "Spring AI 1 (Micrometer Tracing)"
+    }
+
+    fn session(&self) -> &'static str {
+        "pass `.advisors(a -> a.param(ChatMemory.CONVERSATION_ID, \"...\"))`"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`gen_ai.agent.name` on a span around the call; a `ChatClient` has no name"
+    }
+
+    fn lines(&self) -> &'static [Line] {
+        LINES
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "Arguments and results of tools are sent with `spring.ai.tools.observations.include-content=true`. A tool that throws an exception has not failed where Spring AI returns its message to the model.",
+            "Where the model calls tools, Spring AI adds the usage of the earlier calls of the same `ChatClient` call to that of each later one; it is read as it is sent.",
+        ]
+    }
+
+    fn generic_names(&self) -> &'static [&'static str] {
+        &["spring_ai chat_client"]
+    }
+}
+
+fn operation(kind: &str) -> Option<Operation> {
+    match kind {
+        "chat_client" => Some(Operation::InvokeAgent),
+        "tool_call" => Some(Operation::ExecuteTool),
+        _ => None,
+    }
+}
