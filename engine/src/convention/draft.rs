@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::caps::Caps;
 use super::json::{self, Json};
 use super::messages::{InputFacts, Said};
-use super::raw::RawValue;
+use super::raw::{RawSpan, RawValue};
 use super::{messages, text};
 use crate::math::Quanta;
 use crate::span::{
@@ -160,6 +160,14 @@ impl<'v> Draft<'v> {
         self.cached_tokens.offer(rank, tokens.cached);
         self.cache_written_tokens.offer(rank, tokens.cache_written);
         self.output_tokens.offer(rank, tokens.output);
+    }
+
+    /// Offers the name of a trace's root that does nothing itself as that of the workflow.
+    pub(super) fn offer_root(&mut self, raw: &'v RawSpan<'_>) {
+        let is_step = matches!(self.operation.get(), None | Some(Operation::Other));
+        if raw.parent.is_none() && is_step {
+            self.workflow.offer(80, Cow::from(&*raw.name));
+        }
     }
 
     /// Offers an input: its text, and what it tells of the turn.

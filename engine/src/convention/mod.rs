@@ -24,6 +24,7 @@ mod google_adk;
 mod haystack;
 mod index;
 mod json;
+mod laminar;
 mod langchain;
 mod langfuse;
 mod langsmith;
@@ -178,6 +179,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &mastra::Mastra,
     &langchain::LangChain,
     &langsmith::LangSmith,
+    &laminar::Laminar,
     &logfire::Logfire,
     &pydantic_ai::PydanticAi,
     &mlflow::Mlflow,
@@ -247,6 +249,7 @@ pub const SESSION_KEYS: &[&str] = &[
     "langsmith.metadata.conversation_id",
     "mlflow.trace.session",
     "spring.ai.chat.client.conversation.id",
+    "lmnr.association.properties.session_id",
     "traceloop.association.properties.thread_id",
     "langfuse.trace.metadata.langfuse_session_id",
     "langfuse.observation.metadata.langfuse_session_id",

@@ -295,7 +295,7 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "gcp.vertex.agent.tool_call_args",
         "gcp.vertex.agent.tool_response",
     ];
-    const PARTS: [&str; 17] = [
+    const PARTS: [&str; 19] = [
         "messages",
         "gen_ai.prompt",
         "gen_ai.completion",
@@ -313,6 +313,8 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "llm_request",
         "llm_response",
         "spring.ai.tool.call.",
+        "lmnr.span.input",
+        "lmnr.span.output",
     ];
     let key = attribute.key.as_str();
     let by_mastra =

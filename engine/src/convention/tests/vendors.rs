@@ -63,3 +63,32 @@ fn none_is_no_model() {
     assert_eq!(model("gpt-4o-2024", "none"), (Some("gpt-4o-2024".into()), false));
     assert_eq!(model("nonesuch-1b", "gpt-4o"), (Some("nonesuch-1b".into()), true));
 }
+
+#[test]
+fn spans_of_laminar_have_a_type_and_what_a_function_was_called_with() {
+    let of = |kind, parent: Option<SpanId>| {
+        let list = [
+            ("lmnr.span.type", text(kind)),
+            ("lmnr.association.properties.session_id", text("s")),
+            ("lmnr.association.properties.user_id", text("u")),
+            ("lmnr.span.input", text(r#"{"city":"Paris"}"#)),
+            ("lmnr.span.output", text(r#""18 C""#)),
+        ];
+        read(&RawSpan { parent, ..raw("weather", &list) }).span
+    };
+    let inside = Some(SpanId([2; 8]));
+    let root = of("DEFAULT", None);
+    assert_eq!((root.operation, root.workflow.as_deref()), (Operation::Other, Some("weather")));
+    assert_eq!(root.session.as_ref().map(|session| &*session.id), Some("s"));
+    assert_eq!(root.user.as_deref(), Some("u"));
+    let texts = [root.input, root.output].map(|text| text.map(|text| text.text.to_string()));
+    assert_eq!(texts, [Some("Paris".into()), Some("18 C".into())]);
+    assert_eq!(of("DEFAULT", inside).workflow, None);
+    assert_eq!(of("LLM", inside).operation, Operation::Chat);
+    assert_eq!(of("EVALUATOR", inside).operation, Operation::Evaluation);
+    assert_eq!(of("EVALUATION", None).operation, Operation::Other);
+    let tool = of("TOOL", inside).tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("weather"));
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"city":"Paris"}"#);
+    assert!(tool.result_hash.is_some());
+}
