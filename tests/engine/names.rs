@@ -218,6 +218,7 @@ fn agents_of_captures_have_the_names_that_their_users_gave() {
         ("js-openai-agents-openlit", "travel_agent"),
         ("js-langgraph-openinference", "support-agent"),
         ("laminar", "support"),
+        ("langwatch", "support"),
         ("langsmith-otel", "support-agent"),
         ("mlflow-langgraph", "support-agent"),
         ("oi-langgraph", "support-agent"),

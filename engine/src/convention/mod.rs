@@ -28,6 +28,7 @@ mod laminar;
 mod langchain;
 mod langfuse;
 mod langsmith;
+mod langwatch;
 mod lines;
 mod llama_index;
 mod logfire;
@@ -180,6 +181,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &langchain::LangChain,
     &langsmith::LangSmith,
     &laminar::Laminar,
+    &langwatch::LangWatch,
     &logfire::Logfire,
     &pydantic_ai::PydanticAi,
     &mlflow::Mlflow,
@@ -250,6 +252,7 @@ pub const SESSION_KEYS: &[&str] = &[
     "mlflow.trace.session",
     "spring.ai.chat.client.conversation.id",
     "lmnr.association.properties.session_id",
+    "langwatch.thread.id",
     "traceloop.association.properties.thread_id",
     "langfuse.trace.metadata.langfuse_session_id",
     "langfuse.observation.metadata.langfuse_session_id",

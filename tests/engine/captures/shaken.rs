@@ -295,7 +295,7 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "gcp.vertex.agent.tool_call_args",
         "gcp.vertex.agent.tool_response",
     ];
-    const PARTS: [&str; 19] = [
+    const PARTS: [&str; 21] = [
         "messages",
         "gen_ai.prompt",
         "gen_ai.completion",
@@ -315,6 +315,8 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "spring.ai.tool.call.",
         "lmnr.span.input",
         "lmnr.span.output",
+        "langwatch.input",
+        "langwatch.output",
     ];
     let key = attribute.key.as_str();
     let by_mastra =

@@ -92,3 +92,40 @@ fn spans_of_laminar_have_a_type_and_what_a_function_was_called_with() {
     assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"city":"Paris"}"#);
     assert!(tool.result_hash.is_some());
 }
+
+#[test]
+fn spans_of_langwatch_have_a_type_and_values_that_have_one() {
+    let of = |kind, input, output| {
+        let list = [
+            ("langwatch.span.type", text(kind)),
+            ("langwatch.input", text(input)),
+            ("langwatch.output", text(output)),
+            ("metadata", text(r#"{"thread_id": "s", "user_id": "u"}"#)),
+        ];
+        read(&raw("weather", &list)).span
+    };
+    let said = |span: &Span| {
+        let text = |text: &Option<Text>| text.as_ref().map(|text| text.text.to_string());
+        (text(&span.input), text(&span.output))
+    };
+    let asked = r#"{"type": "chat_messages", "value": [{"role": "user", "content": "hi"}]}"#;
+    let answer = r#"{"type": "text", "value": "18 C"}"#;
+    let root = of("span", asked, answer);
+    assert_eq!((root.operation, root.workflow.as_deref()), (Operation::Other, Some("weather")));
+    assert_eq!(root.session_in_json.as_ref().map(|session| &*session.id), Some("s"));
+    assert_eq!(root.user.as_deref(), Some("u"));
+    let model = of("llm", asked, answer);
+    assert_eq!(said(&model), (Some("hi".into()), Some("18 C".into())));
+    assert_eq!(model.model.unwrap().asked_by_user, Some(true));
+    assert_eq!(said(&of("agent", "of no type", "[]")), (None, None));
+    let kinds = ["agent", "rag", "evaluation", "guardrail"];
+    let operations = kinds.map(|kind| of(kind, asked, answer).operation);
+    let retrieval = [Operation::InvokeAgent, Operation::Retrieval];
+    assert_eq!(operations[..2], retrieval);
+    assert_eq!(operations[2..], [Operation::Evaluation, Operation::Other]);
+    let tool = of("tool", r#"{"type": "json", "value": {"city": "Paris"}}"#, answer);
+    assert_eq!(said(&tool), (None, Some("18 C".into())));
+    let tool = tool.tool.unwrap();
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"city":"Paris"}"#);
+    assert!(tool.result_hash.is_some());
+}
