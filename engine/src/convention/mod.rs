@@ -22,6 +22,7 @@ mod gemini_cli;
 mod genkit;
 mod google_adk;
 mod haystack;
+mod haystack_oi;
 mod index;
 mod json;
 mod laminar;
@@ -198,6 +199,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &qwen_code::QwenCode,
     &llama_index::LlamaIndex,
     &haystack::Haystack,
+    &haystack_oi::HaystackOi,
     &spring_ai::SpringAi,
     &genkit::Genkit,
     &dspy::Dspy,

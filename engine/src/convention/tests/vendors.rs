@@ -129,3 +129,19 @@ fn spans_of_langwatch_have_a_type_and_values_that_have_one() {
     assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"city":"Paris"}"#);
     assert!(tool.result_hash.is_some());
 }
+
+#[test]
+fn an_agent_of_haystack_is_one_though_openinference_takes_it_for_a_chain() {
+    let of = |scope, name, kind| {
+        read_in(scope, name, &[("openinference.span.kind", text(kind))]).operation
+    };
+    let haystack = "openinference.instrumentation.haystack";
+    for name in ["Agent.run", "Agent.run_async", "SupportAgent.run"] {
+        assert_eq!(of(haystack, name, "CHAIN"), Operation::InvokeAgent);
+    }
+    for name in ["Pipeline.run", "AgentBuilder.run", "Agent.warm_up"] {
+        assert_eq!(of(haystack, name, "CHAIN"), Operation::Other);
+    }
+    assert_eq!(of("openinference.instrumentation", "Agent.run", "CHAIN"), Operation::Other);
+    assert_eq!(of(haystack, "OpenAIGenerator.run", "LLM"), Operation::Chat);
+}
