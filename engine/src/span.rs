@@ -308,7 +308,7 @@ pub struct Span {
     pub name: Arc<str>,
     /// What the span is about.
     pub operation: Operation,
-    /// Its status, as sent.
+    /// Its status, as sent; unset where its library says OK whatever happened.
     pub status: Status,
     /// Whether it failed, by its status or any other sign that the convention knows.
     pub failed: bool,

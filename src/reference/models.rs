@@ -1,6 +1,6 @@
 //! The model calls of a trace, each once, however many libraries recorded it.
 
-use super::tree::{Tree, is_record};
+use super::tree::{Tree, is_record, overlay};
 use crate::engine::span::{IdHash, Log, ModelFacts, Operation, Span};
 
 /// A model call, with all that its spans and records tell.
@@ -138,30 +138,39 @@ fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
 /// Whether two spans, of different libraries, record one call side by side: one lies within the other, to a millisecond, and
 /// they do not contradict each other.
 ///
-/// Both have one parent, or, where both tell the same use of tokens, one hangs from a span above the other.
+/// Both have one parent, or, where both tell the same use of tokens or failed without any, two libraries may have told them apart.
 fn is_beside(tree: &Tree, one: &ModelCall, other: &ModelCall) -> bool {
-    const MILLISECOND: u64 = 1_000_000;
-    let within = |inner: &Span, outer: &Span| {
-        inner.start.0 + MILLISECOND >= outer.start.0 && inner.end.0 <= outer.end.0 + MILLISECOND
-    };
     let use_of = |span: &Span| {
         let tokens = span.model.as_ref()?.tokens;
         tokens.input.zip(tokens.output)
     };
-    let is_above = |one: &ModelCall, other: &ModelCall| {
-        tree.ancestors(other.at).any(|above| one.span.parent == Some(above.span_id))
-    };
     let (a, b) = (&one.span, &other.span);
+    let used_alike = use_of(a) == use_of(b) && use_of(a).is_some();
+    let known_places = place_of(tree, one).zip(place_of(tree, other));
+    let hang = |(one, other)| tree.told_apart(one, other);
+    let nested = known_places.is_some_and(|(one, other)| {
+        tree.above(one).contains(&other) || tree.above(other).contains(&one)
+    });
+    let alike = used_alike || (died_alike(one, other) && !nested);
     a.scope != b.scope
-        && (a.parent == b.parent
-            || use_of(a) == use_of(b)
-                && use_of(a).is_some()
-                && (is_above(one, other) || is_above(other, one)))
+        && (a.parent == b.parent || alike && known_places.is_some_and(hang))
         && a.model.is_some()
         && b.model.is_some()
-        && (within(a, b) || within(b, a))
+        && overlay(a, b)
         && agree(one, other)
         && (one.facts().response_id.is_none() || other.facts().response_id.is_none())
+}
+
+/// The place of the span that a call was first told by.
+fn place_of(tree: &Tree, call: &ModelCall) -> Option<usize> {
+    tree.spans.iter().position(|span| span.span_id == call.span.span_id)
+}
+
+/// Whether two calls failed before anything is known of what they used, and name no two models.
+fn died_alike(one: &ModelCall, other: &ModelCall) -> bool {
+    let died = |call: &ModelCall| call.span.failed && worth(call).1 == 0;
+    let (first, second) = (one.facts().model, other.facts().model);
+    died(one) && died(other) && (first.is_none() || second.is_none() || first == second)
 }
 
 /// The place of the call that is the same as `call`, where one is of a record and the other of a span: among those that were

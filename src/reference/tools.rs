@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::arguments::Arguments;
 use super::models::ModelCall;
-use super::tree::{Tree, is_interrupted, is_record};
-use crate::engine::span::{IdHash, Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult};
+use super::tree::{Tree, is_interrupted, is_record, overlay};
+use crate::engine::span::{
+    self, IdHash, Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult,
+};
 
 /// A tool call.
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ struct ToolSpan {
     span: Span,
     at: usize,
     recorded: bool,
+    /// The scopes of the libraries that told it.
+    told_by: Vec<u64>,
 }
 
 /// The tool calls of a trace, in order.
@@ -176,9 +180,13 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             let same_name = other.is_some_and(|other| other.name == tool.name);
             tool.call_id.is_some() && same_id && (call.recorded || is_record(span) || same_name)
         });
-        match again {
-            Some(call) => complete(call, span),
-            None => calls.push(ToolSpan { span: span.clone(), at, recorded: is_record(span) }),
+        if let Some(call) = again {
+            complete(call, span);
+        } else if let Some(call) = calls.iter_mut().find(|call| is_told_twice(tree, call, at)) {
+            add(call, span);
+        } else {
+            let (span, told_by) = (span.clone(), vec![span.scope]);
+            calls.push(ToolSpan { recorded: is_record(&span), span, at, told_by });
         }
     }
     for call in &mut calls {
@@ -198,6 +206,50 @@ fn fail_with(call: &mut Span, part: &Span) {
     call.failed |= part.failed;
     let told = error_type(call).or_else(|| error_type(part));
     call.remarks.get_or_insert_default().error_type = told;
+}
+
+/// Whether the span at a place is another library's of this call: of the same tool, at the same time, with the same values among its
+/// arguments.
+fn is_told_twice(tree: &Tree, call: &ToolSpan, at: usize) -> bool {
+    let span = &tree.spans[at];
+    let (Some(tool), Some(other)) = (&call.span.tool, &span.tool) else { return false };
+    let values =
+        |tool: &ToolFacts| tool.arguments.as_ref().map(|asked| Arguments::from(asked).values);
+    let same_values = match (values(tool), values(other)) {
+        (Some(one), Some(other)) => one.is_subset(&other) || other.is_subset(&one),
+        _ => true,
+    };
+    let same_id =
+        tool.call_id.is_none() || other.call_id.is_none() || tool.call_id == other.call_id;
+    let hang = tree.spans[call.at].parent == span.parent || tree.told_apart(call.at, at);
+    let by_spans = !call.recorded && !is_record(span);
+    let same_tool = tool.name.is_some() && tool.name == other.name;
+    by_spans
+        && same_tool
+        && same_id
+        && same_values
+        && hang
+        && !call.told_by.contains(&span.scope)
+        && overlay(&call.span, span)
+}
+
+/// Completes a call from another library's span of it: arguments with names are better than a value alone.
+fn add(call: &mut ToolSpan, other: &Span) {
+    call.told_by.push(other.scope);
+    let span = &mut call.span;
+    fail_with(span, other);
+    span.status = span.status.max(other.status);
+    span.end = span.end.max(other.end);
+    let (Some(tool), Some(more)) = (&mut span.tool, &other.tool) else { return };
+    let is_value = |asked: &span::Arguments| {
+        let Arguments { text, values, .. } = Arguments::from(asked);
+        values.contains(&text)
+    };
+    if more.arguments.is_some() && tool.arguments.as_ref().is_none_or(is_value) {
+        tool.arguments.clone_from(&more.arguments);
+    }
+    tool.call_id = tool.call_id.or(more.call_id);
+    tool.result_hash = tool.result_hash.or(more.result_hash);
 }
 
 /// Completes a call from a record of it, or a recorded call from its span. A record has all of the arguments, and a span has

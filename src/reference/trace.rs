@@ -101,7 +101,8 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         end: tree.own().map(|span| span.end.0).max().unwrap_or(0),
         complete: tree.root().is_some(),
         status: tree.root().map(|root| root.status),
-        error: tree.root().is_some_and(|root| root.failed || is_given_up(&tree, root))
+        error: tree.root().is_some_and(|root| root.failed)
+            || is_given_up(&tree)
             || last.is_some_and(|last| last.span.failed),
         error_type: outermost
             .iter()
@@ -141,12 +142,12 @@ fn recorded_error(call: &ModelCall, logs: &[Log]) -> Option<Arc<str>> {
     own.filter_map(|log| log.error_type.clone()).next()
 }
 
-/// Whether the root does not say how it ended, and an agent that was called by no agent or tool failed before all work was done.
-fn is_given_up(tree: &Tree, root: &Span) -> bool {
+/// Whether no root says how the trace ended, and an agent that was called by no agent or tool failed after all work was begun.
+fn is_given_up(tree: &Tree) -> bool {
     let calls = [Operation::ExecuteTool, Operation::InvokeAgent];
     let work = |span: &&Span| span.operation == Operation::Chat || calls.contains(&span.operation);
     let last = tree.own().filter(work).map(|span| span.start).max();
-    root.status == Status::Unset
+    tree.root().is_none_or(|root| root.status == Status::Unset)
         && tree.behaviour().iter().any(|at| {
             let span = &tree.spans[*at];
             span.operation == Operation::InvokeAgent

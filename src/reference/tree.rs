@@ -1,7 +1,7 @@
 //! The spans of a trace as a tree.
 
 use super::price::shipped;
-use crate::engine::span::{Operation, Span, TOLD_BY_RECORD};
+use crate::engine::span::{Operation, Span, SpanId, TOLD_BY_RECORD};
 
 /// Most spans that are above another: of more the outermost ones.
 const DEEPEST: usize = 256;
@@ -89,6 +89,35 @@ impl Tree {
         self.own().find(|span| span.parent.is_none())
     }
 
+    /// Whether two libraries may have told one thing at two places: one of both hangs from what is above the other, or each has a branch
+    /// of its own below something that is above both. That may be a span which never came.
+    pub(super) fn told_apart(&self, one: usize, other: usize) -> bool {
+        // From the outside inwards: ids of what is above, beginning with a parent that never came.
+        let line = |at: usize| {
+            let mut line: Vec<SpanId> = self.ancestors(at).map(|above| above.span_id).collect();
+            line.reverse();
+            let outermost = self.above[at].last().map_or(&self.spans[at], |at| &self.spans[*at]);
+            let absent = outermost.parent.filter(|id| self.find(*id).is_none());
+            absent.into_iter().chain(line).collect::<Vec<SpanId>>()
+        };
+        let (mine, others) = (line(one), line(other));
+        let shared = mine.iter().zip(&others).take_while(|(a, b)| a == b).count();
+        let hangs = |at: usize, line: &[SpanId]| {
+            self.spans[at].parent.is_some_and(|parent| line.contains(&parent))
+        };
+        let branch = |at: usize, line: &[SpanId]| {
+            let mut own = line[shared..].iter().filter_map(|id| self.find(*id));
+            own.all(|above| above.scope == self.spans[at].scope)
+        };
+        hangs(one, &others)
+            || hangs(other, &mine)
+            || (shared > 0 && branch(one, &mine) && branch(other, &others))
+    }
+
+    fn find(&self, id: SpanId) -> Option<&Span> {
+        self.spans.iter().find(|span| span.span_id == id)
+    }
+
     /// Whether a record tells that somebody other than the turn's agent did what the span is of.
     pub(super) fn is_aside(&self, at: usize) -> bool {
         self.aside(at).is_some()
@@ -103,6 +132,16 @@ impl Tree {
     pub(super) fn names_aside(&self, at: usize) -> bool {
         self.aside(at).is_some_and(|above| above.agent_name.is_some())
     }
+}
+
+/// Whether one of two spans lies within the time of the other, give or take a millisecond, or five of them if they have time in common.
+pub(super) fn overlay(one: &Span, other: &Span) -> bool {
+    let common = one.end.0.min(other.end.0) > one.start.0.max(other.start.0);
+    let give: u64 = if common { 5_000_000 } else { 1_000_000 };
+    let lies_in = |inner: &Span, outer: &Span| {
+        outer.start.0 <= inner.start.0 + give && inner.end.0 <= outer.end.0 + give
+    };
+    lies_in(one, other) || lies_in(other, one)
 }
 
 /// Whether a span ended for a person to answer.

@@ -384,22 +384,28 @@ fn what_is_waited_for_follows_from_flags_and_from_earlier_traces() {
     };
     let mut daemon = Daemon::new(1);
     let mut now = Duration::ZERO;
-    let mut after = |daemon: &mut Daemon, span: Span, within: Duration| {
+    let mut after = |daemon: &mut Daemon, spans: Vec<Span>, within: Duration| {
         let sent = now;
-        daemon.send(vec![span], sent);
+        daemon.send(spans, sent);
         let after = done_after(daemon, sent, within);
         now = sent + after.unwrap_or(within);
         after
     };
-    // The parent is of another process: what is there is the root.
-    let took = after(&mut daemon, agent(0, true, SECOND), MINUTE);
+    // The parent is of another process: what is there is the root, also of what hangs beside it.
+    let beside = Span {
+        operation: Operation::Chat,
+        scope: 8,
+        remote_parent: Some(true),
+        ..span(0, 2, 9, (SECOND, SECOND))
+    };
+    let took = after(&mut daemon, vec![agent(0, true, SECOND), beside], MINUTE);
     assert_eq!(took, Some(10 * SECOND));
     assert_eq!(daemon.decided_on("conversation 0", 0), ("remote_parent".to_owned(), false));
     // It is of this process, and nothing is known: its caller still runs.
-    let took = after(&mut daemon, agent(1, false, SECOND), 59 * MINUTE);
+    let took = after(&mut daemon, vec![agent(1, false, SECOND)], 59 * MINUTE);
     assert_eq!(took, None);
     assert_eq!(daemon.decided_on("conversation 1", 1).0, "local_parent");
-    let took = after(&mut daemon, span(1, 8, 9, (SECOND, SECOND)), 61 * MINUTE);
+    let took = after(&mut daemon, vec![span(1, 8, 9, (SECOND, SECOND))], 61 * MINUTE);
     assert_eq!(took, Some(MINUTE), "it is of age, whatever comes");
     assert_eq!(daemon.decided_on("conversation 1", 1).0, "age");
     // A model call says nothing by its flags.
@@ -410,7 +416,7 @@ fn what_is_waited_for_follows_from_flags_and_from_earlier_traces() {
             remote_parent: Some(false),
             ..span(trace, 2, 1, (SECOND, SECOND))
         };
-        let took = after(&mut daemon, model, 10 * MINUTE);
+        let took = after(&mut daemon, vec![model], 10 * MINUTE);
         // Three earlier ones were quiet without their parents.
         let learned = trace >= 5;
         let (expected, evidence) = if learned {

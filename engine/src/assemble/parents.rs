@@ -4,6 +4,7 @@
 //! it is, is told by spans of earlier traces with the same service, scope, operation and name, when one of these traces is over or
 //! was quiet for long; this decides when a trace is done, never what it comes to.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::learned::Lessons;
 use super::recent::{Join, Recent, Topic};
 use crate::facts::OverBy;
-use crate::span::{Operation, Resource, Timestamp, TraceId};
+use crate::span::{Operation, Resource, SpanId, Timestamp, TraceId};
 use crate::tenants::{Shares, tenant_hash};
 use crate::trace::{Hanging, Spans};
 
@@ -85,10 +86,17 @@ impl Parents {
         Self { kinds, renewed: of_age / 4 }
     }
 
-    /// The evidence for a trace without a root: that of the missing parent that is waited for longest.
+    /// The evidence for a trace without a root: that of the missing parent that is waited for longest. What an agent's span says of a
+    /// parent holds for all spans below that parent.
     pub(super) fn outlook(&self, spans: &Spans) -> OverBy {
-        let missing = spans.hanging().filter(|span| !span.has_parent);
-        missing.map(|span| self.of(&span)).max().unwrap_or(OverBy::NothingKnown)
+        let missing = || spans.hanging().filter(|span| !span.has_parent);
+        let remote: BTreeSet<SpanId> =
+            missing().filter(has_remote_caller).map(|span| span.parent).collect();
+        let of = |span: Hanging<'_>| {
+            let remote = remote.contains(&span.parent);
+            if remote { OverBy::RemoteParent } else { self.of(&span) }
+        };
+        missing().map(of).max().unwrap_or(OverBy::NothingKnown)
     }
 
     /// Whether traces such as this one became final without a root time and again, beside what it showed itself.
@@ -148,15 +156,17 @@ impl Parents {
 
     fn of(&self, span: &Hanging<'_>) -> OverBy {
         let agent = span.operation == Operation::InvokeAgent;
-        if agent && span.remote == Some(true) {
-            return OverBy::RemoteParent;
-        }
         let shown = self.kinds.get(kind(span)).and_then(ParentsSeen::evidence);
         shown.unwrap_or(match span.remote {
             Some(false) if agent => OverBy::LocalParent,
             Some(_) | None => OverBy::NothingKnown,
         })
     }
+}
+
+/// Whether a span is of an agent that another process called.
+fn has_remote_caller(span: &Hanging<'_>) -> bool {
+    span.operation == Operation::InvokeAgent && span.remote == Some(true)
 }
 
 /// Learns that a root came after its trace was final: traces of this service are not made final early from then on.

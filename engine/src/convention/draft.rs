@@ -59,6 +59,8 @@ pub(super) struct Draft<'v> {
     /// Whether some attribute says that the span failed.
     pub(super) failed: bool,
     pub(super) error_type: Ranked<Cow<'v, str>>,
+    /// Whether a status of OK says nothing of the span, as its library gives it to all of them.
+    pub(super) always_ok: Ranked<bool>,
     /// Whether some attribute says that something stopped the span.
     pub(super) stopped: bool,
     /// Of a streamed answer to the request of another span, how long it took to come.
@@ -254,6 +256,9 @@ impl<T> Default for Ranked<T> {
     }
 }
 
+/// What a name is that was written as JSON without there being one.
+const NO_NAME: &str = "null";
+
 /// The text without the space around it; `None` if it is empty or a placeholder.
 pub(super) fn meant(text: &str) -> Option<&str> {
     // Most texts begin and end with visible characters.
@@ -266,10 +271,11 @@ pub(super) fn meant(text: &str) -> Option<&str> {
 /// Whether a text that begins with this byte and ends with visible characters is a name as it is.
 #[inline]
 pub(super) fn begins_name(first: u8) -> bool {
-    /// By first byte: whether a text is quoted or may be a placeholder.
+    /// By first byte: whether a text is quoted, or may be a placeholder or JSON's null.
     static OTHERS: [bool; 256] = {
         let mut others = [false; 256];
         others[b'"' as usize] = true;
+        others[NO_NAME.as_bytes()[0] as usize] = true;
         let mut at = 0;
         while at < PLACEHOLDERS.len() {
             others[PLACEHOLDERS[at].as_bytes()[0] as usize] = true;
@@ -286,7 +292,7 @@ pub(super) fn tool_named(span: &str) -> Option<&str> {
     meant(span.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim())
 }
 
-/// A name, from a string or a number; quotes of JSON are taken off.
+/// A name, from a string or a number; quotes of JSON are taken off, and its null is none.
 pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     match value {
         RawValue::Str(text) if text.starts_with('"') => match json::read(text) {
@@ -294,7 +300,7 @@ pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
             Some(Json::Text(inner)) => meant(&inner).map(|inner| inner.to_owned().into()),
             _ => meant(text).map(Cow::from),
         },
-        RawValue::Str(text) => meant(text).map(Cow::from),
+        RawValue::Str(text) => meant(text).filter(|text| *text != NO_NAME).map(Cow::from),
         RawValue::Int(number) => Some(number.to_string().into()),
         RawValue::Null
         | RawValue::Bool(_)

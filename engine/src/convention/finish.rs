@@ -97,6 +97,8 @@ impl Naming<'_> {
             draft.remarks().interrupted = true;
         }
         let is_tool = operation == Operation::ExecuteTool;
+        let untold = raw.status == Status::Ok && draft.always_ok.take() == Some(true);
+        let status = if untold { Status::Unset } else { raw.status };
         let mut shared = |name: Option<Cow<'_, str>>| name.map(|name| self.share(&name));
         let mut span = Span {
             trace_id: raw.trace_id,
@@ -108,11 +110,11 @@ impl Naming<'_> {
             }),
             end: raw.end,
             operation,
-            status: raw.status,
+            status,
             // An exception counts only where the status is unset: it may have been handled where the library says that all went well.
-            failed: (raw.status == Status::Error
+            failed: (status == Status::Error
                 || draft.failed
-                || (raw.status == Status::Unset && lines::has_event(raw, "exception")))
+                || (status == Status::Unset && lines::has_event(raw, "exception")))
                 && !draft.is_interrupted(),
             stopped: draft.stopped,
             streamed: draft.streamed_nanos.is_some(),

@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 
 use super::draft::Draft;
+use super::json::Json;
 use super::raw::RawSpan;
-use super::{Convention, Mark, messages};
+use super::{Convention, Mark, is_generic, messages};
 use crate::span::Operation;
 
 /// The convention.
@@ -41,6 +42,7 @@ impl Convention for LangChain {
         &[
             "`lc_agent_name` in `metadata` names the agent; the chain of that name is the agent's run.",
             "Steps of middleware (`*.before_agent`, `*.after_agent` and the like) are no agents, and a run with `tool.name` is a tool, whatever their kind.",
+            "A run of LangGraph (`ls_integration` in `metadata`) that is no node of another graph is an agent, if its graph has a name of its own. `call_agent` is the supervisor's step around an agent.",
             "A chain that is a trace's root is its workflow: pass `name=\"...\"` to `create_agent` or `compile`.",
         ]
     }
@@ -68,7 +70,9 @@ impl Convention for LangChain {
         let metadata = raw.attributes.str("metadata");
         let agent = metadata.filter(|metadata| metadata.contains(&*raw.name));
         let agent = agent.and_then(|_| agent_in_metadata(raw));
-        Some((9, part(&raw.name, agent.as_deref())?))
+        let part = part(&raw.name, agent.as_deref());
+        let is_graph = || is_graph(raw) && !is_generic(&raw.name);
+        Some((9, part.or_else(|| is_graph().then_some(Operation::InvokeAgent))?))
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
@@ -83,14 +87,29 @@ pub(super) fn agent_in_metadata(raw: &RawSpan<'_>) -> Option<Cow<'static, str>> 
     Some(metadata.get("lc_agent_name")?.as_str()?.to_owned().into())
 }
 
+/// Whether a chain is the run of a graph, and not a node of one.
+fn is_graph(raw: &RawSpan<'_>) -> bool {
+    let metadata = raw.attributes.get("metadata").filter(|metadata| {
+        // Most chains are nodes.
+        metadata.as_str().is_some_and(|text| !text.contains("langgraph_node"))
+    });
+    let integration = |metadata: &Json<'_>| {
+        metadata.get("ls_integration").and_then(Json::as_str) == Some("langgraph")
+    };
+    metadata.and_then(messages::parsed).as_ref().is_some_and(integration)
+}
+
 /// What a chain is, by its name and the agent that its metadata names: that agent's run, or a step of middleware. Instrumentations take
 /// for agents whatever has `agent` in its name.
 pub(super) fn part(chain: &str, agent: Option<&str>) -> Option<Operation> {
-    if HOOKS.iter().any(|hook| chain.ends_with(hook)) {
+    if chain == CALL || HOOKS.iter().any(|hook| chain.ends_with(hook)) {
         return Some(Operation::Other);
     }
     (agent == Some(chain)).then_some(Operation::InvokeAgent)
 }
+
+/// The function of langgraph-supervisor that runs an agent as a node of its graph.
+const CALL: &str = "call_agent";
 
 /// The ends of the names of middleware's steps.
 const HOOKS: [&str; 4] = [".before_agent", ".after_agent", ".before_model", ".after_model"];

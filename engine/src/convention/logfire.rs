@@ -12,6 +12,8 @@ use crate::span::Operation;
 pub(super) struct Logfire;
 
 const LINES: &[Line] = &[
+    // Before Pydantic AI's, by which a span that names an agent is that agent's.
+    line(Says::Operation(step), 24, "sdk_span_type"),
     line(Says::Operation(template), 40, "logfire.msg_template"),
     line(Says::Session, 100, "group_id"),
     line(Says::AgentName, 46, "agent_name"),
@@ -103,6 +105,11 @@ fn read_model<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
 
 /// The template of the log that Logfire writes when a streamed answer is over, as a span without a duration.
 const STREAMED: &str = "streaming response from";
+
+/// A step of the Agents SDK that is none of its known kinds.
+fn step(kind: &str) -> Option<Operation> {
+    ["task", "turn"].contains(&kind).then_some(Operation::Other)
+}
 
 fn template(template: &str) -> Option<Operation> {
     let starts = |start: &str| template.starts_with(start);

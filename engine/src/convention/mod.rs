@@ -31,6 +31,7 @@ mod langfuse;
 mod langsmith;
 mod langwatch;
 mod lines;
+mod litellm;
 mod llama_index;
 mod logfire;
 mod mastra;
@@ -197,6 +198,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &codex::Codex,
     &gemini_cli::GeminiCli,
     &qwen_code::QwenCode,
+    &litellm::LiteLlm,
     &llama_index::LlamaIndex,
     &haystack::Haystack,
     &haystack_oi::HaystackOi,

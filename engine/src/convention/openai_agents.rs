@@ -37,6 +37,7 @@ impl Convention for OpenAiAgents {
     fn also(&self) -> &'static [&'static str] {
         &[
             "A root that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
+            "The workflow's status says nothing, as it is OK after a run that failed, too: the agent's says it.",
         ]
     }
 
@@ -47,6 +48,7 @@ impl Convention for OpenAiAgents {
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         if is_trace(raw) {
             draft.workflow.offer(80, Cow::from(&*raw.name));
+            draft.always_ok.offer(80, true);
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod attempt;
 mod bytes;
+mod calls;
 mod details;
 mod expected;
 mod observed;
@@ -27,9 +28,10 @@ use smallvec::SmallVec;
 
 pub use self::bytes::Bytes;
 pub(crate) use self::bytes::of_attempt as attempt_bytes;
+use self::calls::ModelCall;
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
-use self::shape::{ModelCall, ModelCalls, Shape, may_recur};
+use self::shape::{ModelCalls, Shape, may_recur};
 use self::span_view::{Model, Named, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::{Symbol, Symbols};
@@ -279,10 +281,10 @@ fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, last: Option<&ModelCall<'
     let root = shape.root();
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
-    // A root that says nothing of how it ended may be a step around the agent.
-    let root_failed =
-        |root: &SpanView<'_>| root.failed || (root.status == Status::Unset && shape.gave_up());
-    update.error = root.is_some_and(root_failed) || last.is_some_and(|model| model.failed);
+    // A root that says nothing of how it ended may be a step around the agent, and some libraries send none of a run that failed.
+    let untold = root.is_none_or(|root| root.status == Status::Unset);
+    let failed = root.is_some_and(|root| root.failed) || (untold && shape.gave_up());
+    update.error = failed || last.is_some_and(|model| model.failed);
 }
 
 /// The kind of error of the outermost span that failed and tells it, else of the last model call of which a record does.

@@ -1,7 +1,8 @@
 //! Remarks of a trace, beside its calls: about its session, guardrails and people.
 
 use super::TraceContents;
-use super::shape::{ModelCall, Shape};
+use super::calls::ModelCall;
+use super::shape::Shape;
 use super::span_view::SpanView;
 use crate::facts::Remarks;
 

@@ -4,15 +4,18 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::mem;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::calls::{
+    ModelCall, ToolSpan, beside, complete, complete_tool, counted_alike, failed_alike, join_tool,
+    may_be_same, told_of, worth,
+};
 use super::rows::Spans;
-use super::span_view::{Model, Said, SpanView, Tool};
+use super::span_view::{Model, SpanView};
 use super::whose::agent_name;
-use crate::span::{IdHash, Operation, Resource, SpanId, Status, Timestamp};
+use crate::span::{IdHash, Operation, Resource, SpanId};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
@@ -65,145 +68,6 @@ pub(super) type ModelCalls<'s> = SmallVec<[ModelCall<'s>; 8]>;
 
 /// The tool calls of a trace; few traces have more.
 pub(super) type ToolSpans<'s> = SmallVec<[ToolSpan<'s>; 8]>;
-
-/// A model call, put together from one span or several.
-#[derive(Clone, Debug)]
-pub(super) struct ModelCall<'s> {
-    pub(super) span: &'s SpanView<'s>,
-    pub(super) end: Timestamp,
-    pub(super) failed: bool,
-    /// The kind of error, where the call failed.
-    pub(super) error_type: Option<&'s Arc<str>>,
-    pub(super) stopped: bool,
-    pub(super) at: usize,
-    // Whether a log record is among its sources.
-    recorded: bool,
-    // Present if the call has several sources; else its span tells all.
-    sources: Option<Box<ModelSources<'s>>>,
-}
-
-/// What the sources of a model call tell together.
-#[derive(Clone, Copy, Debug)]
-struct ModelSources<'s> {
-    model: Option<Model<'s>>,
-    input: Option<Said<'s>>,
-    output: Option<Said<'s>>,
-}
-
-/// A tool call, put together from one span or several.
-#[derive(Clone, Debug)]
-pub(super) struct ToolSpan<'s> {
-    pub(super) span: &'s SpanView<'s>,
-    pub(super) end: Timestamp,
-    status: Status,
-    pub(super) failed: bool,
-    /// The kind of error, where the call failed.
-    pub(super) error_type: Option<&'s Arc<str>>,
-    // Whether a log record is among its sources.
-    recorded: bool,
-    // Present if the call has several sources; else its span tells all.
-    sources: Option<Box<ToolSources<'s>>>,
-}
-
-/// What the sources of a tool call tell together.
-#[derive(Clone, Copy, Debug)]
-struct ToolSources<'s> {
-    tool: Option<Tool<'s>>,
-    output: Option<Said<'s>>,
-}
-
-impl<'s> ModelCall<'s> {
-    /// The model call of a span.
-    fn of(span: &'s SpanView<'s>) -> Self {
-        Self {
-            span,
-            end: span.end,
-            failed: span.failed,
-            error_type: span.error_type(),
-            stopped: span.stopped,
-            at: span.at,
-            recorded: span.is_record(),
-            sources: None,
-        }
-    }
-
-    /// The facts of the call.
-    pub(super) fn model(&self) -> Option<Model<'s>> {
-        self.sources.as_ref().map_or_else(|| self.span.model(), |sources| sources.model)
-    }
-
-    /// The hash of the answer's id.
-    fn response_id(&self) -> Option<IdHash> {
-        match &self.sources {
-            None => self.span.response_id(),
-            Some(sources) => sources.model?.response_id,
-        }
-    }
-
-    /// The facts of the call, if they are more than a name, tokens and what ends the input.
-    pub(super) fn details(&self) -> Option<Model<'s>> {
-        self.sources.as_ref().map_or_else(|| self.span.model_details(), |sources| sources.model)
-    }
-
-    pub(super) fn input(&self) -> Option<Said<'s>> {
-        self.sources.as_ref().map_or_else(|| self.span.input(), |sources| sources.input)
-    }
-
-    pub(super) fn output(&self) -> Option<Said<'s>> {
-        self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
-    }
-}
-
-impl<'s> ToolSpan<'s> {
-    /// The tool call of a span.
-    fn of(span: &'s SpanView<'s>) -> Self {
-        Self {
-            span,
-            end: span.end,
-            status: span.status,
-            failed: span.failed,
-            error_type: span.error_type(),
-            recorded: span.is_record(),
-            sources: None,
-        }
-    }
-
-    /// The facts of the call.
-    pub(super) fn tool(&self) -> Option<Tool<'s>> {
-        self.sources.as_ref().map_or_else(|| self.span.tool(), |sources| sources.tool)
-    }
-
-    pub(super) fn output(&self) -> Option<Said<'s>> {
-        self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
-    }
-
-    /// Fails if a part of the call has.
-    fn fail_with(&mut self, part: &Self) {
-        self.failed |= part.failed;
-        self.error_type = self.error_type.or(part.error_type);
-    }
-
-    /// Whether a log record tells that the call began, and nothing tells more.
-    pub(super) fn is_begun(&self) -> bool {
-        self.is_record() && self.status == Status::Unset && !self.failed
-    }
-}
-
-impl<'s> Deref for ModelCall<'s> {
-    type Target = SpanView<'s>;
-
-    fn deref(&self) -> &SpanView<'s> {
-        self.span
-    }
-}
-
-impl<'s> Deref for ToolSpan<'s> {
-    type Target = SpanView<'s>;
-
-    fn deref(&self) -> &SpanView<'s> {
-        self.span
-    }
-}
 
 impl<'a> Shape<'a> {
     pub(super) fn new(rows: &'a Spans) -> Self {
@@ -363,20 +227,45 @@ impl<'a> Shape<'a> {
         beside.or_else(|| told_of(calls, call))
     }
 
-    /// Whether two model spans have one parent. If they have the same number of tokens, it is enough that one hangs from a span above the
-    /// other: a library whose spans no other one sees, as LangChain's callbacks make them, does not get those of others below them.
+    /// Whether two model spans have one parent. If they have the same number of tokens, or both failed, it is enough that one hangs from
+    /// a span above the other, or each from spans of its own library: a library whose spans no other one sees, as LangChain's callbacks
+    /// make them, does not get those of others below them.
     fn hang_together(&self, one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
-        let tokens = |call: &ModelCall<'_>| {
-            let tokens = call.model()?.tokens;
-            tokens.input.zip(tokens.output)
+        let around = || self.is_below(one.at, other.at) || self.is_below(other.at, one.at);
+        let alike = || counted_alike(one, other) || (failed_alike(one, other) && !around());
+        let hang = || {
+            self.hangs_above(one.span, other.span)
+                || self.hangs_above(other.span, one.span)
+                || self.hang_apart(one.span, other.span)
         };
-        let is_above = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
-            let above = one.span.position.above;
-            above.is_some_and(|above| self.is_below(other.at, above))
+        one.parent() == other.parent() || (alike() && hang())
+    }
+
+    /// Whether a span hangs from one that is above another, or from the absent one that the other's outermost one hangs from.
+    fn hangs_above(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
+        match one.position.above {
+            Some(above) => self.is_below(other.at, above),
+            None => one.parent().is_some() && self.outer_parent(other.at) == one.parent(),
+        }
+    }
+
+    /// Whether two spans are of two libraries that tell of the same work side by side: from what is above both, present or absent, only
+    /// spans of its own library lead down to each.
+    fn hang_apart(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
+        let above = self.ancestors(other.at).find(|above| self.is_below(one.at, above.at));
+        let common = above.map(|above| above.at);
+        let led = |span: &SpanView<'_>| {
+            let down = self.ancestors(span.at).take_while(|above| Some(above.at) != common);
+            down.into_iter().all(|above| above.scope() == span.scope())
         };
-        one.parent() == other.parent()
-            || (tokens(one).is_some() && tokens(one) == tokens(other))
-                && (is_above(one, other) || is_above(other, one))
+        let parent = self.outer_parent(one.at);
+        let hang = common.is_some() || (parent.is_some() && parent == self.outer_parent(other.at));
+        hang && led(one) && led(other)
+    }
+
+    /// What the outermost span above the one at a place, or that one itself, hangs from: where it is absent, the parent of them all.
+    fn outer_parent(&self, at: usize) -> Option<SpanId> {
+        self.ancestors(at).last().unwrap_or(&self.spans[at]).parent()
     }
 
     /// Model spans around other model calls that tell what all of them used, where the calls themselves do not; each with the
@@ -419,7 +308,7 @@ impl<'a> Shape<'a> {
     }
 
     /// The tool calls of tool spans that ran, in order. A span inside another of the same tool is no further call, and the records of a call are
-    /// one with it; it has failed if the last of the spans inside has.
+    /// one with it, as are the spans of another library beside it; it has failed if the last of the spans inside has.
     pub(super) fn tool_spans(&self) -> ToolSpans<'_> {
         let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
         let again = has_again(tools().filter_map(SpanView::call_id));
@@ -456,6 +345,10 @@ impl<'a> Shape<'a> {
                 complete_tool(&mut calls[same], &own);
                 continue;
             }
+            if let Some(same) = self.told_beside(&calls, &own) {
+                join_tool(&mut calls[same], &own);
+                continue;
+            }
             by_id.extend(id.map(|id| (id, calls.len())));
             calls.push(own);
         }
@@ -463,6 +356,20 @@ impl<'a> Shape<'a> {
             inside.get(&call.at).into_iter().for_each(|inner| call.fail_with(inner));
         }
         calls
+    }
+
+    /// The place of the call that is the same as this one, which another library tells beside it: one has but one span for a call.
+    fn told_beside(&self, calls: &[ToolSpan<'_>], own: &ToolSpan<'_>) -> Option<usize> {
+        if !self.mixed {
+            return None;
+        }
+        calls.iter().position(|call| {
+            may_be_same(call, own)
+                && (call.parent() == own.parent()
+                    || self.hangs_above(call, own)
+                    || self.hangs_above(own, call)
+                    || self.hang_apart(call, own))
+        })
     }
 
     /// Whether an agent that no agent or tool had called failed, and nothing was begun after that.
@@ -540,7 +447,8 @@ impl<'a> Shape<'a> {
         let Some(answer) = self.answers.get(&span.at) else { return asked };
         let mut call = ModelCall::of(&self.spans[*answer]);
         complete(&mut call, &asked);
-        ModelCall { span, at: span.at, ..call }
+        (call.span, call.at) = (span, span.at);
+        call
     }
 
     fn is_model(&self, span: &SpanView<'_>) -> bool {
@@ -753,48 +661,6 @@ fn is_request_of(span: &SpanView<'_>, answer: &SpanView<'_>) -> bool {
         && !span.model().is_some_and(told)
 }
 
-/// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
-/// longer, to a millisecond, and they do not contradict each other.
-fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
-    const MILLISECOND: u64 = 1_000_000;
-    let within = |inner: &ModelCall<'_>, outer: &ModelCall<'_>| {
-        inner.start.0.saturating_add(MILLISECOND) >= outer.start.0
-            && inner.end.0 <= outer.end.0.saturating_add(MILLISECOND)
-    };
-    let (one_id, other_id) = (one.response_id(), other.response_id());
-    one.scope() != other.scope()
-        && (within(one, other) || within(other, one))
-        && !(one_id.is_some() && other_id.is_some())
-        && agree(one, other)
-}
-
-/// The place of the call that is the same as this one, where one of both is told by a log record and the other by a span: of those that
-/// were going on at the same time and do not contradict it, the one that ended most nearly at the same time.
-fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
-    // The time that a client may take from the end of a call until it writes the record.
-    const LATE: u64 = 1_000_000_000;
-    let overlap = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
-        one.start.0 <= other.end.0.saturating_add(LATE)
-            && other.start.0 <= one.end.0.saturating_add(LATE)
-    };
-    let same = |other: &ModelCall<'_>| {
-        other.is_record() != call.is_record()
-            && !(other.recorded && call.recorded)
-            && overlap(other, call)
-            && other.failed == call.failed
-            && agree(other, call)
-    };
-    let candidates = calls.iter().enumerate().filter(|(_, other)| same(other));
-    candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
-}
-
-/// Whether the facts of both calls are known, and their tokens do not contradict each other.
-fn agree(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
-    let (Some(one), Some(other)) = (one.model(), other.model()) else { return false };
-    let alike = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
-    alike(one.tokens.input, other.tokens.input) && alike(one.tokens.output, other.tokens.output)
-}
-
 /// Whether an id of a call comes more than once.
 fn has_again(ids: impl Iterator<Item = IdHash> + Clone) -> bool {
     if !may_recur(ids.clone().map(IdHash::number)) {
@@ -821,81 +687,12 @@ fn is_tool(span: &SpanView<'_>, name: Option<&Arc<str>>) -> bool {
     span.operation == Operation::ExecuteTool && span.tool_name() == name
 }
 
-/// Completes a tool call from another source of it, if one of both is a log record. A record has all of the arguments, a span the name
-/// that the model used.
-fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
-    let recorded = other.recorded;
-    if !call.recorded && !recorded {
-        return;
-    }
-    call.recorded |= recorded;
-    call.fail_with(other);
-    // A call that has a span is over.
-    let over = if recorded { other.status } else { Status::Ok };
-    call.status = call.status.max(over);
-    call.end = call.end.max(other.end);
-    let (tool, output) = (call.tool(), call.output());
-    let sources = call.sources.get_or_insert_with(|| Box::new(ToolSources { tool, output }));
-    sources.output = sources.output.or_else(|| other.output());
-    let (Some(tool), Some(more)) = (&mut sources.tool, other.tool()) else { return };
-    let (first, second) = if recorded { (more, *tool) } else { (*tool, more) };
-    let arguments = first.arguments.or(second.arguments);
-    let name = if recorded { tool.name.or(more.name) } else { more.name.or(tool.name) };
-    (tool.arguments, tool.name) = (arguments, name);
-    tool.result = tool.result.or(more.result);
-}
-
-/// Fills in what a call lacks from another span of the same call.
-fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
-    call.failed |= other.failed;
-    call.error_type = call.error_type.or(other.error_type);
-    call.stopped |= other.stopped;
-    let (model, input, output) = (call.model(), call.input(), call.output());
-    let sources =
-        call.sources.get_or_insert_with(|| Box::new(ModelSources { model, input, output }));
-    sources.input = sources.input.or_else(|| other.input());
-    sources.output = sources.output.or_else(|| other.output());
-    let (Some(model), Some(more)) = (&mut sources.model, other.model()) else { return };
-    model.compacted |= more.compacted;
-    model.first_chunk_nanos = model.first_chunk_nanos.or(more.first_chunk_nanos);
-    model.name = model.name.or(more.name);
-    model.requested = model.requested.or(more.requested);
-    model.response_id = model.response_id.or(more.response_id);
-    model.tokens.input = model.tokens.input.or(more.tokens.input);
-    model.tokens.cached = model.tokens.cached.or(more.tokens.cached);
-    model.tokens.cache_written = model.tokens.cache_written.or(more.tokens.cache_written);
-    model.tokens.output = model.tokens.output.or(more.tokens.output);
-    model.cost = model.cost.or(more.cost);
-    model.asked_by_user = model.asked_by_user.or(more.asked_by_user);
-    if model.calls.is_empty() {
-        model.calls = more.calls;
-    }
-    if model.results.is_empty() {
-        model.results = more.results;
-    }
-}
-
-/// The worth of a source of a model call: a span is better than a log record, then whichever knows more.
-fn worth(call: &ModelCall<'_>) -> (bool, usize) {
-    (!call.is_record(), known(call))
-}
-
-/// The number of facts that a source knows of its model call.
-fn known(call: &ModelCall<'_>) -> usize {
-    let count = |model: &Model<'_>| {
-        usize::from(model.tokens.input.is_some())
-            + usize::from(model.tokens.output.is_some())
-            + usize::from(model.cost.is_some())
-    };
-    call.model().as_ref().map_or(0, count)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::span::{ModelFacts, Span, Tokens};
+    use crate::span::{Arguments, ModelFacts, Span, Timestamp, Tokens, ToolFacts};
     use crate::trace::Symbols;
 
     /// The ancestors of each, one after the other, until one comes again.
@@ -998,6 +795,103 @@ mod tests {
                 prop_assert_eq!(spans[at].position.evaluates, sent[at].1 || ancestors.iter().any(|at| sent[*at].1));
             }
         }
+    }
+
+    /// The rows of these spans, whose ids are those of their places.
+    fn rows(sent: &[Span]) -> Spans {
+        let (mut rows, mut symbols) = (Spans::default(), Symbols::default());
+        for (at, span) in sent.iter().enumerate() {
+            rows.add(
+                &Span { span_id: id(at), ..span.clone() },
+                &Arc::default(),
+                &mut symbols,
+                true,
+            );
+        }
+        rows
+    }
+
+    /// A span of a library that hangs from the span at a place.
+    fn below(above: usize, scope: u64, operation: Operation, (start, end): (u64, u64)) -> Span {
+        let (start, end) = (Timestamp(start * 1_000_000), Timestamp(end * 1_000_000));
+        Span { parent: Some(id(above)), scope, operation, start, end, ..Span::default() }
+    }
+
+    /// A call of a tool; the arguments are a number alone, or one with a name.
+    fn tool(above: usize, scope: u64, times: (u64, u64), (named, number): (bool, u8)) -> Span {
+        let value = xxhash_rust::xxh3::xxh3_64(number.to_string().as_bytes());
+        let text = if named { format!(r#"{{"n":{number}}}"#) } else { number.to_string() };
+        let arguments = Some(Arguments::from_canonical(text.as_bytes(), &[value], true));
+        let tool = Some(ToolFacts { name: Some("f".into()), arguments, ..ToolFacts::default() });
+        Span { tool, ..below(above, scope, Operation::ExecuteTool, times) }
+    }
+
+    /// An agent, and below it a step of each of two libraries.
+    fn steps() -> Vec<Span> {
+        let agent = Span { parent: None, ..below(0, 1, Operation::InvokeAgent, (0, 99)) };
+        vec![agent, below(0, 1, Operation::Other, (0, 99)), below(0, 2, Operation::Other, (0, 99))]
+    }
+
+    #[test]
+    fn a_tool_call_that_two_libraries_tell_side_by_side_is_one() {
+        let asked = |tools: &[Span]| {
+            let rows = rows(&[&steps()[..], tools].concat());
+            let texts = |call: &ToolSpan<'_>| call.tool()?.arguments?.text.map(ToString::to_string);
+            Shape::new(&rows).tool_spans().iter().filter_map(texts).collect::<Vec<_>>()
+        };
+        let (named, bare) = ((true, 1), (false, 1));
+        assert_eq!(
+            asked(&[tool(1, 1, (10, 12), named), tool(2, 2, (10, 20), bare)]),
+            [r#"{"n":1}"#]
+        );
+        assert_eq!(
+            asked(&[tool(2, 2, (10, 20), bare), tool(1, 1, (10, 12), named)]),
+            [r#"{"n":1}"#]
+        );
+        // Two calls at once, of which each library tells both, whatever comes first.
+        let both = [(1, 1, named), (1, 1, (true, 2)), (2, 2, bare), (2, 2, (false, 2))];
+        let twice = both.map(|(above, scope, asked)| tool(above, scope, (10, 20), asked));
+        assert_eq!(asked(&twice), [r#"{"n":1}"#, r#"{"n":2}"#]);
+        let same = [1, 1, 2, 2].map(|of| tool(of, of as u64, (10, 20), named));
+        assert_eq!(asked(&same).len(), 2);
+        // One library, another value, another time, and a step of the other library in between.
+        assert_eq!(asked(&[tool(1, 1, (10, 12), named), tool(1, 1, (10, 20), named)]).len(), 2);
+        assert_eq!(
+            asked(&[tool(1, 1, (10, 12), named), tool(2, 2, (10, 20), (false, 2))]).len(),
+            2
+        );
+        assert_eq!(asked(&[tool(1, 1, (10, 12), named), tool(2, 2, (14, 20), bare)]).len(), 2);
+        let through = below(1, 2, Operation::Other, (0, 99));
+        assert_eq!(
+            asked(&[through, tool(3, 1, (10, 12), named), tool(2, 2, (10, 20), bare)]).len(),
+            2
+        );
+    }
+
+    #[test]
+    fn a_model_call_that_two_libraries_tell_side_by_side_is_one() {
+        let call = |above, scope, tokens: Option<u64>, failed| {
+            let tokens = Tokens { input: tokens, output: tokens, ..Tokens::default() };
+            let model = Some(ModelFacts { tokens, ..ModelFacts::default() });
+            Span { model, failed, ..below(above, scope, Operation::Chat, (10, 20)) }
+        };
+        let count = |spans: &[Span]| Shape::new(&rows(spans)).model_calls().len();
+        let beside = |one: Span, other: Span| count(&[&steps()[..], &[one, other]].concat());
+        assert_eq!(beside(call(1, 1, Some(7), false), call(2, 2, Some(7), false)), 1);
+        assert_eq!(beside(call(1, 1, Some(7), false), call(2, 2, Some(8), false)), 2);
+        assert_eq!(beside(call(1, 1, None, true), call(2, 2, None, true)), 1);
+        assert_eq!(beside(call(1, 1, None, true), call(2, 2, None, false)), 2);
+        assert_eq!(beside(call(1, 1, None, true), call(2, 2, Some(7), true)), 2);
+        assert_eq!(beside(call(1, 1, None, true), call(0, 2, None, true)), 1);
+        // A failed call of a tool that runs within a failed call is another one.
+        let within =
+            [call(0, 1, None, true), tool(3, 1, (10, 20), (true, 1)), call(4, 2, None, true)];
+        assert_eq!(count(&[&steps()[..], &within].concat()), 2);
+        // Below a span that never came.
+        let absent = |parent| Span { parent: Some(id(parent)), ..steps()[0].clone() };
+        let (one, other) = (call(0, 1, Some(7), false), call(9, 2, Some(7), false));
+        assert_eq!(count(&[absent(9), one.clone(), other.clone()]), 1);
+        assert_eq!(count(&[absent(8), one, other]), 2);
     }
 
     #[test]

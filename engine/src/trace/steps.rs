@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::calls::ModelCall;
 use super::loops::Spend;
-use super::shape::{ModelCall, Shape};
+use super::shape::Shape;
 use super::span_view::SpanView;
 use super::whose::agent_name;
 use crate::facts::{Step, StepKind, ToolCall};

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::shape::{ModelCall, Shape};
+use super::calls::ModelCall;
+use super::shape::Shape;
 use super::span_view::SpanView;
 use super::whose::agent_name;
 use crate::facts::{Loop, SubAgent, ToolCall};

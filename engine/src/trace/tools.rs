@@ -3,7 +3,8 @@
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::shape::{ModelCall, Shape, ToolSpan};
+use super::calls::{ModelCall, ToolSpan};
+use super::shape::Shape;
 use super::span_view::{Model, SpanView, Tool};
 use super::{Logs, TraceContents};
 use crate::facts::ToolCall;

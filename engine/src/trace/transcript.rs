@@ -12,7 +12,8 @@ use std::cell::Cell;
 
 use serde::Serialize;
 
-use super::shape::{ModelCall, Shape};
+use super::calls::ModelCall;
+use super::shape::Shape;
 use super::span_view::{Model, Said, SpanView, Tool};
 use super::tools;
 use super::turn::Turn;

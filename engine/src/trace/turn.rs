@@ -1,6 +1,7 @@
 //! The texts of a turn, and its links to the trace before it and the one after it.
 
-use super::shape::{ModelCall, Shape};
+use super::calls::ModelCall;
+use super::shape::Shape;
 use super::span_view::{Said, SpanView};
 use super::{Logs, tools};
 use crate::facts::{Content, ToolCall, TraceFacts, TurnStart};

@@ -205,6 +205,12 @@ fn the_run_of_an_agent_of_langchain_has_the_name_in_its_metadata() {
     assert_eq!(openinference("model", "CHAIN", expert), Operation::Other);
     assert_eq!(openinference("My.before_agent", "AGENT", expert), Operation::Other);
     assert_eq!(openinference("my agent", "AGENT", "{}"), Operation::InvokeAgent);
+    assert_eq!(openinference("call_agent", "AGENT", expert), Operation::Other);
+    let graph = r#"{"ls_integration": "langgraph"}"#;
+    let node = r#"{"ls_integration": "langgraph", "langgraph_node": "team"}"#;
+    assert_eq!(openinference("team", "CHAIN", graph), Operation::InvokeAgent);
+    assert_eq!(openinference("team", "CHAIN", node), Operation::Other);
+    assert_eq!(openinference("LangGraph", "CHAIN", graph), Operation::Other);
     let list = [("openinference.span.kind", text("AGENT")), ("tool.name", text("ask_agent"))];
     let tool = read_in("openinference.instrumentation.langchain", "ask_agent", &list);
     assert_eq!(tool.operation, Operation::ExecuteTool);
@@ -265,6 +271,16 @@ fn what_only_looks_like_an_agent_or_a_tool_is_none() {
     let kind = ("openinference.span.kind", text("AGENT"));
     let trace = read_in(agents, "support", std::slice::from_ref(&kind));
     assert_eq!((trace.operation, trace.workflow.as_deref()), (Operation::Other, Some("support")));
+    let ended = |status, list: &[_]| {
+        let raw = RawSpan { status, ..raw("support", list) };
+        let scope = RawScope { name: agents.into(), ..RawScope::default() };
+        let span = span_of(&Conventions::new(options()), &raw, &scope).span;
+        (span.status, span.failed)
+    };
+    assert_eq!(ended(Status::Ok, std::slice::from_ref(&kind)), (Status::Unset, false));
+    assert_eq!(ended(Status::Error, std::slice::from_ref(&kind)), (Status::Error, true));
+    let named = [kind.clone(), ("agent.name", text("support-agent"))];
+    assert_eq!(ended(Status::Ok, &named), (Status::Ok, false));
     let agent = read_in(agents, "support", &[kind, ("agent.name", text("support-agent"))]);
     assert_eq!(agent.operation, Operation::InvokeAgent);
     assert!(is_generic("ClaudeAgentSDK.query") && is_generic("crewai.workflow"));
@@ -589,6 +605,72 @@ fn claude_code_counts_cached_tokens_apart() {
         (tool.name.as_deref(), &**tool.arguments.unwrap().text().unwrap()),
         (Some("Bash"), r#""ls""#)
     );
+}
+
+#[test]
+fn litellm_writes_its_calls_onto_the_span_around_them() {
+    let sent = |name, status, list: &[_]| {
+        let raw = RawSpan { status, ..raw(name, list) };
+        let scope = RawScope { name: "litellm".into(), ..RawScope::default() };
+        span_of(&Conventions::new(options()), &raw, &scope).span
+    };
+    let call = [
+        ("litellm.call_id", text("c1")),
+        ("gen_ai.operation.name", text("chat")),
+        ("gen_ai.response.model", text("m")),
+    ];
+    let caller = sent("invoke_agent support", Status::Ok, &call);
+    assert_eq!((caller.operation, caller.status), (Operation::InvokeAgent, Status::Unset));
+    assert_eq!(sent("litellm_request", Status::Ok, &call).operation, Operation::Chat);
+    // A call that was not answered has no span but this.
+    let failed = sent("invoke_agent support", Status::Error, &call[..2]);
+    assert_eq!((failed.operation, failed.failed), (Operation::Chat, true));
+    let own = sent(
+        "raw_gen_ai_request",
+        Status::Ok,
+        &[
+            ("llm.openai.messages", text("[{'role': 'user', 'content': 'Hi'}]")),
+            ("llm.openai.id", text("r1")),
+            ("llm.openai.model", text("gpt")),
+            (
+                "llm.openai.choices",
+                text("[{'index': 0, 'message': {'content': 'Hello', 'role': 'assistant'}}]"),
+            ),
+            ("llm.openai.usage", text("{'completion_tokens': 10, 'prompt_tokens': 100}")),
+        ],
+    );
+    let model = own.model.unwrap();
+    assert_eq!((own.operation, model.model.as_deref()), (Operation::Chat, Some("gpt")));
+    assert_eq!(model.response_id, Some(IdHash::from("r1")));
+    assert_eq!((model.tokens.input, model.tokens.output), (Some(100), Some(10)));
+    assert_eq!((&*own.input.unwrap().text, &*own.output.unwrap().text), ("Hi", "Hello"));
+    assert_eq!(sent("raw_gen_ai_request", Status::Ok, &[]).operation, Operation::Other);
+}
+
+#[test]
+fn what_logfire_writes_as_json_without_there_being_any_is_absent() {
+    let list = [
+        ("logfire.msg_template", text("OpenAI Agents trace: {name}")),
+        ("group_id", text("null")),
+        ("metadata", text("null")),
+    ];
+    let span = read(&raw("trace", &list)).span;
+    assert_eq!((span.session, span.session_in_json), (None, None));
+    let list = [("logfire.msg_template", list[0].1.clone()), ("group_id", text("nullable"))];
+    assert_eq!(&*read(&raw("trace", &list)).span.session.unwrap().id, "nullable");
+}
+
+#[test]
+fn a_turn_of_the_agents_sdk_is_a_step_of_the_agent_that_logfire_names_on_it() {
+    let turn = |kind: Option<&'static str>| {
+        let template = ("logfire.msg_template", text("Turn {turn} for agent support"));
+        let kind = kind.map(|kind| ("sdk_span_type", text(kind)));
+        let list: Vec<_> =
+            [template, ("agent_name", text("support"))].into_iter().chain(kind).collect();
+        read(&raw("Turn {turn} for agent support", &list)).span.operation
+    };
+    assert_eq!(turn(Some("turn")), Operation::Other);
+    assert_eq!(turn(None), Operation::InvokeAgent);
 }
 
 #[test]

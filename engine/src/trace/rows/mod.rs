@@ -178,6 +178,8 @@ pub struct Hanging<'a> {
     pub operation: Operation,
     /// The name of the span; empty for tool and model calls.
     pub name: &'a str,
+    /// The parent.
+    pub parent: SpanId,
     /// Whether the parent is of another process; `None`: not said.
     pub remote: Option<bool>,
     /// Whether the parent is in the trace.
@@ -349,8 +351,8 @@ impl Spans {
             let (_, has_parent) = known.unwrap_or_else(|| (row.origin, self.contains(parent)));
             last = Some((row.origin, has_parent));
             let remote = row.remote_parent();
-            let (resource, operation) = (&origin.resource, row.operation);
-            Some(Hanging { resource, scope: origin.scope, operation, name, remote, has_parent })
+            let (resource, scope, operation) = (&origin.resource, origin.scope, row.operation);
+            Some(Hanging { resource, scope, operation, name, parent, remote, has_parent })
         })
     }
 

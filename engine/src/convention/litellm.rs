@@ -1,0 +1,90 @@
+//! LiteLLM's callback `otel`.
+//!
+//! Below a span of the application it writes the last call onto that span, its status too, and sends each call that was answered as a
+//! span below it, with the provider's own words: `llm.openai.usage`, as Python writes a dict.
+
+use super::draft::{Draft, name};
+use super::raw::{RawSpan, RawValue};
+use super::{Convention, Mark, messages, usage};
+use crate::span::Operation;
+
+/// The convention.
+pub(super) struct LiteLlm;
+
+impl Convention for LiteLlm {
+    fn name(&self) -> &'static str {
+        "litellm"
+    }
+
+    fn title(&self) -> &'static str {
+        "LiteLLM (callback `otel`)"
+    }
+
+    fn session(&self) -> &'static str {
+        "`session.id` on a span of your own around the calls"
+    }
+
+    fn agent(&self) -> &'static str {
+        "`gen_ai.agent.name` on a span of your own around the calls, named `invoke_agent ...`"
+    }
+
+    fn marks(&self) -> &'static [Mark] {
+        &[Mark::Key(CALL), Mark::Scope("litellm")]
+    }
+
+    fn also(&self) -> &'static [&'static str] {
+        &[
+            "Spans with `llm.<provider>.model` and without `litellm.call_id` are model calls: `llm.<provider>.id`, `.messages`, `.usage`, and `.choices` or `.content`.",
+            "A span named `invoke_agent ...` that LiteLLM wrote an answered call onto is still the agent's, and the status OK on it says nothing. A call that was never answered has no span: set `USE_OTEL_LITELLM_REQUEST_SPAN=true`, and each call has one of its own.",
+        ]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        if is_call(raw) {
+            Some((30, Operation::Chat))
+        } else {
+            is_caller(raw).then_some((5, Operation::InvokeAgent))
+        }
+    }
+
+    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        draft.always_ok.offer(80, is_caller(raw).then_some(true));
+        if !is_call(raw) {
+            return;
+        }
+        draft.model.offer(70, said(raw, "model").and_then(name));
+        draft.response_id.offer(70, said(raw, "id").and_then(name));
+        if let Some(usage) = said(raw, "usage").and_then(messages::parsed) {
+            draft.offer_tokens(70, usage::tokens(&usage));
+        }
+        if let Some(asked) = said(raw, "messages") {
+            draft.ask(70, || messages::asked(asked));
+        }
+        if let Some(answer) = said(raw, "choices").or_else(|| said(raw, "content")) {
+            draft.say(70, || messages::said(answer));
+        }
+    }
+}
+
+/// The id of the call that a span is of, or that was written onto it.
+const CALL: &str = "litellm.call_id";
+
+/// Whether a span is a call in the provider's words.
+fn is_call(raw: &RawSpan<'_>) -> bool {
+    raw.attributes.get(CALL).is_none() && said(raw, "model").is_some()
+}
+
+/// Whether a span is an agent's onto which a call was written.
+fn is_caller(raw: &RawSpan<'_>) -> bool {
+    raw.name.starts_with("invoke_agent")
+        && [CALL, "gen_ai.response.model"].iter().all(|key| raw.attributes.get(key).is_some())
+}
+
+/// What a provider said under a name: `usage` in `llm.openai.usage`.
+fn said<'v>(raw: &'v RawSpan<'_>, part: &str) -> Option<&'v RawValue<'v>> {
+    let is_part = |key: &str| {
+        let rest = key.strip_prefix("llm.").and_then(|rest| rest.split_once('.'));
+        rest.is_some_and(|(_, name)| name == part)
+    };
+    raw.attributes.iter().find(|(key, _)| is_part(key)).map(|(_, value)| value)
+}

@@ -1,0 +1,320 @@
+//! Model and tool calls, put together from the spans and records that tell them, and which of these tell the same call.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::span_view::{ArgumentsView, Model, Said, SpanView, Tool};
+use crate::span::{IdHash, Status, Timestamp};
+
+/// A model call, put together from one span or several.
+#[derive(Clone, Debug)]
+pub(super) struct ModelCall<'s> {
+    pub(super) span: &'s SpanView<'s>,
+    pub(super) end: Timestamp,
+    pub(super) failed: bool,
+    /// The kind of error, where the call failed.
+    pub(super) error_type: Option<&'s Arc<str>>,
+    pub(super) stopped: bool,
+    pub(super) at: usize,
+    /// Whether a log record is among its sources.
+    pub(super) recorded: bool,
+    // Present if the call has several sources; else its span tells all.
+    sources: Option<Box<ModelSources<'s>>>,
+}
+
+/// What the sources of a model call tell together.
+#[derive(Clone, Copy, Debug)]
+struct ModelSources<'s> {
+    model: Option<Model<'s>>,
+    input: Option<Said<'s>>,
+    output: Option<Said<'s>>,
+}
+
+/// A tool call, put together from one span or several.
+#[derive(Clone, Debug)]
+pub(super) struct ToolSpan<'s> {
+    pub(super) span: &'s SpanView<'s>,
+    pub(super) end: Timestamp,
+    status: Status,
+    pub(super) failed: bool,
+    /// The kind of error, where the call failed.
+    pub(super) error_type: Option<&'s Arc<str>>,
+    /// Whether a log record is among its sources.
+    pub(super) recorded: bool,
+    // The scopes of other libraries that tell the call, too.
+    also: Vec<u64>,
+    // Present if the call has several sources; else its span tells all.
+    sources: Option<Box<ToolSources<'s>>>,
+}
+
+/// What the sources of a tool call tell together.
+#[derive(Clone, Copy, Debug)]
+struct ToolSources<'s> {
+    tool: Option<Tool<'s>>,
+    output: Option<Said<'s>>,
+}
+
+impl<'s> ModelCall<'s> {
+    /// The model call of a span.
+    pub(super) fn of(span: &'s SpanView<'s>) -> Self {
+        Self {
+            span,
+            end: span.end,
+            failed: span.failed,
+            error_type: span.error_type(),
+            stopped: span.stopped,
+            at: span.at,
+            recorded: span.is_record(),
+            sources: None,
+        }
+    }
+
+    /// The facts of the call.
+    pub(super) fn model(&self) -> Option<Model<'s>> {
+        self.sources.as_ref().map_or_else(|| self.span.model(), |sources| sources.model)
+    }
+
+    /// The hash of the answer's id.
+    pub(super) fn response_id(&self) -> Option<IdHash> {
+        match &self.sources {
+            None => self.span.response_id(),
+            Some(sources) => sources.model?.response_id,
+        }
+    }
+
+    /// The facts of the call, if they are more than a name, tokens and what ends the input.
+    pub(super) fn details(&self) -> Option<Model<'s>> {
+        self.sources.as_ref().map_or_else(|| self.span.model_details(), |sources| sources.model)
+    }
+
+    pub(super) fn input(&self) -> Option<Said<'s>> {
+        self.sources.as_ref().map_or_else(|| self.span.input(), |sources| sources.input)
+    }
+
+    pub(super) fn output(&self) -> Option<Said<'s>> {
+        self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
+    }
+}
+
+impl<'s> ToolSpan<'s> {
+    /// The tool call of a span.
+    pub(super) fn of(span: &'s SpanView<'s>) -> Self {
+        Self {
+            span,
+            end: span.end,
+            status: span.status,
+            failed: span.failed,
+            error_type: span.error_type(),
+            recorded: span.is_record(),
+            also: Vec::new(),
+            sources: None,
+        }
+    }
+
+    /// The facts of the call.
+    pub(super) fn tool(&self) -> Option<Tool<'s>> {
+        self.sources.as_ref().map_or_else(|| self.span.tool(), |sources| sources.tool)
+    }
+
+    pub(super) fn output(&self) -> Option<Said<'s>> {
+        self.sources.as_ref().map_or_else(|| self.span.output(), |sources| sources.output)
+    }
+
+    /// Fails if a part of the call has.
+    pub(super) fn fail_with(&mut self, part: &Self) {
+        self.failed |= part.failed;
+        self.error_type = self.error_type.or(part.error_type);
+    }
+
+    /// Whether a log record tells that the call began, and nothing tells more.
+    pub(super) fn is_begun(&self) -> bool {
+        self.is_record() && self.status == Status::Unset && !self.failed
+    }
+}
+
+impl<'s> Deref for ModelCall<'s> {
+    type Target = SpanView<'s>;
+
+    fn deref(&self) -> &SpanView<'s> {
+        self.span
+    }
+}
+
+impl<'s> Deref for ToolSpan<'s> {
+    type Target = SpanView<'s>;
+
+    fn deref(&self) -> &SpanView<'s> {
+        self.span
+    }
+}
+
+/// Whether two spans, of different libraries, watch one call from side by side: one lasts as long as the other or
+/// longer, and they do not contradict each other.
+pub(super) fn beside(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+    let (one_id, other_id) = (one.response_id(), other.response_id());
+    one.scope() != other.scope()
+        && at_once((one.start, one.end), (other.start, other.end))
+        && !(one_id.is_some() && other_id.is_some())
+        && agree(one, other)
+}
+
+/// Whether of two spans of time one lasts as long as the other or longer, to a millisecond; or, if they overlap, to a few: what two
+/// libraries do before a call takes its time, one after the other.
+fn at_once(one: (Timestamp, Timestamp), other: (Timestamp, Timestamp)) -> bool {
+    const MILLISECOND: u64 = 1_000_000;
+    let within = |inner: (Timestamp, Timestamp), outer: (Timestamp, Timestamp), slack: u64| {
+        inner.0.0.saturating_add(slack) >= outer.0.0 && inner.1.0 <= outer.1.0.saturating_add(slack)
+    };
+    let overlap = one.0 < other.1 && other.0 < one.1;
+    let slack = if overlap { 5 * MILLISECOND } else { MILLISECOND };
+    within(one, other, slack) || within(other, one, slack)
+}
+
+/// The place of the call that is the same as this one, where one of both is told by a log record and the other by a span: of those that
+/// were going on at the same time and do not contradict it, the one that ended most nearly at the same time.
+pub(super) fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
+    // The time that a client may take from the end of a call until it writes the record.
+    const LATE: u64 = 1_000_000_000;
+    let overlap = |one: &ModelCall<'_>, other: &ModelCall<'_>| {
+        one.start.0 <= other.end.0.saturating_add(LATE)
+            && other.start.0 <= one.end.0.saturating_add(LATE)
+    };
+    let same = |other: &ModelCall<'_>| {
+        other.is_record() != call.is_record()
+            && !(other.recorded && call.recorded)
+            && overlap(other, call)
+            && other.failed == call.failed
+            && agree(other, call)
+    };
+    let candidates = calls.iter().enumerate().filter(|(_, other)| same(other));
+    candidates.min_by_key(|(_, other)| other.end.0.abs_diff(call.end.0)).map(|(at, _)| at)
+}
+
+/// Whether two calls tell the same numbers of tokens.
+pub(super) fn counted_alike(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+    let tokens = |call: &ModelCall<'_>| {
+        let tokens = call.model()?.tokens;
+        tokens.input.zip(tokens.output)
+    };
+    tokens(one).is_some() && tokens(one) == tokens(other)
+}
+
+/// Whether two calls failed before they used any tokens, and were not of different models.
+pub(super) fn failed_alike(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+    let silent = |call: &ModelCall<'_>| call.failed && known(call) == 0;
+    let (model, other_model) = (one.model().unwrap_or_default(), other.model().unwrap_or_default());
+    let names = model.name.zip(other_model.name);
+    silent(one) && silent(other) && names.is_none_or(|(name, other)| name.text == other.text)
+}
+
+/// Whether the facts of both calls are known, and their tokens do not contradict each other.
+fn agree(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+    let (Some(one), Some(other)) = (one.model(), other.model()) else { return false };
+    let alike = |a: Option<u64>, b: Option<u64>| a.is_none() || b.is_none() || a == b;
+    alike(one.tokens.input, other.tokens.input) && alike(one.tokens.output, other.tokens.output)
+}
+
+/// Whether two spans of different libraries, which hang together, may be of one tool call: they have the same tool, last at the same
+/// time, and do not contradict each other.
+pub(super) fn may_be_same(call: &ToolSpan<'_>, own: &ToolSpan<'_>) -> bool {
+    // Told first, as it takes the least time.
+    let beside = call.scope() != own.scope()
+        && at_once((call.start, call.end), (own.start, own.end))
+        && !(call.recorded || own.recorded || call.also.contains(&own.scope()));
+    let tools = || call.tool().zip(own.tool());
+    let Some((tool, other)) = beside.then(tools).flatten() else { return false };
+    let within = |some: &[u64], all: &[u64]| some.iter().all(|value| all.contains(value));
+    tool.name.is_some()
+        && tool.name == other.name
+        && tool.call_id.zip(other.call_id).is_none_or(|(id, other)| id == other)
+        && tool.arguments.zip(other.arguments).is_none_or(|(one, other)| {
+            within(one.values, other.values) || within(other.values, one.values)
+        })
+}
+
+/// Completes a tool call from another library's span of it. Arguments that are a bare value yield to those that have names.
+pub(super) fn join_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
+    call.also.push(other.scope());
+    call.fail_with(other);
+    call.status = call.status.max(other.status);
+    call.end = call.end.max(other.end);
+    let (tool, output) = (call.tool(), call.output());
+    let sources = call.sources.get_or_insert_with(|| Box::new(ToolSources { tool, output }));
+    sources.output = sources.output.or_else(|| other.output());
+    let (Some(tool), Some(more)) = (&mut sources.tool, other.tool()) else { return };
+    // The hash of a value is that of the arguments which it is alone.
+    let is_bare = |asked: &ArgumentsView<'_>| asked.values[..] == [asked.hash];
+    let named = more.arguments.filter(|_| tool.arguments.as_ref().is_none_or(is_bare));
+    tool.arguments = named.or(tool.arguments);
+    tool.call_id = tool.call_id.or(more.call_id);
+    tool.result = tool.result.or(more.result);
+}
+
+/// Completes a tool call from another source of it, if one of both is a log record. A record has all of the arguments, a span the name
+/// that the model used.
+pub(super) fn complete_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
+    let recorded = other.recorded;
+    if !call.recorded && !recorded {
+        return;
+    }
+    call.recorded |= recorded;
+    call.fail_with(other);
+    // A call that has a span is over.
+    let over = if recorded { other.status } else { Status::Ok };
+    call.status = call.status.max(over);
+    call.end = call.end.max(other.end);
+    let (tool, output) = (call.tool(), call.output());
+    let sources = call.sources.get_or_insert_with(|| Box::new(ToolSources { tool, output }));
+    sources.output = sources.output.or_else(|| other.output());
+    let (Some(tool), Some(more)) = (&mut sources.tool, other.tool()) else { return };
+    let (first, second) = if recorded { (more, *tool) } else { (*tool, more) };
+    let arguments = first.arguments.or(second.arguments);
+    let name = if recorded { tool.name.or(more.name) } else { more.name.or(tool.name) };
+    (tool.arguments, tool.name) = (arguments, name);
+    tool.result = tool.result.or(more.result);
+}
+
+/// Fills in what a call lacks from another span of the same call.
+pub(super) fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
+    call.failed |= other.failed;
+    call.error_type = call.error_type.or(other.error_type);
+    call.stopped |= other.stopped;
+    let (model, input, output) = (call.model(), call.input(), call.output());
+    let sources =
+        call.sources.get_or_insert_with(|| Box::new(ModelSources { model, input, output }));
+    sources.input = sources.input.or_else(|| other.input());
+    sources.output = sources.output.or_else(|| other.output());
+    let (Some(model), Some(more)) = (&mut sources.model, other.model()) else { return };
+    model.compacted |= more.compacted;
+    model.first_chunk_nanos = model.first_chunk_nanos.or(more.first_chunk_nanos);
+    model.name = model.name.or(more.name);
+    model.requested = model.requested.or(more.requested);
+    model.response_id = model.response_id.or(more.response_id);
+    model.tokens.input = model.tokens.input.or(more.tokens.input);
+    model.tokens.cached = model.tokens.cached.or(more.tokens.cached);
+    model.tokens.cache_written = model.tokens.cache_written.or(more.tokens.cache_written);
+    model.tokens.output = model.tokens.output.or(more.tokens.output);
+    model.cost = model.cost.or(more.cost);
+    model.asked_by_user = model.asked_by_user.or(more.asked_by_user);
+    if model.calls.is_empty() {
+        model.calls = more.calls;
+    }
+    if model.results.is_empty() {
+        model.results = more.results;
+    }
+}
+
+/// The worth of a source of a model call: a span is better than a log record, then whichever knows more.
+pub(super) fn worth(call: &ModelCall<'_>) -> (bool, usize) {
+    (!call.is_record(), known(call))
+}
+
+/// The number of facts that a source knows of its model call.
+fn known(call: &ModelCall<'_>) -> usize {
+    let count = |model: &Model<'_>| {
+        usize::from(model.tokens.input.is_some())
+            + usize::from(model.tokens.output.is_some())
+            + usize::from(model.cost.is_some())
+    };
+    call.model().as_ref().map_or(0, count)
+}
