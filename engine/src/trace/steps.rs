@@ -1,6 +1,7 @@
 //! The steps of a trace, as the page draws them; only where texts are kept.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 
 use super::calls::ModelCall;
@@ -65,12 +66,37 @@ pub(super) fn of(
         result: results.get(&call.span_id).copied().map(cut),
     });
     let mut steps: Vec<Step> = agents.chain(models).chain(tools).collect();
-    // A step that encloses another one comes before it.
-    steps.sort_by_key(|step| {
-        (step.start_unix_nano, u64::MAX - step.end_unix_nano, step.kind, step.span_id)
-    });
+    sort(shape, &mut steps);
     steps.truncate(MAX_STEPS);
     steps
+}
+
+/// Sorts steps by their starts. Some clients tell starts in whole milliseconds: of those that begin together, one that encloses another one
+/// comes before it, and else the one that ended first.
+fn sort(shape: &Shape<'_>, steps: &mut [Step]) {
+    steps.sort_by_key(|step| (step.start_unix_nano, step.end_unix_nano, step.kind, step.span_id));
+    if steps.windows(2).all(|pair| pair[0].start_unix_nano != pair[1].start_unix_nano) {
+        return;
+    }
+    let places: BTreeMap<SpanId, usize> =
+        shape.behaviour().map(|span| (span.span_id, span.at)).collect();
+    let place = |step: &Step| places.get(&step.span_id).copied();
+    // By start and place, when the first of a step and those inside it that begin with it ended.
+    let mut ends: BTreeMap<(u64, usize), u64> = BTreeMap::new();
+    for step in &*steps {
+        let Some(at) = place(step) else { continue };
+        for at in iter::once(at).chain(shape.ancestors(at).map(|above| above.at)) {
+            let end = ends.entry((step.start_unix_nano, at)).or_insert(u64::MAX);
+            *end = step.end_unix_nano.min(*end);
+        }
+    }
+    steps.sort_by_cached_key(|step| {
+        let start = step.start_unix_nano;
+        let end = place(step).and_then(|at| ends.get(&(start, at)).copied());
+        let depth = place(step).map(|at| shape.ancestors(at).count());
+        let end = end.unwrap_or(step.end_unix_nano);
+        (start, end, depth, step.kind, step.span_id)
+    });
 }
 
 fn step(kind: StepKind, span: &SpanView<'_>, end: Timestamp, failed: bool) -> Step {
@@ -97,6 +123,29 @@ fn cut(text: &Arc<str>) -> Arc<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::span::Span;
+    use crate::trace::{Spans, Symbols};
+
+    #[test]
+    fn steps_that_begin_together_are_in_the_order_of_their_ends_but_for_those_around_others() {
+        let id = |at: u8| SpanId([at; 8]);
+        // A tool and, in the same millisecond, the next call; an agent and its call.
+        let sent =
+            [(1, 0, 0, 9), (2, 1, 1, 2), (3, 1, 2, 5), (4, 1, 2, 3), (5, 1, 6, 8), (6, 5, 6, 7)];
+        let (mut rows, mut symbols) = (Spans::default(), Symbols::default());
+        for (own, parent, start, end) in sent {
+            let parent = (parent > 0).then(|| id(parent));
+            let (start, end) = (Timestamp(start), Timestamp(end));
+            let span = Span { span_id: id(own), parent, start, end, ..Span::default() };
+            rows.add(&span, &Arc::default(), &mut symbols, true);
+        }
+        let shape = Shape::new(&rows);
+        let mut steps: Vec<Step> =
+            shape.behaviour().map(|span| step(StepKind::Model, span, span.end, false)).collect();
+        sort(&shape, &mut steps);
+        let order: Vec<u8> = steps.iter().map(|step| step.span_id.0[0]).collect();
+        assert_eq!(order, [1, 2, 4, 3, 5, 6]);
+    }
 
     #[test]
     fn a_long_result_is_cut_between_characters() {
