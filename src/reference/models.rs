@@ -1,7 +1,7 @@
 //! The model calls of a trace, each once, however many libraries recorded it.
 
 use super::tree::{Tree, is_record, overlay};
-use crate::engine::span::{IdHash, Log, ModelFacts, Operation, Span};
+use crate::engine::span::{IdHash, Log, ModelFacts, Operation, Span, SpanId, Timestamp};
 
 /// A model call, with all that its spans and records tell.
 #[derive(Clone, Debug)]
@@ -57,14 +57,23 @@ pub(super) fn calls(tree: &Tree, logs: &[Log]) -> Vec<ModelCall> {
     calls
 }
 
-/// The last model call; in a turn that records tell of, the last one that the agent itself made.
+/// The last model call, during which no other one begins; in a turn that records tell of, the last one that the agent itself made.
 pub(super) fn last<'c>(tree: &Tree, calls: &'c [ModelCall]) -> Option<&'c ModelCall> {
-    let end = |call: &&ModelCall| (call.span.end, call.span.span_id);
-    let own = calls.iter().filter(|call| !tree.is_aside(call.at)).max_by_key(end);
-    own.or_else(|| calls.iter().max_by_key(end))
+    let is_own = |call: &&ModelCall| !tree.is_aside(call.at);
+    let later = |one: &ModelCall, other: &ModelCall| place_in_time(one) < place_in_time(other);
+    let last_of = |calls: Vec<&'c ModelCall>| {
+        calls.iter().copied().find(|call| !calls.iter().any(|other| later(call, other)))
+    };
+    last_of(calls.iter().filter(is_own).collect()).or_else(|| last_of(calls.iter().collect()))
 }
 
-/// Model spans around several calls that have their total use, where the calls themselves do not have it.
+/// What orders calls: their starts, then their ends.
+pub(super) fn place_in_time(call: &ModelCall) -> (Timestamp, Timestamp, SpanId) {
+    (call.span.start, call.span.end, call.span.span_id)
+}
+
+/// Spans around calls that have their total use, where the calls themselves do not have it: model spans, else the agents that made the
+/// calls. The use of an agent all of whose calls failed may be that of earlier runs.
 pub(super) fn totals(tree: &Tree, calls: &[ModelCall]) -> Vec<Total> {
     let own = tree.behaviour();
     let mut totals: Vec<Total> = Vec::new();
@@ -80,7 +89,28 @@ pub(super) fn totals(tree: &Tree, calls: &[ModelCall]) -> Vec<Total> {
             totals.push(Total { span, below });
         }
     }
+    let chats = own.iter().any(|at| tree.spans[*at].operation == Operation::Chat);
+    let mut of_agents: Vec<Total> = Vec::new();
+    for (at, span) in tree.spans.iter().enumerate() {
+        let made: Vec<&ModelCall> =
+            calls.iter().filter(|call| maker(tree, call.at) == Some(at)).collect();
+        let told = |call: &&ModelCall| {
+            counts(&call.span) || totals.iter().any(|total| total.below.contains(&call.at))
+        };
+        let is_silent = made.iter().any(|call| !call.span.failed) && !made.iter().any(told);
+        if chats && is_silent && span.operation == Operation::InvokeAgent && counts(span) {
+            let below = made.iter().map(|call| call.at).collect();
+            of_agents.push(Total { span: span.clone(), below });
+        }
+    }
+    totals.extend(of_agents);
     totals
+}
+
+/// The tool or agent that is next above a place.
+fn maker(tree: &Tree, at: usize) -> Option<usize> {
+    let steps = [Operation::ExecuteTool, Operation::InvokeAgent];
+    tree.above(at).iter().copied().find(|above| steps.contains(&tree.spans[*above].operation))
 }
 
 /// Whether a span tells how many tokens were used.
@@ -243,7 +273,7 @@ fn complete(call: &mut Span, other: &Span) {
 
 /// Marks the last call as failed if it gave no answer at all and the root failed.
 fn blame_last(tree: &Tree, calls: &mut [ModelCall], logs: &[Log]) {
-    let last = calls.iter_mut().max_by_key(|call| (call.span.end, call.span.span_id));
+    let last = calls.iter_mut().max_by_key(|call| place_in_time(call));
     let Some(last) = last.filter(|_| tree.root().is_some_and(|root| root.failed)) else { return };
     let facts = last.facts();
     let spoke =

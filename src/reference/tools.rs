@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::arguments::Arguments;
-use super::models::ModelCall;
+use super::models::{self, ModelCall};
 use super::tree::{Tree, is_interrupted, is_record, overlay};
 use crate::engine::span::{
     self, IdHash, Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult,
@@ -50,7 +50,8 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
         results.iter().rev().find(|result| id.is_some() && result.call_id == id)
     };
     if told.is_empty() {
-        return of_models(tree, asked, result_of);
+        let open = models.iter().find(|model| is_left_open(tree, models, model));
+        return of_models(tree, asked, open, result_of);
     }
     let tools: Vec<&ToolFacts> = asked.iter().map(|(_, tool)| tool).collect();
     let call = |ToolSpan { span, at, .. }: &ToolSpan| {
@@ -95,6 +96,7 @@ pub(super) fn results(models: &[ModelCall], logs: &[Log]) -> Vec<ToolResult> {
 fn of_models<'r>(
     tree: &Tree,
     asked: Vec<(&ModelCall, ToolFacts)>,
+    open: Option<&ModelCall>,
     result_of: impl Fn(Option<IdHash>) -> Option<&'r ToolResult>,
 ) -> Vec<Call> {
     let mut functions: Vec<&Span> =
@@ -114,9 +116,21 @@ fn of_models<'r>(
         let failed = ran.is_some_and(|ran| ran.failed) || result.is_some_and(|told| told.failed);
         let call = call_of(&tool, ran.unwrap_or(&model.span), failed);
         let error_type = ran.and_then(error_type);
-        Some(Call { is_timed: ran.is_some(), error_type, ..call })
+        let untold =
+            ran.is_none() && result.is_none() && open.is_some_and(|open| open.at == model.at);
+        let failed = call.failed.filter(|_| !untold);
+        Some(Call { is_timed: ran.is_some(), error_type, failed, ..call })
     };
     asked.into_iter().filter_map(call).collect()
+}
+
+/// Whether nothing tells what became of what this model call asked for: no model call comes later and nothing begins when it is over. A
+/// model call that is the root is one of a chain of traces, and the next trace goes on with it.
+fn is_left_open(tree: &Tree, models: &[ModelCall], model: &ModelCall) -> bool {
+    let goes_on =
+        tree.own().any(|span| span.start >= model.span.end && span.span_id != model.span.span_id);
+    let later = |other: &ModelCall| models::place_in_time(other) > models::place_in_time(model);
+    model.span.parent.is_some() && !goes_on && !models.iter().any(later)
 }
 
 fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {

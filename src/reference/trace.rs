@@ -103,7 +103,8 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         status: tree.root().map(|root| root.status),
         error: tree.root().is_some_and(|root| root.failed)
             || is_given_up(&tree)
-            || last.is_some_and(|last| last.span.failed),
+            || last.is_some_and(|last| last.span.failed)
+            || fails_by_a_part(&tree),
         error_type: outermost
             .iter()
             .find_map(|span| tools::error_type(span))
@@ -155,6 +156,17 @@ fn is_given_up(tree: &Tree) -> bool {
                 && Some(span.end) >= last
                 && !tree.ancestors(*at).any(|above| calls.contains(&above.operation))
         })
+}
+
+/// Whether a part of the run, and not of a tool's, says that the whole run failed with it.
+fn fails_by_a_part(tree: &Tree) -> bool {
+    let is_fatal = |at: &&usize| {
+        let remarks = tree.spans[**at].remarks.as_ref();
+        remarks.is_some_and(|remarks| remarks.failed_run)
+    };
+    let in_tool =
+        |at: &usize| tree.ancestors(*at).any(|above| above.operation == Operation::ExecuteTool);
+    tree.behaviour().iter().filter(is_fatal).any(|at| !in_tool(at))
 }
 
 /// The use of each model call, and then of each total over several.

@@ -106,6 +106,7 @@ pub(super) struct RemarksDraft<'v> {
     pub(super) guardrail_result: Ranked<Cow<'v, str>>,
     pub(super) pause: Option<Pause>,
     pub(super) interrupted: bool,
+    pub(super) failed_run: bool,
 }
 
 /// Texts and names that stand for nothing.
@@ -152,6 +153,7 @@ impl<'v> Draft<'v> {
             accepted_edit: None,
             error_type: None,
             interrupted: said.interrupted,
+            failed_run: said.failed_run,
         };
         (remarks != Remarks::default()).then(|| Box::new(remarks))
     }

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::span_view::{ArgumentsView, Model, Said, SpanView, Tool};
-use crate::span::{IdHash, Status, Timestamp};
+use crate::span::{IdHash, SpanId, Status, Timestamp};
 
 /// A model call, put together from one span or several.
 #[derive(Clone, Debug)]
@@ -72,6 +72,18 @@ impl<'s> ModelCall<'s> {
     /// The facts of the call.
     pub(super) fn model(&self) -> Option<Model<'s>> {
         self.sources.as_ref().map_or_else(|| self.span.model(), |sources| sources.model)
+    }
+
+    /// Whether it is known how many tokens the call used.
+    pub(super) fn is_counted(&self) -> bool {
+        let tokens = self.model().map(|model| model.tokens).unwrap_or_default();
+        tokens.input.is_some() || tokens.output.is_some()
+    }
+
+    /// Where the call is in the order of calls: one during which another one begins comes before it, as where a library runs tools, and with
+    /// them other agents, within the call that asked for them.
+    pub(super) fn order(&self) -> (Timestamp, Timestamp, SpanId) {
+        (self.start, self.end, self.span_id)
     }
 
     /// The hash of the answer's id.

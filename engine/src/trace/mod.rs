@@ -31,7 +31,7 @@ pub(crate) use self::bytes::of_attempt as attempt_bytes;
 use self::calls::ModelCall;
 pub use self::expected::expectations;
 pub use self::rows::{Added, Hanging, Spans};
-use self::shape::{ModelCalls, Shape, may_recur};
+use self::shape::{ModelCalls, Shape, Totals, may_recur};
 use self::span_view::{Model, Named, SpanView};
 use self::sub_agents::Work;
 pub use self::symbol::{Symbol, Symbols};
@@ -195,11 +195,13 @@ pub fn evaluate(
     update.remarks = remarks::of(shape, parts, &models).map(Box::new);
     update.reported = reported(parts);
     outcome(&mut update, shape, last);
+    update.error |= shape.has_failed_run();
     update.error_type = error_type(shape, &models);
     let turn = Turn { shape, models: &models, last, logs };
     turn.texts(&mut update, rules.keep_content, done);
     turn.link(&mut update, &calls);
-    let spends = spent(&mut update, shape, &models, &rules.prices);
+    let totals = shape.totals(&models);
+    let spends = spent(&mut update, (&models, &totals), shape, &rules.prices);
     if let Some(content) = &mut update.content {
         content.steps = steps::of(shape, &models, &spends, &calls);
     }
@@ -207,7 +209,13 @@ pub fn evaluate(
     let found = loops::find_between(&calls, compacted, &spends, &rules.loops).into_iter();
     update.loops = found.map(|found| of_trace(trace_id, found)).collect();
     let own = update.agent.as_ref().map_or("", |agent| &agent.agent_name);
-    let work = Work { models: &models, spends: &spends, calls: &calls, loops: &update.loops };
+    let work = Work {
+        models: &models,
+        totals: &totals,
+        spends: &spends,
+        calls: &calls,
+        loops: &update.loops,
+    };
     update.sub_agents = sub_agents::of(shape, own, &work);
     if let Some(said) = shape.reported_loop().filter(|_| update.loops.is_empty()) {
         let told = loops::reported(&calls, said.end, &spends);
@@ -296,15 +304,15 @@ fn error_type(shape: &Shape<'_>, models: &[ModelCall<'_>]) -> Option<Arc<str>> {
 /// Fills in what the model calls used and cost; returns this for each call, and then for each total.
 fn spent(
     update: &mut TraceFacts,
+    (models, totals): (&[ModelCall<'_>], &Totals<'_>),
     shape: &Shape<'_>,
-    models: &[ModelCall<'_>],
     prices: &Prices,
 ) -> Spends {
-    let totals = shape.totals(models);
     let mut spends = Spends::with_capacity(models.len() + totals.len());
     update.llm_calls = models.len() as u64;
     let agent = shape.root().filter(|root| root.operation != Operation::Chat && root.stopped);
     update.stopped_calls = agent.is_some().into();
+    let mut unnamed = false;
     for span in models {
         let nanos = span.end.0.saturating_sub(span.start.0);
         update.model_nanos = update.model_nanos.saturating_add(nanos);
@@ -314,19 +322,31 @@ fn spent(
         let model = span.model();
         let name = model.as_ref().and_then(|model| model.name).map(|name| name.text);
         update.models.extend(name.filter(|name| update.models.last() != Some(name)).cloned());
+        unnamed |= name.is_none();
         spends.push(spend(span, model.as_ref(), prices));
+    }
+    // A total may have the model of the calls that it covers.
+    if unnamed {
+        let nameless = |at: usize| {
+            models
+                .iter()
+                .any(|call| call.at == at && call.model().is_none_or(|model| model.name.is_none()))
+        };
+        let of_nameless = totals.iter().filter(|(_, below)| below.iter().any(|at| nameless(*at)));
+        let names = of_nameless.filter_map(|(total, _)| total.model()?.name);
+        update.models.extend(names.map(|name| Arc::clone(name.text)));
     }
     spends.extend(totals.iter().map(|(span, _)| spend(span, span.model().as_ref(), prices)));
     update.models.sort_unstable();
     update.models.dedup();
-    let (input, no_input) = sum_known(models, &totals, &spends, |tokens| tokens.input);
-    let (output, no_output) = sum_known(models, &totals, &spends, |tokens| tokens.output);
+    let (input, no_input) = sum_known(models, totals, &spends, |tokens| tokens.input);
+    let (output, no_output) = sum_known(models, totals, &spends, |tokens| tokens.output);
     update.tokens = Some(crate::facts::Tokens { input, output });
     update.calls_without_tokens = no_input.max(no_output);
     let costs = spends.iter().filter_map(|spend| spend.cost).map(|cost| cost.0);
     update.cost_quanta = costs.reduce(i64::saturating_add);
     // A total may have the cost of the calls that it covers.
-    let covered = covered(&totals, &spends[models.len()..], |total| total.cost.is_some());
+    let covered = covered(totals, &spends[models.len()..], |total| total.cost.is_some());
     let unpriced = models.iter().zip(&spends).filter(|(span, spend)| {
         spend.cost.is_none() && !span.failed && !covered.contains(&span.at)
     });
@@ -377,7 +397,7 @@ fn of_trace(trace_id: TraceId, found: loops::Found) -> Loop {
 /// model's error on the root alone.
 fn blame_last<'s>(models: &mut [ModelCall<'s>], shape: &'s Shape<'_>, logs: &Logs<'_>) {
     let Some(root) = shape.root().filter(|root| root.failed) else { return };
-    let last = models.iter_mut().max_by_key(|span| (span.end, span.span_id));
+    let last = models.iter_mut().max_by_key(|call| call.order());
     let Some(last) = last else { return };
     let answered = |model: &Model<'_>| {
         model.tokens.input.is_some() || model.tokens.output.is_some() || !model.calls.is_empty()

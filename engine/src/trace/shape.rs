@@ -66,6 +66,9 @@ pub(super) struct Position {
 /// The model calls of a trace; few traces have more.
 pub(super) type ModelCalls<'s> = SmallVec<[ModelCall<'s>; 8]>;
 
+/// Spans that tell what several model calls used together, each with the places of these calls.
+pub(super) type Totals<'s> = Vec<(ModelCall<'s>, BTreeSet<usize>)>;
+
 /// The tool calls of a trace; few traces have more.
 pub(super) type ToolSpans<'s> = SmallVec<[ToolSpan<'s>; 8]>;
 
@@ -268,20 +271,27 @@ impl<'a> Shape<'a> {
         self.ancestors(at).last().unwrap_or(&self.spans[at]).parent()
     }
 
-    /// Model spans around other model calls that tell what all of them used, where the calls themselves do not; each with the
-    /// places of its calls. Of two such spans around a call the outer one counts.
-    pub(super) fn totals(&self, calls: &[ModelCall<'_>]) -> Vec<(ModelCall<'_>, BTreeSet<usize>)> {
-        if !self.nested {
-            return Vec::new();
+    /// Spans around model calls that tell what all of them used, where the calls themselves do not: model spans, and else the agents
+    /// that made the calls.
+    pub(super) fn totals(&self, calls: &[ModelCall<'_>]) -> Totals<'_> {
+        if calls.iter().all(ModelCall::is_counted) {
+            return Totals::new();
         }
-        let counted = |call: &ModelCall<'_>| {
-            call.model()
-                .is_some_and(|model| model.tokens.input.is_some() || model.tokens.output.is_some())
-        };
-        let outer = |span: &SpanView<'a>| self.is_model(span) && counted(&self.call_of(span));
+        let mut totals = self.totals_of_models(calls);
+        let told = totals.iter().flat_map(|(_, below)| below).copied().collect();
+        totals.extend(self.totals_of_agents(calls, &told));
+        totals
+    }
+
+    /// Model spans around other model calls. Of two such spans around a call the outer one counts.
+    fn totals_of_models(&self, calls: &[ModelCall<'_>]) -> Totals<'_> {
+        if !self.nested {
+            return Totals::new();
+        }
+        let outer = |span: &SpanView<'a>| self.is_model(span) && self.call_of(span).is_counted();
         let mut totals: Vec<bool> = self.spans.iter().map(outer).collect();
         let mut told = vec![false; self.spans.len()];
-        for call in calls.iter().filter(|call| counted(call)) {
+        for call in calls.iter().filter(|call| call.is_counted()) {
             self.climb(call.at, |above| {
                 totals[above] = false;
                 !mem::replace(&mut told[above], true)
@@ -296,6 +306,25 @@ impl<'a> Shape<'a> {
             found.entry(inward(outer)).or_insert_with(total).1.insert(call.at);
         }
         found.into_values().collect()
+    }
+
+    /// Agents none of whose own model calls has tokens or is in a total; what they tell is of no use if all of these failed, as some libraries
+    /// add up over several runs.
+    fn totals_of_agents(&self, calls: &[ModelCall<'_>], told: &BTreeSet<usize>) -> Totals<'_> {
+        let mut found: BTreeMap<usize, Vec<&ModelCall<'_>>> = BTreeMap::new();
+        for call in calls {
+            let agent = self.ancestors(call.at).find(|above| self.is_step(above));
+            let agent = agent.filter(|above| above.operation == Operation::InvokeAgent);
+            if let Some(agent) = agent.filter(|agent| agent.has_model()) {
+                found.entry(agent.at).or_default().push(call);
+            }
+        }
+        let is_told = |call: &&ModelCall<'_>| call.is_counted() || told.contains(&call.at);
+        found.retain(|_, own| !own.iter().any(is_told) && !own.iter().all(|call| call.failed));
+        let total = |(at, own): (usize, Vec<&ModelCall<'_>>)| {
+            (ModelCall::of(&self.spans[at]), own.iter().map(|call| call.at).collect())
+        };
+        found.into_iter().map(total).collect()
     }
 
     /// Spans of no known operation by name; where tools have no spans of their own, these are the functions that ran.
@@ -389,14 +418,24 @@ impl<'a> Shape<'a> {
         failed.any(|span| Some(span.end) >= last && !is_called(span.at))
     }
 
+    /// Whether a part of the run failed that the whole run fails with; what a tool does is the tool's.
+    pub(super) fn has_failed_run(&self) -> bool {
+        self.behaviour().any(|span| span.fails_run() && !self.is_inside_tool(span.at))
+    }
+
+    /// Whether a span begins when this model call is over.
+    pub(super) fn goes_on_after(&self, call: &ModelCall<'_>) -> bool {
+        self.behaviour().any(|span| span.start >= call.end && span.span_id != call.span_id)
+    }
+
     /// The last model call; in a turn told by log records, the last one that the agent itself made, if it made any.
     pub(super) fn last_model<'m, 's>(
         &self,
         models: &'m [ModelCall<'s>],
     ) -> Option<&'m ModelCall<'s>> {
-        let last = |call: &&ModelCall<'_>| (call.end, call.span_id);
-        let own = models.iter().filter(|call| !self.is_aside(call.at)).max_by_key(last);
-        own.or_else(|| models.iter().max_by_key(last))
+        let own = models.iter().filter(|call| !self.is_aside(call.at));
+        own.max_by_key(|call| call.order())
+            .or_else(|| models.iter().max_by_key(|call| call.order()))
     }
 
     /// The name of the agent that did what a span tells: the one that the span names, else that of the nearest agent above the place.
@@ -561,7 +600,7 @@ impl<'a> Shape<'a> {
     }
 
     /// The known spans above the one at a place, the nearest first; ends at a cycle.
-    fn ancestors(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
+    pub(super) fn ancestors(&self, at: usize) -> impl Iterator<Item = &SpanView<'a>> {
         let Position { above, depth, .. } = self.spans[at].position;
         let above = iter::successors(above, |at| self.spans[*at].position.above).take(depth);
         above.map(|at| &self.spans[at])
@@ -710,7 +749,7 @@ mod tests {
         SpanId([1 + u8::try_from(at).unwrap(); 8])
     }
 
-    /// A call that tells its tokens or does not, or a step or another span around calls.
+    /// A call or an agent that tells its tokens or does not, or another span around calls.
     fn span(kind: u8, counted: bool) -> Span {
         let operation = match kind {
             0 => Operation::InvokeAgent,
@@ -719,7 +758,8 @@ mod tests {
         };
         let tokens = Tokens { input: counted.then_some(1), ..Tokens::default() };
         let model = ModelFacts { tokens, ..ModelFacts::default() };
-        Span { operation, model: (kind > 1).then_some(model), ..Span::default() }
+        let tells = kind > 1 || kind == 0 && counted;
+        Span { operation, model: tells.then_some(model), ..Span::default() }
     }
 
     fn around(shape: &Shape<'_>, at: usize) -> Vec<usize> {
@@ -741,6 +781,20 @@ mod tests {
                 totals.push((outer.at, below.iter().map(|call| call.at).collect()));
             }
         }
+        let mut of_agents = Vec::new();
+        for agent in shape.spans.iter().filter(|span| shape.is_step(span) && span.has_model()) {
+            let next =
+                |call: &ModelCall<'_>| shape.ancestors(call.at).find(|above| shape.is_step(above));
+            let is_own = |call: &&ModelCall<'_>| next(call).is_some_and(|next| next.at == agent.at);
+            let own: BTreeSet<usize> = calls.iter().filter(is_own).map(|call| call.at).collect();
+            let is_told = |call: &&ModelCall<'_>| {
+                counted(call) || totals.iter().any(|(_, below)| below.contains(&call.at))
+            };
+            if !own.is_empty() && !calls.iter().filter(is_own).any(|call| is_told(&call)) {
+                of_agents.push((agent.at, own));
+            }
+        }
+        totals.extend(of_agents);
         totals
     }
 
@@ -892,6 +946,26 @@ mod tests {
         let (one, other) = (call(0, 1, Some(7), false), call(9, 2, Some(7), false));
         assert_eq!(count(&[absent(9), one.clone(), other.clone()]), 1);
         assert_eq!(count(&[absent(8), one, other]), 2);
+    }
+
+    #[test]
+    fn a_call_during_which_another_one_begins_is_not_the_last() {
+        let call = |at: usize, start: u64, end: u64| Span {
+            span_id: id(at),
+            parent: at.checked_sub(1).map(id),
+            start: Timestamp(start),
+            end: Timestamp(end),
+            // A tool of the first call is an agent, which makes the second one.
+            operation: if at == 1 { Operation::ExecuteTool } else { Operation::Chat },
+            ..Span::default()
+        };
+        let (mut rows, mut symbols) = (Spans::default(), Symbols::default());
+        for span in [call(0, 1, 9), call(1, 2, 8), call(2, 3, 7)] {
+            rows.add(&span, &Arc::default(), &mut symbols, true);
+        }
+        let shape = Shape::new(&rows);
+        let calls = shape.model_calls();
+        assert_eq!(shape.last_model(&calls).map(|call| call.span_id), Some(id(2)));
     }
 
     #[test]

@@ -133,6 +133,11 @@ impl SpanView<'_> {
         self.remarks().is_some_and(|remarks| remarks.interrupted)
     }
 
+    /// Whether the run that the span is a part of failed with it.
+    pub(super) fn fails_run(&self) -> bool {
+        self.remarks().is_some_and(|remarks| remarks.failed_run)
+    }
+
     /// Whether the span is an agent's report that it is in a loop.
     pub(super) fn reports_loop(&self) -> bool {
         self.is_record() && self.name() == REPORTED_LOOP

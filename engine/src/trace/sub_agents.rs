@@ -1,12 +1,12 @@
 //! What each agent below the outermost one did.
 //!
 //! A model or tool call was made by the agent that its own span names, else by the nearest agent above it that has a name of its own. Calls
-//! of the outermost agent itself count for no agent below it; what a span tells of several calls together is not shared out.
+//! of the outermost agent itself count for no agent below it; what a span tells of several calls together is of the agent that the span is of.
 
 use std::collections::BTreeMap;
 
 use super::calls::ModelCall;
-use super::shape::Shape;
+use super::shape::{Shape, Totals};
 use super::span_view::SpanView;
 use super::whose::agent_name;
 use crate::facts::{Loop, SubAgent, ToolCall};
@@ -17,7 +17,9 @@ use crate::span::{Operation, SpanId};
 pub(super) struct Work<'w> {
     /// The model calls.
     pub(super) models: &'w [ModelCall<'w>],
-    /// The spend of each model call.
+    /// The spans that tell what several model calls used.
+    pub(super) totals: &'w Totals<'w>,
+    /// The spend of each model call, and then of each total.
     pub(super) spends: &'w [Spend],
     /// The tool calls.
     pub(super) calls: &'w [ToolCall],
@@ -41,10 +43,12 @@ pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<Sub
         let Some(part) = doer.and_then(|name| parts.get_mut(name)) else { continue };
         part.model_calls += 1;
         part.errors += u64::from(model.failed);
-        let add = |sum: &mut u64, more: Option<u64>| *sum = sum.saturating_add(more.unwrap_or(0));
-        add(&mut part.input_tokens, spend.tokens.input);
-        add(&mut part.output_tokens, spend.tokens.output);
-        add(&mut part.cost_quanta, spend.cost.and_then(|cost| u64::try_from(cost.0).ok()));
+        add(part, spend);
+    }
+    let totals = work.totals.iter().zip(work.spends.iter().skip(work.models.len()));
+    for ((total, _), spend) in totals {
+        let doer = shape.doer(total, total.at);
+        doer.and_then(|name| parts.get_mut(name)).into_iter().for_each(|part| add(part, spend));
     }
     let spans: BTreeMap<SpanId, &SpanView<'_>> =
         shape.behaviour().map(|span| (span.span_id, span)).collect();
@@ -61,4 +65,12 @@ pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<Sub
         part.loops += 1;
     }
     parts.into_values().collect()
+}
+
+/// Adds what was spent to what an agent spent.
+fn add(part: &mut SubAgent, spend: &Spend) {
+    let add = |sum: &mut u64, more: Option<u64>| *sum = sum.saturating_add(more.unwrap_or(0));
+    add(&mut part.input_tokens, spend.tokens.input);
+    add(&mut part.output_tokens, spend.tokens.output);
+    add(&mut part.cost_quanta, spend.cost.and_then(|cost| u64::try_from(cost.0).ok()));
 }

@@ -64,12 +64,18 @@ pub(super) fn of(
 }
 
 /// The tool calls in the models' output; the span of that name that ran next gives the times of a call, and whether it failed. Where
-/// the agent waits for a person, calls that nothing tells to have run have not run yet.
+/// the agent waits for a person, calls that nothing tells to have run have not run yet. Of calls after which nothing comes nobody knows
+/// whether they ran, unless the model call is a trace of its own, which the next one goes on with.
 fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>) -> Vec<ToolCall> {
     let called = models
         .iter()
         .flat_map(|model| model.called(logs).into_iter().map(move |call| (model, call)));
     let waits = shape.is_interrupted();
+    let last = models.iter().map(ModelCall::order).max();
+    let is_open = LazyCell::new(|| {
+        let last = models.iter().find(|model| Some(model.order()) == last);
+        last.is_some_and(|last| last.parent().is_some() && !shape.goes_on_after(last))
+    });
     let results = LazyCell::new(|| results(models, logs));
     let mut functions = shape.functions();
     let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
@@ -94,7 +100,8 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
             },
             None => {
                 let begun = model.span.is_begun() && !model.failed;
-                let error = (failed || !begun).then_some(failed);
+                let untold = result.is_none() && Some(model.order()) == last && *is_open;
+                let error = (failed || !(begun || untold)).then_some(failed);
                 ToolCall { timed: false, ..tool_call(&tool, model.span, model.end, error) }
             }
         })

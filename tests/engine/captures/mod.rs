@@ -156,6 +156,7 @@ fn compare_turn(expected: &Value, turn: &Value, traces: &[(&Value, &Value)]) -> 
         same("llm_calls", &turn["llm_calls"], &Value::from(calls))?;
     }
     compare_cost(turn, traces)?;
+    compare_agents(turn, traces)?;
     for (field, any) in [("error", true), ("complete", false)] {
         if turn[field].is_boolean() && !traces.is_empty() {
             let mut values = traces.iter().map(|(_, trace)| trace[field] == Value::Bool(true));
@@ -164,6 +165,19 @@ fn compare_turn(expected: &Value, turn: &Value, traces: &[(&Value, &Value)]) -> 
         }
     }
     compare_scores(turn, traces)
+}
+
+/// Compares who did what with which models, where that is told.
+fn compare_agents(turn: &Value, traces: &[(&Value, &Value)]) -> Result<(), String> {
+    for (_, trace) in traces {
+        if turn["agent"].is_string() {
+            same("agent", &turn["agent"], &trace["agent"]["agent_name"])?;
+        }
+        for field in ["models", "sub_agents"].into_iter().filter(|field| turn[*field].is_array()) {
+            same(field, &turn[field], &trace[field])?;
+        }
+    }
+    Ok(())
 }
 
 fn compare_cost(turn: &Value, traces: &[(&Value, &Value)]) -> Result<(), String> {
@@ -224,7 +238,8 @@ fn compare_tools(
         if arguments && !also {
             same(&format!("tools[{at}].arguments"), &wanted["arguments"], &ours["arguments"])?;
         }
-        if errors && !wanted["error"].is_null() {
+        let is_told = !wanted["error"].is_null() || wanted["error_known"] == Value::Bool(false);
+        if errors && is_told {
             same(&format!("tools[{at}].error"), &wanted["error"], &ours["error"])?;
         }
     }
