@@ -3,12 +3,14 @@
 //! Schema 2 speaks the GenAI convention. The legacy one has a root `invocation` without attributes, a model call as two
 //! nested spans (`call_llm`, `generate_content`), and values in `gcp.vertex.agent.*`, where `{}` stands for what was
 //! not captured. `(merged tools)` is no call.
+//!
+//! The JavaScript library writes the attributes of a call when it is over, and has no other sign of a failure.
 
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, text};
-use crate::span::Operation;
+use crate::span::{Operation, Status};
 
 /// The convention.
 pub(super) struct GoogleAdk;
@@ -43,6 +45,7 @@ impl Convention for GoogleAdk {
     fn also(&self) -> &'static [&'static str] {
         &[
             "`gcp.vertex.agent.tool_call_args`, `.tool_response`, `.llm_request`, `.llm_response` (legacy); `{}` is absent.",
+            "A span `call_llm` or `execute_tool ...` without any attribute failed.",
             "Without an operation, spans `invocation` and `agent_run ...` or `invoke_agent ...`, `call_llm` and `execute_tool ...` by their names.",
         ]
     }
@@ -60,6 +63,7 @@ impl Convention for GoogleAdk {
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        draft.failed |= is_broken_off(raw);
         let said = |key: &str| raw.attributes.get(key).filter(|value| !is_empty(value));
         match draft.operation.get() {
             Some(Operation::ExecuteTool) => {
@@ -89,6 +93,12 @@ impl Convention for GoogleAdk {
             Some(_) | None => {}
         }
     }
+}
+
+/// Whether a call threw before it could say anything.
+fn is_broken_off(raw: &RawSpan<'_>) -> bool {
+    let is_call = raw.name == "call_llm" || raw.name.starts_with("execute_tool ");
+    is_call && raw.attributes.is_empty() && raw.status == Status::Unset
 }
 
 fn is_empty(value: &RawValue<'_>) -> bool {
