@@ -39,9 +39,10 @@ const LINES: &[Line] = &[
 ];
 
 /// What the callbacks for LangChain put on its runs.
-const OF_LANGCHAIN: [&str; 2] = [
+const OF_LANGCHAIN: [&str; 3] = [
     "langfuse.observation.metadata.langfuse_session_id",
     "langfuse.observation.metadata.lc_agent_name",
+    "langfuse.observation.metadata.ls_integration",
 ];
 
 /// Langfuse's own judges run in environments with this prefix.
@@ -83,6 +84,7 @@ impl Convention for Langfuse {
             Trigger::Key("langfuse.observation.metadata.langfuse_session_id"),
             Trigger::Key("langfuse.observation.metadata.langgraph_node"),
             Trigger::Key("langfuse.observation.metadata.lc_agent_name"),
+            Trigger::Key("langfuse.observation.metadata.ls_integration"),
             Trigger::Key("langfuse.observation.status_message"),
             Trigger::Key("langfuse.observation.usage_details"),
         ]
