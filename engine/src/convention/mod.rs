@@ -57,6 +57,7 @@ mod strands;
 mod text;
 mod usage;
 mod vercel_ai;
+mod voltagent;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -206,6 +207,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &genkit::Genkit,
     &dspy::Dspy,
     &openai_agents::OpenAiAgents,
+    &voltagent::VoltAgent,
     &agentgauge::AgentGauge,
 ];
 
