@@ -506,7 +506,7 @@ impl Conventions {
 }
 
 /// Operations that do not count: steps of workflows, memory, messages between agents.
-const OTHER_OPERATIONS: [&str; 29] = [
+const OTHER_OPERATIONS: [&str; 30] = [
     "agent_step",
     "chain",
     "create_memory",
@@ -515,6 +515,7 @@ const OTHER_OPERATIONS: [&str; 29] = [
     "delete_memory",
     "delete_memory_store",
     "execute_event_loop_cycle",
+    "execute_node",
     "execute_task",
     "executor.process",
     "guardrail",
@@ -548,7 +549,7 @@ fn operation_named(name: &str) -> Option<Operation> {
         "embeddings" | "embedding" => Some(Operation::Embeddings),
         "evaluation" | "evaluator" => Some(Operation::Evaluation),
         "execute_tool" | "tool" => Some(Operation::ExecuteTool),
-        "invoke_agent" | "agent" => Some(Operation::InvokeAgent),
+        "invoke_agent" | "invoke_graph" | "invoke_swarm" | "agent" => Some(Operation::InvokeAgent),
         "retrieval" | "retriever" | "rerank" | "reranker" => Some(Operation::Retrieval),
         name if OTHER_OPERATIONS.contains(&name) => Some(Operation::Other),
         _ => None,

@@ -12,7 +12,13 @@ use crate::span::Operation;
 /// The convention.
 pub(super) struct Strands;
 
-const LINES: &[Line] = &[line(Says::Failed(error_status), 30, "gen_ai.tool.status")];
+const LINES: &[Line] = &[
+    line(Says::Failed(error_status), 30, "gen_ai.tool.status"),
+    line(Says::Failed(failed_status), 31, NODE_STATUS),
+];
+
+/// What became of a node of a graph or a swarm.
+const NODE_STATUS: &str = "gen_ai.agent.status";
 
 impl Convention for Strands {
     fn name(&self) -> &'static str {
@@ -38,6 +44,7 @@ impl Convention for Strands {
     fn also(&self) -> &'static [&'static str] {
         &[
             "On tool spans: arguments from the span event `gen_ai.tool.message` (`content`), the result from `gen_ai.choice` (`message`).",
+            "A graph or a swarm of which a node (`execute_node`) failed has failed, whatever its own status.",
         ]
     }
 
@@ -46,10 +53,14 @@ impl Convention for Strands {
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Event]
+        &[Trigger::Event, Trigger::Key(NODE_STATUS)]
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+        let is_node = raw.attributes.str("gen_ai.operation.name") == Some("execute_node");
+        if is_node && raw.attributes.get(NODE_STATUS).is_some_and(failed_status) {
+            draft.remarks().failed_run = true;
+        }
         if draft.operation.get() != Some(&Operation::ExecuteTool) {
             return;
         }
@@ -70,6 +81,10 @@ impl Convention for Strands {
             }
         }
     }
+}
+
+fn failed_status(status: &RawValue<'_>) -> bool {
+    status.as_str().is_some_and(|status| status.eq_ignore_ascii_case("failed"))
 }
 
 fn error_status(status: &RawValue<'_>) -> bool {
