@@ -312,7 +312,7 @@ fn spent(
     update.llm_calls = models.len() as u64;
     let agent = shape.root().filter(|root| root.operation != Operation::Chat && root.stopped);
     update.stopped_calls = agent.is_some().into();
-    let mut unnamed = false;
+    let mut nameless = BTreeSet::new();
     for span in models {
         let nanos = span.end.0.saturating_sub(span.start.0);
         update.model_nanos = update.model_nanos.saturating_add(nanos);
@@ -322,20 +322,13 @@ fn spent(
         let model = span.model();
         let name = model.as_ref().and_then(|model| model.name).map(|name| name.text);
         update.models.extend(name.filter(|name| update.models.last() != Some(name)).cloned());
-        unnamed |= name.is_none();
+        nameless.extend(name.is_none().then_some(span.at));
         spends.push(spend(span, model.as_ref(), prices));
     }
     // A total may have the model of the calls that it covers.
-    if unnamed {
-        let nameless = |at: usize| {
-            models
-                .iter()
-                .any(|call| call.at == at && call.model().is_none_or(|model| model.name.is_none()))
-        };
-        let of_nameless = totals.iter().filter(|(_, below)| below.iter().any(|at| nameless(*at)));
-        let names = of_nameless.filter_map(|(total, _)| total.model()?.name);
-        update.models.extend(names.map(|name| Arc::clone(name.text)));
-    }
+    let of_nameless = totals.iter().filter(|(_, below)| !below.is_disjoint(&nameless));
+    let names = of_nameless.filter_map(|(total, _)| total.model()?.name);
+    update.models.extend(names.map(|name| Arc::clone(name.text)));
     spends.extend(totals.iter().map(|(span, _)| spend(span, span.model().as_ref(), prices)));
     update.models.sort_unstable();
     update.models.dedup();

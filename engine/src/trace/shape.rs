@@ -39,6 +39,17 @@ pub(super) struct Shape<'a> {
     answers: BTreeMap<usize, usize>,
     // Made where it is asked which spans are below which.
     jumps: OnceCell<Jumps>,
+    // Made where spans of several libraries are compared, for each span.
+    lines: OnceCell<Vec<Line>>,
+}
+
+/// What the line of spans above a span leads to.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// The outermost span above it, or itself.
+    outermost: usize,
+    /// The nearest span above it that is of another library.
+    foreign: Option<usize>,
 }
 
 /// The places of spans further up, by which it is found in a few steps whether a span is below another.
@@ -131,6 +142,7 @@ impl<'a> Shape<'a> {
             nested: false,
             answers: BTreeMap::new(),
             jumps: OnceCell::new(),
+            lines: OnceCell::new(),
         };
         shape.join_answers();
         shape.count_models();
@@ -248,27 +260,44 @@ impl<'a> Shape<'a> {
     fn hangs_above(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
         match one.position.above {
             Some(above) => self.is_below(other.at, above),
-            None => one.parent().is_some() && self.outer_parent(other.at) == one.parent(),
+            None => one.parent().is_some() && self.outermost(other.at).parent() == one.parent(),
         }
     }
 
     /// Whether two spans are of two libraries that tell of the same work side by side: from what is above both, present or absent, only
     /// spans of its own library lead down to each.
     fn hang_apart(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
-        let above = self.ancestors(other.at).find(|above| self.is_below(one.at, above.at));
-        let common = above.map(|above| above.at);
-        let led = |span: &SpanView<'_>| {
-            let down = self.ancestors(span.at).take_while(|above| Some(above.at) != common);
-            down.into_iter().all(|above| above.scope() == span.scope())
+        let (outermost, outer) = (self.outermost(one.at), self.outermost(other.at));
+        let present = outermost.at == outer.at && ![one.at, other.at].contains(&outer.at);
+        let absent = outermost.parent().is_some() && outermost.parent() == outer.parent();
+        // A span of another library that is above both does not stand between.
+        let led = |span: &SpanView<'_>, other: &SpanView<'_>| {
+            let foreign = self.line(span.at).foreign;
+            foreign.is_none_or(|foreign| self.is_below(other.at, foreign))
         };
-        let parent = self.outer_parent(one.at);
-        let hang = common.is_some() || (parent.is_some() && parent == self.outer_parent(other.at));
-        hang && led(one) && led(other)
+        (present || absent) && led(one, other) && led(other, one)
     }
 
-    /// What the outermost span above the one at a place, or that one itself, hangs from: where it is absent, the parent of them all.
-    fn outer_parent(&self, at: usize) -> Option<SpanId> {
-        self.ancestors(at).last().unwrap_or(&self.spans[at]).parent()
+    /// The outermost span above the one at a place, or that one itself: where its parent is absent, that of all of them.
+    fn outermost(&self, at: usize) -> &SpanView<'a> {
+        &self.spans[self.line(at).outermost]
+    }
+
+    fn line(&self, at: usize) -> Line {
+        let lines = self.lines.get_or_init(|| {
+            let alone = |at| Line { outermost: at, foreign: None };
+            let mut lines: Vec<Line> = (0..self.spans.len()).map(alone).collect();
+            for span in self.all_outermost_first() {
+                let Position { above, depth, .. } = span.position;
+                let Some(above) = above.filter(|_| depth > 0) else { continue };
+                let Line { outermost, foreign } = lines[above];
+                let is_foreign = self.spans[above].scope() != span.scope();
+                let foreign = if is_foreign { Some(above) } else { foreign };
+                lines[span.at] = Line { outermost, foreign };
+            }
+            lines
+        });
+        lines[at]
     }
 
     /// Spans around model calls that tell what all of them used, where the calls themselves do not: model spans, and else the agents
