@@ -9,7 +9,7 @@
 //! sender, held back by the windows of HTTP/2 and TCP. A body keeps its place until it has its turn, or loses it when its bytes come
 //! slowly.
 //!
-//! Room is shared fairly ([`super::fair`]). A request with a turn waits for nothing, one with a place only for a turn, and each
+//! Room is shared fairly ([`crate::fair`]). A request with a turn waits for nothing, one with a place only for a turn, and each
 //! wait is short, so nothing can deadlock.
 
 use std::sync::Arc;
