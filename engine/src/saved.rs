@@ -1,9 +1,8 @@
 //! How state of the stages is written, and read by the next process.
 //!
-//! State is written with the names of its fields. A release that adds one reads what an older one wrote if the field has
-//! a default; indexes that follow from the rest are not written, and neither are options, which are the reader's own.
-//! Names that the code knows (streams, conventions) are written as text; one that the reader does not know is
-//! left out.
+//! State is written with the names of its fields, as those with the default value are left out. Whoever keeps it writes its version
+//! beside it, and reads no other. Indexes that follow from the rest are not written, and neither are options, which are the reader's own.
+//! Names that the code knows (streams, conventions) are written as text; one that the reader does not know is left out.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,7 +18,7 @@ use super::drops::STREAMS;
 /// The source that state is read from: one type for all readers, as each would be compiled once more for every type that is read.
 pub type Source<'s> = rmp_serde::Deserializer<ReadReader<&'s mut dyn Read>>;
 
-/// Writes a value as `MessagePack` with the names of its fields, so that fields can be added.
+/// Writes a value as `MessagePack` with the names of its fields, so that some can be left out.
 ///
 /// # Errors
 ///

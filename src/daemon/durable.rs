@@ -192,7 +192,6 @@ struct SavedClock {
 pub(super) struct Answers {
     replies: Vec<JudgeReply>,
     reports: Vec<Report>,
-    #[serde(default)]
     embedded: Vec<(TraceKey, Embedded)>,
 }
 
@@ -446,10 +445,7 @@ fn restore(
             shards.into_iter().map(|shard| shard.join().unwrap_or_else(|why| resume_unwind(why)));
         done.collect::<Result<(), StoreError>>()
     })?;
-    // Old snapshots do not have this section.
-    if snapshot.sections.contains_key("agents") {
-        agents.restore(read(snapshot, "agents")?);
-    }
+    agents.restore(read(snapshot, "agents")?);
     Ok(pipeline)
 }
 
@@ -484,10 +480,7 @@ pub(super) fn recover(
     let mut last = SavedClock::default();
     let mut pipeline = match opened.recovery.take_snapshot() {
         Some(snapshot) => {
-            // Old snapshots do not have this section.
-            if snapshot.sections.contains_key(CLOCK) {
-                last = read(&snapshot, CLOCK)?;
-            }
+            last = read(&snapshot, CLOCK)?;
             restore(&options, config.engine.shards, &snapshot, last)?
         }
         None => fresh(),

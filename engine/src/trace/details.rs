@@ -40,10 +40,8 @@ pub(super) struct ModelRow {
     pub(super) calls: Vec<ToolRow>,
     results: Vec<ToolResult>,
     pub(super) asked_by_user: Option<bool>,
-    #[serde(default)]
     compacted: bool,
     // Time to the first chunk; only people read it.
-    #[serde(default)]
     first_chunk_nanos: Option<u64>,
 }
 

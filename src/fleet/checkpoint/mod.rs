@@ -64,7 +64,6 @@ pub(super) struct Checkpoint {
     /// The time of the partition.
     pub(super) now: Timestamp,
     /// The generation of the last known owner of each shard of the previous stage.
-    #[serde(default)]
     pub(super) senders: BTreeMap<u32, u64>,
     /// The sections of the state, by name.
     pub(super) sections: BTreeMap<String, Vec<u8>>,
