@@ -225,6 +225,7 @@ fn acceptance() -> Value {
     json!({
         "operationId": "acceptBaseline",
         "summary": "The present level of an agent version is usual from here on, which ends its drops; of one stream, or of all.",
+        "parameters": [tenant()],
         "requestBody": { "required": true, "content": { JSON: { "schema": {
             "type": "object", "properties": properties,
         }}}},
@@ -243,10 +244,19 @@ fn deployment() -> Value {
     json!({
         "operationId": "tellDeployment",
         "summary": "This version was rolled out, of all agents that fit: what is left out is any. With `accept` whatever level it brings is usual: drops end, and nothing is held against the past. One of the same `id`, or without one of the same time, counts once.",
+        "parameters": [tenant()],
         "requestBody": { "required": true, "content": { JSON: { "schema": {
             "type": "object", "properties": properties,
         }}}},
         "responses": taken_in(),
+    })
+}
+
+/// The tenant of the agents.
+fn tenant() -> Value {
+    json!({
+        "name": "tenant", "in": "query", "schema": { "type": "string" },
+        "description": "The tenant, for those who see more than one.",
     })
 }
 

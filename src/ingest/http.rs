@@ -1,13 +1,16 @@
 //! OTLP/HTTP: protobuf or JSON by POST, as the OTLP specification has it.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{Query, Request};
 use axum::response::Response;
 use axum::routing::any;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
-use http::{HeaderMap, Method, StatusCode, Version};
+use http::{HeaderMap, Method, StatusCode, Uri, Version};
+use serde::Deserialize;
 
 use super::arrival::Source;
 use super::receiver::{Envelope, Receiver};
@@ -57,6 +60,7 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
     let encoding = encoding(&head.headers);
     let checked = check(take, &head.method, encoding, &head.headers);
     let tenant = head.extensions.get::<Identity>().and_then(|identity| identity.tenant.clone());
+    let tenant = tenant.or_else(|| named_tenant(take, &head.uri));
     let source = Source::of(&head.extensions);
     let answered = match checked {
         Ok(envelope) => {
@@ -83,6 +87,18 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
             failure.http(encoding)
         }
     }
+}
+
+/// The tenant whose agents an object is about, which those may name who see more than one, as in questions.
+fn named_tenant(take: Option<Take>, uri: &Uri) -> Option<Arc<str>> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Whose {
+        tenant: String,
+    }
+    let Some(Take::Said(_)) = take else { return None };
+    let Query(Whose { tenant }) = Query::try_from_uri(uri).unwrap_or_default();
+    (!tenant.is_empty()).then(|| tenant.into())
 }
 
 fn check(

@@ -49,7 +49,7 @@ impl Running {
           { name = "shop", env = "SHOP", tenant = "shop", may = ["ingest", "read", "metrics"] },
           { name = "bank", env = "BANK", tenant = "bank", may = ["ingest", "read", "metrics"] },
           { name = "scraper", file = "{}/scraper", may = ["metrics"] },
-          { name = "operator", env = "OPERATOR", may = ["read", "metrics"] },
+          { name = "operator", env = "OPERATOR", may = ["ingest", "read", "metrics"] },
         ]
         [assemble]
         trace_idle = "50ms"

@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 
-use super::support::{BANK, LONG, OPERATOR, Running, SCRAPER, SHOP, eventually, spans, text};
+use super::support::{
+    BANK, LONG, OPERATOR, Running, SCRAPER, SHOP, eventually, plain, post, spans, text,
+};
 
 #[tokio::test]
 async fn a_tenant_is_who_sends_and_sees_only_its_own() {
@@ -64,6 +66,29 @@ async fn a_tenant_is_who_sends_and_sees_only_its_own() {
         running.json("/api/v1/agents", OPERATOR).await["agents"].as_array().unwrap().len(),
         2
     );
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_names_the_tenant_whose_agents_a_deployment_is_of() {
+    let (running, _) = with_tenants().await;
+    let deploy = async |path: &str, token: &str, name: &str| {
+        let body = json!({ "service_name": "support", "name": name });
+        let request = post(path, &format!("Bearer {token}"), &body);
+        assert_eq!(plain(running.http(), request).await.status, StatusCode::OK);
+    };
+    deploy("/api/v1/deployments?tenant=bank", OPERATOR, "by the operator").await;
+    // A tenant tells of its own, whatever it names.
+    deploy("/api/v1/deployments?tenant=bank", SHOP, "by the shop").await;
+    for (token, name) in [(BANK, "by the operator"), (SHOP, "by the shop")] {
+        eventually("the deployment is shown", async || {
+            let page = running.json("/api/v1/agents", token).await;
+            let deployments = page["agents"][0]["deployments"].as_array().cloned();
+            let names = deployments.iter().flatten().map(|one| one["name"].clone());
+            names.collect::<Vec<_>>() == [json!(name)]
+        })
+        .await;
+    }
     running.daemon.stop().await;
 }
 
