@@ -292,7 +292,7 @@ pub(super) const SESSIONS_LOOPING: Family = family(
     "agentgauge_sessions_looping",
     Kind::Gauge,
     &["kind", "severity", "evidence"],
-    "Sessions in which a loop goes on, under the labels of each of its loops, so a session may be in several series; evidence=\"names\": nothing else of it is on the wire, and it may be none.",
+    "Sessions in which a loop goes on, under the labels of each of its loops, so a session may be in several series; with the evidence `names` nothing else of it is on the wire, and it may be none.",
 );
 pub(super) const SESSIONS_OVER_LIMIT: Family = family(
     "agentgauge_sessions_over_limit",
