@@ -48,7 +48,7 @@ pub(super) async fn start(
     let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
     let mut tasks: Vec<_> = Vec::new();
     tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
-    // The money that earlier processes spent on the judge is in the checkpoints of the workers that own the traces.
+    // What earlier processes spent on the judge is not known here: the budget is this instance's, from its start on.
     let (askers, judge, embedder) = Askers::new(config, &clock, &health, Vec::new(), &board)?;
     let engine = EngineOptions {
         judging: config.judge.rules(),

@@ -54,6 +54,18 @@ pub struct Judge {
     canaries: Vec<Canary>,
 }
 
+/// A trace that is being judged, until this is dropped, be it by a panic.
+struct Begun<'j> {
+    judge: &'j Judge,
+    at: Timestamp,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.judge.pace().end(self.at, self.judge.clock.now());
+    }
+}
+
 /// Why the judge cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum JudgeError {
@@ -181,8 +193,8 @@ impl Judge {
             return self.leave(request, why, due, sink).await;
         }
         self.pace().begin(now);
+        let _begun = Begun { judge: self, at: now };
         self.hear(request, due, sink).await;
-        self.pace().end(now, self.clock.now());
         drop(share);
     }
 
