@@ -391,7 +391,8 @@ mod tests {
         let input = Message::Inputs(vec![Input::Report(Box::new(outcome))]);
         part.apply(input, 0, sealed, &mut sent).unwrap();
         let (options, map) = (EngineOptions::default(), Map::new(2));
-        let score = ScoreStage { options, map, runaways: Arc::new(|_, _| {}) };
+        let tell_all_interval = Duration::from_secs(3_600);
+        let score = ScoreStage { options, map, runaways: Arc::new(|_, _| {}), tell_all_interval };
         let mut told = Vec::new();
         for partition in 0..2 {
             let taken = Taken { partition, generation: 1, checkpoint: None };

@@ -18,7 +18,7 @@ pub struct FleetOptions {
     pub partitions: u32,
     /// Replicas of each partition, for `topics create`.
     pub replication: u32,
-    /// How long the topics keep records, for `topics create`.
+    /// How long the topics keep records, for `topics create`; all that is known of agents is told anew four times in it.
     #[serde(with = "human")]
     pub retention: Duration,
     /// Where checkpoints are: a directory, or `s3://bucket/prefix`.

@@ -4,6 +4,7 @@
 //! after it that this was all: what an earlier owner told and this one does not know of is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::assemble::GENERATION;
 use super::options::Role;
@@ -25,6 +26,8 @@ pub(super) struct ScoreStage {
     pub(super) options: EngineOptions,
     pub(super) map: Map,
     pub(super) runaways: Runaways,
+    /// How often all is told anew: more than once while a record lasts, as the topic lets go of records that are not replaced.
+    pub(super) tell_all_interval: Duration,
 }
 
 /// The shards of a partition, with their sessions.
@@ -35,6 +38,8 @@ pub(super) struct Scored {
     due: Vec<Option<Timestamp>>,
     changed: BTreeSet<usize>,
     began: bool,
+    told_all: Timestamp,
+    tell_all_interval: Duration,
     runaways: Runaways,
 }
 
@@ -70,6 +75,8 @@ impl Stage for ScoreStage {
             changed: (0..shards.len()).collect(),
             shards,
             began: false,
+            told_all: Timestamp(0),
+            tell_all_interval: self.tell_all_interval,
             runaways: self.runaways.clone(),
         })
     }
@@ -137,6 +144,11 @@ impl Part for Scored {
 
     fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>) {
         let first = !std::mem::replace(&mut self.began, true);
+        if self.told_all.after(self.tell_all_interval) <= now {
+            self.told_all = now;
+            self.shards.iter_mut().for_each(|(_, stage)| stage.tell_all());
+            self.changed = (0..self.shards.len()).collect();
+        }
         for place in std::mem::take(&mut self.changed) {
             let (shard, stage) = &mut self.shards[place];
             if first {

@@ -99,7 +99,8 @@ impl InstanceParts<'_> {
         }
         if self.fleet.has(Role::Score) {
             let (options, runaways) = (self.engine.clone(), self.runaways.clone());
-            let stage = ScoreStage { options, map, runaways };
+            let tell_all_interval = self.fleet.retention / 4;
+            let stage = ScoreStage { options, map, runaways, tell_all_interval };
             self.work(stage, &checkpoints, &mut workers)?;
         }
         if self.fleet.has(Role::Fleet) {

@@ -68,7 +68,7 @@ pub async fn create(kafka: &KafkaOptions, fleet: &FleetOptions) -> Result<Vec<Ma
             .set("max.message.bytes", &bytes);
         match hop {
             Hop::Spans | Hop::Traces => topic.set("cleanup.policy", "delete"),
-            // The last record of a pane holds until the next; records that are told only once expire.
+            // What is not told anew expires: records that are told once, and those of agents that are forgotten.
             Hop::Agents => topic.set("cleanup.policy", "compact,delete"),
         }
     });

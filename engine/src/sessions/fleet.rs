@@ -228,6 +228,14 @@ impl Fleet {
         }
     }
 
+    /// Lets every agent count as changed, with all of its panes.
+    pub(super) fn tell_all(&mut self) {
+        for (agent, summary) in &mut self.agents {
+            summary.tell_all();
+            self.dirty.insert(agent.clone());
+        }
+    }
+
     /// The wall time at which the next pane or agent may have to go.
     pub(super) fn poll_timeout(&self, wall: Timestamp) -> Option<Timestamp> {
         (!self.agents.is_empty()).then(|| self.edge_after(wall))

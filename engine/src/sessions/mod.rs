@@ -353,6 +353,11 @@ impl Sessions {
         self.shared.fleet.is_urgent()
     }
 
+    /// Lets every agent count as changed, with all of its panes, for whoever forgets what was told long ago.
+    pub fn tell_all(&mut self) {
+        self.shared.fleet.tell_all();
+    }
+
     /// As [`Sessions::drain_some`], but only of agents with an urgent change; verdicts of done traces are counted by that one alone.
     pub fn drain_urgent(&mut self, most: usize) -> Vec<SessionFacts> {
         self.shared.fleet.drain_urgent(most)

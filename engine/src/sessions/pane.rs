@@ -155,6 +155,11 @@ impl Panes {
             let own = self.columns.iter_mut().find(|own| own.width == width);
             own.into_iter().for_each(|own| own.panes.clone_from(&panes));
         }
+        self.tell_all();
+    }
+
+    /// Lets every pane count as changed, so that it is told anew.
+    pub(super) fn tell_all(&mut self) {
         self.each_mut().for_each(|pane| pane.changed = true);
     }
 

@@ -225,6 +225,12 @@ impl Summary {
         }
     }
 
+    /// Lets everything count as changed, so that it is told anew.
+    pub(super) fn tell_all(&mut self) {
+        self.changed = true;
+        self.panes.tell_all();
+    }
+
     /// Lets counters, and histograms that only rise, start from zero; totals go on.
     pub(super) fn restart_counts(&mut self) {
         let counters = std::mem::take(&mut self.counters);

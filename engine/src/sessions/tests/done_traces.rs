@@ -46,6 +46,24 @@ fn a_verdict_is_told_once_and_is_that_of_computed_signals_alone() {
 }
 
 #[test]
+fn all_is_told_anew_for_whoever_forgets_but_what_is_told_once() {
+    let mut stage = stage();
+    stage.handle(trace(1, 1).error().done(), at(2));
+    let first = stage.drain();
+    assert!(!first[0].panes.is_empty() && !first[0].done_traces.is_empty(), "{first:?}");
+    assert_eq!(stage.drain(), []);
+    stage.tell_all();
+    let anew = stage.drain();
+    let told_once = |facts: &SessionFacts| SessionFacts {
+        revision: 0,
+        done_traces: Vec::new(),
+        ..facts.clone()
+    };
+    assert_eq!(anew.iter().map(told_once).collect::<Vec<_>>(), [told_once(&first[0])]);
+    assert!(anew[0].done_traces.is_empty() && anew[0].revision > first[0].revision);
+}
+
+#[test]
 fn the_tool_is_the_one_that_failed_last_or_loops() {
     let call = |name: &str, error: Option<bool>, end: u64| ToolCall {
         name: Arc::from(name),
