@@ -9,23 +9,26 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::Statistics;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
 use tokio::sync::oneshot;
 
 use super::context::connected;
-use super::outbox::config;
-use super::wire::{HOPS, Hop, Map, Message, Record, Response, pack};
+use super::outbox::{MAX_RECORD_BYTES, config};
+use super::wire::{Envelope, HOPS, Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
 use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Unwatched};
-use crate::ingest::{Batch, LeftOut, Overloaded, Sink};
+use crate::ingest::{Batch, Lacks, LeftOut, Overloaded, Sink};
 
 /// After how long a refused sender should try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the brokers may take for a record, in milliseconds.
 const TIMEOUT_MS: u64 = 10_000;
+
+/// The most bytes of a record's content, which leaves room for its key and its head.
+const MAX_PAYLOAD_BYTES: usize = MAX_RECORD_BYTES as usize - (64 << 10);
 
 /// The most inputs of one trace in one record.
 const CHUNK: usize = 64;
@@ -37,6 +40,14 @@ pub struct Gateway {
     topics: Arc<[String; HOPS.len()]>,
     map: Map,
     status: Arc<Status>,
+}
+
+/// A record that is ready to be sent.
+struct Packed {
+    hop: Hop,
+    partition: u32,
+    key: Vec<u8>,
+    payload: Vec<u8>,
 }
 
 /// The records of one request that have not arrived yet.
@@ -125,9 +136,14 @@ impl Sink for Gateway {
     /// Writes a batch; refuses it unless the brokers take all of it. Records that they have already are sent again and count once.
     async fn submit(&self, batch: Batch) -> Result<LeftOut, Overloaded> {
         let overloaded = Overloaded::after(RETRY_AFTER);
-        let records = self.records(batch).ok_or(overloaded)?;
+        let failed = Overloaded { lacks: Lacks::Brokers, ..overloaded };
+        let mut records = Vec::new();
+        let mut left_out = LeftOut::default();
+        for record in self.records(batch).ok_or(overloaded)? {
+            left_out.record_too_large += pack_up(record, &mut records).ok_or(overloaded)?;
+        }
         if records.is_empty() {
-            return Ok(LeftOut::default());
+            return Ok(left_out);
         }
         let (done, delivered) = oneshot::channel();
         let pending = Arc::new(Pending {
@@ -135,8 +151,7 @@ impl Sink for Gateway {
             failed: AtomicBool::new(false),
             done: Mutex::new(Some(done)),
         });
-        for Record { hop, partition, key, envelope } in &records {
-            let payload = pack(envelope).ok_or(overloaded)?;
+        for Packed { hop, partition, key, payload } in &records {
             let next: BaseRecord<'_, [u8], [u8], Arc<Pending>> =
                 BaseRecord::with_opaque_to(&self.topics[*hop as usize], pending.clone())
                     .partition(i32::try_from(*partition).unwrap_or(0))
@@ -144,11 +159,45 @@ impl Sink for Gateway {
                     .payload(payload.as_slice());
             if let Err((error, _)) = self.producer.send(next) {
                 tracing::debug!(%error, "a request was refused");
-                return Err(overloaded);
+                let full = KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull);
+                return Err(if error == full { overloaded } else { failed });
             }
         }
-        if delivered.await.unwrap_or(false) { Ok(LeftOut::default()) } else { Err(overloaded) }
+        if delivered.await.unwrap_or(false) { Ok(left_out) } else { Err(failed) }
     }
+}
+
+/// Packs a record, as several if it is too large for one. Returns how many spans and log records are too large alone, which their sender
+/// could send for ever, or `None` if it cannot be encoded.
+fn pack_up(record: Record, packed: &mut Vec<Packed>) -> Option<u64> {
+    let Record { hop, partition, key, envelope } = record;
+    let payload = pack(&envelope)?;
+    if payload.len() <= MAX_PAYLOAD_BYTES {
+        packed.push(Packed { hop, partition, key, payload });
+        return Some(0);
+    }
+    let Envelope { message, shard, generation, time } = envelope;
+    let halves = match message {
+        Message::Inputs(mut inputs) if inputs.len() > 1 => {
+            let rest = inputs.split_off(inputs.len() / 2);
+            [inputs, rest].map(Message::Inputs)
+        }
+        Message::Responses(mut seen) if seen.len() > 1 => {
+            let rest = seen.split_off(seen.len() / 2);
+            [seen, rest].map(Message::Responses)
+        }
+        message => {
+            tracing::warn!(bytes = payload.len(), "an item of a request is too large for a record");
+            let Message::Inputs(inputs) = message else { return Some(0) };
+            let is_sent = |input: &&Input| matches!(input, Input::Span(_) | Input::Log(_));
+            return Some(inputs.iter().filter(is_sent).count() as u64);
+        }
+    };
+    let halves = halves.map(|message| {
+        let envelope = Envelope { message, shard, generation, time };
+        pack_up(Record { hop, partition, key: key.clone(), envelope }, packed)
+    });
+    halves.into_iter().sum()
 }
 
 impl std::fmt::Debug for Gateway {
@@ -193,6 +242,35 @@ impl ProducerContext for Deliveries {
                 // Fails if the sender of the request has gone.
                 let _ = done.send(!pending.failed.load(Ordering::SeqCst));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::span::{Span, Text};
+
+    /// A span whose text has so many bytes.
+    fn span(bytes: usize) -> Input {
+        let output = Some(Text { rank: 0, text: "x".repeat(bytes).into() });
+        Input::Span(Box::new(Span { output, ..Span::default() }))
+    }
+
+    #[test]
+    fn inputs_that_are_too_large_for_one_record_go_into_several() {
+        const MIB: usize = 1 << 20;
+        let map = Map::new(4);
+        for (mebibytes, records, too_large) in
+            [(&[1, 2, 3][..], 1, 0), (&[9, 9], 2, 0), (&[17], 0, 1), (&[1, 17, 1, 9, 9], 4, 1)]
+        {
+            let inputs = mebibytes.iter().map(|size| span(size * MIB)).collect();
+            let record = map.to_trace(TraceId([7; 16]), Message::Inputs(inputs));
+            let (partition, mut packed) = (record.partition, Vec::new());
+            assert_eq!(pack_up(record, &mut packed), Some(too_large), "{mebibytes:?}");
+            assert!(packed.iter().all(|record| record.payload.len() <= MAX_PAYLOAD_BYTES));
+            assert!(packed.iter().all(|record| record.partition == partition));
+            assert_eq!(packed.len(), records, "{mebibytes:?}");
         }
     }
 }

@@ -43,6 +43,12 @@ impl Lease {
         self.lapsed.load(Ordering::SeqCst)
     }
 
+    /// Whether so much of it has passed that contact should be sought.
+    pub(super) fn is_old(&self) -> bool {
+        let touched = Timestamp(self.touched.load(Ordering::SeqCst));
+        touched.after(self.patience / 4) < self.clock.now()
+    }
+
     /// Begins the lease anew, once all partitions are given up.
     pub(super) fn renew(&self) {
         self.touched.store(self.clock.now().0, Ordering::SeqCst);
@@ -67,7 +73,10 @@ mod tests {
         assert!(lease.holds());
         hand.step(3_600_000);
         assert!(lease.holds(), "the wall clock has no say in it");
-        hand.pass(60);
+        assert!(!lease.is_old());
+        hand.pass(12);
+        assert!(lease.is_old() && lease.holds());
+        hand.pass(48);
         assert!(!lease.holds());
         lease.touch();
         assert!(!lease.holds());

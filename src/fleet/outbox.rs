@@ -34,6 +34,17 @@ pub(super) struct Outbox {
     topics: [String; HOPS.len()],
 }
 
+/// What became of a record that was to be sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Sent {
+    /// It is on its way.
+    OnItsWay,
+    /// It can never be sent, for this reason.
+    LeftOut(&'static str),
+    /// It was not sent.
+    Failed,
+}
+
 /// The callbacks of the producer: whether a record was not delivered.
 #[derive(Clone, Default)]
 struct Deliveries(Arc<AtomicBool>);
@@ -62,10 +73,10 @@ impl Outbox {
         Ok(Self { producer, topics: HOPS.map(|hop| hop.topic(prefix)) })
     }
 
-    /// Sends a record; waits for room as long as `goes_on`. Returns whether it is on its way.
-    pub(super) fn send(&self, record: &Record, goes_on: impl Fn() -> bool) -> bool {
-        // A record that cannot be encoded is left out; `pack` logs it.
-        let Some(payload) = pack(&record.envelope) else { return true };
+    /// Sends a record; waits for room as long as `goes_on`.
+    pub(super) fn send(&self, record: &Record, goes_on: impl Fn() -> bool) -> Sent {
+        // `pack` logs what cannot be encoded.
+        let Some(payload) = pack(&record.envelope) else { return Sent::LeftOut("unwritable") };
         let topic = &self.topics[record.hop as usize];
         let mut next: BaseRecord<'_, [u8], [u8], ()> = BaseRecord::to(topic)
             .partition(i32::try_from(record.partition).unwrap_or(0))
@@ -73,10 +84,10 @@ impl Outbox {
             .payload(payload.as_slice());
         loop {
             match self.producer.send(next) {
-                Ok(()) => return true,
+                Ok(()) => return Sent::OnItsWay,
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
                     if !goes_on() {
-                        return false;
+                        return Sent::Failed;
                     }
                     self.producer.poll(WAIT);
                     next = back;
@@ -84,11 +95,11 @@ impl Outbox {
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
                     let bytes = payload.len();
                     tracing::error!(topic, bytes, "a record is too large, and was left out");
-                    return true;
+                    return Sent::LeftOut("too_large");
                 }
                 Err((error, _)) => {
                     tracing::error!(%error, topic, "a record was not sent");
-                    return false;
+                    return Sent::Failed;
                 }
             }
         }

@@ -167,8 +167,11 @@ impl InstanceParts<'_> {
         name.spawn(move || {
             let _running = running;
             let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));
-            if ended.is_err() || !*stopping.borrow() {
-                told.problem(Problem::Other { why: "a worker has ended; restart".to_owned() });
+            let cause = ended.unwrap_or_else(|_| Some("a worker has ended; restart".to_owned()));
+            // An error means that the daemon has gone.
+            let stops = *stopping.borrow() || stopping.has_changed().is_err();
+            if let Some(why) = cause.filter(|_| !stops) {
+                told.problem(Problem::Other { why });
             }
         })
         .map_err(FleetError::Thread)?;

@@ -26,7 +26,7 @@ use super::context::Context;
 use super::lease::Lease;
 use super::metrics::WorkerMetrics;
 use super::options::{FleetOptions, Role};
-use super::outbox::{Outbox, RECONNECT_MS};
+use super::outbox::{Outbox, RECONNECT_MS, Sent};
 use super::owned::OwnedPartition;
 use super::part::{Begin, Pace, Part, Stage, Taken};
 use super::question::{Question, answer};
@@ -34,10 +34,13 @@ use super::wire::{Map, Record};
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
-use crate::ingest::kafka::{Change, KafkaOptions, Problem, SourceError, Status, client};
+use crate::ingest::kafka::{Change, KafkaOptions, Problem, SourceError, Status, client, fatal};
 
 /// How long a poll waits for a record.
 const POLL: Duration = Duration::from_millis(50);
+
+/// The least time after which the group takes the partitions of a consumer that is not polled, in milliseconds.
+const POLL_INTERVAL_MS: u128 = 300_000;
 
 /// The most records that are applied before timers have their turn.
 const BURST: usize = 256;
@@ -82,6 +85,8 @@ pub(super) struct Worker<S: Stage> {
     saved: Timestamp,
     /// Whether all partitions must be dropped unsaved and asked for anew.
     broken: bool,
+    /// Why it cannot go on.
+    fatal: Option<String>,
 }
 
 impl<S: Stage> Worker<S> {
@@ -110,19 +115,18 @@ impl<S: Stage> Worker<S> {
             held: BTreeMap::new(),
             out: Vec::new(),
             broken: false,
+            fatal: None,
         })
     }
 
-    /// Works until it is told to stop. Blocks its thread.
-    pub(super) fn run(mut self) {
+    /// Works until it is told to stop or cannot go on; returns why it cannot. Blocks its thread.
+    pub(super) fn run(mut self) -> Option<String> {
         self.find_topic();
         if let Err(error) = self.consumer.subscribe(&[&self.topic]) {
-            let why = format!("{error}; check `fleet.prefix`");
-            self.status.problem(Problem::Other { why });
-            return;
+            return Some(format!("{error}; check `fleet.prefix`"));
         }
-        while !self.stopping() {
-            if self.lease.has_lapsed() || std::mem::take(&mut self.broken) {
+        while !self.stopping() && self.fatal.is_none() {
+            if self.lease.has_lapsed() || self.broken {
                 self.begin_anew();
             }
             self.change_assignment();
@@ -131,9 +135,15 @@ impl<S: Stage> Worker<S> {
             self.keep_time();
         }
         let all: Vec<i32> = self.held.keys().copied().collect();
-        self.hand_over(&all);
+        if self.fatal.is_none() {
+            self.hand_over(&all);
+        } else {
+            // Another instance has its place, and the partitions.
+            self.forget(&all);
+        }
         self.consumer.context().assignment.close(&self.consumer);
         self.show();
+        self.fatal
     }
 
     fn stopping(&self) -> bool {
@@ -190,6 +200,10 @@ impl<S: Stage> Worker<S> {
                         held.at_end = true;
                         held.live = true;
                     }
+                    return;
+                }
+                Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
+                    self.fatal = Some(fatal(&self.consumer, &error));
                     return;
                 }
                 Some(Err(error)) => {
@@ -266,10 +280,14 @@ impl<S: Stage> Worker<S> {
     fn send(&mut self) {
         for record in std::mem::take(&mut self.out) {
             let goes_on = || !self.stopping() && !self.lease.has_lapsed();
-            if !self.outbox.send(&record, goes_on) {
-                // A record that follows from the state was not sent, so the state must not be saved.
-                self.broken = true;
-                return;
+            match self.outbox.send(&record, goes_on) {
+                Sent::OnItsWay => {}
+                Sent::LeftOut(why) => self.metrics.record(Err(why)),
+                Sent::Failed => {
+                    // A record that follows from the state was not sent, so the state must not be saved.
+                    self.broken = true;
+                    return;
+                }
             }
         }
     }
@@ -297,6 +315,7 @@ impl<S: Stage> Worker<S> {
             self.metrics.checkpoint(false);
             return;
         }
+        let mut problem = None;
         let mut committed = TopicPartitionList::new();
         for partition in partitions {
             let Some(held) = self.held.get_mut(partition) else { continue };
@@ -317,7 +336,6 @@ impl<S: Stage> Worker<S> {
             match written {
                 Ok(()) => {
                     held.saved = Some(held.next);
-                    self.metrics.well();
                     let offset = Offset::Offset(held.next);
                     // Fails for invalid offsets only.
                     let _ = committed.add_partition_offset(&self.topic, *partition, offset);
@@ -329,15 +347,27 @@ impl<S: Stage> Worker<S> {
                 }
                 Err(error) => {
                     tracing::error!(%error, partition, role = S::ROLE.name(), "no checkpoint");
-                    self.metrics.problem(error.to_string());
-                    continue;
+                    problem = Some(error.to_string());
                 }
             }
+            self.keep_lease();
+        }
+        match problem {
+            Some(why) => self.metrics.problem(why),
+            None => self.metrics.well(),
         }
         if committed.count() > 0
             && let Err(error) = self.consumer.commit(&committed, CommitMode::Async)
         {
             tracing::debug!(%error, "Kafka offsets were not committed");
+        }
+    }
+
+    /// Extends the lease if the brokers answer, where the consumer is not polled for long: it keeps its place in the group by itself.
+    fn keep_lease(&self) {
+        if self.lease.is_old() && self.consumer.fetch_metadata(Some(&self.topic), PATIENCE).is_ok()
+        {
+            self.lease.touch();
         }
     }
 
@@ -393,6 +423,7 @@ impl<S: Stage> Worker<S> {
     fn begin_anew(&mut self) {
         let all: Vec<i32> = self.held.keys().copied().collect();
         tracing::warn!(role = S::ROLE.name(), partitions = all.len(), "beginning anew");
+        self.broken = false;
         self.forget(&all);
         self.out.clear();
         self.metrics.begun_anew();
@@ -450,6 +481,7 @@ impl<S: Stage> Worker<S> {
         let told = |error: KafkaError| error.to_string();
         let ends = self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
         let (low, target) = ends.map_err(told)?;
+        self.lease.touch();
         let of = format!("{}/{partition}", self.topic);
         let claimed = self.checkpoints.claim(&of, moment.wall);
         let (generation, checkpoint) = claimed.map_err(|error| error.to_string())?;
@@ -558,6 +590,7 @@ fn consumer(
     let mut config = client(kafka)?;
     let timeout = fleet.session_timeout.as_millis();
     config
+        .set("max.poll.interval.ms", timeout.max(POLL_INTERVAL_MS).to_string())
         .set("group.id", format!("{}.{}", fleet.prefix, role.name()))
         .set("partition.assignment.strategy", "cooperative-sticky")
         .set("session.timeout.ms", timeout.to_string())

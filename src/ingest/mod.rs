@@ -87,13 +87,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Also counts as rejected what traces and sessions had no room for.
-    pub fn reject(&mut self, left_out: LeftOut) {
-        let LeftOut { trace_full, session_full } = left_out;
-        for (why, count) in [(TRACE_FULL, trace_full), (SESSION_FULL, session_full)] {
-            if count > 0 {
-                *self.rejected.entry(why).or_default() += count;
-            }
+    /// Also counts as rejected what was left out for this reason.
+    pub fn reject(&mut self, why: &'static str, count: u64) {
+        if count > 0 {
+            *self.rejected.entry(why).or_default() += count;
         }
     }
 }
@@ -103,6 +100,9 @@ pub const TRACE_FULL: &str = "trace_full";
 
 /// The reason for rejecting spans and log records of traces whose session is full.
 pub const SESSION_FULL: &str = "session_full";
+
+/// The reason for rejecting spans and log records that are too large for a record between the stages.
+pub const RECORD_TOO_LARGE: &str = "record_too_large";
 
 /// The kind of data that a request carries.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -218,6 +218,9 @@ pub enum Lacks {
     /// A store that can be written.
     #[error("`store.directory` cannot be written")]
     Store,
+    /// Brokers that take records.
+    #[error("the Kafka brokers (`kafka.brokers`) do not take it")]
+    Brokers,
 }
 
 impl Lacks {
@@ -228,6 +231,7 @@ impl Lacks {
             Self::Budget => "store_full",
             Self::Disk => "disk_full",
             Self::Store => "store_failed",
+            Self::Brokers => "brokers_failed",
         }
     }
 }
@@ -239,6 +243,8 @@ pub struct LeftOut {
     pub trace_full: u64,
     /// Those of traces over `session.max_traces_per_session`.
     pub session_full: u64,
+    /// Those that take more than a record between the stages may have; no stage has seen them.
+    pub record_too_large: u64,
 }
 
 impl LeftOut {
@@ -248,6 +254,7 @@ impl LeftOut {
         Self {
             trace_full: self.trace_full.saturating_add(other.trace_full),
             session_full: self.session_full.saturating_add(other.session_full),
+            record_too_large: self.record_too_large.saturating_add(other.record_too_large),
         }
     }
 }

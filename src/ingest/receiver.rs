@@ -22,7 +22,10 @@ use super::arrival::{Arrival, Arrivals, Pace, Source};
 use super::decode::Decoder;
 use super::entrance::{Entrance, entered};
 use super::status::Failure;
-use super::{Batch, Compression, Encoding, Overloaded, Refusal, Request, Signal, Sink, Tally};
+use super::{
+    Batch, Compression, Encoding, Overloaded, RECORD_TOO_LARGE, Refusal, Request, SESSION_FULL,
+    Signal, Sink, TRACE_FULL, Tally,
+};
 #[cfg(feature = "kafka")]
 use crate::engine::span::Timestamp;
 use crate::engine::time::Moment;
@@ -286,9 +289,11 @@ impl<S: Sink> Receiver<S> {
         let mut tally = batch.tally.clone();
         let left_out = self.shared.sink.submit(batch).await?;
         drop(permit);
+        tally.reject(RECORD_TOO_LARGE, left_out.record_too_large);
         self.shared.observe.received(transport, encoding.name(), &tally);
         // The stages have counted what they left out.
-        tally.reject(left_out);
+        tally.reject(TRACE_FULL, left_out.trace_full);
+        tally.reject(SESSION_FULL, left_out.session_full);
         Ok(tally)
     }
 

@@ -75,6 +75,7 @@ impl AssembleTask {
                         let left_out = LeftOut {
                             trace_full: after.trace_full.saturating_sub(before.trace_full),
                             session_full: after.session_full.saturating_sub(before.session_full),
+                            ..LeftOut::default()
                         };
                         acknowledgements.push((acknowledge, left_out));
                     }

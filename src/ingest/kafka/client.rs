@@ -4,7 +4,8 @@ use std::io;
 use std::path::Path;
 
 use rdkafka::ClientConfig;
-use rdkafka::error::KafkaError;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::options::{KafkaOptions, SaslMechanism, Start};
 use crate::files;
@@ -170,5 +171,17 @@ mod tests {
         let config = consumer(&KafkaOptions::default()).unwrap();
         assert_eq!(config.get("enable.auto.offset.store"), Some("false"));
         assert_eq!(config.get("security.protocol"), Some("plaintext"));
+    }
+}
+
+/// Why a consumer can never go on after this error, and what to do.
+pub(crate) fn fatal<C: ConsumerContext>(consumer: &BaseConsumer<C>, error: &KafkaError) -> String {
+    match consumer.client().fatal_error() {
+        Some((RDKafkaErrorCode::FencedInstanceId, _)) => {
+            "another instance took its place in the group; give each its own `kafka.group_instance_id`, and restart"
+                .to_owned()
+        }
+        Some((code, reason)) => format!("{reason} ({code}); restart"),
+        None => format!("{error}; restart"),
     }
 }

@@ -32,7 +32,7 @@ pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Secret, Start};
 #[cfg(feature = "kafka")]
 pub(crate) use self::{
     assignment::{Assignment, Change},
-    client::client,
+    client::{client, fatal},
     status::{Problem, Unwatched},
 };
 #[cfg(feature = "kafka")]

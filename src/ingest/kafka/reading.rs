@@ -11,9 +11,9 @@ use std::time::Duration;
 use rdkafka::Message;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
-use rdkafka::types::RDKafkaErrorCode;
 
 use super::assignment::Change;
+use super::client::fatal;
 use super::flight::{Flight, Outcome};
 use super::probe::notice_gone;
 use super::source::Source;
@@ -83,8 +83,7 @@ impl<'c, S: Sink> Reading<'c, S> {
                 }
             }
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
-                let cause = self.source.consumer.client().fatal_error();
-                self.fatal = Some(cause.map_or_else(|| error.to_string(), fatal));
+                self.fatal = Some(fatal(&self.source.consumer, &error));
             }
             // The context and the probe report lasting problems.
             Some(Err(error)) => tracing::debug!(%error, "no Kafka record"),
@@ -279,15 +278,5 @@ impl<'c, S: Sink> Reading<'c, S> {
             self.settle(WAIT);
         }
         tracing::warn!("records are still in flight; they will be read again");
-    }
-}
-
-/// The reason why a client cannot go on, and what to do.
-fn fatal((code, reason): (RDKafkaErrorCode, String)) -> String {
-    if code == RDKafkaErrorCode::FencedInstanceId {
-        "another instance took its place in the group; give each its own `kafka.group_instance_id`, and restart"
-            .to_owned()
-    } else {
-        format!("{reason} ({code}); restart")
     }
 }
