@@ -43,7 +43,9 @@ pub(super) fn start<S: Sink>(
     if !options.enabled() {
         return Ok(None);
     }
-    let gauges = Arc::new(Gauges::new(registry)?);
+    let gauges = Gauges::new(registry)?;
+    gauges.begin(options.traces_topics.iter().chain(&options.logs_topics));
+    let gauges = Arc::new(gauges);
     let source = Source::new(options, receiver, gauges, Handle::current(), stopping.clone())?;
     let status = source.status().clone();
     let (running, ended) = oneshot::channel();
@@ -110,6 +112,14 @@ impl Gauges {
             pauses,
             known: Mutex::default(),
         })
+    }
+
+    /// Shows counters of these topics from zero on, as an alert sees no rise from a series that was not there.
+    fn begin<'t>(&self, topics: impl Iterator<Item = &'t String>) {
+        for topic in topics {
+            self.applied.with_label_values(&[topic]);
+            self.gone.with_label_values(&[topic]);
+        }
     }
 }
 

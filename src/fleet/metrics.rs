@@ -33,6 +33,10 @@ struct WorkerStatus {
     partitions: Vec<i32>,
 }
 
+/// The outcomes of a checkpoint.
+const WRITTEN: &str = "written";
+const FAILED: &str = "failed";
+
 /// The metrics of one worker.
 pub(super) struct WorkerMetrics {
     role: Role,
@@ -58,6 +62,8 @@ impl Families {
             "Whether all partitions of this instance have caught up; 0 where one without a checkpoint reads back.",
         ))?;
         registry.register(Box::new(complete.clone()))?;
+        // An instance without workers has nothing to read back.
+        complete.set(1);
         Ok(Self {
             records: counter(
                 "fleet_records_total",
@@ -93,6 +99,11 @@ impl Families {
 
     pub(super) fn of(&self, role: Role) -> Arc<WorkerMetrics> {
         self.change(role, |_| {});
+        // Shown from zero on, as an alert sees no rise from a series that was not there.
+        self.gone.with_label_values(&[role.name()]);
+        for outcome in [WRITTEN, FAILED] {
+            self.checkpoints.with_label_values(&[role.name(), outcome]);
+        }
         Arc::new(WorkerMetrics { role, families: self.clone() })
     }
 
@@ -131,7 +142,7 @@ impl WorkerMetrics {
     }
 
     pub(super) fn checkpoint(&self, written: bool) {
-        let outcome = if written { "written" } else { "failed" };
+        let outcome = if written { WRITTEN } else { FAILED };
         self.families.checkpoints.with_label_values(&[self.role.name(), outcome]).inc();
     }
 

@@ -20,6 +20,8 @@ pub(super) fn group(config: &Config) -> Group {
         judge_drifts(),
         kafka_lag(),
         kafka_not_ready(),
+        records_gone(),
+        checkpoints_fail(),
     ];
     Group { name: "agentgauge-daemon", interval: "30s", rules }
 }
@@ -41,14 +43,25 @@ fn absent() -> Rule {
 }
 
 fn no_spans() -> Rule {
-    // A daemon that has never received a span does not have this series.
-    let fed = "sum by (job, instance) (increase(agentgauge_spans_received_total[15m])) > 0";
-    let expr =
-        format!("max by (job, instance) (agentgauge_build_info)\nunless on (job, instance)\n{fed}");
+    // Each in turn, as a daemon that has never received one kind does not have its series.
+    let fed = |by: &str| {
+        let any = ["spans", "log_records"].map(|what| {
+            format!("sum by ({by}) (increase(agentgauge_{what}_received_total[15m])) > 0")
+        });
+        any.join("\nor\n")
+    };
+    // Where instances share the work, it is enough that one of them receives something.
+    let shared = "(agentgauge_kafka_ready or agentgauge_fleet_partitions_owned)";
+    let expr = format!(
+        "max by (job, instance) (agentgauge_build_info)\nunless on (job, instance)\n({each})\n\
+         unless on (job)\n(({any}) and on (job) {shared})",
+        each = fed("job, instance"),
+        any = fed("job"),
+    );
     Alert::new("AgentgaugeNoSpans", "warning", expr)
         .lasting("5m")
         .says(
-            "{{ $labels.instance }} receives no spans",
+            "{{ $labels.instance }} receives neither spans nor log records",
             "Nothing came in for 15 minutes: either no agent runs, or none reaches it.",
         )
         .into()
@@ -69,25 +82,33 @@ fn rejected() -> Rule {
     share(
         "AgentgaugeSpansRejected",
         "agentgauge_spans_rejected_total",
+        &rate_of("spans"),
         "{{ $labels.instance }} leaves out {{ $value | humanizePercentage }} of the spans",
         "They cannot be used; the label `reason` of the metric says why.",
     )
 }
 
 fn late() -> Rule {
+    // Log records count as late, too; a daemon that has never received one kind does not have its series.
+    let (spans, records) = (rate_of("spans"), rate_of("log_records"));
     share(
         "AgentgaugeLateSpans",
         "agentgauge_late_spans_total{outcome=\"dropped\"}",
-        "{{ $value | humanizePercentage }} of the spans come too late for {{ $labels.instance }}",
+        &format!("(\n{spans} + {records}\nor {spans}\nor {records}\n)"),
+        "{{ $value | humanizePercentage }} of the spans and log records come too late for {{ $labels.instance }}",
         "Their traces were sealed before: scores are over traces with holes.",
     )
 }
 
-fn share(name: &'static str, part: &str, summary: &str, description: &str) -> Rule {
+/// What comes of a kind, in a second.
+fn rate_of(what: &str) -> String {
+    format!("sum by (job, instance) (rate(agentgauge_{what}_received_total[15m]))")
+}
+
+fn share(name: &'static str, part: &str, all: &str, summary: &str, description: &str) -> Rule {
     let (metric, labels) = part.split_at(part.find('{').unwrap_or(part.len()));
     let expr = format!(
-        "sum by (job, instance) (rate({metric}{labels}[15m]))\n/\n\
-         sum by (job, instance) (rate(agentgauge_spans_received_total[15m]))\n> {}",
+        "sum by (job, instance) (rate({metric}{labels}[15m]))\n/\n{all}\n> {}",
         number(TOLERATED)
     );
     Alert::new(name, "warning", expr).lasting("15m").says(summary, description).into()
@@ -120,20 +141,27 @@ fn state(config: &Config) -> Rule {
     // Most bounds are per shard.
     let shards = usize::try_from(config.engine.shards).unwrap_or(1);
     let of_all = |bound: usize| bound.saturating_mul(shards);
+    // Instances of a fleet share the bounds, but for that of agents, which each partition has.
+    let is_shared = config.fleet.enabled();
+    let partitions = usize::try_from(config.fleet.partitions).unwrap_or(1);
+    let agents = config.agents.max_agents.saturating_mul(if is_shared { partitions } else { 1 });
     let bounds = [
         ("held", "traces", of_all(config.assemble.max_open_traces)),
         ("held", "sessions", of_all(config.session.max_sessions)),
-        ("held", "agents", config.agents.max_agents),
+        ("held", "agents", agents),
         ("held_bytes", "traces", of_all(config.assemble.max_bytes)),
         ("held_bytes", "sessions", of_all(config.session.max_bytes)),
     ];
     let parts = bounds.map(|(family, what, bound)| {
-        format!("agentgauge_{family}{{what=\"{what}\"}} / {bound} > {}", number(FULL))
+        let held = format!("agentgauge_{family}{{what=\"{what}\"}}");
+        let held = if is_shared { format!("sum by (job, what) ({held})") } else { held };
+        format!("{held} / {bound} > {}", number(FULL))
     });
+    let who = if is_shared { "job" } else { "instance" };
     Alert::new("AgentgaugeStateNearLimit", "warning", parts.join("\nor\n"))
         .lasting("15m")
         .says(
-            "{{ $labels.instance }} holds {{ $value | humanizePercentage }} of the {{ $labels.what }} that it may",
+            &format!("{{{{ $labels.{who} }}}} holds {{{{ $value | humanizePercentage }}}} of the {{{{ $labels.what }}}} that it may"),
             "Over the bound the longest quiet ones go early.",
         )
         .into()
@@ -215,6 +243,29 @@ fn kafka_not_ready() -> Rule {
         .says(
             "{{ $labels.instance }} does not read from Kafka",
             "It is not in its group, or something is in its way; its log says which setting.",
+        )
+        .into()
+}
+
+fn records_gone() -> Rule {
+    let gone = ["kafka", "fleet"].map(|from| {
+        format!("sum by (job, instance) (increase(agentgauge_{from}_records_gone_total[1h])) > 0")
+    });
+    Alert::new("AgentgaugeRecordsGone", "critical", gone.join("\nor\n"))
+        .says(
+            "{{ $labels.instance }} lost records to the retention of Kafka",
+            "The brokers deleted {{ $value | humanize }} records in the last hour before they were read; what was in them is in no score.",
+        )
+        .into()
+}
+
+fn checkpoints_fail() -> Rule {
+    let expr = "sum by (job, instance, role) (rate(agentgauge_fleet_checkpoints_total{outcome=\"failed\"}[5m])) > 0";
+    Alert::new("AgentgaugeCheckpointsFail", "warning", expr.to_owned())
+        .lasting("10m")
+        .says(
+            "{{ $labels.instance }} cannot write checkpoints (role {{ $labels.role }})",
+            "The next owner of a partition reads back further with each minute, at last beyond what Kafka keeps.",
         )
         .into()
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
@@ -118,7 +118,8 @@ impl Probe<'_> {
     }
 }
 
-/// Logs and counts the records of newly assigned partitions that the brokers dropped before the group had read them.
+/// Logs and counts the records of newly assigned partitions that the brokers dropped before the group had read them. The group goes on
+/// from the first record that there is, so that no owner counts them again.
 pub(super) fn notice_gone(
     consumer: &BaseConsumer<Context>,
     partitions: &TopicPartitionList,
@@ -131,6 +132,7 @@ pub(super) fn notice_gone(
         tracing::debug!(%error, "whether records are gone is not known");
         Default::default()
     });
+    let mut moved = TopicPartitionList::new();
     for ((topic, partition), begin) in begins {
         let key = (topic, partition);
         let gone = committed.get(&key).map_or(0, |committed| begin.saturating_sub(*committed));
@@ -143,7 +145,14 @@ pub(super) fn notice_gone(
                 "records are gone that were not read; the topic keeps them too briefly"
             );
             watch.gone(&topic, gone);
+            // Fails for invalid offsets only.
+            let _ = moved.add_partition_offset(&topic, partition, Offset::Offset(begin));
         }
+    }
+    if moved.count() > 0
+        && let Err(error) = consumer.commit(&moved, CommitMode::Async)
+    {
+        tracing::debug!(%error, "Kafka offsets were not committed");
     }
 }
 
