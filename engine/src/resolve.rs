@@ -26,6 +26,9 @@ pub struct Resolve {
     shares: Shares,
     // Invariant: no tenant without any.
     by_tenant: BTreeMap<TenantHash, ResponseIds>,
+    // Ids of all tenants.
+    #[serde(skip)]
+    held: usize,
     waiting: Waiting<Key>,
     #[serde(skip)]
     counts: Counts,
@@ -60,6 +63,7 @@ impl Resolve {
             max,
             shares,
             by_tenant: BTreeMap::new(),
+            held: 0,
             waiting: Waiting::new(max, wait),
             counts: Counts::default(),
         }
@@ -67,8 +71,11 @@ impl Resolve {
 
     /// Takes over the ids and reports of a snapshot.
     pub fn restore(&mut self, saved: Self) {
-        self.waiting.restore(saved.waiting);
+        let over = self.waiting.restore(saved.waiting, &self.shares);
+        self.counts.add_many("reports", "waiting_full", over);
         self.by_tenant = saved.by_tenant;
+        self.held = self.by_tenant.values().map(|ids| ids.seen.len()).sum();
+        self.make_room();
     }
 
     /// Remembers the trace of a response; returns the reports that waited for it.
@@ -82,6 +89,7 @@ impl Resolve {
         self.handle_timeout(now);
         let key = (tenant_hash(tenant), id);
         self.by_tenant.entry(key.0).or_default().seen.push_back((id, trace_id));
+        self.held += 1;
         self.make_room();
         if self.waiting.is_empty() {
             return Vec::new();
@@ -135,11 +143,12 @@ impl Resolve {
     /// Forgets ids while there are more than may be remembered.
     fn make_room(&mut self) {
         let held = |(tenant, ids): (&TenantHash, &ResponseIds)| (*tenant, ids.seen.len());
-        while self.by_tenant.iter().map(held).map(|(_, ids)| ids).sum::<usize>() > self.max
+        while self.held > self.max
             && let Some(tenant) = self.shares.greediest(self.by_tenant.iter().map(held))
             && let Some(ids) = self.by_tenant.get_mut(&tenant)
         {
             ids.forget_oldest();
+            self.held -= 1;
             if ids.seen.is_empty() {
                 self.by_tenant.remove(&tenant);
             }
@@ -289,5 +298,28 @@ mod tests {
         assert_eq!(resolve.counts().get("response_ids", "forgotten"), 8);
         let known = resolve.report(of("shop", "a"), Timestamp(4)).unwrap();
         assert_eq!(known.target, Target::Trace(TraceId([1; 16])));
+    }
+
+    #[test]
+    fn a_restart_with_less_room_forgets_what_came_first() {
+        let mut before = resolve(10);
+        for id in ["a", "b", "c"] {
+            before.seen(None, IdHash::from(id), TraceId([1; 16]), Timestamp(0));
+        }
+        for id in ["d", "e", "f"] {
+            assert_eq!(before.report(report(id), Timestamp(0)), None);
+        }
+        let saved = rmp_serde::to_vec_named(&before).unwrap();
+        let mut after = resolve(2);
+        after.restore(rmp_serde::from_slice(&saved).unwrap());
+        let counted = |what, how| after.counts().get(what, how);
+        assert_eq!(
+            (counted("response_ids", "forgotten"), counted("reports", "waiting_full")),
+            (1, 1)
+        );
+        assert_eq!(after.report(report("a"), Timestamp(0)), None);
+        assert!(after.report(report("b"), Timestamp(0)).is_some());
+        after.seen(None, IdHash::from("x"), TraceId([2; 16]), Timestamp(1));
+        assert_eq!((after.held, after.by_tenant[&0].seen.len()), (2, 2));
     }
 }

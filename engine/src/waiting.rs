@@ -52,9 +52,10 @@ impl<S: Subject> Waiting<S> {
         Self { reports, by_subject, by_tenant, next: 0, max, wait }
     }
 
-    /// Takes over the reports of a snapshot.
-    pub fn restore(&mut self, saved: Self) {
+    /// Takes over the reports of a snapshot; returns how many had to go, as it was written with room for more.
+    pub fn restore(&mut self, saved: Self, shares: &Shares) -> u64 {
         *self = Self { max: self.max, wait: self.wait, ..saved };
+        self.make_room(shares)
     }
 
     /// Whether none waits.
@@ -72,13 +73,7 @@ impl<S: Subject> Waiting<S> {
         let place = (now.after(self.wait), self.next);
         self.next += 1;
         self.put(place, report);
-        if self.reports.len() <= self.max {
-            return false;
-        }
-        let held = self.by_tenant.iter().map(|(tenant, places)| (*tenant, places.len()));
-        let greediest = shares.greediest(held).and_then(|tenant| self.by_tenant.get(&tenant));
-        let oldest = greediest.and_then(BTreeSet::first).copied();
-        oldest.is_some_and(|oldest| self.remove(oldest).is_some())
+        self.make_room(shares) > 0
     }
 
     /// Takes the reports about a subject that are meant, in order of arrival.
@@ -103,6 +98,19 @@ impl<S: Subject> Waiting<S> {
             given_up.extend(self.remove(place));
         }
         given_up
+    }
+
+    /// Drops reports while there are too many; returns how many.
+    fn make_room(&mut self, shares: &Shares) -> u64 {
+        let mut dropped = 0;
+        while self.reports.len() > self.max {
+            let held = self.by_tenant.iter().map(|(tenant, places)| (*tenant, places.len()));
+            let greediest = shares.greediest(held).and_then(|tenant| self.by_tenant.get(&tenant));
+            let Some(oldest) = greediest.and_then(BTreeSet::first).copied() else { break };
+            self.remove(oldest);
+            dropped += 1;
+        }
+        dropped
     }
 
     fn put(&mut self, place: Place, report: Report) {
@@ -181,7 +189,11 @@ mod tests {
         assert_eq!(over.count(), 44);
         let saved = rmp_serde::to_vec_named(&waiting).unwrap();
         let mut restored = Waiting::new(5, Duration::from_secs(1));
-        restored.restore(rmp_serde::from_slice(&saved).unwrap());
+        assert_eq!(restored.restore(rmp_serde::from_slice(&saved).unwrap(), &shares), 0);
+        let mut smaller = Waiting::new(2, Duration::from_secs(1));
+        assert_eq!(smaller.restore(rmp_serde::from_slice(&saved).unwrap(), &shares), 3);
+        assert_eq!(smaller.take(&TraceId([1; 16]), |_| true), [report("shop", 1)]);
+        assert_eq!(smaller.handle_timeout(Timestamp(u64::MAX)), [report("bank", 49)]);
         for waiting in [&mut waiting, &mut restored] {
             let mut take = |byte: u8| waiting.take(&TraceId([byte; 16]), |_| true);
             assert_eq!(take(1), [report("shop", 1)]);

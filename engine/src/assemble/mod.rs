@@ -613,9 +613,8 @@ impl Assemble {
 
     /// Remembers that a trace is sealed, so that nothing more is taken for it.
     fn note_sealed(&mut self, id: TraceKey) {
-        if self.sealed.insert(id, self.options.max_sealed_traces, &self.shares) {
-            self.counts.add("sealed_traces", "forgotten");
-        }
+        let forgotten = self.sealed.insert(id, self.options.max_sealed_traces, &self.shares);
+        self.counts.add_many("sealed_traces", "forgotten", forgotten);
     }
 
     fn remove(&mut self, id: TraceKey) -> Option<Box<OpenTrace>> {

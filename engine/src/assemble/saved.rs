@@ -65,7 +65,11 @@ impl Assemble {
             self.traces.insert(held);
         }
         self.sealed = sealed;
-        self.waiting.restore(waiting);
+        // It may have been written with room for more.
+        let over = self.sealed.make_room(self.options.max_sealed_traces, &self.shares);
+        self.counts.add_many("sealed_traces", "forgotten", over);
+        let over = self.waiting.restore(waiting, &self.shares);
+        self.counts.add_many("reports", "waiting_full", over);
         self.paid = paid;
         self.turns = turns;
     }

@@ -44,18 +44,23 @@ impl Sealed {
         Some(TraceKey { id, tenant: *tenant })
     }
 
-    /// Adds an id; returns whether one had to be forgotten for it.
-    pub(super) fn insert(&mut self, id: TraceKey, max: usize, shares: &Shares) -> bool {
+    /// Adds an id; returns how many had to be forgotten for it.
+    pub(super) fn insert(&mut self, id: TraceKey, max: usize, shares: &Shares) -> u64 {
         self.len += usize::from(self.tenants.entry(id.tenant).or_default().insert(id.id));
-        let full = self.len > max;
-        if full {
+        self.make_room(max, shares)
+    }
+
+    /// Forgets ids while there are too many; returns how many.
+    pub(super) fn make_room(&mut self, max: usize, shares: &Shares) -> u64 {
+        let mut forgotten = 0;
+        while self.len > max {
             let held = self.tenants.iter();
             let held = held.map(|(tenant, sealed)| (*tenant, sealed.oldest_first.len()));
-            if let Some(greediest) = shares.greediest(held) {
-                self.forget_oldest(greediest);
-            }
+            let Some(greediest) = shares.greediest(held) else { break };
+            self.forget_oldest(greediest);
+            forgotten += 1;
         }
-        full
+        forgotten
     }
 
     fn forget_oldest(&mut self, tenant: TenantHash) {
@@ -144,8 +149,8 @@ mod tests {
         sealed.tenants.insert(0, nobody);
         for number in 0..1_000_u128 {
             let id = of(0, number);
-            assert_eq!(sealed.insert(id, 10, &shares), number >= 10);
-            assert!(!sealed.insert(id, 10, &shares));
+            assert_eq!(sealed.insert(id, 10, &shares), u64::from(number >= 10));
+            assert_eq!(sealed.insert(id, 10, &shares), 0);
             for other in 0..=number {
                 assert_eq!(sealed.contains(of(0, other)), number - other < 10);
             }
@@ -180,5 +185,7 @@ mod tests {
         assert!((0..4).all(|number| sealed.contains(of(1, number))));
         let held = (0..100).filter(|number| sealed.contains(of(2, *number)));
         assert_eq!(held.collect::<Vec<_>>(), [94, 95, 96, 97, 98, 99]);
+        assert_eq!((sealed.make_room(3, &shares), sealed.len), (7, 3));
+        assert!(sealed.contains(of(1, 3)) && sealed.contains(of(2, 99)));
     }
 }

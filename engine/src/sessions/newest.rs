@@ -53,13 +53,18 @@ impl<K: OfTenant + Ord + Clone, V> Newest<K, V> {
         Saved { entries: &self.entries, next: self.next }
     }
 
-    /// Takes over the entries of a snapshot.
-    pub(super) fn restore(&mut self, Saved { entries, next }: Restored<K, V>) {
+    /// Takes over the entries of a snapshot; returns how many had to be forgotten, as it was written with room for more.
+    pub(super) fn restore(
+        &mut self,
+        Saved { entries, next }: Restored<K, V>,
+        shares: &Shares,
+    ) -> u64 {
         let ages = entries.iter().map(|(key, (age, _))| ((key.tenant(), *age), key.clone()));
         self.by_age = ages.collect();
         self.held = TenantCounts::default();
         entries.keys().for_each(|key| self.held.add(key.tenant()));
         (self.entries, self.next) = (entries, next);
+        self.make_room(shares)
     }
 
     /// Adds an entry, in place of the one of its key; returns whether another one had to be forgotten for it.
@@ -69,12 +74,7 @@ impl<K: OfTenant + Ord + Clone, V> Newest<K, V> {
         self.held.add(key.tenant());
         self.entries.insert(key, (self.next, value));
         self.next += 1;
-        let over = self.entries.len() > self.max;
-        if over && let Some(tenant) = self.held.greediest(shares) {
-            let oldest = self.by_age.range((tenant, 0)..).next().map(|(_, oldest)| oldest.clone());
-            oldest.into_iter().for_each(|oldest| drop(self.remove(&oldest)));
-        }
-        over
+        self.make_room(shares) > 0
     }
 
     /// The entry of a key.
@@ -98,6 +98,20 @@ impl<K: OfTenant + Ord + Clone, V> Newest<K, V> {
         self.by_age.remove(&(key.tenant(), age));
         self.held.remove(key.tenant());
         Some(value)
+    }
+
+    /// Forgets entries while there are too many; returns how many.
+    fn make_room(&mut self, shares: &Shares) -> u64 {
+        let mut forgotten = 0;
+        while self.entries.len() > self.max
+            && let Some(tenant) = self.held.greediest(shares)
+            && let Some((_, oldest)) = self.by_age.range((tenant, 0)..).next()
+        {
+            let oldest = oldest.clone();
+            self.remove(&oldest);
+            forgotten += 1;
+        }
+        forgotten
     }
 }
 
@@ -136,8 +150,12 @@ mod tests {
         assert!((1..=50).all(|byte| newest.get(&of(2, byte)).is_some() == (byte > 46)));
         let mut restored = Newest::new(6);
         let Saved { entries, next } = newest.save();
-        restored.restore(Saved { entries: entries.clone(), next });
+        let saved = || Saved { entries: entries.clone(), next };
+        assert_eq!(restored.restore(saved(), &shares), 0);
         assert!(restored.insert(of(2, 51), (), &shares));
         assert!(restored.get(&of(2, 47)).is_none() && restored.get(&of(1, 1)).is_some());
+        let mut smaller = Newest::new(3);
+        assert_eq!(smaller.restore(saved(), &shares), 3);
+        assert_eq!(smaller.keys(..).collect::<Vec<_>>(), [&of(1, 1), &of(1, 2), &of(2, 50)]);
     }
 }

@@ -67,10 +67,21 @@ impl<'de> Visitor<'de> for Shard<'_> {
             found += 1;
             match field {
                 Field::Sessions => map.next_value_seed(All(stage))?,
-                Field::Departed => stage.departed.restore(map.next_value()?),
-                Field::Outstanding => stage.outstanding.restore(map.next_value()?),
-                Field::Waiting => stage.waiting.restore(map.next_value()?),
-                Field::RunOutcomes => stage.run_outcomes.restore(map.next_value()?),
+                Field::Departed => {
+                    let over = stage.departed.restore(map.next_value()?, &stage.shares);
+                    stage.shared.counts.add_many("departed_traces", "forgotten", over);
+                }
+                Field::Outstanding => {
+                    stage.outstanding.restore(map.next_value()?, &stage.shares);
+                }
+                Field::Waiting => {
+                    let over = stage.waiting.restore(map.next_value()?, &stage.shares);
+                    stage.shared.counts.add_many("reports", "waiting_full", over);
+                }
+                Field::RunOutcomes => {
+                    let over = stage.run_outcomes.restore(map.next_value()?);
+                    stage.shared.counts.add_many("run_outcomes", "forgotten", over);
+                }
                 Field::Runs => stage.shared.runs = map.next_value()?,
                 Field::Fleet => {
                     stage.shared.fleet.restore(map.next_value::<fleet::Saved<Summary>>()?);

@@ -126,9 +126,10 @@ impl RunOutcomes {
         Self { outcomes: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max, wait }
     }
 
-    /// Takes over the outcomes of a snapshot.
-    pub(super) fn restore(&mut self, saved: Self) {
+    /// Takes over the outcomes of a snapshot; returns how many had to be forgotten, as it was written with room for more.
+    pub(super) fn restore(&mut self, saved: Self) -> u64 {
         *self = Self { max: self.max, wait: self.wait, ..saved };
+        self.make_room()
     }
 
     /// Remembers an outcome, unless a later one is known; returns whether another run's had to make room.
@@ -142,11 +143,7 @@ impl RunOutcomes {
         self.by_age.insert(self.next, (now.after(self.wait), run.clone()));
         self.outcomes.insert(run, (outcome, self.next));
         self.next += 1;
-        let over = self.outcomes.len() > self.max;
-        if over {
-            self.pop_oldest();
-        }
-        over
+        self.make_room() > 0
     }
 
     /// When the first outcome is dropped.
@@ -159,6 +156,13 @@ impl RunOutcomes {
         while self.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.pop_oldest();
         }
+    }
+
+    /// Forgets outcomes while there are too many; returns how many.
+    fn make_room(&mut self) -> u64 {
+        let over = self.outcomes.len().saturating_sub(self.max);
+        (0..over).for_each(|_| self.pop_oldest());
+        over as u64
     }
 
     fn pop_oldest(&mut self) {

@@ -134,6 +134,23 @@ fn a_restart_forgets_no_outcome_and_no_session_of_a_run() {
 }
 
 #[test]
+fn a_restart_with_less_room_forgets_the_oldest_outcomes() {
+    let mut before = stage();
+    for (run, time) in [("q", 1), ("r", 2), ("t", 3)] {
+        before.report(outcome(run, false, time), at(time));
+    }
+    let bytes = rmp_serde::to_vec_named(&before.save()).unwrap();
+    let options = SessionOptions { max_waiting_reports: 1, ..SessionOptions::default() };
+    let mut after = stage_of(options, AgentOptions::default());
+    crate::saved::read_with(&mut bytes.as_slice(), |from| after.restore(from)).unwrap();
+    assert_eq!(after.counts().get("run_outcomes", "forgotten"), 2);
+    for (byte, run) in [(1, "q"), (2, "r"), (3, "t")] {
+        after.handle(attempt(byte, 10, Some(run)), at(20));
+    }
+    assert_eq!(failed(&after, "s"), [hex(3)]);
+}
+
+#[test]
 fn a_session_that_goes_takes_its_runs_along() {
     let idle = SessionOptions::default().session_idle;
     let mut stage = stage();
