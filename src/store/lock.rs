@@ -10,6 +10,8 @@ use super::error::StoreError;
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
+    // The directory itself, as somebody may remove the file; `None` where directories cannot be locked.
+    _directory: Option<File>,
 }
 
 impl Lock {
@@ -23,9 +25,15 @@ impl Lock {
         let unusable = |source| StoreError::Directory { path: directory.to_owned(), source };
         let file = private(&directory.join(NAME), false).map_err(unusable)?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path }),
-            Err(TryLockError::Error(source)) => Err(StoreError::Directory { path, source }),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path }),
+            Err(TryLockError::Error(source)) => return Err(StoreError::Directory { path, source }),
+        }
+        let opened = File::open(directory).ok();
+        match opened.as_ref().map(File::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) => Err(StoreError::InUse { path }),
+            Some(Ok(())) => Ok(Self { _file: file, _directory: opened }),
+            None | Some(Err(TryLockError::Error(_))) => Ok(Self { _file: file, _directory: None }),
         }
     }
 }
@@ -43,6 +51,10 @@ mod tests {
         let lock = Lock::take(folder.path()).unwrap();
         let error = Lock::take(folder.path()).unwrap_err().to_string();
         assert!(error.contains("`store.directory`") && error.contains("in use"), "{error}");
+        // Not even where the file is removed.
+        std::fs::remove_file(folder.path().join(NAME)).unwrap();
+        let error = Lock::take(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("in use"), "{error}");
         drop(lock);
         assert!(Lock::take(folder.path()).is_ok());
         let error = Lock::take(&folder.path().join("missing")).unwrap_err().to_string();
