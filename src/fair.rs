@@ -101,6 +101,12 @@ impl Fair {
         self.all
     }
 
+    /// The number of free units.
+    #[cfg(test)]
+    pub(crate) fn free(&self) -> u32 {
+        self.state().free
+    }
+
     /// The number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.state().waiting

@@ -21,31 +21,16 @@ use tonic::Status;
 use super::about::AboutView;
 use super::alerts::AlertSource;
 use super::board::Board;
+use super::lists::{self, Lists};
 use super::live::Streams;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::readers::{Asker, Readers};
 use super::scrapes::Scrapes;
 use super::{api, grpc, runbook as runbooks, web};
-use crate::access::{Identity, Insider};
+use crate::access::Insider;
 use crate::engine::span::Timestamp;
-use crate::fair::{Entered, Fair, Turn, Whose};
 use crate::telemetry;
-
-/// The most answers that are made of sessions at a time, and the most that wait for their turn.
-const MAX_LISTS: u32 = 2;
-const MAX_WAITING_LISTS: usize = 256;
-
-/// What the paths begin with whose answers are made of sessions: the shards look into each of them.
-const OF_SESSIONS: [&str; 7] = [
-    "/api/v1/problems",
-    "/api/v1/sessions",
-    "/api/v1/traces",
-    "/agentgauge.v1.QueryService/ListProblems",
-    "/agentgauge.v1.QueryService/ListSessions",
-    "/agentgauge.v1.QueryService/GetSession",
-    "/agentgauge.v1.QueryService/ExplainTrace",
-];
 
 /// The time within which something of an answer has to be taken, unless told otherwise.
 const READ_TIME: Duration = Duration::from_secs(30);
@@ -212,35 +197,6 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request
     ([(header::CONTENT_TYPE, format.content_type())], Body::new(reading)).into_response()
 }
 
-/// Turns of those who ask for answers that are made of sessions; tenants, and the connections of each, take turns.
-#[derive(Clone)]
-pub(super) struct Lists {
-    turns: Arc<Fair>,
-    patience: Duration,
-    full: Count,
-}
-
-impl Lists {
-    /// Nobody asks. Whoever has waited for `patience` is turned away; `full` is called then.
-    fn new(patience: Duration, full: Count) -> Self {
-        Self { turns: Fair::new(MAX_LISTS, MAX_WAITING_LISTS), patience, full }
-    }
-
-    /// Waits for a turn of an identity; `connection` is the number of its connection, or 0.
-    pub(super) async fn turn(&self, who: &Identity, connection: u64) -> Result<Turn, Refused> {
-        let tenant = Arc::clone(who.tenant.as_ref().unwrap_or(&who.name));
-        match self.turns.enter(&Whose { tenant, connection }, 1, self.patience).await {
-            Entered::AtOnce(turn) | Entered::Waited(turn) => Ok(turn),
-            Entered::TurnedAway => {
-                (self.full)("api_lists");
-                let message =
-                    "too many others ask for sessions, traces or problems; come back later";
-                Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_lists", message))
-            }
-        }
-    }
-}
-
 /// Makes an answer when it is its turn and counts it until it is sent; answers instead that there is no room for it.
 async fn hold(
     State((lists, readers)): State<(Lists, Arc<Readers>)>,
@@ -252,7 +208,7 @@ async fn hold(
     let held = async {
         let path = request.uri().path();
         // Kept until the answer is counted, so that few are held that are not.
-        let _turn = match OF_SESSIONS.iter().any(|start| path.starts_with(start)) {
+        let _turn = match lists::looks_into_sessions(path) {
             true => Some(lists.turn(&asker.who, asker.line.connection_number()).await?),
             false => None,
         };
@@ -392,6 +348,7 @@ mod tests {
     use prometheus::{IntCounter, Registry};
     use tower::ServiceExt;
 
+    use super::super::lists::MAX_LISTS;
     use super::*;
     use crate::engine::agent_facts::AgentFacts;
     use crate::engine::explained::{SessionRow, TraceExplanation};
@@ -400,6 +357,7 @@ mod tests {
     use crate::engine::view::{SessionView, TraceView};
     use crate::export::openapi::openapi;
     use crate::export::query::{ListRequest, Listing};
+    use crate::fair::Whose;
 
     /// Counts how often it is asked.
     #[derive(Clone, Default)]

@@ -10,6 +10,7 @@ pub mod grpc;
 pub mod history;
 pub mod http;
 pub mod kept_history;
+mod lists;
 mod live;
 pub mod metrics_out;
 mod openapi;

@@ -26,6 +26,7 @@ use super::history::ApiOptions;
 use super::http::{Count, Refused};
 use super::reading::{Moves, Piece, Reading, Unread};
 use crate::access::{Identity, Line};
+use crate::fair::Whose;
 
 /// The bytes of an answer that are given to its connection at a time. Its reader has to take as many within `server.read_timeout`.
 const PIECE_BYTES: usize = 16 << 10;
@@ -418,6 +419,12 @@ impl Asker {
 
     pub(super) fn is_tenant(&self) -> bool {
         self.who.tenant.is_some()
+    }
+
+    /// Whose turn it is.
+    pub(super) fn whose(&self) -> Whose {
+        let tenant = Arc::clone(self.who.tenant.as_ref().unwrap_or(&self.who.name));
+        Whose { tenant, connection: self.line.connection_number() }
     }
 
     fn name(&self) -> (Option<&str>, &str) {

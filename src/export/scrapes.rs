@@ -1,27 +1,28 @@
 //! Pages of metrics on their way to their readers.
 //!
-//! A few pages are rendered at a time, and wait for their readers: a slow reader holds bytes and no permit. The pages of one
-//! identity are bounded in number; over the bound the page is cut off whose reader has taken nothing for longest. The bytes that wait
+//! A few pages are rendered at a time, for identities and the connections of each in turn. They wait for their readers: a slow reader
+//! holds bytes and no turn. The pages of one identity that wait for their readers are bounded in number; over the bound the page is cut
+//! off whose reader has taken nothing for longest. The bytes that wait
 //! are bounded for each reader, whose page is not rendered further meanwhile, and together with those of all other answers
 //! ([`super::readers`]). A page under way is not refused for those, as a scrape that is missed blinds its Prometheus.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::readers::{Asker, Reader, Readers};
 use super::reading::{Reading, Unread};
+use crate::fair::{Entered, Fair, Turn, Whose};
 
 /// The most pages that are rendered at a time, for operators and for tenants each.
-const MAX_RENDERED: usize = 4;
+const MAX_RENDERED: u32 = 4;
+
+/// The most pages that wait for their turn, of operators and of tenants each: one for each connection that there usually may be.
+const MAX_WAITING: usize = 1_024;
 
 /// The longest time for a scrape. Prometheus waits ten seconds by default.
 const SCRAPE_TIME: Duration = Duration::from_secs(30);
-
-/// The most scrapes of an identity, those included that wait to be rendered, as a multiple of `max_scrapes`.
-const WAITING: usize = 8;
 
 /// The divisor of `max_unread_bytes / max_scrapes` that gives the bytes over which a page is not rendered further.
 const READERS_SHARE: usize = 4;
@@ -29,49 +30,36 @@ const READERS_SHARE: usize = 4;
 /// All pages that are under way.
 #[derive(Clone)]
 pub(super) struct Scrapes {
-    operators: Arc<Semaphore>,
-    tenants: Arc<Semaphore>,
+    operators: Arc<Fair>,
+    tenants: Arc<Fair>,
     readers: Arc<Readers>,
 }
 
 /// The rendering of a page, until its reader has all of it.
 pub(super) struct Making {
     scrapes: Scrapes,
+    whose: Whose,
     is_tenant: bool,
     number: u64,
     held: Arc<Unread>,
-    permit: Option<OwnedSemaphorePermit>,
+    turn: Option<Turn>,
 }
 
 impl Scrapes {
     /// Scrapes without any page, among all answers of these readers.
     pub(super) fn new(readers: Arc<Readers>) -> Self {
-        let permits = || Arc::new(Semaphore::new(MAX_RENDERED));
-        Self { operators: permits(), tenants: permits(), readers }
+        let turns = || Fair::new(MAX_RENDERED, MAX_WAITING);
+        Self { operators: turns(), tenants: turns(), readers }
     }
 
-    /// Waits for the turn to render a page; `None` if it was cut off meanwhile.
+    /// Waits for the turn to render a page; `None` if it was cut off meanwhile, or too many others wait.
     pub(super) async fn begin(&self, asker: &Asker) -> Option<(Making, Reading)> {
-        let (number, held) = self.enter(asker);
+        let (number, held) = self.readers.enter(&mut self.readers.state(), asker, 0);
         let reading = self.readers.reading(number);
-        let (scrapes, is_tenant) = (self.clone(), asker.is_tenant());
-        let mut making = Making { scrapes, is_tenant, number, held, permit: None };
-        making.permit().await?;
+        let (scrapes, whose, is_tenant) = (self.clone(), asker.whose(), asker.is_tenant());
+        let mut making = Making { scrapes, whose, is_tenant, number, held, turn: None };
+        making.take_turn().await?;
         Some((making, reading))
-    }
-
-    /// Adds a reader; if its identity has far too many, another one is cut off.
-    fn enter(&self, asker: &Asker) -> (u64, Arc<Unread>) {
-        let mut state = self.readers.state();
-        state.sweep();
-        let own = |reader: &Reader| reader.scrapes_as(asker);
-        let count = state.readers.values().filter(|reader| own(reader)).count();
-        let most = self.readers.options.max_scrapes.saturating_mul(WAITING);
-        let stalest = state.stalest(own).filter(|_| count >= most);
-        let entered = self.readers.enter(&mut state, asker, 0);
-        drop(state);
-        stalest.into_iter().for_each(|stalest| self.readers.cut_off(stalest, "displaced"));
-        entered
     }
 
     /// If an identity has too many pages that wait to be read, cuts off the stalest of them.
@@ -103,7 +91,7 @@ impl Making {
                     return;
                 }
             }
-            self.permit = None;
+            self.turn = None;
             readers.whole(number);
             while readers.holds(number) {
                 self.held.changed.notified().await;
@@ -121,29 +109,34 @@ impl Making {
             readers.options.max_unread_bytes / readers.options.max_scrapes.max(1) / READERS_SHARE;
         while readers.holds(self.number) && self.held.bytes() > share {
             // Other pages can be rendered meanwhile.
-            self.permit = None;
+            self.turn = None;
             self.held.changed.notified().await;
         }
-        if self.permit.is_none() {
-            self.permit().await?;
+        if self.turn.is_none() {
+            self.take_turn().await?;
         }
         readers.push(self.number, piece.into())?;
         self.scrapes.displace(self.number);
         readers.holds(self.number).then_some(())
     }
 
-    /// Waits for the turn to be rendered; `None` if the reader is gone.
-    async fn permit(&mut self) -> Option<()> {
+    /// Waits for the turn to be rendered; `None` if the reader is gone, or is cut off as too many others wait.
+    async fn take_turn(&mut self) -> Option<()> {
         let Scrapes { operators, tenants, readers } = &self.scrapes;
         let turns = if self.is_tenant { tenants } else { operators };
-        let mut permit = std::pin::pin!(Arc::clone(turns).acquire_owned());
+        let mut entered = std::pin::pin!(turns.enter(&self.whose, 1, SCRAPE_TIME));
         loop {
             tokio::select! {
-                // The semaphore is never closed.
-                permit = &mut permit => {
-                    self.permit = permit.ok();
-                    return Some(());
-                }
+                entered = &mut entered => match entered {
+                    Entered::AtOnce(turn) | Entered::Waited(turn) => {
+                        self.turn = Some(turn);
+                        return Some(());
+                    }
+                    Entered::TurnedAway => {
+                        readers.cut_off(self.number, "displaced");
+                        return None;
+                    }
+                },
                 () = self.held.changed.notified() => {
                     if !readers.holds(self.number) {
                         return None;
@@ -203,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_do_not_read_hold_no_permit_and_go_for_those_who_come() {
+    async fn those_who_do_not_read_hold_no_turn_and_go_for_those_who_come() {
         let (scrapes, cut) = scrapes(8, 1 << 20);
         let mut slow = Vec::new();
         for _ in 0..20 {
@@ -214,7 +207,7 @@ mod tests {
         while cut.load(Ordering::Relaxed) < 12 {
             yield_now().await;
         }
-        while scrapes.operators.available_permits() < MAX_RENDERED {
+        while scrapes.operators.free() < MAX_RENDERED {
             yield_now().await;
         }
         assert_eq!(cut.load(Ordering::Relaxed), 12);
@@ -227,11 +220,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_is_not_read_waits_without_a_permit_and_then_goes_on() {
+    async fn a_page_that_is_not_read_waits_without_a_turn_and_then_goes_on() {
         let (scrapes, cut) = scrapes(2, 2_000);
         let (making, mut reading) = scrapes.begin(&who(None)).await.unwrap();
         tokio::spawn(making.send(pieces(50), |_| yield_now()));
-        while scrapes.operators.available_permits() < MAX_RENDERED {
+        while scrapes.operators.free() < MAX_RENDERED {
             yield_now().await;
         }
         // A quarter of the half of it that each of two may have.
@@ -241,6 +234,39 @@ mod tests {
             read += piece.unwrap().len();
         }
         assert_eq!((read, cut.load(Ordering::Relaxed)), (5_000, 0));
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_thousands_at_once_makes_nobody_else_wait_for_all_of_them() {
+        let (scrapes, cut) = scrapes(16, 1 << 20);
+        let many = || Asker { line: Line::new(Arc::default(), Arc::default()), ..who(None) };
+        let all = scrapes.operators.enter(&Whose::default(), MAX_RENDERED, SCRAPE_TIME).await;
+        let greedy: Vec<Asker> = (0..20).map(|_| many()).collect();
+        for asker in greedy.iter().cycle().take(2 * MAX_WAITING).cloned() {
+            let scrapes = scrapes.clone();
+            tokio::spawn(async move {
+                let (making, reading) = scrapes.begin(&asker).await?;
+                making.send(pieces(5), |_| yield_now()).await;
+                drop(reading);
+                Some(())
+            });
+        }
+        while cut.load(Ordering::Relaxed) < MAX_WAITING {
+            yield_now().await;
+        }
+        let others = scrapes.clone();
+        let other = tokio::spawn(async move {
+            let (making, reading) = others.begin(&many()).await?;
+            tokio::spawn(making.send(pieces(5), |_| yield_now()));
+            Some(reading.collect().await.unwrap().to_bytes().len())
+        });
+        while cut.load(Ordering::Relaxed) == MAX_WAITING {
+            yield_now().await;
+        }
+        drop(all);
+        assert_eq!(other.await.unwrap(), Some(500));
+        // At most one of each connection came before it.
+        assert!(scrapes.operators.waiting() > MAX_WAITING / 2);
     }
 
     #[tokio::test]
