@@ -340,11 +340,9 @@ impl Snapshots {
         router.barrier(Barrier { epoch, log_sequence: Some(seq) }).await.map_err(|_| absent())?;
         drop(none_on_the_way);
         for section in first {
-            let section = section.ok_or_else(absent)?;
-            if sections.send(section).await.is_err() {
-                // The writer has failed, and says why.
-                return writer.await.map_err(io::Error::other)?;
-            }
+            // If the writer has failed, its error is returned below. The sections of the stages are taken all the same: there would
+            // be no room for those of the next snapshot.
+            let _ = sections.send(section.ok_or_else(absent)?).await;
         }
         while missing > 0 {
             let next = timeout(PATIENCE, saved.recv()).await.map_err(io::Error::from)?;
@@ -352,9 +350,7 @@ impl Snapshots {
             // A section of another epoch is a late one, of a snapshot that was given up.
             if of == epoch {
                 missing -= 1;
-                let section = section.ok_or_else(absent)?;
-                // If the writer has failed, its error is returned below; the stages need not wait for it.
-                let _ = sections.send(section).await;
+                let _ = sections.send(section.ok_or_else(absent)?).await;
             }
         }
         // After all shards, as each adds to it: of what they hold nothing is missing.

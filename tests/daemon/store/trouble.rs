@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::support::{Daemon, command, fails, now, post, request, traces};
 use crate::support::account::{Account, sum};
@@ -125,6 +125,47 @@ fn a_full_disk_refuses_for_now_and_loses_nothing_when_there_is_room_again() {
     acknowledged += 20;
     daemon.dies();
     let daemon = Daemon::start(store.path(), &[]);
+    let shown = traces(&daemon.sessions());
+    assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
+}
+
+#[test]
+fn a_directory_that_was_away_for_a_while_is_used_again() {
+    let parent = tempfile::tempdir().unwrap();
+    let (store, away) = (parent.path().join("store"), parent.path().join("away"));
+    // A snapshot is tried again as soon as something comes.
+    let daemon = Daemon::start(&store, &[("AGENTGAUGE__STORE__SNAPSHOT_SPANS", "10")]);
+    let (base, mut acknowledged) = (now(), 0);
+    let mut sends = |daemon: &Daemon| {
+        let (status, _) = post(&daemon.otlp_http, &request(acknowledged, base)).unwrap();
+        acknowledged += usize::from(status == 200);
+        (status, acknowledged)
+    };
+    sends(&daemon);
+    fs::rename(&store, &away).unwrap();
+    let snapshots = |daemon: &Daemon, outcome: &str| {
+        sum(&daemon.get("/metrics"), "agentgauge_store_snapshots_total", outcome)
+    };
+    // The log goes on in the file that is open, up to the size of a segment.
+    until(|| {
+        for _ in 0..20 {
+            sends(&daemon);
+        }
+        snapshots(&daemon, "failed") > 3
+    });
+    fs::rename(&away, &store).unwrap();
+    until(|| sends(&daemon).0 == 200);
+    let (begun, before) = (Instant::now(), snapshots(&daemon, "written"));
+    until(|| {
+        for _ in 0..20 {
+            sends(&daemon);
+        }
+        snapshots(&daemon, "written") > before
+    });
+    let (_, acknowledged) = sends(&daemon);
+    daemon.ends_well();
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let daemon = Daemon::start(&store, &[]);
     let shown = traces(&daemon.sessions());
     assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
 }
