@@ -26,7 +26,6 @@ use super::history::ApiOptions;
 use super::http::{Count, Refused};
 use super::reading::{Moves, Piece, Reading, Unread};
 use crate::access::{Identity, Line};
-use crate::fair::Whose;
 
 /// The bytes of an answer that are given to its connection at a time. Its reader has to take as many within `server.read_timeout`.
 const PIECE_BYTES: usize = 16 << 10;
@@ -56,7 +55,7 @@ pub(super) struct Readers {
     step: Duration,
     // The steps without a move after which an answer is cut off.
     max_still: u32,
-    cut: Count,
+    pub(super) cut: Count,
     full: Count,
     moves: Arc<Moves>,
     // Places to wait for room, for operators and for tenants.
@@ -419,12 +418,6 @@ impl Asker {
 
     pub(super) fn is_tenant(&self) -> bool {
         self.who.tenant.is_some()
-    }
-
-    /// Whose turn it is.
-    pub(super) fn whose(&self) -> Whose {
-        let tenant = Arc::clone(self.who.tenant.as_ref().unwrap_or(&self.who.name));
-        Whose { tenant, connection: self.line.connection_number() }
     }
 
     fn name(&self) -> (Option<&str>, &str) {

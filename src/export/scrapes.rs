@@ -52,14 +52,29 @@ impl Scrapes {
         Self { operators: turns(), tenants: turns(), readers }
     }
 
-    /// Waits for the turn to render a page; `None` if it was cut off meanwhile, or too many others wait.
+    /// Waits for the turn to render a page; `None` if too many others wait.
     pub(super) async fn begin(&self, asker: &Asker) -> Option<(Making, Reading)> {
+        let tenant = Arc::clone(asker.who.tenant.as_ref().unwrap_or(&asker.who.name));
+        let whose = Whose { tenant, connection: asker.line.connection_number() };
+        let is_tenant = asker.is_tenant();
+        let Some(turn) = self.turn(&whose, is_tenant).await else {
+            (self.readers.cut)("displaced");
+            return None;
+        };
+        // Not before, as everything that is done for a reader looks at all of them.
         let (number, held) = self.readers.enter(&mut self.readers.state(), asker, 0);
+        let (scrapes, turn) = (self.clone(), Some(turn));
         let reading = self.readers.reading(number);
-        let (scrapes, whose, is_tenant) = (self.clone(), asker.whose(), asker.is_tenant());
-        let mut making = Making { scrapes, whose, is_tenant, number, held, turn: None };
-        making.take_turn().await?;
-        Some((making, reading))
+        Some((Making { scrapes, whose, is_tenant, number, held, turn }, reading))
+    }
+
+    /// Waits for the turn to render; `None` if too many others wait.
+    async fn turn(&self, whose: &Whose, is_tenant: bool) -> Option<Turn> {
+        let turns = if is_tenant { &self.tenants } else { &self.operators };
+        match turns.enter(whose, 1, SCRAPE_TIME).await {
+            Entered::AtOnce(turn) | Entered::Waited(turn) => Some(turn),
+            Entered::TurnedAway => None,
+        }
     }
 
     /// If an identity has too many pages that wait to be read, cuts off the stalest of them.
@@ -122,23 +137,18 @@ impl Making {
 
     /// Waits for the turn to be rendered; `None` if the reader is gone, or is cut off as too many others wait.
     async fn take_turn(&mut self) -> Option<()> {
-        let Scrapes { operators, tenants, readers } = &self.scrapes;
-        let turns = if self.is_tenant { tenants } else { operators };
-        let mut entered = std::pin::pin!(turns.enter(&self.whose, 1, SCRAPE_TIME));
+        let mut waits = std::pin::pin!(self.scrapes.turn(&self.whose, self.is_tenant));
         loop {
             tokio::select! {
-                entered = &mut entered => match entered {
-                    Entered::AtOnce(turn) | Entered::Waited(turn) => {
-                        self.turn = Some(turn);
-                        return Some(());
+                turn = &mut waits => {
+                    if turn.is_none() {
+                        self.scrapes.readers.cut_off(self.number, "displaced");
                     }
-                    Entered::TurnedAway => {
-                        readers.cut_off(self.number, "displaced");
-                        return None;
-                    }
-                },
+                    self.turn = Some(turn?);
+                    return Some(());
+                }
                 () = self.held.changed.notified() => {
-                    if !readers.holds(self.number) {
+                    if !self.scrapes.readers.holds(self.number) {
                         return None;
                     }
                 }
