@@ -193,7 +193,7 @@ impl Health {
             held_bytes: Sums::new(
                 &registry,
                 "held_bytes",
-                "Memory that traces that are not sealed and sessions in memory take, in bytes, estimated.",
+                "Memory that traces that are not sealed, sessions in memory, and runs take, in bytes, estimated.",
                 "what",
             )?,
             open: Sums::new(
@@ -293,7 +293,7 @@ impl Health {
         self.held.of_shard(what, shard)
     }
 
-    /// How many bytes of memory the traces or sessions of one shard take.
+    /// How many bytes of memory the traces or sessions of one shard take, or the runs of all agents.
     pub fn held_bytes(&self, what: &'static str, shard: &str) -> ShardGauge {
         self.held_bytes.of_shard(what, shard)
     }

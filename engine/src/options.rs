@@ -286,6 +286,9 @@ pub struct AgentOptions {
     pub max_runs: usize,
     /// Traces of one run, and as many reports; further ones are left out.
     pub max_traces_per_run: usize,
+    /// Bytes of memory that the runs of all agents take, estimated; over it the oldest go of the agent whose runs take most, first of
+    /// the tenant whose runs take most in proportion to its share.
+    pub max_run_bytes: usize,
     /// How long an agent of which nothing else is held keeps its runs.
     #[serde(with = "human")]
     pub run_memory: Duration,
@@ -402,6 +405,7 @@ impl Default for AgentOptions {
             max_names_per_agent: 32,
             max_runs: 10_000,
             max_traces_per_run: 1_000,
+            max_run_bytes: 1 << 30,
             run_memory: Duration::from_secs(7 * 86_400),
         }
     }

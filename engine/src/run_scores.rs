@@ -175,6 +175,20 @@ impl AgentRuns {
         self.held.runs.is_empty()
     }
 
+    /// The bytes of memory that the runs take, estimated.
+    pub fn bytes(&self) -> usize {
+        self.runs.bytes()
+    }
+
+    /// Forgets the oldest runs until all take at most so many bytes.
+    pub fn forget_to(&mut self, bytes: usize, now: Moment, counts: &mut Counts) {
+        while self.bytes() > bytes
+            && let Some(oldest) = self.runs.forget_oldest(counts)
+        {
+            self.apply(vec![Change::Gone(oldest)], now, counts);
+        }
+    }
+
     /// Whether no run has changed for this long.
     pub fn is_idle(&self, now: Timestamp, idle: Duration) -> bool {
         self.touched.after(idle) <= now

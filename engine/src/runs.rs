@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::count::Counts;
 use super::facts::{AgentKey, Effort, ReportedScore, RunTrace, ScopedId};
 use super::math::Quanta;
+use super::sessions::reported_bytes;
 use super::signal::CONSTRAINT_VIOLATION;
 use super::span::{Attempt, Report, RunTarget, Source, Timestamp, TraceId, Violation};
+use super::trace::attempt_bytes;
 
 /// Names of scores that say whether a task succeeded; only 1 is success.
 const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
@@ -111,6 +113,7 @@ pub struct Runs {
     max_traces: usize,
     parts: BTreeMap<RunKey, Parts>,
     traces: BTreeMap<TraceId, RunKey>,
+    bytes: usize,
     // By `Parts::since`. Invariant: one entry for each run held.
     oldest_first: BTreeSet<(Timestamp, RunKey)>,
 }
@@ -124,6 +127,9 @@ struct Parts {
     reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
     // The kind of disturbance that was reported last.
     perturbation: Option<(Timestamp, Arc<str>)>,
+    // The bytes that it takes, as they are in the sum over all runs.
+    #[serde(skip)]
+    bytes: usize,
 }
 
 /// The runs of an agent, read from a snapshot.
@@ -285,6 +291,11 @@ impl Runs {
         self.parts.is_empty()
     }
 
+    /// The bytes of memory that the runs take, estimated.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The traces and reports of each run, for a snapshot.
     pub(super) fn save(&self) -> impl Serialize + '_ {
         self.parts.iter().collect::<Vec<_>>()
@@ -292,7 +303,9 @@ impl Runs {
 
     /// Takes over the runs of a snapshot; returns each of them as changed.
     pub(super) fn restore(&mut self, saved: SavedRuns, counts: &mut Counts) -> Vec<Change> {
-        for (key, parts) in saved.0 {
+        for (key, mut parts) in saved.0 {
+            parts.bytes = parts.weigh(&key);
+            self.bytes += parts.bytes;
             self.oldest_first.insert((parts.since, key.clone()));
             self.traces.extend(parts.traces.iter().map(|((_, id), _)| (*id, key.clone())));
             self.parts.insert(key, parts);
@@ -316,10 +329,12 @@ impl Runs {
     }
 
     /// Drops the oldest run; returns its key.
-    fn forget_oldest(&mut self, counts: &mut Counts) -> Option<RunKey> {
+    pub(super) fn forget_oldest(&mut self, counts: &mut Counts) -> Option<RunKey> {
         let (_, oldest) = self.oldest_first.pop_first()?;
         counts.add("runs", "forgotten");
-        for ((_, trace), _) in self.parts.remove(&oldest).unwrap_or_default().traces {
+        let parts = self.parts.remove(&oldest).unwrap_or_default();
+        self.bytes -= parts.bytes;
+        for ((_, trace), _) in parts.traces {
             self.traces.remove(&trace);
         }
         Some(oldest)
@@ -327,12 +342,15 @@ impl Runs {
 
     /// The change of a run whose parts have changed; removes it if it has none.
     fn settled(&mut self, key: &RunKey) -> Option<Change> {
-        let parts = self.parts.get(key)?;
+        let parts = self.parts.get_mut(key)?;
+        self.bytes -= parts.bytes;
         if parts.traces.is_empty() && parts.reports.is_empty() {
             self.oldest_first.remove(&(parts.since, key.clone()));
             self.parts.remove(key);
             return Some(Change::Gone(key.clone()));
         }
+        parts.bytes = parts.weigh(key);
+        self.bytes += parts.bytes;
         Some(Change::Set(key.clone(), Box::new(parts.run())))
     }
 }
@@ -352,6 +370,19 @@ fn worst_signals<'a>(
 }
 
 impl Parts {
+    /// The bytes of memory that they and the run made of them take, estimated: what both have counts twice, and names that are shared
+    /// count each time.
+    fn weigh(&self, key: &RunKey) -> usize {
+        let traces = self.traces.iter().map(|(_, trace)| weight(trace)).sum::<usize>();
+        let reports = self.reports.values().map(|report| {
+            let Report { name, identifier, label, explanation, .. } = report;
+            let said = [Some(name), Some(identifier), label.as_ref(), explanation.as_ref()];
+            size_of::<Report>() + said.into_iter().flatten().map(|said| said.len()).sum::<usize>()
+        });
+        let names = key.id.len() + key.task.as_ref().map_or(0, |task| task.len());
+        size_of::<Self>() + size_of::<Run>() + names + traces + reports.sum::<usize>()
+    }
+
     fn run(&self) -> Run {
         let traces = || self.traces.iter().map(|(_, trace)| trace);
         let attempts: Vec<&Attempt> = traces().filter_map(|trace| trace.attempt.as_ref()).collect();
@@ -446,6 +477,19 @@ impl Parts {
         }
         looked.then(|| found.into_iter().map(|violation| violation.severity).collect())
     }
+}
+
+/// The bytes of memory that a trace takes, and the run made of it.
+fn weight(trace: &RunTrace) -> usize {
+    let RunTrace { attempt, session, actions, reported, signals, .. } = trace;
+    let actions = actions.iter().map(|name| 2 * size_of_val(name) + name.len());
+    size_of::<RunTrace>()
+        + attempt.as_ref().map_or(0, |attempt| 2 * attempt_bytes(attempt))
+        + session.id.len()
+        + session.scope.len()
+        + actions.sum::<usize>()
+        + reported.iter().map(reported_bytes).sum::<usize>()
+        + 2 * size_of_val(&**signals)
 }
 
 fn key_of(trace: &RunTrace, id: TraceId) -> RunKey {
@@ -562,6 +606,38 @@ mod tests {
         let changes = runs.trace(trace(2, "t", "b", 20), &mut counts);
         assert!(matches!(&changes[0], Change::Gone(key) if &*key.id == "a"));
         assert_eq!((runs.len(), counts.get("runs", "forgotten")), (1, 1));
+    }
+
+    #[test]
+    fn the_bytes_of_all_runs_are_the_sum_of_those_held() {
+        let (mut runs, mut counts) = (Runs::new(2, 9), Counts::default());
+        let check = |runs: &Runs| {
+            let each = runs.parts.iter().map(|(key, parts)| parts.weigh(key));
+            assert_eq!(runs.bytes(), each.sum::<usize>());
+            runs.bytes()
+        };
+        runs.trace(trace(1, "t", "s", 10), &mut counts);
+        let one = check(&runs);
+        let long = vec![Arc::from("a name of some length"); 1_000];
+        runs.trace(RunTrace { actions: long, ..trace(2, "t", "s", 20) }, &mut counts);
+        assert!(check(&runs) > one + 1_000 * 50);
+        runs.report(&target(), report("outcome", 1.0, 1), &mut counts);
+        let before = check(&runs);
+        runs.trace(trace(2, "t", "s", 20), &mut counts);
+        assert!(check(&runs) < before - 1_000 * 50);
+        let saved = rmp_serde::to_vec_named(&runs.save()).unwrap();
+        let mut restored = Runs::new(2, 9);
+        restored.restore(rmp_serde::from_slice(&saved).unwrap(), &mut counts);
+        assert_eq!(check(&restored), check(&runs));
+        runs.trace(trace(3, "t", "b", 30), &mut counts);
+        runs.trace(trace(4, "t", "c", 40), &mut counts);
+        assert_eq!(counts.get("runs", "forgotten"), 1);
+        check(&runs);
+        for (id, session) in [(3, "b"), (4, "c")] {
+            let gone = RunTrace { gone: true, ..trace(id, "t", session, 30) };
+            runs.trace(gone, &mut counts);
+        }
+        assert_eq!((check(&runs), runs.len()), (0, 0));
     }
 
     #[test]

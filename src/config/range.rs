@@ -337,6 +337,7 @@ fn runs(config: &Config, check: &mut Check<'_>) {
     let agents = &config.agents;
     check.within("agents.max_runs", agents.max_runs, 1, 1_000_000);
     check.within("agents.max_traces_per_run", agents.max_traces_per_run, 1, 100_000);
+    check.within("agents.max_run_bytes", agents.max_run_bytes, 1 << 20, 1 << 40);
     let (short, long) = (Duration::from_secs(60), Duration::from_secs(366 * 86_400));
     check.lasting("agents.run_memory", agents.run_memory, short, long);
     check.lasting("agents.memory", agents.memory, short, long);

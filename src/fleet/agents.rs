@@ -164,6 +164,10 @@ impl Part for Summed {
         ("agents", self.shown.len())
     }
 
+    fn holds_bytes(&self) -> Option<(&'static str, usize)> {
+        Some(("runs", self.stage.run_bytes()))
+    }
+
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {
         let counts = self.stage.counts().iter();
         counts.map(|(what, why, n)| (self.partition.to_string(), what, why, n)).collect()

@@ -158,8 +158,8 @@ impl Part for Traces {
         ("traces", self.shards.iter().map(|(_, stage)| stage.open_traces()).sum())
     }
 
-    fn holds_bytes(&self) -> Option<usize> {
-        Some(self.shards.iter().map(|(_, stage)| stage.held_bytes()).sum())
+    fn holds_bytes(&self) -> Option<(&'static str, usize)> {
+        Some(("traces", self.shards.iter().map(|(_, stage)| stage.held_bytes()).sum()))
     }
 
     fn open_traces(&self, now: Timestamp) -> Option<[usize; AGES.len()]> {

@@ -96,8 +96,8 @@ pub(super) trait Part {
     /// The name of what it holds (`traces`, `sessions`, `agents`), and how many of them.
     fn holds(&self) -> (&'static str, usize);
 
-    /// The bytes of memory that these take, if they are counted.
-    fn holds_bytes(&self) -> Option<usize> {
+    /// The name of what takes memory that is counted, and its bytes.
+    fn holds_bytes(&self) -> Option<(&'static str, usize)> {
         None
     }
 

@@ -187,8 +187,8 @@ impl Part for Scored {
         ("sessions", self.shards.iter().map(|(_, stage)| stage.open_sessions()).sum())
     }
 
-    fn holds_bytes(&self) -> Option<usize> {
-        Some(self.shards.iter().map(|(_, stage)| stage.held_bytes()).sum())
+    fn holds_bytes(&self) -> Option<(&'static str, usize)> {
+        Some(("sessions", self.shards.iter().map(|(_, stage)| stage.held_bytes()).sum()))
     }
 
     fn sessions(&self, shard: u32) -> Option<&Sessions> {

@@ -118,7 +118,7 @@ impl InstanceParts<'_> {
         let count = |shards: u32| usize::try_from(shards).unwrap_or(1).max(1);
         let (alone, all) = (count(self.shards), count(SHARDS));
         let share = |bound: usize| bound.saturating_mul(alone).div_ceil(all).max(1);
-        let EngineOptions { assemble, session, judging, drops, .. } = &mut self.engine;
+        let EngineOptions { assemble, session, agents, judging, drops, .. } = &mut self.engine;
         let of_judge = judging.as_mut().map(|judging| &mut judging.max_open_bytes);
         let bounds = [
             &mut assemble.max_open_traces,
@@ -134,7 +134,8 @@ impl InstanceParts<'_> {
             &mut session.max_waiting_reports,
         ];
         bounds.into_iter().chain(of_judge).for_each(|bound| *bound = share(*bound));
-        // Each partition of agents watches its streams by itself.
+        // Agents are held by partition, and each watches its streams by itself.
+        agents.max_run_bytes = agents.max_run_bytes.div_ceil(count(self.fleet.partitions));
         drops.false_pages_per_quarter /= f64::from(self.fleet.partitions.max(1));
         // One trace, and one session, may have no more than all.
         assemble.max_trace_bytes = assemble.max_trace_bytes.min(assemble.max_bytes);

@@ -409,7 +409,7 @@ impl<S: Stage> Worker<S> {
                 }
                 let (what, _) = held.part.holds();
                 self.metrics.items(*partition, what, 0);
-                if held.part.holds_bytes().is_some() {
+                if let Some((what, _)) = held.part.holds_bytes() {
                     self.metrics.bytes(*partition, what, 0);
                 }
                 if held.part.open_traces(Timestamp::default()).is_some() {
@@ -555,7 +555,7 @@ impl<S: Stage> Worker<S> {
         for (partition, held) in &self.held {
             let (what, count) = held.part.holds();
             self.metrics.items(*partition, what, count);
-            if let Some(bytes) = held.part.holds_bytes() {
+            if let Some((what, bytes)) = held.part.holds_bytes() {
                 self.metrics.bytes(*partition, what, bytes);
             }
             if let Some(ages) = held.part.open_traces(held.now) {

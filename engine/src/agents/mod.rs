@@ -5,6 +5,7 @@
 //! bits for any number of shards.
 
 mod agent;
+mod room;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +79,8 @@ pub struct Agents {
     // Agents that lost their series to others since the last call of `drain`.
     ousted: BTreeSet<AgentKey>,
     dirty: BTreeSet<AgentKey>,
+    // The sum over the runs of all agents.
+    run_bytes: usize,
     // Dirty agents of which more sessions run away since their last update was taken.
     urgent: BTreeSet<AgentKey>,
     // Whether an agent without series of its own has changed.
@@ -132,6 +135,7 @@ impl Agents {
             uncertain: BTreeSet::new(),
             ousted: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            run_bytes: 0,
             urgent: BTreeSet::new(),
             overflowed: false,
             now: Timestamp::default(),
@@ -159,9 +163,11 @@ impl Agents {
             let runs = agent.runs.get_or_insert_with(|| {
                 Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars))
             });
+            let before = runs.bytes();
             for trace in std::mem::take(&mut update.run_traces) {
                 runs.trace(trace, self.shift.moment(now), &mut self.counts);
             }
+            self.run_bytes = self.run_bytes - before + runs.bytes();
         }
         let done = std::mem::take(&mut update.done_traces);
         let (mut has_learned, mut is_urgent) = (false, false);
@@ -195,6 +201,7 @@ impl Agents {
             self.urgent.insert(key.clone());
         }
         self.dirty.insert(key);
+        self.make_room_for_runs();
     }
 
     /// Has drops count the traces that were told, in the order in which they arrived, whichever were told together.
@@ -243,10 +250,12 @@ impl Agents {
             if let Some(runs) = runs {
                 let mut held = AgentRuns::new(&self.options, &self.tasks, &self.ars);
                 held.restore(runs, self.shift.moment(self.now), &mut self.counts);
+                self.run_bytes += held.bytes();
                 agent.runs = Some(Box::new(held));
             }
             self.dirty.insert(key);
         }
+        self.make_room_for_runs();
     }
 
     /// Applies a report about a run, whether or not the agent has traces, or about an agent.
@@ -324,13 +333,16 @@ impl Agents {
             session: session.unwrap_or_default(),
             ..DoneTrace::default()
         });
+        let before = runs.bytes();
         runs.report(target, report, self.shift.moment(now), &mut self.counts);
+        self.run_bytes = self.run_bytes - before + runs.bytes();
         if self.export(&key, true)
             && let Some(outcome) = outcome
         {
             self.drops.tell(&key, [outcome], self.shift);
         }
         self.dirty.insert(key);
+        self.make_room_for_runs();
     }
 
     /// Gives an agent series of its own while there is room; an agent of which something is certain may take those of one of which
@@ -427,8 +439,9 @@ impl Agents {
         for (key, agent) in &mut self.agents {
             let memory = self.options.run_memory;
             if agent.shards.is_empty()
-                && agent.runs.take_if(|runs| runs.is_idle(now, memory)).is_some()
+                && let Some(runs) = agent.runs.take_if(|runs| runs.is_idle(now, memory))
             {
+                self.run_bytes -= runs.bytes();
                 self.counts.add("runs", "idle");
                 self.dirty.insert(key.clone());
             }

@@ -34,7 +34,7 @@ pub(super) fn of_remarks(remarks: &Remarks) -> usize {
 }
 
 /// The bytes of a score that somebody reported.
-pub(super) fn of_reported(score: &ReportedScore) -> usize {
+pub(crate) fn of_reported(score: &ReportedScore) -> usize {
     let ReportedScore { name, identifier, label, explanation, judge, .. } = score;
     let said = [label, explanation, judge].into_iter().map(|said| text(said.as_deref()));
     size_of::<ReportedScore>() + name.len() + identifier.len() + said.sum::<usize>()

@@ -86,6 +86,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+pub(crate) use bytes::of_reported as reported_bytes;
 pub use evicted::{NoSessionStore, SessionPlace, SessionStore};
 pub use histogram::SCORE_BOUNDS;
 pub use key::SessionId;

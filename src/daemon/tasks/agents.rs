@@ -79,6 +79,7 @@ impl AgentsTask {
                 let took = self.post(Agents::drain_some).await;
                 self.common.health.counts("agents", self.stage.counts().iter());
                 self.common.health.held("agents", "").set(self.board.len());
+                self.common.health.held_bytes("runs", "").set(self.stage.run_bytes());
                 pace.told(took, self.common.clock.now());
             } else if urgent.is_due(now) {
                 let took = self.post(Agents::drain_urgent).await;
