@@ -393,7 +393,7 @@ impl Detector {
         }
         let place = self.place(value, value.value > nulls.tolerated);
         let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
-        let hour = self.hour(at, value.value, (level, nulls.tolerated));
+        let hour = self.hour(at, value.value, level, limits);
         let hour = hour.filter(|hour| *hour > nulls.tolerated);
         let after = nulls.after(hour.map_or(level_after, |hour| hour.max(level_after)), limits);
         Some(Turn {
@@ -415,7 +415,8 @@ impl Detector {
     }
 
     /// What this hour was like on the days and in the weeks before, once there was a drop; the value is noted of it.
-    fn hour(&mut self, at: Timestamp, value: f64, (usual, tolerated): (f64, f64)) -> Option<f64> {
+    fn hour(&mut self, at: Timestamp, value: f64, usual: f64, limits: &Limits) -> Option<f64> {
+        let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
         let own = self.incident.as_ref().filter(|_| self.severity == Severity::Critical);
         let returned = self.returned();
         let lasts = |most| {
@@ -425,8 +426,7 @@ impl Detector {
         let of_day = returned.is_none() && !lasts(LONG);
         let of_week = !lasts(LONGER);
         let hours = self.hours.as_mut()?;
-        hours.begin(at, usual);
-        let of_day = of_day && hours.by_week() <= tolerated;
+        hours.begin(at, usual, tolerated, limits.ratio);
         hours.note(value, Noted { of_day, of_week });
         Some(hours.level())
     }

@@ -4,12 +4,14 @@
 //! ```text
 //! level of an hour = the mean of its values, or with those of the two hours before if that is more, each less its standard error
 //! usual = the third highest level of the hour of the day on the last seven days, or of the hour of the week in the last five weeks,
-//!         that had values: if it is more than is tolerated, of this hour, the one before or the one after
+//!         that had values: if it is more than is tolerated; of this hour, the one before and the one after, whichever was worst
 //! ```
 //!
 //! So what is bad at an hour is a drop three times, and then usual there and then; it changes nothing at other hours. Nothing is noted
 //! before there was a drop. Of a drop nothing is noted for the hours of the day after half a day or once it came back, nor for those of
-//! the week after three days. What is usual at an hour of the week says nothing of that hour on other days.
+//! the week after three days. What is usual at an hour of the week, but not on nearly all days, says nothing of that hour on other days,
+//! unless it was worse than that: a batch that moves by two hours is learnt again within three days, though the weeks before have
+//! its old hours nearby.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,15 +59,20 @@ impl Hours {
         }
     }
 
-    /// Begins the hour of this moment; `usual` is the usual level.
-    pub(super) fn begin(&mut self, at: Timestamp, usual: f64) {
+    /// Begins the hour of this moment; `usual` is the usual level, `tolerated` the worst one that is tolerated, and `ratio` how many times
+    /// what is usual at an hour.
+    pub(super) fn begin(&mut self, at: Timestamp, usual: f64, tolerated: f64, ratio: f64) {
         let hour = at.0 / HOUR;
         if hour <= self.hour {
             return;
         }
-        let follows = hour == self.hour + 1;
-        self.of_day.end(self.hour, &mut self.days, (usual, follows));
-        self.of_week.end(self.hour, &mut self.weeks, (usual, follows));
+        let of_week = self.by_week > tolerated && !self.is_daily(tolerated);
+        let known = if of_week { self.by_week * ratio } else { 0.0 };
+        self.of_day.end(self.hour, &mut self.days, usual, known);
+        self.of_week.end(self.hour, &mut self.weeks, usual, 0.0);
+        if hour > self.hour + 1 {
+            (self.of_day, self.of_week) = Default::default();
+        }
         self.hour = hour;
         self.by_day = near(&self.days, hour);
         self.by_week = near(&self.weeks, hour);
@@ -87,19 +94,21 @@ impl Hours {
         self.by_day.max(self.by_week)
     }
 
-    /// That by the weeks alone.
-    pub(super) fn by_week(&self) -> f64 {
-        self.by_week
+    /// Whether the hour that goes on is usually bad on nearly all days of the week.
+    fn is_daily(&self, tolerated: f64) -> bool {
+        let days = (0..7).map(|day| self.hour + day * HOURS_OF_DAY as u64);
+        days.filter(|hour| near(&self.weeks, *hour) > tolerated).count() >= NEARLY_ALL
     }
 }
 
 impl Values {
-    /// Notes the level of an hour that is over; the next hour follows it, or comes later.
+    /// Notes the level of an hour that is over; one up to `known` is usual elsewhere, and counts as none.
     fn end<const PERIODS: usize>(
         &mut self,
         hour: u64,
         levels: &mut [[u8; PERIODS]],
-        (usual, follows): (f64, bool),
+        usual: f64,
+        known: f64,
     ) {
         if self.0[0].count >= FEW {
             let mut together = Tally::default();
@@ -110,13 +119,11 @@ impl Values {
             });
             let levels = &mut levels[place(hour, levels.len())];
             levels.rotate_right(1);
-            levels[0] = sums[0].max(sums[TOGETHER - 1]);
+            let level = sums[0].max(sums[TOGETHER - 1]);
+            levels[0] = if level > step(known) { level } else { 0 };
         }
         self.0.rotate_right(1);
         self.0[0] = Tally::default();
-        if !follows {
-            *self = Self::default();
-        }
     }
 }
 
@@ -127,20 +134,19 @@ fn level_of(values: Tally, usual: f64) -> f64 {
     mean - (mean * (1.0 - mean) / count).sqrt()
 }
 
-/// The level that is usual at an hour: its own, or that of the hour before or after, as the clock of what runs at an hour may change, and
-/// what runs may be early or late. What the hour before was like just now does not count: that may be a drop that goes on.
+/// The level that is usual at an hour: that of this hour, the one before or the one after, whichever was worst, as the clock of what runs
+/// at an hour may change, and what runs may be early or late. What the hour before was like just now does not count: that may be a drop
+/// that goes on.
 fn near<const PERIODS: usize>(levels: &[[u8; PERIODS]], hour: u64) -> f64 {
     let of = |hour: u64| levels[place(hour, levels.len())];
     let mut before = of(hour + levels.len() as u64 - 1);
-    before[0] = 0;
-    let step = [before, of(hour), of(hour + 1)].map(often).into_iter().max();
-    f64::from(step.unwrap_or_default()) / STEPS
-}
-
-/// The level that an hour had at least so often.
-fn often<const PERIODS: usize>(mut levels: [u8; PERIODS]) -> u8 {
-    levels.sort_unstable();
-    levels[PERIODS - OFTEN]
+    before.rotate_left(1);
+    before[PERIODS - 1] = 0;
+    let (own, after) = (of(hour), of(hour + 1));
+    let mut worst: [u8; PERIODS] =
+        std::array::from_fn(|period| before[period].max(own[period]).max(after[period]));
+    worst.sort_unstable();
+    f64::from(worst[PERIODS - OFTEN]) / STEPS
 }
 
 fn step(level: f64) -> u8 {
@@ -166,6 +172,9 @@ const WEEKS: usize = 5;
 
 /// How often an hour was bad, after which that is usual.
 const OFTEN: usize = 3;
+
+/// Days of the week on which an hour is bad, if it is bad daily.
+const NEARLY_ALL: usize = 6;
 
 /// Hours whose values are taken together where one alone has too few to tell.
 const TOGETHER: usize = 3;

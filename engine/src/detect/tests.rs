@@ -291,6 +291,31 @@ fn an_hour_that_is_bad_day_after_day_is_a_drop_a_few_times_and_then_usual_at_tha
 }
 
 #[test]
+fn a_bad_hour_that_moves_is_a_drop_a_few_times_and_then_usual_where_it_is() {
+    const DAY: u64 = 24 * 60 * MINUTE;
+    for (seed, level) in [(34, 0.3), (35, 0.6), (36, 1.0)] {
+        let mut stream = Stream::every(60, seed, 0.02, 5_000);
+        let begin = stream.now.0;
+        let mut pages = [0; 9];
+        while stream.now.0 < begin + 63 * DAY {
+            let day = (stream.now.0 - begin) / DAY;
+            let is_bad = stream.now.0 % DAY / (60 * MINUTE) == if day < 35 { 2 } else { 4 };
+            let found = stream.verdicts(if is_bad { level } else { 0.02 }, 1);
+            let week = usize::try_from(day / 7).unwrap().min(8);
+            pages[week] += found.iter().filter(|is| **is == Severity::Critical).count();
+        }
+        assert!((1..=3).contains(&pages[5]), "{level} {pages:?}");
+        assert!(pages[1..5].iter().chain(&pages[6..]).sum::<usize>() <= 1, "{level} {pages:?}");
+        // What is much worse is a drop there, too, and what stays is.
+        while stream.now.0 % DAY / (60 * MINUTE) != 4 {
+            stream.verdicts(0.02, 1);
+        }
+        let found = stream.within(300, Severity::Critical, if level < 0.5 { 0.9 } else { level });
+        assert!(found.is_some(), "{level}");
+    }
+}
+
+#[test]
 fn nights_with_few_traces_that_are_worse_become_usual() {
     const HOUR: u64 = 60 * MINUTE;
     let mut stream = Stream::every(60, 31, 0.02, 5_000);
