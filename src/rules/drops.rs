@@ -11,9 +11,8 @@ pub(super) fn group(plan: &Plan) -> Group {
     Group { name: "agentgauge-drops", interval: "15s", rules }
 }
 
-/// The multiple of the usual silence of an agent from which an alert fires, the least such silence in seconds, and for how many
-/// seconds the alert fires: after that the agent is taken for retired.
-const GAPS: u32 = 3;
+/// The least silence of an agent in seconds from which an alert fires, and for how many seconds it fires: after that the agent is taken
+/// for retired.
 const LEAST_SILENCE: u32 = 600;
 const TOLD: u32 = 86_400;
 
@@ -70,7 +69,7 @@ fn worse(plan: &Plan) -> Rule {
 fn stopped() -> Rule {
     let expr = format!(
         "time() - max by ({AGENT}) (agentgauge_agent_last_trace_timestamp_seconds)\n\
-         - clamp_min({GAPS} * max by ({AGENT}) (agentgauge_agent_usual_gap_seconds), {LEAST_SILENCE})\n\
+         - clamp_min(max by ({AGENT}) (agentgauge_agent_usual_gap_seconds), {LEAST_SILENCE})\n\
          > 0 < {TOLD}"
     );
     let of = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,deployment_environment_name=%q,tenant=%q\" \

@@ -1,11 +1,13 @@
 //! How long an agent is usually silent.
 //!
 //! ```text
-//! usual gap = least 2^k seconds such that gaps of more than that make up 5 % of the time at most
+//! usual gap         = least 2^k seconds such that gaps of more than that make up 5 % of the time at most
+//! longest usual gap = min(3 * usual gap, 2.5 * longest gap of the last five weeks)
 //! ```
 //!
 //! Gaps count by how long they are, so that nights and weekends are usual where they come each day and each week, however many
-//! traces there are between them, and one outage is not. The past counts half in `drop.memory`.
+//! traces there are between them, and one outage is not. The past counts half in `drop.memory`. The longest gap counts once two weeks
+//! are known: a batch of each day may be left out once, as on a holiday.
 //!
 //! An agent is silent when all its versions are. So it has gaps of its own: a canary of few traces makes no silence of the agent usual,
 //! and a new version knows the gaps of those before it.
@@ -24,11 +26,19 @@ use crate::span::Timestamp;
 #[serde(transparent)]
 pub(super) struct AgentGaps(BTreeMap<u64, AgentGap>);
 
-/// The gaps of one agent, and the usual one when [`AgentGaps::take_change`] was last asked.
+/// The gaps of one agent, and the longest usual one when [`AgentGaps::take_change`] was last asked.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct AgentGap {
     gaps: Gaps,
+    longest: Longest,
     told: Option<f64>,
+}
+
+/// The longest gaps, in seconds, that ended in each of the last weeks, the latest first.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct Longest {
+    week: u64,
+    seconds: [f64; WEEKS],
 }
 
 /// The gaps between traces of one agent, or of one version of it.
@@ -45,21 +55,19 @@ pub(super) struct Gaps {
 impl AgentGaps {
     /// Takes the time of the next trace of an agent.
     pub(super) fn observe(&mut self, agent: &AgentKey, at: Timestamp, memory: Duration) {
-        self.0.entry(agent.hash_of_all_versions()).or_default().gaps.observe(at, memory);
+        self.0.entry(agent.hash_of_all_versions()).or_default().observe(at, memory);
     }
 
-    /// The usual gap of an agent in seconds, as [`Gaps::usual`].
-    pub(super) fn usual(&self, agent: &AgentKey) -> Option<f64> {
-        self.0.get(&agent.hash_of_all_versions())?.gaps.usual()
+    /// The longest gap of an agent, in seconds, that is still usual.
+    pub(super) fn longest_usual(&self, agent: &AgentKey) -> Option<f64> {
+        self.0.get(&agent.hash_of_all_versions())?.longest_usual()
     }
 
-    /// Whether the usual gap of an agent is another one than when this was last asked.
+    /// Whether the longest usual gap of an agent is another one than when this was last asked.
     pub(super) fn take_change(&mut self, agent: &AgentKey) -> bool {
-        let Some(AgentGap { gaps, told }) = self.0.get_mut(&agent.hash_of_all_versions()) else {
-            return false;
-        };
-        let usual = gaps.usual();
-        std::mem::replace(told, usual) != usual
+        let Some(of) = self.0.get_mut(&agent.hash_of_all_versions()) else { return false };
+        let usual = of.longest_usual();
+        std::mem::replace(&mut of.told, usual) != usual
     }
 
     #[cfg(test)]
@@ -76,6 +84,34 @@ impl AgentGaps {
     pub(super) fn keep<'a>(&mut self, agents: impl Iterator<Item = &'a AgentKey>) {
         let kept: BTreeSet<u64> = agents.map(AgentKey::hash_of_all_versions).collect();
         self.0.retain(|agent, _| kept.contains(agent));
+    }
+}
+
+impl AgentGap {
+    fn observe(&mut self, at: Timestamp, memory: Duration) {
+        if self.gaps.first.is_some() {
+            self.longest.observe(at, seconds(self.gaps.last, at));
+        }
+        self.gaps.observe(at, memory);
+    }
+
+    fn longest_usual(&self) -> Option<f64> {
+        let most = self.gaps.usual()? * TIMES_USUAL;
+        let longest = self.longest.seconds.into_iter().fold(0.0, f64::max);
+        let is_known = self.gaps.known() >= WEEKENDS;
+        Some(if is_known { most.min(longest * TIMES_LONGEST) } else { most })
+    }
+}
+
+impl Longest {
+    /// Takes a gap that ends at this moment.
+    fn observe(&mut self, at: Timestamp, gap: f64) {
+        let week = at.0 / WEEK;
+        let passed = usize::try_from(week.saturating_sub(self.week)).unwrap_or(WEEKS).min(WEEKS);
+        self.seconds.rotate_right(passed);
+        self.seconds[..passed].fill(0.0);
+        self.week = self.week.max(week);
+        self.seconds[0] = self.seconds[0].max(gap);
     }
 }
 
@@ -109,8 +145,7 @@ impl Gaps {
 
     /// The usual gap in seconds; `None` before there were twenty gaps, over at least a day.
     pub(super) fn usual(&self) -> Option<f64> {
-        let known = self.first.is_some_and(|first| seconds(first, self.last) >= KNOWN);
-        if self.count < ENOUGH || !known {
+        if self.count < ENOUGH || self.known() < KNOWN {
             return None;
         }
         let all: f64 = self.seconds.iter().sum();
@@ -120,6 +155,11 @@ impl Gaps {
             longer <= all * RARE
         });
         place.map(edge)
+    }
+
+    /// The seconds that the gaps span.
+    fn known(&self) -> f64 {
+        self.first.map_or(0.0, |first| seconds(first, self.last))
     }
 }
 
@@ -140,6 +180,17 @@ const RARE: f64 = 0.05;
 /// Gaps, and seconds that they span, before any is usual: a night has to be among them.
 const ENOUGH: u64 = 20;
 const KNOWN: f64 = 86_400.0;
+
+/// How many usual gaps an agent may be silent for.
+const TIMES_USUAL: f64 = 3.0;
+
+/// How many of its longest gaps it may be, and the seconds that are known by then: two weekends have to be among them.
+const TIMES_LONGEST: f64 = 2.5;
+const WEEKENDS: f64 = 14.0 * 86_400.0;
+
+/// Weeks that the longest gap is known of.
+const WEEKS: usize = 5;
+const WEEK: u64 = 7 * 86_400_000_000_000;
 
 /// Seconds after which the past counts less.
 const DECAY_STEP: f64 = 3_600.0;
@@ -173,6 +224,39 @@ mod tests {
         let mut gaps = days(0..24, 14);
         gaps.observe(gaps.last().after(Duration::from_secs(10 * 3_600)), MEMORY);
         assert_eq!(gaps.usual(), Some(64.0));
+    }
+
+    /// The longest usual silence, in hours, of a batch of half an hour at two in the morning of these days of the week.
+    fn batches(weekdays: std::ops::Range<u64>, days: u64) -> f64 {
+        let mut agent = AgentGap::default();
+        for day in (0..days).filter(|day| weekdays.contains(&(day % 7))) {
+            for minute in 0..30 {
+                let minutes = day * 1_440 + 120 + minute;
+                agent.observe(Timestamp(minutes * 60_000_000_000), MEMORY);
+            }
+        }
+        agent.longest_usual().unwrap() / 3_600.0
+    }
+
+    #[test]
+    fn a_batch_may_be_left_out_once_and_not_for_days() {
+        // Until two weeks are known, three times a power of two.
+        assert!((batches(0..7, 14) - 109.2).abs() < 0.1);
+        // Each day: two days pass if one is left out.
+        assert!((batches(0..7, 60) - 58.8).abs() < 0.1);
+        // On workdays: weekends, and those with a day more or two.
+        assert!((batches(0..5, 60) - 178.8).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_long_silence_is_no_longest_one_after_five_weeks() {
+        let mut agent = AgentGap::default();
+        let hour = |hour: u64| Timestamp(hour * 3_600_000_000_000);
+        (0..400).for_each(|at| agent.observe(hour(at), MEMORY));
+        (500..700).for_each(|at| agent.observe(hour(at), MEMORY));
+        assert_eq!(agent.longest.seconds.into_iter().fold(0.0, f64::max), 101.0 * 3_600.0);
+        (700..500 + 6 * 168).for_each(|at| agent.observe(hour(at), MEMORY));
+        assert_eq!(agent.longest_usual(), Some(2.5 * 3_600.0));
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl Drops {
     }
 
     /// Counts what was told, in the order of arrival; returns the agents whose version before was among those told of, those of which
-    /// drops ended because the agent goes on in another version, and the other versions of agents whose usual gap is another one.
+    /// drops ended because the agent goes on in another version, and the other versions of agents whose longest usual gap is another one.
     pub(super) fn settle(&mut self, drift: &DriftOptions, counts: &mut Counts) -> Vec<AgentKey> {
         let mut waiting = mem::take(&mut self.waiting);
         let mut in_turn: Vec<_> = waiting.iter().collect();
@@ -224,7 +224,7 @@ impl Drops {
     }
 
     /// Adds to an agent what is known by watching it: its deployments, how its version differs from the one before, the states of
-    /// its streams in the order of [`STREAMS`], when its last done trace came, by wall time, and its usual gap in seconds.
+    /// its streams in the order of [`STREAMS`], when its last done trace came, by wall time, and its longest usual gap in seconds.
     pub(super) fn look_at(
         &self,
         agent: &AgentKey,
@@ -246,7 +246,7 @@ impl Drops {
         view.drops = streams.collect();
         let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
         view.last_trace_unix_nano = last.map(|last| shift.wall(last).0.to_string());
-        view.usual_gap_seconds = self.gaps.usual(agent);
+        view.usual_gap_seconds = self.gaps.longest_usual(agent);
     }
 
     /// Whether a stream of an agent is in a drop, or there is a warning of one.
