@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::tree::is_record;
+use super::tree::{Tree, is_record};
 use crate::engine::convention::generic_names;
 use crate::engine::options::{SessionFallback, SessionScope};
 use crate::engine::pipeline::EngineOptions;
@@ -19,15 +19,16 @@ pub(super) struct SessionKey {
 }
 
 /// The agent of a trace. Its name is from the outermost agent span that names one, else from the outermost other span that
-/// does; then from the resource, the outermost workflow, the agent's id, the service. Version, environment and service are
-/// from that span, else from its resource.
-pub(super) fn agent(outermost: &[&Span]) -> AgentName {
+/// does, neither of them below a tool that an agent called; then from the resource, the outermost workflow, the agent's id,
+/// the service. Version, environment and service are from that span, else from its resource.
+pub(super) fn agent(tree: &Tree, outermost: &[&Span]) -> AgentName {
     let agents: Vec<&Span> =
         outermost.iter().filter(|span| span.operation == Operation::InvokeAgent).copied().collect();
     let both = || agents.iter().chain(outermost);
     // A record of an agent that another agent began names only a part of the trace.
     let begun = |span: &Span| is_record(span) && span.parent.is_some();
-    let named = both().find(|span| !begun(span) && name_of(span).is_some());
+    let named =
+        both().find(|span| !begun(span) && !tree.is_called(span) && name_of(span).is_some());
     let chosen = named.or_else(|| both().next());
     let resource = |of: fn(&Resource) -> &Option<Arc<str>>| {
         let spans = chosen.into_iter().chain(outermost);

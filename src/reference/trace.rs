@@ -76,7 +76,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
     let models = models::calls(&tree, logs);
     let calls = tools::calls(&tree, &models, logs);
     let outermost = tree.outermost();
-    let agent = names::agent(&outermost);
+    let agent = names::agent(&tree, &outermost);
     let session = names::session(id, &tree.spans, &outermost, &agent, options);
     let totals = models::totals(&tree, &models);
     let spends = spends(&models, &totals, options);

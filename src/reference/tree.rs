@@ -118,6 +118,15 @@ impl Tree {
         self.spans.iter().find(|span| span.span_id == id)
     }
 
+    /// Whether an agent called a tool of which the span is a part.
+    pub(super) fn is_called(&self, span: &Span) -> bool {
+        let at = self.spans.iter().position(|other| other.span_id == span.span_id);
+        let above: Vec<Operation> =
+            at.iter().flat_map(|at| self.ancestors(*at)).map(|above| above.operation).collect();
+        let tool = above.iter().position(|operation| *operation == Operation::ExecuteTool);
+        tool.is_some_and(|tool| above[tool..].contains(&Operation::InvokeAgent))
+    }
+
     /// Whether a record tells that somebody other than the turn's agent did what the span is of.
     pub(super) fn is_aside(&self, at: usize) -> bool {
         self.aside(at).is_some()

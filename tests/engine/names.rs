@@ -25,6 +25,7 @@ const AGENT: (&str, &str) = ("openinference.span.kind", "AGENT");
 const CHAIN: (&str, &str) = ("openinference.span.kind", "CHAIN");
 const LLM: (&str, &str) = ("openinference.span.kind", "LLM");
 const INVOKE: (&str, &str) = ("gen_ai.operation.name", "invoke_agent");
+const TOOL: (&str, &str) = ("gen_ai.operation.name", "execute_tool");
 const CHAT: (&str, &str) = ("gen_ai.operation.name", "chat");
 const OPENAI_AGENTS: &str = "openinference.instrumentation.openai_agents";
 const LANGCHAIN: &str = "openinference.instrumentation.langchain";
@@ -135,6 +136,17 @@ const CASES: &[Case] = &[
             ("invoke_agent support", Some(0), &[INVOKE, ("gen_ai.agent.name", "support")]),
         ],
         agent: "support",
+    },
+    // An agent that another one calls as a tool is not whose the trace is, even if it alone has a name.
+    Case {
+        scope: "github.copilot",
+        spans: &[
+            ("invoke_agent", None, &[INVOKE]),
+            ("execute_tool task", Some(0), &[TOOL]),
+            ("invoke_agent explore", Some(1), &[INVOKE, ("gen_ai.agent.name", "explore")]),
+            ("execute_tool view", Some(2), &[TOOL, ("gen_ai.agent.name", "explore")]),
+        ],
+        agent: "shop",
     },
     // A random id is none: it would be another agent with each process.
     Case {

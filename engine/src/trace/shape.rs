@@ -491,6 +491,14 @@ impl<'a> Shape<'a> {
         self.ancestors(at).any(|above| above.operation == Operation::ExecuteTool)
     }
 
+    /// Whether the span at this place is part of a tool call that an agent made.
+    pub(super) fn is_called(&self, at: usize) -> bool {
+        let agents = self.has(Operation::InvokeAgent) && self.has(Operation::ExecuteTool);
+        let mut above = self.ancestors(at).filter(|_| agents);
+        above.any(|above| above.operation == Operation::ExecuteTool)
+            && above.any(|above| above.operation == Operation::InvokeAgent)
+    }
+
     /// Finds the request of each streamed answer: of those that the same library sent beside it and that ended before it began, the last
     /// without an answer.
     fn join_answers(&mut self) {

@@ -53,14 +53,15 @@ pub fn scope_by_agent(update: &mut TraceFacts, scope: SessionScope) {
 }
 
 /// The agent of a trace: the name of the outermost agent span that has one of its own, else that of the outermost other span that names
-/// an agent; version, environment and service from that span, else from its resource. If no span names an agent, the name is that of the
+/// an agent, but of none that an agent called as a tool, which does only a part of the work; version, environment and service from that span, else from its resource. If no span names an agent, the name is that of the
 /// resource, of the outermost workflow or the agent's id; empty if there is none.
 pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
     let outermost = || shape.outermost_first();
     let agents = || outermost().filter(|span| span.operation == Operation::InvokeAgent);
     // A log record of an agent that another one began names only a part of the trace, even before the spans above have come.
     let begun = |span: &&SpanView<'_>| span.is_record() && span.parent().is_some();
-    let mut naming = agents().chain(outermost()).filter(|span| !begun(span));
+    let whole = |span: &&SpanView<'_>| !begun(span) && !shape.is_called(span.at);
+    let mut naming = agents().chain(outermost()).filter(whole);
     let named = naming.find_map(|span| Some((span, agent_name(span)?)));
     let chosen = named
         .as_ref()
