@@ -176,5 +176,16 @@ mod tests {
         assert_eq!(result("a"), result_hash(&RawValue::Str("18 C".into())));
         let wrapped = r#"{"output":{"lc":1,"type":"constructor","id":["x","ToolMessage"],"kwargs":{"content":"18 C","tool_call_id":"c"}}}"#;
         assert_eq!(result("a"), result_hash(&RawValue::Str(wrapped.into())));
+        let bare = r#"{"name":"get_weather","tool_call_id":"d","content":"18 C"}"#;
+        assert_eq!(result("a"), result_hash(&RawValue::Str(bare.into())));
+        let parts = |text: &str, stamp: u8| {
+            let part = format!(
+                r#"{{"type":"text","text":"{text}","id":"{stamp}","created_at":"{stamp}"}}"#
+            );
+            let result = format!(r#"{{"content":[{part}],"state":"success","id":"{stamp}"}}"#);
+            result_hash(&RawValue::Str(result.into()))
+        };
+        assert_eq!(parts("18 C", 1), parts("18 C", 2));
+        assert_ne!(parts("18 C", 1), parts("19 C", 1));
     }
 }

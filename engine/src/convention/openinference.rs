@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::draft::{Draft, lower, name};
 use super::flat::Messages;
+use super::json::Json;
 use super::lines::{Line, Says, line};
 use super::raw::{RawAttributes, RawSpan};
 use super::{Convention, Mark, is_random, messages};
@@ -37,6 +38,9 @@ const LINES: &[Line] = &[
     line(Says::OutputTokens, 20, "llm.token_count.completion"),
     line(Says::Cost, 30, "llm.cost.total"),
 ];
+
+/// What a model was asked with, as JSON; of a call that failed it alone names the model.
+const PARAMETERS: &str = "llm.invocation_parameters";
 
 /// Documents of one span beyond which the rest is not read.
 const MAX_DOCUMENTS: usize = 10_000;
@@ -75,6 +79,7 @@ impl Convention for OpenInference {
             "`llm.input_messages.N.message.*` and `llm.output_messages.N.message.*`; where there are none, `input.value` and `output.value`.",
             "`retrieval.documents.N.document.id` and `reranker.output_documents.N.document.id`.",
             "`graph.node.id` names an agent that has no `agent.name`, if it is a word and not an id; else the span's name does, without `.run`.",
+            "`model` in `llm.invocation_parameters`, where no other attribute names the model.",
             "Scores: `annotations.N.annotation.*`, `evaluations.N.evaluation.*`, also under `trace.` and `session.`, about what the span links to.",
         ]
     }
@@ -112,6 +117,13 @@ impl Convention for OpenInference {
                 draft.attempt().retrieved.offer(20, documents(attributes));
             }
             Some(_) | None => {}
+        }
+        if draft.operation.get() == Some(&Operation::Chat)
+            && attributes.get("llm.model_name").is_none()
+            && let Some(parameters) = attributes.get(PARAMETERS).and_then(messages::parsed)
+        {
+            let asked = parameters.get("model").and_then(Json::as_str);
+            draft.model.offer(63, asked.map(|model| Cow::Owned(model.to_owned())));
         }
         let asked = Messages::of(attributes, "llm.input_messages.");
         let answered = Messages::of(attributes, "llm.output_messages.");

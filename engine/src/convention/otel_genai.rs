@@ -193,7 +193,9 @@ impl Convention for OtelGenAi {
                         draft.event_results = (!results.is_empty()).then_some(results);
                     }
                 }
-                "gen_ai.choice" => say(draft, 71, attributes.get("message")),
+                "gen_ai.choice" => {
+                    say(draft, 71, attributes.get("message").or_else(|| attributes.get("content")));
+                }
                 _ => {}
             }
         }

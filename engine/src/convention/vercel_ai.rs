@@ -92,7 +92,8 @@ impl Convention for VercelAi {
     }
 
     fn generic_names(&self) -> &'static [&'static str] {
-        &["ai.generateObject", "ai.generateText", "ai.streamObject", "ai.streamText"]
+        // The last is what OpenCode calls all its calls.
+        &["ai.generateObject", "ai.generateText", "ai.streamObject", "ai.streamText", "session.llm"]
     }
 }
 
