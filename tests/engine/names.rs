@@ -148,6 +148,16 @@ const CASES: &[Case] = &[
         ],
         agent: "shop",
     },
+    // A service of Quarkus is told by the name of its span.
+    Case {
+        scope: "io.quarkus.opentelemetry",
+        spans: &[
+            ("langchain4j.aiservices.Support.answer", None, &[]),
+            ("completion gpt", Some(0), &[CHAT]),
+            ("langchain4j.tools.lookup", Some(0), &[]),
+        ],
+        agent: "Support",
+    },
     // A random id is none: it would be another agent with each process.
     Case {
         scope: "agent_framework",

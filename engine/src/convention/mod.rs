@@ -6,12 +6,15 @@
 mod ag2;
 mod agent_framework;
 mod agentgauge;
+mod agentops;
+mod agentscope;
 mod anthropic;
 mod arguments;
 mod autogen;
 mod caps;
 mod claude_code;
 mod codex;
+mod copilot;
 mod custom;
 mod draft;
 mod dspy;
@@ -32,6 +35,7 @@ mod langsmith;
 mod langwatch;
 mod lines;
 mod litellm;
+mod livekit;
 mod llama_index;
 mod logfire;
 mod mastra;
@@ -45,9 +49,11 @@ mod openlit;
 mod openllmetry;
 mod otel_genai;
 mod page;
+mod pipecat;
 mod plan;
 mod pydantic_ai;
 mod python;
+mod quarkus;
 mod qwen_code;
 mod raw;
 mod score_record;
@@ -199,15 +205,21 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &codex::Codex,
     &gemini_cli::GeminiCli,
     &qwen_code::QwenCode,
+    &copilot::Copilot,
     &litellm::LiteLlm,
     &llama_index::LlamaIndex,
     &haystack::Haystack,
     &haystack_oi::HaystackOi,
     &spring_ai::SpringAi,
+    &quarkus::Quarkus,
     &genkit::Genkit,
     &dspy::Dspy,
     &openai_agents::OpenAiAgents,
     &voltagent::VoltAgent,
+    &agentops::AgentOps,
+    &agentscope::AgentScope,
+    &livekit::LiveKit,
+    &pipecat::Pipecat,
     &agentgauge::AgentGauge,
 ];
 
@@ -268,6 +280,8 @@ pub const SESSION_KEYS: &[&str] = &[
     "langfuse.observation.metadata.thread_id",
     "mastra.metadata.threadId",
     "anthropic.session.thread.id",
+    "wandb.thread_id",
+    "confident.trace.thread_id",
 ];
 
 /// Attributes whose JSON value may hold a session id.
@@ -506,7 +520,7 @@ impl Conventions {
 }
 
 /// Operations that do not count: steps of workflows, memory, messages between agents.
-const OTHER_OPERATIONS: [&str; 30] = [
+const OTHER_OPERATIONS: [&str; 32] = [
     "agent_step",
     "chain",
     "create_memory",
@@ -529,6 +543,8 @@ const OTHER_OPERATIONS: [&str; 30] = [
     "react",
     "run_guardrail",
     "search_memory",
+    "stt",
+    "tts",
     "unknown",
     "update_memory",
     "upsert_memory",

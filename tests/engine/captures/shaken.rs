@@ -295,7 +295,7 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "gcp.vertex.agent.tool_call_args",
         "gcp.vertex.agent.tool_response",
     ];
-    const PARTS: [&str; 21] = [
+    const PARTS: [&str; 27] = [
         "messages",
         "gen_ai.prompt",
         "gen_ai.completion",
@@ -317,6 +317,12 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "lmnr.span.output",
         "langwatch.input",
         "langwatch.output",
+        "agentops.tool.",
+        "agentops.entity.",
+        "agentops.task.",
+        "function_tool.arguments",
+        "function_tool.output",
+        "lk.chat_ctx",
     ];
     let key = attribute.key.as_str();
     let by_mastra =
