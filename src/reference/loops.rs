@@ -19,8 +19,10 @@ pub(super) struct Found {
     pub(super) count: usize,
     /// The tools of one period.
     pub(super) tools: Vec<String>,
-    /// The places of its calls.
+    /// The places from its first call to its last; calls made within others may be among them.
     pub(super) calls: Range<usize>,
+    /// When its first call began, and when the last of its calls ended.
+    pub(super) time: Range<u64>,
     /// The spans of its first calls.
     pub(super) spans: Vec<SpanId>,
     pub(super) input_tokens: Option<u64>,
@@ -63,7 +65,7 @@ pub(super) fn find_apart(
     let mut found = Vec::new();
     for (place, first) in begins.iter().enumerate() {
         let end = begins.get(place + 1).copied().unwrap_or(calls.len());
-        for part in find(&calls[*first..end], spends, options) {
+        for part in find_nested(&calls[*first..end], spends, options) {
             let calls = first + part.calls.start..first + part.calls.end;
             found.push(Found { calls, ..part });
         }
@@ -71,9 +73,39 @@ pub(super) fn find_apart(
     found
 }
 
-/// The loops among calls in order, by their first call. A call that one kind has taken is in no loop of a later kind,
-/// and no such loop spans it.
-fn find(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
+/// The loops among calls in order, by their first call. Calls are a sequence with those that were made within the same call, and with no
+/// others.
+fn find_nested(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
+    let mut found = Vec::new();
+    let around: BTreeSet<_> = calls.iter().map(|call| call.within).collect();
+    for within in around {
+        let own: Vec<usize> = (0..calls.len()).filter(|at| calls[*at].within == within).collect();
+        let sequence: Vec<Call> = own.iter().map(|at| calls[*at].clone()).collect();
+        for entry in find(&sequence, options) {
+            let calls = own[entry.calls.start]..own[entry.calls.end - 1] + 1;
+            found.push(Found { calls, ..entry });
+        }
+    }
+    found.sort_by_key(|found| found.calls.start);
+    share(&mut found, spends);
+    found
+}
+
+/// Gives each loop what was spent in it; what was spent in several loops that are known by more than names is that of the last.
+fn share(found: &mut [Found], spends: &[Spend]) {
+    let mut left: Vec<&Spend> = spends.iter().collect();
+    for entry in found.iter_mut().rev() {
+        if entry.evidence == Evidence::Names {
+            spend(entry, spends.iter());
+        } else {
+            spend(entry, left.iter().copied());
+            left.retain(|spend| !is_inside(spend, &entry.time));
+        }
+    }
+}
+
+/// The loops in a sequence of calls. A call that one kind has taken is in no loop of a later kind, and no such loop spans it.
+fn find(calls: &[Call], options: &LoopOptions) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for kind in KINDS {
         let mut own: Vec<Found> = Vec::new();
@@ -95,8 +127,7 @@ fn find(calls: &[Call], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
         }
         found.append(&mut own);
     }
-    found.sort_by_key(|found| found.calls.start);
-    found.iter_mut().for_each(|found| spend(found, calls, spends));
+    found.iter_mut().for_each(|found| place(found, calls));
     found
 }
 
@@ -114,12 +145,14 @@ pub(super) fn reported(calls: &[Call], at: u64, spends: &[Spend]) -> Found {
         count: before - first,
         tools: calls[first..before].iter().take(1).map(name).collect(),
         calls: first..before,
+        time: 0..0,
         spans: Vec::new(),
         input_tokens: None,
         output_tokens: None,
         cost: None,
     };
-    spend(&mut found, calls, spends);
+    place(&mut found, calls);
+    spend(&mut found, spends.iter());
     found
 }
 
@@ -213,6 +246,7 @@ fn of_run(
         count,
         tools: run.iter().take(period).map(name).collect(),
         calls: first..first + run.len(),
+        time: 0..0,
         spans: Vec::new(),
         input_tokens: None,
         output_tokens: None,
@@ -275,13 +309,23 @@ fn is_alike(one: &Call, other: &Call, options: &LoopOptions) -> bool {
     one.text == other.text || (any && similar)
 }
 
-/// Names the spans of a loop, and adds up the model calls that began after its first call began, and ended before its last one ended.
-fn spend(found: &mut Found, calls: &[Call], spends: &[Spend]) {
+/// Names the spans of a loop, and its time.
+fn place(found: &mut Found, calls: &[Call]) {
     let calls = &calls[found.calls.clone()];
     found.spans = calls.iter().map(|call| call.span_id).take(MOST_SPANS).collect();
     let from = calls.first().map_or(0, |call| call.start);
-    let to = calls.iter().map(|call| call.end).max().unwrap_or(0);
-    for spend in spends.iter().filter(|spend| spend.start > from && spend.end <= to) {
+    found.time = from..calls.iter().map(|call| call.end).max().unwrap_or(0);
+}
+
+/// Whether a model call began after a loop's first call began, and ended before its last one ended.
+fn is_inside(spend: &Spend, time: &Range<u64>) -> bool {
+    spend.start > time.start && spend.end <= time.end
+}
+
+/// Adds up the model calls inside a loop.
+fn spend<'s>(found: &mut Found, spends: impl Iterator<Item = &'s Spend>) {
+    let time = found.time.clone();
+    for spend in spends.filter(|spend| is_inside(spend, &time)) {
         found.input_tokens = plus(found.input_tokens, spend.input_tokens);
         found.output_tokens = plus(found.output_tokens, spend.output_tokens);
         found.cost = plus(found.cost, spend.cost);

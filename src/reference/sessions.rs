@@ -218,7 +218,10 @@ fn chained(
                 call.failed = call.failed.map(|failed| failed || told.failed);
             }
         }
-        calls.extend(trace.calls.iter().map(|call| (*at, call.clone())));
+        calls.extend(trace.calls.iter().map(|call| {
+            let within = call.within.map(|(_, place)| (*at, place));
+            (*at, Call { within, ..call.clone() })
+        }));
     }
     let spends: Vec<Spend> = chain
         .iter()
@@ -235,11 +238,14 @@ fn chained(
     let found = loops::find_apart(&calls, &compacted, &spends, &options.loops).into_iter();
     found
         .map(|found| {
-            let (first, last) = (owners[found.calls.start], owners[found.calls.end - 1]);
+            let (start, end) = (found.calls.start, found.calls.end - 1);
+            let (first, last) = (owners[start], owners[end]);
             let traces = traces[first..=last].iter().map(|trace| trace.id).collect();
+            let earlier = owners.iter().filter(|owner| **owner < first).count();
+            let places = ((start - earlier) as u64, (end - earlier) as u64);
             // A loop over several traces names the traces, and no spans.
             let found = Found { spans: Vec::new(), ..found };
-            (first, last, Entry { found, traces, places: None })
+            (first, last, Entry { found, traces, places: (first == last).then_some(places) })
         })
         .collect()
 }
@@ -260,6 +266,7 @@ fn output_repeat(
         count: 2,
         tools: Vec::new(),
         calls: 0..0,
+        time: 0..0,
         spans: Vec::new(),
         input_tokens: None,
         output_tokens: None,

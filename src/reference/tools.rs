@@ -27,12 +27,16 @@ pub(super) struct Call {
     pub(super) is_timed: bool,
     pub(super) id: Option<IdHash>,
     pub(super) span_id: SpanId,
+    /// The trace and the place of the span of the call that it was made within.
+    pub(super) within: Option<(usize, usize)>,
 }
 
 /// A tool span, completed from other spans and records of its call.
 struct ToolSpan {
     span: Span,
     at: usize,
+    /// The places of all spans that tell it.
+    places: Vec<usize>,
     recorded: bool,
     /// The scopes of the libraries that told it.
     told_by: Vec<u64>,
@@ -54,6 +58,7 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
         return of_models(tree, asked, open, result_of);
     }
     let tools: Vec<&ToolFacts> = asked.iter().map(|(_, tool)| tool).collect();
+    let all = &told;
     let call = |ToolSpan { span, at, .. }: &ToolSpan| {
         let mut tool = span.tool.clone().unwrap_or_default();
         let inside = tree.ancestors(*at).any(|above| above.operation == Operation::ExecuteTool);
@@ -64,9 +69,22 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
         tool.arguments = tool.arguments.take().or(known);
         let told = result_of(tool.call_id).and_then(|result| result.hash);
         tool.result_hash = tool.result_hash.or(told);
-        call_of(&tool, span, span.failed)
+        let within = within(tree, *at, |above| {
+            let around = all.iter().find(|other| other.at != *at && other.places.contains(&above));
+            Some(around?.at)
+        });
+        Call { within, ..call_of(&tool, span, span.failed) }
     };
     told.iter().map(call).collect()
+}
+
+/// The call that what is at this place was made within: the first that a span above tells, from the nearest outwards.
+fn within(
+    tree: &Tree,
+    at: usize,
+    told_by: impl Fn(usize) -> Option<usize>,
+) -> Option<(usize, usize)> {
+    tree.above(at).iter().find_map(|above| Some((0, told_by(*above)?)))
 }
 
 /// The tool calls in a model's output, each once, from its span, else from its records.
@@ -101,6 +119,8 @@ fn of_models<'r>(
 ) -> Vec<Call> {
     let mut functions: Vec<&Span> =
         tree.own().filter(|span| span.operation == Operation::Other).collect();
+    let mut callers = Vec::new();
+    let mut functions_of_calls: Vec<SpanId> = Vec::new();
     let call = |(model, mut tool): (&ModelCall, ToolFacts)| {
         let ran = functions.iter().position(|span| {
             Some(&*span.name) == tool.name.as_deref() && span.start >= model.span.start
@@ -114,6 +134,8 @@ fn of_models<'r>(
         }
         tool.result_hash = tool.result_hash.or_else(|| result?.hash);
         let failed = ran.is_some_and(|ran| ran.failed) || result.is_some_and(|told| told.failed);
+        callers.push(model.at);
+        functions_of_calls.extend(ran.map(|ran| ran.span_id));
         let call = call_of(&tool, ran.unwrap_or(&model.span), failed);
         let error_type = ran.and_then(error_type);
         let untold =
@@ -121,7 +143,12 @@ fn of_models<'r>(
         let failed = call.failed.filter(|_| !untold);
         Some(Call { is_timed: ran.is_some(), error_type, failed, ..call })
     };
-    asked.into_iter().filter_map(call).collect()
+    let mut calls: Vec<Call> = asked.into_iter().filter_map(call).collect();
+    for (call, caller) in calls.iter_mut().zip(callers) {
+        let is_of_call = |at: usize| functions_of_calls.contains(&tree.spans[at].span_id);
+        call.within = within(tree, caller, |above| is_of_call(above).then_some(above));
+    }
+    calls
 }
 
 /// Whether nothing tells what became of what this model call asked for: no model call comes later and nothing begins when it is over. A
@@ -147,6 +174,7 @@ fn call_of(tool: &ToolFacts, span: &Span, failed: bool) -> Call {
         is_timed: true,
         id: tool.call_id,
         span_id: span.span_id,
+        within: None,
     }
 }
 
@@ -195,12 +223,15 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             tool.call_id.is_some() && same_id && (call.recorded || is_record(span) || same_name)
         });
         if let Some(call) = again {
+            call.places.push(at);
             complete(call, span);
         } else if let Some(call) = calls.iter_mut().find(|call| is_told_twice(tree, call, at)) {
+            call.places.push(at);
             add(call, span);
         } else {
             let (span, told_by) = (span.clone(), vec![span.scope]);
-            calls.push(ToolSpan { recorded: is_record(&span), span, at, told_by });
+            let recorded = is_record(&span);
+            calls.push(ToolSpan { recorded, span, at, places: vec![at], told_by });
         }
     }
     for call in &mut calls {

@@ -48,13 +48,21 @@ pub(super) fn hash_of(value: Json<'_>) -> u64 {
     let result = match &value {
         Json::Text(text) => python::content(text).map(|text| Json::Text(text.into())),
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => {
-            messages::content_of_tool(&value).map(read)
+            messages::content_of_tool(&value).or_else(|| said_by_sub_agent(&value)).map(read)
         }
     };
     let value = sorted(result.unwrap_or(value));
     let mut text = Written::new();
     value.write(&mut text, &mut |_| ());
     xxh3_64(&text)
+}
+
+/// What a sub-agent said that was called as a tool: Mastra gives it together with ids of the sub-agent's thread and calls.
+fn said_by_sub_agent<'v>(value: &Json<'v>) -> Option<Json<'v>> {
+    let map = value.as_object()?;
+    let text = map.get("text").filter(|text| text.as_text().is_some())?;
+    let others = || map.keys().filter(|key| *key != "text");
+    (others().count() > 0 && others().all(|key| key.starts_with("subAgent"))).then(|| text.clone())
 }
 
 /// Whether a key is a library's bookkeeping rather than an argument or a result.
@@ -174,6 +182,10 @@ mod tests {
         };
         assert_eq!(result("a"), result("b"));
         assert_eq!(result("a"), result_hash(&RawValue::Str("18 C".into())));
+        let sub_agent = r#"{"text":"18 C","subAgentThreadId":"t-1","subAgentToolResults":[{"toolCallId":"c"}]}"#;
+        assert_eq!(result("a"), result_hash(&RawValue::Str(sub_agent.into())));
+        let other = r#"{"text":"18 C","place":"Paris"}"#;
+        assert_ne!(result("a"), result_hash(&RawValue::Str(other.into())));
         let wrapped = r#"{"output":{"lc":1,"type":"constructor","id":["x","ToolMessage"],"kwargs":{"content":"18 C","tool_call_id":"c"}}}"#;
         assert_eq!(result("a"), result_hash(&RawValue::Str(wrapped.into())));
         let bare = r#"{"name":"get_weather","tool_call_id":"d","content":"18 C"}"#;

@@ -10,7 +10,7 @@ use crate::facts::ToolCall;
 const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;
 
 /// Finds all runs of repeated sequences.
-pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
+pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
     // A call that does not come again begins no run, unless one period is enough.
     let once = need.least() < 2;
     let recurs = |first: usize, period: usize| {
@@ -31,7 +31,7 @@ pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
 }
 
 /// The full periods of this length that start with this call.
-fn run_from(calls: &[ToolCall], first: usize, period: usize) -> Run {
+fn run_from(calls: &[&ToolCall], first: usize, period: usize) -> Run {
     let none = Run { first, calls: 0, period, evidence: Evidence::Names };
     let rest = &calls[first..];
     if rest.len() < 2 * period || rest[..period].iter().all(|call| same(call, &rest[0])) {

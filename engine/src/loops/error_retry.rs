@@ -7,15 +7,15 @@ use super::{Evidence, Need, Run, overlap};
 use crate::facts::ToolCall;
 
 /// Finds all runs of failed calls.
-pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
+pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
     need.runs_of_one_tool(calls, run_from)
 }
 
 /// The longest run of failures that starts with this call.
-fn run_from(calls: &[ToolCall], first: usize) -> Run {
+fn run_from(calls: &[&ToolCall], first: usize) -> Run {
     let head = &calls[first];
     let fails = |call: &ToolCall| call.error == Some(true) && !call.name.is_empty();
-    let goes_on = |pair: &&[ToolCall]| {
+    let goes_on = |pair: &&[&ToolCall]| {
         fails(&pair[1]) && pair[1].name == head.name && !overlap(&pair[0], &pair[1])
     };
     let more = if fails(head) { calls[first..].windows(2).take_while(goes_on).count() } else { 0 };

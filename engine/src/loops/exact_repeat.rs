@@ -7,12 +7,12 @@ use super::{Evidence, Need, Outcomes, Run, overlap};
 use crate::facts::ToolCall;
 
 /// Finds all runs of equal calls.
-pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
+pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
     need.runs_of_one_tool(calls, run_from)
 }
 
 /// The longest run that starts with this call.
-fn run_from(calls: &[ToolCall], first: usize) -> Run {
+fn run_from(calls: &[&ToolCall], first: usize) -> Run {
     let head = &calls[first];
     let mut outcomes = Outcomes::default();
     outcomes.agree(head);

@@ -7,7 +7,8 @@
 //! alert ([`Evidence::weighs`]).
 //!
 //! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one loop, of the first kind that fits. The calls
-//! are in order of start; calls that overlap in time are parallel and no loop; unknown tools are never equal.
+//! are in order of start, and those made within the same call follow one another; calls that overlap in time are parallel and no
+//! loop; unknown tools are never equal.
 
 mod cycle;
 mod error_retry;
@@ -33,7 +34,7 @@ use super::options::{LoopOptions, Thresholds};
 use super::span::{Timestamp, Tokens};
 
 /// Finds the runs of one kind among calls.
-type Finder = fn(&[ToolCall], &Need<'_>) -> Vec<Run>;
+type Finder = fn(&[&ToolCall], &Need<'_>) -> Vec<Run>;
 
 /// The list of kinds: of each what it is, its name, and what finds it among calls.
 macro_rules! kinds {
@@ -164,10 +165,12 @@ pub struct Spend {
 /// A loop, and its place among the calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// The calls.
+    /// From its first call to its last one; what was made within calls may come between.
     pub calls: Range<usize>,
     /// The loop; the caller fills in its trace ids.
     pub entry: Loop,
+    // When its calls began and ended, in nanoseconds since the Unix epoch.
+    time: Range<u64>,
 }
 
 /// How often a tool has to be called before there can be a loop of any kind.
@@ -200,26 +203,52 @@ pub fn find_between(
     let (mut found, mut first) = (Vec::new(), 0);
     for end in ends {
         let part = find(&calls[first..end], spends, options).into_iter();
-        found.extend(part.map(|Found { calls, entry }| Found {
-            calls: first + calls.start..first + calls.end,
-            entry,
+        found.extend(part.map(|found| Found {
+            calls: first + found.calls.start..first + found.calls.end,
+            ..found
         }));
         first = end;
     }
     found
 }
 
-/// Finds the loops among calls in order of start.
+/// Finds the loops among calls in order of start. Calls that were made within the same call, as those of a sub-agent are within the
+/// call of it, follow one another, and no others do.
 ///
 /// Tokens and dollars of a loop are those of the model calls that start after its first call has started and end
 /// before its last one has.
 pub fn find(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
-    if may_be(calls, options) { search(calls, spends, options) } else { Vec::new() }
+    if !may_be(calls, options) {
+        return Vec::new();
+    }
+    let mut found = search(calls, options);
+    count_spend(&mut found, spends);
+    found
 }
 
-/// Finds the loops among calls, without a check before it whether there can be any.
-fn search(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Found> {
+/// Finds the loops among calls, without a check before it whether there can be any, and without what was spent in them.
+fn search(calls: &[ToolCall], options: &LoopOptions) -> Vec<Found> {
+    let mut places: Vec<usize> = (0..calls.len()).collect();
+    places.sort_by_key(|at| calls[*at].within);
     let mut found = Vec::new();
+    for places in places.chunk_by(|one, next| calls[*one].within == calls[*next].within) {
+        let calls: Vec<&ToolCall> = places.iter().map(|at| &calls[*at]).collect();
+        found.extend(search_row(&calls, options).into_iter().map(|found| Found {
+            calls: places[found.calls.start]..places[found.calls.end - 1] + 1,
+            ..found
+        }));
+    }
+    found.sort_by_key(|found| found.calls.start);
+    found
+}
+
+/// Finds the loops among calls that follow one another.
+fn search_row(calls: &[&ToolCall], options: &LoopOptions) -> Vec<Found> {
+    let Least { known, names } = least(options);
+    let mut found = Vec::new();
+    if calls.len() < known.min(names) {
+        return found;
+    }
     let mut free = vec![Range { start: 0, end: calls.len() }];
     for kind in LoopKind::ALL {
         let Some(find) = kind.finder() else { continue };
@@ -233,15 +262,29 @@ fn search(calls: &[ToolCall], spends: &[Spend], options: &LoopOptions) -> Vec<Fo
                 let Some(severity) = need.severity(&run, &calls[range.clone()]) else { continue };
                 left.push(from..range.start);
                 from = range.end;
-                let entry = entry(*kind, severity, &run, &calls[range.clone()], spends);
-                found.push(Found { calls: range, entry });
+                let time = time(&calls[range.clone()]);
+                let entry = entry(*kind, severity, &run, &calls[range.clone()]);
+                found.push(Found { calls: range, entry, time });
             }
             left.push(from..stretch.end);
         }
         free = left;
     }
-    found.sort_by_key(|found| found.calls.start);
     found
+}
+
+/// Counts what was spent in loops. What was spent in several that weigh counts in the one that began last: what a loop within a call of
+/// another loop has spent is not the other's, too.
+fn count_spend(found: &mut [Found], spends: &[Spend]) {
+    let mut counted = vec![false; spends.len()];
+    for Found { entry, time, .. } in found.iter_mut().rev() {
+        let weighs = entry.evidence.weighs();
+        let inside = |(_, spend): &(usize, &Spend)| is_inside(spend, time);
+        let own = spends.iter().enumerate().filter(inside);
+        let own: Vec<(usize, &Spend)> = own.filter(|(at, _)| !(weighs && counted[*at])).collect();
+        own.iter().for_each(|(at, _)| counted[*at] |= weighs);
+        add_spend(entry, own.iter().map(|(_, spend)| *spend));
+    }
 }
 
 /// Whether enough calls have something in common, and some tool is called often enough, for a loop; mostly that is not so.
@@ -375,7 +418,7 @@ impl Run {
 
 impl Need<'_> {
     /// The severity of a run; `None`: it is no loop.
-    fn severity(&self, run: &Run, calls: &[ToolCall]) -> Option<Severity> {
+    fn severity(&self, run: &Run, calls: &[&ToolCall]) -> Option<Severity> {
         let count = run.count();
         let severity = match run.evidence {
             // Arguments that were not sent may differ each time.
@@ -401,15 +444,15 @@ impl Need<'_> {
     }
 
     /// Whether a run of these calls is a loop.
-    fn is_met(&self, run: &Run, calls: &[ToolCall]) -> bool {
+    fn is_met(&self, run: &Run, calls: &[&ToolCall]) -> bool {
         self.severity(run, &calls[run.first..run.first + run.calls]).is_some()
     }
 
     /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
     fn runs(
         &self,
-        calls: &[ToolCall],
-        from: impl Fn(&[ToolCall], usize) -> Option<Run>,
+        calls: &[&ToolCall],
+        from: impl Fn(&[&ToolCall], usize) -> Option<Run>,
     ) -> Vec<Run> {
         let mut runs = Vec::new();
         let mut first = 0;
@@ -427,15 +470,15 @@ impl Need<'_> {
     /// The same where all calls of a run are of one tool.
     fn runs_of_one_tool(
         &self,
-        calls: &[ToolCall],
-        from: impl Fn(&[ToolCall], usize) -> Run,
+        calls: &[&ToolCall],
+        from: impl Fn(&[&ToolCall], usize) -> Run,
     ) -> Vec<Run> {
         self.runs(calls, |calls, first| self.may_begin(&calls[first..]).then(|| from(calls, first)))
     }
 
     /// Whether a loop of one tool may begin with the first of these calls. No long run is followed from each of its calls to its end only
     /// to find that its tool is allowed, or that it is too short.
-    fn may_begin(&self, calls: &[ToolCall]) -> bool {
+    fn may_begin(&self, calls: &[&ToolCall]) -> bool {
         let Some(head) = calls.first() else { return false };
         let by_arguments = matches!(self.kind, LoopKind::ExactRepeat | LoopKind::NearRepeat);
         let least = if by_arguments && head.arguments_hash.is_some() {
@@ -448,7 +491,7 @@ impl Need<'_> {
     }
 
     /// Whether the tools of all these calls may be called again and again.
-    fn allows_all(&self, calls: &[ToolCall]) -> bool {
+    fn allows_all(&self, calls: &[&ToolCall]) -> bool {
         calls.iter().all(|call| self.options.allows(&call.name))
     }
 }
@@ -506,20 +549,8 @@ fn overlap(earlier: &ToolCall, later: &ToolCall) -> bool {
             && start < earlier.end_unix_nano)
 }
 
-fn entry(
-    kind: LoopKind,
-    severity: Severity,
-    run: &Run,
-    calls: &[ToolCall],
-    spends: &[Spend],
-) -> Loop {
-    let from = calls.first().map_or(0, |call| call.start_unix_nano);
-    let to = calls.iter().map(|call| call.end_unix_nano).max().unwrap_or(0);
-    let inside = || spends.iter().filter(|spend| spend.start.0 > from && spend.end.0 <= to);
-    let tokens = super::facts::Tokens {
-        input: sum(inside().map(|spend| spend.tokens.input)),
-        output: sum(inside().map(|spend| spend.tokens.output)),
-    };
+/// The loop of a run, without what was spent in it.
+fn entry(kind: LoopKind, severity: Severity, run: &Run, calls: &[&ToolCall]) -> Loop {
     Loop {
         kind,
         severity,
@@ -527,22 +558,32 @@ fn entry(
         tools: calls.iter().take(run.period).map(|call| call.name.clone()).collect(),
         count: run.count(),
         evidence: run.evidence,
-        trace_ids: Vec::new(),
-        calls: None,
         span_ids: calls
             .iter()
             .map(|call| call.span_id)
             .filter(|id| !id.is_zero())
             .take(MOST_SPANS)
             .collect(),
-        tokens: Some(tokens),
-        cost_quanta: inside()
-            .filter_map(|spend| spend.cost)
-            .map(|cost| cost.0)
-            .reduce(i64::saturating_add),
+        ..Loop::default()
     }
 }
 
-fn sum(counts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    counts.flatten().reduce(u64::saturating_add)
+/// When calls began and ended.
+fn time(calls: &[&ToolCall]) -> Range<u64> {
+    let from = calls.first().map_or(0, |call| call.start_unix_nano);
+    from..calls.iter().map(|call| call.end_unix_nano).max().unwrap_or(0)
+}
+
+fn is_inside(spend: &Spend, time: &Range<u64>) -> bool {
+    spend.start.0 > time.start && spend.end.0 <= time.end
+}
+
+/// Fills in what was spent in a loop.
+fn add_spend<'s>(entry: &mut Loop, inside: impl Iterator<Item = &'s Spend> + Clone) {
+    let sum =
+        |of: fn(&Spend) -> Option<u64>| inside.clone().filter_map(of).reduce(u64::saturating_add);
+    let (input, output) = (sum(|spend| spend.tokens.input), sum(|spend| spend.tokens.output));
+    entry.tokens = Some(super::facts::Tokens { input, output });
+    let costs = inside.filter_map(|spend| spend.cost).map(|cost| cost.0);
+    entry.cost_quanta = costs.reduce(i64::saturating_add);
 }

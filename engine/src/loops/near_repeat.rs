@@ -7,13 +7,13 @@ use super::{Evidence, Need, Outcomes, Run, overlap};
 use crate::facts::ToolCall;
 
 /// Finds all runs of similar calls.
-pub(super) fn find(calls: &[ToolCall], need: &Need<'_>) -> Vec<Run> {
+pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
     let threshold = need.options.near_repeat_similarity;
     need.runs_of_one_tool(calls, |calls, first| run_from(calls, first, threshold))
 }
 
 /// The longest run that starts with this call.
-fn run_from(calls: &[ToolCall], first: usize, threshold: f64) -> Run {
+fn run_from(calls: &[&ToolCall], first: usize, threshold: f64) -> Run {
     let head = &calls[first];
     let mut outcomes = Outcomes::default();
     outcomes.agree(head);

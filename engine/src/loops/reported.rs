@@ -2,7 +2,7 @@
 //!
 //! The run is the last calls of one tool before the report.
 
-use super::{Evidence, LoopKind, Run, Severity, Spend, entry};
+use super::{Evidence, LoopKind, Run, Severity, Spend, add_spend, entry, is_inside, time};
 use crate::facts::{Loop, ToolCall};
 use crate::span::Timestamp;
 
@@ -14,7 +14,11 @@ pub fn reported(calls: &[ToolCall], at: Timestamp, spends: &[Spend]) -> Loop {
     let calls = before.iter().rev().take_while(same).count();
     let first = before.len() - calls;
     let run = Run { first, calls, period: 1, evidence: Evidence::Text };
-    entry(LoopKind::Reported, Severity::Warning, &run, &before[first..], spends)
+    let calls: Vec<&ToolCall> = before[first..].iter().collect();
+    let mut entry = entry(LoopKind::Reported, Severity::Warning, &run, &calls);
+    let time = time(&calls);
+    add_spend(&mut entry, spends.iter().filter(|spend| is_inside(spend, &time)));
+    entry
 }
 
 #[cfg(test)]

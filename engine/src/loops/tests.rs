@@ -30,7 +30,7 @@ fn found(calls: &[ToolCall]) -> Vec<(&'static str, usize, usize, u64, &'static s
     let found = find(calls, &[], &LoopOptions::default()).into_iter();
     found
         .map(|found| {
-            let Found { calls, entry } = found;
+            let Found { calls, entry, .. } = found;
             (entry.kind.name(), calls.start, calls.len(), entry.count, entry.evidence.name())
         })
         .collect()
@@ -246,28 +246,86 @@ fn thresholds_are_per_kind() {
     assert_eq!(find(&list, &[], &options)[0].entry.severity, Severity::Critical);
 }
 
-#[test]
-fn a_loop_costs_what_its_model_calls_cost() {
-    let spend = |start, end| Spend {
+/// What a short model call spends that begins at this time.
+fn spend(start: u64) -> Spend {
+    Spend {
         start: Timestamp(start),
-        end: Timestamp(end),
+        end: Timestamp(start + 1),
         tokens: Tokens { input: Some(10), output: None, ..Default::default() },
         cost: Some(Quanta(7)),
-    };
+    }
+}
+
+#[test]
+fn a_loop_costs_what_its_model_calls_cost() {
     let list = calls(&[("f", Some(1), Some(2)); 3]);
-    let spends = [spend(0, 1), spend(7, 10), spend(17, 20), spend(27, 30)];
+    let spends = [0, 7, 17, 27].map(spend);
     let entry = &find(&list, &spends, &LoopOptions::default())[0].entry;
     let tokens = entry.tokens.unwrap();
     assert_eq!((tokens.input, tokens.output, entry.cost_quanta), (Some(20), None, Some(14)));
+}
+
+/// Calls of `f` one after the other, and within each as many calls of `g`: for each its level, name, start and end.
+fn nested(outer: u64, inner: u64) -> Vec<ToolCall> {
+    let one = |within, name, start, took| ToolCall {
+        within,
+        start_unix_nano: start,
+        end_unix_nano: start + took,
+        ..call(0, name, Some(1), Some(2))
+    };
+    let of = |at: u64| {
+        let own = one(None, "f", at * 1_000, 900);
+        let within = u32::try_from(at).ok();
+        let calls = (1..=inner).map(move |place| one(within, "g", at * 1_000 + place * 10, 5));
+        std::iter::once(own).chain(calls)
+    };
+    (1..=outer).flat_map(of).collect()
+}
+
+#[test]
+fn calls_within_a_call_follow_one_another_and_no_others() {
+    assert_eq!(found(&nested(4, 1)), [("exact_repeat", 0, 7, 4, "full")]);
+    // Each in another call.
+    assert_eq!(found(&nested(2, 2)), []);
+    // A sub-agent that loops, called twice.
+    let both = [("exact_repeat", 1, 3, 3, "full"), ("exact_repeat", 5, 3, 3, "full")];
+    assert_eq!(found(&nested(2, 3)), both);
+    // Two that work at the same time.
+    let mut at_once = nested(2, 3);
+    for call in &mut at_once {
+        call.start_unix_nano %= 1_000;
+        call.end_unix_nano %= 1_000;
+    }
+    at_once.sort_by_key(|call| call.start_unix_nano);
+    assert_eq!(
+        found(&at_once),
+        [("exact_repeat", 2, 5, 3, "full"), ("exact_repeat", 3, 5, 3, "full")]
+    );
+}
+
+#[test]
+fn what_is_spent_in_a_loop_within_a_loop_counts_once() {
+    let list = nested(3, 3);
+    let spends: Vec<Spend> = list.iter().map(|call| spend(call.start_unix_nano + 5)).collect();
+    let found = find(&list, &spends, &LoopOptions::default());
+    let spent = |entry: &Loop| (entry.tool.to_string(), entry.cost_quanta.unwrap() / 7);
+    let spent: Vec<(String, i64)> = found.iter().map(|found| spent(&found.entry)).collect();
+    let of = |name: &str, calls| (name.to_owned(), calls);
+    // Of twelve model calls, two after each of the first calls within a call.
+    assert_eq!(spent, [of("f", 12 - 3 * 2), of("g", 2), of("g", 2), of("g", 2)]);
 }
 
 /// Calls whose arguments have few values or many, of which all but one are the same; some differ in their order alone.
 fn alike() -> impl Strategy<Value = Vec<ToolCall>> {
     let arguments =
         prop::option::weighted(0.8, (0_u64..3, prop_oneof![Just(0_u64), 1_u64..4, 8_u64..11]));
-    let sent = (prop_oneof![Just("f"), Just("f"), Just("g"), Just("")], arguments, any::<bool>());
+    let within = prop::option::weighted(0.3, 0_u32..2);
+    let name = prop_oneof![Just("f"), Just("f"), Just("g"), Just("")];
+    let sent = (name, arguments, any::<bool>(), within);
     prop::collection::vec(sent, 0..9).prop_map(|sent| {
-        let calls = sent.into_iter().enumerate().map(|(at, (name, arguments, failed))| ToolCall {
+        let sent = sent.into_iter().enumerate();
+        let calls = sent.map(|(at, (name, arguments, failed, within))| ToolCall {
+            within,
             arguments_hash: arguments.map(|(hash, values)| 100 * values + hash),
             argument_values: arguments.map_or_else(Values::new, |(hash, values)| {
                 (1..values).chain((values > 0).then_some(100 + hash / 2)).collect()
@@ -287,6 +345,8 @@ proptest! {
         near_repeat_similarity in 0.5..1.0,
     ) {
         let options = LoopOptions { names_only, near_repeat_similarity, ..LoopOptions::default() };
-        prop_assert_eq!(find(&calls, &[], &options), search(&calls, &[], &options));
+        let mut searched = search(&calls, &options);
+        count_spend(&mut searched, &[]);
+        prop_assert_eq!(find(&calls, &[], &options), searched);
     }
 }

@@ -44,7 +44,13 @@ pub(super) fn links(chain: &[&TraceRecord], options: &LoopOptions) -> Vec<Link> 
     for found in loops::find_between(&calls, &compacted, &spends, options) {
         let Some(&[begins, .., ends]) = owners.get(found.calls.clone()) else { continue };
         let ids = chain[begins..=ends].iter().map(|trace| trace.id);
-        let entry = Loop { trace_ids: ids.collect(), ..found.entry };
+        let place = |at: usize| (at - owners.partition_point(|owner| *owner < begins)) as u64;
+        let places = (place(found.calls.start), place(found.calls.end - 1));
+        let entry = Loop {
+            trace_ids: ids.collect(),
+            calls: (begins == ends).then_some(places),
+            ..found.entry
+        };
         let severity = loops::worst([&entry]);
         for link in &mut links[begins..=ends] {
             link.severity = link.severity.max(severity);
@@ -61,6 +67,8 @@ pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
     let mut owners = Vec::new();
     // The last call of each id.
     let mut asked: BTreeMap<IdHash, usize> = BTreeMap::new();
+    // Greater than what the calls so far were made within: calls of two traces were not made within the same one.
+    let mut further = 0;
     for (at, trace) in chain.iter().enumerate() {
         for result in &trace.said().results {
             let call = result.call_id.and_then(|id| asked.get(&id));
@@ -69,10 +77,14 @@ pub(super) fn calls(chain: &[&TraceRecord]) -> (Vec<ToolCall>, Vec<usize>) {
                 call.error = call.error.map(|error| error || result.failed);
             }
         }
-        for call in trace.calls() {
+        let own = calls.len();
+        for mut call in trace.calls() {
             asked.extend(call.call_id.map(|id| (id, calls.len())));
+            call.within = call.within.map(|at| at.saturating_add(further));
             calls.push(call);
         }
+        let within = calls[own..].iter().filter_map(|call| call.within).max();
+        further = within.map_or(further, |at| at.saturating_add(1));
         owners.resize(calls.len(), at);
     }
     (calls, owners)

@@ -297,6 +297,7 @@ struct Chain<'a> {
     calls: Vec<ToolCall>,
     // Of each call, the place of its trace.
     owners: Vec<usize>,
+    // The loops over all of the traces.
     found: Vec<Found>,
 }
 
@@ -305,20 +306,40 @@ impl<'a> Chain<'a> {
         let traces = ids.iter().filter_map(|id| session.traces.get(*id));
         let traces: Vec<&TraceRecord> = traces.collect();
         let (calls, owners) = chain::calls(&traces);
-        let found = loops::find_between(&calls, &chain::compactions(&traces), &[], &rules.loops);
+        // One within a trace tells its places.
+        let mut found = match &traces[..] {
+            [] | [_] => Vec::new(),
+            _ => loops::find_between(&calls, &chain::compactions(&traces), &[], &rules.loops),
+        };
+        let is_over_all = |found: &Found| {
+            let ends = (owners.first(), owners.last());
+            (owners.get(found.calls.start), owners.get(found.calls.end - 1)) == ends
+        };
+        found.retain(is_over_all);
         Self { traces, calls, owners, found }
     }
 
-    /// The calls of a loop, found again; where too little is kept for that, the longest stretch of calls of its tools.
+    /// The calls of a loop: by its places, else found again; where too little is kept for that, the longest stretch of calls of its tools.
     fn calls_of(&self, entry: &Loop) -> Vec<CallView> {
         let Self { traces, calls, owners, found } = self;
         let found = found.iter().find(|found| {
             (found.entry.kind, found.entry.count, &found.entry.tools)
                 == (entry.kind, entry.count, &entry.tools)
         });
-        let range = found.map_or_else(|| longest(calls, entry), |found| found.calls.clone());
-        range
-            .take(MAX_CALLS)
+        let place = |at| usize::try_from(at).unwrap_or(usize::MAX);
+        let told = entry.calls.map(|(first, last)| place(first)..place(last).saturating_add(1));
+        let range = told.or_else(|| found.map(|found| found.calls.clone()));
+        let places: Vec<usize> = match range {
+            // What was made within its calls is not the loop's.
+            Some(range) => {
+                let within = |at: usize| calls.get(at).map(|call| call.within);
+                let first = within(range.start);
+                range.filter(|at| within(*at) == first).take(MAX_CALLS).collect()
+            }
+            None => longest(calls, entry).take(MAX_CALLS).collect(),
+        };
+        places
+            .into_iter()
             .filter_map(|at| {
                 let (owner, call) = (*owners.get(at)?, calls.get(at)?);
                 let first = owners.partition_point(|other| *other < owner);

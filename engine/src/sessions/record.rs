@@ -111,6 +111,8 @@ pub(super) struct Call {
     pub(super) error: Option<bool>,
     pub(super) error_type: Option<Arc<str>>,
     timed: bool,
+    /// The call that it was made within; calls within the same one share it.
+    within: Option<u32>,
 }
 
 /// Parts that traces have whose spans tell texts or users.
@@ -417,7 +419,8 @@ impl TraceRecord {
     pub(super) fn calls(&self) -> impl Iterator<Item = ToolCall> + '_ {
         let said = self.said();
         let calls = self.course.calls.iter().zip(&self.times).enumerate();
-        calls.map(|(at, (Call { name, error, error_type, timed }, (start, end)))| {
+        calls.map(|(at, (call, (start, end)))| {
+            let Call { name, error, error_type, timed, within } = call;
             let hashes = said.hashes.get(at);
             let texts = said.texts.get(at);
             ToolCall {
@@ -434,6 +437,7 @@ impl TraceRecord {
                     .unwrap_or_default(),
                 call_id: texts.and_then(|texts| texts.call_id),
                 timed: *timed,
+                within: *within,
                 // Not kept: a loop over traces names traces, not spans.
                 span_id: SpanId::default(),
             }
@@ -897,12 +901,12 @@ impl Said {
             self.texts.reserve_exact(calls.len());
         }
         shared.extend(calls.into_iter().map(|call| {
-            let ToolCall { name, error, error_type, timed, .. } = call;
+            let ToolCall { name, error, error_type, timed, within, .. } = call;
             let ToolCall { arguments, argument_values, call_id, .. } = call;
             if any_texts {
                 self.texts.push(CallTexts { arguments, argument_values, call_id });
             }
-            Call { name, error, error_type, timed }
+            Call { name, error, error_type, timed, within }
         }));
         times
     }

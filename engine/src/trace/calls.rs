@@ -41,6 +41,8 @@ pub(super) struct ToolSpan<'s> {
     pub(super) error_type: Option<&'s Arc<str>>,
     /// Whether a log record is among its sources.
     pub(super) recorded: bool,
+    /// The place of the span of the call that this one was made within.
+    pub(super) within: Option<usize>,
     // The scopes of other libraries that tell the call, too.
     also: Vec<u64>,
     // Present if the call has several sources; else its span tells all.
@@ -118,6 +120,7 @@ impl<'s> ToolSpan<'s> {
             failed: span.failed,
             error_type: span.error_type(),
             recorded: span.is_record(),
+            within: None,
             also: Vec::new(),
             sources: None,
         }

@@ -373,6 +373,8 @@ impl<'a> Shape<'a> {
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
         let mut calls = ToolSpans::with_capacity(tools().count());
+        // The places of the spans that tell calls, with those of the calls.
+        let mut told: Vec<(usize, usize)> = Vec::with_capacity(calls.capacity());
         // By place of a call's span, the last span of the call inside.
         let mut inside: BTreeMap<usize, ToolSpan<'_>> = BTreeMap::new();
         // A tool that waits for a person runs when somebody has answered.
@@ -400,20 +402,34 @@ impl<'a> Shape<'a> {
                     || other.tool().is_some_and(|other| other.name == name)
             });
             if let Some(same) = same {
+                told.push((own.at, calls[same].at));
                 complete_tool(&mut calls[same], &own);
                 continue;
             }
             if let Some(same) = self.told_beside(&calls, &own) {
+                told.push((own.at, calls[same].at));
                 join_tool(&mut calls[same], &own);
                 continue;
             }
+            told.push((own.at, own.at));
             by_id.extend(id.map(|id| (id, calls.len())));
             calls.push(own);
         }
         for call in &mut calls {
             inside.get(&call.at).into_iter().for_each(|inner| call.fail_with(inner));
+            call.within = self.within(call.at, &told);
         }
         calls
+    }
+
+    /// The place of the call that what is at a place was made within: that of the nearest span above that tells one. These are in order
+    /// of their places, each with that of its call.
+    pub(super) fn within(&self, at: usize, told: &[(usize, usize)]) -> Option<usize> {
+        let call = |above: &SpanView<'_>| {
+            let place = told.binary_search_by_key(&above.at, |(at, _)| *at).ok()?;
+            Some(told[place].1)
+        };
+        self.ancestors(at).filter_map(call).find(|call| *call != at)
     }
 
     /// The place of the call that is the same as this one, which another library tells beside it: one has but one span for a call.

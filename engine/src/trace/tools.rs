@@ -57,6 +57,7 @@ pub(super) fn of(
         let error = (!span.is_begun()).then_some(span.failed);
         ToolCall {
             error_type: span.error_type.cloned(),
+            within: span.within.and_then(|at| u32::try_from(at).ok()),
             ..tool_call(&tool, span.span, span.end, error)
         }
     };
@@ -78,6 +79,8 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
     });
     let results = LazyCell::new(|| results(models, logs));
     let mut functions = shape.functions();
+    // The places of the functions that ran, and those of the models that called them.
+    let (mut told, mut callers) = (Vec::new(), Vec::new());
     let tool = |(model, mut tool): (&ModelCall<'_>, Tool<'_>)| {
         let ran = tool.name.and_then(|name| functions.get_mut(&**name));
         let ran = ran.and_then(|ran| {
@@ -93,6 +96,8 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
         let failed =
             ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
         tool.result = tool.result.or_else(|| result?.hash);
+        told.extend(ran.map(|ran| (ran.at, ran.at)));
+        callers.push(model.at);
         Some(match ran {
             Some(ran) => ToolCall {
                 error_type: ran.error_type().cloned(),
@@ -106,7 +111,12 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
             }
         })
     };
-    called.filter_map(tool).collect()
+    let mut calls: Vec<ToolCall> = called.filter_map(tool).collect();
+    told.sort_unstable();
+    for (call, caller) in calls.iter_mut().zip(callers) {
+        call.within = shape.within(caller, &told).and_then(|at| u32::try_from(at).ok());
+    }
+    calls
 }
 
 /// Whether a trace may have a loop, by what its calls have in common; often tells that it has none, without laying it out.
@@ -212,6 +222,7 @@ fn tool_call(
         argument_values: arguments.map(|arguments| arguments.values.clone()).unwrap_or_default(),
         call_id: tool.call_id,
         timed: true,
+        within: None,
         span_id: span.span_id,
     }
 }

@@ -258,6 +258,53 @@ fn what_is_called_again_after_a_compaction_is_no_repeat_over_traces_either() {
     assert_eq!(loops(&[at(35).0]), 1);
 }
 
+/// The places of the calls of each loop of a trace, as they are shown.
+fn shown(stage: &Sessions, trace: u8) -> Vec<Vec<(String, u64)>> {
+    let explained = stage.explain(("", "s", None), TraceId([trace; 16]), &NoSessionStore).unwrap();
+    let loops = explained.loops.into_iter();
+    loops
+        .map(|found| {
+            let calls = found.calls.into_iter();
+            calls.map(|call| (call.trace_id[..2].to_owned(), call.index)).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn a_loop_shows_its_own_calls_and_not_those_of_an_equal_one() {
+    let mut stage = stage();
+    let other = ToolCall { name: Arc::from("other"), ..call(20) };
+    let tools = [vec![call(11); 3], vec![other], vec![call(30); 3]].concat();
+    let found = |first| Loop {
+        tools: vec![Arc::from("search")],
+        trace_ids: vec![TraceId([1; 16])],
+        calls: Some((first, first + 2)),
+        ..trace(1, 10).looping(3, Severity::Warning).loops.remove(0)
+    };
+    let loops = vec![found(0), found(4)];
+    stage.handle(TraceFacts { tools, loops, ..trace(1, 10).done() }, at(50));
+    let of = |places: [u64; 3]| places.map(|at| ("01".to_owned(), at)).to_vec();
+    assert_eq!(shown(&stage, 1), [of([0, 1, 2]), of([4, 5, 6])]);
+}
+
+#[test]
+fn a_loop_over_traces_has_calls_of_a_sub_agent_between_its_own() {
+    let mut stage = stage();
+    for (id, second) in [(1, 10), (2, 20), (3, 30)] {
+        let own = ToolCall { end_unix_nano: at(second + 5).0, ..call(second) };
+        let inner = |after| ToolCall { within: Some(7), ..call(second + after) };
+        let turn_start = TurnStart::Continued;
+        let mut tools = vec![own, inner(1), inner(2)];
+        // A loop of the sub-agent in one of them.
+        tools.extend((id == 2).then(|| inner(3)));
+        stage.handle(TraceFacts { tools, turn_start, ..trace(id, second).done() }, at(50));
+    }
+    let of = |calls: [(&str, u64); 3]| calls.map(|(id, at)| (id.to_owned(), at)).to_vec();
+    let own = of([("01", 0), ("02", 0), ("03", 0)]);
+    assert_eq!(shown(&stage, 3), [own.clone()]);
+    assert_eq!(shown(&stage, 2), [of([("02", 1), ("02", 2), ("02", 3)]), own]);
+}
+
 #[test]
 fn a_chain_that_is_looked_at_in_parts_is_counted() {
     let cuts = |max_traces: usize| {
