@@ -1,8 +1,10 @@
 //! Room for the runs of all agents: `agents.max_run_bytes`.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::Agents;
+use super::agent::Agent;
 use crate::facts::AgentKey;
 use crate::tenants::{TenantHash, tenant_hash};
 
@@ -37,17 +39,19 @@ impl Agents {
 
     /// The agent whose runs take most, of the tenant whose runs take most in proportion to its share, and the bytes that they take.
     fn largest(&self) -> Option<(AgentKey, usize)> {
-        let mut held: BTreeMap<TenantHash, (usize, Option<(&AgentKey, usize)>)> = BTreeMap::new();
-        for (key, agent) in &self.agents {
-            let bytes = agent.runs.as_ref().map_or(0, |runs| runs.bytes());
-            let (all, largest) = held.entry(tenant_hash(Some(&key.tenant))).or_default();
-            *all += bytes;
-            if bytes > largest.map_or(0, |(_, largest)| largest) {
-                *largest = Some((key, bytes));
-            }
+        let held = || {
+            let bytes = |agent: &Agent| agent.runs.as_ref().map_or(0, |runs| runs.bytes());
+            self.agents.iter().map(move |(key, agent)| (key, bytes(agent)))
+        };
+        let tenant_of = |key: &AgentKey| tenant_hash(Some(&key.tenant));
+        let mut by_tenant: BTreeMap<TenantHash, usize> = BTreeMap::new();
+        for (key, bytes) in held() {
+            *by_tenant.entry(tenant_of(key)).or_default() += bytes;
         }
-        let tenant = self.shares.greediest(held.iter().map(|(tenant, (all, _))| (*tenant, *all)));
-        let (_, largest) = held.get(&tenant?)?;
+        let tenant = self.shares.greediest(by_tenant.into_iter())?;
+        let own = held().filter(|(key, bytes)| *bytes > 0 && tenant_of(key) == tenant);
+        // Of agents whose runs take as much, the first by name.
+        let largest = own.min_by_key(|(key, bytes)| (Reverse(*bytes), *key));
         largest.map(|(key, bytes)| (key.clone(), bytes))
     }
 }

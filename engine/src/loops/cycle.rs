@@ -14,7 +14,7 @@ pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
     // A call that does not come again begins no run, unless one period is enough.
     let once = need.least() < 2;
     let recurs = |first: usize, period: usize| {
-        calls.get(first + period).is_some_and(|call| same(call, &calls[first]))
+        calls.get(first + period).is_some_and(|call| same(call, calls[first]))
     };
     // All calls of a run are of the tools of its first period.
     let allowed = |first: usize, period: usize| {
@@ -34,15 +34,15 @@ pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
 fn run_from(calls: &[&ToolCall], first: usize, period: usize) -> Run {
     let none = Run { first, calls: 0, period, evidence: Evidence::Names };
     let rest = &calls[first..];
-    if rest.len() < 2 * period || rest[..period].iter().all(|call| same(call, &rest[0])) {
+    if rest.len() < 2 * period || rest[..period].iter().all(|call| same(call, rest[0])) {
         return none;
     }
     let mut outcomes = [Outcomes::default(); 8];
     let mut length = 0;
     for (at, call) in rest.iter().enumerate() {
         let fits = !call.name.is_empty()
-            && at.checked_sub(period).is_none_or(|before| same(call, &rest[before]))
-            && at.checked_sub(1).is_none_or(|before| !overlap(&rest[before], call));
+            && at.checked_sub(period).is_none_or(|before| same(call, rest[before]))
+            && at.checked_sub(1).is_none_or(|before| !overlap(rest[before], call));
         if !fits || !outcomes[at % period].agree(call) {
             break;
         }

@@ -16,7 +16,7 @@ fn run_from(calls: &[&ToolCall], first: usize) -> Run {
     let head = &calls[first];
     let fails = |call: &ToolCall| call.error == Some(true) && !call.name.is_empty();
     let goes_on = |pair: &&[&ToolCall]| {
-        fails(&pair[1]) && pair[1].name == head.name && !overlap(&pair[0], &pair[1])
+        fails(pair[1]) && pair[1].name == head.name && !overlap(pair[0], pair[1])
     };
     let more = if fails(head) { calls[first..].windows(2).take_while(goes_on).count() } else { 0 };
     let run = &calls[first..=first + more];

@@ -23,7 +23,7 @@ fn run_from(calls: &[&ToolCall], first: usize) -> Run {
             let same = call.name == head.name
                 && call.arguments_hash == head.arguments_hash
                 && call.error != Some(true)
-                && !overlap(&pair[0], call);
+                && !overlap(pair[0], call);
             if !same || !outcomes.agree(call) {
                 break;
             }

@@ -23,8 +23,8 @@ fn run_from(calls: &[&ToolCall], first: usize, threshold: f64) -> Run {
             let call = &pair[1];
             let similar = call.name == head.name
                 && call.error != Some(true)
-                && alike(&pair[0], call, threshold)
-                && !overlap(&pair[0], call);
+                && alike(pair[0], call, threshold)
+                && !overlap(pair[0], call);
             if !similar || !outcomes.agree(call) {
                 break;
             }

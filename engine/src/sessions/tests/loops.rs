@@ -301,7 +301,7 @@ fn a_loop_over_traces_has_calls_of_a_sub_agent_between_its_own() {
     }
     let of = |calls: [(&str, u64); 3]| calls.map(|(id, at)| (id.to_owned(), at)).to_vec();
     let own = of([("01", 0), ("02", 0), ("03", 0)]);
-    assert_eq!(shown(&stage, 3), [own.clone()]);
+    assert_eq!(shown(&stage, 3), std::slice::from_ref(&own));
     assert_eq!(shown(&stage, 2), [of([("02", 1), ("02", 2), ("02", 3)]), own]);
 }
 
