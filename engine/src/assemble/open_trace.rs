@@ -53,6 +53,8 @@ pub(super) struct OpenTrace {
     sent: Option<Box<Sent>>,
     // Few traces have any.
     told: Option<Box<Announced>>,
+    /// Whether a span is in that a convention recognised, and that evaluates nothing.
+    recognised: bool,
     pub(super) counted_ignored: bool,
     /// Whether it was told as done, or found to have nothing to tell, and nothing has come since.
     done_told: bool,
@@ -207,6 +209,7 @@ impl OpenTrace {
             root_is_new: false,
             sent: None,
             told: None,
+            recognised: false,
             counted_ignored: false,
             done_told: false,
             untold: false,
@@ -434,17 +437,19 @@ impl OpenTrace {
         !self.followed && self.signs.pause.as_deref().is_some_and(waits)
     }
 
-    /// Whether a model, a tool or an agent is at work in it.
+    /// Whether a model, a tool or an agent is at work in it, or may be later: what libraries tell of agents, as of a guardrail, ends first
+    /// where it is innermost.
     fn is_agents(&self) -> bool {
         let behaves = |operation| {
             matches!(operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
         };
-        self.parts.spans.operations().any(behaves)
+        self.recognised || self.parts.spans.operations().any(behaves)
     }
 
     /// Notes the signs of a span that is added.
     fn note(&mut self, span: &Span, options: &LoopOptions) {
         self.signs.note(span);
+        self.recognised |= span.convention.is_some() && span.operation != Operation::Evaluation;
         self.calls.iter_mut().for_each(|calls| calls.note(span, options));
     }
 

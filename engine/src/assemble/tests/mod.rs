@@ -932,3 +932,20 @@ fn one_tenant_s_traces_do_not_push_out_another_s() {
 fn an_open_trace_is_small() {
     assert_eq!(size_of::<OpenTrace>(), 320);
 }
+
+#[test]
+fn what_a_library_of_agents_tells_first_is_waited_with() {
+    let late = |convention| {
+        let mut stage = stage();
+        // A guardrail, while the agent and what is above it have still to end.
+        feed(&mut stage, vec![Span { convention, ..span(3, 2, Operation::Other) }], at(0));
+        while let Some(due) = stage.poll_timeout().filter(|due| *due <= at(1_200)) {
+            stage.handle_timeout(due, &nothing());
+            stage.drain(&nothing());
+        }
+        done(&mut stage, vec![span(2, 1, Operation::InvokeAgent)], at(1_200)).len()
+    };
+    assert!(late(Some("openinference")) > 0);
+    // What no such library tells is not waited with.
+    assert_eq!(late(None), 0);
+}
