@@ -38,6 +38,12 @@ pub(super) fn agent(tree: &Tree, outermost: &[&Span]) -> AgentName {
         let first = outermost.iter().find_map(|span| of(span).as_deref());
         first.filter(|name| !is_generic(name) && !is_random(name)).map(str::to_owned)
     };
+    // Nor does the id of such an agent name the trace.
+    let agent_id = || {
+        let mut whole = outermost.iter().filter(|span| !begun(span));
+        let first = whole.find_map(|span| span.agent_id.as_deref());
+        first.filter(|name| !is_generic(name) && !is_random(name)).map(str::to_owned)
+    };
     let service_name = resource(|resource| &resource.service_name);
     let own = |of: fn(&Span) -> &Option<Arc<str>>| {
         chosen.and_then(|span| of(span).as_deref()).map(str::to_owned)
@@ -47,7 +53,7 @@ pub(super) fn agent(tree: &Tree, outermost: &[&Span]) -> AgentName {
             .and_then(|span| name_of(span))
             .or_else(|| resource(|resource| &resource.agent_name))
             .or_else(|| outer(|span| &span.workflow))
-            .or_else(|| outer(|span| &span.agent_id))
+            .or_else(agent_id)
             .or_else(|| service_name.clone()),
         agent_version: own(|span| &span.agent_version)
             .or_else(|| resource(|resource| &resource.service_version)),

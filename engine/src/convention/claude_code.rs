@@ -81,6 +81,7 @@ impl Convention for ClaudeCode {
             "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
             "The span event `tool.output`: `output`, `content` or `diff` is the result.",
             "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`, joined by `request_id` or, without one, by `event.sequence`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
+            "In log records, `agent_id` is the sub-agent that made a call: the one whose name a model call's record tells together with this id.",
             "With spans and records of one call it counts once, and each completes the other.",
         ]
     }
@@ -142,6 +143,7 @@ impl Convention for ClaudeCode {
                 success: keys!("success"),
                 error_type: keys!("error_type", "status_code"),
                 result_size: keys!("tool_result_size_bytes"),
+                sub_agent_id: keys!("agent_id"),
                 ..Keys::default()
             },
             has_spans: true,

@@ -85,6 +85,7 @@ pub(super) struct Keys {
     pub(super) success: Names,
     pub(super) error_type: Names,
     pub(super) sub_agent: Names,
+    pub(super) sub_agent_id: Names,
 }
 
 /// Attributes, best first.
@@ -186,6 +187,7 @@ impl Dialect {
                 success: names(&options.success),
                 error_type: names(&options.error_type),
                 sub_agent: names(&options.sub_agent),
+                sub_agent_id: Names::default(),
             },
             has_spans: false,
             other_version: false,
@@ -359,9 +361,16 @@ impl Record<'_, '_> {
                 .get("user.id")
                 .and_then(name)
                 .map(|user| Arc::from(self.caps.name(&user))),
+            agent_id: self.shared(&dialect.keys.sub_agent_id),
             resource: Arc::clone(resource),
             ..Span::default()
         }
+    }
+
+    /// The name in the first of these attributes that has one.
+    fn shared(&self, list: &Names) -> Option<Arc<str>> {
+        let value = get(self.raw, list).and_then(name)?;
+        Some(Arc::from(self.caps.name(&value)))
     }
 
     /// Makes the root span of a turn; for a command of the client it is not an agent's span.
@@ -416,16 +425,12 @@ impl Record<'_, '_> {
 
     fn model_call(&self) -> Span {
         let (keys, raw, heard) = (&self.dialect.keys, self.raw, &self.heard);
-        let shared = |list: &Names| {
-            let value = get(raw, list).and_then(name)?;
-            Some(Arc::from(self.caps.name(&value)))
-        };
         let cost = get(raw, &keys.cost).and_then(number).and_then(Quanta::from_f64);
         Span {
             start: self.start(),
             remarks: self.remarks(None),
             model: Some(ModelFacts {
-                model: shared(&keys.model),
+                model: self.shared(&keys.model),
                 response_id: self.response_id(),
                 tokens: heard.tokens,
                 cost,
@@ -438,15 +443,11 @@ impl Record<'_, '_> {
 
     fn tool_call(&self) -> Span {
         let (keys, raw) = (&self.dialect.keys, self.raw);
-        let shared = |list: &Names| {
-            let value = get(raw, list).and_then(name)?;
-            Some(Arc::from(self.caps.name(&value)))
-        };
         let named = self.heard.tool.as_deref().map(|name| Arc::from(self.caps.name(name)));
         Span {
             start: self.start(),
             tool: Some(ToolFacts {
-                name: named.or_else(|| shared(&keys.tool)),
+                name: named.or_else(|| self.shared(&keys.tool)),
                 call_id: self.id(&keys.call_id),
                 arguments: get(raw, &keys.arguments).and_then(|value| text::arguments(value, true)),
                 result_hash: self.heard.result,

@@ -483,11 +483,27 @@ impl<'a> Shape<'a> {
             .or_else(|| models.iter().max_by_key(|call| call.order()))
     }
 
-    /// The name of the agent that did what a span tells: the one that the span names, else that of the nearest agent above the place.
-    pub(super) fn doer<'s>(&'s self, span: &SpanView<'s>, at: usize) -> Option<&'s str> {
+    /// The name of the agent that did what a span tells: the one that the span names, else the one of the span's id, else that of the
+    /// nearest agent above the place.
+    pub(super) fn doer<'s>(
+        &'s self,
+        ids: &BTreeMap<&'s str, &'s str>,
+        span: &SpanView<'s>,
+        at: usize,
+    ) -> Option<&'s str> {
         let above = self.ancestors(at);
         let mut agents = above.filter(|above| above.operation == Operation::InvokeAgent);
-        agent_name(span).or_else(|| agents.find_map(|agent| agent_name(agent)))
+        let by_id = || ids.get(span.agent_id()?).copied();
+        agent_name(span).or_else(by_id).or_else(|| agents.find_map(|agent| agent_name(agent)))
+    }
+
+    /// The names of agents by the ids that spans tell together with them; an id with several names tells none.
+    pub(super) fn agent_ids(&self) -> BTreeMap<&'a str, &'a str> {
+        let told = self.behaviour().filter_map(|span| Some((span.agent_id()?, agent_name(span)?)));
+        let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        told.for_each(|(id, name)| _ = names.entry(id).or_default().insert(name));
+        names.retain(|_, names| names.len() == 1);
+        names.into_iter().filter_map(|(id, mut names)| Some((id, names.pop_first()?))).collect()
     }
 
     /// Whether a log record tells that another agent than the turn's did what is at this place.

@@ -78,7 +78,9 @@ pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
         .map(|(_, name)| name)
         .or_else(|| resource(|resource| resource.agent_name.as_ref()))
         .or_else(|| outermost().find_map(SpanView::workflow).filter(is_own))
-        .or_else(|| outermost().find_map(SpanView::agent_id).filter(is_own));
+        .or_else(|| {
+            outermost().filter(|span| !begun(span)).find_map(SpanView::agent_id).filter(is_own)
+        });
     let version = chosen.and_then(SpanView::agent_version);
     let environment = chosen.and_then(SpanView::environment);
     let parts = [
