@@ -7,6 +7,7 @@
 //! The JavaScript library writes the attributes of a call when it is over, and has no other sign of a failure.
 
 use super::draft::Draft;
+use super::json::{self, Json};
 use super::lines::{Line, Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, text};
@@ -45,7 +46,7 @@ impl Convention for GoogleAdk {
     fn also(&self) -> &'static [&'static str] {
         &[
             "`gcp.vertex.agent.tool_call_args`, `.tool_response`, `.llm_request`, `.llm_response` (legacy); `{}` is absent.",
-            "A span `call_llm` or `execute_tool ...` without any attribute failed.",
+            "A span `call_llm` or `execute_tool ...` without any attribute failed, and so did a call whose response is the library's own word for an internal error (Java).",
             "Without an operation, spans `invocation` and `agent_run ...` or `invoke_agent ...`, `call_llm` and `execute_tool ...` by their names.",
         ]
     }
@@ -73,6 +74,7 @@ impl Convention for GoogleAdk {
                     arguments.and_then(|value| text::arguments(value, draft.keep_texts)),
                 );
                 let response = said("gcp.vertex.agent.tool_response");
+                draft.failed |= response.and_then(RawValue::as_str).is_some_and(tells_of_throw);
                 draft.result_hash.offer(40, response.and_then(text::result));
             }
             Some(Operation::Chat) => {
@@ -99,6 +101,17 @@ impl Convention for GoogleAdk {
 fn is_broken_off(raw: &RawSpan<'_>) -> bool {
     let is_call = raw.name == "call_llm" || raw.name.starts_with("execute_tool ");
     is_call && raw.attributes.is_empty() && raw.status == Status::Unset
+}
+
+/// Whether a response is what the library for Java puts in the place of that of a tool that threw.
+fn tells_of_throw(response: &str) -> bool {
+    const MESSAGE: &str = "An internal error occurred.";
+    // Most responses do not have it.
+    let told = response.contains(MESSAGE).then(|| json::read(response)).flatten();
+    told.as_ref().and_then(Json::as_object).is_some_and(|map| {
+        let is = |key: &str, text| map.get(key).and_then(Json::as_str) == Some(text);
+        map.len() == 2 && is("status", "error") && is("message", MESSAGE)
+    })
 }
 
 fn is_empty(value: &RawValue<'_>) -> bool {

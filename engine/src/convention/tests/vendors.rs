@@ -20,6 +20,19 @@ fn what_ag2_books_of_a_model_call_is_no_call() {
 }
 
 #[test]
+fn a_tool_of_adk_for_java_that_threw_failed() {
+    let failed = |response| {
+        let key = "gcp.vertex.agent.tool_response";
+        let list = [("gcp.vertex.agent.event_id", text("e")), (key, text(response))];
+        read(&raw("execute_tool crash_tool", &list)).span.failed
+    };
+    assert!(failed(r#"{"status":"error","message":"An internal error occurred."}"#));
+    // What tools say themselves is their result.
+    assert!(!failed(r#"{"status":"error","message":"no such order"}"#));
+    assert!(!failed(r#"{"result":"An internal error occurred."}"#));
+}
+
+#[test]
 fn spans_of_spring_ai_are_told_by_their_kind() {
     let of = |kind, more: &[(&'static str, RawValue<'static>)]| {
         let framework = ("gen_ai.operation.name", text("framework"));
