@@ -252,8 +252,8 @@ mod tests {
         let many = || Asker { line: Line::new(Arc::default(), Arc::default()), ..who(None) };
         let all = scrapes.operators.enter(&Whose::default(), MAX_RENDERED, SCRAPE_TIME).await;
         let greedy: Vec<Asker> = (0..20).map(|_| many()).collect();
-        for asker in greedy.iter().cycle().take(2 * MAX_WAITING).cloned() {
-            let scrapes = scrapes.clone();
+        for asker in greedy.iter().cycle().take(2 * MAX_WAITING) {
+            let (scrapes, asker) = (scrapes.clone(), asker.clone());
             tokio::spawn(async move {
                 let (making, reading) = scrapes.begin(&asker).await?;
                 making.send(pieces(5), |_| yield_now()).await;

@@ -176,24 +176,28 @@ fn pack_up(record: Record, packed: &mut Vec<Packed>) -> Option<u64> {
         packed.push(Packed { hop, partition, key, payload });
         return Some(0);
     }
-    let Envelope { message, shard, generation, time } = envelope;
-    let halves = match message {
-        Message::Inputs(mut inputs) if inputs.len() > 1 => {
-            let rest = inputs.split_off(inputs.len() / 2);
-            [inputs, rest].map(Message::Inputs)
+    let Envelope { mut message, shard, generation, time } = envelope;
+    let rest = match &mut message {
+        Message::Inputs(inputs) if inputs.len() > 1 => {
+            Message::Inputs(inputs.split_off(inputs.len() / 2))
         }
-        Message::Responses(mut seen) if seen.len() > 1 => {
-            let rest = seen.split_off(seen.len() / 2);
-            [seen, rest].map(Message::Responses)
+        Message::Responses(seen) if seen.len() > 1 => {
+            Message::Responses(seen.split_off(seen.len() / 2))
         }
-        message => {
+        Message::Inputs(inputs) => {
             tracing::warn!(bytes = payload.len(), "an item of a request is too large for a record");
-            let Message::Inputs(inputs) = message else { return Some(0) };
             let is_sent = |input: &&Input| matches!(input, Input::Span(_) | Input::Log(_));
             return Some(inputs.iter().filter(is_sent).count() as u64);
         }
+        Message::Responses(_)
+        | Message::Trace(_)
+        | Message::Session(_)
+        | Message::Report(_)
+        | Message::Learned(_)
+        | Message::Began(_)
+        | Message::Tick => return Some(0),
     };
-    let halves = halves.map(|message| {
+    let halves = [message, rest].map(|message| {
         let envelope = Envelope { message, shard, generation, time };
         pack_up(Record { hop, partition, key: key.clone(), envelope }, packed)
     });

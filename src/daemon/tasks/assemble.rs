@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use super::{BURST, Common, FullSessions, Gone, LeftOut, ToAssemble, ToSessions, save};
 use crate::embed;
 use crate::engine::assemble::texts::SpanBatch;
-use crate::engine::assemble::{Assemble, Learned};
+use crate::engine::assemble::{Assemble, Learned, Refused};
 use crate::engine::facts::{Barrier, TraceFacts};
 use crate::engine::route::Route;
 use crate::engine::span::Timestamp;
@@ -71,12 +71,7 @@ impl AssembleTask {
                             .inputs
                             .into_iter()
                             .for_each(|input| self.stage.handle(input, arrival));
-                        let after = self.stage.refused();
-                        let left_out = LeftOut {
-                            trace_full: after.trace_full.saturating_sub(before.trace_full),
-                            session_full: after.session_full.saturating_sub(before.session_full),
-                            ..LeftOut::default()
-                        };
+                        let left_out = left_out(before, self.stage.refused());
                         acknowledgements.push((acknowledge, left_out));
                     }
                     ToAssemble::Barrier(barrier) => {
@@ -190,5 +185,14 @@ pub(in crate::daemon) fn offer(
     if let Some(judge) = judge {
         stage.requests().into_iter().for_each(|request| judge.offer(request, now));
         stage.attend(judge.attention(now));
+    }
+}
+
+/// What there was no room for, by the counts before and after.
+fn left_out(before: Refused, after: Refused) -> LeftOut {
+    LeftOut {
+        trace_full: after.trace_full.saturating_sub(before.trace_full),
+        session_full: after.session_full.saturating_sub(before.session_full),
+        ..LeftOut::default()
     }
 }

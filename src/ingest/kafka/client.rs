@@ -139,6 +139,18 @@ fn read(key: &'static str, path: &str) -> Result<String, SourceError> {
     })
 }
 
+/// Why a consumer can never go on after this error, and what to do.
+pub(crate) fn fatal<C: ConsumerContext>(consumer: &BaseConsumer<C>, error: &KafkaError) -> String {
+    match consumer.client().fatal_error() {
+        Some((RDKafkaErrorCode::FencedInstanceId, _)) => {
+            "another instance took its place in the group; give each its own `kafka.group_instance_id`, and restart"
+                .to_owned()
+        }
+        Some((code, reason)) => format!("{reason} ({code}); restart"),
+        None => format!("{error}; restart"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,17 +183,5 @@ mod tests {
         let config = consumer(&KafkaOptions::default()).unwrap();
         assert_eq!(config.get("enable.auto.offset.store"), Some("false"));
         assert_eq!(config.get("security.protocol"), Some("plaintext"));
-    }
-}
-
-/// Why a consumer can never go on after this error, and what to do.
-pub(crate) fn fatal<C: ConsumerContext>(consumer: &BaseConsumer<C>, error: &KafkaError) -> String {
-    match consumer.client().fatal_error() {
-        Some((RDKafkaErrorCode::FencedInstanceId, _)) => {
-            "another instance took its place in the group; give each its own `kafka.group_instance_id`, and restart"
-                .to_owned()
-        }
-        Some((code, reason)) => format!("{reason} ({code}); restart"),
-        None => format!("{error}; restart"),
     }
 }
