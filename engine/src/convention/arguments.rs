@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::json::{self, Json, Written};
+use super::json::{self, Json, Object, Written};
 use super::messages;
 use super::python;
 use super::raw::RawValue;
@@ -48,7 +48,9 @@ pub(super) fn hash_of(value: Json<'_>) -> u64 {
     let result = match &value {
         Json::Text(text) => python::content(text).map(|text| Json::Text(text.into())),
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => {
-            messages::content_of_tool(&value).or_else(|| said_by_sub_agent(&value)).map(read)
+            let content = messages::content_of_tool(&value);
+            let content = content.or_else(|| said_by_sub_agent(&value));
+            content.or_else(|| without_stamps(&value)).map(read)
         }
     };
     let value = sorted(result.unwrap_or(value));
@@ -63,6 +65,26 @@ fn said_by_sub_agent<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     let text = map.get("text").filter(|text| text.as_text().is_some())?;
     let others = || map.keys().filter(|key| *key != "text");
     (others().count() > 0 && others().all(|key| key.starts_with("subAgent"))).then(|| text.clone())
+}
+
+/// A result in parts with texts, without the ids and times of it and of its parts; `None` if it is no such result.
+fn without_stamps<'v>(result: &Json<'v>) -> Option<Json<'v>> {
+    const STAMPS: [&str; 3] = ["id", "created_at", "finished_at"];
+    let lasting = |map: &Object<'v>| -> Object<'v> {
+        map.clone().into_entries().filter(|(key, _)| !STAMPS.contains(&&**key)).collect()
+    };
+    let is_text = |part: &Json<'_>| part.get("type").and_then(Json::as_str) == Some("text");
+    let parts = result.get("content")?.as_list().filter(|parts| !parts.is_empty())?;
+    let part = |part: &Json<'v>| {
+        part.as_object().filter(|_| is_text(part)).map(|part| Json::Object(lasting(part)))
+    };
+    let parts: Vec<Json<'_>> = parts.iter().map(part).collect::<Option<_>>()?;
+    let entries = lasting(result.as_object()?).into_entries();
+    let entries = entries.map(|(key, value)| match &*key {
+        "content" => (key, Json::List(parts.clone())),
+        _ => (key, value),
+    });
+    Some(Json::Object(entries.collect()))
 }
 
 /// Whether a key is a library's bookkeeping rather than an argument or a result.

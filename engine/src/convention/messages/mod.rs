@@ -231,7 +231,7 @@ pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> Said<'v> {
     said_in(&messages)
 }
 
-/// The content of a message from a tool, or a result in parts, without the ids around it; `None` if it is neither.
+/// The content of a message from a tool, without the ids around it; `None` if it is no such message.
 pub(super) fn content_of_tool<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     let wrapped = value.as_object().and_then(|map| map.get("output")).filter(|inner| {
         let mut keys = value.as_object().into_iter().flat_map(Object::keys);
@@ -241,27 +241,7 @@ pub(super) fn content_of_tool<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     let value = wrapped.unwrap_or(value);
     let message = body(value)?;
     let is_message = role(value) == Some(Role::Tool) || message.contains_key("tool_call_id");
-    if is_message { message.get("content").cloned() } else { without_stamps(value) }
-}
-
-/// A result in parts with texts, without the ids and times of it and of its parts; `None` if it is no such result.
-fn without_stamps<'v>(result: &Json<'v>) -> Option<Json<'v>> {
-    const STAMPS: [&str; 3] = ["id", "created_at", "finished_at"];
-    let lasting = |map: &Object<'v>| -> Object<'v> {
-        map.clone().into_entries().filter(|(key, _)| !STAMPS.contains(&&**key)).collect()
-    };
-    let is_text = |part: &Json<'_>| part.get("type").and_then(Json::as_str) == Some("text");
-    let parts = result.get("content")?.as_list().filter(|parts| !parts.is_empty())?;
-    let part = |part: &Json<'v>| {
-        part.as_object().filter(|_| is_text(part)).map(|part| Json::Object(lasting(part)))
-    };
-    let parts: Vec<Json<'_>> = parts.iter().map(part).collect::<Option<_>>()?;
-    let entries = lasting(result.as_object()?).into_entries();
-    let entries = entries.map(|(key, value)| match &*key {
-        "content" => (key, Json::List(parts.clone())),
-        _ => (key, value),
-    });
-    Some(Json::Object(entries.collect()))
+    is_message.then(|| message.get("content").cloned()).flatten()
 }
 
 /// The name that a message from a tool gives; `None` if it is no such message or gives none.
