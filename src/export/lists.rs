@@ -40,8 +40,7 @@ impl Lists {
 
     /// Waits for a turn of an identity; `connection` is the number of its connection, or 0.
     pub(super) async fn turn(&self, who: &Identity, connection: u64) -> Result<Turn, Refused> {
-        let tenant = Arc::clone(who.tenant.as_ref().unwrap_or(&who.name));
-        match self.turns.enter(&Whose { tenant, connection }, 1, self.patience).await {
+        match self.turns.enter(&whose(who, connection), 1, self.patience).await {
             Entered::AtOnce(turn) | Entered::Waited(turn) => Ok(turn),
             Entered::TurnedAway => {
                 (self.full)("api_lists");
@@ -51,6 +50,11 @@ impl Lists {
             }
         }
     }
+}
+
+/// Whose turn it is: that of an identity's tenant or, without one, of its name, and of its connection.
+pub(super) fn whose(who: &Identity, connection: u64) -> Whose {
+    Whose { tenant: Arc::clone(who.tenant.as_ref().unwrap_or(&who.name)), connection }
 }
 
 /// Whether the answer at this path is made of sessions.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::lists::whose;
 use super::readers::{Asker, Reader, Readers};
 use super::reading::{Reading, Unread};
 use crate::fair::{Entered, Fair, Turn, Whose};
@@ -54,8 +55,7 @@ impl Scrapes {
 
     /// Waits for the turn to render a page; `None` if too many others wait.
     pub(super) async fn begin(&self, asker: &Asker) -> Option<(Making, Reading)> {
-        let tenant = Arc::clone(asker.who.tenant.as_ref().unwrap_or(&asker.who.name));
-        let whose = Whose { tenant, connection: asker.line.connection_number() };
+        let whose = whose(&asker.who, asker.line.connection_number());
         let is_tenant = asker.is_tenant();
         let Some(turn) = self.turn(&whose, is_tenant).await else {
             (self.readers.cut)("displaced");

@@ -1,7 +1,8 @@
-//! The callbacks of a worker's consumer.
+//! The consumer of a worker: its configuration, and its callbacks.
 
 use std::sync::Arc;
 
+use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
 use rdkafka::Statistics;
 use rdkafka::TopicPartitionList;
@@ -11,7 +12,12 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::lease::Lease;
-use crate::ingest::kafka::{Assignment, Problem, Status};
+use super::options::{FleetOptions, Role};
+use super::outbox::RECONNECT_MS;
+use crate::ingest::kafka::{Assignment, KafkaOptions, Problem, SourceError, Status, client};
+
+/// The least time after which the group takes the partitions of a consumer that is not polled, in milliseconds.
+const POLL_INTERVAL_MS: u128 = 300_000;
 
 /// The context of a consumer: it keeps changes of the assignment for the worker, which makes them outside of the callback.
 pub(super) struct Context {
@@ -23,6 +29,35 @@ impl Context {
     pub(super) fn new(status: Arc<Status>, lease: Lease) -> Self {
         Self { assignment: Assignment::new(status), lease }
     }
+}
+
+/// The configuration of the consumer of a role.
+pub(super) fn consumer(
+    kafka: &KafkaOptions,
+    fleet: &FleetOptions,
+    role: Role,
+) -> Result<ClientConfig, SourceError> {
+    let mut config = client(kafka)?;
+    let timeout = fleet.session_timeout.as_millis();
+    config
+        .set("max.poll.interval.ms", timeout.max(POLL_INTERVAL_MS).to_string())
+        .set("group.id", format!("{}.{}", fleet.prefix, role.name()))
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("session.timeout.ms", timeout.to_string())
+        .set("heartbeat.interval.ms", (timeout / 15).clamp(100, 3000).to_string())
+        .set("auto.offset.reset", "earliest")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("enable.partition.eof", "true")
+        .set("allow.auto.create.topics", "false")
+        .set("statistics.interval.ms", "1000")
+        .set("fetch.wait.max.ms", "100")
+        .set("reconnect.backoff.max.ms", RECONNECT_MS)
+        .set("queued.max.messages.kbytes", (kafka.max_queued_bytes >> 10).max(1).to_string());
+    if !kafka.group_instance_id.is_empty() {
+        config.set("group.instance.id", format!("{}.{}", kafka.group_instance_id, role.name()));
+    }
+    Ok(config)
 }
 
 /// Whether a broker is connected.

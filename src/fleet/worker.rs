@@ -18,15 +18,15 @@ use std::time::Duration;
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::watch;
 
 use super::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
-use super::context::Context;
+use super::context::{Context, consumer};
 use super::lease::Lease;
 use super::metrics::WorkerMetrics;
-use super::options::{FleetOptions, Role};
-use super::outbox::{Outbox, RECONNECT_MS, Sent};
+use super::options::FleetOptions;
+use super::outbox::{Outbox, Sent};
 use super::owned::OwnedPartition;
 use super::part::{Begin, Pace, Part, Stage, Taken};
 use super::question::{Question, answer};
@@ -34,13 +34,10 @@ use super::wire::{Map, Record};
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
-use crate::ingest::kafka::{Change, KafkaOptions, Problem, SourceError, Status, client, fatal};
+use crate::ingest::kafka::{Change, KafkaOptions, Problem, SourceError, Status, fatal};
 
 /// How long a poll waits for a record.
 const POLL: Duration = Duration::from_millis(50);
-
-/// The least time after which the group takes the partitions of a consumer that is not polled, in milliseconds.
-const POLL_INTERVAL_MS: u128 = 300_000;
 
 /// The most records that are applied before timers have their turn.
 const BURST: usize = 256;
@@ -580,32 +577,4 @@ fn numbers(partitions: &TopicPartitionList) -> Vec<i32> {
         .iter()
         .map(rdkafka::topic_partition_list::TopicPartitionListElem::partition)
         .collect()
-}
-
-fn consumer(
-    kafka: &KafkaOptions,
-    fleet: &FleetOptions,
-    role: Role,
-) -> Result<ClientConfig, SourceError> {
-    let mut config = client(kafka)?;
-    let timeout = fleet.session_timeout.as_millis();
-    config
-        .set("max.poll.interval.ms", timeout.max(POLL_INTERVAL_MS).to_string())
-        .set("group.id", format!("{}.{}", fleet.prefix, role.name()))
-        .set("partition.assignment.strategy", "cooperative-sticky")
-        .set("session.timeout.ms", timeout.to_string())
-        .set("heartbeat.interval.ms", (timeout / 15).clamp(100, 3000).to_string())
-        .set("auto.offset.reset", "earliest")
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("enable.partition.eof", "true")
-        .set("allow.auto.create.topics", "false")
-        .set("statistics.interval.ms", "1000")
-        .set("fetch.wait.max.ms", "100")
-        .set("reconnect.backoff.max.ms", RECONNECT_MS)
-        .set("queued.max.messages.kbytes", (kafka.max_queued_bytes >> 10).max(1).to_string());
-    if !kafka.group_instance_id.is_empty() {
-        config.set("group.instance.id", format!("{}.{}", kafka.group_instance_id, role.name()));
-    }
-    Ok(config)
 }
