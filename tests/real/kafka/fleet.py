@@ -139,7 +139,8 @@ def request(number, base):
     """A part of a trace; the first has the tool calls, of some agents in a loop, the second the root."""
     trace, root = FIRST + number // 2, number % 2 == 1
     who = trace // 5 % AGENTS
-    agent, session = f"agent-{who}", f"session-{trace // 5}"
+    # A session that fails again and again is not the agent, so the one that always fails has a session for each trace.
+    agent, session = f"agent-{who}", f"session-{trace // 5}" + f"-{trace}" * (who == HOPELESS)
     start = base + (trace - FIRST) * 1_000_000
     loops = who not in HEALTHY and (trace % 4 == 0 or who == HOPELESS)
     answer = f"answer {trace % 4} of {session}"
