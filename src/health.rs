@@ -49,7 +49,7 @@ struct Sums {
 /// A family of counters that stages feed: the name that stages use, the metric, its help, its label.
 type Family = (&'static str, &'static str, &'static str, &'static str);
 
-/// The families, by the names that stages use. Counts of any other name go to [`OTHER`].
+/// The families, by the names that stages use. Counts of any other name go to the family of their reason: see [`by_reason`].
 const FAMILIES: &[Family] = &[
     ("spans", "spans_rejected_total", "Spans left out, by reason.", "reason"),
     ("duplicates", "duplicates_total", "Spans, logs and reports that were there before.", "what"),
@@ -123,8 +123,45 @@ const FAMILIES: &[Family] = &[
         "Times that what a model is asked about a trace was cut for its size, by what: transcript or embedded_text.",
         "what",
     ),
-    (OTHER, "limits_reached_total", "How often a bound was reached.", "limit"),
+    (
+        FORGOTTEN,
+        "forgotten_total",
+        "What was old and made room, or was kept for as long as it may be, by what.",
+        "what",
+    ),
+    (
+        IGNORED,
+        "updates_ignored_total",
+        "What one stage told another and changes nothing, as it is older than what is known, or of no use, by update.",
+        "update",
+    ),
+    (
+        LIMITS,
+        "limits_reached_total",
+        "How often a limit was reached and something was left out.",
+        "limit",
+    ),
 ];
+
+/// The family of what makes room for what is newer, as it is meant to: of no such count follows that anything is wrong.
+const FORGOTTEN: &str = "forgotten";
+
+/// The family of what one stage told another in vain.
+const IGNORED: &str = "ignored";
+
+/// The family of limits.
+const LIMITS: &str = "limits";
+
+/// The family of a count that has none by its name, and its label there.
+fn by_reason(what: &str, why: &str) -> (&'static str, String) {
+    match why {
+        "forgotten" | "idle" | "expired" => (FORGOTTEN, what.to_owned()),
+        "late" | "malformed" | "outside_window" | "stale" | "unheld" => {
+            (IGNORED, format!("{what}_{why}"))
+        }
+        _ => (LIMITS, format!("{what}_{why}")),
+    }
+}
 
 /// The family of certificates.
 const CERTIFICATES: &str = "certificates";
@@ -139,7 +176,6 @@ const CLOSED: &str = "closed";
 const CUT: &str = "cut";
 
 /// The family of everything else.
-const OTHER: &str = "other";
 
 impl Health {
     /// Metrics of a daemon that started at `started`.
@@ -253,9 +289,21 @@ impl Health {
         self.add(CERTIFICATES, outcome, 1);
     }
 
+    /// Shows the counters of [`Self::certificates`] from zero on, so that the first failure is seen as a rise.
+    pub fn watches_certificates(&self) {
+        for outcome in ["loaded", "failed"] {
+            self.stages[CERTIFICATES].with_label_values(&[outcome]);
+        }
+    }
+
     /// Counts that a bound was reached outside of the engine.
     pub fn limit_reached(&self, limit: &str) {
-        self.add(OTHER, limit, 1);
+        self.add(LIMITS, limit, 1);
+    }
+
+    /// Counts that something old made room outside of the engine.
+    pub fn forgot(&self, what: &str) {
+        self.add(FORGOTTEN, what, 1);
     }
 
     /// Takes the totals of a stage, as (what, why, count); `source` names the stage and its shard.
@@ -278,7 +326,10 @@ impl Health {
                 _ if more == 0 => {}
                 (_, "duplicate") => self.add("duplicates", what, more),
                 _ if self.stages.contains_key(what) => self.add(what, why, more),
-                _ => self.add(OTHER, &format!("{what}_{why}"), more),
+                _ => {
+                    let (family, label) = by_reason(what, why);
+                    self.add(family, &label, more);
+                }
             }
         }
     }

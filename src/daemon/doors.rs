@@ -27,6 +27,9 @@ impl Doors {
     /// Reads the certificates and tokens.
     pub(super) fn open(config: &Config, health: &Arc<Health>) -> Result<Self, AccessError> {
         let certified = config.tls.client_ca_file.is_some();
+        if config.tls.cert_file.is_some() {
+            health.watches_certificates();
+        }
         let health = Arc::clone(health);
         let reloaded = move |outcome| health.certificates(outcome);
         Ok(Self {

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::export::alerts::AlertSource;
 use crate::export::board::Board;
 use crate::export::http::Now;
-use crate::export::kept_history::KeptHistory;
+use crate::export::kept_history::{KeptHistory, NotKept};
 use crate::health::Health;
 use crate::memory;
 
@@ -99,7 +99,10 @@ async fn rows(
         let now = clock.wall();
         // Fails only while the process ends.
         let missed = tokio::task::spawn_blocking(move || board.keep_rows(now)).await;
-        missed.iter().flatten().for_each(|why| health.limit_reached(why.name()));
+        missed.iter().flatten().for_each(|why| match why {
+            NotKept::Full => health.forgot("history_agents"),
+            NotKept::Names | NotKept::Disk => health.limit_reached(why.name()),
+        });
     }
 }
 

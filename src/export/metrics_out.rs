@@ -69,6 +69,10 @@ impl MetricsOut {
         begun: Timestamp,
     ) -> Result<Self, ScoresOutError> {
         let outcomes = outcomes(registry)?;
+        // From zero on, so that the first failure is seen as a rise.
+        for outcome in ["dropped", "rejected"] {
+            outcomes.with_label_values(&[outcome]);
+        }
         let push = Push::new(options, key, Signal::Metrics)?;
         Ok(Self { push, interval: options.metrics_interval, begun, page, outcomes })
     }

@@ -99,6 +99,10 @@ impl ScoresOut {
         registry: &Registry,
     ) -> Result<(Self, mpsc::Sender<Score>), ScoresOutError> {
         let outcomes = outcomes(registry)?;
+        // From zero on, so that the first failure is seen as a rise.
+        for outcome in ["dropped", "rejected"] {
+            outcomes.with_label_values(&[outcome]);
+        }
         let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
         let push = Push::new(options, key, Signal::Logs)?;
         Ok((Self { options: options.clone(), push, outcomes, inbox }, sender))

@@ -19,6 +19,9 @@ const TOLD: u32 = 86_400;
 /// For how long a page stays while no daemon shows its drop: after as long without any, `AgentgaugeAbsent` fires.
 const HELD: &str = "5m";
 
+/// The longest time in seconds for which a daemon that has started waits before it says that an agent is silent.
+const MOST_PATIENCE: u32 = 3_600;
+
 /// Binds `$of` to the labels of the dropped stream, as a selector.
 const OF: &str = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,gen_ai_agent_version=%q,\
     deployment_environment_name=%q,tenant=%q,stream=%q\" $labels.service_name $labels.gen_ai_agent_name \
@@ -57,8 +60,9 @@ fn worse(plan: &Plan) -> Rule {
         "max by ({AGENT}, gen_ai_agent_version, stream, version_before) \
          (agentgauge_agent_drop_against{{against=\"version_before\",stream=~\"verdict|outcome\"}}) > 0"
     );
-    let first = "Roll back to the version before, or open the examples first to see what the new one does otherwise.";
-    let mut alert = of_drop(plan, Alert::new("AgentVersionWorse", "warning", expr), first);
+    let first = "Roll back to the version before, or open the examples first to see what the new one does differently.";
+    let alert = Alert::new("AgentVersionWorse", "warning", expr).held(HELD);
+    let mut alert = of_drop(plan, alert, first);
     alert.summary = format!(
         "{OF}{NAME}{VERSION} is worse than {{{{ with $labels.version_before }}}}version {{{{ . }}}}{{{{ else }}}}the one before{{{{ end }}}}: {WHAT} up{}",
         levels()
@@ -67,10 +71,18 @@ fn worse(plan: &Plan) -> Rule {
 }
 
 fn stopped() -> Rule {
+    let last = "agentgauge_agent_last_trace_timestamp_seconds";
+    let usual = format!("max by ({AGENT}) (agentgauge_agent_usual_gap_seconds)");
+    // After an outage of the daemon all agents were silent, as far as it knows: they have time to come back.
+    let started = "on (job, instance) group_left () process_start_time_seconds";
     let expr = format!(
-        "time() - max by ({AGENT}) (agentgauge_agent_last_trace_timestamp_seconds)\n\
-         - clamp_min(max by ({AGENT}) (agentgauge_agent_usual_gap_seconds), {LEAST_SILENCE})\n\
-         > 0 < {TOLD}"
+        "time() - max by ({AGENT}) ({last})\n\
+         - clamp_min({usual}, {LEAST_SILENCE})\n\
+         > 0 < {TOLD}\n\
+         unless\n\
+         time() - min by ({AGENT}) ({last} * 0 + {started})\n\
+         - clamp({usual}, {LEAST_SILENCE}, {MOST_PATIENCE})\n\
+         <= 0"
     );
     let of = "{{ $of := printf \"service_name=%q,gen_ai_agent_name=%q,deployment_environment_name=%q,tenant=%q\" \
               $labels.service_name $labels.gen_ai_agent_name $labels.deployment_environment_name $labels.tenant }}";
@@ -94,7 +106,7 @@ fn stopped() -> Rule {
                 ),
             ),
         )
-        .annotated("first_step", "Is it meant to rest? Else look whether the agent itself runs, then what its exporter logs.")
+        .annotated("first_step", "Is the agent supposed to be idle? If not, check that it runs, then read its exporter's log.")
         .into()
 }
 
@@ -104,7 +116,7 @@ fn stalled(plan: &Plan) -> Rule {
     Alert::new("AgentStalled", "warning", expr)
         .says(
             &format!("{NAME_IF_KNOWN}{VERSION}: {{{{ $value }}}} of its traces hang"),
-            &format!("They are open{PLACE}, and no span of theirs has come for long: a model or a tool does not answer, or the process is gone."),
+            &format!("They are open{PLACE}, and no span of them has arrived for a long time: a model or a tool does not answer, or the process is gone."),
         )
         .annotated("first_step", "Open the agent's page: its newest open sessions end with the step after which nothing came.")
         .annotated("explain_url", &plan.agent_page())

@@ -49,13 +49,14 @@ fn looping(severity: &str, worse: Option<&str>) -> Rule {
 fn limit() -> Rule {
     let expr = format!("sum by ({AGENT}, kind, limit, run) (agentgauge_sessions_over_limit) > 0");
     Alert::new("AgentRunLimit", "critical", expr)
+        .held("5m")
         .explained_by("cost")
         .says(
             &format!(
                 "{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} went over a limit ({{{{ $labels.limit }}}} of a {{{{ $labels.run }}}})"
             ),
-            "What went over it goes on, now or within the last minutes, though nothing repeats that would be a loop. The limit is that \
-             of [limits] in the configuration.",
+            "It is over a limit of [limits] in the configuration and goes on, or did within the last five minutes. It is no loop: nothing \
+             repeats.",
         )
         .into()
 }

@@ -159,7 +159,9 @@ impl Plan {
                 "cost" => "",
                 _ => "&agent_name={{ $labels.gen_ai_agent_name | urlquery }}",
             };
-            let query = format!("service_name={{{{ $labels.service_name | urlquery }}}}{agent}");
+            let query = format!(
+                "service_name={{{{ $labels.service_name | urlquery }}}}{agent}{PLACE_IF_KNOWN}"
+            );
             let url = format!("{}/#/sessions?sort={sort}&{query}", self.url);
             annotations.push(("explain_url", url));
         }
@@ -266,6 +268,10 @@ const NAME: &str = "{{ $labels.service_name }}/{{ $labels.gen_ai_agent_name }}";
 
 /// The name of an agent in alerts that may be about an agent that no span has named yet.
 const NAME_IF_KNOWN: &str = "{{ $labels.service_name }}/{{ with $labels.gen_ai_agent_name }}{{ . }}{{ else }}(no span has named the agent yet){{ end }}";
+
+/// The environment and the tenant of an agent in a link to its sessions.
+const PLACE_IF_KNOWN: &str = "{{ with $labels.deployment_environment_name }}&environment={{ . | urlquery }}{{ end }}\
+    {{ with $labels.tenant }}&tenant={{ . | urlquery }}{{ end }}";
 
 const HEAD: &str = "\
 # Recording and alert rules, written by `agentgauge rules`. docs/runbook.md says what to do about each alert.

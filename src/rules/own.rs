@@ -6,6 +6,7 @@ use crate::config::Config;
 pub(super) fn group(config: &Config) -> Group {
     let rules = vec![
         absent(),
+        instance_down(),
         no_spans(),
         refused(),
         rejected(),
@@ -14,11 +15,15 @@ pub(super) fn group(config: &Config) -> Group {
         limits(),
         state(config),
         store_failing(),
+        store_full(),
         restarting(),
+        certificate_not_loaded(),
+        deliveries_fail(),
         judge_over_budget(),
         judge_down(),
         judge_drifts(),
         kafka_lag(),
+        input_lag(),
         kafka_not_ready(),
         records_gone(),
         checkpoints_fail(),
@@ -39,6 +44,18 @@ fn absent() -> Rule {
     Alert::new("AgentgaugeAbsent", "critical", "absent(agentgauge_build_info)".to_owned())
         .lasting("5m")
         .says("No agentgauge is scraped", "Agents are not watched: every other alert stays silent.")
+        .into()
+}
+
+fn instance_down() -> Rule {
+    // That it was an agentgauge is known by what it has shown before.
+    let expr = "up == 0\nand on (job, instance) max_over_time(agentgauge_build_info[1d])";
+    Alert::new("AgentgaugeInstanceDown", "critical", expr.to_owned())
+        .lasting("5m")
+        .says(
+            "{{ $labels.instance }} cannot be scraped",
+            "The daemon is down or out of reach. Unless others share its work, nobody watches its agents.",
+        )
         .into()
 }
 
@@ -73,44 +90,44 @@ fn refused() -> Rule {
         .lasting("10m")
         .says(
             "{{ $labels.instance }} refuses requests ({{ $labels.reason }})",
-            "Whole requests of spans are turned away; exporters retry some of them and drop the rest.",
+            "Whole requests are refused. Exporters retry some of theirs and drop the rest.",
         )
         .into()
 }
 
 fn rejected() -> Rule {
+    let of = |what: &str| {
+        format!("sum by (job, instance) (rate(agentgauge_{what}_rejected_total[15m]))")
+    };
     share(
-        "AgentgaugeSpansRejected",
-        "agentgauge_spans_rejected_total",
-        &rate_of("spans"),
-        "{{ $labels.instance }} leaves out {{ $value | humanizePercentage }} of the spans",
+        "AgentgaugeDataRejected",
+        &of_both(&of("spans"), &of("logs")),
+        "{{ $labels.instance }} leaves out {{ $value | humanizePercentage }} of the spans and log records",
         "They cannot be used; the label `reason` of the metric says why.",
     )
 }
 
 fn late() -> Rule {
-    // Log records count as late, too; a daemon that has never received one kind does not have its series.
-    let (spans, records) = (rate_of("spans"), rate_of("log_records"));
+    // Log records count as late, too.
     share(
         "AgentgaugeLateSpans",
-        "agentgauge_late_spans_total{outcome=\"dropped\"}",
-        &format!("(\n{spans} + {records}\nor {spans}\nor {records}\n)"),
+        "sum by (job, instance) (rate(agentgauge_late_spans_total{outcome=\"dropped\"}[15m]))",
         "{{ $value | humanizePercentage }} of the spans and log records come too late for {{ $labels.instance }}",
         "Their traces were sealed before: scores are over traces with holes.",
     )
 }
 
-/// What comes of a kind, in a second.
-fn rate_of(what: &str) -> String {
-    format!("sum by (job, instance) (rate(agentgauge_{what}_received_total[15m]))")
+/// The sum of what there is of spans and of log records: a daemon that has never met one kind does not have its series.
+fn of_both(spans: &str, records: &str) -> String {
+    format!("(\n{spans} + {records}\nor {spans}\nor {records}\n)")
 }
 
-fn share(name: &'static str, part: &str, all: &str, summary: &str, description: &str) -> Rule {
-    let (metric, labels) = part.split_at(part.find('{').unwrap_or(part.len()));
-    let expr = format!(
-        "sum by (job, instance) (rate({metric}{labels}[15m]))\n/\n{all}\n> {}",
-        number(TOLERATED)
-    );
+/// An alert about a part of the spans and log records that come.
+fn share(name: &'static str, part: &str, summary: &str, description: &str) -> Rule {
+    let [spans, records] = ["spans", "log_records"].map(|what| {
+        format!("sum by (job, instance) (rate(agentgauge_{what}_received_total[15m]))")
+    });
+    let expr = format!("{part}\n/\n{}\n> {}", of_both(&spans, &records), number(TOLERATED));
     Alert::new(name, "warning", expr).lasting("15m").says(summary, description).into()
 }
 
@@ -120,8 +137,9 @@ fn cardinality() -> Rule {
     Alert::new("AgentgaugeCardinalityLimited", "warning", expr.to_owned())
         .lasting("15m")
         .says(
-            "{{ $labels.instance }} has more agents than `agents.max_agents`",
-            "Further agents share the series `__overflow__`.",
+            "{{ $labels.instance }} merges series into `__overflow__` ({{ $labels.label }})",
+            "`agent`: there are more agents than `agents.max_agents`; `agent_of_tenant`: a tenant has more than its share of them; \
+             `agent_names`: an agent has more sub-agents, or models without a price, than `agents.max_names_per_agent`.",
         )
         .into()
 }
@@ -131,7 +149,7 @@ fn limits() -> Rule {
     Alert::new("AgentgaugeLimitReached", "warning", expr.to_owned())
         .lasting("15m")
         .says(
-            "{{ $labels.instance }} keeps reaching a bound ({{ $labels.limit }})",
+            "{{ $labels.instance }} keeps reaching a limit ({{ $labels.limit }})",
             "Something is left out so that memory stays bounded.",
         )
         .into()
@@ -155,14 +173,21 @@ fn state(config: &Config) -> Rule {
     let parts = bounds.map(|(family, what, bound)| {
         let held = format!("agentgauge_{family}{{what=\"{what}\"}}");
         let held = if is_shared { format!("sum by (job, what) ({held})") } else { held };
-        format!("{held} / {bound} > {}", number(FULL))
+        let full = format!("{held} / {bound} > {}", number(FULL));
+        // With a store, sessions fill the memory that they may take, and go to disk.
+        let is_evicted = what == "sessions" && !is_shared;
+        if is_evicted {
+            format!("({full} unless on (job, instance) agentgauge_store_failing)")
+        } else {
+            full
+        }
     });
     let who = if is_shared { "job" } else { "instance" };
     Alert::new("AgentgaugeStateNearLimit", "warning", parts.join("\nor\n"))
         .lasting("15m")
         .says(
             &format!("{{{{ $labels.{who} }}}} holds {{{{ $value | humanizePercentage }}}} of the {{{{ $labels.what }}}} that it may"),
-            "Over the bound the longest quiet ones go early.",
+            "Above the limit the quietest are evicted first.",
         )
         .into()
 }
@@ -178,6 +203,18 @@ fn store_failing() -> Rule {
         .into()
 }
 
+fn store_full() -> Rule {
+    // A snapshot makes room, which takes moments.
+    let expr = "sum by (job, instance) (rate(agentgauge_requests_refused_total{reason=\"store_full\"}[2m])) > 0";
+    Alert::new("AgentgaugeStoreFull", "critical", expr.to_owned())
+        .lasting("5m")
+        .says(
+            "The store of {{ $labels.instance }} has used all of `store.max_bytes`",
+            "Requests are refused until there is room.",
+        )
+        .into()
+}
+
 fn restarting() -> Rule {
     let expr = "changes(process_start_time_seconds[1h]) > 2\n\
                 and on (job, instance)\nagentgauge_build_info";
@@ -185,6 +222,37 @@ fn restarting() -> Rule {
         .says(
             "{{ $labels.instance }} restarted {{ $value }} times in an hour",
             "What is not kept on disk is gone after each: windows fill anew.",
+        )
+        .into()
+}
+
+fn certificate_not_loaded() -> Rule {
+    let expr = "sum by (job, instance) (increase(agentgauge_certificate_reloads_total{outcome=\"failed\"}[1h])) > 0";
+    Alert::new("AgentgaugeCertificateNotLoaded", "warning", expr.to_owned())
+        .says(
+            "{{ $labels.instance }} cannot use its new certificate",
+            "The old one stays until it expires; then no sender gets through.",
+        )
+        .into()
+}
+
+fn deliveries_fail() -> Rule {
+    let to = [
+        ("webhook_sessions", "failed|queue_full", "webhook.url"),
+        ("scores_out", "dropped|rejected", "scores_out.url"),
+        ("metrics_out", "dropped|rejected", "scores_out.metrics_interval"),
+    ];
+    let failed = to.map(|(metric, outcomes, option)| {
+        format!(
+            "label_replace(sum by (job, instance) (rate(agentgauge_{metric}_total{{outcome=~\"{outcomes}\"}}[15m])) > 0, \
+             \"option\", \"{option}\", \"\", \"\")"
+        )
+    });
+    Alert::new("AgentgaugeDeliveriesFail", "warning", failed.join("\nor\n"))
+        .lasting("15m")
+        .says(
+            "{{ $labels.instance }} cannot deliver to its endpoint (`{{ $labels.option }}`)",
+            "What was not delivered is lost. The log says why.",
         )
         .into()
 }
@@ -217,8 +285,8 @@ fn judge_drifts() -> Rule {
     Alert::new("AgentJudgeDrifts", "warning", expr)
         .lasting("5m")
         .says(
-            "The judge of {{ $labels.instance }} is not the judge that it was: {{ $labels.metric }}",
-            "What it says of traces with known answers is {{ $value | humanizePercentage }} off, on average.",
+            "The judge of {{ $labels.instance }} is off on traces with known answers ({{ $labels.metric }})",
+            "Its scores of them are {{ $value | humanizePercentage }} off, on average.",
         )
         .into()
 }
@@ -232,6 +300,17 @@ fn kafka_lag() -> Rule {
         .says(
             "{{ $labels.instance }} is {{ $value | humanizeDuration }} behind in {{ $labels.topic }}",
             "Records wait in Kafka for longer than five minutes: loops and scores show late.",
+        )
+        .into()
+}
+
+fn input_lag() -> Rule {
+    let expr = "max by (job, role) (agentgauge_input_lag_seconds) > 300";
+    Alert::new("AgentgaugeInputLag", "warning", expr.to_owned())
+        .lasting("10m")
+        .says(
+            "The role {{ $labels.role }} of {{ $labels.job }} is {{ $value | humanizeDuration }} behind",
+            "What instances tell each other waits in Kafka: loops, scores and pages are late by as much.",
         )
         .into()
 }

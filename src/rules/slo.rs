@@ -305,10 +305,10 @@ fn burn(
     };
     let mut alert = Alert::new(name, windows.severity, expr).explained_by("reliability").says(
         &format!(
-            "{NAME} {what} {{{{ $value | humanizePercentage }}}} of its traces of the last {in_words}; {may} % may"
+            "{NAME} {what} {{{{ $value | humanizePercentage }}}} of its traces in the last {in_words}; its objective allows {may} %"
         ),
         &format!(
-            "Told from over {over} % on, of at least {least} evaluated traces in {long} and still in the last {short}. Its \
+            "Over {over} % of at least {least} traces failed in the last {long}, and still do in the last {short}. The \
              objective is that {} % pass.",
             percent(objective.share)
         ),

@@ -111,6 +111,10 @@ impl Webhook {
             },
         )?;
         let outcomes = outcomes(registry)?;
+        // From zero on, so that the first failure is seen as a rise.
+        for outcome in ["failed", "queue_full"] {
+            outcomes.with_label_values(&[outcome]);
+        }
         let (sender, inbox) = mpsc::channel(QUEUE);
         let (severity, base) = (options.severity, Arc::default());
         let handle = Handle { sender, severity, outcomes: outcomes.clone(), base };

@@ -202,7 +202,7 @@ impl Drops {
     ) -> bool {
         let max = self.options.max_deployments;
         let (is_new, over) = self.deployments.insert(deployment.clone(), max, shares);
-        counts.add_many("drops", "deployments_forgotten", u64::from(over));
+        counts.add_many("deployments", "forgotten", u64::from(over));
         if is_new && deployment.is_accepted {
             let own = self.watches.iter_mut();
             let own = own.filter(|(agent, _)| deployment.is_of_version(agent));

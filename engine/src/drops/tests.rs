@@ -683,5 +683,5 @@ fn over_the_bound_the_oldest_deployment_is_forgotten_of_the_tenant_that_has_most
         (names("shop"), names("bank")),
         (vec!["release 1".to_owned()], vec!["release 3".to_owned(), "release 4".to_owned()],)
     );
-    assert_eq!(told.counts.get("drops", "deployments_forgotten"), 2);
+    assert_eq!(told.counts.get("deployments", "forgotten"), 2);
 }
