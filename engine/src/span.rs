@@ -169,9 +169,23 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The counts, or none of them if a call is said to have read and written nothing: libraries write zeros where nobody told them.
-    pub fn meant(self) -> Self {
-        if (self.input, self.output) == (Some(0), Some(0)) { Self::default() } else { self }
+    /// The counts as they are meant, by the sum that the span tells, if it does.
+    ///
+    /// There are none if a call is said to have read and written nothing: libraries write zeros where nobody told them. Tokens of a cache are
+    /// added to the input where it does not contain them: where they are more than it, or the sum has all of them side by side.
+    pub fn meant(self, total: Option<u64>) -> Self {
+        if (self.input, self.output) == (Some(0), Some(0)) {
+            return Self::default();
+        }
+        let of_cache = self.cached.unwrap_or(0).saturating_add(self.cache_written.unwrap_or(0));
+        let apart = |input: &u64| {
+            let sum = input.saturating_add(of_cache).saturating_add(self.output.unwrap_or(0));
+            of_cache > *input || (of_cache > 0 && total == Some(sum))
+        };
+        let input = self
+            .input
+            .map(|input| if apart(&input) { input.saturating_add(of_cache) } else { input });
+        Self { input, ..self }
     }
 }
 

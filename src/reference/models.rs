@@ -147,10 +147,20 @@ fn around(tree: &Tree, at: usize) -> impl Iterator<Item = usize> {
     tree.above(at).iter().copied().take_while(move |at| !is_step(at))
 }
 
+/// Whether two spans of one library with one response id tell two answers, as of servers that give few ids: their tokens differ.
+fn answers_apart(one: &ModelCall, other: &ModelCall) -> bool {
+    let counts = |call: &ModelCall| {
+        let tokens = call.facts().tokens;
+        Some((tokens.input?, tokens.output?))
+    };
+    let differ = matches!((counts(one), counts(other)), (Some(one), Some(other)) if one != other);
+    differ && one.span.scope == other.span.scope && !one.recorded && !other.recorded
+}
+
 /// Adds a call, or merges it into the one that it is another span of.
 fn merge(tree: &Tree, calls: &mut Vec<ModelCall>, mut call: ModelCall) {
     let same_answer = |other: &ModelCall| other.answers.iter().any(|id| call.answers.contains(id));
-    let again = calls.iter().position(same_answer);
+    let again = calls.iter().rposition(same_answer).filter(|at| !answers_apart(&calls[*at], &call));
     let again = again.or_else(|| calls.iter().position(|other| is_beside(tree, other, &call)));
     let Some(at) = again.or_else(|| recorded_too(calls, &call)) else { return calls.push(call) };
     let held = &mut calls[at];

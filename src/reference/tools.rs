@@ -220,7 +220,9 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             let other = call.span.tool.as_ref();
             let same_id = other.is_some_and(|other| other.call_id == tool.call_id);
             let same_name = other.is_some_and(|other| other.name == tool.name);
-            tool.call_id.is_some() && same_id && (call.recorded || is_record(span) || same_name)
+            // Two spans of one library are two calls, whatever their ids.
+            let of_another = same_name && call.span.scope != span.scope;
+            tool.call_id.is_some() && same_id && (call.recorded || is_record(span) || of_another)
         });
         if let Some(call) = again {
             call.places.push(at);

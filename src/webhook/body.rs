@@ -59,7 +59,7 @@ impl Runaway {
             !trace.limits.is_empty() || trace.loops.iter().any(|found| found.evidence.weighs())
         };
         let traces = self.session.traces.iter().rev().filter(runs_away).take(MAX_LOOPS);
-        let traces = traces.map(|trace| Key::Trace(trace.trace_id.clone()));
+        let traces = traces.map(|trace| Key::Trace(self.tenant.clone(), trace.trace_id.clone()));
         let session = Key::Session(self.tenant.clone(), self.session.name());
         iter::once(session).chain(traces).collect()
     }

@@ -25,8 +25,8 @@ pub(super) struct Pace {
 pub(super) enum Key {
     /// A tenant's session.
     Session(String, ScopedId),
-    /// A trace that runs away, by its id.
-    Trace(String),
+    /// A tenant's trace that runs away, by its id.
+    Trace(String, String),
 }
 
 impl Pace {
@@ -99,8 +99,9 @@ mod tests {
     #[test]
     fn a_trace_that_was_told_of_is_not_told_again_in_another_session() {
         let mut pace = pace(10);
-        let with =
-            |id: &str, trace: &str| [session(id), vec![Key::Trace(trace.to_owned())]].concat();
+        let with = |id: &str, trace: &str| {
+            [session(id), vec![Key::Trace(String::new(), trace.to_owned())]].concat()
+        };
         assert_eq!(pace.admit(with("before its root", "1"), 0, at(0)), Ok(()));
         assert_eq!(pace.admit(with("after its root", "1"), 0, at(1)), Err("cooldown"));
         assert_eq!(pace.admit(with("after its root", "2"), 0, at(1)), Ok(()));

@@ -98,8 +98,8 @@ impl Convention for ClaudeCode {
             draft.agent_name.offer(70, raw.attributes.get("subagent_type").and_then(name));
         }
         let tokens = |key: &str| raw.attributes.get(key).and_then(count);
-        let cached =
-            tokens("cache_read_tokens").unwrap_or(0) + tokens("cache_creation_tokens").unwrap_or(0);
+        let read = tokens("cache_read_tokens").unwrap_or(0);
+        let cached = read.saturating_add(tokens("cache_creation_tokens").unwrap_or(0));
         draft
             .input_tokens
             .offer(70, tokens("input_tokens").map(|input| input.saturating_add(cached)));

@@ -47,6 +47,7 @@ pub(super) struct Draft<'v> {
     pub(super) input_tokens: Ranked<u64>,
     pub(super) cached_tokens: Ranked<u64>,
     pub(super) cache_written_tokens: Ranked<u64>,
+    pub(super) total_tokens: Ranked<u64>,
     pub(super) output_tokens: Ranked<u64>,
     pub(super) cost: Ranked<Quanta>,
     pub(super) compacted: Ranked<bool>,

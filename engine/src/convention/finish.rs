@@ -168,7 +168,7 @@ impl Naming<'_> {
             cache_written: draft.cache_written_tokens.take(),
             output: draft.output_tokens.take(),
         }
-        .meant();
+        .meant(draft.total_tokens.take());
         let says = operation == Operation::Chat
             || (operation == Operation::InvokeAgent
                 && (tokens.input.is_some() || tokens.output.is_some()));

@@ -64,10 +64,12 @@ impl<'a> Messages<'a> {
 
     /// What the messages say as a model's input.
     pub(super) fn asked(&self) -> InputFacts<'a> {
-        let is_user = |message: &&Message<'_>| matches!(message.role, "user" | "human");
+        let is_user = |message: &&Message<'_>| {
+            matches!(message.role, "user" | "human") && !message.is_result()
+        };
         let last_first = || self.0.values().rev();
         let mut results: Vec<ToolResult> = last_first()
-            .take_while(|message| message.role == "tool")
+            .take_while(|message| message.is_result())
             .map(|message| ToolResult {
                 call_id: message.answers.map(IdHash::from),
                 failed: false,
@@ -99,6 +101,11 @@ impl<'a> Messages<'a> {
 }
 
 impl<'a> Message<'a> {
+    /// Whether it has the result of a tool, which some libraries tell as the user's.
+    fn is_result(&self) -> bool {
+        self.role == "tool" || self.answers.is_some()
+    }
+
     fn text(&self) -> Option<Cow<'a, str>> {
         let parts = || self.parts.values().copied().collect::<Vec<_>>().join("\n").into();
         let text = self.content.filter(|content| !content.is_empty()).map_or_else(parts, Cow::from);

@@ -113,7 +113,16 @@ impl Convention for Langfuse {
         }
         let usage = raw.attributes.get("langfuse.observation.usage_details");
         if let Some(usage) = usage.and_then(messages::parsed) {
-            draft.input_tokens.offer(5, tokens(&usage, "prompt_tokens", "input"));
+            // Anthropic's, which LangChain hands on as they are, are beside the input.
+            let beside = ["cache_read_input_tokens", "cache_creation_input_tokens"]
+                .map(|key| usage.get(key).and_then(Json::as_u64));
+            let read = tokens(&usage, "prompt_tokens", "input").map(|input| {
+                let is_whole = usage.get("prompt_tokens").is_some();
+                let beside = beside.iter().flatten().filter(|_| !is_whole);
+                beside.fold(input, |sum, part| sum.saturating_add(*part))
+            });
+            draft.input_tokens.offer(5, read);
+            draft.cache_written_tokens.offer(5, beside[1]);
             draft.output_tokens.offer(5, tokens(&usage, "completion_tokens", "output"));
             let cached = ["input_cached_tokens", "cache_read_input_tokens", "input_cache_read"];
             let cached = cached.iter().find_map(|key| usage.get(key)?.as_u64());

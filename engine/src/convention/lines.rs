@@ -50,6 +50,8 @@ pub(super) enum Says {
     CachedTokens,
     CacheWrittenTokens,
     OutputTokens,
+    /// The sum of what was read and written, which tells whether the input has what came from a cache.
+    TotalTokens,
     Cost,
     /// Whether the conversation before the span was cut down to a summary.
     Compacted,
@@ -85,7 +87,7 @@ pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
 
 impl Says {
     /// The concepts that a configuration can map attributes to.
-    pub(super) const ALL: [Self; 42] = [
+    pub(super) const ALL: [Self; 43] = [
         Self::Operation(super::operation_named),
         Self::Session,
         Self::User,
@@ -108,6 +110,7 @@ impl Says {
         Self::CachedTokens,
         Self::CacheWrittenTokens,
         Self::OutputTokens,
+        Self::TotalTokens,
         Self::Cost,
         Self::Compacted,
         Self::Input,
@@ -154,6 +157,7 @@ impl Says {
             Self::InputTokens => "input_tokens",
             Self::CachedTokens => "cached_tokens",
             Self::CacheWrittenTokens => "cache_written_tokens",
+            Self::TotalTokens => "total_tokens",
             Self::OutputTokens => "output_tokens",
             Self::Cost => "cost_usd",
             Self::Compacted => "compacted",
@@ -197,6 +201,7 @@ impl Says {
             | Self::CachedTokens
             | Self::CacheWrittenTokens
             | Self::OutputTokens
+            | Self::TotalTokens
             | Self::Stopped(_)
             | Self::Cost => matches!(operation, Operation::Chat | Operation::InvokeAgent),
             Self::Input | Self::Output => operation != Operation::ExecuteTool,
@@ -272,6 +277,7 @@ impl Says {
             Self::CachedTokens => draft.cached_tokens.offer(rank, count(value)),
             Self::CacheWrittenTokens => draft.cache_written_tokens.offer(rank, count(value)),
             Self::OutputTokens => draft.output_tokens.offer(rank, count(value)),
+            Self::TotalTokens => draft.total_tokens.offer(rank, count(value)),
             Self::Cost => draft.cost.offer(rank, cost(value)),
             Self::Compacted => draft.compacted.offer(rank, draft::flag(value)),
             Self::Input => draft.ask(rank, || messages::asked(value)),

@@ -565,7 +565,9 @@ fn operation_named(name: &str) -> Option<Operation> {
         "embeddings" | "embedding" => Some(Operation::Embeddings),
         "evaluation" | "evaluator" => Some(Operation::Evaluation),
         "execute_tool" | "tool" => Some(Operation::ExecuteTool),
-        "invoke_agent" | "invoke_graph" | "invoke_swarm" | "agent" => Some(Operation::InvokeAgent),
+        "invoke_agent" | "invoke_graph" | "invoke_swarm" | "process_thread_run" | "agent" => {
+            Some(Operation::InvokeAgent)
+        }
         "retrieval" | "retriever" | "rerank" | "reranker" => Some(Operation::Retrieval),
         name if OTHER_OPERATIONS.contains(&name) => Some(Operation::Other),
         _ => None,

@@ -35,6 +35,7 @@ const LINES: &[Line] = &[
     line(Says::InputTokens, 20, "llm.token_count.prompt"),
     line(Says::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
     line(Says::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),
+    line(Says::TotalTokens, 30, "llm.token_count.total"),
     line(Says::OutputTokens, 20, "llm.token_count.completion"),
     line(Says::Cost, 30, "llm.cost.total"),
 ];

@@ -28,6 +28,9 @@ const RESUMED: &str = "gen_ai.agent.resumed";
 /// The event that carries a model call's messages where they are not on its span.
 const DETAILS: &str = "gen_ai.client.inference.operation.details";
 
+/// Operations on a run of an agent that a service keeps.
+const RUN_OPERATIONS: [&str; 3] = ["start_thread_run", "get_thread_run", "submit_tool_outputs"];
+
 const LINES: &[Line] = &[
     line(Says::Operation(operation_named), 20, "gen_ai.operation.name"),
     line(Says::Operation(mcp), 76, "mcp.method.name"),
@@ -67,6 +70,8 @@ const LINES: &[Line] = &[
     line(Says::OutputTokens, 10, "gen_ai.usage.output_tokens"),
     line(Says::OutputTokens, 50, "gen_ai.usage.completion_tokens"),
     line(Says::CacheWrittenTokens, 15, "gen_ai.usage.cache_write.input_tokens"),
+    line(Says::CacheWrittenTokens, 25, "gen_ai.usage.cache_write_input_tokens"),
+    line(Says::TotalTokens, 10, "gen_ai.usage.total_tokens"),
     line(Says::Cost, 20, "gen_ai.usage.cost"),
     line(Says::Cost, 22, "gen_ai.usage.cost.total"),
     // What LiteLLM writes.
@@ -142,6 +147,7 @@ impl Convention for OtelGenAi {
         &[
             Trigger::Event,
             Trigger::Key("mcp.method.name"),
+            Trigger::Keys("gen_ai.thread."),
             Trigger::Span(super::evaluation::RESULT),
             Trigger::Keys("gen_ai.usage.cost."),
             Trigger::Keys("gen_ai.cost."),
@@ -151,6 +157,12 @@ impl Convention for OtelGenAi {
     fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
         if raw.name == super::evaluation::RESULT {
             return Some((15, Operation::Evaluation));
+        }
+        // Azure's agents are asked again and again how far they are; the answer that tells the use of tokens is the model's.
+        let named = raw.attributes.str("gen_ai.operation.name");
+        let is_asked = named.is_some_and(|name| RUN_OPERATIONS.contains(&name));
+        if is_asked && raw.attributes.get("gen_ai.usage.output_tokens").is_none() {
+            return Some((17, Operation::Other));
         }
         // The side of a server that nothing links to the agent which called it.
         let alone = raw.parent.is_none() && raw.attributes.get("mcp.method.name").is_some();

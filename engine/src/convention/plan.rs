@@ -94,6 +94,7 @@ enum Field {
     InputTokens,
     CachedTokens,
     CacheWrittenTokens,
+    TotalTokens,
     OutputTokens,
     FirstChunk,
     ToolArguments,
@@ -301,7 +302,8 @@ impl Conventions {
         if self.index.looks_for_name(outline.name) {
             return None;
         }
-        let mut reader = Reader { outline, plan, shared, options: &self.options };
+        let mut reader =
+            Reader { outline, plan, shared, options: &self.options, total_tokens: None };
         let name = reader.share(outline.name)?;
         let at = spans.len();
         // Made in place, and not moved.
@@ -332,7 +334,7 @@ impl Conventions {
             }
         }
         if let Some(model) = &mut span.model {
-            model.tokens = model.tokens.meant();
+            model.tokens = model.tokens.meant(reader.total_tokens);
             if model.requested == model.model {
                 model.requested = None;
             }
@@ -398,6 +400,7 @@ impl Field {
             Says::CachedTokens => Some(Self::CachedTokens),
             Says::CacheWrittenTokens => Some(Self::CacheWrittenTokens),
             Says::OutputTokens => Some(Self::OutputTokens),
+            Says::TotalTokens => Some(Self::TotalTokens),
             Says::FirstChunk => Some(Self::FirstChunk),
             Says::ToolArguments => Some(Self::ToolArguments),
             Says::ToolResult => Some(Self::ToolResult(step.rank)),
@@ -538,6 +541,8 @@ struct Reader<'o, 'a> {
     plan: &'o Plan,
     shared: &'o mut Shared,
     options: &'o ConventionOptions,
+    // The sum of the tokens read and written, if the span tells it.
+    total_tokens: Option<u64>,
 }
 
 impl<'a> Reader<'_, 'a> {
@@ -580,6 +585,12 @@ impl<'a> Reader<'_, 'a> {
                 self.count(at, &mut span.model.as_mut()?.tokens.cache_written)
             }
             Field::OutputTokens => self.count(at, &mut span.model.as_mut()?.tokens.output),
+            Field::TotalTokens => {
+                let mut total = self.total_tokens;
+                self.count(at, &mut total)?;
+                self.total_tokens = total;
+                Some(())
+            }
             Field::FirstChunk => {
                 let nanos = lines::nanos(&self.value(at)?);
                 let first = &mut span.model.as_mut()?.first_chunk_nanos;

@@ -40,7 +40,8 @@ pub(super) fn tokens(usage: &Json<'_>) -> Tokens {
     let (read, written) = (count(usage, BESIDE[0]), count(usage, BESIDE[1]));
     let (input, cached, cache_written) = match details {
         Some(details) => {
-            let parts = EPHEMERAL.iter().filter_map(|key| count(details, key)).sum();
+            let parts = EPHEMERAL.iter().filter_map(|key| count(details, key));
+            let parts = parts.fold(0, u64::saturating_add);
             let whole = first(details, &WRITTEN_DETAILS).map(|whole| whole.max(parts));
             (input, first(details, &CACHED_DETAILS), whole.or(written))
         }

@@ -207,11 +207,18 @@ pub(super) fn told_of(calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<u
 
 /// Whether two calls tell the same numbers of tokens.
 pub(super) fn counted_alike(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
-    let tokens = |call: &ModelCall<'_>| {
-        let tokens = call.model()?.tokens;
-        tokens.input.zip(tokens.output)
-    };
-    tokens(one).is_some() && tokens(one) == tokens(other)
+    counted(one).is_some() && counted(one) == counted(other)
+}
+
+/// The tokens read and written, if both are known.
+fn counted(call: &ModelCall<'_>) -> Option<(u64, u64)> {
+    let tokens = call.model()?.tokens;
+    tokens.input.zip(tokens.output)
+}
+
+/// Whether both calls tell the tokens that they used, and not the same.
+pub(super) fn counted_apart(one: &ModelCall<'_>, other: &ModelCall<'_>) -> bool {
+    counted(one).zip(counted(other)).is_some_and(|(one, other)| one != other)
 }
 
 /// Whether two calls failed before they used any tokens, and were not of different models.

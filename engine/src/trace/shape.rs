@@ -9,8 +9,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::calls::{
-    ModelCall, ToolSpan, beside, complete, complete_tool, counted_alike, failed_alike, join_tool,
-    may_be_same, told_of, worth,
+    ModelCall, ToolSpan, beside, complete, complete_tool, counted_alike, counted_apart,
+    failed_alike, join_tool, may_be_same, told_of, worth,
 };
 use super::rows::Spans;
 use super::span_view::{Model, SpanView};
@@ -210,6 +210,12 @@ impl<'a> Shape<'a> {
             let mut call = self.completed(span);
             let id = call.response_id();
             let again = id.and_then(|id| answers.get(&id).copied());
+            // Of one library, two uses of tokens are two answers: some servers give few ids, again and again.
+            let again = again.filter(|at| {
+                let other = &calls[*at];
+                let apart = other.scope() == call.scope() && !(other.recorded || call.recorded);
+                !apart || !counted_apart(other, &call)
+            });
             let again = again.or_else(|| self.watched(&calls, &call));
             match again {
                 Some(at) => {
@@ -397,9 +403,9 @@ impl<'a> Shape<'a> {
             let known = id.map(|id| by_id.range((id, 0)..=(id, usize::MAX)));
             let same = known.into_iter().flatten().map(|(_, at)| *at).find(|at| {
                 let other = &calls[*at];
-                other.recorded
-                    || own.recorded
-                    || other.tool().is_some_and(|other| other.name == name)
+                let is_named = other.tool().is_some_and(|other| other.name == name);
+                // A library has but one span for a call: some give all calls of a tool one id.
+                other.recorded || own.recorded || (is_named && other.scope() != own.scope())
             });
             if let Some(same) = same {
                 told.push((own.at, calls[same].at));

@@ -52,7 +52,8 @@ pub(super) fn answer(reply: &Value) -> (Answer, Option<NoAnswer>) {
         Some(_) | None => missing,
     };
     let cached = ["/usage/cache_read_input_tokens", "/usage/cache_creation_input_tokens"];
-    let cached: u64 = cached.iter().filter_map(|pointer| count(reply, pointer)).sum();
+    let cached = cached.iter().filter_map(|pointer| count(reply, pointer));
+    let cached = cached.fold(0, u64::saturating_add);
     let answer = Answer {
         text,
         input_tokens: count(reply, "/usage/input_tokens").map(|own| own.saturating_add(cached)),

@@ -693,6 +693,35 @@ fn a_model_call_is_counted_once() {
 }
 
 #[test]
+fn ids_that_come_again_hide_neither_tool_calls_nor_model_calls() {
+    // Where a model gives calls no ids, some frameworks give all calls of a tool the tool's name for one.
+    let called = |id: u8, scope| {
+        let facts = ToolFacts { call_id: Some(IdHash::from("search")), ..tool(id).tool.unwrap() };
+        Span { tool: Some(facts), scope, ..tool(id) }
+    };
+    let calls = |spans: Vec<Span>| {
+        done(&mut stage(), [vec![root()], spans].concat(), at(0)).remove(0).tools.len()
+    };
+    assert_eq!(calls((2..8).map(|id| called(id, 1)).collect()), 6);
+    assert_eq!(calls(vec![called(2, 1), called(3, 2)]), 1, "two libraries tell one call");
+    let answered = |id: u8, scope, output| {
+        let facts = ModelFacts {
+            response_id: Some(IdHash::from("chatcmpl-7")),
+            tokens: Tokens { input: Some(10), output: Some(output), ..Tokens::default() },
+            ..ModelFacts::default()
+        };
+        Span { model: Some(facts), scope, ..span(id, 1, Operation::Chat) }
+    };
+    let answers = |spans: Vec<Span>| {
+        let facts = done(&mut stage(), [vec![root()], spans].concat(), at(0)).remove(0);
+        (facts.llm_calls, facts.tokens.unwrap().output)
+    };
+    assert_eq!(answers(vec![answered(2, 1, 1), answered(3, 1, 2)]), (2, Some(3)));
+    assert_eq!(answers(vec![answered(2, 1, 1), answered(3, 1, 1)]), (1, Some(1)));
+    assert_eq!(answers(vec![answered(2, 1, 1), answered(3, 2, 2)]).0, 1);
+}
+
+#[test]
 fn a_request_and_its_streamed_answer_are_one_call() {
     let request = |id: u8, from: u64| Span {
         start: Timestamp(from),

@@ -1,6 +1,7 @@
 //! JSON, borrowed from the text it is in: strings without escapes, which are nearly all, are not copied.
 //!
-//! It accepts, understands and writes JSON as `serde_json` does, with which the tests compare it.
+//! It accepts, understands and writes JSON as `serde_json` does, with which the tests compare it; but a text of more than 262,144 values is
+//! no JSON to it, so that what is read of a text stays in proportion to it.
 
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,9 @@ const NEARLY: Rules = Rules { max_depth: usize::MAX, numbers: Numbers::Absent, c
 
 /// How deep lists and objects may be inside each other, as for `serde_json`.
 const MAX_DEPTH: usize = 127;
+
+/// The values that a text may hold: what is in memory is many times as large as a text of short ones.
+const MAX_VALUES: usize = 1 << 18;
 
 /// The number of items or entries that most lists and objects do not exceed.
 const USUAL: usize = 2;
@@ -286,15 +290,20 @@ pub(super) struct Lexer<'a> {
     text: &'a str,
     // Invariant: between two characters.
     at: usize,
+    // How many more values may be kept.
+    room: usize,
 }
 
 impl<'a> Lexer<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        Self { text, at: 0 }
+        Self { text, at: 0, room: MAX_VALUES }
     }
 
     /// Reads a value with lists and objects at most `depth` deep inside each other; keeps what is in them only if `KEPT`.
     fn value<const KEPT: bool>(&mut self, depth: usize) -> Option<Json<'a>> {
+        if KEPT {
+            self.room = self.room.checked_sub(1)?;
+        }
         match self.next()? {
             b'"' => self.string().map(Json::Text),
             b'{' => self.object::<KEPT>(depth.checked_sub(1)?).map(Json::Object),

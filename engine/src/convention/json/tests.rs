@@ -223,3 +223,10 @@ proptest! {
         agree(&serde_json::to_string_pretty(&value).unwrap());
     }
 }
+
+#[test]
+fn a_text_of_too_many_values_is_no_json() {
+    let list = |values: usize| format!("[{}]", vec!["0"; values].join(","));
+    assert!(parse(&list(MAX_VALUES - 1)).is_some());
+    assert_eq!(parse(&list(MAX_VALUES)), None);
+}

@@ -314,8 +314,10 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
             break;
         }
         by_user = by_user.or_else(|| Some(message.role == Role::User && message.text().is_some()));
-        results.splice(0..0, own);
+        // From the last one back.
+        results.extend(own.into_iter().rev());
     }
+    results.reverse();
     let users = messages.iter().rev().filter(|message| message.role == Role::User);
     let text = users.into_iter().find_map(Message::text);
     (InputFacts { text, results, by_user, loose: false }, whole)
@@ -491,9 +493,10 @@ fn part_text<'t, 'v>(part: &'t Json<'v>) -> Option<&'t Cow<'v, str>> {
 /// The tool call that a part is.
 fn call_in(part: &Json<'_>) -> Option<ToolFacts> {
     match part.get("type").or_else(|| part.get("kind")).and_then(Json::as_str) {
-        Some("tool_call" | "tool_use" | "function_call" | "tool-call" | "server_tool_use") => {
-            call(part)
-        }
+        Some(
+            "tool_call" | "tool_use" | "function_call" | "tool-call" | "server_tool_use"
+            | "server_tool_call",
+        ) => call(part),
         Some(_) => None,
         None if part.get("toolName").is_some() => call(part),
         // Bedrock, Gemini, Haystack and Genkit name the kind by the key.
@@ -513,6 +516,8 @@ fn result_in(part: &Json<'_>) -> Option<ToolResult> {
             | "tool_result"
             | "tool-result"
             | "tool-return"
+            | "server_tool_call_response"
+            | "server_tool_result"
             | "function_call_output"
             | "tool-error",
         ) => part.as_object().map(result_of),

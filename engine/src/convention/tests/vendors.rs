@@ -158,3 +158,87 @@ fn an_agent_of_haystack_is_one_though_openinference_takes_it_for_a_chain() {
     assert_eq!(of("openinference.instrumentation", "Agent.run", "CHAIN"), Operation::Other);
     assert_eq!(of(haystack, "OpenAIGenerator.run", "LLM"), Operation::Chat);
 }
+
+#[test]
+fn tokens_of_a_cache_are_added_to_an_input_that_does_not_have_them() {
+    let tokens = |list: &[(&'static str, RawValue<'static>)]| {
+        let list = [&[("gen_ai.operation.name", text("chat"))], list].concat();
+        let Tokens { input, cached, cache_written, output } =
+            read(&raw("chat", &list)).span.model.unwrap().tokens;
+        [input, cached, cache_written, output]
+    };
+    let int = RawValue::Int;
+    // Strands on Bedrock.
+    let strands = |read, total| {
+        tokens(&[
+            ("gen_ai.usage.input_tokens", int(4_299)),
+            ("gen_ai.usage.cache_read_input_tokens", int(read)),
+            ("gen_ai.usage.cache_write_input_tokens", int(1_000)),
+            ("gen_ai.usage.output_tokens", int(631)),
+            ("gen_ai.usage.total_tokens", int(total)),
+        ])
+    };
+    let large = [Some(40_873), Some(35_574), Some(1_000), Some(631)];
+    assert_eq!(strands(35_574, 41_504), large);
+    assert_eq!(strands(35_574, 0), large, "the input cannot have them");
+    assert_eq!(strands(100, 6_030)[0], Some(5_399), "the sum has them beside it");
+    assert_eq!(strands(100, 4_930)[0], Some(4_299), "the input has them");
+    let openinference = |total| {
+        tokens(&[
+            ("openinference.span.kind", text("LLM")),
+            ("llm.token_count.prompt", int(10)),
+            ("llm.token_count.completion", int(2)),
+            ("llm.token_count.prompt_details.cache_read", int(8)),
+            ("llm.token_count.total", int(total)),
+        ])
+    };
+    assert_eq!(openinference(20)[0], Some(18));
+    assert_eq!(openinference(12)[0], Some(10));
+    let usage = r#"{"input":10,"output":2,"cache_read_input_tokens":8,"cache_creation_input_tokens":3,"total":23}"#;
+    let langfuse = [
+        ("langfuse.observation.type", text("generation")),
+        ("langfuse.observation.usage_details", text(usage)),
+    ];
+    assert_eq!(tokens(&langfuse), [Some(21), Some(8), Some(3), Some(2)]);
+}
+
+#[test]
+fn the_result_of_a_tool_is_no_question_though_a_library_tells_it_as_the_users() {
+    let span = read(&raw(
+        "Anthropic Messages",
+        &[
+            ("openinference.span.kind", text("LLM")),
+            ("llm.input_messages.0.message.role", text("user")),
+            ("llm.input_messages.0.message.content", text("where is it?")),
+            ("llm.input_messages.1.message.role", text("assistant")),
+            ("llm.input_messages.1.message.tool_calls.0.tool_call.function.name", text("f")),
+            ("llm.input_messages.2.message.role", text("user")),
+            ("llm.input_messages.2.message.tool_call_id", text("toolu_1")),
+            ("llm.input_messages.2.message.content", text("Error: no such order")),
+        ],
+    ))
+    .span;
+    assert_eq!(span.input.unwrap().text.as_ref(), "where is it?");
+    let model = span.model.unwrap();
+    assert_eq!(model.asked_by_user, Some(false));
+    let told: Vec<_> = model.tool_results.iter().map(|result| result.call_id).collect();
+    assert_eq!(told, [Some(IdHash::from("toolu_1"))]);
+}
+
+#[test]
+fn asking_azure_how_far_a_run_is_is_no_model_call() {
+    let of = |name: &'static str, more: &[(&'static str, RawValue<'static>)]| {
+        let named = [
+            ("gen_ai.operation.name", text(name)),
+            ("gen_ai.response.model", text("gpt-4o")),
+            ("gen_ai.thread.run.id", text("run_1")),
+        ];
+        read(&raw(name, &[&named, more].concat())).span.operation
+    };
+    let used = ("gen_ai.usage.output_tokens", RawValue::Int(7));
+    for name in ["start_thread_run", "get_thread_run", "submit_tool_outputs"] {
+        assert_eq!(of(name, &[]), Operation::Other, "{name}");
+        assert_eq!(of(name, &[used.clone()]), Operation::Chat, "{name}");
+    }
+    assert_eq!(of("process_thread_run", &[used]), Operation::InvokeAgent);
+}
