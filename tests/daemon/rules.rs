@@ -137,6 +137,8 @@ impl Known {
         // There only after a loop of ten calls.
         let labels = r#"service_name="a",gen_ai_agent_name="a",kind="cycle",severity="critical",evidence="full""#;
         scraped.extend(series(&format!("agentgauge_sessions_looping{{{labels}}} 1\n")));
+        // What Prometheus itself tells of each scrape.
+        scraped.extend(series("up{job=\"agentgauge\",instance=\"gauge:9464\"} 1\n"));
         Self { scraped, listed: listed(), recorded: recorded() }
     }
 
@@ -300,7 +302,7 @@ fn unhealthy() -> String {
         "protobuf",
         &Tally { spans: 1, logs: 1, metric_points: 1, ..Tally::default() },
     );
-    health.refused("too_large");
+    ["too_large", "store_full"].iter().for_each(|why| health.refused(why));
     for what in ["traces", "sessions", "agents"] {
         health.held(what, "0").set(1);
     }
@@ -316,6 +318,8 @@ fn unhealthy() -> String {
         ("reports", "applied", 1),
         ("label_values_limited", "agent", 1),
         ("traces", "evicted", 1),
+        ("sealed_traces", "forgotten", 1),
+        ("trace_updates", "stale", 1),
     ];
     health.counts("test", counts);
     let families = health.registry().gather();

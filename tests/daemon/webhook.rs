@@ -275,7 +275,10 @@ fn a_loop_that_is_not_bad_enough_is_not_told() {
     daemon.send_capture("oi-openai");
     daemon.metric("agentgauge_loops_detected_total{");
     assert!(calls.try_recv().is_err());
-    assert!(!daemon.get("/metrics").contains("agentgauge_webhook_sessions_total{"));
+    let page = daemon.get("/metrics");
+    let counted =
+        page.lines().filter(|line| line.starts_with("agentgauge_webhook_sessions_total{"));
+    assert!(counted.into_iter().all(|line| line.ends_with(" 0")), "{page}");
 }
 
 #[test]
