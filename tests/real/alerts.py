@@ -36,7 +36,7 @@ CAPTURE = ROOT / "tests/data/captures/oi-openai"
 GIVE_UP_SECONDS = 600
 
 # Seconds instead of what the rules say: in the same order, and the shortest is twenty scrapes long.
-WINDOWS = {"1m": 5, "5m": 20, "10m": 20, "15m": 20, "30m": 30, "1h": 40, "6h": 60}
+WINDOWS = {"1m": 5, "2m": 10, "5m": 20, "10m": 20, "15m": 20, "30m": 30, "1h": 40, "6h": 60, "1d": 60}
 # Rules are evaluated every second, so this many evaluations are the longest window.
 FURTHER_EVALUATIONS = max(WINDOWS.values())
 

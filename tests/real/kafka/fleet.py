@@ -188,7 +188,7 @@ def request(number, base):
 class Prometheus:
     """A Prometheus that scrapes whichever instances there are, and evaluates the committed rules with shorter windows."""
 
-    WINDOWS = {"1m": 5, "5m": 20, "10m": 20, "15m": 30, "30m": 60, "1h": 120, "6h": 240}
+    WINDOWS = {"1m": 5, "2m": 10, "5m": 20, "10m": 20, "15m": 30, "30m": 60, "1h": 120, "6h": 240, "1d": 240}
     RELIABILITY = 'alertname=~"AgentReliability(Drop|BudgetBurn.*)"'
 
     def __init__(self, work):
