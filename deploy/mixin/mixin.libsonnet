@@ -1,4 +1,4 @@
-// The rules and the boards of agentgauge as a monitoring mixin: import it and lay `_config` over it.
+// The rules and the dashboards of agentgauge as a monitoring mixin: import it and lay `_config` over it.
 local prometheus = importstr '../prometheus/agentgauge.rules.yml';
 
 {
