@@ -471,8 +471,8 @@ fn api(config: &Config, check: &mut Check<'_>) {
     check.within("api.max_scrapes", api.max_scrapes, 1, 10_000);
     check.within("api.max_unread_bytes", api.max_unread_bytes, 1 << 20, usize::MAX);
     let links = &config.links;
-    if !is_http(&links.public_url) {
-        let expected = "an address like https://gauge.example.org".to_owned();
+    if !links.has_own_host() {
+        let expected = "an address without a path, like https://gauge.example.org".to_owned();
         check.fail("links.public_url", expected, format!("`{}`", links.public_url));
     }
     if !links.is_sound() {

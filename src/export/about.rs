@@ -56,6 +56,12 @@ impl LinkOptions {
         self.public_url.trim_end_matches('/')
     }
 
+    /// Whether the address of the page is of http or https and has no path, as the page works only at the root of a host.
+    pub fn has_own_host(&self) -> bool {
+        let (_, host) = self.base().split_once("://").unwrap_or_default();
+        is_http(&self.public_url) && !host.is_empty() && !host.contains(['/', '?', '#'])
+    }
+
     /// The link to a trace, with `{trace_id}` in it; `None` without one.
     pub fn trace_link(&self) -> Option<String> {
         let preset = PRESETS.iter().find_map(|(name, path)| {
@@ -88,5 +94,25 @@ mod tests {
         assert!(jaeger.is_sound() && links("").is_sound());
         assert!(!links("http://jaeger:16686").is_sound());
         assert!(!links("javascript:alert({trace_id})").is_sound());
+    }
+
+    #[test]
+    fn the_page_has_a_host_of_its_own() {
+        let is_allowed = |url: &str| {
+            LinkOptions { public_url: url.to_owned(), ..LinkOptions::default() }.has_own_host()
+        };
+        for url in ["http://127.0.0.1:9464", "https://gauge.example.org/", "http://[::1]:9464"] {
+            assert!(is_allowed(url), "{url}");
+        }
+        for url in [
+            "https://ops.example.org/agentgauge",
+            "https://ops.example.org/agentgauge/",
+            "https://gauge.example.org/?tenant=shop",
+            "https://gauge.example.org#/sessions",
+            "gauge.example.org",
+            "https://",
+        ] {
+            assert!(!is_allowed(url), "{url}");
+        }
     }
 }
