@@ -361,6 +361,7 @@ impl Config {
             otlp_http,
             history_seconds: 0,
             prometheus: !self.links.prometheus_url.is_empty(),
+            needs_token: !self.access.tokens.is_empty() && !self.access.open.contains(&May::Ingest),
         }
     }
 

@@ -30,6 +30,8 @@ pub struct AboutView {
     pub history_seconds: u64,
     /// Whether Prometheus is asked what became of alerts (`links.prometheus_url`).
     pub prometheus: bool,
+    /// Whether a token is needed to send (`access.tokens`).
+    pub needs_token: bool,
 }
 
 /// The presets of links to traces: the name before the `+`, and the path.

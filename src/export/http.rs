@@ -308,11 +308,11 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Answers with the section of the runbook about an alert.
-async fn runbook(Path(alert): Path<String>) -> Response {
-    match runbooks::section(&alert) {
-        Some(section) => format!("{alert}\n\n{section}\n").into_response(),
-        None => error(StatusCode::NOT_FOUND, "not_found", "the runbook has no such alert"),
+/// Answers with a section of the runbook, such as that about an alert.
+async fn runbook(Path(name): Path<String>) -> Response {
+    match runbooks::section(&name) {
+        Some((heading, text)) => format!("{heading}\n\n{text}\n").into_response(),
+        None => error(StatusCode::NOT_FOUND, "not_found", "the runbook has no such section"),
     }
 }
 

@@ -40,7 +40,7 @@ export async function agent(view, query) {
     el("h1", {}, foreign(agentTitle(one), 120), one.agent_version && [" ", foreign(one.agent_version, 40)], " ", copy(agentTitle(one), "the agent's name")),
     el("p", { class: "sub" }, foreign(agentDetail(one), 300), one.last_trace_unix_nano && ` · last trace ${ago(one.last_trace_unix_nano)}`),
     alertsOf(one, raised),
-    drops(view, one, names),
+    await drops(view, one, names),
     tiles(
       tile("Failing traces", percent(row.failure_ratio), `of the last ${counted(row.window_traces ?? 0, "trace")}; ${verdict?.against === "objective" ? `objective: at most ${percent(verdict.usual)}` : `usually ${percent(verdict?.usual)}`}`, "The same number as in the list of agents"),
       tile("State", row.sessions_looping > 0 && verdict?.severity !== "critical" ? el("span", { class: "mark bad" }, "↻ loops") : row.sessions_over_limit > 0 && verdict?.severity !== "critical" ? severity("critical", "over a limit") : verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && (verdict.evidence < 0.1 ? "no sign that it gets worse" : `${percent(Math.min(1, verdict.evidence))} of the evidence that raises an alert`), "Whether it fails more than it usually does, by all that has arrived"),

@@ -135,12 +135,16 @@ function schemed() {
 scheme.addEventListener("click", () => {
   const order = Object.keys(SCHEMES);
   const chosen = order[(order.indexOf(document.documentElement.dataset.scheme ?? "") + 1) % order.length];
-  if (chosen) { document.documentElement.dataset.scheme = chosen; localStorage.setItem("scheme", chosen); }
-  else { delete document.documentElement.dataset.scheme; localStorage.removeItem("scheme"); }
+  if (chosen) document.documentElement.dataset.scheme = chosen;
+  else delete document.documentElement.dataset.scheme;
+  remembered.set("scheme", chosen);
   schemed();
   current?.again();
 });
 schemed();
+
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+document.getElementById("zone").textContent = zone === "UTC" ? "Times are in UTC" : `Times are in ${zone}; alerts are in UTC`;
 
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 

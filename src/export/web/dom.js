@@ -92,10 +92,10 @@ export function time(value) {
 export const tile = (name, value, small = null, tip = null) => el("div", { class: "tile", title: tip }, el("dt", {}, name), el("dd", {}, value, small && el("small", {}, " ", small)));
 export const tiles = (...all) => el("dl", { class: "tiles" }, all);
 
-/** A table that scrolls by itself where it is too wide; `columns` are [title, class, tip, sorting]: how it is sorted by a click. */
+/** A table that scrolls by itself where it is too wide; `columns` are [title, class, tip, sorting]: whether it is sorted by this one, least first if `ascending`, and what a click does. */
 export function table(caption, columns, rows) {
-  const head = ([title, kind, tip, sorting]) => el("th", { scope: "col", class: kind, title: tip, "aria-sort": sorting?.on ? "descending" : null },
-    sorting ? el("button", { type: "button", class: "sort", onclick: sorting.sort }, title, sorting.on ? " ↓" : "") : title);
+  const head = ([title, kind, tip, sorting]) => el("th", { scope: "col", class: kind, title: tip, "aria-sort": sorting?.on ? (sorting.ascending ? "ascending" : "descending") : null },
+    sorting ? el("button", { type: "button", class: "sort", onclick: sorting.sort }, title, sorting.on ? (sorting.ascending ? " ↑" : " ↓") : "") : title);
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {}, el("caption", { class: "hidden" }, caption), el("thead", {}, el("tr", {}, columns.map(head))), el("tbody", {}, rows)));
 }

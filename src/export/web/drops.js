@@ -1,24 +1,24 @@
 // Drops of an agent: what became worse, since when, and how to accept it.
 import { streamName } from "./problems.js";
-import { ago, ask, el, fold, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
+import { about, ago, ask, el, fold, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
 
 /** What somebody does with which drop, by agent and stream: it outlasts a rendering. */
 const state = { asking: "", opened: "", problem: { key: "", text: "" } };
 
 /** The drops of an agent, the worst first; where one pages, those that only warn are mostly of the same cause, and are folded; `names` is the agent as the API asks for it. */
-export function drops(view, one, names) {
+export async function drops(view, one, names) {
+  const { needs_token: needsToken } = await about();
   const rank = { critical: 0, warning: 1, recovering: 2 };
   const found = one.drops.filter((drop) => drop.drop !== null && drop.severity in rank).sort((a, b) => rank[a.severity] - rank[b.severity]);
   const shown = found.filter((drop) => drop.severity === found[0].severity), others = found.slice(shown.length);
   const titles = others.map((drop, at) => [at > 0 && "; ", heading(drop)]);
-  return [shown.map((drop) => card(view, drop, names)),
-    others.length > 0 && fold("drop-others", false, ["Also: ", titles], () => others.map((drop) => card(view, drop, names)), "also")];
+  return [shown.map((drop) => card(view, drop, names, needsToken)),
+    others.length > 0 && fold("drop-others", false, ["Also: ", titles], () => others.map((drop) => card(view, drop, names, needsToken)), "also")];
 }
 
 const heading = (drop) => [streamName(drop.stream).replace(/^./, (first) => first.toUpperCase()), " up from ", percent(drop.drop.from), " to ", percent(drop.drop.to)];
 
-function card(view, drop, names) {
-  const key = JSON.stringify([names, drop.stream]);
+function card(view, drop, names, needsToken) {
   const title = el("h2", { id: `drop-${drop.stream}` }, severity(drop.severity), " ", heading(drop));
   return el("section", { class: `drop ${drop.severity}`, "aria-labelledby": title.id }, title,
     el("dl", { class: "facts" },
@@ -27,7 +27,7 @@ function card(view, drop, names) {
       fact("Against", against(drop)),
       drop.drop.signal && fact("Most fail by", foreign(drop.drop.signal, 60), drop.drop.tool && [", in the tool ", foreign(drop.drop.tool, 60)]),
       drop.drop.sessions.length > 0 && fact("Examples", drop.drop.sessions.map((one, at) => [at > 0 && ", ", el("a", { href: sessionLink(one, names.tenant), "data-row": true }, foreign(one.session_id, 60))]))),
-    drop.severity === "recovering" ? el("p", { class: "note" }, "The agent is recovering and the alert has ended. After some more good traces the drop is over.") : accept(view, drop, names, key));
+    drop.severity === "recovering" ? el("p", { class: "note" }, "The agent is recovering and the alert has ended. After some more good traces the drop is over.") : accept(view, drop, names, needsToken));
 }
 
 const fact = (title, ...value) => el("div", {}, el("dt", {}, title), el("dd", {}, value));
@@ -38,7 +38,8 @@ function against(drop) {
 }
 
 /** A button that asks once more, and the same as a command. */
-function accept(view, drop, names, key) {
+function accept(view, drop, names, needsToken) {
+  const key = JSON.stringify([names, drop.stream]);
   const set = (asking, text = "") => { Object.assign(state, { asking, problem: { key, text } }); view.again(); };
   const { tenant } = names;
   const told = { ...Object.fromEntries(Object.entries(names).filter(([name, value]) => value !== "" && name !== "tenant")), stream: drop.stream };
@@ -57,5 +58,5 @@ function accept(view, drop, names, key) {
   return [el("div", { class: "bar" }, buttons),
     state.problem.key === key && state.problem.text && el("p", { role: "alert" }, state.problem.text),
     el("details", { open: state.opened === key, ontoggle: (event) => { state.opened = event.target.open ? key : ""; } }, el("summary", {}, "The same as a command"),
-      el("pre", { tabindex: "0" }, el("code", {}, `curl -X POST '${location.origin}/api/v1/agents/baseline${tenant ? `?${new URLSearchParams({ tenant })}` : ""}' -H 'Content-Type: application/json' -d '${JSON.stringify(told).replaceAll("'", "'\\''")}'`)))];
+      el("pre", { tabindex: "0" }, el("code", {}, `curl -X POST '${location.origin}/api/v1/agents/baseline${tenant ? `?${new URLSearchParams({ tenant })}` : ""}' -H 'Content-Type: application/json'${needsToken ? ' -H "Authorization: Bearer $AGENTGAUGE_TOKEN"' : ""} -d '${JSON.stringify(told).replaceAll("'", "'\\''")}'`)))];
 }

@@ -30,7 +30,7 @@ export async function fleet(view) {
     problems(view, wrong, raised),
     otherAlerts(raised, wrong.problems),
     tiles(
-      tile("Agents", number(grouped(agents).length), `in ${number(total)} ${total === 1 ? "version" : "versions"}`),
+      tile("Agents", number(grouped(agents).length), `in ${number(total)} agent ${total === 1 ? "version" : "versions"}`),
       tile("Failing more than usual", bad(totals.dropping), "agent versions", "A drop: more of its traces fail than usual, and not by chance"),
       tile("Sessions looping", bad(totals.sessions_looping), "now", "Open sessions that make the same calls again and again"),
       totals.sessions_over_limit > 0 && tile("Sessions over a limit", bad(totals.sessions_over_limit), "now", "Open sessions that are over a configured limit, or have a trace that is"),
@@ -117,13 +117,18 @@ function row(agent, loops, isWhole, more = null) {
     el("td", { class: "number wide" }, dollars(agent.cost_usd)));
 }
 
-function empty({ otlp_http: address }) {
+function empty({ otlp_http: address, needs_token: needsToken }) {
   const port = address?.split(":").at(-1) ?? "4318";
+  const lines = [
+    `export OTEL_EXPORTER_OTLP_ENDPOINT=${location.protocol}//${location.hostname}:${port}`,
+    "export OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+    needsToken && 'export OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20TOKEN"  # a token that may ingest',
+  ];
   return [
     el("h1", {}, "All agents"),
     el("div", { class: "empty" },
       el("p", {}, "No agent has sent a span yet. Point an OpenTelemetry SDK at this daemon:"),
-      el("pre", { tabindex: "0" }, el("code", {}, `export OTEL_EXPORTER_OTLP_ENDPOINT=http://${location.hostname}:${port}\nexport OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`)),
+      el("pre", { tabindex: "0" }, el("code", {}, lines.filter(Boolean).join("\n"))),
       el("p", {}, "This page fills in by itself.")),
   ];
 }

@@ -3,10 +3,11 @@ import { el } from "./dom.js";
 
 export async function runbook(view, name) {
   const answer = await fetch(`/runbook/${encodeURIComponent(name)}`, { signal: view.signal });
-  if (!answer.ok) throw Object.assign(new Error("The runbook has no such alert."), { status: answer.status });
-  view.title(`Runbook: ${name}`);
+  if (!answer.ok) throw Object.assign(new Error("The runbook has no such section."), { status: answer.status });
+  const [heading, ...lines] = (await answer.text()).split("\n");
+  view.title(`Runbook: ${heading}`);
   view.concerns = () => false;
-  return [el("h1", {}, name), el("div", { class: "prose" }, blocks((await answer.text()).split("\n").slice(1)))];
+  return [el("h1", {}, heading), el("div", { class: "prose" }, blocks(lines))];
 }
 
 /** Paragraphs, lists and code. */
@@ -37,7 +38,7 @@ function blocks(lines) {
   return made;
 }
 
-/** Code, what is bold, and links; those to other headings lead to their alert, those to files are text. */
+/** Code, what is bold, and links; those to other headings lead to their section, those to files are text. */
 function inline(text) {
   return text.split(/(`[^`]+`|\*\*[^*]+\*\*|\[[^\]]+\]\([^)]+\))/).map((part) => {
     if (part.startsWith("`")) return el("code", {}, part.slice(1, -1));
@@ -45,6 +46,6 @@ function inline(text) {
     const link = part.match(/^\[([^\]]+)\]\(([^)]+)\)$/);
     if (!link) return part;
     if (/^https?:/.test(link[2])) return el("a", { href: link[2], rel: "noreferrer noopener", target: "_blank" }, link[1]);
-    return link[2].startsWith("#") ? el("a", { href: `#/runbook/${encodeURIComponent(link[1])}` }, link[1]) : el("i", {}, link[1]);
+    return link[2].startsWith("#") ? el("a", { href: `#/runbook/${link[2].slice(1)}` }, link[1]) : el("i", {}, link[1]);
   });
 }

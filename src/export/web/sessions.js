@@ -21,13 +21,13 @@ export function listed(names, signal) {
 
 export function sessionTable(view, list, withAgent = false) {
   const set = (change) => { Object.assign(state, { offset: 0 }, change); view.again(); };
-  const sorting = (sort) => ({ on: state.sort === sort, sort: () => set({ sort }) });
+  const sorting = (sort, ascending = false) => ({ on: state.sort === sort, ascending, sort: () => set({ sort }) });
   const text = ([name, label]) => el("input", {
     type: "search", id: `filter-${name}`, "aria-label": label, placeholder: label, value: state[name], maxlength: 200,
     onchange: (event) => set({ [name]: event.target.value.trim() }),
   });
   const columns = [["Session"], withAgent && ["Agent"], ["Failing", "number", "Failing traces of all traces"], ["Loops", "number", "Loops found; click for most first", sorting("loops")],
-    ["Reliability", "number wide", "1 is best: 1 minus the risk of its worst traces; click for worst first", sorting("reliability")], ["Spent", withAgent ? "number wide" : "number", "Click for costliest first", sorting("cost")],
+    ["Reliability", "number wide", "1 is best: 1 minus the risk of its worst traces; click for worst first", sorting("reliability", true)], ["Spent", withAgent ? "number wide" : "number", "Click for costliest first", sorting("cost")],
     ["Began", "wide"], ["Last active", "wide", "Click for newest first", sorting("recent")], ["Lasted", "number wide"], ["State", "wide"]].filter(Boolean);
   return [
     el("div", { class: "bar filters", role: "group", "aria-label": "Filter sessions" },

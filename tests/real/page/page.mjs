@@ -58,8 +58,8 @@ async function until(what, probe, deadline = DEADLINE_MS) {
 }
 
 /** A window whose errors, console and requests are watched. */
-async function open(browser, http, width, height, colorScheme) {
-  const context = await browser.newContext({ viewport: { width, height }, colorScheme, reducedMotion: "reduce" });
+async function open(browser, http, width, height, colorScheme, more = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme, reducedMotion: "reduce", ...more });
   const page = await context.newPage();
   const at = `${width} ${colorScheme}`;
   page.expected = [];
@@ -179,11 +179,15 @@ async function views(browser, http, trace, width, height, scheme, label) {
   await page.goto(`${http}/#/sessions?sort=loops&service_name=shop&agent_name=support-agent`);
   await page.getByRole("heading", { name: "Sessions" }).waitFor();
   check((await page.locator("tbody tr").first().textContent()).includes("order-stuck"), `${window.at}: a link of an alert leads to the sessions that loop`);
+  check((await page.locator("th[aria-sort]").getAttribute("aria-sort")) === "descending", `${window.at}: most loops come first`);
   await look(window, "sessions", shot("sessions"));
   await page.goto(`${http}/#/runbook/AgentReliabilityDrop`);
   await page.getByRole("heading", { name: "AgentReliabilityDrop" }).waitFor();
   check((await page.locator("main ol li").count()) > 2, `${window.at}: the runbook is rendered`);
   await look(window, "runbook", shot("runbook"));
+  await page.goto(`${http}/#/runbook/AgentSessionLooping`);
+  await page.getByRole("link", { name: "webhook" }).click();
+  await page.getByRole("heading", { name: "The webhook for runaway sessions" }).waitFor();
   page.expected.push("404");
   await page.goto(`${http}/#/session/nobody`);
   await page.getByRole("heading", { name: "Not found" }).waitFor();
@@ -243,6 +247,40 @@ async function alive(browser) {
   check(await page.locator("#lost").isHidden(), "the page still says that the daemon is lost");
   await window.close();
   await next.stop();
+}
+
+/** Where the browser blocks storage, choices last as long as the page. Times have a zone, and the least reliable come first. */
+async function blocked(browser, base) {
+  const window = await open(browser, base, 1280, 900, "light", { timezoneId: "Europe/Berlin" });
+  const { page } = window;
+  await page.addInitScript(() => {
+    Object.defineProperty(globalThis, "localStorage", { get() { throw new DOMException("blocked", "SecurityError"); } });
+  });
+  await page.goto(`${base}/#/sessions?service_name=shop`);
+  await page.getByRole("heading", { name: "Sessions" }).waitFor();
+  check((await page.locator("th[aria-sort]").textContent()) === "Reliability ↑", "the list begins with the least reliable");
+  check((await page.locator("th[aria-sort]").getAttribute("aria-sort")) === "ascending", "the list is said to ascend");
+  await page.locator("#scheme").click();
+  check((await page.locator("html").getAttribute("data-scheme")) === "light", "colours can be chosen without storage");
+  await page.goto(`${base}/`);
+  await page.locator("tbody").getByRole("link", { name: "support-agent" }).waitFor();
+  await page.getByRole("button", { name: "Last 1h" }).click();
+  await page.getByText("Times are in Europe/Berlin; alerts are in UTC").waitFor();
+  await window.close();
+}
+
+/** With tokens, what one copies from the page has a place for one. */
+async function guarded(browser) {
+  const token = "a-token-that-is-long-enough";
+  const tokens = '[{ name = "people", env = "PEOPLE", may = ["read", "ingest"] }]';
+  const { http, stop } = await daemon({ more: { AGENTGAUGE__ACCESS__TOKENS: tokens, PEOPLE: token } });
+  const window = await open(browser, `http://${http}`, 1280, 900, "light", { httpCredentials: { username: "me", password: token } });
+  window.page.expected.push("401");
+  await window.page.goto(`http://${http}/`);
+  await window.page.getByText("Authorization=Bearer%20TOKEN").waitFor();
+  await look(window, "empty fleet with tokens", "wide-light-guarded");
+  await window.close();
+  check((await stop()) === 0, "the daemon with tokens did not end well");
 }
 
 /** The colours that somebody chose stay; the search finds by a part of a name. */
@@ -406,6 +444,7 @@ async function accepted(browser, http) {
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu"] });
 try {
   for (const scheme of ["light", "dark"]) await empty(browser, scheme);
+  await guarded(browser);
   await alive(browser);
   const { http, otlp_http: otlp, stop } = await daemon();
   const trace = await feed(otlp);
@@ -423,6 +462,7 @@ try {
     for (const scheme of ["light", "dark"]) await views(browser, base, trace, width, height, scheme, label);
   }
   await chosen(browser, base);
+  await blocked(browser, base);
   await accepted(browser, base);
   check((await stop()) === 0, "the daemon did not end well");
   await alerted(browser);
