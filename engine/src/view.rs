@@ -87,7 +87,7 @@ pub struct SignalView {
     pub band: Option<&'static str>,
 }
 
-/// Tokens; null where the wire does not carry them.
+/// Tokens; null if they were not sent.
 #[derive(Clone, Copy, Debug, Default, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct TokensView {
     /// Tokens read, cached ones included.
@@ -103,7 +103,7 @@ pub struct ToolView {
     pub name: Option<String>,
     /// The JSON value after canonicalisation, a string if it is not JSON, null if not sent or not kept.
     pub arguments: Option<serde_json::Value>,
-    /// Whether it failed; null where the wire does not tell.
+    /// Whether it failed; null if it is not known.
     pub error: Option<bool>,
     /// The kind of error, as `error.type` or the type of the exception tells; left out where nothing does.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +128,7 @@ pub struct StepView {
     pub start_unix_nano: String,
     /// Its end.
     pub end_unix_nano: String,
-    /// Whether it failed; null where the wire does not tell.
+    /// Whether it failed; null if it is not known.
     pub error: Option<bool>,
     /// The kind of error, as `error.type` or the type of the exception tells; left out where nothing does.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -481,7 +481,7 @@ pub struct SessionView {
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct PredictionView {
     /// The share of the agent's sessions, or of its traces, that took less, in `[0,1]`, by `model_calls`, `tool_calls`, `output_tokens`, `cost`,
-    /// `duration`, `longest_call`; left out where the wire does not tell.
+    /// `duration`, `longest_call`; left out if it is not known.
     pub more_than: BTreeMap<&'static str, f64>,
     /// What each feature adds to the log-odds of failure.
     pub carried_by: BTreeMap<&'static str, f64>,

@@ -292,7 +292,7 @@ pub(super) const SESSIONS_LOOPING: Family = family(
     "agentgauge_sessions_looping",
     Kind::Gauge,
     &["kind", "severity", "evidence"],
-    "Sessions in which a loop goes on, under the labels of each of its loops, so a session may be in several series; with the evidence `names` nothing else of it is on the wire, and it may be none.",
+    "Sessions in which a loop goes on, under the labels of each of its loops, so a session may be in several series; with the evidence `names` nothing else of it was sent, and it may be none.",
 );
 pub(super) const SESSIONS_OVER_LIMIT: Family = family(
     "agentgauge_sessions_over_limit",
@@ -472,7 +472,7 @@ pub(super) const COUNTERS: &[CounterFamily] = &[
         Counter::LoopsDetected,
         &["kind", "severity", "evidence"],
         "agentgauge_loops_detected",
-        "Loops that reached this severity, counted while they run, by what is on the wire of them.",
+        "Loops that reached this severity, counted while they run, by what was sent of them.",
     ),
     full(counter(
         Counter::LoopWastedTokens,

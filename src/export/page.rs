@@ -157,7 +157,9 @@ pub fn page(own: &[OwnFamilies]) -> String {
         for text in source.text.lines().map_while(|line| line.strip_prefix("//!")) {
             // Headings of the file become plain lines, as they are no headings of the page.
             let text = text.strip_prefix(' ').unwrap_or(text);
-            line(&mut page, format_args!("{}", text.trim_start_matches("# ")));
+            // Links to items of the code lead nowhere from the page.
+            let text = text.trim_start_matches("# ").replace("[`", "`").replace("`]", "`");
+            line(&mut page, format_args!("{text}"));
         }
     }
     page
@@ -209,6 +211,14 @@ mod tests {
         let names = computed.map(|signal| signal.name).chain(found.map(|kind| kind.name()));
         for name in names {
             assert!(SOURCES.iter().any(|source| source.title == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_page_does_not_refer_to_the_code() {
+        let page = page(&[]);
+        for code in ["[`", "`]", ".rs`", " a file."] {
+            assert!(!page.contains(code), "{code}");
         }
     }
 

@@ -11,7 +11,7 @@
 //! constraint_violation  violations                                  one report for each rule broken
 //! ```
 //!
-//! Source: PandaProbe, trace metrics (metrics.md 1.6); Princeton, safety (metrics.md 2). Short cuts: without tool calls
+//! Source: PandaProbe, trace metrics; Princeton, safety. Short cuts: without tool calls
 //! argument_correctness ends after the first call, and without a plan the two metrics of plans end after the second; then there
 //! is nothing to score, and the document's 1 is reported only with `empty_score = "one"`. A trace without tools is judged for
 //! tool_correctness all the same.

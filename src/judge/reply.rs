@@ -1,7 +1,7 @@
 //! Reads an answer of the judge: JSON, bare or in one fence, of the stage's form, and in range.
 //!
 //! Nothing is guessed and nothing is clamped: a question whose answer does not have the form is asked again, and in the end the
-//! score is absent. Source: PandaProbe takes the fences off and refuses what does not fit its schema (metrics.md 1.6). A
+//! score is absent. Source: PandaProbe takes the fences off and refuses what does not fit its schema. A
 //! rubric's answer is read as AgentCI reads it, which takes a score where it finds one; see `engine::expect::judge`. Departure:
 //! in AgentCI an answer without a score fails the check, and any score is taken; here an answer without a score in range is none.
 

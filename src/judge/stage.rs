@@ -1,6 +1,6 @@
 //! One call to the judge: its question, what it is shown, and the form of its answer.
 //!
-//! Source: PandaProbe, trace metrics, "How it works" of each metric (metrics.md 1.6); Princeton's violations; AgentCI's
+//! Source: PandaProbe, trace metrics, "How it works" of each metric; Princeton's violations; AgentCI's
 //! rubrics. Stages that extract are shared: `task` is the same for three metrics, `plan` for two, and is asked once.
 
 use serde_json::Value;

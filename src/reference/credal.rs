@@ -1,4 +1,4 @@
-//! Credal's agent reliability score over a list of runs, in floats, component by component as metrics.md 4 puts it.
+//! Credal's agent reliability score over a list of runs, in floats, component by component.
 
 use std::collections::{BTreeMap, BTreeSet};
 

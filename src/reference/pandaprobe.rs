@@ -1,5 +1,5 @@
 //! PandaProbe's session metrics and the computed part of its trace metrics, as that product computes them: floats, rounded to four decimals,
-//! 1.0 for nothing. Source: metrics.md 1.1 to 1.7.
+//! 1.0 for nothing.
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,11 @@
-//! Outputs: their tokens, their hashed vectors, and the likeness of two of them. Source: metrics.md 1.4 and 7.
+//! Outputs: their tokens, their hashed vectors, and the likeness of two of them.
 
 use std::collections::BTreeSet;
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Words that do not tell what a text is about: metrics.md 7.
+/// Words that do not tell what a text is about.
 const STOP_WORDS: &str = "a above after all an and any are as at be been before being below both but by can could did \
     do does during each either every few for from had has have in into is it its may might more most neither no nor \
     not of on only or other own same shall should so some such than the through to too very was were will with would yet";

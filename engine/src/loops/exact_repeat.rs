@@ -1,7 +1,7 @@
 //! `exact_repeat`: the same tool with the same arguments and the same result, again and again.
 //!
 //! The same call with a changing result is polling, and a call that failed is a retry: both end the run.
-//! Arguments that are not on the wire count as equal; the evidence tells how much was on the wire.
+//! Arguments that were not sent count as equal; the evidence tells how much was sent.
 
 use super::{Evidence, Need, Outcomes, Run, overlap};
 use crate::facts::ToolCall;

@@ -1,6 +1,6 @@
 //! Similarity of two sequences.
 //!
-//! Source: AgentCI, `engine/metrics.py` (metrics.md 3). Two empty sequences have a similarity of 1, an empty and
+//! Source: AgentCI, `engine/metrics.py`. Two empty sequences have a similarity of 1, an empty and
 //! another one of 0.
 
 use super::myers::{Pattern, Sequence};

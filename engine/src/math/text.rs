@@ -1,6 +1,6 @@
 //! Texts: tokens, sets of tokens, and the similarity of two texts.
 //!
-//! Source: PandaProbe, `trace/loop_detection/metric.py` and `utils.py` (metrics.md 1.4). The words are
+//! Source: PandaProbe, `trace/loop_detection/metric.py` and `utils.py`. The words are
 //! Python's: runs of `\w`, which is the general categories L* and N* and the underscore.
 
 use std::borrow::Cow;

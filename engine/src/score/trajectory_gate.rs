@@ -8,7 +8,7 @@
 //!   on either, turns = 0: it fires once
 //! ```
 //!
-//! Source: PandaProbe's harness, `evaluation/trajectory.py` (metrics.md 1.9). The gate consumes each
+//! Source: PandaProbe's harness, `evaluation/trajectory.py`. The gate consumes each
 //! done trace once and is not revised; a missing score is skipped.
 
 use serde::{Deserialize, Serialize};

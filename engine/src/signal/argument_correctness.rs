@@ -4,7 +4,7 @@
 //! score = correct verdicts / verdicts
 //! ```
 //!
-//! Source: PandaProbe, `trace/argument_correctness/metric.py` (metrics.md 1.6). The divisor is the number of verdicts, not of
+//! Source: PandaProbe, `trace/argument_correctness/metric.py`. The divisor is the number of verdicts, not of
 //! calls, as a judge may give more or fewer verdicts than there are calls. Departure: without calls, or without a verdict, the
 //! signal is absent rather than 1.
 

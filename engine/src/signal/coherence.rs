@@ -5,8 +5,8 @@
 //! score = 1 - gap
 //! ```
 //!
-//! Source: PandaProbe, `trace/coherence/metric.py` (metrics.md 1.5). A zero vector has a gap of 1. An embedding model is
-//! needed, as a hashed embedding agrees with one too little to stand in for it (metrics.md 7). Departure: if a side is empty,
+//! Source: PandaProbe, `trace/coherence/metric.py`. A zero vector has a gap of 1. An embedding model is
+//! needed, as a hashed embedding agrees with one too little to stand in for it. Departure: if a side is empty,
 //! or has no embedding, the signal is absent rather than 1.
 
 use super::Computation;

@@ -5,7 +5,7 @@
 //! score  = 1 - max hybrid over the last 3 earlier traces, clamped to [0,1]
 //! ```
 //!
-//! Source: PandaProbe, `trace/loop_detection/metric.py` (metrics.md 1.4). The window of three is taken before
+//! Source: PandaProbe, `trace/loop_detection/metric.py`. The window of three is taken before
 //! empty outputs are left out: a trace without output uses up a place. A session's first trace scores 1. Departure: if
 //! the output, or every output of the window, is missing, the signal is absent rather than 1.
 

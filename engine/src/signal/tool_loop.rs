@@ -1,6 +1,6 @@
 //! Tool loop: 1 without a loop of tool calls, 0.4 at a warning, 0 at a critical one.
 //!
-//! Ours. A loop of which only names are on the wire does not count, as what differs may not have been sent. A repeated output does
+//! Ours. A loop of which only names were sent does not count, as what differs may be missing. A repeated output does
 //! not count either: `loop_detection` is about that.
 
 use super::Computation;

@@ -1,7 +1,7 @@
 //! Tool success: the share of tool calls that did not fail.
 //!
 //! ```text
-//! tool_success = 1 - failed tool calls / tool calls of which the wire tells whether they failed
+//! tool_success = 1 - failed tool calls / tool calls of which it is known whether they failed
 //! ```
 //!
 //! Ours, for traces that did not end in error, of which `error` tells. Absent if no call has a known outcome. It has no weight unless one

@@ -1,6 +1,6 @@
 //! Princeton's agent reliability, as its methodology page and its authors' later code define it.
 //!
-//! Source: Princeton, agent reliability, "Methodology" (metrics.md 2). One file a dimension; this one has the short ones,
+//! Source: Princeton, agent reliability, "Methodology". One file a dimension; this one has the short ones,
 //! and everything over a list of runs.
 
 pub mod consistency;

@@ -10,7 +10,7 @@
 //! score           = sum of weight * component / sum of weights                            over components with data
 //! ```
 //!
-//! Source: Credal, "Agent Reliability Score" (metrics.md 4), which has no code and leaves some things open: the weights, the
+//! Source: Credal, "Agent Reliability Score", which has no code and leaves some things open: the weights, the
 //! ceilings, how variation becomes a score and the halves of trajectory are our choice ([`ArsOptions`]). `s` is the
 //! sample deviation. A test case whose scores are all 0 is left out of consistency, as it is steady only in failure.
 //! Trajectory is absent without tool calls; its second half is over the runs whose optimum is known, and if there is none,

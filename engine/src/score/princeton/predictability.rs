@@ -5,8 +5,8 @@
 //! P_auroc = (concordant + tied / 2) / (n+ * n-)       pairs of a success and a failure
 //! ```
 //!
-//! Source: Princeton, agent reliability, "Discrimination Score" and "Brier Score"; `calibration.rs` and
-//! `risk_coverage.rs` have the other two.
+//! Source: Princeton, agent reliability, "Discrimination Score" and "Brier Score". Calibration and
+//! risk-coverage are scores of their own.
 //!
 //! Runs are counted by their exact confidence, up to 4,096 different ones; from then on by the nearest 0.001, with one level for all
 //! below 0 and one for all over 1, and discrimination and risk-coverage are approximate. Brier and calibration stay exact.
