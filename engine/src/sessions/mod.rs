@@ -111,6 +111,7 @@ use super::explained::{SessionRow, TraceExplanation};
 use super::facts::{SessionFacts, SessionKey, TraceFacts};
 use super::limits::Cause;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
+use super::runs::tells_outcome;
 use super::span::{Timestamp, TraceId};
 use super::tenants::{Shares, TenantHash, TraceKey, tenant_hash};
 use super::time::WallShift;
@@ -505,6 +506,9 @@ impl Sessions {
             session.touch(Timestamp(update.touched_unix_nano), shared);
             tally = session.remove(trace, update.revision, shared);
             homeless = session.take_unscoped_reports();
+            if let Some(tally) = tally.as_mut().filter(|_| homeless.iter().any(tells_outcome)) {
+                tally.session_outcome = std::mem::take(&mut session.rare_mut().has_told_outcome);
+            }
             outcomes = session.take_homeless_outcomes();
         });
         self.full.remove(id);

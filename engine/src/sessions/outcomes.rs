@@ -45,7 +45,6 @@ impl Session {
             shared.counts.add("reports", "session_full");
         } else if held.is_none_or(|held| rank(held) < rank(&report)) {
             let (about_runs, is_outcome) = (is_about_runs(&report.name), is_outcome(&report.name));
-            self.tell_outcome(&report, shared);
             let Self { id, traces, rare, .. } = self;
             let reports = &mut rare.get_or_insert_default().reports;
             reports.insert(Arc::clone(&report.name), report);
@@ -57,6 +56,7 @@ impl Session {
                 self.rescore(last, None, shared);
                 self.refresh(shared);
             }
+            self.tell_outcome(shared);
         }
     }
 
@@ -166,11 +166,15 @@ impl Session {
         known.into_iter().map(|run| (run.clone(), self.last_of(&run))).collect()
     }
 
-    /// The outcome of the session, if it was reported; of several reports the latest holds.
+    /// The outcome of the session, if it was reported.
     fn outcome(&self) -> Option<bool> {
+        self.outcome_report().map(|report| report.score.0 >= Quanta::ONE)
+    }
+
+    /// The report of the session's outcome, by anybody but our judge; of several the latest holds.
+    fn outcome_report(&self) -> Option<&Report> {
         let told = self.rare().reports.values().filter(|report| tells_outcome(report));
-        let last = told.max_by_key(|report| (report.time, &report.identifier, report.score));
-        last.map(|report| report.score.0 >= Quanta::ONE)
+        told.max_by_key(|report| (report.time, &report.identifier, report.score))
     }
 
     /// The outcome of a trace's run, if the trace is the last one of the run here.
@@ -189,13 +193,14 @@ impl Session {
         last.map(|record| record.id)
     }
 
-    /// Tells the agent of the session's first trace the session's outcome when it is first reported, by anybody but our judge.
-    fn tell_outcome(&self, report: &Report, shared: &mut Shared) {
-        if !tells_outcome(report) || self.rare().reports.values().any(tells_outcome) {
-            return;
-        }
-        if let Some(told) = Outstanding::of_session(self) {
-            told.tell(report, shared);
+    /// Tells the agent of the session's first trace the session's outcome, once: when it is certain which agent that is, and what the
+    /// session took is known, as far as it can be.
+    pub(super) fn tell_outcome(&mut self, shared: &mut Shared) {
+        let may_tell = !self.rare().has_told_outcome && (self.done > 0 || self.closed);
+        let Some(report) = self.outcome_report().filter(|_| may_tell) else { return };
+        if let Some(outcome) = Outstanding::of_session(self) {
+            outcome.tell(report, shared);
+            self.rare_mut().has_told_outcome = true;
         }
     }
 }

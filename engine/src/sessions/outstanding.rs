@@ -48,9 +48,9 @@ impl OfTenant for Ended {
 }
 
 impl Outstanding {
-    /// What an outcome of the session counts for: the agent of its first trace. `None` if it has no trace.
+    /// What an outcome of the session counts for: the agent of its first trace. `None` while it is uncertain which agent that is.
     pub(super) fn of_session(session: &Session) -> Option<Self> {
-        let first = session.first()?;
+        let first = session.first().filter(|first| !first.course.uncertain)?;
         let mut done = session.traces.iter().filter(|record| !record.panes.is_empty());
         Some(Self {
             agent: first.agent().clone(),
@@ -90,7 +90,7 @@ impl Outstanding {
 impl Session {
     /// What an outcome may still be told of once it has ended: itself, and its traces that have counted, as far as nobody told one.
     pub(super) fn outstanding_outcomes(&self) -> impl Iterator<Item = (Ended, Outstanding)> {
-        let is_told = self.rare().reports.values().any(tells_outcome);
+        let is_told = self.rare().has_told_outcome;
         let session = if is_told { None } else { Outstanding::of_session(self) };
         let session = session.map(|ended| (Ended::Session(Arc::clone(&self.id)), ended));
         let counted = self.traces.iter().filter(|record| record.is_settled());

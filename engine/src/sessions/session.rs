@@ -104,6 +104,8 @@ pub(super) struct Rare {
     // Revisions at which traces moved elsewhere: an older update must not bring them back.
     left: BTreeMap<TraceId, u64>,
     pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// Whether an agent was told the session's outcome.
+    pub(super) has_told_outcome: bool,
     /// The reliability over the traces that our judge was asked about, with its scores.
     pub(super) judged: AgentReliability,
 }
@@ -288,6 +290,9 @@ impl Session {
         if let Some(rare) = &mut self.rare {
             rare.left.remove(&trace);
         }
+        if tally.as_ref().is_some_and(|tally| tally.session_outcome) {
+            self.rare_mut().has_told_outcome = true;
+        }
         let runs = self.change_run(trace, Some(&record), shared);
         let mut stale = std::mem::take(&mut shared.stale);
         let Replaced { mut given, before } = self.hold(record, tally, &mut stale, shared);
@@ -312,6 +317,7 @@ impl Session {
         stale.shrink_to(STALE);
         shared.stale = stale;
         self.hold_against_limits(trace, shared);
+        self.tell_outcome(shared);
         if self.closed {
             self.count_close(IDLE, shared);
         }
@@ -412,6 +418,7 @@ impl Session {
         for trace in stale {
             self.rescore(trace, None, shared);
         }
+        self.tell_outcome(shared);
         self.refresh(shared);
         Some(record.tally())
     }
@@ -441,6 +448,7 @@ impl Session {
     pub(super) fn close(&mut self, reason: &str, shared: &mut Shared) {
         self.settle(shared);
         self.closed = true;
+        self.tell_outcome(shared);
         self.count_close(reason, shared);
         self.refresh(shared);
     }
@@ -672,7 +680,12 @@ impl Session {
 impl Rare {
     /// Empty.
     const fn none() -> Self {
-        Self { left: BTreeMap::new(), reports: BTreeMap::new(), judged: AgentReliability::new() }
+        Self {
+            left: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            has_told_outcome: false,
+            judged: AgentReliability::new(),
+        }
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct Tally {
     pub(super) done: bool,
     /// Whether its agent was told an outcome of it.
     pub(super) outcome: bool,
+    /// Whether an agent was told the outcome of the session that the trace left, and this outcome goes with the trace.
+    pub(super) session_outcome: bool,
     pub(super) loops: BTreeMap<AgentKey, Loops>,
     pub(super) spend: Spent,
     /// Limits whose excess is counted.
@@ -80,9 +82,10 @@ impl Tally {
 
     /// Whether nothing was counted.
     pub(super) fn is_nothing(&self) -> bool {
-        let Self { done, outcome, loops, spend, limits } = self;
+        let Self { done, outcome, session_outcome, loops, spend, limits } = self;
         let nothing = (Spent::default(), LimitSet::default());
-        !done && !outcome && loops.is_empty() && (*spend, *limits) == nothing
+        let flags = [done, outcome, session_outcome];
+        !flags.contains(&&true) && loops.is_empty() && (*spend, *limits) == nothing
     }
 
     /// Counts the loops that are not counted yet.

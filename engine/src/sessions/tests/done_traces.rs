@@ -129,6 +129,88 @@ fn an_outcome_of_a_session_is_told_once() {
     assert_eq!(done_traces(&mut stage), []);
 }
 
+/// The outcomes of sessions that agents were told, with whether what the session took is known.
+fn session_outcomes(stage: &mut Sessions) -> Vec<(String, Option<bool>, bool)> {
+    let mut told = Vec::new();
+    for update in stage.drain() {
+        let agent = update.agent.as_ref().map(|agent| agent.agent_name.to_string());
+        let of_sessions = update.done_traces.into_iter().filter(|done| done.trace_id.is_none());
+        told.extend(of_sessions.map(|done| {
+            (agent.clone().unwrap_or_default(), done.outcome_failed, done.effort.is_some())
+        }));
+    }
+    told
+}
+
+fn scoped(mut update: TraceFacts, scope: &str) -> TraceFacts {
+    update.session.as_mut().unwrap().scope = scope.into();
+    update
+}
+
+#[test]
+fn an_outcome_of_a_session_counts_once_it_is_certain_whose_the_session_is() {
+    // A namespace is the scope from the start; without one the session moves when the root names the agent.
+    for scopes in [["shop", "shop"], ["shop", "a"]] {
+        let mut stage = stage();
+        let open = TraceFacts { uncertain: true, ..trace(1, 1).agent("") };
+        stage.handle(scoped(open, scopes[0]), at(12));
+        stage.report(outcome(0, Source::Reported, 13), at(13));
+        assert_eq!(session_outcomes(&mut stage), [], "{scopes:?}");
+        if scopes[0] != scopes[1] {
+            let gone = TraceFacts { tombstone: true, ..trace(1, 1).revision(2) };
+            stage.handle(scoped(gone, scopes[0]), at(20));
+        }
+        stage.handle(scoped(trace(1, 1).done().revision(2), scopes[1]), at(20));
+        let told = [("a".to_owned(), Some(true), true)];
+        assert_eq!(session_outcomes(&mut stage), told, "{scopes:?}");
+        stage.report(outcome(Quanta::ONE, Source::Reported, 21), at(21));
+        stage.handle(scoped(trace(1, 1).done().revision(3), scopes[1]), at(22));
+        stage.handle_timeout(at(22 + 7_200));
+        stage.report(outcome(0, Source::Reported, 8_000), at(8_000));
+        assert_eq!(session_outcomes(&mut stage), [], "{scopes:?}");
+    }
+}
+
+#[test]
+fn an_outcome_of_a_session_waits_for_what_its_first_trace_takes() {
+    for ends in [false, true] {
+        let mut stage = stage();
+        stage.handle(trace(1, 1), at(2));
+        stage.report(outcome(0, Source::Reported, 3), at(3));
+        assert_eq!(session_outcomes(&mut stage), []);
+        if ends {
+            stage.handle(trace(1, 1).done().revision(2), at(4));
+        } else {
+            stage.finish(at(4));
+        }
+        let told = [("a".to_owned(), Some(true), ends)];
+        assert_eq!(session_outcomes(&mut stage), told);
+    }
+}
+
+#[test]
+fn an_outcome_of_a_session_goes_along_with_its_traces_and_counts_once() {
+    let mut stage = stage();
+    stage.handle(scoped(trace(1, 1).done(), "a"), at(2));
+    stage.report(outcome(0, Source::Reported, 3), at(3));
+    assert_eq!(session_outcomes(&mut stage).len(), 1);
+    // A late span names another agent, and with it another scope; then yet another one.
+    for (revision, from, to) in [(2, "a", "b"), (3, "b", "c")] {
+        let gone = TraceFacts { tombstone: true, ..trace(1, 1).revision(revision) };
+        stage.handle(scoped(gone, from), at(4));
+        let moved = trace(1, 1).agent(to).done().revision(revision);
+        stage.handle(scoped(moved, to), at(4));
+        assert_eq!(session_outcomes(&mut stage), [], "{to}");
+        let is_failed = stage.session("", "s").unwrap().signals.contains_key("outcome");
+        assert!(is_failed, "{to}: it still fails the last trace");
+    }
+    // The session that it left may come again, with an outcome of its own.
+    stage.handle(scoped(trace(2, 10).done(), "a"), at(11));
+    let target = Target::Session { tenant: None, id: "s".into(), scope: Some("a".into()) };
+    stage.report(Report { target, ..outcome(0, Source::Reported, 12) }, at(12));
+    assert_eq!(session_outcomes(&mut stage).len(), 1);
+}
+
 #[test]
 fn an_open_trace_of_which_nothing_comes_stalls_until_something_does() {
     let mut stage = stage();
