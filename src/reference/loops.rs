@@ -226,17 +226,19 @@ fn of_run(
         return None;
     }
     let count = run.len() / period;
+    let by_names = (count as u64 >= options.names_only).then_some(Severity::Warning);
     let evidence = evidence(kind, run);
-    let is_least = |least: u64| count as u64 >= least;
-    let severity = match evidence {
-        Evidence::Names | Evidence::Results => {
-            is_least(options.names_only).then_some(Severity::Warning)
+    let (evidence, severity) = match evidence {
+        // The failed calls whose arguments were sent may be a loop without the others.
+        Evidence::Names | Evidence::Arguments if kind == LoopKind::ErrorRetry => {
+            let told = run.iter().filter(|call| call.arguments.is_some()).count();
+            let severity = severity(kind, told, options);
+            let evidence = severity.map_or(Evidence::Names, |_| Evidence::Arguments);
+            (evidence, severity.or(by_names))
         }
+        Evidence::Names | Evidence::Results => (evidence, by_names),
         Evidence::Arguments | Evidence::Full | Evidence::Text => {
-            let both = Thresholds { warning: options.warning, critical: options.critical };
-            let own = options.by_kind.get(&kind).copied().unwrap_or(both);
-            let critical = is_least(own.critical).then_some(Severity::Critical);
-            critical.or_else(|| is_least(own.warning).then_some(Severity::Warning))
+            (evidence, severity(kind, count, options))
         }
     };
     Some(Found {
@@ -252,6 +254,15 @@ fn of_run(
         output_tokens: None,
         cost: None,
     })
+}
+
+/// The severity of so many calls whose arguments are known, or full periods of a cycle of such calls.
+fn severity(kind: LoopKind, count: usize, options: &LoopOptions) -> Option<Severity> {
+    let both = Thresholds { warning: options.warning, critical: options.critical };
+    let own = options.by_kind.get(&kind).copied().unwrap_or(both);
+    let is_least = |least: u64| count as u64 >= least;
+    let critical = is_least(own.critical).then_some(Severity::Critical);
+    critical.or_else(|| is_least(own.warning).then_some(Severity::Warning))
 }
 
 /// How much of a run is known from the wire. A failed call needs no result.

@@ -419,13 +419,14 @@ impl Run {
 impl Need<'_> {
     /// The severity of a run; `None`: it is no loop.
     fn severity(&self, run: &Run, calls: &[&ToolCall]) -> Option<Severity> {
-        let count = run.count();
         let severity = match run.evidence {
             // Arguments that were not sent may differ each time.
             Evidence::Names | Evidence::Results => {
-                (count >= self.options.names_only).then_some(Severity::Warning)?
+                (run.count() >= self.options.names_only).then_some(Severity::Warning)?
             }
             Evidence::Arguments | Evidence::Full | Evidence::Text => {
+                let retries = self.kind == LoopKind::ErrorRetry;
+                let count = if retries { error_retry::known(calls) } else { run.count() };
                 let Thresholds { warning, critical } = self.options.of_kind(self.kind);
                 if count >= critical {
                     Severity::Critical
@@ -439,8 +440,13 @@ impl Need<'_> {
 
     /// The least count that can make a loop.
     fn least(&self) -> u64 {
+        self.least_known().min(self.options.names_only)
+    }
+
+    /// The least count that can make a loop of calls with arguments.
+    fn least_known(&self) -> u64 {
         let Thresholds { warning, critical } = self.options.of_kind(self.kind);
-        warning.min(critical).min(self.options.names_only)
+        warning.min(critical)
     }
 
     /// Whether a run of these calls is a loop.
@@ -481,12 +487,8 @@ impl Need<'_> {
     fn may_begin(&self, calls: &[&ToolCall]) -> bool {
         let Some(head) = calls.first() else { return false };
         let by_arguments = matches!(self.kind, LoopKind::ExactRepeat | LoopKind::NearRepeat);
-        let least = if by_arguments && head.arguments_hash.is_some() {
-            let Thresholds { warning, critical } = self.options.of_kind(self.kind);
-            warning.min(critical)
-        } else {
-            self.least()
-        };
+        let is_known = by_arguments && head.arguments_hash.is_some();
+        let least = if is_known { self.least_known() } else { self.least() };
         calls.len() as u64 >= least && !self.allows_all(&calls[..1])
     }
 

@@ -150,6 +150,31 @@ fn one_retry_is_a_retry_and_failures_in_a_row_are_a_loop() {
 }
 
 #[test]
+fn failures_without_arguments_take_nothing_from_those_with_arguments() {
+    let failing = |known: &[bool]| -> Vec<ToolCall> {
+        let fail = |(at, known): (u64, &bool)| ToolCall {
+            error: Some(true),
+            ..call(at, "f", known.then_some(at), None)
+        };
+        (0..).zip(known).map(fail).collect()
+    };
+    let loops = |known: &[bool]| -> Vec<(&'static str, Severity, u64)> {
+        let found = find(&failing(known), &[], &LoopOptions::default()).into_iter();
+        found
+            .map(|Found { entry, .. }| (entry.evidence.name(), entry.severity, entry.count))
+            .collect()
+    };
+    let (twelve, nine) = ([true; 12], [false; 9]);
+    assert_eq!(loops(&[&twelve[..], &[false]].concat()), [("arguments", Severity::Critical, 13)]);
+    assert_eq!(loops(&[&[false], &twelve[..]].concat()), [("arguments", Severity::Critical, 13)]);
+    assert_eq!(loops(&[true, true, false, true]), [("arguments", Severity::Warning, 4)]);
+    // Only those with arguments may be critical.
+    assert_eq!(loops(&[&nine[..], &[true; 3]].concat()), [("arguments", Severity::Warning, 12)]);
+    assert_eq!(loops(&[&nine[..], &[true; 2]].concat()), [("names", Severity::Warning, 11)]);
+    assert_eq!(loops(&[true, true, false, false]), []);
+}
+
+#[test]
 fn parallel_calls_are_no_loop() {
     for kind in [["f", "f", "f", "f", "f", "f"], ["f", "g", "f", "g", "f", "g"]] {
         let mut list: Vec<_> =
