@@ -101,50 +101,64 @@ fn a_recording_has_sessions_with_scores() {
     }
 }
 
-/// Part of a trace that names no session, and, when that was taken for all of it, the root, which does.
-fn in_two_parts(traces: u32) -> (Vec<Span>, Vec<Span>) {
+/// So many traces of a tool call, and a root of each that is told when these were taken for all of them. The root names a session; the
+/// first part has a root that names another one, if `is_named`, else it names none.
+fn in_two_parts(traces: u32, is_named: bool) -> (Vec<Span>, Vec<Span>) {
     let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
     let text =
         |key: &str, value: &str| serde_json::json!({"key": key, "value": {"stringValue": value}});
-    let spans = |root: bool| {
-        let span = |trace: u32| {
-            let (id, parent) = if root { (1, "") } else { (2, "0000000000000001") };
-            let operation = if root { "invoke_agent" } else { "execute_tool" };
-            let mut attributes = vec![
-                text("gen_ai.operation.name", operation),
-                text("gen_ai.agent.name", "one"),
-                text("gen_ai.tool.name", "search"),
-            ];
-            attributes
-                .extend(root.then(|| text("gen_ai.conversation.id", &format!("session-{trace}"))));
-            serde_json::json!({
-                "traceId": format!("{:032x}", trace + 1), "spanId": format!("{id:016x}"), "parentSpanId": parent,
-                "name": operation, "startTimeUnixNano": "1800000000000000000",
-                "endTimeUnixNano": "1800000000000001000", "attributes": attributes,
-            })
+    let span = |trace: u32, id: u32, parent: &str, session: Option<String>| {
+        let (operation, start) = match id {
+            1 => ("invoke_agent", 1),
+            2 => ("execute_tool", 3),
+            _ => ("invoke_agent", 2),
         };
-        let spans: Vec<_> = (0..traces).map(span).collect();
+        let mut attributes = vec![
+            text("gen_ai.operation.name", operation),
+            text("gen_ai.agent.name", "one"),
+            text("gen_ai.tool.name", "search"),
+        ];
+        attributes.extend(session.map(|session| text("gen_ai.conversation.id", &session)));
+        serde_json::json!({
+            "traceId": format!("{:032x}", trace + 1), "spanId": format!("{id:016x}"), "parentSpanId": parent,
+            "name": operation, "startTimeUnixNano": (1_800_000_000_000_000_000_u64 + start).to_string(),
+            "endTimeUnixNano": "1800000000000001000", "attributes": attributes,
+        })
+    };
+    let decode = |spans: Vec<serde_json::Value>| {
         let body =
             serde_json::json!({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).to_string();
         decoder.decode_plain(Signal::Traces, Encoding::Json, body.as_bytes()).unwrap().spans
     };
-    (spans(false), spans(true))
+    let parent = format!("{:016x}", if is_named { 3 } else { 1 });
+    let first = (0..traces).flat_map(|trace| {
+        let root = is_named.then(|| span(trace, 3, "", Some(format!("first-{trace}"))));
+        [span(trace, 2, &parent, None)].into_iter().chain(root)
+    });
+    let second = (0..traces).map(|trace| span(trace, 1, "", Some(format!("session-{trace}"))));
+    (decode(first.collect()), decode(second.collect()))
 }
 
 #[test]
-fn what_a_trace_spent_counts_once_though_its_root_comes_late_and_names_another_session() {
-    for shards in [1, 8] {
+fn what_a_trace_spent_counts_once_though_a_root_comes_late_and_names_another_session() {
+    for (is_named, shards) in [(false, 1), (false, 8), (true, 1), (true, 8)] {
         let mut pipeline = Pipeline::new(&EngineOptions::default(), shards);
-        let (first, second) = in_two_parts(40);
+        let (first, second) = in_two_parts(40, is_named);
         let now = Timestamp(1_800_000_000_000_000_000);
         pipeline.apply(first, Vec::new(), Vec::new(), now);
         let late = now.after(Duration::from_secs(90));
         pipeline.advance(late);
         pipeline.apply(second, Vec::new(), Vec::new(), late);
         pipeline.advance(late.after(Duration::from_secs(30)));
-        let counters =
-            pipeline.board().values().flat_map(|agent| agent.counters.family(Counter::ToolCalls));
-        let calls: u64 = counters.map(|(.., calls)| calls).sum();
-        assert_eq!(calls, 40, "{shards} shards");
+        let board = pipeline.board();
+        let count = |counter| -> u64 {
+            let counters = board.values().flat_map(|agent| agent.counters.family(counter));
+            counters.map(|(.., count)| count).sum()
+        };
+        let counted = [Counter::ToolCalls, Counter::Traces].map(count);
+        assert_eq!(counted, [40, 40], "{shards} shards, named before: {is_named}");
+        let sessions = pipeline.document().sessions.into_iter();
+        let moved = sessions.filter(|session| session.session_id.starts_with("session-"));
+        assert_eq!(moved.count(), 40, "{shards} shards, named before: {is_named}");
     }
 }

@@ -462,6 +462,7 @@ impl Assemble {
         let Self { traces, resources, symbols, counts, options, rules, bytes, .. } = self;
         let keeping = Keeping::new(readers, reads, self.judging.as_ref());
         let Some(held) = traces.get_mut(id) else { return };
+        held.note_spending(rules);
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
         let (mut taken, was_rooted, before) = (0, held.is_rooted(), held.bytes());
         for span in spans {
@@ -521,6 +522,7 @@ impl Assemble {
             self.counts.add("logs", TRACE_FULL);
         } else {
             let before = held.bytes();
+            held.note_spending(&self.rules);
             held.note_log(&log, &self.rules.loops);
             held.parts.add_log(log);
             let slims = held.slim(self.options.max_trace_bytes);

@@ -1,6 +1,7 @@
 //! A trace that can still change.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use crate::options::{AssembleOptions, LoopOptions};
 use crate::span::{Log, Operation, Pause, REPORTED_LOOP, Span, TOLD_BY_RECORD, Timestamp};
 use crate::tenants::TraceKey;
 use crate::trace::{
-    Added, Spans, Symbol, Symbols, TraceContents, TraceView, Transcript, transcript,
+    Added, Rules, Spans, Symbol, Symbols, TraceContents, TraceView, Transcript, evaluate,
+    transcript,
 };
 
 /// A trace, and what was told of it.
@@ -47,6 +49,8 @@ pub(super) struct OpenTrace {
     pub(super) followed: bool,
     /// Whether its last update was uncertain, so that nothing of it is counted.
     uncertain: bool,
+    /// Whether sessions were told last that it is done, and whose it is, so that they have counted it.
+    counted_done: bool,
     /// Whether its root has come since it was last looked at.
     #[serde(skip)]
     pub(super) root_is_new: bool,
@@ -167,8 +171,7 @@ impl PendingEmbedding {
 struct Announced {
     // Few traces have loops.
     loops: Option<Box<AnnouncedLoops>>,
-    // What a done trace has spent whose session no span has named: as told to the session that it is in, and to the last one that it
-    // left.
+    // What a done trace that was opened again has spent: as told to the session that it is in, and to the last one that it left.
     spending: Option<Spent>,
     spent: Option<Spent>,
 }
@@ -206,6 +209,7 @@ impl OpenTrace {
             was_quiet: false,
             followed: false,
             uncertain: true,
+            counted_done: false,
             root_is_new: false,
             sent: None,
             told: None,
@@ -533,7 +537,7 @@ impl OpenTrace {
             return None;
         }
         let sent = session.map(|session| Box::new(Sent::of(session, symbols)));
-        let old = std::mem::replace(&mut self.sent, sent)?;
+        let old = mem::replace(&mut self.sent, sent)?;
         if let Some(told) = &mut self.told {
             if let Some(loops) = &mut told.loops {
                 loops.left.append(&mut loops.telling);
@@ -549,6 +553,18 @@ impl OpenTrace {
         }))
     }
 
+    /// Notes what the session that it is in has counted, if it was told there as done, before anything more is added: then it may move to
+    /// another session, which must not count this again.
+    pub(super) fn note_spending(&mut self, rules: &Rules) {
+        if !mem::take(&mut self.counted_done) {
+            return;
+        }
+        let all = evaluate(self.id.id, &self.parts.view(), rules, AgentKey::default(), true);
+        if let Some(all) = all {
+            self.told.get_or_insert_default().spending = Some(Spent::of(&all));
+        }
+    }
+
     /// Fills in what the stage knows, and notes what the update tells.
     pub(super) fn stamp(&mut self, update: &mut TraceFacts) {
         self.uncertain = update.uncertain;
@@ -561,10 +577,7 @@ impl OpenTrace {
                 told.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
             }
         }
-        let named = update.session.as_ref().is_some_and(SessionKey::is_named);
-        if self.state == State::Done && !update.uncertain && !named {
-            self.told.get_or_insert_default().spending = Some(Spent::of(update));
-        }
+        self.counted_done = self.state == State::Done && !update.uncertain;
         update.state = match self.state {
             State::Open => TraceState::Open,
             State::Done => TraceState::Done,
