@@ -7,15 +7,19 @@
 //! stalled:          open traces that have been silent for the usual level or longer
 //! ```
 //!
-//! A trace that goes on after a silence shows that such a one is healthy: a tool that takes minutes, a person who is asked. Before
-//! twenty traces are done, those of the agent's other versions count with its own; are there too few of these, the first edge holds.
-//! Beyond the last one every trace is stalled. All are counts, so shards add up, and what is stalled does not depend on how many there
-//! are. A trace whose agent waits for somebody (`gen_ai.agent.paused`) is not silent.
+//! A trace that goes on after a silence shows that such a one is healthy: a tool that takes minutes, a person who is asked. It counts
+//! when it is done and certain to be its agent's, with the longest of its silences; the last four weeks count that had any traces.
+//! Before three hundred of an agent's traces are done, those of its other versions count with its own: fewer cannot tell what one in a
+//! hundred does. Of a trace whose agent no span has named yet, silences are usual that are so for any agent of its service. Are there
+//! less than twenty traces in all, the first edge holds. Beyond the last one every trace is stalled. All are counts, so shards add up,
+//! and what is stalled does not depend on how many there are. A trace whose agent waits for somebody (`gen_ai.agent.paused`) is not
+//! silent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::facts::Silences;
+use super::facts::{Silences, SilencesOfWeek};
+use super::span::Timestamp;
 
 /// The level of a silence: the number of the greatest edge that it has reached.
 pub type Level = u8;
@@ -23,8 +27,13 @@ pub type Level = u8;
 /// The edges, in halves of `stall_after`.
 const HALVES: [u64; 9] = [2, 3, 4, 6, 8, 12, 16, 24, 32];
 
-/// Done traces that are enough to know what is usual.
+/// Done traces that are enough to know what is usual, and those that are enough without other versions.
 const ENOUGH: u64 = 20;
+const ENOUGH_OF_ONE: u64 = 300;
+
+/// Weeks that count: the latest ones in which traces were done.
+const WEEKS: usize = 4;
+const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
 
 /// One in this many traces may be silent for the usual level or longer.
 const RARE: u64 = 100;
@@ -49,31 +58,46 @@ fn edge(halves: u64, stall_after: Duration) -> u64 {
 impl Silences {
     /// Adds the counts of another shard.
     pub fn add(&mut self, other: &Self) {
-        self.traces = self.traces.saturating_add(other.traces);
-        let sums = [(&mut self.ended, &other.ended), (&mut self.open, &other.open)];
-        for (held, more) in sums {
-            more.iter().for_each(|(level, count)| *held.entry(*level).or_default() += count);
+        self.learn_from(other);
+        add(&mut self.open, &other.open);
+    }
+
+    /// Adds the done traces of another version of the agent, but not its open ones.
+    pub fn learn_from(&mut self, other: &Self) {
+        for (week, SilencesOfWeek { traces, ended }) in &other.weeks {
+            let held = self.weeks.entry(*week).or_default();
+            held.traces = held.traces.saturating_add(*traces);
+            add(&mut held.ended, ended);
+        }
+        self.leave_old_weeks();
+    }
+
+    /// Whether both have the same done traces.
+    pub fn show_as(&self, other: &Self) -> bool {
+        self.weeks == other.weeks
+    }
+
+    /// Whether there are enough traces to know what is usual without those of other versions.
+    pub fn knows_enough(&self) -> bool {
+        self.traces() >= ENOUGH_OF_ONE
+    }
+
+    /// Counts a trace that is first done now, with the longest silence that something ended.
+    pub fn count(&mut self, silence: Option<Level>, now: Timestamp) {
+        let week = self.weeks.entry(now.0 / WEEK).or_default();
+        week.traces += 1;
+        silence.into_iter().for_each(|level| *week.ended.entry(level).or_default() += 1);
+        self.leave_old_weeks();
+    }
+
+    fn leave_old_weeks(&mut self) {
+        while self.weeks.len() > WEEKS {
+            self.weeks.pop_first();
         }
     }
 
-    /// Adds the done traces and ended silences of another version of the agent, but not its open traces.
-    pub fn learn_from(&mut self, other: &Self) {
-        self.add(&Self { open: BTreeMap::new(), ..other.clone() });
-    }
-
-    /// Whether both have the same done traces and ended silences.
-    pub fn show_as(&self, other: &Self) -> bool {
-        (self.traces, &self.ended) == (other.traces, &other.ended)
-    }
-
-    /// Whether there are enough traces to know what is usual.
-    pub fn knows_enough(&self) -> bool {
-        self.traces >= ENOUGH
-    }
-
-    /// Counts a silence that something ended.
-    pub fn end(&mut self, level: Level) {
-        *self.ended.entry(level).or_default() += 1;
+    fn traces(&self) -> u64 {
+        self.weeks.values().fold(0, |sum, week| sum.saturating_add(week.traces))
     }
 
     /// Adds open traces that are silent.
@@ -94,18 +118,25 @@ impl Silences {
         self.open.range(self.usual()..).map(|(_, traces)| traces).sum()
     }
 
-    fn usual(&self) -> Level {
+    /// The usual level: the first one at which silent traces are stalled.
+    pub fn usual(&self) -> Level {
         let last = u8::try_from(HALVES.len() - 1).unwrap_or(Level::MAX);
+        let traces = self.traces();
         let is_rare = |level: &Level| {
-            let longer: u64 = self.ended.range(level..).map(|(_, ended)| ended).sum();
-            longer.saturating_mul(RARE) <= self.traces
+            let ended = self.weeks.values().flat_map(|week| week.ended.range(level..));
+            let longer: u64 = ended.map(|(_, ended)| ended).sum();
+            longer.saturating_mul(RARE) <= traces
         };
-        if !self.knows_enough() { 0 } else { (0..last).find(is_rare).unwrap_or(last) }
+        if traces < ENOUGH { 0 } else { (0..last).find(is_rare).unwrap_or(last) }
     }
 }
 
+fn add(held: &mut BTreeMap<Level, u64>, more: &BTreeMap<Level, u64>) {
+    more.iter().for_each(|(level, count)| *held.entry(*level).or_default() += count);
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const STALL_AFTER: Duration = Duration::from_secs(900);
@@ -124,20 +155,26 @@ mod tests {
         assert_eq!(next_edge(Some(8), STALL_AFTER), None);
     }
 
+    /// So many done traces of a week, and how many of them were silent at each level and went on.
+    pub(crate) fn done(week: u64, traces: u64, ended: &[(Level, u64)]) -> Silences {
+        let of_week = SilencesOfWeek { traces, ended: ended.iter().copied().collect() };
+        Silences { weeks: [(week, of_week)].into(), ..Silences::default() }
+    }
+
     #[test]
     fn silences_that_end_are_healthy_once_enough_traces_are_known() {
-        let mut silences = Silences::default();
-        silences.open(0, 2);
-        silences.open(2, 1);
-        assert_eq!(silences.stalled(), 3);
-        silences.end(0);
-        silences.traces = 19;
-        assert_eq!(silences.stalled(), 3);
+        let with_open = |traces, ended: &[(Level, u64)]| {
+            let mut silences = done(0, traces, ended);
+            silences.open(0, 2);
+            silences.open(2, 1);
+            silences
+        };
+        assert_eq!(with_open(0, &[]).stalled(), 3);
+        assert_eq!(with_open(19, &[(0, 1)]).stalled(), 3);
         // One in twenty: a silence of the first level is usual, a longer one is not.
-        silences.traces = 20;
-        assert_eq!(silences.stalled(), 1);
+        assert_eq!(with_open(20, &[(0, 1)]).stalled(), 1);
         // One in a hundred is not.
-        silences.traces = 100;
+        let mut silences = with_open(100, &[(0, 1)]);
         assert_eq!(silences.stalled(), 3);
         silences.unopen(0, 2);
         assert_eq!(silences.stalled(), 1);
@@ -145,8 +182,7 @@ mod tests {
 
     #[test]
     fn no_silence_is_usual_beyond_the_last_edge() {
-        let mut silences = Silences { traces: 30, ..Silences::default() };
-        (0..30).for_each(|_| silences.end(8));
+        let mut silences = done(0, 30, &[(8, 30)]);
         silences.open(7, 1);
         assert_eq!(silences.stalled(), 0);
         silences.open(8, 1);
@@ -155,24 +191,45 @@ mod tests {
 
     #[test]
     fn a_new_version_knows_what_the_others_have_shown() {
-        let mut old = Silences { traces: 30, ..Silences::default() };
-        old.end(2);
+        let mut old = done(0, 3_000, &[(2, 90)]);
         old.open(5, 1);
-        let mut new = Silences { traces: 1, ..Silences::default() };
+        // Twenty short traces tell nothing of three in a hundred.
+        let mut new = done(0, 20, &[]);
         new.open(2, 1);
         assert_eq!((new.knows_enough(), new.stalled()), (false, 1));
         new.learn_from(&old);
         assert_eq!((new.knows_enough(), new.stalled()), (true, 0));
+        assert!(!done(0, 299, &[]).knows_enough() && done(0, 300, &[]).knows_enough());
     }
 
     #[test]
     fn shards_add_up() {
-        let (mut one, mut other) = (Silences::default(), Silences::default());
-        (one.traces, other.traces) = (15, 15);
-        other.end(3);
+        let (mut one, mut other) = (done(0, 15, &[]), done(0, 15, &[(3, 1)]));
         one.open(3, 1);
         assert_eq!((one.stalled(), other.stalled()), (1, 0));
-        one.add(&other);
-        assert_eq!(one.stalled(), 0);
+        other.add(&one);
+        one.add(&done(0, 15, &[(3, 1)]));
+        assert_eq!((one.stalled(), &one), (0, &other));
+    }
+
+    #[test]
+    fn what_was_usual_more_than_four_weeks_ago_is_forgotten() {
+        let at = |week: u64| Timestamp(week * WEEK + 1);
+        let mut silences = Silences::default();
+        (0..1_000).for_each(|_| silences.count(Some(2), at(0)));
+        silences.open(2, 1);
+        // A week without traces makes nothing older.
+        for (week, stalled) in [(1, 0), (3, 0), (4, 0), (5, 1)] {
+            (0..1_000).for_each(|_| silences.count(None, at(week)));
+            assert_eq!(silences.stalled(), stalled, "week {week}");
+        }
+        // What is new is usual before it outweighs all that was.
+        (0..70).for_each(|_| silences.count(Some(2), at(6)));
+        assert_eq!(silences.stalled(), 0);
+        // Shards count different weeks.
+        let mut sum = done(0, 1_000, &[(2, 1_000)]);
+        sum.open(2, 1);
+        (1..6).for_each(|week| sum.add(&done(week, 1, &[])));
+        assert_eq!(sum.stalled(), 1);
     }
 }

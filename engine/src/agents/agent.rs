@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::facts::{PaneSum, SessionFacts};
+use crate::facts::{PaneSum, SessionFacts, Silences};
 use crate::run_scores::AgentRuns;
 use crate::span::Timestamp;
 use crate::window::{PANES, Window};
@@ -47,6 +47,11 @@ impl Agent {
     /// Whether some of its open traces are silent.
     pub(super) fn is_silent(&self) -> bool {
         self.shards.values().any(|shard| !shard.rest.silences.open.is_empty())
+    }
+
+    /// Adds the silences of its done traces to these.
+    pub(super) fn teach_silences(&self, silences: &mut Silences) {
+        self.shards.values().for_each(|shard| silences.learn_from(&shard.rest.silences));
     }
 
     /// Replaces one pane of one shard under a revision; deletes it if it has neither traces nor sessions, or is in no window.

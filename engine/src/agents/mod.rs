@@ -20,7 +20,7 @@ use crate::count::Counts;
 use crate::detect::DropOptions;
 use crate::drift::DriftOptions;
 use crate::drops::{DEPLOYMENT, Deployment, Drops, SavedDrops, Stream};
-use crate::facts::{AgentKey, DoneTrace, SessionFacts};
+use crate::facts::{AgentKey, DoneTrace, SessionFacts, Silences};
 use crate::few::Few;
 use crate::judging::JudgeRules;
 use crate::math::Quanta;
@@ -193,7 +193,9 @@ impl Agents {
             self.counts.add_many("drops", "overflow", done.len() as u64);
         }
         if has_learned {
-            let learners = key.other_versions(&self.agents).filter(|(_, agent)| agent.is_silent());
+            let unnamed = key.unnamed_of_service(&self.agents);
+            let learners = key.other_versions(&self.agents).chain(unnamed);
+            let learners = learners.filter(|(_, agent)| agent.is_silent());
             let learners: Vec<AgentKey> = learners.map(|(key, _)| key.clone()).collect();
             self.dirty.extend(learners);
         }
@@ -525,13 +527,23 @@ impl Agents {
         Some(update)
     }
 
-    /// Adds the silences of an agent's other versions to those of a new one that has too few traces to know what is usual.
+    /// Adds the silences of an agent's other versions to those of a new one that has too few traces to know what is usual. Traces that
+    /// no span has named the agent of learn from that agent of their service whose traces are usually silent for longest.
     fn lend_silences(&self, key: &AgentKey, update: &mut AgentFacts) {
         if update.silences.open.is_empty() || update.silences.knows_enough() {
             return;
         }
-        let shards = key.other_versions(&self.agents).flat_map(|(_, agent)| agent.shards.values());
-        shards.for_each(|shard| update.silences.learn_from(&shard.rest.silences));
+        if key.agent_name.is_empty() {
+            let mut by_name: BTreeMap<&str, Silences> = BTreeMap::new();
+            for (other, agent) in key.others_of_service(&self.agents) {
+                agent.teach_silences(by_name.entry(&other.agent_name).or_default());
+            }
+            let longest = by_name.values().max_by_key(|silences| silences.usual());
+            longest.into_iter().for_each(|silences| update.silences.learn_from(silences));
+        } else {
+            let others = key.other_versions(&self.agents);
+            others.for_each(|(_, agent)| agent.teach_silences(&mut update.silences));
+        }
         update.view.traces_stalled = update.silences.stalled();
     }
 
@@ -586,8 +598,9 @@ mod tests {
 
     use super::*;
     use crate::facts::{AgentParts, OVERFLOW};
-    use crate::facts::{Level, PaneSum, Silences};
+    use crate::facts::{Level, PaneSum};
     use crate::limits::RunLimit;
+    use crate::silences::tests::done;
     use crate::view::WindowView;
 
     const MINUTE: u64 = 60_000_000_000;
@@ -704,35 +717,66 @@ mod tests {
         assert!(!stage.is_urgent());
     }
 
+    /// One update of an agent of service `a` of which so many traces are done, and one is silent.
+    fn silent(name: &str, version: &str, traces: u64, ended: &[(u8, u64)]) -> SessionFacts {
+        let update = update("a", 0, traces + 1, vec![]);
+        let agent = update.agent.map(|agent| {
+            agent.with(|parts| {
+                (parts.agent_name, parts.agent_version) = (name.into(), version.into());
+            })
+        });
+        let silences = Silences { open: [(2, 1)].into(), ..done(0, traces, ended) };
+        SessionFacts { agent, silences, ..update }
+    }
+
+    /// How many traces of an agent stall, if it has an update: as counted, and as shown.
+    fn stalled(stage: &mut Agents, name: &str, version: &str) -> Option<(u64, u64)> {
+        let updates = stage.drain().into_iter();
+        let mut of = updates.filter(|update| {
+            (&*update.agent.agent_name, &*update.agent.agent_version) == (name, version)
+        });
+        of.next().map(|update| (update.silences.stalled(), update.view.traces_stalled))
+    }
+
     #[test]
     fn a_new_version_is_as_silent_as_its_agent_usually_is() {
-        let version = |version: &str, silences: Silences| {
-            let update = update("a", 0, silences.traces + 1, vec![]);
-            let agent =
-                update.agent.map(|agent| agent.with(|parts| parts.agent_version = version.into()));
-            SessionFacts { agent, silences, ..update }
-        };
-        let open = || BTreeMap::from([(2, 1)]);
-        let new = || version("2", Silences { traces: 1, open: open(), ..Silences::default() });
-        let stalled = |stage: &mut Agents| {
-            let updates = stage.drain().into_iter();
-            let mut new = updates.filter(|update| &*update.agent.agent_version == "2");
-            new.next().map(|update| (update.silences.stalled(), update.view.traces_stalled))
-        };
         let now = Timestamp(100 * MINUTE);
         let mut stage = Agents::new(AgentsOptions::default());
-        stage.handle(new(), now);
-        assert_eq!(stalled(&mut stage), Some((1, 1)));
-        // What an older version shows holds for the new one at once.
-        let ended = BTreeMap::from([(2, 5)]);
-        stage.handle(version("1", Silences { traces: 30, ended, ..Silences::default() }), now);
-        assert_eq!(stalled(&mut stage), Some((0, 0)));
+        stage.handle(silent("n", "2", 1, &[]), now);
+        assert_eq!(stalled(&mut stage, "n", "2"), Some((1, 1)));
+        // What an older version shows holds for the new one at once, and as long as it has few traces.
+        stage.handle(silent("n", "1", 2_000, &[(2, 60)]), now);
+        assert_eq!(stalled(&mut stage, "n", "2"), Some((0, 0)));
+        stage.handle(silent("n", "2", 40, &[]), now);
+        assert_eq!(stalled(&mut stage, "n", "2"), Some((0, 0)));
         // Its own traces show something else.
-        stage.handle(
-            version("2", Silences { traces: 40, open: open(), ..Silences::default() }),
-            now,
-        );
-        assert_eq!(stalled(&mut stage), Some((1, 1)));
+        stage.handle(silent("n", "2", 300, &[]), now);
+        assert_eq!(stalled(&mut stage, "n", "2"), Some((1, 1)));
+    }
+
+    #[test]
+    fn a_trace_that_no_span_has_named_the_agent_of_is_as_silent_as_any_agent_of_its_service() {
+        let now = Timestamp(100 * MINUTE);
+        let mut stage = Agents::new(AgentsOptions::default());
+        stage.handle(silent("", "2", 0, &[]), now);
+        assert_eq!(stalled(&mut stage, "", "2"), Some((1, 1)));
+        // One in a thousand traces of the service, but one in ten of one agent.
+        stage.handle(silent("quick", "1", 10_000, &[]), now);
+        assert_eq!(stalled(&mut stage, "", "2"), Some((1, 1)));
+        stage.handle(silent("slow", "1", 100, &[(2, 10)]), now);
+        assert_eq!(stalled(&mut stage, "", "2"), Some((0, 0)));
+        // No other agent is lent anything.
+        stage.handle(silent("new", "2", 1, &[]), now);
+        assert_eq!(stalled(&mut stage, "new", "2"), Some((1, 1)));
+        // Nor another environment or service.
+        let elsewhere = |change: fn(&mut AgentParts)| {
+            let update = silent("", "2", 0, &[]);
+            SessionFacts { agent: update.agent.map(|agent| agent.with(change)), ..update }
+        };
+        stage.handle(elsewhere(|parts| parts.environment = "test".into()), now);
+        assert_eq!(stalled(&mut stage, "", "2"), Some((1, 1)));
+        stage.handle(elsewhere(|parts| parts.service_name = "b".into()), now);
+        assert_eq!(stalled(&mut stage, "", "2"), Some((1, 1)));
     }
 
     #[test]

@@ -92,6 +92,42 @@ impl AgentKey {
         before.chain(after).filter(|(other, _)| other.environment == self.environment)
     }
 
+    /// The agents of the same service and environment that a span named, of those that are held, in their order.
+    pub fn others_of_service<'a, V>(
+        &'a self,
+        held: &'a BTreeMap<Self, V>,
+    ) -> impl Iterator<Item = (&'a Self, &'a V)> {
+        self.of_service(held).filter(|(other, _)| !other.agent_name.is_empty())
+    }
+
+    /// The agents of the same service and environment that no span has named, of those that are held, in their order.
+    pub fn unnamed_of_service<'a, V>(
+        &'a self,
+        held: &'a BTreeMap<Self, V>,
+    ) -> impl Iterator<Item = (&'a Self, &'a V)> {
+        // They sort before the others of the service.
+        self.of_service(held).take_while(|(other, _)| other.agent_name.is_empty())
+    }
+
+    /// The agents of the same service and environment, of those that are held, in their order.
+    fn of_service<'a, V>(
+        &'a self,
+        held: &'a BTreeMap<Self, V>,
+    ) -> impl Iterator<Item = (&'a Self, &'a V)> {
+        let AgentParts { tenant, service_name, .. } = &**self;
+        let first = AgentParts {
+            tenant: Arc::clone(tenant),
+            service_name: Arc::clone(service_name),
+            ..AgentParts::default()
+        };
+        let agents = held.range(Self::from(first)..);
+        agents
+            .take_while(move |(other, _)| {
+                (&other.tenant, &other.service_name) == (&self.tenant, &self.service_name)
+            })
+            .filter(|(other, _)| other.environment == self.environment)
+    }
+
     /// Whether both are versions or environments of one agent: they differ in nothing else, and sort next to each other.
     fn is_called_as(&self, other: &Self) -> bool {
         (&self.tenant, &self.service_name, &self.agent_name)

@@ -17,7 +17,7 @@ pub(crate) use agent::AgentKeys;
 pub use agent::{AgentKey, AgentParts, OVERFLOW};
 pub use session::{
     BucketCounts, DoneTrace, Effort, Exemplar, LastTrace, Level, PaneSum, PartialSum, RunTrace,
-    ScoreHistogram, SessionFacts, SignalSum, Silences,
+    ScoreHistogram, SessionFacts, SignalSum, Silences, SilencesOfWeek,
 };
 pub use trace::{
     Content, Expectation, ExpectedLayer, ExpectedStatus, Loop, ModelEmbedding, OutputDigest,

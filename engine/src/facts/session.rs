@@ -186,12 +186,18 @@ facts! {
 
     /// Silences of an agent's traces, by level; see `silences.rs`.
     pub struct Silences {
-        /// Done traces, each once.
-        pub traces: u64,
-        /// Silences that something ended.
-        pub ended: BTreeMap<u8, u64>,
+        /// Its done traces, by the week of engine time in which they were first done.
+        pub weeks: BTreeMap<u64, SilencesOfWeek>,
         /// Open traces that are silent.
         pub open: BTreeMap<u8, u64>,
+    }
+
+    /// Silences of the traces that were first done in one week.
+    pub struct SilencesOfWeek {
+        /// These traces, each once.
+        pub traces: u64,
+        /// Those that went on after a silence, by the longest such silence of each.
+        pub ended: BTreeMap<u8, u64>,
     }
 
     /// A histogram of scores, or of amounts.

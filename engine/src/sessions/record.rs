@@ -183,6 +183,8 @@ struct Counted {
     spend: bool,
     /// Limits whose excess is counted.
     limits: LimitSet,
+    /// The longest silence of the open trace that something ended.
+    silence: Option<Level>,
 }
 
 /// What a new record of a trace takes over from the one that it replaces.
@@ -533,10 +535,17 @@ impl TraceRecord {
         self.rare().remarks.as_ref().map_or(&[], |remarks| &remarks.compacted_unix_nano)
     }
 
-    /// The level of the silence that the next record of the trace ended; `None` if it was no long one or the trace was not open.
-    pub(super) fn silence_before(&self, next: &Self, stall_after: Duration) -> Option<Level> {
-        self.may_be_silent()
-            .then(|| level(next.arrived.0.saturating_sub(self.arrived.0), stall_after))?
+    /// Notes the silence that the next record of the trace ends, if it was a long one and the trace is open.
+    pub(super) fn end_silence(&mut self, next: &Self, stall_after: Duration) {
+        if self.may_be_silent() {
+            let ended = level(next.arrived.0.saturating_sub(self.arrived.0), stall_after);
+            self.counted.silence = self.counted.silence.max(ended);
+        }
+    }
+
+    /// The longest silence that something ended while it was open; `None`: it had no long one.
+    pub(super) fn silence(&self) -> Option<Level> {
+        self.counted.silence
     }
 
     /// What it took.
@@ -675,18 +684,18 @@ impl TraceRecord {
 
     /// What it has counted.
     pub(super) fn tally(&self) -> Tally {
-        let Counted { done, outcome, spend, limits } = self.counted;
+        let Counted { done, outcome, spend, limits, silence } = self.counted;
         if let Some(tally) = &self.rare().tally {
-            return Tally { done, outcome, limits, ..Tally::clone(tally) };
+            return Tally { done, outcome, limits, silence, ..Tally::clone(tally) };
         }
         let spend = if spend { self.spent() } else { Spent::default() };
-        Tally { done, outcome, spend, limits, ..Tally::default() }
+        Tally { done, outcome, spend, limits, silence, ..Tally::default() }
     }
 
     fn keep_tally(&mut self, tally: Tally) {
         let spend = tally.spend == self.spent();
-        let Tally { done, outcome, limits, .. } = tally;
-        self.counted = Counted { done, outcome, spend, limits };
+        let Tally { done, outcome, limits, silence, .. } = tally;
+        self.counted = Counted { done, outcome, spend, limits, silence };
         let plain = tally.loops.is_empty() && (spend || tally.spend == Spent::default());
         let tally = (!plain).then(|| Box::new(tally));
         self.keep(tally.is_some(), |rare| &mut rare.tally, tally);

@@ -349,9 +349,7 @@ impl Session {
             return Replaced { given: None, before: None };
         };
         let old = &mut self.traces[number];
-        if let Some(level) = old.silence_before(&record, shared.rules.stall_after) {
-            shared.fleet.summary(record.agent()).silences.end(level);
-        }
+        old.end_silence(&record, shared.rules.stall_after);
         self.used = self.used.minus(old.usage().sums);
         self.trace_bytes -= old.bytes();
         shared.fleet.summary(old.agent()).held -= 1;
@@ -441,6 +439,8 @@ impl Session {
             let over = record.count_names(&mut shared.fleet);
             shared.counts.add_many("label_values_limited", "agent_names", over);
             self.traces[number].count(&mut shared.fleet);
+            let silences = &mut shared.fleet.summary(record.agent()).silences;
+            silences.count(record.silence(), shared.now);
         }
     }
 

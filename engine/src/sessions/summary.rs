@@ -348,7 +348,6 @@ impl Summary {
 
     /// Adds to the distributions what a trace took that is done for the first time.
     pub(super) fn take(&mut self, taken: &Taken) {
-        self.silences.traces += 1;
         self.distributions.observe(taken);
     }
 

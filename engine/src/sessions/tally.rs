@@ -14,6 +14,7 @@ use crate::facts::{AgentKey, Loop, Spent, TraceFacts};
 use crate::limits::LimitSet;
 use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::runs::told_outcome;
+use crate::silences::Level;
 use crate::span::Timestamp;
 
 /// What one trace has counted.
@@ -29,6 +30,8 @@ pub(super) struct Tally {
     pub(super) spend: Spent,
     /// Limits whose excess is counted.
     pub(super) limits: LimitSet,
+    /// The longest silence of the open trace that something ended; it counts with the verdicts.
+    pub(super) silence: Option<Level>,
 }
 
 /// What the loops of one trace have counted towards one agent.
@@ -82,10 +85,10 @@ impl Tally {
 
     /// Whether nothing was counted.
     pub(super) fn is_nothing(&self) -> bool {
-        let Self { done, outcome, session_outcome, loops, spend, limits } = self;
-        let nothing = (Spent::default(), LimitSet::default());
+        let Self { done, outcome, session_outcome, loops, spend, limits, silence } = self;
+        let nothing = (Spent::default(), LimitSet::default(), None);
         let flags = [done, outcome, session_outcome];
-        !flags.contains(&&true) && loops.is_empty() && (*spend, *limits) == nothing
+        !flags.contains(&&true) && loops.is_empty() && (*spend, *limits, *silence) == nothing
     }
 
     /// Counts the loops that are not counted yet.

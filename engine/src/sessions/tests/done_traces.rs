@@ -265,14 +265,53 @@ fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_
     assert_eq!(view.traces[0].waits_since_unix_nano.as_deref(), Some("10000000000"));
     assert_eq!(view.traces[0].guardrails[0].name.as_deref(), Some("pii"));
     stage.handle(heard(2, 1_700, None), at(1_700));
-    assert_eq!(only(stage.drain()).silences.ended.len(), 0);
+    assert_eq!(ended_silences(&only(stage.drain())), []);
     // It went on, and then nothing came.
     stage.handle_timeout(at(2_700));
     assert_eq!(only(stage.drain()).silences.stalled(), 1);
     stage.handle(heard(3, 2_701, None).done(), at(2_701));
     let update = only(stage.drain());
     let edits = |decision| counter(&update, Counter::Edits, &[decision]);
-    assert_eq!((update.silences.ended.len(), edits("accepted"), edits("rejected")), (1, 2, 1));
+    assert_eq!((edits("accepted"), edits("rejected")), (2, 1));
+    assert_eq!(ended_silences(&update), [(0, 1)]);
+}
+
+/// Done traces by the longest silence that something ended.
+fn ended_silences(update: &SessionFacts) -> Vec<(u8, u64)> {
+    let weeks = update.silences.weeks.values();
+    weeks.flat_map(|week| week.ended.iter().map(|(level, traces)| (*level, *traces))).collect()
+}
+
+#[test]
+fn a_silence_counts_for_the_agent_whose_the_trace_turns_out_to_be() {
+    for scopes in [["shop", "shop"], ["shop", "a"]] {
+        let mut stage = stage();
+        let heard = |revision: u64, second: u64| TraceFacts {
+            touched_unix_nano: at(second).0,
+            ..trace(1, 1).revision(revision)
+        };
+        let unnamed = |revision, second| {
+            let unnamed = TraceFacts { uncertain: true, ..heard(revision, second).agent("") };
+            scoped(unnamed, scopes[0])
+        };
+        // Twice for a quarter of an hour, once for half an hour.
+        for (revision, second) in [(1, 10), (2, 1_000), (3, 3_000), (4, 4_000)] {
+            stage.handle(unnamed(revision, second), at(second));
+        }
+        let update = only(stage.drain());
+        assert_eq!((update.silences.weeks.len(), update.silences.open.len()), (0, 0));
+        if scopes[0] != scopes[1] {
+            let gone = TraceFacts { tombstone: true, ..heard(5, 4_001) };
+            stage.handle(scoped(gone, scopes[0]), at(4_001));
+        }
+        for revision in [5, 6] {
+            stage.handle(scoped(heard(revision, 4_001).done(), scopes[1]), at(4_001));
+        }
+        let updates = stage.drain();
+        let update = updates.iter().find(|update| !update.tombstone).unwrap();
+        assert_eq!(update.agent.as_ref().map(|agent| &*agent.agent_name), Some("a"));
+        assert_eq!(ended_silences(update), [(2, 1)], "{scopes:?}");
+    }
 }
 
 #[test]
