@@ -320,7 +320,8 @@ impl Agents {
         let runs = agent
             .runs
             .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
-        // Only the first outcome of a run counts, as with a session.
+        // Only the first outcome of a run counts, as with a session, and only if the run is held with it: else it would count anew
+        // each time it is sent.
         let is_first = tells_outcome(&report) && !runs.has_outcome(target);
         // Outcomes that come together count in the order of their runs, however they are sorted.
         let start = runs.start(target).unwrap_or(report.time);
@@ -338,13 +339,15 @@ impl Agents {
         let before = runs.bytes();
         runs.report(target, report, self.shift.moment(now), &mut self.counts);
         self.run_bytes = self.run_bytes - before + runs.bytes();
+        self.make_room_for_runs();
+        let runs = self.agents.get(&key).and_then(|agent| agent.runs.as_ref());
+        let is_held = runs.is_some_and(|runs| runs.has_outcome(target));
         if self.export(&key, true)
-            && let Some(outcome) = outcome
+            && let Some(outcome) = outcome.filter(|_| is_held)
         {
             self.drops.tell(&key, [outcome], self.shift);
         }
         self.dirty.insert(key);
-        self.make_room_for_runs();
     }
 
     /// Gives an agent series of its own while there is room; an agent of which something is certain may take those of one of which
@@ -601,7 +604,8 @@ mod tests {
     use crate::facts::{Level, PaneSum};
     use crate::limits::RunLimit;
     use crate::silences::tests::done;
-    use crate::view::WindowView;
+    use crate::span::Source;
+    use crate::view::{DropView, WindowView};
 
     const MINUTE: u64 = 60_000_000_000;
 
@@ -777,6 +781,53 @@ mod tests {
         assert_eq!(stalled(&mut stage, "", "2"), Some((1, 1)));
         stage.handle(elsewhere(|parts| parts.service_name = "b".into()), now);
         assert_eq!(stalled(&mut stage, "", "2"), Some((1, 1)));
+    }
+
+    /// The streams of an agent of which these scores of runs, each by name, run and time, were reported.
+    fn streams_of(agents: AgentOptions, told: &[(&str, &str, u64)]) -> Vec<DropView> {
+        let mut stage = Agents::new(AgentsOptions { agents, ..AgentsOptions::default() });
+        let now = Timestamp(100 * MINUTE);
+        stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), now);
+        for (name, run, time) in told {
+            let target = RunTarget {
+                agent: update("a", 0, 1, vec![]).agent.unwrap(),
+                task: "t".into(),
+                run: (*run).into(),
+                perturbation: None,
+            };
+            let report = Report {
+                target: Target::Run(Box::new(target)),
+                name: (*name).into(),
+                score: Quanta(0),
+                label: None,
+                explanation: None,
+                source: Source::Reported,
+                identifier: "ci".into(),
+                judge: None,
+                time: Timestamp(*time),
+                tenant: None,
+            };
+            stage.report(report, now);
+        }
+        stage.drain().pop().unwrap().view.drops
+    }
+
+    #[test]
+    fn an_outcome_of_a_run_that_is_not_held_counts_nothing_however_often_it_is_sent() {
+        let agents = AgentOptions { max_runs: 1, ..AgentOptions::default() };
+        let (newer, older) = (("outcome", "r", 20), ("outcome", "q", 10));
+        let one = streams_of(agents.clone(), &[newer]);
+        assert!(one.iter().any(|stream| stream.stream == "outcome"), "{one:?}");
+        assert_eq!(streams_of(agents.clone(), &[&[newer], &[older; 50][..]].concat()), one);
+        // Fifty failures are a drop.
+        let runs: Vec<String> = (0..50).map(|run| run.to_string()).collect();
+        let each: Vec<_> = runs.iter().map(|run| ("outcome", &**run, 10)).collect();
+        assert_ne!(streams_of(AgentOptions::default(), &each), one);
+        // There is room for one report of each run.
+        let agents = AgentOptions { max_traces_per_run: 1, ..agents };
+        let full = ("helpfulness", "r", 20);
+        let refused = streams_of(agents.clone(), &[&[full], &[newer; 50][..]].concat());
+        assert_eq!(refused, streams_of(agents, &[full]));
     }
 
     #[test]
