@@ -178,7 +178,12 @@ impl Session {
             }
         }
         let of_session = of_session.into_iter().map(|found| (None, found));
-        for (run, Exceeded { limit, used, .. }) in of_trace.chain(of_session) {
+        let found: Vec<(Option<TraceId>, Exceeded)> = of_trace.chain(of_session).collect();
+        self.fall_below(|run, limit| {
+            run.is_none_or(|run| run == trace)
+                && !found.iter().any(|(of, found)| (*of, found.limit) == (run, limit))
+        });
+        for (run, Exceeded { limit, used, .. }) in found {
             let over = &mut self.restless.get_or_insert_default().over;
             let grown = over.entry((run, limit)).or_insert((used, at));
             if used > grown.0 {
@@ -187,14 +192,34 @@ impl Session {
         }
     }
 
+    /// Takes note that a trace has left, without which the session may be over a limit no longer.
+    pub(super) fn leave_limits(&mut self, trace: TraceId, rules: &Rules) {
+        let Some(restless) = self.restless.as_mut().filter(|restless| !restless.over.is_empty())
+        else {
+            return;
+        };
+        restless.over.retain(|(run, _), _| *run != Some(trace));
+        let still = self.exceeded(rules);
+        self.fall_below(|run, limit| {
+            run.is_none() && !still.iter().any(|found| found.limit == limit)
+        });
+    }
+
+    /// Takes note that limits are exceeded no longer: to exceed them again is new.
+    fn fall_below(&mut self, is_below: impl Fn(Option<TraceId>, RunLimit) -> bool) {
+        let Some(restless) = &mut self.restless else { return };
+        let over = restless.over.iter_mut().filter(|((run, limit), _)| is_below(*run, *limit));
+        over.for_each(|(_, (used, _))| *used = 0);
+    }
+
     /// The session limits that it exceeds, of those that are set for the agent of its first trace.
     pub(super) fn exceeded(&self, rules: &Rules) -> Vec<Exceeded> {
-        let (Some(first), Some((_, last))) = (self.first(), self.traces.last_place()) else {
-            return Vec::new();
-        };
-        let end = self.traces.get(last).map(TraceRecord::end).unwrap_or_default();
-        let nanos = end.0.saturating_sub(first.start.0);
-        let mut usage = Usage { sums: self.used, nanos, calls_without_tool: 0 };
+        let Some(first) = self.first() else { return Vec::new() };
+        let mut usage = Usage { sums: self.used, ..Usage::default() };
+        if rules.limits.has(first.named(), RunLimit::SessionDuration) {
+            let end = self.traces.iter().map(TraceRecord::end).max().unwrap_or_default();
+            usage.nanos = end.0.saturating_sub(first.start.0);
+        }
         if rules.limits.has(first.named(), RunLimit::SessionCallsWithoutTool) {
             let last = self.traces.iter().rev();
             let without = last.take_while(|record| record.course.calls.is_empty());
@@ -203,26 +228,26 @@ impl Session {
         rules.limits.exceeded(first.named(), Run::Session, &usage).collect()
     }
 
-    /// The limits whose excess has grown within `loop_hold`.
+    /// The limits whose excess has grown within `loop_hold`. One that is still exceeded stays noted after that: told again as it stands, it
+    /// has not grown.
     fn limits_gone_over(
         &self,
         Restless { over, deadline, .. }: &mut Restless,
         shared: &Shared,
     ) -> BTreeSet<(AgentKey, Cause)> {
         let mut runaways = BTreeSet::new();
-        let Self { traces, closed, .. } = self;
-        over.retain(|(run, limit), (_, at)| {
+        over.retain(|(run, limit), (used, at)| {
             let until = at.after(shared.rules.loop_hold);
+            let is_shown = !self.closed && until > shared.now;
             let record = match run {
-                Some(trace) => traces.get(*trace),
-                None => traces.iter().next(),
+                Some(trace) => self.traces.get(*trace),
+                None => self.first(),
             };
-            let Some(record) = record.filter(|_| !*closed && until > shared.now) else {
-                return false;
-            };
-            runaways.insert((record.agent().clone(), Cause::Limit(*limit)));
-            *deadline = Some(deadline.map_or(until, |other| other.min(until)));
-            true
+            if let Some(record) = record.filter(|_| is_shown) {
+                runaways.insert((record.agent().clone(), Cause::Limit(*limit)));
+                *deadline = Some(deadline.map_or(until, |other| other.min(until)));
+            }
+            record.is_some() && (is_shown || *used > 0)
         });
         runaways
     }

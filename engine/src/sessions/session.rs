@@ -88,7 +88,8 @@ pub(super) struct Restless {
     pub(super) deadline: Option<Timestamp>,
     /// Traces whose loops have grown.
     pub(super) growing: BTreeSet<TraceId>,
-    /// Limits that are exceeded, by a trace or (`None`) by the session: how much was used, and when that last grew.
+    /// Limits that are exceeded, by a trace or (`None`) by the session: how much was used (0: it was exceeded, and is no longer),
+    /// and when that last grew, which may be long ago.
     pub(super) over: BTreeMap<(Option<TraceId>, RunLimit), (u64, Timestamp)>,
     /// Causes for which its agents count the session as running away.
     pub(super) runaways: BTreeSet<(AgentKey, Cause)>,
@@ -405,8 +406,8 @@ impl Session {
         if let Some(restless) = &mut self.restless {
             restless.growing.remove(&trace);
             restless.open.remove(trace);
-            restless.over.retain(|(over, _), _| *over != Some(trace));
         }
+        self.leave_limits(trace, &shared.rules);
         let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
         stale.extend(self.relink(&[record.position()], shared));
         stale.extend(self.outlived(last));
@@ -438,9 +439,9 @@ impl Session {
             evaluate(record, done, &mut self.gates, &shared.rules, &mut shared.fleet);
             let over = record.count_names(&mut shared.fleet);
             shared.counts.add_many("label_values_limited", "agent_names", over);
-            self.traces[number].count(&mut shared.fleet);
             let silences = &mut shared.fleet.summary(record.agent()).silences;
             silences.count(record.silence(), shared.now);
+            self.traces[number].count(&mut shared.fleet);
         }
     }
 

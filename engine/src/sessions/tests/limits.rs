@@ -1,7 +1,7 @@
 //! Runs that go over a limit.
 
 use super::*;
-use crate::limits::{AgentLimits, Cause, LimitOptions, RunLimit};
+use crate::limits::{AgentLimits, Cause, Lasting, LimitOptions, RunLimit};
 
 fn limited() -> Sessions {
     let own = AgentLimits { trace_model_calls: Some(0), ..AgentLimits::default() };
@@ -78,6 +78,71 @@ fn a_session_goes_over_its_limits_with_all_of_its_traces() {
     // A trace that leaves takes along what it used.
     stage.handle(TraceFacts { tombstone: true, ..calls(1, 10, 9) }, at(60));
     assert_eq!(views(&stage).remove(0).limits, []);
+}
+
+#[test]
+fn a_limit_that_has_stopped_growing_is_not_told_again() {
+    let mut stage = limited();
+    let told = |stage: &mut Sessions| -> Vec<Cause> {
+        stage.drain();
+        stage.runaways().into_iter().map(|(_, cause)| cause).collect()
+    };
+    let over = [Cause::Limit(RunLimit::TraceModelCalls)];
+    stage.handle(calls(1, 10, 12), at(20));
+    assert_eq!(told(&mut stage), over);
+    // `loop_hold` later, and again when the session has closed, the trace is told again, with other news.
+    for (revision, second) in [(13, 400), (14, 800), (15, 3_000)] {
+        stage.handle_timeout(at(second));
+        stage.handle(calls(1, 10, 12).revision(revision).done(), at(second));
+        assert_eq!(told(&mut stage), [], "at {second}");
+    }
+    stage.handle(calls(1, 10, 13).revision(16).done(), at(3_100));
+    assert_eq!(told(&mut stage), over);
+    // What falls below a limit and goes over it again is new.
+    for (llm_calls, revision, second) in [(9, 17, 4_000), (11, 18, 4_001)] {
+        stage.handle(calls(1, 10, llm_calls).revision(revision).done(), at(second));
+    }
+    assert_eq!(told(&mut stage), over);
+}
+
+#[test]
+fn a_session_that_lost_a_trace_may_go_over_its_limit_again() {
+    let mut stage = limited();
+    let called = || vec![ToolCall { name: Arc::from("search"), ..ToolCall::default() }];
+    let with_tool = |id: u8, llm_calls: u64| TraceFacts {
+        tools: called(),
+        ..calls(id, u64::from(id) * 10, llm_calls).done()
+    };
+    let told = |stage: &mut Sessions| -> Vec<Cause> {
+        stage.drain();
+        stage.runaways().into_iter().map(|(_, cause)| cause).collect()
+    };
+    (1..=4).for_each(|id| stage.handle(with_tool(id, 9), at(50)));
+    assert_eq!(told(&mut stage), [Cause::Limit(RunLimit::SessionModelCalls)]);
+    for id in [1, 2] {
+        stage.handle(TraceFacts { tombstone: true, ..calls(id, 10, 10) }, at(60));
+    }
+    stage.handle_timeout(at(1_000));
+    assert_eq!(told(&mut stage), []);
+    // Twenty-six: less than it once had.
+    stage.handle(with_tool(5, 8), at(1_000));
+    assert_eq!(told(&mut stage), [Cause::Limit(RunLimit::SessionModelCalls)]);
+}
+
+#[test]
+fn a_session_lasts_to_its_last_end_whichever_trace_ends_last() {
+    let limits = LimitOptions {
+        session_duration: Lasting(Duration::from_secs(600)),
+        ..LimitOptions::default()
+    };
+    let options = SessionOptions { limits, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    stage.handle(TraceFacts { end_unix_nano: at(700).0, ..trace(1, 10) }, at(700));
+    assert_eq!(over(&only(stage.drain())), [["session", "duration"]]);
+    // One that starts later, as a sub-task that runs beside it, ends long before.
+    stage.handle(TraceFacts { end_unix_nano: at(30).0, ..trace(2, 20) }, at(701));
+    let limits = views(&stage).remove(0).limits;
+    assert_eq!(limits.iter().map(|limit| limit.used).collect::<Vec<_>>(), [690.0]);
 }
 
 #[test]
