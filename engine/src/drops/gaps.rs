@@ -1,13 +1,15 @@
 //! How long an agent is usually silent.
 //!
 //! ```text
-//! usual gap         = least 2^k seconds such that gaps of more than that make up 5 % of the time at most
+//! usual gap         = least 2^k seconds such that gaps of more than that make up 5 % of the time at most,
+//!                     the longest gap left out unless it takes a tenth of all the time
 //! longest usual gap = min(3 * usual gap, 2.5 * longest gap of the last five weeks)
 //! ```
 //!
 //! Gaps count by how long they are, so that nights and weekends are usual where they come each day and each week, however many
 //! traces there are between them, and one outage is not. The past counts half in `drop.memory`. The longest gap counts once two weeks
-//! are known: a batch of each day may be left out once, as on a holiday.
+//! are known: a batch of each day may be left out once, as on a holiday. Before that, an agent that is usually silent for nights of eight
+//! hours or more may be so for eighty hours, as its weekends are not known yet.
 //!
 //! An agent is silent when all its versions are. So it has gaps of its own: a canary of few traces makes no silence of the agent usual,
 //! and a new version knows the gaps of those before it.
@@ -49,7 +51,15 @@ pub(super) struct Gaps {
     count: u64,
     // Seconds in gaps of up to 1, 2, 4, .. seconds; older ones count less.
     seconds: Vec<f64>,
+    longest: LongestGap,
     decayed: Timestamp,
+}
+
+/// The longest of the gaps, as far as it still counts.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct LongestGap {
+    seconds: f64,
+    counts: f64,
 }
 
 impl AgentGaps {
@@ -99,7 +109,11 @@ impl AgentGap {
         let most = self.gaps.usual()? * TIMES_USUAL;
         let longest = self.longest.seconds.into_iter().fold(0.0, f64::max);
         let is_known = self.gaps.known() >= WEEKENDS;
-        Some(if is_known { most.min(longest * TIMES_LONGEST) } else { most })
+        Some(match (is_known, most >= NIGHT * TIMES_USUAL) {
+            (true, _) => most.min(longest * TIMES_LONGEST),
+            (false, true) => most.max(WEEKEND),
+            (false, false) => most,
+        })
     }
 }
 
@@ -128,9 +142,13 @@ impl Gaps {
         if passed >= DECAY_STEP {
             let left = (-passed / memory.as_secs_f64().max(DECAY_STEP)).exp2();
             self.seconds.iter_mut().for_each(|seconds| *seconds *= left);
+            self.longest.counts *= left;
             self.decayed = at;
         }
-        let place = (0..MOST).find(|power| gap <= edge(*power)).unwrap_or(MOST - 1);
+        if gap >= self.longest.counts {
+            self.longest = LongestGap { seconds: gap, counts: gap };
+        }
+        let place = place(gap);
         if self.seconds.len() <= place {
             self.seconds.resize(place + 1, 0.0);
         }
@@ -148,9 +166,16 @@ impl Gaps {
         if self.count < ENOUGH || self.known() < KNOWN {
             return None;
         }
-        let all: f64 = self.seconds.iter().sum();
+        let mut seconds = self.seconds.clone();
+        let LongestGap { seconds: longest, counts } = self.longest;
+        if counts < seconds.iter().sum::<f64>() * OFTEN
+            && let Some(alike) = seconds.get_mut(place(longest))
+        {
+            *alike = (*alike - counts).max(0.0);
+        }
+        let all: f64 = seconds.iter().sum();
         let mut longer = all;
-        let place = self.seconds.iter().position(|seconds| {
+        let place = seconds.iter().position(|seconds| {
             longer -= seconds;
             longer <= all * RARE
         });
@@ -167,6 +192,11 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.0.saturating_sub(from.0) as f64 / 1e9
 }
 
+/// The power of two that a gap is counted under.
+fn place(gap: f64) -> usize {
+    (0..MOST).find(|power| gap <= edge(*power)).unwrap_or(MOST - 1)
+}
+
 fn edge(power: usize) -> f64 {
     (power as f64).exp2()
 }
@@ -176,6 +206,9 @@ const MOST: usize = 32;
 
 /// Part of the time that is in gaps which are not usual.
 const RARE: f64 = 0.05;
+
+/// Part of the time from which on a single gap is usual, such as the first weekend.
+const OFTEN: f64 = 0.1;
 
 /// Gaps, and seconds that they span, before any is usual: a night has to be among them.
 const ENOUGH: u64 = 20;
@@ -187,6 +220,10 @@ const TIMES_USUAL: f64 = 3.0;
 /// How many of its longest gaps it may be, and the seconds that are known by then: two weekends have to be among them.
 const TIMES_LONGEST: f64 = 2.5;
 const WEEKENDS: f64 = 14.0 * 86_400.0;
+
+/// Seconds of a usual gap that may be a night, and those for which such an agent may be silent before its weekends are known.
+const NIGHT: f64 = 8.0 * 3_600.0;
+const WEEKEND: f64 = 80.0 * 3_600.0;
 
 /// Weeks that the longest gap is known of.
 const WEEKS: usize = 5;
@@ -224,6 +261,37 @@ mod tests {
         let mut gaps = days(0..24, 14);
         gaps.observe(gaps.last().after(Duration::from_secs(10 * 3_600)), MEMORY);
         assert_eq!(gaps.usual(), Some(64.0));
+        // Nor one in the first week, of more than a twentieth of it.
+        let mut gaps = days(0..24, 7);
+        let outage = |gaps: &mut Gaps| {
+            gaps.observe(gaps.last().after(Duration::from_secs(9 * 3_600 + 60)), MEMORY);
+            gaps.usual()
+        };
+        assert_eq!(outage(&mut gaps), Some(64.0));
+        assert_eq!(outage(&mut gaps), Some(32_768.0));
+    }
+
+    #[test]
+    fn an_agent_of_office_hours_is_not_missed_on_its_first_weekends() {
+        let mut agent = AgentGap::default();
+        let (mut silences, mut last) = (Vec::new(), None);
+        for minute in 0..29 * 1_440 {
+            let (day, hour) = (minute / 1_440, minute / 60 % 24);
+            if day % 7 >= 5 || !(9..18).contains(&hour) {
+                continue;
+            }
+            let at = Timestamp(minute * 60_000_000_000);
+            let gap = last.map_or(0.0, |last| seconds(last, at));
+            if gap > 48.0 * 3_600.0 {
+                silences.push((gap / 3_600.0, agent.longest_usual().unwrap() / 3_600.0));
+            }
+            agent.observe(at, MEMORY);
+            last = Some(at);
+        }
+        assert_eq!(silences.len(), 4);
+        assert!(silences.iter().all(|(gap, usual)| gap < usual), "{silences:?}");
+        // Nor a batch of each day or each week.
+        assert!(batches(0..7, 2) > 48.0 && batches(0..1, 8) > 2.0 * 7.0 * 24.0);
     }
 
     /// The longest usual silence, in hours, of a batch of half an hour at two in the morning of these days of the week.
