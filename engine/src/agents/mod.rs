@@ -441,6 +441,7 @@ impl Agents {
             return;
         }
         self.edge = self.next_edge().unwrap_or_default();
+        self.drops.forget_ahead(wall);
         for (key, agent) in &mut self.agents {
             let memory = self.options.run_memory;
             if agent.shards.is_empty()

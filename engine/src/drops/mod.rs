@@ -127,6 +127,11 @@ impl Drops {
         Saved { watches: watches.collect(), gaps, deployments, shares: self.shares }
     }
 
+    /// Leaves out usual efforts of traces that started in weeks to come, as the wall clock was set back since.
+    pub(super) fn forget_ahead(&mut self, wall: Timestamp) {
+        self.watches.values_mut().for_each(|watch| watch.usual.forget_ahead(wall));
+    }
+
     /// Takes over the watches of a snapshot.
     pub(super) fn restore(&mut self, saved: SavedDrops) {
         let Saved { watches, gaps, deployments, shares } = saved.0;

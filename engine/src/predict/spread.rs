@@ -206,6 +206,17 @@ impl Spread {
         after.into_iter().for_each(|(start, effort)| self.add(start, effort));
     }
 
+    /// Whether any run started in a week after the next one, as the wall clock was set back since: it would be among the latest ones until
+    /// that week is over.
+    pub fn is_ahead(&self, wall: Timestamp) -> bool {
+        self.0.last().is_some_and(|(last, _)| *last >= first_ahead(wall))
+    }
+
+    /// Leaves out such runs.
+    pub fn forget_ahead(&mut self, wall: Timestamp) {
+        self.0.truncate(self.before(first_ahead(wall)));
+    }
+
     /// The sum of these distributions, over the last weeks that any of them has, as many as are kept.
     pub fn of_all(spreads: &[Arc<Self>]) -> Self {
         let all = spreads.iter().flat_map(|spread| &spread.0);
@@ -441,6 +452,11 @@ fn week_of(start: Timestamp) -> u32 {
     u32::try_from(start.0 / WEEK).unwrap_or(0)
 }
 
+/// The first place in the week after the next one.
+fn first_ahead(wall: Timestamp) -> Place {
+    place(week_of(wall) + 2, 0, 0)
+}
+
 /// The place of a bucket of a measure in a week. There are fewer than 1,000 buckets.
 fn place(week: u32, measure: u32, bucket: u16) -> Place {
     (week << WEEK_SHIFT) | (measure << BUCKET_BITS) | u32::from(bucket)
@@ -505,6 +521,22 @@ mod tests {
         }
         assert_eq!(spread.rank(Measure::ModelCalls, 1), Some(0.125));
         assert_eq!(spread.rank(Measure::ModelCalls, 5), Some(0.875));
+    }
+
+    #[test]
+    fn runs_of_weeks_to_come_are_left_out() {
+        let mut spread = Spread::default();
+        for week in [1, 2, 3, 9] {
+            (0..20).for_each(|_| spread.add(Timestamp(week * WEEK), &run(week)));
+        }
+        let wall = Timestamp(2 * WEEK + 5);
+        assert!(spread.is_ahead(wall) && !spread.is_ahead(Timestamp(8 * WEEK)));
+        let before = spread.clone();
+        spread.forget_ahead(Timestamp(8 * WEEK));
+        assert_eq!(spread, before);
+        spread.forget_ahead(wall);
+        assert!(!spread.is_ahead(wall));
+        assert_eq!(spread.weeks()[..], [1, 2, 3]);
     }
 
     proptest! {

@@ -299,9 +299,13 @@ impl Summary {
         self.panes.spend(mark, effort(before), effort(after));
     }
 
-    /// Removes panes that are in no window any more.
+    /// Removes panes that are in no window any more, and efforts of runs that started in weeks to come.
     pub(super) fn expire(&mut self, wall: Timestamp) {
         self.panes.expire(wall);
+        let spreads = [&mut self.spread, &mut self.trace_spread].into_iter();
+        for spread in spreads.filter(|spread| spread.is_ahead(wall)) {
+            Arc::make_mut(spread).forget_ahead(wall);
+        }
     }
 
     /// Starts a new era of panes, as the wall clock was set.

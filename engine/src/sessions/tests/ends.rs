@@ -235,3 +235,18 @@ fn what_a_weekly_agent_has_shown_outlives_a_restart() {
     assert_eq!(shown.view.windows["last_50"].traces, 2);
     assert_eq!(shown.counters.get(Counter::Tokens, &["input"]), Some(1));
 }
+
+#[test]
+fn efforts_of_weeks_to_come_are_left_out_when_the_wall_clock_was_set_back() {
+    let mut stage = stage();
+    let ahead: i64 = 9 * 7 * 86_400;
+    stage.shift_to(WallShift(ahead * 1_000_000_000));
+    stage.handle(trace(1, ahead.unsigned_abs() + 10).done(), at(20));
+    let update = only(stage.drain());
+    assert!(!update.spread.is_empty() && !update.trace_spread.is_empty());
+    stage.shift_to(WallShift(0));
+    let update = only(stage.drain());
+    assert!(update.spread.is_empty() && update.trace_spread.is_empty());
+    stage.handle(trace(2, 30).session("other").done(), at(40));
+    assert!(!only(stage.drain()).spread.is_empty());
+}
