@@ -311,6 +311,25 @@ fn the_return_from_days_of_light_work_is_no_rise() {
 }
 
 #[test]
+fn the_return_from_two_weeks_of_light_work_is_no_rise_where_all_traces_are_alike() {
+    let mut told = Fixture::new(10);
+    for quarter in 0..90 * 96_u64 {
+        let is_light = (40 * 96..54 * 96).contains(&quarter);
+        if is_light && quarter % 2 == 0 {
+            continue;
+        }
+        let alike = taking(quarter * 15, 1, 1);
+        let (model_calls, nanos) = if is_light { (4, 10) } else { (8, 20) };
+        let effort =
+            Some(Effort { model_calls, nanos: nanos * 1_000_000_000, ..Effort::default() });
+        told.tell("1", DoneTrace { effort, ..alike });
+        for stream in ["effort", "latency"] {
+            assert_ne!(severity(&told, "1", stream), "warning", "{stream} on day {}", quarter / 96);
+        }
+    }
+}
+
+#[test]
 fn a_new_version_is_held_against_what_the_one_before_took() {
     let mut told = Fixture::new(10);
     (0..2_000).for_each(|minute| told.tell("1", taking(minute, 1, 1)));

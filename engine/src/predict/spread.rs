@@ -14,9 +14,9 @@ use crate::span::Timestamp;
 /// Runs that there must be before others are ranked among them.
 pub const LEAST_RUNS: u64 = 20;
 
-/// Weeks that are kept: the latest ones that have runs. After a week of light work, such as a holiday, most that others are ranked
+/// Weeks that are kept: the latest ones that have runs. After two weeks of light work, such as holidays, most that others are ranked
 /// among are still those of usual weeks.
-const WEEKS: usize = 4;
+const WEEKS: usize = 6;
 
 const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
 
@@ -512,15 +512,15 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_four_weeks_count() {
+    fn only_the_last_six_weeks_count() {
         let mut spread = Spread::default();
-        for week in [1, 0, 2, 3, 5] {
+        for week in [1, 0, 2, 3, 4, 5, 7] {
             for _ in 0..20 {
                 spread.add(Timestamp(week * WEEK), &run(week));
             }
         }
-        assert_eq!(spread.rank(Measure::ModelCalls, 1), Some(0.125));
-        assert_eq!(spread.rank(Measure::ModelCalls, 5), Some(0.875));
+        assert_eq!(spread.rank(Measure::ModelCalls, 1), Some(10.0 / 120.0));
+        assert_eq!(spread.rank(Measure::ModelCalls, 7), Some(110.0 / 120.0));
     }
 
     #[test]
@@ -542,7 +542,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_order_and_split_says_the_same_and_what_is_taken_back_leaves_nothing(
-            runs in prop::collection::vec((0..6_u64, 0..50_u64, any::<bool>()), 20..60),
+            runs in prop::collection::vec((0..9_u64, 0..50_u64, any::<bool>()), 20..60),
         ) {
             let (mut one, mut first, mut second) = <(Spread, Spread, Spread)>::default();
             for (week, calls, _) in &runs {
