@@ -180,6 +180,12 @@ impl Baseline {
         }
     }
 
+    /// A baseline of the values of a drop, however few: its level is theirs, not nearer to the objective.
+    pub(super) fn of_drop(tally: Tally, at: Timestamp, objective: f64) -> Self {
+        let accepted = Self::accepted(tally, at);
+        Self { sum: accepted.sum + PRIOR * (tally.mean() - objective), ..accepted }
+    }
+
     /// Makes the past count less: half in `memory` days, but no less than `ENOUGH` values.
     fn age(&mut self, at: Timestamp, memory: f64) {
         let passed = days(at.0.saturating_sub(self.decayed.0));

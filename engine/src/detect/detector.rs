@@ -340,6 +340,19 @@ impl Detector {
         next
     }
 
+    /// The same drop in the next version of the agent, whose values decide when it is over.
+    pub fn carried_on(&self) -> Self {
+        Self { budget: Budget::default(), ..self.clone() }
+    }
+
+    /// Makes the level of another's drop the usual one.
+    pub fn accept_drop_of(&mut self, other: &Self, at: Timestamp, limits: &Limits) {
+        let Some(incident) = other.incident.as_ref().or_else(|| other.returned()) else { return };
+        self.baseline = Baseline::of_drop(incident.values, at, limits.objective);
+        (self.hours, self.nulls) = (None, None);
+        self.renew_chances();
+    }
+
     /// Learns what is usual for a stream of outcomes and chances, while there is no past: unlike other streams, it is not compared
     /// with the objective. Returns whether that is all there is to do with the value.
     fn prepares(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> bool {

@@ -30,6 +30,7 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ pub use stream::{STREAMS, Stream};
 
 use self::deployments::Deployments;
 use self::gaps::AgentGaps;
-use self::stream::NO_OBJECTIVE;
+use self::stream::{NO_OBJECTIVE, Value};
 use self::watch::{Watch, Watched};
 use super::count::Counts;
 use super::detect::{DropOptions, Limits};
@@ -170,7 +171,7 @@ impl Drops {
         let mut ended = Vec::new();
         for told in in_turn {
             ended.extend(self.pass(told.at, counts));
-            self.count(told, drift, counts);
+            ended.extend(self.count(told, drift, counts));
         }
         let told = mem::take(&mut self.told);
         for agent in told.iter().filter(|agent| self.gaps.take_change(agent)) {
@@ -193,7 +194,22 @@ impl Drops {
         for (of, watched) in watch.streams.iter_mut() {
             any |= stream.is_none_or(|wanted| wanted == of.name) && watched.accept(at);
         }
+        self.accept_carried(agent, stream);
         any
+    }
+
+    /// Makes the level of an agent version's drops the usual one of the versions in which they go on.
+    fn accept_carried(&mut self, agent: &AgentKey, stream: Option<&str>) {
+        let others = agent.other_versions(&self.watches);
+        let others: Vec<AgentKey> = others.map(|(other, _)| other.clone()).collect();
+        for other in others {
+            let Some(watch) = self.watches.get_mut(&other) else { continue };
+            let streams = watch.streams.iter_mut();
+            let wanted = streams.filter(|(of, _)| stream.is_none_or(|wanted| wanted == of.name));
+            for (_, watched) in wanted {
+                watched.accept_carried_from(&agent.agent_version);
+            }
+        }
     }
 
     /// Remembers a deployment of these agents. If it accepts whatever level it brings, it ends drops, and other streams begin anew.
@@ -209,9 +225,12 @@ impl Drops {
         let (is_new, over) = self.deployments.insert(deployment.clone(), max, shares);
         counts.add_many("deployments", "forgotten", u64::from(over));
         if is_new && deployment.is_accepted {
-            let own = self.watches.iter_mut();
-            let own = own.filter(|(agent, _)| deployment.is_of_version(agent));
-            own.for_each(|(_, watch)| watch.renew(at));
+            let own = self.watches.keys().filter(|agent| deployment.is_of_version(agent));
+            let own: Vec<AgentKey> = own.cloned().collect();
+            for agent in own {
+                self.watches.get_mut(&agent).into_iter().for_each(|watch| watch.renew(at));
+                self.accept_carried(&agent, None);
+            }
         }
         is_new
     }
@@ -294,19 +313,49 @@ impl Drops {
         self.end_replaced()
     }
 
-    /// Ends the drops and warnings of versions that have gone silent, of agents that go on in another version: after a rollback nothing
-    /// more comes of the version that failed. Returns the agents of which one ended.
+    /// Ends the drops and warnings of versions that have gone silent, of agents that go on in another version, unless they go on there:
+    /// after a rollback nothing more comes of the version that failed. Returns the agents of which one ended.
     fn end_replaced(&mut self) -> Vec<AgentKey> {
         let newest = self.shares.newest;
-        let over = self.watches.iter().filter(|(_, watch)| watch.has_shown_what_is_silent(newest));
-        let replaced = over.filter(|(agent, _)| {
-            agent.other_versions(&self.watches).any(|(_, other)| goes_on(other.told, newest))
-        });
-        let replaced: Vec<AgentKey> = replaced.map(|(agent, _)| agent.clone()).collect();
-        for agent in &replaced {
-            self.watches.get_mut(agent).into_iter().for_each(|watch| watch.end_silent(newest));
+        let mut replaced = Vec::new();
+        for (agent, watch) in &self.watches {
+            let silent = watch.shown_and_silent(newest);
+            let over = silent.filter(|stream| {
+                let others = || agent.other_versions(&self.watches).map(|(_, other)| other);
+                others().any(|other| goes_on(other.told, newest))
+                    && !others().any(|other| other.carries_on(&agent.agent_version, stream, newest))
+            });
+            replaced.extend(over.map(|stream| (agent.clone(), stream)));
         }
-        replaced
+        for (agent, stream) in &replaced {
+            self.end(agent, stream);
+        }
+        replaced.into_iter().map(|(agent, _)| agent).collect()
+    }
+
+    /// Ends the drop of a stream, or a warning of one.
+    fn end(&mut self, agent: &AgentKey, stream: &str) {
+        let watch = self.watches.get_mut(agent);
+        let watched = watch.and_then(|watch| watch.streams.get_mut(stream));
+        watched.into_iter().for_each(Watched::end);
+    }
+
+    /// Ends the drop of an earlier version of which nothing has come since then, as a later one in which it went on is good again, unless
+    /// it goes on in another one. Returns the earlier version if it did.
+    fn end_mended(&mut self, shown: AgentKey, since: Timestamp, stream: &str) -> Option<AgentKey> {
+        let newest = self.shares.newest;
+        let is_silent = self.watched(&shown, stream).is_some_and(|watched| watched.last < since);
+        let goes_on = shown
+            .other_versions(&self.watches)
+            .any(|(_, other)| other.carries_on(&shown.agent_version, stream, newest));
+        (is_silent && !goes_on).then(|| {
+            self.end(&shown, stream);
+            shown
+        })
+    }
+
+    fn watched(&self, agent: &AgentKey, stream: &str) -> Option<&Watched> {
+        self.watches.get(agent)?.streams.get(stream)
     }
 
     /// Makes room for a new agent; returns its new watch.
@@ -345,9 +394,15 @@ impl Drops {
         others.filter(move |(_, watch)| watch.before.as_deref() == Some(own)).map(|(key, _)| key)
     }
 
-    /// Counts a trace or an outcome.
-    fn count(&mut self, told: &ArrivedTrace, drift: &DriftOptions, counts: &mut Counts) {
+    /// Counts a trace or an outcome; returns the earlier versions of which a drop ended by it.
+    fn count(
+        &mut self,
+        told: &ArrivedTrace,
+        drift: &DriftOptions,
+        counts: &mut Counts,
+    ) -> Vec<AgentKey> {
         let ArrivedTrace { at, agent, trace, .. } = told;
+        let mut ended = Vec::new();
         let mut watch = match self.watches.get_mut(agent) {
             Some(watch) => watch,
             None => {
@@ -360,14 +415,19 @@ impl Drops {
             if watch.streams.0[place].is_none() {
                 let left = watch.left_by(agent);
                 let begun = self.begin_stream(agent, stream, left);
-                let Some(own) = self.watches.get_mut(agent) else { return };
+                let Some(own) = self.watches.get_mut(agent) else { return ended };
                 watch = own;
                 watch.streams.0[place] = Some(begun);
             }
             let limits = self.shares.limits(&self.options, agent, stream);
-            if let Some(watched) = &mut watch.streams.0[place] {
+            let Some(watched) = &mut watch.streams.0[place] else { continue };
+            if watched.carried_from().is_none() {
                 watched.observe(stream, value, told, &limits);
+                continue;
             }
+            ended.extend(self.count_carried(stream, value, told, &limits));
+            let Some(own) = self.watches.get_mut(agent) else { return ended };
+            watch = own;
         }
         watch.count(*at, trace, self.options.memory);
         if trace.is_first() {
@@ -378,6 +438,28 @@ impl Drops {
         if let Some(safe) = safe {
             watch.level.observe(Quanta(safe), drift);
         }
+        ended
+    }
+
+    /// Counts a value of a stream in which the drop of an earlier version goes on; returns that version if its drop ended by it.
+    fn count_carried(
+        &mut self,
+        stream: &Stream,
+        value: Value,
+        told: &ArrivedTrace,
+        limits: &Limits,
+    ) -> Option<AgentKey> {
+        let agent = &told.agent;
+        let version = Arc::clone(self.watched(agent, stream.name)?.carried_from()?);
+        let shown = agent.with(|parts| parts.agent_version = version);
+        let is_shown = self.watched(&shown, stream.name).is_some_and(Watched::is_critical);
+        let watched = self.watches.get_mut(agent)?.streams.get_mut(stream.name)?;
+        if !is_shown {
+            watched.show_itself();
+        }
+        watched.observe(stream, value, told, limits);
+        let since = watched.end_carried()?;
+        self.end_mended(shown, since, stream.name)
     }
 
     /// Begins a stream with what it takes over from the version before.
@@ -389,9 +471,11 @@ impl Drops {
     ) -> Watched {
         self.shares.add(stream.pages);
         let limits = self.shares.limits(&self.options, agent, stream);
-        let before = before.and_then(|key| self.watches.get_mut(&key));
-        let left = before.and_then(|watch| watch.streams.get_mut(stream.name));
-        left.map_or_else(Watched::default, |left| left.bequeath(&limits))
+        let left = before.and_then(|key| {
+            let watch = self.watches.get_mut(&key)?;
+            Some(watch.streams.get_mut(stream.name)?.bequeath(&key.agent_version, &limits))
+        });
+        left.unwrap_or_default()
     }
 }
 

@@ -704,3 +704,138 @@ fn over_the_bound_the_oldest_deployment_is_forgotten_of_the_tenant_that_has_most
     );
     assert_eq!(told.counts.get("deployments", "forgotten"), 2);
 }
+
+/// An agent of a trace in five minutes, of whatever version.
+struct Rollouts {
+    told: Fixture,
+    minute: u64,
+    /// Pages so far, by version.
+    pages: Vec<String>,
+    severities: BTreeMap<String, &'static str>,
+}
+
+impl Rollouts {
+    /// With a past of version 0, which fails in one of a hundred traces.
+    fn new() -> Self {
+        let told = Fixture::new(100);
+        let mut agent = Self { told, minute: 0, pages: Vec::new(), severities: BTreeMap::new() };
+        agent.traces(&["0"], 3_000, 1);
+        assert!(agent.pages.is_empty());
+        agent
+    }
+
+    /// So many traces, of these versions in turn, of which so many percent fail.
+    fn traces(&mut self, versions: &[&str], count: u64, percent: u64) {
+        for number in 0..count {
+            self.minute += 5;
+            let at = self.minute * MINUTE;
+            let failed = xxh3_64_with_seed(&self.minute.to_be_bytes(), 7) % 100 < percent;
+            let version = versions[usize::try_from(number).unwrap() % versions.len()];
+            let session = format!("session {}", self.minute);
+            let trace = DoneTrace {
+                trace_id: Some(TraceId(u128::from(self.minute).to_be_bytes())),
+                at_unix_nano: at,
+                touched_unix_nano: at,
+                ..trace_of(0, session, failed)
+            };
+            self.told.tell(version, trace);
+            self.look(version);
+        }
+    }
+
+    fn look(&mut self, version: &str) {
+        self.severities.entry(version.to_owned()).or_insert("");
+        for (version, before) in &mut self.severities {
+            let now = severity(&self.told, version, "verdict");
+            if now == "critical" && *before != now {
+                self.pages.push(version.clone());
+            }
+            *before = now;
+        }
+    }
+
+    fn restart(&mut self) {
+        let mut next = Fixture::new(100);
+        next.drops.restore(rmp_serde::from_slice(&self.told.saved()).unwrap());
+        assert_eq!(next.saved(), self.told.saved());
+        self.told = next;
+    }
+
+    fn is_all_quiet(&self) -> bool {
+        self.severities.values().all(|severity| *severity == "quiet")
+    }
+}
+
+#[test]
+fn a_drop_goes_on_in_the_versions_that_are_deployed_in_it_until_one_mends_it() {
+    for percent in [15, 40, 100] {
+        let mut agent = Rollouts::new();
+        agent.traces(&["0"], 150, percent);
+        for version in ["1", "2", "3", "4", "5"] {
+            agent.traces(&[version], 288, percent);
+            agent.restart();
+            assert_eq!(agent.severities["0"], "critical", "{percent}: in version {version}");
+        }
+        let usual = agent.told.view("5")[0].usual;
+        assert!(usual < 0.02, "{usual}: what it was before the drop");
+        agent.traces(&["6"], 1_000, 1);
+        assert_eq!(agent.pages, ["0"], "{percent}");
+        assert!(agent.is_all_quiet(), "{percent}: {:?}", agent.severities);
+        // And then it is held against what was usual before the drop.
+        agent.traces(&["6"], 150, percent);
+        assert_eq!(agent.pages, ["0", "6"], "{percent}");
+    }
+}
+
+#[test]
+fn a_version_that_is_much_worse_than_the_drop_that_goes_on_pages() {
+    let mut agent = Rollouts::new();
+    agent.traces(&["0"], 150, 20);
+    agent.traces(&["1"], 288, 20);
+    agent.traces(&["2"], 60, 90);
+    assert_eq!(agent.pages, ["0", "2"]);
+    // The next one carries that on.
+    agent.traces(&["3"], 576, 90);
+    assert_eq!((agent.pages.len(), agent.severities["2"]), (2, "critical"));
+    agent.traces(&["4"], 576, 1);
+    assert!(agent.pages.len() == 2 && agent.is_all_quiet(), "{:?}", agent.severities);
+}
+
+#[test]
+fn a_version_that_is_bad_pages_though_the_drop_in_which_it_began_is_over() {
+    let mut agent = Rollouts::new();
+    agent.traces(&["0"], 150, 40);
+    agent.traces(&["0", "1"], 100, 40);
+    assert_eq!(agent.pages, ["0"]);
+    // Version 0 is good again by itself, version 1 is not.
+    for _ in 0..300 {
+        agent.traces(&["0"], 1, 1);
+        agent.traces(&["1"], 1, 40);
+    }
+    assert_eq!(agent.pages, ["0", "1"]);
+    assert_eq!(agent.severities["0"], "quiet");
+}
+
+#[test]
+fn a_drop_that_goes_on_is_accepted_wherever_it_does() {
+    let mut agent = Rollouts::new();
+    agent.traces(&["0"], 150, 40);
+    agent.traces(&["1"], 288, 40);
+    assert!(agent.told.drops.accept(&key("0"), None, Timestamp(agent.minute * MINUTE)));
+    agent.traces(&["1"], 1_000, 40);
+    agent.traces(&["2"], 1_000, 40);
+    assert!(agent.pages == ["0"] && agent.is_all_quiet(), "{:?}", agent.severities);
+    agent.traces(&["2"], 60, 95);
+    assert_eq!(agent.pages, ["0", "2"]);
+}
+
+#[test]
+fn a_drop_ends_after_a_rollback_from_the_version_in_which_it_went_on() {
+    let mut agent = Rollouts::new();
+    agent.traces(&["1"], 150, 40);
+    agent.traces(&["2"], 20, 40);
+    agent.traces(&["0"], 2 * 288, 1);
+    assert!(agent.pages == ["1"] && agent.is_all_quiet(), "{:?}", agent.severities);
+    agent.traces(&["2"], 60, 40);
+    assert_eq!(agent.pages, ["1", "2"]);
+}

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::gaps::Gaps;
 use super::stream::{PREDICTED, STREAMS, Stream, Value};
 use super::{ArrivedTrace, GOES_ON};
-use crate::detect::{Against, Detector, DropState, InSession, Limits, Severity};
+use crate::detect::{Against, Detector, DropState, InSession, Limits, Observation, Severity};
 use crate::drift::sequential::MeanSequence;
 use crate::facts::{AgentKey, DoneTrace, Effort, ScopedId};
 use crate::predict::learner::Learner;
@@ -57,6 +57,21 @@ pub(super) struct Watched {
     failures: VecDeque<Failure>,
     /// Where to look; present while there is a drop or a warning of one.
     pub(super) example: Option<Example>,
+    /// The drop of an earlier version that goes on in this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    carried: Option<Box<Carried>>,
+}
+
+/// A drop of an earlier version that goes on in this one. That version shows it; this one decides with its own values when it is over,
+/// and until then is compared with the level of the drop.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Carried {
+    /// The version that shows it.
+    version: Arc<str>,
+    /// The drop, with the past before it.
+    detector: Detector,
+    /// Since when it seems to be over.
+    better: Option<Timestamp>,
 }
 
 /// A trace that failed.
@@ -111,8 +126,9 @@ impl Watch {
     fn learn(&mut self, effort: &Effort, failed: bool) {
         let mut watched = self.streams.get_mut(PREDICTED);
         let detector = watched.as_ref().map(|watched| &watched.detector);
-        let is_settled = detector.is_none_or(Detector::is_settled);
-        if detector.is_none_or(|detector| detector.severity() == Severity::Quiet) {
+        let carries = watched.as_ref().is_some_and(|watched| watched.carried.is_some());
+        let is_settled = !carries && detector.is_none_or(Detector::is_settled);
+        if !carries && detector.is_none_or(|detector| detector.severity() == Severity::Quiet) {
             self.learner.learn(effort, &self.usual, failed);
         }
         if is_settled && self.learner.renew() {
@@ -120,19 +136,17 @@ impl Watch {
         }
     }
 
-    /// Whether there is a drop, or a warning of one, of a stream of which nothing comes any more.
-    pub(super) fn has_shown_what_is_silent(&self, newest: Timestamp) -> bool {
-        self.streams
-            .iter()
-            .any(|(_, watched)| watched.is_shown() && self.is_silent(watched, newest))
+    /// The streams that are in a drop, or in a warning of one, and of which nothing comes any more.
+    pub(super) fn shown_and_silent(&self, newest: Timestamp) -> impl Iterator<Item = &'static str> {
+        let shown = self.streams.iter().filter(|(_, watched)| watched.is_shown());
+        shown.filter(move |(_, watched)| self.is_silent(watched, newest)).map(|(of, _)| of.name)
     }
 
-    /// Ends such drops and warnings.
-    pub(super) fn end_silent(&mut self, newest: Timestamp) {
-        let silent = self.streams.iter().filter(|(_, watched)| self.is_silent(watched, newest));
-        let silent: Vec<&str> = silent.map(|(stream, _)| stream.name).collect();
-        let over = self.streams.iter_mut().filter(|(stream, _)| silent.contains(&stream.name));
-        over.filter(|(_, watched)| watched.is_shown()).for_each(|(_, watched)| watched.end());
+    /// Whether the drop of that version's stream goes on in this one, of which values still come.
+    pub(super) fn carries_on(&self, version: &str, stream: &str, newest: Timestamp) -> bool {
+        self.streams
+            .get(stream)
+            .is_some_and(|watched| watched.carries_on(version) && !self.is_silent(watched, newest))
     }
 
     /// Whether nothing has come of a stream, nor a trace of its version, for a day and for longer than is usual for the version: one that
@@ -225,7 +239,7 @@ impl Watched {
                 self.failures.pop_front();
             }
         }
-        let found = self.detector.observe(at, value.observation.within(session), limits);
+        let found = self.take(at, value.observation.within(session), limits);
         self.last = self.last.max(at);
         self.inherited &= !self.detector.has_own_past();
         match found {
@@ -236,12 +250,76 @@ impl Watched {
         }
     }
 
-    /// The stream of the next version of the agent, compared with the past of this one.
-    pub(super) fn bequeath(&mut self, limits: &Limits) -> Self {
+    /// Has the detector and the drop that is carried on take a value; returns the severity if that changed.
+    fn take(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> Option<Severity> {
+        let before = self.detector.severity();
+        self.detector.observe(at, value, limits);
+        if let Some(carried) = &mut self.carried {
+            carried.observe(at, value, limits);
+        }
+        let severity = self.detector.severity();
+        (severity != before).then_some(severity)
+    }
+
+    /// The version that shows the drop that goes on in this one.
+    pub(super) fn carried_from(&self) -> Option<&Arc<str>> {
+        self.carried.as_ref().map(|carried| &carried.version)
+    }
+
+    /// Ends the carrying of a drop that is over by this version's values; returns since when it seemed so.
+    pub(super) fn end_carried(&mut self) -> Option<Timestamp> {
+        let over = |carried: &mut Box<Carried>| carried.detector.severity() == Severity::Quiet;
+        let carried = self.carried.take_if(over)?;
+        (self.detector, self.example) = (carried.detector, None);
+        carried.better
+    }
+
+    /// The version that showed the drop shows it no longer: from here on this one is compared with the past before it.
+    pub(super) fn show_itself(&mut self) {
+        let Some(carried) = self.carried.take() else { return };
+        let has_own = self.detector.severity() == Severity::Critical;
+        self.detector = carried.detector;
+        if !has_own && self.detector.severity() == Severity::Critical {
+            self.detector.end();
+        }
+    }
+
+    /// The level of that version's drop is usual from here on, if it goes on in this one.
+    pub(super) fn accept_carried_from(&mut self, version: &Arc<str>) {
+        self.carried.take_if(|carried| carried.version == *version);
+    }
+
+    /// Whether the drop of that version goes on in this one.
+    fn carries_on(&self, version: &str) -> bool {
+        self.carried.as_ref().is_some_and(|carried| {
+            &*carried.version == version && carried.detector.severity() == Severity::Critical
+        })
+    }
+
+    /// The stream of the next version of the agent, compared with the past of this one, or, while this one is in a drop, with the level of
+    /// that; `own` is this version.
+    pub(super) fn bequeath(&mut self, own: &Arc<str>, limits: &Limits) -> Self {
         let inherited = !self.detector.has_evidence(limits);
+        let is_own = self.detector.severity() == Severity::Critical;
+        let carried = match &self.carried {
+            Some(carried) if is_own => {
+                Some(Carried { version: Arc::clone(own), ..(**carried).clone() })
+            }
+            Some(carried) => Some((**carried).clone()),
+            None if is_own => {
+                let detector = self.detector.carried_on();
+                Some(Carried { version: Arc::clone(own), detector, better: None })
+            }
+            None => None,
+        };
+        let mut detector = self.detector.bequeath(limits);
+        if is_own {
+            detector.accept_drop_of(&self.detector, self.last, limits);
+        }
         Self {
-            detector: self.detector.bequeath(limits),
+            detector,
             inherited,
+            carried: carried.map(Box::new),
             session: self.session,
             failures: self.failures.clone(),
             ..Self::default()
@@ -306,23 +384,35 @@ impl Watched {
 
     /// Its state; a stream that does not page warns at most.
     fn state(&self, stream: &Stream, limits: &Limits) -> DropState {
-        let state = self.detector.state(limits);
+        let mut state = self.detector.state(limits);
+        if let Some(carried) = self.carried.as_ref().filter(|_| state.drop.is_none()) {
+            state.usual = carried.detector.state(limits).usual;
+        }
         let most = if stream.pages { Severity::Critical } else { Severity::Warning };
         DropState { severity: state.severity.min(most), ..state }
     }
 
-    /// Whether it is in a drop, or there is a warning of one.
+    /// Whether it is in a drop, be it that of an earlier version that goes on, or there is a warning of one.
     pub(super) fn drops(&self) -> bool {
-        self.detector.severity() >= Severity::Warning
+        let carried = self.carried.as_ref().map(|carried| carried.detector.severity());
+        self.detector.severity().max(carried.unwrap_or_default()) >= Severity::Warning
     }
 
     /// Whether it is in a drop, recovers from one, or there is a warning of one.
-    pub(super) fn is_shown(&self) -> bool {
-        self.detector.severity() != Severity::Quiet
+    fn is_shown(&self) -> bool {
+        self.detector.severity() != Severity::Quiet || self.carried.is_some()
+    }
+
+    /// Whether it shows a drop, which may go on in other versions.
+    pub(super) fn is_critical(&self) -> bool {
+        self.detector.severity() == Severity::Critical
     }
 
     /// Ends a drop, or a warning of one, and keeps the past.
     pub(super) fn end(&mut self) {
+        if let Some(carried) = self.carried.take() {
+            self.detector = carried.detector;
+        }
         self.detector.end();
         self.example = None;
     }
@@ -334,7 +424,7 @@ impl Watched {
 
     /// Accepts the level since the drop began as the usual one; returns whether there was a drop, or a warning of one.
     pub(super) fn accept(&mut self, at: Timestamp) -> bool {
-        let accepted = self.detector.accept(at);
+        let accepted = self.detector.accept(at) | self.carried.take().is_some();
         if accepted {
             (self.inherited, self.example) = (false, None);
         }
@@ -344,7 +434,7 @@ impl Watched {
     /// Forgets the past and all evidence.
     fn renew(&mut self) {
         self.detector.renew();
-        (self.inherited, self.example) = (false, None);
+        (self.inherited, self.example, self.carried) = (false, None, None);
     }
 
     /// The cause of most failures since the drop began, and the latest sessions that failed by it.
@@ -364,6 +454,16 @@ impl Watched {
     fn find_another(&mut self, cause: &Cause, trace: &DoneTrace) {
         if let Some(example) = &mut self.example {
             example.add(cause, &trace.session);
+        }
+    }
+}
+
+impl Carried {
+    fn observe(&mut self, at: Timestamp, value: Observation, limits: &Limits) {
+        match self.detector.observe(at, value, limits) {
+            Some(Severity::Critical) => self.better = None,
+            Some(Severity::Recovering | Severity::Quiet) => self.better = self.better.or(Some(at)),
+            Some(Severity::Warning) | None => {}
         }
     }
 }
