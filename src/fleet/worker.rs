@@ -170,8 +170,12 @@ impl<S: Stage> Worker<S> {
                         return;
                     }
                     if partitions == 0 {
-                        let topic = format!("{} (`agentgauge topics create` makes it)", self.topic);
-                        Problem::Missing { topic, key: "fleet.prefix" }
+                        let why = format!(
+                            "there is no topic `{}`; `agentgauge topics create` makes those of \
+                             `fleet.prefix`; trying again",
+                            self.topic
+                        );
+                        Problem::Other { why }
                     } else {
                         let why = format!(
                             "topic `{}` has {partitions} partitions, `fleet.partitions` says {wanted}",
