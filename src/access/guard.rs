@@ -1,5 +1,6 @@
 //! The guard of a port: lets requests in by their sender, and answers those that are denied.
 
+use std::future::ready;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -30,7 +31,7 @@ const INGEST_PATHS: [&str; 6] = [
     "/api/v1/deployments",
 ];
 
-/// The most bytes of a denied request's body that are read and thrown away before the answer, and the longest time for that.
+/// The most bytes of a denied request's body that are read and thrown away, and the longest time for that.
 const MAX_DISCARDED_BYTES: usize = 1 << 20;
 const MAX_DISCARDING: Duration = Duration::from_secs(5);
 
@@ -52,7 +53,7 @@ pub fn guard(
             Ok(()) => answers.to(request),
             Err(why) => {
                 denied(why.reason());
-                Box::pin(refuse(why, request))
+                Box::pin(ready(refuse(why, request)))
             }
         }
     })
@@ -116,16 +117,16 @@ fn token(headers: &HeaderMap) -> Result<Option<String>, Denied> {
 }
 
 /// Answers a denied request in the protocol of the request.
-async fn refuse(denied: Denied, request: Request) -> Response {
+fn refuse(denied: Denied, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
     if content_type.starts_with("application/grpc") && head.version >= Version::HTTP_2 {
         return tonic::Status::new(denied.code(), denied.message()).into_http();
     }
-    // HTTP/1 has to end the connection if the body is not read, and then its sender may not see the answer.
+    // HTTP/1 has to end the connection if the body is not read, and then its sender may not see the answer that comes meanwhile.
     if head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT) {
-        discard(body).await;
+        tokio::spawn(timeout(MAX_DISCARDING, discard(body)));
     }
     let mut response = if content_type.starts_with("application/x-protobuf") {
         let (code, message) = (denied.code().into(), denied.message().to_owned());
@@ -148,17 +149,14 @@ async fn refuse(denied: Denied, request: Request) -> Response {
     response
 }
 
+/// Throws away the rest of a body, while its sender is answered.
 async fn discard(mut body: Body) {
-    let rest = async {
-        let mut left = MAX_DISCARDED_BYTES;
-        while let Some(Ok(frame)) = body.frame().await {
-            let bytes = frame.data_ref().map_or(0, Bytes::len);
-            let Some(less) = left.checked_sub(bytes) else { break };
-            left = less;
-        }
-    };
-    // Whether the body was read to its end does not matter.
-    let _ = timeout(MAX_DISCARDING, rest).await;
+    let mut left = MAX_DISCARDED_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        let Some(less) = left.checked_sub(bytes) else { break };
+        left = less;
+    }
 }
 
 impl Denied {

@@ -65,7 +65,7 @@ async fn answer<S: Sink>(
         // The sender speaks plain HTTP and would not understand a gRPC status.
         receiver.note(&failure);
         if head.version < Version::HTTP_2 {
-            receiver.discard(&mut body, &Source::of(&head.extensions)).await;
+            receiver.discard(body, Source::of(&head.extensions));
         }
         return (failure.status(), failure.grpc().message().to_owned()).into_response();
     }

@@ -82,7 +82,7 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
             // HTTP/2 can end one stream; HTTP/1 has to end the connection. A sender that waits for "100 Continue" sends no body.
             let sending = head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT);
             if sending && failure.leaves_a_body() {
-                receiver.discard(&mut body, &source).await;
+                receiver.discard(body, source);
             }
             failure.http(encoding)
         }

@@ -231,19 +231,20 @@ impl<S: Sink> Receiver<S> {
         Ok(Received { body, permit, turn })
     }
 
-    /// Throws away the rest of a body, as far as that is reasonable: a connection that is closed while its sender
-    /// still writes can lose the answer.
-    pub(super) async fn discard(&self, body: &mut Body, source: &Source) {
-        let rest = async {
+    /// Throws away the rest of a body while its sender is answered, as far as that is reasonable: a connection that is closed
+    /// while its sender still writes can lose the answer.
+    pub(super) fn discard(&self, mut body: Body, source: Source) {
+        let Shared { pace, read_timeout, .. } = *self.shared;
+        let rest = async move {
             let mut left = MAX_DISCARDED_BYTES;
-            let mut arrival = Arrival::new(body, source, self.shared.pace);
+            let mut arrival = Arrival::new(&mut body, &source, pace);
             while let Ok(Some(data)) = arrival.next(&mut None).await {
                 let Some(less) = left.checked_sub(data.len()) else { break };
                 left = less;
             }
         };
-        // Whether the body was read to its end does not matter.
-        let _ = timeout(self.shared.read_timeout, rest).await;
+        // Whether the body is read to its end does not matter. A connection has one such body at a time.
+        tokio::spawn(timeout(read_timeout, rest));
     }
 
     /// Applies a request and counts what was in it. It runs to its end even if the sender goes away meanwhile, so

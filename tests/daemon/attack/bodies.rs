@@ -100,6 +100,36 @@ async fn a_sender_on_a_slow_link_is_served_however_long_it_takes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_is_told_so_before_the_body_has_come() {
+    // Nobody is given up for want of progress while the test runs.
+    let patient =
+        [("AGENTGAUGE__INGEST__BODY_PROGRESS", "0"), ("AGENTGAUGE__SERVER__READ_TIMEOUT", "1h")];
+    let daemon = Daemon::start_with(&[&patient[..], &TOKENS].concat());
+    let authorization = format!("authorization: Bearer {SHOP}\r\n");
+    for (path, headers, expected) in [
+        ("/v1/traces", &*authorization, "HTTP/1.1 413 "),
+        ("/v1/nothing", &authorization, "HTTP/1.1 404 "),
+        ("/v1/traces", "", "HTTP/1.1 401 "),
+    ] {
+        let mut stream = TcpStream::connect(&daemon.otlp_http).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-type: application/x-protobuf\r\ncontent-length: 99000000\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (mut reading, mut writing) = stream.into_split();
+        let trickle = tokio::spawn(async move {
+            while writing.write_all(&[10; 100]).await.is_ok() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
+        let mut answer = [0; 13];
+        timeout(LONG, reading.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8_lossy(&answer), expected, "{path}");
+        trickle.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_does_not_go_on_is_told_so_and_its_connection_is_closed() {
     let daemon = Daemon::start_with(&[SOON]);
     let mut stream = TcpStream::connect(&daemon.otlp_http).await.unwrap();
