@@ -46,6 +46,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time between two checks whether a snapshot is due.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// Time between two looks whether all files are there.
+const LOOK_AT_FILES: Duration = Duration::from_secs(2);
+
 /// How long timers wait for their time to be in the log.
 const TIMERS_WAIT: Duration = Duration::from_secs(1);
 
@@ -104,6 +107,8 @@ pub(super) struct Snapshots {
     // The bytes and the items of the log when the last snapshot began.
     written: (u64, u64),
     last: u64,
+    // Whether somebody removed files, so that only a new snapshot has everything.
+    incomplete: bool,
 }
 
 /// The ways to and from the stages that a snapshot needs: barriers go in, sections come out.
@@ -245,6 +250,7 @@ impl Recovered {
             // Replayed records count as written: after a long replay a snapshot is due soon.
             written: (0, 0),
             last,
+            incomplete: false,
         };
         (durable, snapshots)
     }
@@ -259,15 +265,22 @@ impl Snapshots {
 
     /// Writes snapshots until `stopping` is set, and then a last one, so that the next start has nothing to replay.
     pub(super) async fn run(mut self, mut stream: Stream, mut stopping: watch::Receiver<bool>) {
+        let mut looked = self.clock.elapsed();
         loop {
             let stop = tokio::select! {
                 _ = stopping.wait_for(|stopping| *stopping) => true,
                 () = tokio::time::sleep(LOOK) => false,
             };
+            let mut lacks_files = false;
+            if stop || self.clock.elapsed().saturating_sub(looked) >= LOOK_AT_FILES {
+                looked = self.clock.elapsed();
+                self.incomplete |= !self.committer.is_whole(self.last).await;
+                lacks_files = self.incomplete;
+            }
             if let Some(failure) = self.metrics.fails().filter(|_| !stop) {
                 self.probe(failure.bytes).await;
             }
-            if stop || self.is_due() {
+            if stop || lacks_files || self.is_due() {
                 self.take(&mut stream).await;
             }
             if stop {
@@ -299,7 +312,7 @@ impl Snapshots {
 
     async fn take(&mut self, stream: &mut Stream) {
         let seq = self.committer.ledger().applied();
-        if seq == self.last {
+        if seq == self.last && !self.incomplete {
             return;
         }
         self.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
@@ -308,7 +321,7 @@ impl Snapshots {
         let released = self.write(stream, seq, keep).await;
         match &released {
             Ok(released) => {
-                self.last = seq;
+                (self.last, self.incomplete) = (seq, false);
                 self.committer.release(*released).await;
             }
             Err(error) => tracing::error!(%error, "a snapshot could not be written"),

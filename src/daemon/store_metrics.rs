@@ -22,6 +22,7 @@ pub(super) struct StoreMetrics {
     written: IntCounter,
     commit: Histogram,
     refused: IntCounterVec,
+    missing: IntCounter,
     recovered: IntGaugeVec,
     recovery: Gauge,
     snapshots: IntCounterVec,
@@ -69,6 +70,10 @@ impl StoreMetrics {
                 opts("refused_total", "Requests refused since they could not be made durable."),
                 &["reason"],
             )?,
+            missing: IntCounter::with_opts(opts(
+                "files_missing_total",
+                "Files in use that somebody removed; a snapshot replaces them.",
+            ))?,
             recovered: IntGaugeVec::new(
                 opts("recovered", "What the last start found in the store."),
                 &["what"],
@@ -86,14 +91,15 @@ impl StoreMetrics {
             pressed: AtomicBool::new(false),
             fails: Mutex::new(None),
         };
-        let Self { bytes, records, written, commit, refused, .. } = &metrics;
+        let Self { bytes, records, written, commit, refused, missing, .. } = &metrics;
         let Self { recovered, recovery, snapshots, unapplied, failing, .. } = &metrics;
-        let collectors: [Box<dyn Collector>; 10] = [
+        let collectors: [Box<dyn Collector>; 11] = [
             Box::new(bytes.clone()),
             Box::new(records.clone()),
             Box::new(written.clone()),
             Box::new(commit.clone()),
             Box::new(refused.clone()),
+            Box::new(missing.clone()),
             Box::new(recovered.clone()),
             Box::new(recovery.clone()),
             Box::new(snapshots.clone()),
@@ -190,6 +196,14 @@ impl Watch for StoreMetrics {
         self.unapplied.add(signed(records));
         self.commit.observe(Duration::from_nanos(nanos).as_secs_f64());
         self.measure();
+    }
+
+    fn missing(&self, name: &str) {
+        tracing::error!(
+            file = name,
+            "somebody removed a file of the store that is in use; a snapshot is written in its place"
+        );
+        self.missing.inc();
     }
 
     fn refused(&self, records: u64, bytes: u64, why: Refused) {

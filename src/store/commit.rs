@@ -24,6 +24,9 @@ pub trait Watch: Send + Sync {
     /// Notes that a group of `records` was committed, as `bytes` of log, within `nanos`.
     fn committed(&self, records: u64, bytes: u64, nanos: u64);
 
+    /// Notes that somebody removed a file that was in use.
+    fn missing(&self, name: &str);
+
     /// Notes that `records`, which would be `bytes` of log, were not appended.
     fn refused(&self, records: u64, bytes: u64, why: Refused);
 }
@@ -58,6 +61,7 @@ enum Job {
     Append { record: Record, reply: oneshot::Sender<Result<Ticket, Refused>> },
     Probe { bytes: u64, reply: oneshot::Sender<Result<(), Refused>> },
     Release { seq: u64, done: oneshot::Sender<()> },
+    Look { last: u64, reply: oneshot::Sender<bool> },
 }
 
 struct Writer {
@@ -103,6 +107,14 @@ impl Committer {
         let (reply, answer) = oneshot::channel();
         self.send(Job::Probe { bytes, reply })?;
         answer.await.unwrap_or(Err(Refused::Stopped))
+    }
+
+    /// Looks whether all files are there, among them the snapshot after record `last`; false if somebody removed one, so that only
+    /// a new snapshot has everything.
+    pub async fn is_whole(&self, last: u64) -> bool {
+        let (reply, answer) = oneshot::channel();
+        // A thread that has ended, or is busy, does not look.
+        self.send(Job::Look { last, reply }).is_err() || answer.await.unwrap_or(true)
     }
 
     fn send(&self, job: Job) -> Result<(), Refused> {
@@ -194,12 +206,22 @@ impl Writer {
             Job::Probe { bytes, reply } => {
                 let _ = reply.send(self.log.probe(bytes));
             }
+            Job::Look { last, reply } => {
+                let _ = reply.send(self.is_whole(last));
+            }
             Job::Release { seq, done } => {
                 // A segment that cannot be removed is removed after the next snapshot.
                 let _ = self.log.release(seq);
                 let _ = done.send(());
             }
         }
+    }
+
+    fn is_whole(&mut self, last: u64) -> bool {
+        // A directory that cannot be read is looked at again.
+        let missing = self.log.missing(last).unwrap_or_default();
+        missing.iter().for_each(|name| self.watch.missing(name));
+        missing.is_empty()
     }
 
     /// Writes a group. One that cannot be written whole is tried record by record, so that one large record does not keep out

@@ -3,7 +3,7 @@
 //! A group is one write and, with `fsync`, one sync. A failed write is cut off again; after a failed sync it is not known what
 //! is on disk, so the log stops for good.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::iter::successors;
@@ -16,6 +16,7 @@ use super::mark::{MARKS, Marks};
 use super::options::{Durability, StoreOptions};
 use super::record::{FILE_HEAD, Record, head};
 use super::recover::Recovery;
+use super::snapshot;
 
 /// The log, open at its end.
 pub(crate) struct Log {
@@ -128,6 +129,27 @@ impl Log {
         self.put()?;
         self.take_back();
         if self.stopped { Err(Refused::Stopped) } else { Ok(()) }
+    }
+
+    /// Looks for files that somebody removed, among them the snapshot after record `last`, and goes on without them; returns their
+    /// names. What the log has lost is lost until there is a new snapshot.
+    pub(crate) fn missing(&mut self, last: u64) -> io::Result<Vec<String>> {
+        let files: BTreeSet<String> = self.disk.list()?.into_iter().map(|(name, _)| name).collect();
+        let is_there = |name: &str| files.contains(name);
+        if self.segments.back().is_some_and(|segment| !is_there(&segment.name())) {
+            self.file = None;
+        }
+        let snapshot = (last > 0).then(|| snapshot::name(last));
+        let needed = self.segments.iter().map(Segment::name).chain(snapshot);
+        let missing = needed.chain([MARKS.to_owned()]).filter(|name| !is_there(name)).collect();
+        self.segments.retain(|segment| is_there(&segment.name()));
+        self.measure();
+        if !is_there(MARKS)
+            && let Ok(anew) = Marks::begin(self.disk.as_ref(), self.acknowledged)
+        {
+            self.marks = anew;
+        }
+        Ok(missing)
     }
 
     /// The sequence number that the next record gets.

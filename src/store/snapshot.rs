@@ -197,7 +197,8 @@ pub(super) fn is_one(name: &str) -> bool {
     seq_of(name).is_some()
 }
 
-fn name(seq: u64) -> String {
+/// The name of the snapshot after record `seq`.
+pub(super) fn name(seq: u64) -> String {
     format!("{PREFIX}{seq:020}")
 }
 

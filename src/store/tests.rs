@@ -466,6 +466,7 @@ impl Watch for Quiet {
         0
     }
     fn committed(&self, _: u64, _: u64, _: u64) {}
+    fn missing(&self, _: &str) {}
     fn refused(&self, _: u64, _: u64, _: Refused) {}
 }
 

@@ -171,6 +171,48 @@ fn a_directory_that_was_away_for_a_while_is_used_again() {
     assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{shown:?}");
 }
 
+#[test]
+fn files_that_are_removed_under_the_daemon_are_written_anew() {
+    for what in ["end.marks", "log-", "snapshot-", ""] {
+        let store = tempfile::tempdir().unwrap();
+        let (base, mut acknowledged) = (now(), 0);
+        let mut sends = |daemon: &Daemon| {
+            for _ in 0..10 {
+                assert_eq!(post(&daemon.otlp_http, &request(acknowledged, base)).unwrap().0, 200);
+                acknowledged += 1;
+            }
+            acknowledged
+        };
+        // The stop writes a snapshot; so soon after the start none is due.
+        let daemon = Daemon::start(store.path(), &[]);
+        sends(&daemon);
+        daemon.ends_well();
+        let daemon = Daemon::start(store.path(), &[]);
+        sends(&daemon);
+        let mut gone = 0;
+        for entry in fs::read_dir(store.path()).unwrap() {
+            let entry = entry.unwrap();
+            let is_file = entry.file_type().unwrap().is_file();
+            if is_file && entry.file_name().to_str().unwrap().starts_with(what) {
+                fs::remove_file(entry.path()).unwrap();
+                gone += 1;
+            }
+        }
+        assert!(gone > 0, "{what}");
+        let written =
+            |label| sum(&daemon.get("/metrics"), "agentgauge_store_snapshots_total", label);
+        until(|| written("written") > 0);
+        assert!(written("written") > 0, "{what}");
+        assert!(daemon.metric("agentgauge_store_files_missing_total") > 0.5, "{what}");
+        let acknowledged = sends(&daemon);
+        daemon.dies();
+        let daemon = Daemon::start(store.path(), &[]);
+        let shown = traces(&daemon.sessions());
+        assert!((0..acknowledged).all(|number| shown.contains(&(number / 2))), "{what}: {shown:?}");
+        daemon.ends_well();
+    }
+}
+
 /// Calls that say that there is room for a few bytes of a file at most, as long as another one is there.
 const FULL_DISK: &str = r#"
     #define _GNU_SOURCE

@@ -26,6 +26,8 @@ impl Watch for Nobody {
 
     fn committed(&self, _: u64, _: u64, _: u64) {}
 
+    fn missing(&self, _: &str) {}
+
     fn refused(&self, _: u64, _: u64, _: Refused) {}
 }
 
