@@ -129,10 +129,16 @@ impl Deadlines {
         held.look = held.look.max(look);
     }
 
-    /// Takes the traces to look at, in order.
-    pub(super) fn take_marked(&mut self) -> Vec<TraceKey> {
+    /// Takes the first traces to look at, in order: `at_most` of them.
+    pub(super) fn take_marked(&mut self, at_most: usize) -> Vec<TraceKey> {
         let mut marked = mem::take(&mut self.marked);
         marked.sort_unstable();
+        self.marked = marked.split_off(marked.len().min(at_most));
         marked
+    }
+
+    /// Whether there are traces to look at.
+    pub(super) fn has_marked(&self) -> bool {
+        !self.marked.is_empty()
     }
 }

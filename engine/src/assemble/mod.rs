@@ -327,17 +327,39 @@ impl Assemble {
 
     /// The same, into an empty list that may have room from the last time.
     pub fn drain_into(&mut self, updates: &mut Vec<Box<TraceFacts>>, known: &Learned) {
+        self.drain_some_into(updates, usize::MAX, known);
+    }
+
+    /// Takes the updates of at most `at_most` traces that have changed since they were last looked at, those that come first in the
+    /// order of trace ids; returns whether these were all. So, of thousands of traces that change at once, only a few are looked at at a
+    /// time.
+    pub fn drain_some(&mut self, at_most: usize, known: &Learned) -> (Vec<Box<TraceFacts>>, bool) {
+        let mut updates = Vec::new();
+        let all = self.drain_some_into(&mut updates, at_most, known);
+        (updates, all)
+    }
+
+    fn drain_some_into(
+        &mut self,
+        updates: &mut Vec<Box<TraceFacts>>,
+        at_most: usize,
+        known: &Learned,
+    ) -> bool {
         let mut tombstones = Vec::new();
         updates.append(&mut self.farewells);
         let farewells = updates.len();
-        for id in self.deadlines.take_marked() {
+        for id in self.deadlines.take_marked(at_most) {
             tombstones.extend(self.tell(id, known, updates));
         }
-        self.came.forget();
+        let all = !self.deadlines.has_marked();
+        if all {
+            self.came.forget();
+        }
         if farewells > 0 {
             updates.sort_by_key(|update| update.trace_id);
         }
         updates.splice(..0, tombstones);
+        all
     }
 
     /// Adds the update of a trace, if it has news; returns the tombstone for the session that the trace was told to before.

@@ -19,6 +19,10 @@ use crate::judge;
 /// many times the memory of the trace, so the updates of thousands that are done at once are never all in memory.
 const TIMERS: usize = 64;
 
+/// How many traces that have changed a task looks at before it sends on the results and other tasks have their turn: one request can
+/// change tens of thousands.
+const TRACES: usize = 64;
+
 /// One assemble shard, with the channels that take its updates.
 pub(in crate::daemon) struct AssembleTask {
     pub(in crate::daemon) shard: usize,
@@ -125,17 +129,17 @@ impl AssembleTask {
         self.stage.ask_again(id, &known(&self.learned));
     }
 
-    /// The updates of the stage. What it has learned is known to all shards then.
-    fn drain(&mut self) -> Vec<Box<TraceFacts>> {
+    /// The updates of some traces of the stage, and whether these were all. What it has learned is known to all shards then.
+    fn drain(&mut self) -> (Vec<Box<TraceFacts>>, bool) {
         let Self { stage, learned, common, .. } = self;
-        let updates = stage.drain(&known(learned));
+        let drained = stage.drain_some(TRACES, &known(learned));
         let lessons = stage.lessons();
         if !lessons.is_empty() {
             let mut learned = learned.write().unwrap_or_else(PoisonError::into_inner);
             learned.learn(lessons);
             common.health.counts("learned", learned.counts().iter());
         }
-        updates
+        drained
     }
 
     /// Offers the stage's requests to the judge and the embedding model, if there are any.
@@ -147,15 +151,22 @@ impl AssembleTask {
     /// Sends the updates of the stage, and reports about traces that it has sealed; fails only while the daemon stops, and what is lost then was never
     /// acknowledged.
     async fn hand_on(&mut self, now: Timestamp) -> Result<(), Gone> {
-        let mut parts: BTreeMap<usize, Vec<Box<TraceFacts>>> = BTreeMap::new();
-        for update in self.drain() {
-            let session = update.session.as_ref();
-            let to = session.map_or(0, |session| self.route.session(&session.tenant, &session.id));
-            parts.entry(to).or_default().push(update);
-        }
-        for (to, updates) in parts {
-            let message = ToSessions::Traces(self.shard, updates, now);
-            self.sessions[to].send(message).await.map_err(|_| Gone)?;
+        loop {
+            let (updates, all) = self.drain();
+            let mut parts: BTreeMap<usize, Vec<Box<TraceFacts>>> = BTreeMap::new();
+            for update in updates {
+                let session = update.session.as_ref();
+                let to = session.map_or(0, |key| self.route.session(&key.tenant, &key.id));
+                parts.entry(to).or_default().push(update);
+            }
+            for (to, updates) in parts {
+                let message = ToSessions::Traces(self.shard, updates, now);
+                self.sessions[to].send(message).await.map_err(|_| Gone)?;
+            }
+            if all {
+                break;
+            }
+            tokio::task::yield_now().await;
         }
         for report in self.stage.late_reports() {
             for session in &self.sessions {

@@ -92,3 +92,33 @@ fn spans_that_are_sent_again_with_another_end_are_replaced_in_time() {
     let sent = |end: u64| (1..=MOST).map(move |id| chat(id, Some(id + 1), end, None));
     takes_in_time(&[("one", sent(1_000).chain(sent(2_000)).collect())]);
 }
+
+#[test]
+fn a_request_of_thousands_of_traces_does_not_keep_others_waiting() {
+    let daemon = Daemon::start();
+    let trace = |number: u64| Span {
+        trace_id: [7; 8].into_iter().chain(number.to_be_bytes()).collect(),
+        ..chat(1, None, 1_000, Some(5))
+    };
+    let spans = (1..=2 * MOST).map(trace).collect();
+    let scope_spans = vec![ScopeSpans { spans, ..ScopeSpans::default() }];
+    let resource_spans = vec![ResourceSpans { scope_spans, ..ResourceSpans::default() }];
+    let request = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
+    let clock = Clock::system();
+    let (mut longest, mut asked, begun) = (0, 0, clock.now());
+    let took = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            assert_eq!(daemon.post_protobuf("/v1/traces", &request), 200);
+            clock.now().0 - begun.0
+        });
+        while !sender.is_finished() {
+            let before = clock.now();
+            assert_eq!(daemon.get("/healthz"), "ok\n");
+            longest = longest.max(clock.now().0 - before.0);
+            asked += 1;
+        }
+        sender.join().unwrap()
+    });
+    // If a shard goes through all of its traces before anybody else has a turn, nearly all of the time.
+    assert!(longest < took / 2, "{longest} ns of {took} ns, the longest of {asked} answers");
+}
