@@ -249,6 +249,7 @@ fn agents_of_captures_have_the_names_that_their_users_gave() {
         ("oi-openai-agents-responses", "support-agent"),
         ("otel-openai-agents-v2", "support-turn"),
         ("smolagents", "support_agent"),
+        ("strands-graph", "first"),
     ] {
         let requests = batches(&captures().join(capture));
         let spans = requests.into_iter().map(|(spans, _, _)| spans).collect();

@@ -44,12 +44,13 @@ impl Convention for Strands {
     fn also(&self) -> &'static [&'static str] {
         &[
             "On tool spans: arguments from the span event `gen_ai.tool.message` (`content`), the result from `gen_ai.choice` (`message`).",
+            "The span of a graph or a swarm names no agent: the trace is that of the first agent in it.",
             "A graph or a swarm of which a node (`execute_node`) failed has failed, whatever its own status.",
         ]
     }
 
     fn generic_names(&self) -> &'static [&'static str] {
-        &["Strands Agents"]
+        &["invoke_graph", "invoke_swarm", "Strands Agents"]
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
