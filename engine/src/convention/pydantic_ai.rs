@@ -1,14 +1,15 @@
 //! Pydantic AI, format versions 1 to 3.
 //!
 //! Version 1 and 2 name spans `agent run` and `running tool` and keep the tool's values in `tool_arguments` and
-//! `tool_response`; version 3 speaks the GenAI convention. `all_messages` repeats the whole session and is not read.
+//! `tool_response`; version 3 speaks the GenAI convention. `all_messages` repeats the whole session and is
+//! read only of a run that failed: a model call that failed has no messages of its own.
 
 use super::draft::Draft;
 use super::lines::{Line, Says, line};
 use super::messages;
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
-use crate::span::Operation;
+use crate::span::{Operation, Status};
 
 /// The convention.
 pub(super) struct PydanticAi;
@@ -51,6 +52,7 @@ impl Convention for PydanticAi {
         &[
             "Spans with `agent_name` and without an operation are agents, `running tool` spans are tools, `running tools` is the step around them.",
             "A `final_result` that lists `approvals`: the run waits for a person, and tools that the model called have not run.",
+            "`pydantic_ai.all_messages` of a run that failed: the last user message, as a model call that failed has no messages.",
             "`events` (version 1): the last user message and the choice in the list of message events.",
         ]
     }
@@ -77,6 +79,12 @@ impl Convention for PydanticAi {
         {
             draft.ask(51, || messages::asked(events));
             draft.say(51, || messages::choices(events));
+        }
+        if draft.operation.get() == Some(&Operation::InvokeAgent)
+            && raw.status == Status::Error
+            && let Some(all) = raw.attributes.get("pydantic_ai.all_messages")
+        {
+            draft.ask(66, || messages::asked(all));
         }
         if draft.operation.get() == Some(&Operation::InvokeAgent)
             && raw.attributes.get("final_result").is_some_and(asks_for_approval)
