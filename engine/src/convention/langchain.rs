@@ -67,10 +67,7 @@ impl Convention for LangChain {
         if raw.attributes.get("tool.name").is_some() {
             return Some((9, Operation::ExecuteTool));
         }
-        let metadata = raw.attributes.str("metadata");
-        let agent = metadata.filter(|metadata| metadata.contains(&*raw.name));
-        let agent = agent.and_then(|_| agent_in_metadata(raw));
-        let part = part(&raw.name, agent.as_deref());
+        let part = part_by_metadata(raw);
         let is_graph = || is_graph(raw) && !is_generic(&raw.name);
         Some((9, part.or_else(|| is_graph().then_some(Operation::InvokeAgent))?))
     }
@@ -85,6 +82,15 @@ impl Convention for LangChain {
 pub(super) fn agent_in_metadata(raw: &RawSpan<'_>) -> Option<Cow<'static, str>> {
     let metadata = messages::parsed(raw.attributes.get("metadata")?)?;
     Some(metadata.get("lc_agent_name")?.as_str()?.to_owned().into())
+}
+
+/// What a chain is, by its name and the agent that its metadata names.
+pub(super) fn part_by_metadata(raw: &RawSpan<'_>) -> Option<Operation> {
+    // Most names of chains are in no metadata.
+    let metadata = raw.attributes.str("metadata");
+    let agent = metadata.filter(|metadata| metadata.contains(&*raw.name));
+    let agent = agent.and_then(|_| agent_in_metadata(raw));
+    part(&raw.name, agent.as_deref())
 }
 
 /// Whether a chain is the run of a graph, and not a node of one.

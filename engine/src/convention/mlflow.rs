@@ -1,6 +1,6 @@
 //! MLflow tracing over OTLP: every value is JSON, quotes included.
 
-use super::draft::Draft;
+use super::draft::{Draft, name};
 use super::lines::{Line, Says, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, langchain, messages};
@@ -48,12 +48,18 @@ impl Convention for Mlflow {
     fn also(&self) -> &'static [&'static str] {
         &[
             "`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`.",
-            "`lc_agent_name` in `metadata` names the agent; a root that is a chain is the workflow.",
+            "`lc_agent_name` in `metadata` names the agent, and the chain of that name is the agent's run; a root that is another chain is the workflow.",
         ]
     }
 
     fn looks_for(&self) -> &'static [Trigger] {
         &[Trigger::Key("mlflow.chat.tokenUsage"), Trigger::Key("mlflow.spanType")]
+    }
+
+    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+        let kind = raw.attributes.get("mlflow.spanType").and_then(name);
+        kind.filter(|kind| *kind == "CHAIN")?;
+        Some((77, langchain::part_by_metadata(raw)?))
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {

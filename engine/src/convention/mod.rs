@@ -42,6 +42,7 @@ mod mastra;
 pub mod mend;
 mod messages;
 mod mlflow;
+mod mlflow_genai;
 mod names;
 mod openai_agents;
 mod openinference;
@@ -194,6 +195,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &logfire::Logfire,
     &pydantic_ai::PydanticAi,
     &mlflow::Mlflow,
+    &mlflow_genai::MlflowGenAi,
     &strands::Strands,
     &google_adk::GoogleAdk,
     &agent_framework::AgentFramework,
