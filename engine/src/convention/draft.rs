@@ -324,6 +324,13 @@ pub(super) fn names_model(name: &[u8]) -> bool {
     name != b"none"
 }
 
+/// Whether a name is the id of a response of OpenAI's API. Where a client continues from the response before, libraries send its id as
+/// that of the conversation, though it is another with every call.
+pub(super) fn names_response(name: &str) -> bool {
+    let id = name.strip_prefix("resp_");
+    id.is_some_and(|id| id.len() >= 24 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 /// Names, from a list of strings or of objects with an `id` or a `name`, as structure or as JSON.
 pub(super) fn names(value: &RawValue<'_>) -> Option<Vec<Arc<str>>> {
     let named = |item: &Json<'_>| match item {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::draft::{Draft, SessionDraft, meant, name, tool_named};
+use super::draft::{Draft, SessionDraft, meant, name, names_response, tool_named};
 use super::index::Hits;
 use super::json::Json;
 use super::{
@@ -25,8 +25,10 @@ impl Conventions {
         hits: &Hits<'_>,
         attributes: &'v RawAttributes<'_>,
     ) -> Option<SessionDraft<'v>> {
-        hits.sessions(attributes)
-            .find_map(|(attribute, value)| Some(SessionDraft { attribute, id: name(value)? }))
+        hits.sessions(attributes).find_map(|(attribute, value)| {
+            let id = name(value).filter(|id| !names_response(id))?;
+            Some(SessionDraft { attribute, id })
+        })
     }
 }
 

@@ -20,8 +20,9 @@ const SESSIONS: &str = "
 ## Session
 
 The outermost span of a trace that has any of these keys names the session, by the first of them; then the resource,
-by the same keys; then JSON values. The list is `convention.session_keys` in the configuration. Without any of them a
-trace is its own session, or, with `assemble.session_fallback = \"instance\"`, all of one `service.instance.id` are one.
+by the same keys; then JSON values. The list is `convention.session_keys` in the configuration. The id of a response of
+OpenAI's API (`resp_` and hex digits) names none. Without any of them a trace is its own session, or, with
+`assemble.session_fallback = \"instance\"`, all of one `service.instance.id` are one.
 
 ";
 

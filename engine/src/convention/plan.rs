@@ -551,6 +551,10 @@ impl<'a> Reader<'_, 'a> {
     fn take(&mut self, field: &Field, at: usize, span: &mut Span) -> Option<()> {
         match field {
             Field::Session(attribute) => self.name(at, &mut span.session, |reader, id| {
+                // Such a span is read in full, as another attribute may name its session.
+                if str::from_utf8(id).is_ok_and(draft::names_response) {
+                    return None;
+                }
                 let (attribute, id) = (Arc::clone(attribute), reader.share(id)?);
                 Some(SessionName { attribute, id })
             }),

@@ -323,6 +323,17 @@ fn openinference_messages_are_put_together() {
 }
 
 #[test]
+fn the_id_of_a_response_names_no_session() {
+    let response = "resp_4ceae2606c5e40b6960c2c3c";
+    for (id, named) in [(response, None), ("resp_team", Some("resp_team"))] {
+        let reading = read(&raw("chat", &[("gen_ai.conversation.id", text(id))]));
+        assert_eq!(reading.span.session.as_ref().map(|session| &*session.id), named, "{id}");
+    }
+    let both = [("gen_ai.conversation.id", text(response)), ("langwatch.thread.id", text("t"))];
+    assert_eq!(&*read(&raw("chat", &both)).span.session.unwrap().id, "t");
+}
+
+#[test]
 fn the_first_key_of_the_list_names_the_session() {
     let span = raw(
         "x",
