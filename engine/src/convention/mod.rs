@@ -45,6 +45,7 @@ mod mlflow;
 mod mlflow_genai;
 mod names;
 mod openai_agents;
+mod openhands;
 mod openinference;
 mod openlit;
 mod openllmetry;
@@ -191,6 +192,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &langchain::LangChain,
     &langsmith::LangSmith,
     &laminar::Laminar,
+    &openhands::OpenHands,
     &langwatch::LangWatch,
     &logfire::Logfire,
     &pydantic_ai::PydanticAi,
