@@ -18,6 +18,8 @@ pub(super) struct Deadlines {
     tenants: BTreeMap<TenantHash, Lists>,
     // Traces to look at with the next drain; each once, as its `look` tells.
     marked: Vec<TraceKey>,
+    // Whether these are in order, the first one last.
+    in_order: bool,
 }
 
 /// The traces of one tenant.
@@ -125,16 +127,19 @@ impl Deadlines {
     pub(super) fn mark(&mut self, id: TraceKey, held: &mut OpenTrace, look: Pending) {
         if held.look == Pending::No && look != Pending::No {
             self.marked.push(id);
+            self.in_order = false;
         }
         held.look = held.look.max(look);
     }
 
     /// Takes the first traces to look at, in order: `at_most` of them.
     pub(super) fn take_marked(&mut self, at_most: usize) -> Vec<TraceKey> {
-        let mut marked = mem::take(&mut self.marked);
-        marked.sort_unstable();
-        self.marked = marked.split_off(marked.len().min(at_most));
-        marked
+        if !mem::replace(&mut self.in_order, true) {
+            self.marked.sort_unstable_by(|one, other| other.cmp(one));
+        }
+        let mut first = self.marked.split_off(self.marked.len().saturating_sub(at_most));
+        first.reverse();
+        first
     }
 
     /// Whether there are traces to look at.
