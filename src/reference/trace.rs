@@ -143,18 +143,28 @@ fn recorded_error(call: &ModelCall, logs: &[Log]) -> Option<Arc<str>> {
     own.filter_map(|log| log.error_type.clone()).next()
 }
 
-/// Whether no root says how the trace ended, and an agent that was called by no agent or tool failed after all work was begun.
+/// Whether no root says how the trace ended, and a run that was called by no agent or tool failed after all work was begun: an agent's, or
+/// one that a library's outermost span is around.
 fn is_given_up(tree: &Tree) -> bool {
     let calls = [Operation::ExecuteTool, Operation::InvokeAgent];
     let work = |span: &&Span| span.operation == Operation::Chat || calls.contains(&span.operation);
     let last = tree.own().filter(work).map(|span| span.start).max();
+    let at_work =
+        |at: &usize| matches!(tree.spans[*at].operation, Operation::Chat | Operation::InvokeAgent);
+    let is_around_work = |at: usize| {
+        let outermost = !tree.ancestors(at).any(|above| above.scope == tree.spans[at].scope);
+        let mut below = tree.behaviour().iter().filter(|below| tree.above(**below).contains(&at));
+        tree.spans[at].operation == Operation::Other && outermost && below.any(at_work)
+    };
+    let is_run =
+        |at: usize| tree.spans[at].operation == Operation::InvokeAgent || is_around_work(at);
     tree.root().is_none_or(|root| root.status == Status::Unset)
         && tree.behaviour().iter().any(|at| {
             let span = &tree.spans[*at];
-            span.operation == Operation::InvokeAgent
-                && span.failed
+            span.failed
                 && Some(span.end) >= last
                 && !tree.ancestors(*at).any(|above| calls.contains(&above.operation))
+                && is_run(*at)
         })
 }
 

@@ -246,6 +246,7 @@ fn agents_of_captures_have_the_names_that_their_users_gave() {
         ("mlflow-langgraph", "support-agent"),
         ("oi-langgraph", "support-agent"),
         ("oi-langgraph-supervisor", "team"),
+        ("oi-openai-agents-below-a-server", "support"),
         ("oi-openai-agents-responses", "support-agent"),
         ("otel-openai-agents-v2", "support-turn"),
         ("smolagents", "support_agent"),

@@ -375,6 +375,22 @@ fn done_after(daemon: &mut Daemon, from: Duration, within: Duration) -> Option<D
 }
 
 #[test]
+fn a_workflow_that_another_process_called_counts_as_the_root() {
+    for (workflow, expected) in [(Some("refunds"), 10 * SECOND), (None, 5 * MINUTE)] {
+        let mut daemon = Daemon::new(1);
+        let around = Span {
+            operation: Operation::Other,
+            workflow: workflow.map(Arc::from),
+            remote_parent: Some(true),
+            ..span(0, 8, 9, (SECOND, SECOND))
+        };
+        let agent = Span { parent: Some(around.span_id), ..root(0, (SECOND, SECOND)) };
+        daemon.send(vec![around, agent], SECOND);
+        assert_eq!(done_after(&mut daemon, SECOND, 10 * MINUTE), Some(expected), "{workflow:?}");
+    }
+}
+
+#[test]
 fn what_is_waited_for_follows_from_flags_and_from_earlier_traces() {
     let agent = |trace, remote, now| Span {
         remote_parent: Some(remote),

@@ -86,8 +86,8 @@ impl Parents {
         Self { kinds, renewed: of_age / 4 }
     }
 
-    /// The evidence for a trace without a root: that of the missing parent that is waited for longest. What an agent's span says of a
-    /// parent holds for all spans below that parent.
+    /// The evidence for a trace without a root: that of the missing parent that is waited for longest. What the span of an agent or a
+    /// workflow says of a parent holds for all spans below that parent.
     pub(super) fn outlook(&self, spans: &Spans) -> OverBy {
         let missing = || spans.hanging().filter(|span| !span.has_parent);
         let remote: BTreeSet<SpanId> =
@@ -164,9 +164,9 @@ impl Parents {
     }
 }
 
-/// Whether a span is of an agent that another process called.
+/// Whether a span is of an agent or a workflow that another process called.
 fn has_remote_caller(span: &Hanging<'_>) -> bool {
-    span.operation == Operation::InvokeAgent && span.remote == Some(true)
+    span.is_run && span.remote == Some(true)
 }
 
 /// Learns that a root came after its trace was final: traces of this service are not made final early from then on.

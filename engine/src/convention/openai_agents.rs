@@ -1,4 +1,5 @@
-//! OpenAI's Agents SDK, by OpenInference: the SDK's trace is the root span, of kind `AGENT` though it is the workflow around the agents.
+//! OpenAI's Agents SDK, by OpenInference: the SDK's trace is a span of kind `AGENT`, though it is the workflow around the agents. It is the
+//! root, unless a span of the application or of another process is around the run.
 
 use std::borrow::Cow;
 
@@ -36,7 +37,7 @@ impl Convention for OpenAiAgents {
 
     fn also(&self) -> &'static [&'static str] {
         &[
-            "A root that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
+            "A span of kind `AGENT` that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
             "The workflow's status says nothing, as it is OK after a run that failed, too: the agent's says it.",
         ]
     }
@@ -56,7 +57,6 @@ impl Convention for OpenAiAgents {
 /// Whether a span is a trace of the SDK.
 fn is_trace(raw: &RawSpan<'_>) -> bool {
     let names = ["agent.name", "graph.node.id"];
-    raw.parent.is_none()
-        && raw.attributes.str("openinference.span.kind") == Some("AGENT")
+    raw.attributes.str("openinference.span.kind") == Some("AGENT")
         && !names.iter().any(|key| raw.attributes.get(key).is_some())
 }

@@ -452,10 +452,11 @@ impl<'a> Shape<'a> {
         })
     }
 
-    /// Whether an agent that no agent or tool had called failed, and nothing was begun after that.
+    /// Whether a run that no agent or tool had called failed, and nothing was begun after that: an agent's, or that of the outermost span of
+    /// a library around model calls and agents.
     pub(super) fn gave_up(&self) -> bool {
-        let agents = self.behaviour().filter(|span| span.operation == Operation::InvokeAgent);
-        let mut failed = agents.filter(|span| span.failed).peekable();
+        let may_run = [Operation::InvokeAgent, Operation::Other];
+        let mut failed = self.behaviour().filter(|span| span.failed).peekable();
         if failed.peek().is_none() {
             return false;
         }
@@ -466,7 +467,27 @@ impl<'a> Shape<'a> {
             matches!(above.operation, Operation::ExecuteTool | Operation::InvokeAgent)
         };
         let is_called = |at: usize| self.ancestors(at).any(calls);
-        failed.any(|span| Some(span.end) >= last && !is_called(span.at))
+        let gave_up = |span: &&SpanView<'_>| {
+            may_run.contains(&span.operation) && Some(span.end) >= last && !is_called(span.at)
+        };
+        let ended = failed.filter(gave_up);
+        let (agents, others): (Vec<_>, Vec<_>) =
+            ended.partition(|span| span.operation == Operation::InvokeAgent);
+        !agents.is_empty() || self.is_run(&others)
+    }
+
+    /// Whether one of these spans is a run: the outermost span of its library, with a model call or an agent below it.
+    fn is_run(&self, spans: &[&SpanView<'a>]) -> bool {
+        let is_outermost = |span: &&&SpanView<'a>| {
+            !self.ancestors(span.at).any(|above| above.scope() == span.scope())
+        };
+        let outermost: BTreeSet<usize> =
+            spans.iter().filter(is_outermost).map(|span| span.at).collect();
+        let at_work = |span: &&SpanView<'_>| {
+            matches!(span.operation, Operation::Chat | Operation::InvokeAgent)
+        };
+        let is_below = |at: usize| self.ancestors(at).any(|above| outermost.contains(&above.at));
+        !outermost.is_empty() && self.behaviour().filter(at_work).any(|span| is_below(span.at))
     }
 
     /// Whether a part of the run failed that the whole run fails with; what a tool does is the tool's.

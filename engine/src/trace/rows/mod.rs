@@ -182,6 +182,8 @@ pub struct Hanging<'a> {
     pub parent: SpanId,
     /// Whether the parent is of another process; `None`: not said.
     pub remote: Option<bool>,
+    /// Whether the span is an agent's, or names the workflow that it is of.
+    pub is_run: bool,
     /// Whether the parent is in the trace.
     pub has_parent: bool,
 }
@@ -352,7 +354,9 @@ impl Spans {
             last = Some((row.origin, has_parent));
             let remote = row.remote_parent();
             let (resource, scope, operation) = (&origin.resource, origin.scope, row.operation);
-            Some(Hanging { resource, scope, operation, name, parent, remote, has_parent })
+            let workflow = || origin.who.as_ref().is_some_and(|who| who.workflow.is_some());
+            let is_run = operation == Operation::InvokeAgent || workflow();
+            Some(Hanging { resource, scope, operation, name, parent, remote, is_run, has_parent })
         })
     }
 
