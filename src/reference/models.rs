@@ -108,7 +108,7 @@ pub(super) fn totals(tree: &Tree, calls: &[ModelCall]) -> Vec<Total> {
 }
 
 /// The tool or agent that is next above a place.
-fn maker(tree: &Tree, at: usize) -> Option<usize> {
+pub(super) fn maker(tree: &Tree, at: usize) -> Option<usize> {
     let steps = [Operation::ExecuteTool, Operation::InvokeAgent];
     tree.above(at).iter().copied().find(|above| steps.contains(&tree.spans[*above].operation))
 }

@@ -55,7 +55,19 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
     };
     if told.is_empty() {
         let open = models.iter().find(|model| is_left_open(tree, models, model));
-        return of_models(tree, asked, open, result_of);
+        let unnamed = answers_in_order(tree, models, logs);
+        let nth_unnamed = |number: usize| {
+            let (model, tool) = &asked[number];
+            let before = asked[..number]
+                .iter()
+                .filter(|(other, call)| other.at == model.at && call.call_id.is_none());
+            let (_, results) = unnamed.iter().find(|(caller, _)| *caller == model.at)?;
+            results.get(before.count()).filter(|_| tool.call_id.is_none())
+        };
+        let results: Vec<Option<&ToolResult>> = (0..asked.len())
+            .map(|number| result_of(asked[number].1.call_id).or_else(|| nth_unnamed(number)))
+            .collect();
+        return of_models(tree, asked.clone(), open, &results);
     }
     let tools: Vec<&ToolFacts> = asked.iter().map(|(_, tool)| tool).collect();
     let all = &told;
@@ -110,24 +122,57 @@ pub(super) fn results(models: &[ModelCall], logs: &[Log]) -> Vec<ToolResult> {
     own.chain(logs.iter().flat_map(|log| log.tool_results.clone())).collect()
 }
 
+/// The place of each model call with calls without an id, and their results: what the agent's next model call was given without an id, if
+/// there are as many.
+fn answers_in_order(
+    tree: &Tree,
+    models: &[ModelCall],
+    logs: &[Log],
+) -> Vec<(usize, Vec<ToolResult>)> {
+    let unnamed = |model: &ModelCall| {
+        called(model, logs).iter().filter(|call| call.call_id.is_none()).count()
+    };
+    let given = |model: &ModelCall| {
+        let results = model.facts().tool_results.into_iter();
+        results.filter(|result| result.call_id.is_none()).collect::<Vec<_>>()
+    };
+    let mut answers: Vec<(usize, Vec<ToolResult>)> = Vec::new();
+    let mut in_time: Vec<&ModelCall> = models.iter().collect();
+    in_time.sort_by_key(|model| models::place_in_time(model));
+    for (number, model) in in_time.iter().enumerate() {
+        let results = given(model);
+        let mut before = in_time[..number].iter().rev();
+        let mut caller = before.find(|other| {
+            unnamed(other) > 0 && models::maker(tree, other.at) == models::maker(tree, model.at)
+        });
+        caller = caller.filter(|caller| {
+            caller.span.end <= model.span.start && unnamed(caller) == results.len()
+        });
+        if let Some(caller) = caller.filter(|caller| answers.iter().all(|(at, _)| *at != caller.at))
+        {
+            answers.push((caller.at, results));
+        }
+    }
+    answers
+}
+
 /// The calls in models' output; the span of that name that ran next gives the times of a call, and whether it failed.
-fn of_models<'r>(
+fn of_models(
     tree: &Tree,
     asked: Vec<(&ModelCall, ToolFacts)>,
     open: Option<&ModelCall>,
-    result_of: impl Fn(Option<IdHash>) -> Option<&'r ToolResult>,
+    results: &[Option<&ToolResult>],
 ) -> Vec<Call> {
     let mut functions: Vec<&Span> =
         tree.own().filter(|span| span.operation == Operation::Other).collect();
     let mut callers = Vec::new();
     let mut functions_of_calls: Vec<SpanId> = Vec::new();
-    let call = |(model, mut tool): (&ModelCall, ToolFacts)| {
+    let call = |((model, mut tool), result): ((&ModelCall, ToolFacts), Option<&ToolResult>)| {
         let ran = functions.iter().position(|span| {
             Some(&*span.name) == tool.name.as_deref() && span.start >= model.span.start
         });
         let ran = ran.map(|at| functions.remove(at));
         let ran = ran.filter(|ran| !is_interrupted(ran));
-        let result = result_of(tool.call_id);
         // What nobody has seen run before the agent began to wait for a person runs later.
         if ran.is_none() && result.is_none() && tree.own().any(is_interrupted) {
             return None;
@@ -143,7 +188,8 @@ fn of_models<'r>(
         let failed = call.failed.filter(|_| !untold);
         Some(Call { is_timed: ran.is_some(), error_type, failed, ..call })
     };
-    let mut calls: Vec<Call> = asked.into_iter().filter_map(call).collect();
+    let mut calls: Vec<Call> =
+        asked.into_iter().zip(results.iter().copied()).filter_map(call).collect();
     for (call, caller) in calls.iter_mut().zip(callers) {
         let is_of_call = |at: usize| functions_of_calls.contains(&tree.spans[at].span_id);
         call.within = within(tree, caller, |above| is_of_call(above).then_some(above));

@@ -245,6 +245,7 @@ fn agents_of_captures_have_the_names_that_their_users_gave() {
         ("litellm", "support"),
         ("mlflow-langgraph", "support-agent"),
         ("oi-langgraph", "support-agent"),
+        ("oi-google-genai", "support"),
         ("oi-langgraph-supervisor", "team"),
         ("oi-openai-agents-below-a-server", "support"),
         ("oi-openai-agents-responses", "support-agent"),

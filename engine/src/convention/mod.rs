@@ -24,6 +24,7 @@ mod flat;
 mod gemini_cli;
 mod genkit;
 mod google_adk;
+mod google_genai_oi;
 mod haystack;
 mod haystack_oi;
 mod index;
@@ -219,6 +220,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &genkit::Genkit,
     &dspy::Dspy,
     &openai_agents::OpenAiAgents,
+    &google_genai_oi::GoogleGenAiOi,
     &voltagent::VoltAgent,
     &agentops::AgentOps,
     &agentscope::AgentScope,

@@ -545,6 +545,14 @@ impl<'a> Shape<'a> {
         begun.map(|above| above.agent_name().is_some())
     }
 
+    /// The place of the agent or tool that did what is at this place.
+    pub(super) fn maker(&self, at: usize) -> Option<usize> {
+        let makes = |above: &&SpanView<'_>| {
+            matches!(above.operation, Operation::ExecuteTool | Operation::InvokeAgent)
+        };
+        self.ancestors(at).find(makes).map(|above| above.at)
+    }
+
     /// Whether the span at this place is part of a tool call.
     pub(super) fn is_inside_tool(&self, at: usize) -> bool {
         self.ancestors(at).any(|above| above.operation == Operation::ExecuteTool)

@@ -2,6 +2,7 @@
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::vec;
 
 use super::calls::{ModelCall, ToolSpan};
 use super::shape::Shape;
@@ -78,6 +79,7 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
         last.is_some_and(|last| last.parent().is_some() && !shape.goes_on_after(last))
     });
     let results = LazyCell::new(|| results(models, logs));
+    let mut in_order = results_in_order(shape, models, logs);
     let mut functions = shape.functions();
     // The places of the functions that ran, and those of the models that called them.
     let (mut told, mut callers) = (Vec::new(), Vec::new());
@@ -89,13 +91,17 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
             (at < ran.len()).then(|| ran.remove(at))
         });
         let ran = ran.filter(|ran| !ran.is_interrupted());
-        let result = tool.call_id.and_then(|id| results.get(&id));
+        let mut unnamed = || in_order.get_mut(&model.at)?.next();
+        let result = match tool.call_id {
+            Some(id) => results.get(&id).copied(),
+            None => unnamed(),
+        };
         if waits && ran.is_none() && result.is_none() {
             return None;
         }
         let failed =
             ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
-        tool.result = tool.result.or_else(|| result?.hash);
+        tool.result = tool.result.or(result.and_then(|result| result.hash));
         told.extend(ran.map(|ran| (ran.at, ran.at)));
         callers.push(model.at);
         Some(match ran {
@@ -159,6 +165,42 @@ fn results(models: &[ModelCall<'_>], logs: &Logs<'_>) -> BTreeMap<IdHash, ToolRe
     let own = own.flat_map(|model| model.results);
     let logged = logs.all.iter().flat_map(|log| &log.tool_results);
     own.chain(logged).copied().filter_map(|told| Some((told.call_id?, told))).collect()
+}
+
+/// The results without an id, by the place of the model that called for them: what an agent's next model call was given answers the calls
+/// of the one before it, in order, if there are as many of both.
+fn results_in_order(
+    shape: &Shape<'_>,
+    models: &[ModelCall<'_>],
+    logs: &Logs<'_>,
+) -> BTreeMap<usize, vec::IntoIter<ToolResult>> {
+    let given = |model: &ModelCall<'_>| {
+        let results = model.details().map(|model| model.results).unwrap_or_default();
+        let unnamed = results.iter().filter(|result| result.call_id.is_none());
+        unnamed.copied().collect::<Vec<ToolResult>>()
+    };
+    let mut in_order = BTreeMap::new();
+    if models.iter().all(|model| given(model).is_empty()) {
+        return in_order;
+    }
+    let mut models: Vec<&ModelCall<'_>> = models.iter().collect();
+    models.sort_by_key(|model| model.order());
+    // By agent, its last model call with calls without an id, and their number.
+    let mut asked: BTreeMap<Option<usize>, (&ModelCall<'_>, usize)> = BTreeMap::new();
+    for model in models {
+        let (maker, results) = (shape.maker(model.at), given(model));
+        if let Some((caller, calls)) = asked.get(&maker)
+            && caller.end <= model.start
+            && *calls == results.len()
+        {
+            in_order.entry(caller.at).or_insert_with(|| results.into_iter());
+        }
+        let calls = model.called(logs).iter().filter(|call| call.call_id.is_none()).count();
+        if calls > 0 {
+            asked.insert(maker, (model, calls));
+        }
+    }
+    in_order
 }
 
 impl<'s> ModelCall<'s> {

@@ -108,6 +108,14 @@ pub(super) struct Said<'v> {
     pub(super) loose: bool,
 }
 
+/// The calls in a list of messages, and the results, each in order.
+pub(super) fn exchanged(history: &[Json<'_>]) -> (Vec<ToolFacts>, Vec<ToolResult>) {
+    let mut messages = Vec::new();
+    history.iter().for_each(|message| collect(message, Role::User, &mut messages, 0));
+    let calls = messages.iter().flat_map(Message::calls).collect();
+    (calls, messages.iter().flat_map(Message::results).collect())
+}
+
 /// The JSON value of an attribute that holds JSON or Python, as text or as structure; `None` for plain text.
 pub(super) fn parsed<'v>(value: &'v RawValue<'_>) -> Option<Json<'v>> {
     match value {
