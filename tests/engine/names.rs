@@ -243,6 +243,7 @@ fn agents_of_captures_have_the_names_that_their_users_gave() {
         ("langwatch", "support"),
         ("langsmith-otel", "support-agent"),
         ("litellm", "support"),
+        ("litellm-failing", "support"),
         ("mlflow-langgraph", "support-agent"),
         ("oi-langgraph", "support-agent"),
         ("oi-google-genai", "support"),

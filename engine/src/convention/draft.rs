@@ -59,6 +59,8 @@ pub(super) struct Draft<'v> {
     pub(super) output: Ranked<Text>,
     /// Whether some attribute says that the span failed.
     pub(super) failed: bool,
+    /// Whether that was a part's failure, after which the span went on.
+    pub(super) outlived: bool,
     pub(super) error_type: Ranked<Cow<'v, str>>,
     /// Whether a status of OK says nothing of the span, as its library gives it to all of them.
     pub(super) always_ok: Ranked<bool>,

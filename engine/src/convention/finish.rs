@@ -113,10 +113,7 @@ impl Naming<'_> {
             end: raw.end,
             operation,
             status,
-            // An exception counts only where the status is unset: it may have been handled where the library says that all went well.
-            failed: (status == Status::Error
-                || draft.failed
-                || (status == Status::Unset && lines::has_event(raw, "exception")))
+            failed: (status == Status::Error || (!draft.outlived && fails(raw, status, draft)))
                 && !draft.is_interrupted(),
             stopped: draft.stopped,
             streamed: draft.streamed_nanos.is_some(),
@@ -185,6 +182,12 @@ impl Naming<'_> {
             ..ModelFacts::default()
         })
     }
+}
+
+/// Whether an attribute or an exception says that a span failed. An exception counts only where the status is unset: it may have been
+/// handled where the library says that all went well.
+fn fails(raw: &RawSpan<'_>, status: Status, draft: &Draft<'_>) -> bool {
+    draft.failed || (status == Status::Unset && lines::has_event(raw, "exception"))
 }
 
 /// The type of the last exception that ended the span.

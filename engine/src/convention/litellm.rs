@@ -35,7 +35,7 @@ impl Convention for LiteLlm {
     fn also(&self) -> &'static [&'static str] {
         &[
             "Spans with `llm.<provider>.model` and without `litellm.call_id` are model calls: `llm.<provider>.id`, `.messages`, `.usage`, and `.choices` or `.content`.",
-            "A span named `invoke_agent ...` that LiteLLM wrote an answered call onto is still the agent's, and the status OK on it says nothing. A call that was never answered has no span: set `USE_OTEL_LITELLM_REQUEST_SPAN=true`, and each call has one of its own.",
+            "A span named `invoke_agent ...` that LiteLLM wrote an answered call onto is still the agent's, and the status OK on it says nothing. What it tells of a failure is that of a call: it is the agent's if that call was the last, which has no `gen_ai.response.id` but that of `litellm.call_id`. A call that was never answered has no span: set `USE_OTEL_LITELLM_REQUEST_SPAN=true`, and each call has one of its own.",
         ]
     }
 
@@ -48,7 +48,10 @@ impl Convention for LiteLlm {
     }
 
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        draft.always_ok.offer(80, is_caller(raw).then_some(true));
+        if is_caller(raw) {
+            draft.always_ok.offer(80, true);
+            draft.outlived |= is_answered(raw) && !raised(raw);
+        }
         if !is_call(raw) {
             return;
         }
@@ -78,6 +81,19 @@ fn is_call(raw: &RawSpan<'_>) -> bool {
 fn is_caller(raw: &RawSpan<'_>) -> bool {
     raw.name.starts_with("invoke_agent")
         && [CALL, "gen_ai.response.model"].iter().all(|key| raw.attributes.get(key).is_some())
+}
+
+/// Whether the last call that was written onto a span was answered: one that failed has no id but LiteLLM's own.
+fn is_answered(raw: &RawSpan<'_>) -> bool {
+    let id = |key: &str| raw.attributes.get(key).and_then(name);
+    id("gen_ai.response.id") != id(CALL)
+}
+
+/// Whether a span ended with an exception that is of no call.
+fn raised(raw: &RawSpan<'_>) -> bool {
+    let mut exceptions = raw.events.iter().filter(|event| event.name == "exception");
+    let of_call = |kind: &str| kind.starts_with("litellm.");
+    exceptions.any(|event| !event.attributes.str("exception.type").is_some_and(of_call))
 }
 
 /// What a provider said under a name: `usage` in `llm.openai.usage`.
