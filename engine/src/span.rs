@@ -268,6 +268,9 @@ pub struct Remarks {
     pub pause: Option<Pause>,
     /// The kind of error that ended the span, if it failed: the name of a class, a code.
     pub error_type: Option<Arc<str>>,
+    /// The agent that a tool call began, whose work is below it.
+    #[serde(default)]
+    pub begins: Option<Arc<str>>,
     /// Whether a person accepted the change to a file that a tool call was to make.
     pub accepted_edit: Option<bool>,
     /// Whether the span ended before its work was done, for a person to answer: what is left is done in another run.

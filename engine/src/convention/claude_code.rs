@@ -75,7 +75,7 @@ impl Convention for ClaudeCode {
 
     fn also(&self) -> &'static [&'static str] {
         &[
-            "`subagent_type` names the agent on agent spans; on the tool span that began it, another one is at work.",
+            "`subagent_type` names the agent on agent spans, and on a tool's span the one that the tool began: what is below that span is its work.",
             "`tool_name` is the name of a server's tool, as `gen_ai.tool.name` is without the server.",
             "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
             "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
@@ -94,8 +94,13 @@ impl Convention for ClaudeCode {
         let of_server = |name: &&str| name.starts_with("mcp__");
         let tool = raw.attributes.str("tool_name").filter(of_server);
         draft.tool_name.offer(9, tool.map(Cow::Borrowed));
-        if draft.operation.get() == Some(&Operation::InvokeAgent) {
-            draft.agent_name.offer(70, raw.attributes.get("subagent_type").and_then(name));
+        let agent = raw.attributes.get("subagent_type").and_then(name);
+        match draft.operation.get() {
+            Some(Operation::InvokeAgent) => draft.agent_name.offer(70, agent),
+            Some(Operation::ExecuteTool) if agent.is_some() => {
+                draft.remarks().begins.offer(70, agent);
+            }
+            Some(_) | None => {}
         }
         let tokens = |key: &str| raw.attributes.get(key).and_then(count);
         let read = tokens("cache_read_tokens").unwrap_or(0);

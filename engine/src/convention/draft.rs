@@ -107,6 +107,7 @@ pub(super) struct RemarksDraft<'v> {
     pub(super) previous_session: Ranked<Cow<'v, str>>,
     pub(super) guardrail: Ranked<Cow<'v, str>>,
     pub(super) guardrail_result: Ranked<Cow<'v, str>>,
+    pub(super) begins: Ranked<Cow<'v, str>>,
     pub(super) pause: Option<Pause>,
     pub(super) interrupted: bool,
     pub(super) failed_run: bool,
@@ -152,6 +153,7 @@ impl<'v> Draft<'v> {
         let remarks = Remarks {
             previous_session: take(&mut said.previous_session),
             guardrail: (name.is_some() || result.is_some()).then_some(Guardrail { name, result }),
+            begins: take(&mut said.begins),
             pause: said.pause,
             accepted_edit: None,
             error_type: None,

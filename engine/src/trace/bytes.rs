@@ -109,10 +109,11 @@ pub(crate) fn of_attempt(attempt: &Attempt) -> usize {
 
 /// The bytes of remarks.
 pub(super) fn of_remarks(remarks: &Remarks) -> usize {
-    let Remarks { previous_session, guardrail, error_type, .. } = remarks;
+    let Remarks { previous_session, guardrail, error_type, begins, .. } = remarks;
     let guardrail = guardrail.as_ref();
     let guardrail = guardrail.map(|Guardrail { name: own, result }| name(own) + name(result));
-    size_of::<Remarks>() + name(previous_session) + name(error_type) + guardrail.unwrap_or(0)
+    let names = name(previous_session) + name(error_type) + name(begins);
+    size_of::<Remarks>() + names + guardrail.unwrap_or(0)
 }
 
 fn name(name: &Option<Arc<str>>) -> usize {

@@ -511,17 +511,15 @@ impl<'a> Shape<'a> {
     }
 
     /// The name of the agent that did what a span tells: the one that the span names, else the one of the span's id, else that of the
-    /// nearest agent above the place.
+    /// nearest agent above the place, or the one that the nearest tool call above began.
     pub(super) fn doer<'s>(
         &'s self,
         ids: &BTreeMap<&'s str, &'s str>,
         span: &SpanView<'s>,
         at: usize,
     ) -> Option<&'s str> {
-        let above = self.ancestors(at);
-        let mut agents = above.filter(|above| above.operation == Operation::InvokeAgent);
         let by_id = || ids.get(span.agent_id()?).copied();
-        agent_name(span).or_else(by_id).or_else(|| agents.find_map(|agent| agent_name(agent)))
+        agent_name(span).or_else(by_id).or_else(|| self.ancestors(at).find_map(agent_below))
     }
 
     /// The names of agents by the ids that spans tell together with them; an id with several names tells none.
@@ -708,6 +706,20 @@ impl<'a> Shape<'a> {
         let Position { above, depth, .. } = self.spans[at].position;
         let above = iter::successors(above, |at| self.spans[*at].position.above).take(depth);
         above.map(|at| &self.spans[at])
+    }
+}
+
+/// The agent at work below a span: the one that the span is of, or the one that the tool call began.
+pub(super) fn agent_below<'s>(span: &SpanView<'s>) -> Option<&'s str> {
+    match span.operation {
+        Operation::InvokeAgent => agent_name(span),
+        Operation::ExecuteTool => span.begins(),
+        Operation::Chat
+        | Operation::CreateAgent
+        | Operation::Embeddings
+        | Operation::Evaluation
+        | Operation::Other
+        | Operation::Retrieval => None,
     }
 }
 

@@ -1,14 +1,13 @@
 //! What each agent below the outermost one did.
 //!
 //! A model or tool call was made by the agent that its own span names, else by the one whose id it has, else by the nearest agent above it
-//! that has a name of its own. Calls of the outermost agent itself count for no agent below it; what a span tells of several calls together is of the agent that the span is of.
+//! that has a name of its own, or the one that the nearest tool call above it began. Calls of the outermost agent itself count for no agent below it; what a span tells of several calls together is of the agent that the span is of.
 
 use std::collections::BTreeMap;
 
 use super::calls::ModelCall;
-use super::shape::{Shape, Totals};
+use super::shape::{Shape, Totals, agent_below};
 use super::span_view::SpanView;
-use super::whose::agent_name;
 use crate::facts::{Loop, SubAgent, ToolCall};
 use crate::loops::Spend;
 use crate::span::{IdHash, Operation, SpanId};
@@ -29,8 +28,7 @@ pub(super) struct Work<'w> {
 
 /// The agents below the one of this name, in the order of their names.
 pub(super) fn of(shape: &Shape<'_>, outermost: &str, work: &Work<'_>) -> Vec<SubAgent> {
-    let agents = shape.behaviour().filter(|span| span.operation == Operation::InvokeAgent);
-    let named = agents.filter_map(agent_name).filter(|name| *name != outermost);
+    let named = shape.behaviour().filter_map(agent_below).filter(|name| *name != outermost);
     let mut named = named.peekable();
     // Most agents have no agent below them.
     if named.peek().is_none() {

@@ -175,6 +175,10 @@ impl<'a> SpanView<'a> {
         self.rest.rare?.remarks.as_deref()
     }
 
+    pub(in crate::trace) fn begins(&self) -> Option<&'a str> {
+        self.remarks()?.begins.as_deref()
+    }
+
     pub(in crate::trace) fn error_type(&self) -> Option<&'a Arc<str>> {
         self.remarks()?.error_type.as_ref()
     }
