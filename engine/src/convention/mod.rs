@@ -11,6 +11,7 @@ mod agentscope;
 mod anthropic;
 mod arguments;
 mod autogen;
+mod beeai;
 mod caps;
 mod claude_code;
 mod codex;
@@ -221,6 +222,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &dspy::Dspy,
     &openai_agents::OpenAiAgents,
     &google_genai_oi::GoogleGenAiOi,
+    &beeai::BeeAi,
     &voltagent::VoltAgent,
     &agentops::AgentOps,
     &agentscope::AgentScope,
