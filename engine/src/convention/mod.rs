@@ -12,6 +12,7 @@ mod anthropic;
 mod arguments;
 mod autogen;
 mod beeai;
+mod braintrust;
 mod caps;
 mod claude_code;
 mod codex;
@@ -223,6 +224,7 @@ const CONVENTIONS: &[&dyn Convention] = &[
     &openai_agents::OpenAiAgents,
     &google_genai_oi::GoogleGenAiOi,
     &beeai::BeeAi,
+    &braintrust::Braintrust,
     &voltagent::VoltAgent,
     &agentops::AgentOps,
     &agentscope::AgentScope,

@@ -295,7 +295,7 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "gcp.vertex.agent.tool_call_args",
         "gcp.vertex.agent.tool_response",
     ];
-    const PARTS: [&str; 27] = [
+    const PARTS: [&str; 31] = [
         "messages",
         "gen_ai.prompt",
         "gen_ai.completion",
@@ -323,6 +323,10 @@ fn is_bare(attribute: &KeyValue) -> bool {
         "function_tool.arguments",
         "function_tool.output",
         "lk.chat_ctx",
+        "genkit:input",
+        "genkit:output",
+        "braintrust.input",
+        "braintrust.output",
     ];
     let key = attribute.key.as_str();
     let by_mastra =
