@@ -60,7 +60,7 @@ pub(super) struct Draft<'v> {
     /// Whether some attribute says that the span failed.
     pub(super) failed: bool,
     /// Whether that was a part's failure, after which the span went on.
-    pub(super) outlived: bool,
+    pub(super) outlived: Ranked<bool>,
     pub(super) error_type: Ranked<Cow<'v, str>>,
     /// Whether a status of OK says nothing of the span, as its library gives it to all of them.
     pub(super) always_ok: Ranked<bool>,

@@ -113,7 +113,7 @@ impl Naming<'_> {
             end: raw.end,
             operation,
             status,
-            failed: (status == Status::Error || (!draft.outlived && fails(raw, status, draft)))
+            failed: (status == Status::Error || fails(raw, status, draft))
                 && !draft.is_interrupted(),
             stopped: draft.stopped,
             streamed: draft.streamed_nanos.is_some(),
@@ -187,7 +187,9 @@ impl Naming<'_> {
 /// Whether an attribute or an exception says that a span failed. An exception counts only where the status is unset: it may have been
 /// handled where the library says that all went well.
 fn fails(raw: &RawSpan<'_>, status: Status, draft: &Draft<'_>) -> bool {
-    draft.failed || (status == Status::Unset && lines::has_event(raw, "exception"))
+    let outlived = draft.outlived.get() == Some(&true);
+    let raised = status == Status::Unset && lines::has_event(raw, "exception");
+    !outlived && (draft.failed || raised)
 }
 
 /// The type of the last exception that ended the span.

@@ -50,7 +50,7 @@ impl Convention for LiteLlm {
     fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         if is_caller(raw) {
             draft.always_ok.offer(80, true);
-            draft.outlived |= is_answered(raw) && !raised(raw);
+            draft.outlived.offer(80, is_answered(raw) && !raised(raw));
         }
         if !is_call(raw) {
             return;
