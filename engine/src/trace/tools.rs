@@ -101,7 +101,7 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
         }
         let failed =
             ran.is_some_and(|ran| ran.failed) || result.is_some_and(|result| result.failed);
-        tool.result = tool.result.or(result.and_then(|result| result.hash));
+        tool.result = tool.result.or_else(|| result?.hash);
         told.extend(ran.map(|ran| (ran.at, ran.at)));
         callers.push(model.at);
         Some(match ran {
