@@ -789,7 +789,7 @@ mod tests {
         let mut stage = Agents::new(AgentsOptions { agents, ..AgentsOptions::default() });
         let now = Timestamp(100 * MINUTE);
         stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), now);
-        for (name, run, time) in told {
+        for (minutes, (name, run, time)) in (0..).zip(told) {
             let target = RunTarget {
                 agent: update("a", 0, 1, vec![]).agent.unwrap(),
                 task: "t".into(),
@@ -808,7 +808,7 @@ mod tests {
                 time: Timestamp(*time),
                 tenant: None,
             };
-            stage.report(report, now);
+            stage.report(report, Timestamp(now.0 + minutes * MINUTE));
         }
         stage.drain().pop().unwrap().view.drops
     }

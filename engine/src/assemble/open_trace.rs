@@ -23,6 +23,17 @@ use crate::trace::{
     transcript,
 };
 
+/// What its session has counted of a trace, by the last update.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+enum Counted {
+    /// Nothing, as the update was uncertain.
+    Nothing,
+    /// What an open trace counts.
+    Open,
+    /// All that it had when it was done.
+    Done,
+}
+
 /// A trace, and what was told of it.
 #[derive(Debug, Deserialize, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each of them is true or not by itself")]
@@ -47,10 +58,7 @@ pub(super) struct OpenTrace {
     /// Whether it is the turn of an agent that speaks in log records, and its session has a later turn.
     #[serde(default)]
     pub(super) followed: bool,
-    /// Whether its last update was uncertain, so that nothing of it is counted.
-    uncertain: bool,
-    /// Whether sessions were told last that it is done, and whose it is, so that they have counted it.
-    counted_done: bool,
+    counted: Counted,
     /// Whether its root has come since it was last looked at.
     #[serde(skip)]
     pub(super) root_is_new: bool,
@@ -208,8 +216,7 @@ impl OpenTrace {
             evidence: OverBy::default(),
             was_quiet: false,
             followed: false,
-            uncertain: true,
-            counted_done: false,
+            counted: Counted::Nothing,
             root_is_new: false,
             sent: None,
             told: None,
@@ -233,7 +240,8 @@ impl OpenTrace {
 
     /// Whether the trace is done, was told so, and was counted.
     pub(super) fn is_told(&self) -> bool {
-        let done = self.state == State::Done && (!self.uncertain || self.sent.is_none());
+        let done =
+            self.state == State::Done && (self.counted != Counted::Nothing || self.sent.is_none());
         done && self.done_told
     }
 
@@ -556,9 +564,10 @@ impl OpenTrace {
     /// Notes what the session that it is in has counted, if it was told there as done, before anything more is added: then it may move to
     /// another session, which must not count this again.
     pub(super) fn note_spending(&mut self, rules: &Rules) {
-        if !mem::take(&mut self.counted_done) {
+        if self.counted != Counted::Done {
             return;
         }
+        self.counted = Counted::Open;
         let all = evaluate(self.id.id, &self.parts.view(), rules, AgentKey::default(), true);
         if let Some(all) = all {
             self.told.get_or_insert_default().spending = Some(Spent::of(&all));
@@ -567,7 +576,6 @@ impl OpenTrace {
 
     /// Fills in what the stage knows, and notes what the update tells.
     pub(super) fn stamp(&mut self, update: &mut TraceFacts) {
-        self.uncertain = update.uncertain;
         if !update.loops.is_empty() {
             let told = self.told.get_or_insert_default().loops.get_or_insert_default();
             if update.uncertain {
@@ -577,7 +585,11 @@ impl OpenTrace {
                 told.telling.insert(update.agent.clone().unwrap_or_default(), update.loops.clone());
             }
         }
-        self.counted_done = self.state == State::Done && !update.uncertain;
+        self.counted = match self.state {
+            _ if update.uncertain => Counted::Nothing,
+            State::Done => Counted::Done,
+            State::Open | State::Sealed => Counted::Open,
+        };
         update.state = match self.state {
             State::Open => TraceState::Open,
             State::Done => TraceState::Done,

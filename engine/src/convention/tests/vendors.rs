@@ -238,7 +238,7 @@ fn asking_azure_how_far_a_run_is_is_no_model_call() {
     let used = ("gen_ai.usage.output_tokens", RawValue::Int(7));
     for name in ["start_thread_run", "get_thread_run", "submit_tool_outputs"] {
         assert_eq!(of(name, &[]), Operation::Other, "{name}");
-        assert_eq!(of(name, &[used.clone()]), Operation::Chat, "{name}");
+        assert_eq!(of(name, std::slice::from_ref(&used)), Operation::Chat, "{name}");
     }
     assert_eq!(of("process_thread_run", &[used]), Operation::InvokeAgent);
 }
