@@ -84,6 +84,8 @@ async fn senders_are_refused_in_their_own_words() {
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
     let body: Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(body["code"], 16);
+    // The page, which tells how to send, knows that it takes a token.
+    assert_eq!(running.json("/api/v1/about", SHOP).await["needs_token"], true);
 
     let request = Request::post("/v1/traces")
         .header("content-type", "application/x-protobuf")
