@@ -175,8 +175,6 @@ const CLOSED: &str = "closed";
 /// The family of answers that were cut off.
 const CUT: &str = "cut";
 
-/// The family of everything else.
-
 impl Health {
     /// Metrics of a daemon that started at `started`.
     ///
