@@ -227,8 +227,10 @@ fn restarting() -> Rule {
 }
 
 fn certificate_not_loaded() -> Rule {
-    let expr = "sum by (job, instance) (increase(agentgauge_certificate_reloads_total{outcome=\"failed\"}[1h])) > 0";
+    // Files that are only half written are read again at the next look.
+    let expr = "sum by (job, instance) (rate(agentgauge_certificate_reloads_total{outcome=\"failed\"}[10m])) > 0";
     Alert::new("AgentgaugeCertificateNotLoaded", "warning", expr.to_owned())
+        .lasting("15m")
         .says(
             "{{ $labels.instance }} cannot use its new certificate",
             "The old one stays until it expires; then no sender gets through.",
