@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 
 use super::settings::Settings;
 use super::{CliError, Process};
+use crate::export::about::LinkOptions;
 use crate::rules::{BurnRates, Objective, Plan, RulesFormat};
 
 /// Who reads the rules.
@@ -41,7 +42,7 @@ pub(super) struct Rules {
     #[arg(long, value_name = "USD", default_value = "5", value_parser = dollars)]
     loop_spend: f64,
     /// Address of the page, for the links in alerts [default: `links.public_url`]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = page)]
     url: Option<String>,
     /// Address of a runbook to link to instead of the daemon's own
     #[arg(long, value_name = "URL")]
@@ -79,6 +80,15 @@ impl Rules {
         let text = plan.with_own(&config).write(self.format.into(), &config)?;
         process.out.write_all(text.as_bytes()).map_err(CliError::Output)
     }
+}
+
+/// An address of the page.
+fn page(text: &str) -> Result<String, &'static str> {
+    let links = LinkOptions { public_url: text.to_owned(), ..LinkOptions::default() };
+    let is_page = links.has_own_host();
+    is_page.then_some(links.public_url).ok_or(
+        "write an address without a path, like https://gauge.example.org, as the page works only at the root of a host",
+    )
 }
 
 fn dollars(text: &str) -> Result<f64, &'static str> {

@@ -69,6 +69,7 @@ fn rules_that_cannot_fire_are_refused() {
         (&["--slo", "reliability=95%"], "reliability=0.95"),
         (&["--burn", "2,5"], "5,2"),
         (&["--min-traces", "0"], "--min-traces"),
+        (&["--url", "https://ops.example/agentgauge"], "an address without a path"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
         let output = command.arg("rules").args(arguments).output().unwrap();

@@ -132,7 +132,7 @@ def retention(binary, work, broker):
     gateway = fleet.join(AGENTGAUGE__FLEET__ROLES='["gateway"]', **options)
     send(fleet, range(100, 400))
     # Each part of a trace is a record under the key of the trace; some of what came after goes.
-    gone, offsets = set(), []
+    gone, offsets, others = set(), [], 0
     for partition, records in keys(broker, "gone.spans").items():
         new = [(offset, key) for offset, key in records[before[partition] :] if key]
         lost = new[: len(new) // 2]
@@ -141,13 +141,16 @@ def retention(binary, work, broker):
             number = 2 * (int.from_bytes(key, "big") - 1 - FIRST) + seen.setdefault(key, 0)
             seen[key] += 1
             gone.add(number)
-        offsets.append(TopicPartition("gone.spans", partition, new[len(lost)][0]))
+        low = new[len(lost)][0]
+        offsets.append(TopicPartition("gone.spans", partition, low))
+        # A worker tells its partitions the time in records without a key, the last of which it may not have read.
+        others += sum(1 for offset, key in records if offset < low and not key)
     delete(broker, offsets)
     fleet.drop(gateway, signal.SIGTERM)
     worker = fleet.join(**options)
     fleet.steady()
     counted = value(worker.page(), 'agentgauge_fleet_records_gone_total{role="assemble"}')
-    assert counted == len(gone), (counted, len(gone))
+    assert len(gone) <= counted <= len(gone) + others, (counted, len(gone), others)
     fleet.sent = [body for number, body in enumerate(fleet.sent) if number not in gone]
     send(fleet, range(400, 500))
     fleet.shows(fleet.expected(**soon), f"{len(gone)} records gone before they were read")
