@@ -143,7 +143,12 @@ def links(http):
                     found[alert["alert"], severity, key] = link.replace(base, url)
                     continue
                 assert link.startswith(f"{base}/#/"), (alert["alert"], link)
-                link = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda name: names.get(name[1], ""), link.replace(base, url))
+                link = re.sub(
+                    r"{{ with \$labels\.(\w+) }}([^{]*){{ \. \| urlquery }}{{ end }}",
+                    lambda part: part[2] + names[part[1]] if part[1] in names else "",
+                    link.replace(base, url),
+                )
+                link = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda name: names.get(name[1], ""), link)
                 assert "{{" not in link, (alert["alert"], link)
                 words = [alert["alert"]] if key == "runbook_url" else ["support"]
                 found[alert["alert"], severity, key] = (link, words)
