@@ -143,8 +143,9 @@ def retention(binary, work, broker):
             gone.add(number)
         low = new[len(lost)][0]
         offsets.append(TopicPartition("gone.spans", partition, low))
-        # A worker tells its partitions the time in records without a key, the last of which it may not have read.
-        others += sum(1 for offset, key in records if offset < low and not key)
+        # A worker tells its partitions the time in records without a key. It has read those before the last one with a key.
+        read = max((offset for offset, key in records[: before[partition]] if key), default=-1)
+        others += sum(1 for offset, key in records if read < offset < low and not key)
     delete(broker, offsets)
     fleet.drop(gateway, signal.SIGTERM)
     worker = fleet.join(**options)
