@@ -160,8 +160,8 @@ impl Failure {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Path => StatusCode::NOT_FOUND,
             Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-            Self::Slow => StatusCode::REQUEST_TIMEOUT,
-            Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
+            // 408 would say what happened, and the sender would drop its data.
+            Self::Slow | Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -147,7 +147,7 @@ async fn a_body_that_does_not_go_on_is_told_so_and_its_connection_is_closed() {
     let ended = timeout(LONG, reading.read_to_end(&mut answer)).await;
     assert!(ended.is_ok());
     let answer = String::from_utf8_lossy(&answer);
-    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("body_progress"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 504 ") && answer.contains("body_progress"), "{answer}");
     trickle.abort();
     daemon.settles_at("agentgauge_requests_refused_total{reason=\"slow\"}", 1.0);
 }

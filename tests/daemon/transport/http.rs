@@ -311,7 +311,7 @@ async fn a_slow_body_times_out() {
     stream.write_all(b"content-length: 100\r\n\r\nabc").await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();
-    assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer));
+    assert!(answer.starts_with(b"HTTP/1.1 504 "), "{}", String::from_utf8_lossy(&answer));
     assert_eq!(ingest.sink.seen().refused["slow"], 1);
     assert_eq!(ingest.receiver.admission().taken_bytes(), 0);
 }
