@@ -4,7 +4,10 @@
 //! edges:            stall_after * 1, 1.5, 2, 3, 4, 6, 8, 12, 16
 //! level of silence: the greatest edge that it has reached
 //! usual:            the least level that at most one in a hundred traces was silent for, or for longer, and then went on
-//! stalled:          open traces that have been silent for the usual level or longer
+//! lost:             traces that were silent until they had been open for `assemble.trace_max_age`: their root did not come
+//! mean:             silence of lost traces, added up, over the weeks that count: as many are silent at any time
+//! usually lost:     ceil(mean + 3 * sqrt(mean) + 1); 0 before three traces were lost
+//! stalled:          open traces that have been silent for the usual level or longer, if there are more than are usually lost
 //! ```
 //!
 //! A trace that goes on after a silence shows that such a one is healthy: a tool that takes minutes, a person who is asked. It counts
@@ -14,6 +17,10 @@
 //! less than twenty traces in all, the first edge holds. Beyond the last one every trace is stalled. All are counts, so shards add up,
 //! and what is stalled does not depend on how many there are. A trace whose agent waits for somebody (`gen_ai.agent.paused`) is not
 //! silent.
+//!
+//! A trace of which spans were lost, or whose process was stopped, looks as one that hangs. Where that happens again and again, one more
+//! says nothing, but many at a time do. What was lost counts for all versions of an agent, and what was lost under the name of a
+//! service, as no span named an agent, for all of its agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,6 +44,9 @@ const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
 
 /// One in this many traces may be silent for the usual level or longer.
 const RARE: u64 = 100;
+
+/// Lost traces that are enough to know how many are usual.
+const ENOUGH_LOST: u64 = 3;
 
 /// The level of a silence; `None`: it has not reached the first edge.
 pub fn level(silence_nanos: u64, stall_after: Duration) -> Option<Level> {
@@ -64,10 +74,20 @@ impl Silences {
 
     /// Adds the done traces of another version of the agent, but not its open ones.
     pub fn learn_from(&mut self, other: &Self) {
-        for (week, SilencesOfWeek { traces, ended }) in &other.weeks {
+        for (week, SilencesOfWeek { traces, ended, .. }) in &other.weeks {
             let held = self.weeks.entry(*week).or_default();
             held.traces = held.traces.saturating_add(*traces);
             add(&mut held.ended, ended);
+        }
+        self.lose_as(other);
+    }
+
+    /// Adds the lost traces of another version of the agent, or of those of its service that no span has named the agent of.
+    pub fn lose_as(&mut self, other: &Self) {
+        for (week, SilencesOfWeek { lost, lost_nanos, .. }) in &other.weeks {
+            let held = self.weeks.entry(*week).or_default();
+            held.lost = held.lost.saturating_add(*lost);
+            held.lost_nanos = held.lost_nanos.saturating_add(*lost_nanos);
         }
         self.leave_old_weeks();
     }
@@ -82,11 +102,14 @@ impl Silences {
         self.traces() >= ENOUGH_OF_ONE
     }
 
-    /// Counts a trace that is first done now, with the longest silence that something ended.
-    pub fn count(&mut self, silence: Option<Level>, now: Timestamp) {
+    /// Counts a trace that is first done now, with the longest silence that something ended and, if it is lost, the nanoseconds of
+    /// silence at its end.
+    pub fn count(&mut self, silence: Option<Level>, lost: Option<u64>, now: Timestamp) {
         let week = self.weeks.entry(now.0 / WEEK).or_default();
         week.traces += 1;
         silence.into_iter().for_each(|level| *week.ended.entry(level).or_default() += 1);
+        week.lost += u64::from(lost.is_some());
+        week.lost_nanos = week.lost_nanos.saturating_add(lost.unwrap_or_default());
         self.leave_old_weeks();
     }
 
@@ -113,9 +136,23 @@ impl Silences {
         self.open.retain(|_, traces| *traces > 0);
     }
 
-    /// Open traces that have been silent for the usual level or longer.
+    /// Open traces that have been silent for the usual level or longer; 0 if no more than are usually lost.
     pub fn stalled(&self) -> u64 {
-        self.open.range(self.usual()..).map(|(_, traces)| traces).sum()
+        let silent = self.open.range(self.usual()..).map(|(_, traces)| traces).sum();
+        if silent > self.usually_lost() { silent } else { 0 }
+    }
+
+    /// How many lost traces may be open at a time.
+    fn usually_lost(&self) -> u64 {
+        let sum = |of: fn(&SilencesOfWeek) -> u64| self.weeks.values().map(of).sum::<u64>();
+        if sum(|week| week.lost) < ENOUGH_LOST {
+            return 0;
+        }
+        // As many as are open on average, and what that may be by chance, as in a Poisson distribution.
+        let mean = sum(|week| week.lost_nanos) as f64 / (WEEK as f64 * self.weeks.len() as f64);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative")]
+        let usually = 3.0_f64.mul_add(mean.sqrt(), mean + 1.0).ceil() as u64;
+        usually
     }
 
     /// The usual level: the first one at which silent traces are stalled.
@@ -157,7 +194,8 @@ pub(crate) mod tests {
 
     /// So many done traces of a week, and how many of them were silent at each level and went on.
     pub(crate) fn done(week: u64, traces: u64, ended: &[(Level, u64)]) -> Silences {
-        let of_week = SilencesOfWeek { traces, ended: ended.iter().copied().collect() };
+        let ended = ended.iter().copied().collect();
+        let of_week = SilencesOfWeek { traces, ended, ..SilencesOfWeek::default() };
         Silences { weeks: [(week, of_week)].into(), ..Silences::default() }
     }
 
@@ -203,6 +241,30 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn where_roots_are_lost_again_and_again_one_silent_trace_says_nothing_and_many_do() {
+        let silence = 45 * 60_000_000_000;
+        let mut silences = done(0, 300, &[]);
+        silences.open(0, 1);
+        for stalled in [1, 1, 0] {
+            silences.count(None, Some(silence), Timestamp(1));
+            assert_eq!(silences.stalled(), stalled);
+        }
+        // One in a hundred of 500 traces a day: 0.16 are open at a time, hardly ever more than three.
+        (1..4).for_each(|week| {
+            (0..35).for_each(|_| silences.count(None, Some(silence), Timestamp(week * WEEK)))
+        });
+        let stalled = [2, 3, 4]
+            .map(|open| Silences { open: [(0, open)].into(), ..silences.clone() }.stalled());
+        assert_eq!(stalled, [0, 0, 4]);
+        // An old version has lost them, and the new one has lost none.
+        let mut new = done(3, 400, &[]);
+        new.open(0, 3);
+        assert_eq!(new.stalled(), 3);
+        new.lose_as(&silences);
+        assert_eq!((new.stalled(), new.traces()), (0, 400));
+    }
+
+    #[test]
     fn shards_add_up() {
         let (mut one, mut other) = (done(0, 15, &[]), done(0, 15, &[(3, 1)]));
         one.open(3, 1);
@@ -216,15 +278,15 @@ pub(crate) mod tests {
     fn what_was_usual_more_than_four_weeks_ago_is_forgotten() {
         let at = |week: u64| Timestamp(week * WEEK + 1);
         let mut silences = Silences::default();
-        (0..1_000).for_each(|_| silences.count(Some(2), at(0)));
+        (0..1_000).for_each(|_| silences.count(Some(2), None, at(0)));
         silences.open(2, 1);
         // A week without traces makes nothing older.
         for (week, stalled) in [(1, 0), (3, 0), (4, 0), (5, 1)] {
-            (0..1_000).for_each(|_| silences.count(None, at(week)));
+            (0..1_000).for_each(|_| silences.count(None, None, at(week)));
             assert_eq!(silences.stalled(), stalled, "week {week}");
         }
         // What is new is usual before it outweighs all that was.
-        (0..70).for_each(|_| silences.count(Some(2), at(6)));
+        (0..70).for_each(|_| silences.count(Some(2), None, at(6)));
         assert_eq!(silences.stalled(), 0);
         // Shards count different weeks.
         let mut sum = done(0, 1_000, &[(2, 1_000)]);

@@ -201,7 +201,7 @@ pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_stalled_traces",
         &[],
-        "Open traces of which nothing has come for longer than is usual for the agent, and for `session.stall_after`; absent while there is none.",
+        "Open traces of which nothing has come for longer than is usual for the agent, and for `session.stall_after`; absent while there are no more of them than are usually lost.",
         |update, sample| {
             let stalled = Some(update.silences.stalled()).filter(|stalled| *stalled > 0);
             stalled.into_iter().for_each(|stalled| sample(&[], count(stalled)));

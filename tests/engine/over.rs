@@ -17,6 +17,7 @@ use agentgauge::engine::span::{
 use agentgauge::engine::tenants::Shares;
 
 use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::recorded::restarted;
 
@@ -590,4 +591,41 @@ fn a_crash_changes_no_verdict_of_traces_without_a_root() {
     for crash in [1, 7, 59, 61] {
         assert_eq!(straight, verdicts(Some(crash)), "{crash}");
     }
+}
+
+/// Two weeks of 500 traces a day, of which one in a hundred loses its root; then ten hang within an hour.
+#[test]
+fn where_roots_are_lost_again_and_again_only_many_silent_traces_stall() {
+    let mut daemon = Daemon::new(2);
+    let pace = Duration::from_secs(173);
+    let stalled = |daemon: &Daemon| -> u64 {
+        daemon.pipeline.board().values().map(|update| update.view.traces_stalled).sum()
+    };
+    // A trace, and whether its root comes.
+    let send = |daemon: &mut Daemon, trace: u64, whole: bool| {
+        let now = pace * u32::try_from(trace).unwrap();
+        daemon.pipeline.advance(at(now));
+        let times = (now, now + SECOND);
+        let spans = [tool(trace, 2, 1, times), root(trace, times)];
+        daemon.send(spans.into_iter().take(1 + usize::from(whole)).collect(), now + SECOND);
+    };
+    let (mut alerts, mut was_stalled) = (Vec::new(), false);
+    for trace in 0_u64..7_000 {
+        // At a time that nothing repeats, as chance has it.
+        let lost = xxh3_64(&trace.to_be_bytes()).is_multiple_of(100);
+        send(&mut daemon, trace, !lost);
+        let is_stalled = stalled(&daemon) > 0;
+        if is_stalled && !was_stalled {
+            alerts.push(trace);
+        }
+        was_stalled = is_stalled;
+    }
+    // Before it is known that they are lost again and again, each of them may hang.
+    assert!(
+        (1..=3).contains(&alerts.len()) && alerts.iter().all(|trace| *trace < 500),
+        "{alerts:?}"
+    );
+    (7_000..7_010).for_each(|trace| send(&mut daemon, trace, false));
+    daemon.pipeline.advance(at(pace * 7_010 + Duration::from_secs(900)));
+    assert!(stalled(&daemon) >= 9, "{}", stalled(&daemon));
 }

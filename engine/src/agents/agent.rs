@@ -54,6 +54,11 @@ impl Agent {
         self.shards.values().for_each(|shard| silences.learn_from(&shard.rest.silences));
     }
 
+    /// Adds its lost traces to these silences.
+    pub(super) fn teach_lost(&self, silences: &mut Silences) {
+        self.shards.values().for_each(|shard| silences.lose_as(&shard.rest.silences));
+    }
+
     /// Replaces one pane of one shard under a revision; deletes it if it has neither traces nor sessions, or is in no window.
     pub(super) fn replace(&mut self, number: u32, revision: u64, pane: PaneSum, wall: Timestamp) {
         let key = (pane.width_nanos, pane.index);

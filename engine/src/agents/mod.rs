@@ -194,8 +194,12 @@ impl Agents {
         }
         if has_learned {
             let unnamed = key.unnamed_of_service(&self.agents);
-            let learners = key.other_versions(&self.agents).chain(unnamed);
-            let learners = learners.filter(|(_, agent)| agent.is_silent());
+            let others = key.other_versions(&self.agents).chain(unnamed);
+            let of_service = (key.agent_name == key.service_name)
+                .then(|| key.others_of_service(&self.agents))
+                .into_iter()
+                .flatten();
+            let learners = others.chain(of_service).filter(|(_, agent)| agent.is_silent());
             let learners: Vec<AgentKey> = learners.map(|(key, _)| key.clone()).collect();
             self.dirty.extend(learners);
         }
@@ -531,24 +535,51 @@ impl Agents {
         Some(update)
     }
 
-    /// Adds the silences of an agent's other versions to those of a new one that has too few traces to know what is usual. Traces that
-    /// no span has named the agent of learn from that agent of their service whose traces are usually silent for longest.
+    /// Adds to the silences of an agent what others show: its other versions how many traces are lost and, while it has too few traces
+    /// of its own to know, what is usual. Traces get the name of their service if no span names their agent, and of many only the root
+    /// does: so what is lost under that name counts for the other agents of the service.
     fn lend_silences(&self, key: &AgentKey, update: &mut AgentFacts) {
-        if update.silences.open.is_empty() || update.silences.knows_enough() {
+        let silences = &mut update.silences;
+        if silences.open.is_empty() {
             return;
         }
         if key.agent_name.is_empty() {
-            let mut by_name: BTreeMap<&str, Silences> = BTreeMap::new();
-            for (other, agent) in key.others_of_service(&self.agents) {
-                agent.teach_silences(by_name.entry(&other.agent_name).or_default());
-            }
-            let longest = by_name.values().max_by_key(|silences| silences.usual());
-            longest.into_iter().for_each(|silences| update.silences.learn_from(silences));
+            self.lend_to_unnamed(key, silences);
         } else {
-            let others = key.other_versions(&self.agents);
-            others.for_each(|(_, agent)| agent.teach_silences(&mut update.silences));
+            let knows_enough = silences.knows_enough();
+            for (_, agent) in key.other_versions(&self.agents) {
+                if knows_enough {
+                    agent.teach_lost(silences);
+                } else {
+                    agent.teach_silences(silences);
+                }
+            }
+            if key.agent_name != key.service_name {
+                let unnamed = key.with(|parts| parts.agent_name.clone_from(&parts.service_name));
+                let itself = self.agents.get_key_value(&unnamed);
+                let unnamed = itself.into_iter().chain(unnamed.other_versions(&self.agents));
+                unnamed.for_each(|(_, agent)| agent.teach_lost(silences));
+            }
         }
-        update.view.traces_stalled = update.silences.stalled();
+        update.view.traces_stalled = silences.stalled();
+    }
+
+    /// Traces that no span has named the agent of yet learn what is usual from that agent of their service whose traces are usually
+    /// silent for longest, and from all of its agents how many are lost.
+    fn lend_to_unnamed(&self, key: &AgentKey, silences: &mut Silences) {
+        let mut by_name: BTreeMap<&str, Silences> = BTreeMap::new();
+        for (other, agent) in key.others_of_service(&self.agents) {
+            agent.teach_silences(by_name.entry(&other.agent_name).or_default());
+        }
+        let longest = by_name.iter().max_by_key(|(_, silences)| silences.usual());
+        let longest = longest.map(|(name, _)| *name).filter(|_| !silences.knows_enough());
+        for (name, others) in &by_name {
+            if longest == Some(name) {
+                silences.learn_from(others);
+            } else {
+                silences.lose_as(others);
+            }
+        }
     }
 
     /// Counts of what could not be used, and of what was over a bound.

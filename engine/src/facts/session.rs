@@ -198,6 +198,10 @@ facts! {
         pub traces: u64,
         /// Those that went on after a silence, by the longest such silence of each.
         pub ended: BTreeMap<u8, u64>,
+        /// Those whose root was waited for until `assemble.trace_max_age`, and that were silent at the end.
+        pub lost: u64,
+        /// How long these were silent at the end, added up, in nanoseconds.
+        pub lost_nanos: u64,
     }
 
     /// A histogram of scores, or of amounts.

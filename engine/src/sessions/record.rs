@@ -548,6 +548,13 @@ impl TraceRecord {
         self.counted.silence
     }
 
+    /// For how many nanoseconds nothing has come, if its root was waited for in vain and it was silent for long at the end.
+    pub(super) fn lost(&self, now: Timestamp, stall_after: Duration) -> Option<u64> {
+        let silence = now.0.saturating_sub(self.touched(now).0);
+        let is_lost = self.course.evidence == OverBy::Age && level(silence, stall_after).is_some();
+        is_lost.then_some(silence)
+    }
+
     /// What it took.
     pub(super) fn effort(&self) -> Effort {
         let told = |number: Option<u64>| PartialSum {

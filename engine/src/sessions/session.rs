@@ -440,7 +440,8 @@ impl Session {
             let over = record.count_names(&mut shared.fleet);
             shared.counts.add_many("label_values_limited", "agent_names", over);
             let silences = &mut shared.fleet.summary(record.agent()).silences;
-            silences.count(record.silence(), shared.now);
+            let lost = record.lost(shared.now, shared.rules.stall_after);
+            silences.count(record.silence(), lost, shared.now);
             self.traces[number].count(&mut shared.fleet);
         }
     }
