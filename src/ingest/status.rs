@@ -99,53 +99,33 @@ impl Failure {
         };
         let mut response = response(self.status(), encoding, body);
         let headers = response.headers_mut();
-        match self {
-            Self::Overloaded(Overloaded { retry_after, .. }) => {
-                headers.insert(RETRY_AFTER, seconds(*retry_after).into());
-            }
-            Self::ContentEncoding => {
-                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, identity"));
-            }
-            Self::Method => {
-                headers.insert(ALLOW, HeaderValue::from_static("POST"));
-            }
-            Self::Displaced => {
-                headers.insert(RETRY_AFTER, seconds(admission::RETRY_AFTER).into());
-            }
-            Self::Refused(_)
-            | Self::MediaType
-            | Self::NotGrpc(_)
-            | Self::Path
-            | Self::Version
-            | Self::Slow
-            | Self::Broken
-            | Self::Deadline
-            | Self::Internal => {}
+        if let Some(after) = self.retry_after() {
+            headers.insert(RETRY_AFTER, seconds(after).into());
+        }
+        if matches!(self, Self::ContentEncoding) {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, identity"));
+        }
+        if matches!(self, Self::Method) {
+            headers.insert(ALLOW, HeaderValue::from_static("POST"));
         }
         response
     }
 
     /// The answer over gRPC. Only a lack of room carries `RetryInfo`: without it RESOURCE_EXHAUSTED is final.
     pub(super) fn grpc(&self) -> tonic::Status {
-        let again = |retry_after| {
-            let details = ErrorDetails::with_retry_info(Some(retry_after));
-            tonic::Status::with_error_details(self.code(), self.message(), details)
+        let Some(after) = self.retry_after() else {
+            return tonic::Status::new(self.code(), self.message());
         };
-        match self {
-            Self::Overloaded(Overloaded { retry_after, .. }) => again(*retry_after),
-            Self::Displaced => again(admission::RETRY_AFTER),
-            Self::Refused(_)
-            | Self::MediaType
-            | Self::NotGrpc(_)
-            | Self::ContentEncoding
-            | Self::Method
-            | Self::Path
-            | Self::Version
-            | Self::Slow
-            | Self::Broken
-            | Self::Deadline
-            | Self::Internal => tonic::Status::new(self.code(), self.message()),
+        let details = ErrorDetails::with_retry_info(Some(after));
+        tonic::Status::with_error_details(self.code(), self.message(), details)
+    }
+
+    /// When the sender should try again, if there is no room now.
+    fn retry_after(&self) -> Option<Duration> {
+        if let Self::Overloaded(overloaded) = self {
+            return Some(overloaded.retry_after);
         }
+        matches!(self, Self::Displaced).then_some(admission::RETRY_AFTER)
     }
 
     /// The status over HTTP, where 429, 502, 503 and 504 mean "again" and all others "never".

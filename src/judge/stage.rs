@@ -7,151 +7,87 @@ use serde_json::Value;
 
 use super::form::Form;
 
-/// A call to the judge.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Stage {
+/// The stages in order. Each is named as in schemas and labels, and so is the file with the text of its question; then whether it is
+/// shown the trace itself, and the earlier stages whose answers it is shown.
+macro_rules! stages {
+    ($($(#[$doc:meta])* $stage:ident = $name:literal, $sees_trace:literal, [$($shown:ident),*];)*) => {
+        /// A call to the judge.
+        #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        pub enum Stage {
+            $($(#[$doc])* $stage,)*
+        }
+
+        impl Stage {
+            /// All stages, in order.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$stage),*];
+
+            /// Its name, in schemas and labels.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$stage => $name,)*
+                }
+            }
+
+            /// The text of the question.
+            pub fn question(self) -> &'static str {
+                match self {
+                    $(Self::$stage => include_str!(concat!("prompts/", $name, ".md")),)*
+                }
+            }
+
+            /// The earlier stages whose answers the call is shown.
+            pub fn shown(self) -> &'static [Self] {
+                match self {
+                    $(Self::$stage => &[$(Self::$shown),*],)*
+                }
+            }
+
+            /// Whether the call is shown the trace itself.
+            pub fn sees_trace(self) -> bool {
+                match self {
+                    $(Self::$stage => $sees_trace,)*
+                }
+            }
+        }
+    };
+}
+
+stages! {
     /// Task and outcome, from the trace.
-    TaskOutcome,
+    TaskOutcome = "task_outcome", true, [];
     /// How far the outcome fulfils the task.
-    TaskVerdict,
+    TaskVerdict = "task_verdict", false, [TaskOutcome];
     /// Tools called and available, from the trace.
-    ToolContext,
+    ToolContext = "tool_context", true, [];
     /// How well the tools were chosen.
-    ToolScore,
+    ToolScore = "tool_score", false, [ToolContext];
     /// Tool calls with their reasons, from the trace.
-    CallContext,
+    CallContext = "call_context", true, [];
     /// Whether each tool call had the right arguments.
-    CallVerdicts,
+    CallVerdicts = "call_verdicts", false, [CallContext];
     /// What was wrong with the arguments.
-    CallReason,
+    CallReason = "call_reason", false, [CallVerdicts];
     /// The task alone, from the trace.
-    Task,
+    Task = "task", true, [];
     /// How directly the agent went about its task.
-    Efficiency,
+    Efficiency = "step_efficiency", true, [Task];
     /// How sure-footed the agent was.
-    Confidence,
+    Confidence = "confidence", true, [];
     /// The agent's plan, from the trace.
-    Plan,
+    Plan = "plan", true, [];
     /// How closely the agent kept to the plan.
-    Adherence,
+    Adherence = "plan_adherence", true, [Task, Plan];
     /// How good the plan is.
-    Quality,
+    Quality = "plan_quality", false, [Task, Plan];
     /// Which rules the agent broke.
-    Violations,
+    Violations = "violations", true, [];
     /// Whether the agent's answer keeps a rule.
-    Rubric,
+    Rubric = "rubric", true, [];
     /// Whether another text of the trace keeps a rule.
-    RubricOfText,
+    RubricOfText = "rubric_of_text", false, [];
 }
 
 impl Stage {
-    /// All stages, in order.
-    pub const ALL: [Self; 16] = [
-        Self::TaskOutcome,
-        Self::TaskVerdict,
-        Self::ToolContext,
-        Self::ToolScore,
-        Self::CallContext,
-        Self::CallVerdicts,
-        Self::CallReason,
-        Self::Task,
-        Self::Efficiency,
-        Self::Confidence,
-        Self::Plan,
-        Self::Adherence,
-        Self::Quality,
-        Self::Violations,
-        Self::Rubric,
-        Self::RubricOfText,
-    ];
-
-    /// Its name, in schemas and labels.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TaskOutcome => "task_outcome",
-            Self::TaskVerdict => "task_verdict",
-            Self::ToolContext => "tool_context",
-            Self::ToolScore => "tool_score",
-            Self::CallContext => "call_context",
-            Self::CallVerdicts => "call_verdicts",
-            Self::CallReason => "call_reason",
-            Self::Task => "task",
-            Self::Efficiency => "step_efficiency",
-            Self::Confidence => "confidence",
-            Self::Plan => "plan",
-            Self::Adherence => "plan_adherence",
-            Self::Quality => "plan_quality",
-            Self::Violations => "violations",
-            Self::Rubric => "rubric",
-            Self::RubricOfText => "rubric_of_text",
-        }
-    }
-
-    /// The text of the question.
-    pub fn question(self) -> &'static str {
-        match self {
-            Self::TaskOutcome => include_str!("prompts/task_outcome.md"),
-            Self::TaskVerdict => include_str!("prompts/task_verdict.md"),
-            Self::ToolContext => include_str!("prompts/tool_context.md"),
-            Self::ToolScore => include_str!("prompts/tool_score.md"),
-            Self::CallContext => include_str!("prompts/call_context.md"),
-            Self::CallVerdicts => include_str!("prompts/call_verdicts.md"),
-            Self::CallReason => include_str!("prompts/call_reason.md"),
-            Self::Task => include_str!("prompts/task.md"),
-            Self::Efficiency => include_str!("prompts/step_efficiency.md"),
-            Self::Confidence => include_str!("prompts/confidence.md"),
-            Self::Plan => include_str!("prompts/plan.md"),
-            Self::Adherence => include_str!("prompts/plan_adherence.md"),
-            Self::Quality => include_str!("prompts/plan_quality.md"),
-            Self::Violations => include_str!("prompts/violations.md"),
-            Self::Rubric => include_str!("prompts/rubric.md"),
-            Self::RubricOfText => include_str!("prompts/rubric_of_text.md"),
-        }
-    }
-
-    /// The earlier stages whose answers the call is shown.
-    pub fn shown(self) -> &'static [Self] {
-        match self {
-            Self::TaskVerdict => &[Self::TaskOutcome],
-            Self::ToolScore => &[Self::ToolContext],
-            Self::CallVerdicts => &[Self::CallContext],
-            Self::CallReason => &[Self::CallVerdicts],
-            Self::Efficiency => &[Self::Task],
-            Self::Adherence | Self::Quality => &[Self::Task, Self::Plan],
-            Self::TaskOutcome
-            | Self::ToolContext
-            | Self::CallContext
-            | Self::Task
-            | Self::Confidence
-            | Self::Plan
-            | Self::Violations
-            | Self::Rubric
-            | Self::RubricOfText => &[],
-        }
-    }
-
-    /// Whether the call is shown the trace itself.
-    pub fn sees_trace(self) -> bool {
-        match self {
-            Self::TaskOutcome
-            | Self::ToolContext
-            | Self::CallContext
-            | Self::Task
-            | Self::Efficiency
-            | Self::Confidence
-            | Self::Plan
-            | Self::Adherence
-            | Self::Violations
-            | Self::Rubric => true,
-            Self::TaskVerdict
-            | Self::ToolScore
-            | Self::CallVerdicts
-            | Self::CallReason
-            | Self::Quality
-            | Self::RubricOfText => false,
-        }
-    }
-
     /// Whether every object of its answer has a fixed list of keys, as strict modes require.
     pub fn is_closed(self) -> bool {
         !matches!(self, Self::ToolContext | Self::CallContext)
