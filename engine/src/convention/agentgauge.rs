@@ -6,92 +6,70 @@
 use std::sync::Arc;
 
 use super::draft::{Draft, name};
-use super::lines::{Line, Says, line, success_named};
+use super::lines::{Says, line, success_named};
 use super::raw::{RawAttributes, RawLog, RawSpan};
 use super::{Convention, LogDraft, Trigger};
 use crate::span::Violation;
 
-/// The convention.
-pub(super) struct AgentGauge;
-
 /// The span event or log record of a broken rule.
 const VIOLATION: &str = "agentgauge.constraint.violation";
 
-const LINES: &[Line] = &[
-    line(Says::Task, 10, "agentgauge.task.id"),
-    line(Says::Task, 20, "test.case.id"),
-    line(Says::Task, 40, "agentevals.eval.case.id"),
-    line(Says::Task, 50, "gen_ai.evaluation.case.name"),
-    line(Says::Task, 55, "test.case.name"),
-    line(Says::Task, 58, "confident.trace.test_case_id"),
-    line(Says::Run, 10, "agentgauge.run.id"),
-    line(Says::Run, 20, "test.suite.run.id"),
-    line(Says::Run, 40, "agentevals.eval.run.id"),
-    line(Says::Run, 45, "confident.trace.test_run_id"),
-    line(Says::Trial, 10, "agentgauge.trial.id"),
-    line(Says::Trial, 20, "agentgauge.trial.index"),
-    line(Says::Success(success_named), 10, "agentgauge.outcome"),
-    line(Says::Success(success_named), 20, "test.case.result.status"),
-    line(Says::Success(success_named), 30, "gen_ai.evaluation.test_pass"),
-    line(Says::Success(success_named), 40, "gen_ai.task.status"),
-    line(Says::Abstained, 10, "agentgauge.abstained"),
-    line(Says::Perturbation, 10, "agentgauge.perturbation.type"),
-    line(Says::PerturbationId, 10, "agentgauge.perturbation.id"),
-    line(Says::PerturbationId, 20, "feature_flag.result.variant"),
-    line(Says::Baseline, 10, "agentgauge.baseline"),
-    line(Says::ExpectedOutput, 10, "agentgauge.expected.output"),
-    line(Says::ExpectedOutput, 30, "test.case.expected"),
-    line(Says::ExpectedOutput, 40, "gen_ai.evaluation.data.expected_output"),
-    line(Says::ExpectedTools, 10, "agentgauge.expected.tools"),
-    line(Says::ExpectedTools, 20, "confident.trace.expected_tools"),
-    line(Says::Cited, 10, "agentgauge.cited.document_ids"),
-];
+pub(super) const CONVENTION: Convention = Convention {
+    name: "agentgauge",
+    title: "Names of evaluation harnesses, and our own",
+    session: "any of the session keys",
+    agent: "`gen_ai.agent.name` on the agent's span",
+    lines: &[
+        line(Says::Task, 10, "agentgauge.task.id"),
+        line(Says::Task, 20, "test.case.id"),
+        line(Says::Task, 40, "agentevals.eval.case.id"),
+        line(Says::Task, 50, "gen_ai.evaluation.case.name"),
+        line(Says::Task, 55, "test.case.name"),
+        line(Says::Task, 58, "confident.trace.test_case_id"),
+        line(Says::Run, 10, "agentgauge.run.id"),
+        line(Says::Run, 20, "test.suite.run.id"),
+        line(Says::Run, 40, "agentevals.eval.run.id"),
+        line(Says::Run, 45, "confident.trace.test_run_id"),
+        line(Says::Trial, 10, "agentgauge.trial.id"),
+        line(Says::Trial, 20, "agentgauge.trial.index"),
+        line(Says::Success(success_named), 10, "agentgauge.outcome"),
+        line(Says::Success(success_named), 20, "test.case.result.status"),
+        line(Says::Success(success_named), 30, "gen_ai.evaluation.test_pass"),
+        line(Says::Success(success_named), 40, "gen_ai.task.status"),
+        line(Says::Abstained, 10, "agentgauge.abstained"),
+        line(Says::Perturbation, 10, "agentgauge.perturbation.type"),
+        line(Says::PerturbationId, 10, "agentgauge.perturbation.id"),
+        line(Says::PerturbationId, 20, "feature_flag.result.variant"),
+        line(Says::Baseline, 10, "agentgauge.baseline"),
+        line(Says::ExpectedOutput, 10, "agentgauge.expected.output"),
+        line(Says::ExpectedOutput, 30, "test.case.expected"),
+        line(Says::ExpectedOutput, 40, "gen_ai.evaluation.data.expected_output"),
+        line(Says::ExpectedTools, 10, "agentgauge.expected.tools"),
+        line(Says::ExpectedTools, 20, "confident.trace.expected_tools"),
+        line(Says::Cited, 10, "agentgauge.cited.document_ids"),
+    ],
+    also: &[
+        "`agentgauge.confidence`, in `[0,1]`: the agent's own confidence, as the signal `confidence`.",
+        "The span event or log record `agentgauge.constraint.violation` with `agentgauge.constraint.id` and `agentgauge.constraint.severity` (`low`, `medium`, `high`), or both as attributes of a span.",
+    ],
+    looks_for: &[Trigger::Event, Trigger::Key("agentgauge.constraint.id")],
+    read,
+    log,
+    ..Convention::NONE
+};
 
-impl Convention for AgentGauge {
-    fn name(&self) -> &'static str {
-        "agentgauge"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let events = raw.events.iter().filter(|event| event.name == VIOLATION);
+    let on_events = events.filter_map(|event| violation(&event.attributes));
+    for violation in violation(&raw.attributes).into_iter().chain(on_events) {
+        draft.attempt().violations.push(violation);
     }
+}
 
-    fn title(&self) -> &'static str {
-        "Names of evaluation harnesses, and our own"
-    }
-
-    fn session(&self) -> &'static str {
-        "any of the session keys"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`gen_ai.agent.name` on the agent's span"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`agentgauge.confidence`, in `[0,1]`: the agent's own confidence, as the signal `confidence`.",
-            "The span event or log record `agentgauge.constraint.violation` with `agentgauge.constraint.id` and `agentgauge.constraint.severity` (`low`, `medium`, `high`), or both as attributes of a span.",
-        ]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Event, Trigger::Key("agentgauge.constraint.id")]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let events = raw.events.iter().filter(|event| event.name == VIOLATION);
-        let on_events = events.filter_map(|event| violation(&event.attributes));
-        for violation in violation(&raw.attributes).into_iter().chain(on_events) {
-            draft.attempt().violations.push(violation);
-        }
-    }
-
-    fn log(&self, raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
-        if event == VIOLATION {
-            draft.violations.extend(violation(&raw.attributes));
-            draft.recognised = true;
-        }
+fn log(raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
+    if event == VIOLATION {
+        draft.violations.extend(violation(&raw.attributes));
+        draft.recognised = true;
     }
 }
 

@@ -4,69 +4,46 @@
 //! of a call that a model asked for (`tool_call.NAME`) has no kind and is none. A session that an exception ends is `Indeterminate`.
 
 use super::draft::{Draft, name};
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct AgentOps;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "agentops",
+    title: "AgentOps SDK",
+    session: "put `session.id` on a span around the run: what the SDK calls a session is a trace",
+    agent: "`@agent(name=\"...\")`, else the name of the root span, as in `@session(name=\"...\")`",
+    marks: &[Mark::Key("agentops.span.kind")],
+    lines: &[
+        line(Says::Operation(kind), 67, "agentops.span.kind"),
+        line(Says::AgentName, 67, "agent.name"),
+        line(Says::Workflow, 67, "workflow.name"),
+        line(Says::Failed(failed), 76, "agentops.session.end_state"),
+        line(Says::Failed(failed), 77, "tool.status"),
+        line(Says::ToolName, 67, "tool.name"),
+        line(Says::ToolCallId, 67, "tool.id"),
+        line(Says::ToolArguments, 66, "agentops.tool.input"),
+        line(Says::ToolArguments, 71, "tool.parameters"),
+        line(Says::ToolResult, 66, "agentops.tool.output"),
+        line(Says::ToolResult, 71, "tool.result"),
+        line(Says::Output, 79, "agentops.entity.output"),
+    ],
+    also: &[
+        "`operation.name` is the name of agents and tools, and on a root that of the workflow.",
+        "`agentops.session.end_state`: `Error`, `Fail` and `Indeterminate` are failures.",
+    ],
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::Operation(kind), 67, "agentops.span.kind"),
-    line(Says::AgentName, 67, "agent.name"),
-    line(Says::Workflow, 67, "workflow.name"),
-    line(Says::Failed(failed), 76, "agentops.session.end_state"),
-    line(Says::Failed(failed), 77, "tool.status"),
-    line(Says::ToolName, 67, "tool.name"),
-    line(Says::ToolCallId, 67, "tool.id"),
-    line(Says::ToolArguments, 66, "agentops.tool.input"),
-    line(Says::ToolArguments, 71, "tool.parameters"),
-    line(Says::ToolResult, 66, "agentops.tool.output"),
-    line(Says::ToolResult, 71, "tool.result"),
-    line(Says::Output, 79, "agentops.entity.output"),
-];
-
-impl Convention for AgentOps {
-    fn name(&self) -> &'static str {
-        "agentops"
-    }
-
-    fn title(&self) -> &'static str {
-        "AgentOps SDK"
-    }
-
-    fn session(&self) -> &'static str {
-        "put `session.id` on a span around the run: what the SDK calls a session is a trace"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`@agent(name=\"...\")`, else the name of the root span, as in `@session(name=\"...\")`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Key("agentops.span.kind")]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`operation.name` is the name of agents and tools, and on a root that of the workflow.",
-            "`agentops.session.end_state`: `Error`, `Fail` and `Indeterminate` are failures.",
-        ]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let named = raw.attributes.get("operation.name").and_then(name);
-        match draft.operation.get() {
-            Some(Operation::InvokeAgent) => draft.agent_name.offer(70, named),
-            Some(Operation::ExecuteTool) => draft.tool_name.offer(70, named),
-            Some(Operation::Other) if raw.parent.is_none() => draft.workflow.offer(69, named),
-            Some(_) | None => {}
-        }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let named = raw.attributes.get("operation.name").and_then(name);
+    match draft.operation.get() {
+        Some(Operation::InvokeAgent) => draft.agent_name.offer(70, named),
+        Some(Operation::ExecuteTool) => draft.tool_name.offer(70, named),
+        Some(Operation::Other) if raw.parent.is_none() => draft.workflow.offer(69, named),
+        Some(_) | None => {}
     }
 }
 

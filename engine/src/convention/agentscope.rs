@@ -2,47 +2,23 @@
 //!
 //! Of a tool that failed the span is OK all the same: its result tells, whose parts have an id and a time each.
 
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::messages;
 use super::raw::RawValue;
 use super::{Convention, Mark};
 
-/// The convention.
-pub(super) struct AgentScope;
-
-const LINES: &[Line] = &[line(Says::Failed(failed), 75, "gen_ai.tool.call.result")];
-
-impl Convention for AgentScope {
-    fn name(&self) -> &'static str {
-        "agentscope"
-    }
-
-    fn title(&self) -> &'static str {
-        "AgentScope (`TracingMiddleware`)"
-    }
-
-    fn session(&self) -> &'static str {
-        "the `session_id` of the agent's state is sent by itself"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`Agent(name=\"...\")`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("agentscope")]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`state` in a tool's result: `error` and `denied` are failures, whatever the span's status.",
-        ]
-    }
-}
+pub(super) const CONVENTION: Convention = Convention {
+    name: "agentscope",
+    title: "AgentScope (`TracingMiddleware`)",
+    session: "the `session_id` of the agent's state is sent by itself",
+    agent: "`Agent(name=\"...\")`",
+    marks: &[Mark::Scope("agentscope")],
+    lines: &[line(Says::Failed(failed), 75, "gen_ai.tool.call.result")],
+    also: &[
+        "`state` in a tool's result: `error` and `denied` are failures, whatever the span's status.",
+    ],
+    ..Convention::NONE
+};
 
 /// Whether a tool's result says that it failed.
 fn failed(result: &RawValue<'_>) -> bool {

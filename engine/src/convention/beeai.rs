@@ -8,73 +8,50 @@ use super::raw::RawSpan;
 use super::{Convention, Mark, messages, text};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct BeeAi;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "beeai",
+    title: "BeeAI for TypeScript (by OpenInference)",
+    session: "`setSession(context.active(), { sessionId })` of OpenInference around the run",
+    agent: "`agent.name` on a span of kind `AGENT` around the run",
+    marks: &[Mark::Scope("@arizeai/openinference-instrumentation-beeai")],
+    also: &[
+        "Of the spans of events, whose `target` ends in the event's name, those of `success` and `error` are the call of a model or a tool; all others, and those of agents, are steps. How long a call took is not told.",
+        "A tool that names none is called after the part of `target` before the event. `finalAnswer`, by which an agent ends its run, is no call.",
+    ],
+    phantoms: &["finalAnswer"],
+    generic_names: &["beeai-framework-main"],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-impl Convention for BeeAi {
-    fn name(&self) -> &'static str {
-        "beeai"
-    }
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let (target, event) = event(raw)?;
+    let is_call = ["success", "error"].contains(&event) && !target.starts_with("agent.");
+    (!is_call).then_some((9, Operation::Other))
+}
 
-    fn title(&self) -> &'static str {
-        "BeeAI for TypeScript (by OpenInference)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`setSession(context.active(), { sessionId })` of OpenInference around the run"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`agent.name` on a span of kind `AGENT` around the run"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("@arizeai/openinference-instrumentation-beeai")]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Of the spans of events, whose `target` ends in the event's name, those of `success` and `error` are the call of a model or a tool; all others, and those of agents, are steps. How long a call took is not told.",
-            "A tool that names none is called after the part of `target` before the event. `finalAnswer`, by which an agent ends its run, is no call.",
-        ]
-    }
-
-    fn phantoms(&self) -> &'static [&'static str] {
-        &["finalAnswer"]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["beeai-framework-main"]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let (target, event) = event(raw)?;
-        let is_call = ["success", "error"].contains(&event) && !target.starts_with("agent.");
-        (!is_call).then_some((9, Operation::Other))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let Some((target, event)) = event(raw) else { return };
-        let attribute = |key: &str| raw.attributes.get(key);
-        // The status of a model call that failed is OK.
-        draft.failed |= event == "error";
-        draft.error_type.offer(60, attribute("exception.type").and_then(name));
-        match draft.operation.get() {
-            Some(Operation::ExecuteTool) => {
-                let named = target.rsplit('.').next().map(Cow::from);
-                draft.tool_name.offer(90, named);
-                let asked = attribute("tool.parameters");
-                draft
-                    .arguments
-                    .offer(59, asked.and_then(|asked| text::arguments(asked, draft.keep_texts)));
-            }
-            // The flattened messages have no calls.
-            Some(Operation::Chat) => {
-                let calls = attribute("output.value").map(|said| messages::said(said).calls);
-                draft.tool_calls.offer(29, calls.filter(|calls| !calls.is_empty()));
-            }
-            Some(_) | None => {}
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let Some((target, event)) = event(raw) else { return };
+    let attribute = |key: &str| raw.attributes.get(key);
+    // The status of a model call that failed is OK.
+    draft.failed |= event == "error";
+    draft.error_type.offer(60, attribute("exception.type").and_then(name));
+    match draft.operation.get() {
+        Some(Operation::ExecuteTool) => {
+            let named = target.rsplit('.').next().map(Cow::from);
+            draft.tool_name.offer(90, named);
+            let asked = attribute("tool.parameters");
+            draft
+                .arguments
+                .offer(59, asked.and_then(|asked| text::arguments(asked, draft.keep_texts)));
         }
+        // The flattened messages have no calls.
+        Some(Operation::Chat) => {
+            let calls = attribute("output.value").map(|said| messages::said(said).calls);
+            draft.tool_calls.offer(29, calls.filter(|calls| !calls.is_empty()));
+        }
+        Some(_) | None => {}
     }
 }
 

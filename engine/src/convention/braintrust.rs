@@ -5,24 +5,10 @@ use std::borrow::Cow;
 
 use super::draft::Draft;
 use super::json::Json;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, messages, usage};
 use crate::span::{Operation, Tokens};
-
-/// The convention.
-pub(super) struct Braintrust;
-
-const LINES: &[Line] = &[
-    line(Says::ToolArguments, 84, "braintrust.input_json"),
-    line(Says::ToolArguments, 85, "braintrust.input"),
-    line(Says::ToolResult, 84, "braintrust.output_json"),
-    line(Says::ToolResult, 85, "braintrust.output"),
-    line(Says::Input, 84, "braintrust.input_json"),
-    line(Says::Input, 85, "braintrust.input"),
-    line(Says::Output, 84, "braintrust.output_json"),
-    line(Says::Output, 85, "braintrust.output"),
-];
 
 /// Where a span is kept at Braintrust, which all spans tell.
 const PARENT: &str = "braintrust.parent";
@@ -30,62 +16,54 @@ const PARENT: &str = "braintrust.parent";
 /// What a span is about, as JSON.
 const ABOUT: &str = "braintrust.span_attributes";
 
-impl Convention for Braintrust {
-    fn name(&self) -> &'static str {
-        "braintrust"
-    }
+pub(super) const CONVENTION: Convention = Convention {
+    name: "braintrust",
+    title: "Braintrust SDKs (OpenTelemetry)",
+    session: "`session.id` on a span around the run",
+    agent: "the name of the root span, or `gen_ai.agent.name` on a span of your own around the run",
+    lines: &[
+        line(Says::ToolArguments, 84, "braintrust.input_json"),
+        line(Says::ToolArguments, 85, "braintrust.input"),
+        line(Says::ToolResult, 84, "braintrust.output_json"),
+        line(Says::ToolResult, 85, "braintrust.output"),
+        line(Says::Input, 84, "braintrust.input_json"),
+        line(Says::Input, 85, "braintrust.input"),
+        line(Says::Output, 84, "braintrust.output_json"),
+        line(Says::Output, 85, "braintrust.output"),
+    ],
+    also: &[
+        "`type` in `braintrust.span_attributes`: `llm`, `tool` and `score`; a root of another type is the workflow. A tool of LangChain4j that threw tells no type.",
+        "On model calls, the tokens in `braintrust.metrics` and `model` in `braintrust.metadata`.",
+    ],
+    looks_for: &[Trigger::Key(ABOUT), Trigger::Key(PARENT)],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-    fn title(&self) -> &'static str {
-        "Braintrust SDKs (OpenTelemetry)"
-    }
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let about = part(raw, ABOUT);
+    let operation = match about.as_ref().and_then(|about| about.get("type")?.as_str()) {
+        Some("llm") => Operation::Chat,
+        Some("tool") => Operation::ExecuteTool,
+        Some("score") => Operation::Evaluation,
+        Some(_) => return None,
+        None => tool_that_threw(raw).then_some(Operation::ExecuteTool)?,
+    };
+    Some((77, operation))
+}
 
-    fn session(&self) -> &'static str {
-        "`session.id` on a span around the run"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if raw.attributes.get(ABOUT).is_none() {
+        return;
     }
-
-    fn agent(&self) -> &'static str {
-        "the name of the root span, or `gen_ai.agent.name` on a span of your own around the run"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`type` in `braintrust.span_attributes`: `llm`, `tool` and `score`; a root of another type is the workflow. A tool of LangChain4j that threw tells no type.",
-            "On model calls, the tokens in `braintrust.metrics` and `model` in `braintrust.metadata`.",
-        ]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key(ABOUT), Trigger::Key(PARENT)]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let about = part(raw, ABOUT);
-        let operation = match about.as_ref().and_then(|about| about.get("type")?.as_str()) {
-            Some("llm") => Operation::Chat,
-            Some("tool") => Operation::ExecuteTool,
-            Some("score") => Operation::Evaluation,
-            Some(_) => return None,
-            None => tool_that_threw(raw).then_some(Operation::ExecuteTool)?,
-        };
-        Some((77, operation))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if raw.attributes.get(ABOUT).is_none() {
-            return;
-        }
-        draft.offer_root(raw);
-        if draft.operation.get() == Some(&Operation::Chat) {
-            let metrics = part(raw, "braintrust.metrics");
-            draft.offer_tokens(77, metrics.as_ref().map(tokens).unwrap_or_default());
-            let metadata = part(raw, "braintrust.metadata");
-            let model = metadata.as_ref().and_then(|metadata| metadata.get("model")?.as_str());
-            draft.model.offer(77, model.map(|model| Cow::Owned(model.to_owned())));
-        }
+    draft.offer_root(raw);
+    if draft.operation.get() == Some(&Operation::Chat) {
+        let metrics = part(raw, "braintrust.metrics");
+        draft.offer_tokens(77, metrics.as_ref().map(tokens).unwrap_or_default());
+        let metadata = part(raw, "braintrust.metadata");
+        let model = metadata.as_ref().and_then(|metadata| metadata.get("model")?.as_str());
+        draft.model.offer(77, model.map(|model| Cow::Owned(model.to_owned())));
     }
 }
 

@@ -5,157 +5,128 @@ use std::borrow::Cow;
 
 use super::draft::{Draft, count, flag, meant, name};
 use super::json;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawLog, RawSpan, RawValue};
 use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, by_prompt, keys};
 use super::{Convention, Mark, text};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct ClaudeCode;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "claude_code",
+    title: "Claude Code, Claude Agent SDK",
+    session: "`session.id` is sent by itself; for texts and tool inputs set `OTEL_LOG_USER_PROMPTS=1` and `OTEL_LOG_TOOL_DETAILS=1`",
+    agent: "`OTEL_SERVICE_NAME`; sub-agents have names of their own",
+    marks: &[Mark::Key("span.type"), Mark::Scope("com.anthropic.claude_code")],
+    lines: &[
+        line(Says::Operation(of_kind), 75, "span.type"),
+        line(Says::User, 85, "user.email"),
+        line(Says::Failed(no), 35, "success"),
+        line(Says::Failed(super::lines::present), 36, "error"),
+        line(Says::ErrorType, 40, "error_type"),
+        line(Says::ToolName, 40, "tool_name"),
+        line(Says::ToolCallId, 40, "tool_use_id"),
+        line(Says::ToolArguments, 76, "tool_input"),
+        line(Says::ToolArguments, 77, "full_command"),
+        line(Says::ToolArguments, 78, "file_path"),
+        line(Says::Model, 75, "model"),
+        line(Says::ResponseId, 75, "request_id"),
+        line(Says::CachedTokens, 70, "cache_read_tokens"),
+        line(Says::CacheWrittenTokens, 70, "cache_creation_tokens"),
+        line(Says::OutputTokens, 70, "output_tokens"),
+        line(Says::Cost, 60, "cost_usd"),
+        line(Says::Input, 73, "user_prompt"),
+        line(Says::Input, 74, "new_context"),
+        line(Says::Output, 73, "response.model_output"),
+    ],
+    also: &[
+        "`subagent_type` names the agent on agent spans, and on a tool's span the one that the tool began: what is below that span is its work.",
+        "`tool_name` is the name of a server's tool, as `gen_ai.tool.name` is without the server.",
+        "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
+        "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
+        "The span event `tool.output`: `output`, `content` or `diff` is the result.",
+        "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`, joined by `request_id` or, without one, by `event.sequence`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
+        "In log records, `agent_id` is the sub-agent that made a call: the one whose name a model call's record tells together with this id.",
+        "With spans and records of one call it counts once, and each completes the other.",
+    ],
+    phantoms: &[EXECUTION],
+    generic_names: &["claude_code.interaction", "interaction"],
+    operation,
+    read,
+    dialect: Some(dialect),
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::Operation(operation), 75, "span.type"),
-    line(Says::User, 85, "user.email"),
-    line(Says::Failed(no), 35, "success"),
-    line(Says::Failed(super::lines::present), 36, "error"),
-    line(Says::ErrorType, 40, "error_type"),
-    line(Says::ToolName, 40, "tool_name"),
-    line(Says::ToolCallId, 40, "tool_use_id"),
-    line(Says::ToolArguments, 76, "tool_input"),
-    line(Says::ToolArguments, 77, "full_command"),
-    line(Says::ToolArguments, 78, "file_path"),
-    line(Says::Model, 75, "model"),
-    line(Says::ResponseId, 75, "request_id"),
-    line(Says::CachedTokens, 70, "cache_read_tokens"),
-    line(Says::CacheWrittenTokens, 70, "cache_creation_tokens"),
-    line(Says::OutputTokens, 70, "output_tokens"),
-    line(Says::Cost, 60, "cost_usd"),
-    line(Says::Input, 73, "user_prompt"),
-    line(Says::Input, 74, "new_context"),
-    line(Says::Output, 73, "response.model_output"),
-];
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    Some((76, of_kind(&raw.name)?))
+}
 
-impl Convention for ClaudeCode {
-    fn name(&self) -> &'static str {
-        "claude_code"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if raw.name == EXECUTION {
+        draft.tool_name.offer(1, Cow::Borrowed(EXECUTION));
     }
-
-    fn title(&self) -> &'static str {
-        "Claude Code, Claude Agent SDK"
-    }
-
-    fn session(&self) -> &'static str {
-        "`session.id` is sent by itself; for texts and tool inputs set `OTEL_LOG_USER_PROMPTS=1` and `OTEL_LOG_TOOL_DETAILS=1`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`OTEL_SERVICE_NAME`; sub-agents have names of their own"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Key("span.type"), Mark::Scope("com.anthropic.claude_code")]
-    }
-
-    fn phantoms(&self) -> &'static [&'static str] {
-        &[EXECUTION]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        Some((76, operation(&raw.name)?))
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["claude_code.interaction", "interaction"]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`subagent_type` names the agent on agent spans, and on a tool's span the one that the tool began: what is below that span is its work.",
-            "`tool_name` is the name of a server's tool, as `gen_ai.tool.name` is without the server.",
-            "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
-            "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
-            "The span event `tool.output`: `output`, `content` or `diff` is the result.",
-            "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`, joined by `request_id` or, without one, by `event.sequence`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
-            "In log records, `agent_id` is the sub-agent that made a call: the one whose name a model call's record tells together with this id.",
-            "With spans and records of one call it counts once, and each completes the other.",
-        ]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if raw.name == EXECUTION {
-            draft.tool_name.offer(1, Cow::Borrowed(EXECUTION));
+    // For a server's tool, the conventional attribute has the bare name, by which the model does not call it.
+    let of_server = |name: &&str| name.starts_with("mcp__");
+    let tool = raw.attributes.str("tool_name").filter(of_server);
+    draft.tool_name.offer(9, tool.map(Cow::Borrowed));
+    let agent = raw.attributes.get("subagent_type").and_then(name);
+    match draft.operation.get() {
+        Some(Operation::InvokeAgent) => draft.agent_name.offer(70, agent),
+        Some(Operation::ExecuteTool) if agent.is_some() => {
+            draft.remarks().begins.offer(70, agent);
         }
-        // For a server's tool, the conventional attribute has the bare name, by which the model does not call it.
-        let of_server = |name: &&str| name.starts_with("mcp__");
-        let tool = raw.attributes.str("tool_name").filter(of_server);
-        draft.tool_name.offer(9, tool.map(Cow::Borrowed));
-        let agent = raw.attributes.get("subagent_type").and_then(name);
-        match draft.operation.get() {
-            Some(Operation::InvokeAgent) => draft.agent_name.offer(70, agent),
-            Some(Operation::ExecuteTool) if agent.is_some() => {
-                draft.remarks().begins.offer(70, agent);
-            }
-            Some(_) | None => {}
-        }
-        let tokens = |key: &str| raw.attributes.get(key).and_then(count);
-        let read = tokens("cache_read_tokens").unwrap_or(0);
-        let cached = read.saturating_add(tokens("cache_creation_tokens").unwrap_or(0));
-        draft
-            .input_tokens
-            .offer(70, tokens("input_tokens").map(|input| input.saturating_add(cached)));
-        let output = raw.events.iter().find(|event| event.name == "tool.output");
-        let output = output.and_then(|event| {
-            ["output", "content", "diff"].iter().find_map(|key| event.attributes.get(key))
-        });
-        draft.result_hash.offer(76, output.and_then(text::result));
+        Some(_) | None => {}
     }
+    let tokens = |key: &str| raw.attributes.get(key).and_then(count);
+    let read = tokens("cache_read_tokens").unwrap_or(0);
+    let cached = read.saturating_add(tokens("cache_creation_tokens").unwrap_or(0));
+    draft.input_tokens.offer(70, tokens("input_tokens").map(|input| input.saturating_add(cached)));
+    let output = raw.events.iter().find(|event| event.name == "tool.output");
+    let output = output.and_then(|event| {
+        ["output", "content", "diff"].iter().find_map(|key| event.attributes.get(key))
+    });
+    draft.result_hash.offer(76, output.and_then(text::result));
+}
 
-    fn dialect(&self) -> Option<Dialect> {
-        let event = |name, tells| (Cow::Borrowed(name), tells);
-        Some(Dialect {
-            name: Cow::Borrowed("claude_code"),
-            scope: Cow::Borrowed("com.anthropic.claude_code"),
-            prefix: Cow::Borrowed("claude_code."),
-            events: vec![
-                event("user_prompt", Tells::Prompt),
-                event("api_request", Tells::Model),
-                event("api_error", Tells::ModelError),
-                event("assistant_response", Tells::Answer),
-                event("tool_decision", Tells::ToolBegun),
-                event("tool_result", Tells::Tool),
-            ],
-            keys: Keys {
-                session: keys!("session.id"),
-                prompt: keys!("prompt.id"),
-                input: keys!("prompt"),
-                output: keys!("response"),
-                model: keys!("model"),
-                response_id: keys!("request_id"),
-                input_tokens: keys!("input_tokens"),
-                cached_tokens: keys!("cache_read_tokens"),
-                cache_written_tokens: keys!("cache_creation_tokens"),
-                output_tokens: keys!("output_tokens"),
-                cost: keys!("cost_usd"),
-                duration_ms: keys!("duration_ms"),
-                tool: keys!("tool_name"),
-                call_id: keys!("tool_use_id"),
-                arguments: keys!("tool_input"),
-                success: keys!("success"),
-                error_type: keys!("error_type", "status_code"),
-                result_size: keys!("tool_result_size_bytes"),
-                sub_agent_id: keys!("agent_id"),
-                ..Keys::default()
-            },
-            has_spans: true,
-            other_version: false,
-            turn: by_prompt,
-            mend,
-        })
+fn dialect() -> Dialect {
+    let event = |name, tells| (Cow::Borrowed(name), tells);
+    Dialect {
+        name: Cow::Borrowed("claude_code"),
+        scope: Cow::Borrowed("com.anthropic.claude_code"),
+        prefix: Cow::Borrowed("claude_code."),
+        events: vec![
+            event("user_prompt", Tells::Prompt),
+            event("api_request", Tells::Model),
+            event("api_error", Tells::ModelError),
+            event("assistant_response", Tells::Answer),
+            event("tool_decision", Tells::ToolBegun),
+            event("tool_result", Tells::Tool),
+        ],
+        keys: Keys {
+            session: keys!("session.id"),
+            prompt: keys!("prompt.id"),
+            input: keys!("prompt"),
+            output: keys!("response"),
+            model: keys!("model"),
+            response_id: keys!("request_id"),
+            input_tokens: keys!("input_tokens"),
+            cached_tokens: keys!("cache_read_tokens"),
+            cache_written_tokens: keys!("cache_creation_tokens"),
+            output_tokens: keys!("output_tokens"),
+            cost: keys!("cost_usd"),
+            duration_ms: keys!("duration_ms"),
+            tool: keys!("tool_name"),
+            call_id: keys!("tool_use_id"),
+            arguments: keys!("tool_input"),
+            success: keys!("success"),
+            error_type: keys!("error_type", "status_code"),
+            result_size: keys!("tool_result_size_bytes"),
+            sub_agent_id: keys!("agent_id"),
+            ..Keys::default()
+        },
+        has_spans: true,
+        other_version: false,
+        turn: by_prompt,
+        mend,
     }
 }
 
@@ -213,7 +184,7 @@ fn mcp_tool(raw: &RawLog<'_>) -> Option<String> {
 /// The span of the execution in a tool call: it is no call of its own, and the tool span above it fails with it.
 const EXECUTION: &str = "claude_code.tool.execution";
 
-fn operation(kind: &str) -> Option<Operation> {
+fn of_kind(kind: &str) -> Option<Operation> {
     match kind.trim_start_matches("claude_code.") {
         "interaction" => Some(Operation::InvokeAgent),
         "llm_request" => Some(Operation::Chat),

@@ -9,73 +9,55 @@ use super::raw::{RawLog, RawValue};
 use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, by_prompt, keys};
 use super::{Convention, Mark};
 
-/// The convention.
-pub(super) struct Codex;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "codex",
+    title: "Codex CLI",
+    session: "`conversation.id` is sent by itself; for the user's text set `log_user_prompt = true` in `[otel]`",
+    agent: "the service's name: `codex_exec` and the like, by the way it was started",
+    marks: &[Mark::Scope(SCOPE)],
+    also: &[
+        "Log records: `codex.user_prompt` begins a turn. A model call is the `codex.sse_event` that has token counts, or an error; a `codex.api_request` that failed is a failed one, so each attempt counts.",
+        "Tool calls are `codex.tool_decision` and `codex.tool_result` of one `call_id`. A command that the client says went well did, whatever its exit status.",
+        "`input_token_count` includes cached tokens, `output_token_count` reasoning. The answer's text is never sent.",
+    ],
+    dialect: Some(dialect),
+    ..Convention::NONE
+};
 
-impl Convention for Codex {
-    fn name(&self) -> &'static str {
-        "codex"
-    }
-
-    fn title(&self) -> &'static str {
-        "Codex CLI"
-    }
-
-    fn session(&self) -> &'static str {
-        "`conversation.id` is sent by itself; for the user's text set `log_user_prompt = true` in `[otel]`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the service's name: `codex_exec` and the like, by the way it was started"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope(SCOPE)]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Log records: `codex.user_prompt` begins a turn. A model call is the `codex.sse_event` that has token counts, or an error; a `codex.api_request` that failed is a failed one, so each attempt counts.",
-            "Tool calls are `codex.tool_decision` and `codex.tool_result` of one `call_id`. A command that the client says went well did, whatever its exit status.",
-            "`input_token_count` includes cached tokens, `output_token_count` reasoning. The answer's text is never sent.",
-        ]
-    }
-
-    fn dialect(&self) -> Option<Dialect> {
-        let event = |name, tells| (Cow::Borrowed(name), tells);
-        Some(Dialect {
-            name: Cow::Borrowed("codex"),
-            scope: Cow::Borrowed(SCOPE),
-            prefix: Cow::Borrowed("codex."),
-            events: vec![
-                event("user_prompt", Tells::Prompt),
-                event("sse_event", Tells::Model),
-                event("api_request", Tells::ModelError),
-                event("websocket_request", Tells::ModelError),
-                event("tool_decision", Tells::ToolBegun),
-                event("tool_result", Tells::Tool),
-            ],
-            keys: Keys {
-                session: keys!("conversation.id"),
-                input: keys!("prompt"),
-                model: keys!("model"),
-                input_tokens: keys!("input_token_count"),
-                cached_tokens: keys!("cached_token_count"),
-                cache_written_tokens: keys!("cache_write_token_count"),
-                output_tokens: keys!("output_token_count"),
-                duration_ms: keys!("duration_ms"),
-                tool: keys!("tool_name"),
-                call_id: keys!("call_id"),
-                arguments: keys!("arguments"),
-                success: keys!("success"),
-                error_type: keys!("http.response.status_code"),
-                ..Keys::default()
-            },
-            has_spans: false,
-            other_version: false,
-            turn: by_prompt,
-            mend,
-        })
+fn dialect() -> Dialect {
+    let event = |name, tells| (Cow::Borrowed(name), tells);
+    Dialect {
+        name: Cow::Borrowed("codex"),
+        scope: Cow::Borrowed(SCOPE),
+        prefix: Cow::Borrowed("codex."),
+        events: vec![
+            event("user_prompt", Tells::Prompt),
+            event("sse_event", Tells::Model),
+            event("api_request", Tells::ModelError),
+            event("websocket_request", Tells::ModelError),
+            event("tool_decision", Tells::ToolBegun),
+            event("tool_result", Tells::Tool),
+        ],
+        keys: Keys {
+            session: keys!("conversation.id"),
+            input: keys!("prompt"),
+            model: keys!("model"),
+            input_tokens: keys!("input_token_count"),
+            cached_tokens: keys!("cached_token_count"),
+            cache_written_tokens: keys!("cache_write_token_count"),
+            output_tokens: keys!("output_token_count"),
+            duration_ms: keys!("duration_ms"),
+            tool: keys!("tool_name"),
+            call_id: keys!("call_id"),
+            arguments: keys!("arguments"),
+            success: keys!("success"),
+            error_type: keys!("http.response.status_code"),
+            ..Keys::default()
+        },
+        has_spans: false,
+        other_version: false,
+        turn: by_prompt,
+        mend,
     }
 }
 

@@ -9,47 +9,26 @@ use super::draft::Draft;
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, Trigger, text};
 
-/// The convention.
-pub(super) struct Copilot;
-
 const RESULT: &str = "gen_ai.tool.call.result";
 
-impl Convention for Copilot {
-    fn name(&self) -> &'static str {
-        "copilot"
-    }
+pub(super) const CONVENTION: Convention = Convention {
+    name: "copilot",
+    title: "GitHub Copilot CLI",
+    session: "`gen_ai.conversation.id` is sent by itself; for texts and arguments set `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`",
+    agent: "`OTEL_SERVICE_NAME`, else `github-copilot`; sub-agents have names of their own",
+    marks: &[Mark::Scope("github.copilot")],
+    also: &[
+        "A result is compared without the line `<shellId: ...>` at its end. A command that the client says went well did, whatever `process.exit.code`.",
+    ],
+    looks_for: &[Trigger::Key(RESULT)],
+    read,
+    ..Convention::NONE
+};
 
-    fn title(&self) -> &'static str {
-        "GitHub Copilot CLI"
-    }
-
-    fn session(&self) -> &'static str {
-        "`gen_ai.conversation.id` is sent by itself; for texts and arguments set `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`OTEL_SERVICE_NAME`, else `github-copilot`; sub-agents have names of their own"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("github.copilot")]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "A result is compared without the line `<shellId: ...>` at its end. A command that the client says went well did, whatever `process.exit.code`.",
-        ]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key(RESULT)]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let output = raw.attributes.str(RESULT).and_then(without_shell);
-        let result = output.map(|text| RawValue::Str(Cow::from(text)));
-        draft.result_hash.offer(9, result.as_ref().and_then(text::result));
-    }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let output = raw.attributes.str(RESULT).and_then(without_shell);
+    let result = output.map(|text| RawValue::Str(Cow::from(text)));
+    draft.result_hash.offer(9, result.as_ref().and_then(text::result));
 }
 
 /// A command's output with the number of its shell taken out; `None` if it has none.

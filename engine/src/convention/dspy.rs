@@ -7,43 +7,22 @@ use super::raw::RawSpan;
 use super::{Convention, Mark};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct Dspy;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "dspy",
+    title: "DSPy (by OpenInference)",
+    session: "`with using_session(session_id=\"...\"):` of OpenInference around the run",
+    agent: "`agent.name` or `gen_ai.agent.name` on a span around the run",
+    marks: &[Mark::Scope("openinference.instrumentation.dspy")],
+    also: &[
+        "A tool's span is named `NAME.__call__`. `finish`, by which ReAct ends its run, is no call.",
+    ],
+    phantoms: &["finish"],
+    read,
+    ..Convention::NONE
+};
 
-impl Convention for Dspy {
-    fn name(&self) -> &'static str {
-        "dspy"
-    }
-
-    fn title(&self) -> &'static str {
-        "DSPy (by OpenInference)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`with using_session(session_id=\"...\"):` of OpenInference around the run"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`agent.name` or `gen_ai.agent.name` on a span around the run"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("openinference.instrumentation.dspy")]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "A tool's span is named `NAME.__call__`. `finish`, by which ReAct ends its run, is no call.",
-        ]
-    }
-
-    fn phantoms(&self) -> &'static [&'static str] {
-        &["finish"]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if draft.operation.get() == Some(&Operation::ExecuteTool) {
-            draft.tool_name.offer(90, raw.name.strip_suffix(".__call__").map(Cow::from));
-        }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if draft.operation.get() == Some(&Operation::ExecuteTool) {
+        draft.tool_name.offer(90, raw.name.strip_suffix(".__call__").map(Cow::from));
     }
 }

@@ -10,76 +10,59 @@ use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, Turn, by_prompt, 
 use super::{Convention, Mark};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct GeminiCli;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "gemini_cli",
+    title: "Gemini CLI",
+    session: "`session.id` is sent by itself; texts and arguments are, unless `GEMINI_TELEMETRY_LOG_PROMPTS=false`",
+    agent: "the service's name, `gemini-cli`; its version is Node's and not read",
+    marks: &[Mark::Scope(NAME)],
+    also: &[
+        "Log records: `gemini_cli.user_prompt` begins a turn, of its `prompt_id` if that is not the session's; model calls are `api_response` and `api_error`, one for each attempt, tool calls `tool_call`.",
+        "Spans (`user_prompt`, `llm_call`, `tool_call` and others) and `gen_ai.client.inference.operation.details` tell of the same calls and count as none.",
+        "`loop_detected` is a loop that the agent reports itself: it is one even where arguments were not sent.",
+    ],
+    operation,
+    dialect: Some(dialect),
+    ..Convention::NONE
+};
 
-impl Convention for GeminiCli {
-    fn name(&self) -> &'static str {
-        "gemini_cli"
-    }
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    raw.attributes.str("gen_ai.operation.name").map(|_| (5, Operation::Other))
+}
 
-    fn title(&self) -> &'static str {
-        "Gemini CLI"
-    }
-
-    fn session(&self) -> &'static str {
-        "`session.id` is sent by itself; texts and arguments are, unless `GEMINI_TELEMETRY_LOG_PROMPTS=false`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the service's name, `gemini-cli`; its version is Node's and not read"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope(NAME)]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Log records: `gemini_cli.user_prompt` begins a turn, of its `prompt_id` if that is not the session's; model calls are `api_response` and `api_error`, one for each attempt, tool calls `tool_call`.",
-            "Spans (`user_prompt`, `llm_call`, `tool_call` and others) and `gen_ai.client.inference.operation.details` tell of the same calls and count as none.",
-            "`loop_detected` is a loop that the agent reports itself: it is one even where arguments were not sent.",
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        raw.attributes.str("gen_ai.operation.name").map(|_| (5, Operation::Other))
-    }
-
-    fn dialect(&self) -> Option<Dialect> {
-        let event = |name, tells| (Cow::Borrowed(name), tells);
-        Some(Dialect {
-            name: Cow::Borrowed("gemini_cli"),
-            scope: Cow::Borrowed(NAME),
-            prefix: Cow::Borrowed("gemini_cli."),
-            events: vec![
-                event("user_prompt", Tells::Prompt),
-                event("api_response", Tells::Model),
-                event("api_error", Tells::ModelError),
-                event("tool_call", Tells::Tool),
-                event("loop_detected", Tells::Loop),
-            ],
-            keys: Keys {
-                session: keys!("session.id"),
-                prompt: keys!("prompt_id"),
-                input: keys!("prompt"),
-                model: keys!("model"),
-                input_tokens: keys!("input_token_count"),
-                cached_tokens: keys!("cached_content_token_count"),
-                output_tokens: keys!("output_token_count"),
-                duration_ms: keys!("duration_ms"),
-                tool: keys!("function_name"),
-                arguments: keys!("function_args"),
-                success: keys!("success"),
-                error_type: keys!("error.type", "error_type", "status_code"),
-                result_size: keys!("content_length"),
-                ..Keys::default()
-            },
-            has_spans: false,
-            other_version: true,
-            turn,
-            mend,
-        })
+fn dialect() -> Dialect {
+    let event = |name, tells| (Cow::Borrowed(name), tells);
+    Dialect {
+        name: Cow::Borrowed("gemini_cli"),
+        scope: Cow::Borrowed(NAME),
+        prefix: Cow::Borrowed("gemini_cli."),
+        events: vec![
+            event("user_prompt", Tells::Prompt),
+            event("api_response", Tells::Model),
+            event("api_error", Tells::ModelError),
+            event("tool_call", Tells::Tool),
+            event("loop_detected", Tells::Loop),
+        ],
+        keys: Keys {
+            session: keys!("session.id"),
+            prompt: keys!("prompt_id"),
+            input: keys!("prompt"),
+            model: keys!("model"),
+            input_tokens: keys!("input_token_count"),
+            cached_tokens: keys!("cached_content_token_count"),
+            output_tokens: keys!("output_token_count"),
+            duration_ms: keys!("duration_ms"),
+            tool: keys!("function_name"),
+            arguments: keys!("function_args"),
+            success: keys!("success"),
+            error_type: keys!("error.type", "error_type", "status_code"),
+            result_size: keys!("content_length"),
+            ..Keys::default()
+        },
+        has_spans: false,
+        other_version: true,
+        turn,
+        mend,
     }
 }
 

@@ -7,86 +7,63 @@ use std::borrow::Cow;
 
 use super::draft::{Draft, name};
 use super::json::Json;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, otel_genai, usage};
 use crate::span::{Operation, Tokens};
 
-/// The convention.
-pub(super) struct Genkit;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "genkit",
+    title: "Genkit (JavaScript, Go, Python)",
+    session: "an agent's session id is sent by itself; else `session.id` on a span around the flow",
+    agent: "the agent's `name`, else the name of the root flow",
+    marks: &[Mark::Key("genkit:type")],
+    lines: &[
+        line(Says::Operation(|kind| Some(operation(kind))), 62, "genkit:metadata:subtype"),
+        line(Says::Operation(|kind| Some(operation(kind))), 63, "genkit:type"),
+        line(Says::Session, 110, "genkit:metadata:agent:sessionId"),
+        line(Says::Failed(error), 62, "genkit:state"),
+        line(Says::ToolName, 62, "genkit:name"),
+        line(Says::ToolArguments, 62, "genkit:input"),
+        line(Says::ToolResult, 62, "genkit:output"),
+        line(Says::Model, 62, "genkit:name"),
+        line(Says::RequestedModel, 62, "genkit:name"),
+    ],
+    also: &[
+        "`genkit:input` and `genkit:output` are texts and messages on spans of models, agents and flows, and on a root.",
+        "`genkit:name` is the agent's name on spans of agents, and that of the workflow on spans of flows.",
+        "In a model's `genkit:output`: `usage`, `finishReason`, and `model` and `usage` of the provider's answer in `raw`.",
+    ],
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::Operation(|kind| Some(operation(kind))), 62, "genkit:metadata:subtype"),
-    line(Says::Operation(|kind| Some(operation(kind))), 63, "genkit:type"),
-    line(Says::Session, 110, "genkit:metadata:agent:sessionId"),
-    line(Says::Failed(error), 62, "genkit:state"),
-    line(Says::ToolName, 62, "genkit:name"),
-    line(Says::ToolArguments, 62, "genkit:input"),
-    line(Says::ToolResult, 62, "genkit:output"),
-    line(Says::Model, 62, "genkit:name"),
-    line(Says::RequestedModel, 62, "genkit:name"),
-];
-
-impl Convention for Genkit {
-    fn name(&self) -> &'static str {
-        "genkit"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let attributes = &raw.attributes;
+    let named = attributes.get("genkit:name").and_then(name);
+    let kind = ["genkit:metadata:subtype", "genkit:type"];
+    let is_flow = kind.iter().find_map(|key| attributes.str(key)) == Some("flow");
+    // What is between these repeats their messages.
+    let speaks = match draft.operation.get() {
+        Some(Operation::Chat | Operation::InvokeAgent) => true,
+        Some(Operation::Other) => is_flow || raw.parent.is_none(),
+        Some(_) | None => false,
+    };
+    if let Some(input) = attributes.get("genkit:input").filter(|_| speaks) {
+        draft.ask(75, || messages::asked(input));
     }
-
-    fn title(&self) -> &'static str {
-        "Genkit (JavaScript, Go, Python)"
+    if let Some(output) = attributes.get("genkit:output").filter(|_| speaks) {
+        draft.say(75, || messages::said(output));
     }
-
-    fn session(&self) -> &'static str {
-        "an agent's session id is sent by itself; else `session.id` on a span around the flow"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the agent's `name`, else the name of the root flow"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Key("genkit:type")]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`genkit:input` and `genkit:output` are texts and messages on spans of models, agents and flows, and on a root.",
-            "`genkit:name` is the agent's name on spans of agents, and that of the workflow on spans of flows.",
-            "In a model's `genkit:output`: `usage`, `finishReason`, and `model` and `usage` of the provider's answer in `raw`.",
-        ]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let attributes = &raw.attributes;
-        let named = attributes.get("genkit:name").and_then(name);
-        let kind = ["genkit:metadata:subtype", "genkit:type"];
-        let is_flow = kind.iter().find_map(|key| attributes.str(key)) == Some("flow");
-        // What is between these repeats their messages.
-        let speaks = match draft.operation.get() {
-            Some(Operation::Chat | Operation::InvokeAgent) => true,
-            Some(Operation::Other) => is_flow || raw.parent.is_none(),
-            Some(_) | None => false,
-        };
-        if let Some(input) = attributes.get("genkit:input").filter(|_| speaks) {
-            draft.ask(75, || messages::asked(input));
-        }
-        if let Some(output) = attributes.get("genkit:output").filter(|_| speaks) {
-            draft.say(75, || messages::said(output));
-        }
-        match draft.operation.get() {
-            Some(Operation::InvokeAgent) => draft.agent_name.offer(62, named),
-            Some(Operation::Other) if is_flow => draft.workflow.offer(62, named),
-            Some(Operation::Chat) => {
-                if let Some(output) = attributes.get("genkit:output").and_then(messages::parsed) {
-                    told(&output, draft);
-                }
+    match draft.operation.get() {
+        Some(Operation::InvokeAgent) => draft.agent_name.offer(62, named),
+        Some(Operation::Other) if is_flow => draft.workflow.offer(62, named),
+        Some(Operation::Chat) => {
+            if let Some(output) = attributes.get("genkit:output").and_then(messages::parsed) {
+                told(&output, draft);
             }
-            Some(_) | None => {}
         }
+        Some(_) | None => {}
     }
 }
 

@@ -8,92 +8,67 @@
 
 use super::draft::Draft;
 use super::json::{self, Json};
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, text};
 use crate::span::{Operation, Status};
 
-/// The convention.
-pub(super) struct GoogleAdk;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "google_adk",
+    title: "Google ADK, telemetry schemas 1 and 2",
+    session: "the ADK session's id is sent by itself; for texts and arguments set `OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental` and `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=span_and_event`",
+    agent: "`Agent(name=\"...\")`",
+    marks: &[Mark::Scope("gcp.vertex.agent"), Mark::Key("gcp.vertex.agent.event_id")],
+    lines: &[line(Says::Cited, 50, "adk.experimental.grounding.source_uris")],
+    also: &[
+        "`gcp.vertex.agent.tool_call_args`, `.tool_response`, `.llm_request`, `.llm_response` (legacy); `{}` is absent.",
+        "A span `call_llm` or `execute_tool ...` without any attribute failed, and so did a call whose response is the library's own word for an internal error (Java).",
+        "Without an operation, spans `invocation` and `agent_run ...` or `invoke_agent ...`, `call_llm` and `execute_tool ...` by their names.",
+    ],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[line(Says::Cited, 50, "adk.experimental.grounding.source_uris")];
-
-impl Convention for GoogleAdk {
-    fn name(&self) -> &'static str {
-        "google_adk"
-    }
-
-    fn title(&self) -> &'static str {
-        "Google ADK, telemetry schemas 1 and 2"
-    }
-
-    fn session(&self) -> &'static str {
-        "the ADK session's id is sent by itself; for texts and arguments set `OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental` and `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=span_and_event`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`Agent(name=\"...\")`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("gcp.vertex.agent"), Mark::Key("gcp.vertex.agent.event_id")]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`gcp.vertex.agent.tool_call_args`, `.tool_response`, `.llm_request`, `.llm_response` (legacy); `{}` is absent.",
-            "A span `call_llm` or `execute_tool ...` without any attribute failed, and so did a call whose response is the library's own word for an internal error (Java).",
-            "Without an operation, spans `invocation` and `agent_run ...` or `invoke_agent ...`, `call_llm` and `execute_tool ...` by their names.",
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let operation = match &*raw.name {
-            "call_llm" | "generate_content" => Operation::Chat,
-            name if name.starts_with("execute_tool") => Operation::ExecuteTool,
-            name if name.starts_with("agent_run") || name.starts_with("invoke_agent") => {
-                Operation::InvokeAgent
-            }
-            _ => return None,
-        };
-        Some((60, operation))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        draft.failed |= is_broken_off(raw);
-        let said = |key: &str| raw.attributes.get(key).filter(|value| !is_empty(value));
-        match draft.operation.get() {
-            Some(Operation::ExecuteTool) => {
-                let arguments = said("gcp.vertex.agent.tool_call_args");
-                draft.arguments.offer(
-                    40,
-                    arguments.and_then(|value| text::arguments(value, draft.keep_texts)),
-                );
-                let response = said("gcp.vertex.agent.tool_response");
-                draft.failed |= response.and_then(RawValue::as_str).is_some_and(tells_of_throw);
-                draft.result_hash.offer(40, response.and_then(text::result));
-            }
-            Some(Operation::Chat) => {
-                if let Some(request) = said("gcp.vertex.agent.llm_request") {
-                    draft.ask(66, || messages::asked(request));
-                }
-                if let Some(response) = said("gcp.vertex.agent.llm_response") {
-                    draft.say(66, || messages::said(response));
-                }
-            }
-            Some(Operation::InvokeAgent) => {
-                let name = raw
-                    .name
-                    .strip_prefix("agent_run")
-                    .map(|name| name.trim().trim_matches(['[', ']']));
-                draft.agent_name.offer(90, name.filter(|name| !name.is_empty()).map(Into::into));
-            }
-            Some(_) | None => {}
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let operation = match &*raw.name {
+        "call_llm" | "generate_content" => Operation::Chat,
+        name if name.starts_with("execute_tool") => Operation::ExecuteTool,
+        name if name.starts_with("agent_run") || name.starts_with("invoke_agent") => {
+            Operation::InvokeAgent
         }
+        _ => return None,
+    };
+    Some((60, operation))
+}
+
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    draft.failed |= is_broken_off(raw);
+    let said = |key: &str| raw.attributes.get(key).filter(|value| !is_empty(value));
+    match draft.operation.get() {
+        Some(Operation::ExecuteTool) => {
+            let arguments = said("gcp.vertex.agent.tool_call_args");
+            draft
+                .arguments
+                .offer(40, arguments.and_then(|value| text::arguments(value, draft.keep_texts)));
+            let response = said("gcp.vertex.agent.tool_response");
+            draft.failed |= response.and_then(RawValue::as_str).is_some_and(tells_of_throw);
+            draft.result_hash.offer(40, response.and_then(text::result));
+        }
+        Some(Operation::Chat) => {
+            if let Some(request) = said("gcp.vertex.agent.llm_request") {
+                draft.ask(66, || messages::asked(request));
+            }
+            if let Some(response) = said("gcp.vertex.agent.llm_response") {
+                draft.say(66, || messages::said(response));
+            }
+        }
+        Some(Operation::InvokeAgent) => {
+            let name =
+                raw.name.strip_prefix("agent_run").map(|name| name.trim().trim_matches(['[', ']']));
+            draft.agent_name.offer(90, name.filter(|name| !name.is_empty()).map(Into::into));
+        }
+        Some(_) | None => {}
     }
 }
 

@@ -12,56 +12,38 @@ use super::raw::RawSpan;
 use super::{Convention, Mark, messages};
 use crate::span::{IdHash, Operation, SpanId, ToolFacts, ToolResult};
 
-/// The convention.
-pub(super) struct GoogleGenAiOi;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "google_genai_openinference",
+    title: "Google GenAI SDK (by OpenInference)",
+    session: "`with using_session(session_id=\"...\"):` of OpenInference around the run",
+    agent: "`agent.name` on a span of kind `AGENT` around the calls",
+    marks: &[Mark::Scope("openinference.instrumentation.google_genai")],
+    also: &[
+        "`function_response` in `input.value`: a function that failed, as Google's API tells a model.",
+        "`automatic_function_calling_history` in `output.value`: the functions that the SDK called by itself, after what the model was asked. Of the model calls of such a span the last one alone tells its usage, and they count as one.",
+    ],
+    read,
+    ..Convention::NONE
+};
 
-impl Convention for GoogleGenAiOi {
-    fn name(&self) -> &'static str {
-        "google_genai_openinference"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if draft.operation.get() != Some(&Operation::Chat) {
+        return;
     }
-
-    fn title(&self) -> &'static str {
-        "Google GenAI SDK (by OpenInference)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`with using_session(session_id=\"...\"):` of OpenInference around the run"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`agent.name` on a span of kind `AGENT` around the calls"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("openinference.instrumentation.google_genai")]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`function_response` in `input.value`: a function that failed, as Google's API tells a model.",
-            "`automatic_function_calling_history` in `output.value`: the functions that the SDK called by itself, after what the model was asked. Of the model calls of such a span the last one alone tells its usage, and they count as one.",
-        ]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if draft.operation.get() != Some(&Operation::Chat) {
-            return;
+    let attribute = |key: &str| raw.attributes.get(key);
+    let input = attribute("input.value");
+    let mut results = input.map(|input| messages::asked(input).results).unwrap_or_default();
+    if let Some(response) = attribute("output.value").and_then(messages::parsed) {
+        let asked = input.and_then(messages::parsed);
+        let asked = asked.as_ref().and_then(|asked| asked.get("contents"));
+        let (mut calls, called) = called_by_itself(raw.span_id, asked, &response);
+        if !calls.is_empty() {
+            calls.extend(Messages::of(&raw.attributes, "llm.output_messages.").said().calls);
+            draft.tool_calls.offer(20, calls);
+            results.extend(called);
         }
-        let attribute = |key: &str| raw.attributes.get(key);
-        let input = attribute("input.value");
-        let mut results = input.map(|input| messages::asked(input).results).unwrap_or_default();
-        if let Some(response) = attribute("output.value").and_then(messages::parsed) {
-            let asked = input.and_then(messages::parsed);
-            let asked = asked.as_ref().and_then(|asked| asked.get("contents"));
-            let (mut calls, called) = called_by_itself(raw.span_id, asked, &response);
-            if !calls.is_empty() {
-                calls.extend(Messages::of(&raw.attributes, "llm.output_messages.").said().calls);
-                draft.tool_calls.offer(20, calls);
-                results.extend(called);
-            }
-        }
-        draft.tool_results.offer(20, (!results.is_empty()).then_some(results));
     }
+    draft.tool_results.offer(20, (!results.is_empty()).then_some(results));
 }
 
 /// The functions that the SDK called by itself, and what they returned. Where the API gave a call no id, call and result get one by their

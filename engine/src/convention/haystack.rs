@@ -8,23 +8,11 @@ use std::sync::Arc;
 
 use super::draft::{Draft, name};
 use super::json::Json;
-use super::lines::{Line, Says, line, truth};
+use super::lines::{Says, line, truth};
 use super::messages::Said;
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, messages, otel_genai, usage};
 use crate::span::Operation;
-
-/// The convention.
-pub(super) struct Haystack;
-
-const LINES: &[Line] = &[
-    line(Says::Failed(truth), 64, "haystack.tool.error"),
-    line(Says::ToolName, 64, "haystack.tool.name"),
-    line(Says::ToolArguments, 64, "haystack.agent.step.tool.input"),
-    line(Says::ToolResult, 64, "haystack.agent.step.tool.output"),
-    line(Says::Input, 76, "haystack.agent.input"),
-    line(Says::Output, 76, "haystack.agent.output"),
-];
 
 /// What a model was asked and what it answered, by the kind of span.
 const ASKED: [&str; 2] = ["haystack.agent.step.llm.input", "haystack.component.input"];
@@ -32,92 +20,77 @@ const ANSWERED: [&str; 2] = ["haystack.agent.step.llm.output", "haystack.compone
 
 const COMPONENT: &str = "haystack.component.run";
 
-impl Convention for Haystack {
-    fn name(&self) -> &'static str {
-        "haystack"
-    }
+pub(super) const CONVENTION: Convention = Convention {
+    name: "haystack",
+    title: "Haystack (`opentelemetry-haystack`, or `OpenTelemetryTracer`)",
+    session: "`session.id` on a span around the run; for texts and tokens set `HAYSTACK_CONTENT_TRACING_ENABLED=true`",
+    agent: "the name that the `Agent` has in its pipeline, or `gen_ai.agent.name` on a span around the run",
+    lines: &[
+        line(Says::Failed(truth), 64, "haystack.tool.error"),
+        line(Says::ToolName, 64, "haystack.tool.name"),
+        line(Says::ToolArguments, 64, "haystack.agent.step.tool.input"),
+        line(Says::ToolResult, 64, "haystack.agent.step.tool.output"),
+        line(Says::Input, 76, "haystack.agent.input"),
+        line(Says::Output, 76, "haystack.agent.output"),
+    ],
+    also: &[
+        "Spans `haystack.agent.run`, `.step.llm` and `.step.tool`, `haystack.chat_generator.run`, and `haystack.component.run` by the end of the class in `haystack.component.type`: `Agent`, `Generator`, `Embedder`, `Retriever`, `Ranker`, `Evaluator`.",
+        "`haystack.agent.step.llm.input` and `.output`, of components `haystack.component.input` and `.output`: messages, and in `meta` of the replies the model, the usage and the finish reason; ids of `documents` that were found.",
+        "`haystack.component.name` names the agent on spans of components of the class `Agent`.",
+    ],
+    generic_names: &["haystack.agent.run", COMPONENT],
+    looks_for: &[
+        Trigger::Span("haystack.agent.run"),
+        Trigger::Span("haystack.agent.step.llm"),
+        Trigger::Span("haystack.agent.step.tool"),
+        Trigger::Span("haystack.chat_generator.run"),
+        Trigger::Span(COMPONENT),
+    ],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-    fn title(&self) -> &'static str {
-        "Haystack (`opentelemetry-haystack`, or `OpenTelemetryTracer`)"
-    }
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let operation = match &*raw.name {
+        "haystack.agent.run" => Operation::InvokeAgent,
+        "haystack.agent.step.llm" | "haystack.chat_generator.run" => Operation::Chat,
+        "haystack.agent.step.tool" => Operation::ExecuteTool,
+        COMPONENT => of_class(raw.attributes.str("haystack.component.type")?),
+        _ => return None,
+    };
+    Some((64, operation))
+}
 
-    fn session(&self) -> &'static str {
-        "`session.id` on a span around the run; for texts and tokens set `HAYSTACK_CONTENT_TRACING_ENABLED=true`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the name that the `Agent` has in its pipeline, or `gen_ai.agent.name` on a span around the run"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Spans `haystack.agent.run`, `.step.llm` and `.step.tool`, `haystack.chat_generator.run`, and `haystack.component.run` by the end of the class in `haystack.component.type`: `Agent`, `Generator`, `Embedder`, `Retriever`, `Ranker`, `Evaluator`.",
-            "`haystack.agent.step.llm.input` and `.output`, of components `haystack.component.input` and `.output`: messages, and in `meta` of the replies the model, the usage and the finish reason; ids of `documents` that were found.",
-            "`haystack.component.name` names the agent on spans of components of the class `Agent`.",
-        ]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["haystack.agent.run", COMPONENT]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[
-            Trigger::Span("haystack.agent.run"),
-            Trigger::Span("haystack.agent.step.llm"),
-            Trigger::Span("haystack.agent.step.tool"),
-            Trigger::Span("haystack.chat_generator.run"),
-            Trigger::Span(COMPONENT),
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let operation = match &*raw.name {
-            "haystack.agent.run" => Operation::InvokeAgent,
-            "haystack.agent.step.llm" | "haystack.chat_generator.run" => Operation::Chat,
-            "haystack.agent.step.tool" => Operation::ExecuteTool,
-            COMPONENT => of_class(raw.attributes.str("haystack.component.type")?),
-            _ => return None,
-        };
-        Some((64, operation))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let attributes = &raw.attributes;
-        let first = |keys: &[&str]| keys.iter().find_map(|key| attributes.get(key));
-        match draft.operation.get() {
-            Some(Operation::Chat) => {
-                if let Some(asked) = first(&ASKED) {
-                    draft.ask(77, || messages::asked(asked));
-                }
-                if let Some(answered) = first(&ANSWERED) {
-                    draft.say(77, || replies(answered));
-                    told(answered, draft);
-                }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let attributes = &raw.attributes;
+    let first = |keys: &[&str]| keys.iter().find_map(|key| attributes.get(key));
+    match draft.operation.get() {
+        Some(Operation::Chat) => {
+            if let Some(asked) = first(&ASKED) {
+                draft.ask(77, || messages::asked(asked));
             }
-            Some(Operation::InvokeAgent) if raw.name == COMPONENT => {
-                draft
-                    .agent_name
-                    .offer(64, attributes.get("haystack.component.name").and_then(name));
-                if let Some(asked) = attributes.get("haystack.component.input") {
-                    draft.ask(77, || messages::asked(asked));
-                }
-                if let Some(answered) = attributes.get("haystack.component.output") {
-                    draft.say(77, || messages::said(answered));
-                }
+            if let Some(answered) = first(&ANSWERED) {
+                draft.say(77, || replies(answered));
+                told(answered, draft);
             }
-            Some(Operation::Retrieval) => {
-                let found = attributes.get("haystack.component.output").and_then(documents);
-                if let Some(found) = found {
-                    draft.attempt().retrieved.offer(64, found);
-                }
-            }
-            Some(_) | None => {}
         }
+        Some(Operation::InvokeAgent) if raw.name == COMPONENT => {
+            draft.agent_name.offer(64, attributes.get("haystack.component.name").and_then(name));
+            if let Some(asked) = attributes.get("haystack.component.input") {
+                draft.ask(77, || messages::asked(asked));
+            }
+            if let Some(answered) = attributes.get("haystack.component.output") {
+                draft.say(77, || messages::said(answered));
+            }
+        }
+        Some(Operation::Retrieval) => {
+            let found = attributes.get("haystack.component.output").and_then(documents);
+            if let Some(found) = found {
+                draft.attempt().retrieved.offer(64, found);
+            }
+        }
+        Some(_) | None => {}
     }
 }
 

@@ -188,16 +188,16 @@ impl Index {
         let mut keys = Keys { uses: HashMap::default(), lengths: [0; 256] };
         let mut always = 0;
         for (at, convention) in CONVENTIONS.iter().enumerate() {
-            rules.extend(convention.lines().iter().map(|line| Rule {
+            rules.extend(convention.lines.iter().map(|line| Rule {
                 says: line.says,
                 rank: line.rank,
                 key: line.key.to_owned(),
                 convention: Some(at),
             }));
-            if convention.marks().is_empty() {
+            if convention.marks.is_empty() {
                 always |= 1 << at;
             }
-            for mark in convention.marks() {
+            for mark in convention.marks {
                 if let Mark::Key(key) = mark {
                     keys.of(key).lines.push(Use::Mark(at));
                 }
@@ -236,12 +236,12 @@ impl Index {
     /// Notes what the code of each convention looks for.
     fn look(&mut self) {
         for (at, convention) in CONVENTIONS.iter().enumerate() {
-            let looks_for = convention.looks_for();
-            if looks_for.is_empty() && !convention.marks().is_empty() {
+            let looks_for = convention.looks_for;
+            if looks_for.is_empty() && !convention.marks.is_empty() {
                 self.asked |= 1 << at;
             }
             self.look_for(1 << at, looks_for);
-            self.by_scope.extend(convention.marks().iter().filter_map(|mark| match mark {
+            self.by_scope.extend(convention.marks.iter().filter_map(|mark| match mark {
                 Mark::Scope(start) => Some((*start, 1 << at)),
                 Mark::Key(_) => None,
             }));
@@ -382,14 +382,14 @@ impl<'i> Hits<'i> {
             }
             if draft.operation.wants(rule.rank) {
                 rule.says.take(rule.rank, &rule.key, value, draft);
-                let name = rule.convention.map_or("custom", |at| CONVENTIONS[at].name());
+                let name = rule.convention.map_or("custom", |at| CONVENTIONS[at].name);
                 draft.convention.offer(rule.rank, draft.operation.get().map(|_| name));
             }
         }
         for convention in conventions(self.recognised & self.asked) {
-            if let Some((rank, operation)) = convention.operation(raw) {
+            if let Some((rank, operation)) = (convention.operation)(raw) {
                 draft.operation.offer(rank, operation);
-                draft.convention.offer(rank, convention.name());
+                draft.convention.offer(rank, convention.name);
             }
         }
     }
@@ -407,7 +407,7 @@ impl<'i> Hits<'i> {
             }
         }
         for convention in conventions(self.recognised & self.asked) {
-            convention.read(raw, draft);
+            (convention.read)(raw, draft);
         }
     }
 
@@ -478,22 +478,22 @@ impl<'i> Hits<'i> {
 
     /// Names that stand for no tool.
     pub(super) fn phantoms(&self) -> Vec<&'static str> {
-        conventions(self.recognised).flat_map(super::Convention::phantoms).copied().collect()
+        conventions(self.recognised).flat_map(|convention| convention.phantoms).copied().collect()
     }
 
     /// Whether a name stands for no tool, by any of the conventions.
     pub(super) fn phantom(&self, name: &str) -> bool {
-        conventions(self.recognised).any(|convention| convention.phantoms().contains(&name))
+        conventions(self.recognised).any(|convention| convention.phantoms.contains(&name))
     }
 }
 
 /// The conventions of these bits.
-fn conventions(bits: u64) -> impl Iterator<Item = &'static dyn super::Convention> {
+fn conventions(bits: u64) -> impl Iterator<Item = &'static super::Convention> {
     let mut left = bits;
     iter::from_fn(move || {
         let at = usize::try_from(left.trailing_zeros()).ok()?;
         // Clears the lowest bit.
         left &= left.wrapping_sub(1);
-        CONVENTIONS.get(at).copied()
+        CONVENTIONS.get(at)
     })
 }

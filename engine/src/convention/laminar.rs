@@ -3,56 +3,33 @@
 //! Inputs are what the function was called with, by name, and outputs what it returned, as JSON.
 
 use super::draft::Draft;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct Laminar;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "laminar",
+    title: "Laminar SDK (`lmnr`)",
+    session: "`Laminar.set_trace_session_id(\"...\")`",
+    agent: "the name of the root span, as in `@observe(name=\"...\")`",
+    lines: &[
+        line(Says::Operation(operation), 74, "lmnr.span.type"),
+        line(Says::User, 31, "lmnr.association.properties.user_id"),
+        line(Says::ToolArguments, 83, "lmnr.span.input"),
+        line(Says::ToolResult, 83, "lmnr.span.output"),
+        line(Says::Input, 80, "lmnr.span.input"),
+        line(Says::Output, 80, "lmnr.span.output"),
+    ],
+    also: &["A root of type `DEFAULT` is the workflow. Tools are spans of type `TOOL`."],
+    looks_for: &[Trigger::Key("lmnr.span.type")],
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::Operation(operation), 74, "lmnr.span.type"),
-    line(Says::User, 31, "lmnr.association.properties.user_id"),
-    line(Says::ToolArguments, 83, "lmnr.span.input"),
-    line(Says::ToolResult, 83, "lmnr.span.output"),
-    line(Says::Input, 80, "lmnr.span.input"),
-    line(Says::Output, 80, "lmnr.span.output"),
-];
-
-impl Convention for Laminar {
-    fn name(&self) -> &'static str {
-        "laminar"
-    }
-
-    fn title(&self) -> &'static str {
-        "Laminar SDK (`lmnr`)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`Laminar.set_trace_session_id(\"...\")`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the name of the root span, as in `@observe(name=\"...\")`"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &["A root of type `DEFAULT` is the workflow. Tools are spans of type `TOOL`."]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key("lmnr.span.type")]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if raw.attributes.str("lmnr.span.type") == Some("DEFAULT") {
-            draft.offer_root(raw);
-        }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if raw.attributes.str("lmnr.span.type") == Some("DEFAULT") {
+        draft.offer_root(raw);
     }
 }
 

@@ -11,71 +11,51 @@ use super::raw::RawSpan;
 use super::{Convention, Mark, is_generic, messages};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct LangChain;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "langchain",
+    title: "LangChain, LangGraph (by OpenInference)",
+    session: "`configurable: {\"thread_id\": \"...\"}` in the run's config, or as OpenInference does",
+    agent: "`name=\"...\"` for `create_agent`, `create_react_agent` or `compile`",
+    marks: &[
+        Mark::Scope("openinference.instrumentation.langchain"),
+        Mark::Scope("@arizeai/openinference-instrumentation-langchain"),
+    ],
+    also: &[
+        "`lc_agent_name` in `metadata` names the agent; the chain of that name is the agent's run.",
+        "Steps of middleware (`*.before_agent`, `*.after_agent` and the like) are no agents, and a run with `tool.name` is a tool, whatever their kind.",
+        "A run of LangGraph (`ls_integration` in `metadata`) that is no node of another graph is an agent, if its graph has a name of its own. `call_agent` is the supervisor's step around an agent.",
+        "A chain that is a trace's root is its workflow: pass `name=\"...\"` to `create_agent` or `compile`.",
+    ],
+    generic_names: &[
+        "AgentExecutor",
+        "CompiledStateGraph",
+        "LangGraph",
+        "langsmith",
+        "RunnableLambda",
+        "RunnableParallel",
+        "RunnableSequence",
+    ],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-impl Convention for LangChain {
-    fn name(&self) -> &'static str {
-        "langchain"
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let kind = raw.attributes.str("openinference.span.kind")?;
+    if !matches!(kind, "AGENT" | "CHAIN") {
+        return None;
     }
+    if raw.attributes.get("tool.name").is_some() {
+        return Some((9, Operation::ExecuteTool));
+    }
+    let part = part_by_metadata(raw);
+    let is_graph = || is_graph(raw) && !is_generic(&raw.name);
+    Some((9, part.or_else(|| is_graph().then_some(Operation::InvokeAgent))?))
+}
 
-    fn title(&self) -> &'static str {
-        "LangChain, LangGraph (by OpenInference)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`configurable: {\"thread_id\": \"...\"}` in the run's config, or as OpenInference does"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`name=\"...\"` for `create_agent`, `create_react_agent` or `compile`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[
-            Mark::Scope("openinference.instrumentation.langchain"),
-            Mark::Scope("@arizeai/openinference-instrumentation-langchain"),
-        ]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`lc_agent_name` in `metadata` names the agent; the chain of that name is the agent's run.",
-            "Steps of middleware (`*.before_agent`, `*.after_agent` and the like) are no agents, and a run with `tool.name` is a tool, whatever their kind.",
-            "A run of LangGraph (`ls_integration` in `metadata`) that is no node of another graph is an agent, if its graph has a name of its own. `call_agent` is the supervisor's step around an agent.",
-            "A chain that is a trace's root is its workflow: pass `name=\"...\"` to `create_agent` or `compile`.",
-        ]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &[
-            "AgentExecutor",
-            "CompiledStateGraph",
-            "LangGraph",
-            "langsmith",
-            "RunnableLambda",
-            "RunnableParallel",
-            "RunnableSequence",
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let kind = raw.attributes.str("openinference.span.kind")?;
-        if !matches!(kind, "AGENT" | "CHAIN") {
-            return None;
-        }
-        if raw.attributes.get("tool.name").is_some() {
-            return Some((9, Operation::ExecuteTool));
-        }
-        let part = part_by_metadata(raw);
-        let is_graph = || is_graph(raw) && !is_generic(&raw.name);
-        Some((9, part.or_else(|| is_graph().then_some(Operation::InvokeAgent))?))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        draft.agent_name.offer(49, agent_in_metadata(raw));
-        root_chain(raw, draft);
-    }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    draft.agent_name.offer(49, agent_in_metadata(raw));
+    root_chain(raw, draft);
 }
 
 /// The agent that the metadata of a run names.

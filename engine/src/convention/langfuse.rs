@@ -6,37 +6,10 @@
 use super::draft::{Draft, lower, name};
 use super::finish::is_interrupt;
 use super::json::Json;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, langchain, messages};
 use crate::span::Operation;
-
-/// The convention.
-pub(super) struct Langfuse;
-
-const LINES: &[Line] = &[
-    line(Says::Operation(operation), 5, "langfuse.observation.type"),
-    line(Says::User, 10, "langfuse.user.id"),
-    line(Says::User, 78, "langfuse.observation.metadata.langfuse_user_id"),
-    line(Says::User, 79, "langfuse.trace.metadata.langfuse_user_id"),
-    line(Says::AgentName, 52, "langfuse.observation.metadata.lc_agent_name"),
-    line(Says::AgentName, 53, "langfuse.trace.metadata.lc_agent_name"),
-    line(Says::Workflow, 30, "langfuse.trace.name"),
-    line(Says::AgentVersion, 20, "langfuse.version"),
-    line(Says::Environment, 10, "langfuse.environment"),
-    line(Says::Failed(error_level), 20, "langfuse.observation.level"),
-    line(Says::ToolArguments, 50, "langfuse.observation.input"),
-    line(Says::ToolResult, 50, "langfuse.observation.output"),
-    line(Says::Model, 30, "langfuse.observation.model.name"),
-    line(Says::Cost, 10, "langfuse.observation.cost_details"),
-    line(Says::Input, 5, "langfuse.trace.input"),
-    line(Says::Input, 15, "langfuse.observation.input"),
-    line(Says::Output, 5, "langfuse.trace.output"),
-    line(Says::Output, 15, "langfuse.observation.output"),
-    line(Says::Task, 30, "langfuse.experiment.item.id"),
-    line(Says::Run, 30, "langfuse.experiment.id"),
-    line(Says::ExpectedOutput, 20, "langfuse.experiment.item.expected_output"),
-];
 
 /// What the callbacks for LangChain put on its runs.
 const OF_LANGCHAIN: [&str; 3] = [
@@ -48,90 +21,95 @@ const OF_LANGCHAIN: [&str; 3] = [
 /// Langfuse's own judges run in environments with this prefix.
 const OWN_ENVIRONMENT: &str = "langfuse-";
 
-impl Convention for Langfuse {
-    fn name(&self) -> &'static str {
-        "langfuse"
-    }
+pub(super) const CONVENTION: Convention = Convention {
+    name: "langfuse",
+    title: "Langfuse SDKs (Python 3 and later, JavaScript 4 and later)",
+    session: "`with propagate_attributes(session_id=\"...\"):` (Python), `propagateAttributes({ sessionId }, ...)` (JavaScript)",
+    agent: "the name of the observation of type `agent`, else the trace's name",
+    lines: &[
+        line(Says::Operation(of_kind), 5, "langfuse.observation.type"),
+        line(Says::User, 10, "langfuse.user.id"),
+        line(Says::User, 78, "langfuse.observation.metadata.langfuse_user_id"),
+        line(Says::User, 79, "langfuse.trace.metadata.langfuse_user_id"),
+        line(Says::AgentName, 52, "langfuse.observation.metadata.lc_agent_name"),
+        line(Says::AgentName, 53, "langfuse.trace.metadata.lc_agent_name"),
+        line(Says::Workflow, 30, "langfuse.trace.name"),
+        line(Says::AgentVersion, 20, "langfuse.version"),
+        line(Says::Environment, 10, "langfuse.environment"),
+        line(Says::Failed(error_level), 20, "langfuse.observation.level"),
+        line(Says::ToolArguments, 50, "langfuse.observation.input"),
+        line(Says::ToolResult, 50, "langfuse.observation.output"),
+        line(Says::Model, 30, "langfuse.observation.model.name"),
+        line(Says::Cost, 10, "langfuse.observation.cost_details"),
+        line(Says::Input, 5, "langfuse.trace.input"),
+        line(Says::Input, 15, "langfuse.observation.input"),
+        line(Says::Output, 5, "langfuse.trace.output"),
+        line(Says::Output, 15, "langfuse.observation.output"),
+        line(Says::Task, 30, "langfuse.experiment.item.id"),
+        line(Says::Run, 30, "langfuse.experiment.id"),
+        line(Says::ExpectedOutput, 20, "langfuse.experiment.item.expected_output"),
+    ],
+    also: &[
+        "`langfuse.observation.usage_details`: `prompt_tokens` and `completion_tokens` are totals; else the parts `input*` and `output*` are added up.",
+        "Of LangChain, the observation that `lc_agent_name` in its metadata names is the agent's run, and the name of a root is the workflow.",
+        "A `langfuse.observation.status_message` that is LangGraph's interrupt is no failure: the run waits for a person.",
+        "Spans of environments that begin with `langfuse-` are Langfuse's own judges and no behaviour of an agent.",
+    ],
+    looks_for: &[
+        Trigger::Key("langfuse.environment"),
+        Trigger::Key("langfuse.observation.metadata.langfuse_session_id"),
+        Trigger::Key("langfuse.observation.metadata.langgraph_node"),
+        Trigger::Key("langfuse.observation.metadata.lc_agent_name"),
+        Trigger::Key("langfuse.observation.metadata.ls_integration"),
+        Trigger::Key("langfuse.observation.status_message"),
+        Trigger::Key("langfuse.observation.usage_details"),
+    ],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-    fn title(&self) -> &'static str {
-        "Langfuse SDKs (Python 3 and later, JavaScript 4 and later)"
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let environment = raw.attributes.str("langfuse.environment");
+    if environment.is_some_and(|environment| environment.starts_with(OWN_ENVIRONMENT)) {
+        return Some((1, Operation::Evaluation));
     }
-
-    fn session(&self) -> &'static str {
-        "`with propagate_attributes(session_id=\"...\"):` (Python), `propagateAttributes({ sessionId }, ...)` (JavaScript)"
+    let kind = raw.attributes.str("langfuse.observation.type")?;
+    if !matches!(kind, "agent" | "chain" | "span") {
+        return None;
     }
+    let agent = raw.attributes.get("langfuse.observation.metadata.lc_agent_name");
+    Some((4, langchain::part(&raw.name, agent.and_then(name).as_deref())?))
+}
 
-    fn agent(&self) -> &'static str {
-        "the name of the observation of type `agent`, else the trace's name"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if OF_LANGCHAIN.iter().any(|key| raw.attributes.get(key).is_some()) {
+        langchain::root_chain(raw, draft);
     }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
+    let message = raw.attributes.str("langfuse.observation.status_message");
+    if message.is_some_and(is_interrupt) {
+        draft.remarks().interrupted = true;
     }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`langfuse.observation.usage_details`: `prompt_tokens` and `completion_tokens` are totals; else the parts `input*` and `output*` are added up.",
-            "Of LangChain, the observation that `lc_agent_name` in its metadata names is the agent's run, and the name of a root is the workflow.",
-            "A `langfuse.observation.status_message` that is LangGraph's interrupt is no failure: the run waits for a person.",
-            "Spans of environments that begin with `langfuse-` are Langfuse's own judges and no behaviour of an agent.",
-        ]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[
-            Trigger::Key("langfuse.environment"),
-            Trigger::Key("langfuse.observation.metadata.langfuse_session_id"),
-            Trigger::Key("langfuse.observation.metadata.langgraph_node"),
-            Trigger::Key("langfuse.observation.metadata.lc_agent_name"),
-            Trigger::Key("langfuse.observation.metadata.ls_integration"),
-            Trigger::Key("langfuse.observation.status_message"),
-            Trigger::Key("langfuse.observation.usage_details"),
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let environment = raw.attributes.str("langfuse.environment");
-        if environment.is_some_and(|environment| environment.starts_with(OWN_ENVIRONMENT)) {
-            return Some((1, Operation::Evaluation));
-        }
-        let kind = raw.attributes.str("langfuse.observation.type")?;
-        if !matches!(kind, "agent" | "chain" | "span") {
-            return None;
-        }
-        let agent = raw.attributes.get("langfuse.observation.metadata.lc_agent_name");
-        Some((4, langchain::part(&raw.name, agent.and_then(name).as_deref())?))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if OF_LANGCHAIN.iter().any(|key| raw.attributes.get(key).is_some()) {
-            langchain::root_chain(raw, draft);
-        }
-        let message = raw.attributes.str("langfuse.observation.status_message");
-        if message.is_some_and(is_interrupt) {
-            draft.remarks().interrupted = true;
-        }
-        let usage = raw.attributes.get("langfuse.observation.usage_details");
-        if let Some(usage) = usage.and_then(messages::parsed) {
-            // Anthropic's, which LangChain hands on as they are, are beside the input.
-            let beside = ["cache_read_input_tokens", "cache_creation_input_tokens"]
-                .map(|key| usage.get(key).and_then(Json::as_u64));
-            let read = tokens(&usage, "prompt_tokens", "input").map(|input| {
-                let is_whole = usage.get("prompt_tokens").is_some();
-                let beside = beside.iter().flatten().filter(|_| !is_whole);
-                beside.fold(input, |sum, part| sum.saturating_add(*part))
-            });
-            draft.input_tokens.offer(5, read);
-            draft.cache_written_tokens.offer(5, beside[1]);
-            draft.output_tokens.offer(5, tokens(&usage, "completion_tokens", "output"));
-            let cached = ["input_cached_tokens", "cache_read_input_tokens", "input_cache_read"];
-            let cached = cached.iter().find_map(|key| usage.get(key)?.as_u64());
-            draft.cached_tokens.offer(5, cached);
-        }
+    let usage = raw.attributes.get("langfuse.observation.usage_details");
+    if let Some(usage) = usage.and_then(messages::parsed) {
+        // Anthropic's, which LangChain hands on as they are, are beside the input.
+        let beside = ["cache_read_input_tokens", "cache_creation_input_tokens"]
+            .map(|key| usage.get(key).and_then(Json::as_u64));
+        let read = tokens(&usage, "prompt_tokens", "input").map(|input| {
+            let is_whole = usage.get("prompt_tokens").is_some();
+            let beside = beside.iter().flatten().filter(|_| !is_whole);
+            beside.fold(input, |sum, part| sum.saturating_add(*part))
+        });
+        draft.input_tokens.offer(5, read);
+        draft.cache_written_tokens.offer(5, beside[1]);
+        draft.output_tokens.offer(5, tokens(&usage, "completion_tokens", "output"));
+        let cached = ["input_cached_tokens", "cache_read_input_tokens", "input_cache_read"];
+        let cached = cached.iter().find_map(|key| usage.get(key)?.as_u64());
+        draft.cached_tokens.offer(5, cached);
     }
 }
 
-fn operation(kind: &str) -> Option<Operation> {
+fn of_kind(kind: &str) -> Option<Operation> {
     Some(match &*lower(kind) {
         "generation" => Operation::Chat,
         "tool" => Operation::ExecuteTool,

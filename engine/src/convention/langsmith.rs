@@ -4,70 +4,48 @@
 //! not a session.
 
 use super::draft::Draft;
-use super::lines::{Line, Says, has_event, line};
+use super::lines::{Says, has_event, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, langchain, messages, operation_named, usage};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct LangSmith;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "langsmith",
+    title: "LangSmith SDK (`LANGSMITH_OTEL_ENABLED`)",
+    session: "`config={\"metadata\": {\"session_id\": \"...\"}}`, or `configurable: {\"thread_id\": \"...\"}` with LangGraph",
+    agent: "`name=\"...\"` for `create_agent`, `create_react_agent` or `compile`; else the name of the root run",
+    lines: &[
+        line(Says::Operation(operation_named), 60, "langsmith.span.kind"),
+        line(Says::User, 75, "langsmith.metadata.user_id"),
+        line(Says::AgentName, 48, "langsmith.metadata.lc_agent_name"),
+        line(Says::ToolArguments, 67, "gen_ai.prompt"),
+        line(Says::ToolResult, 67, "gen_ai.completion"),
+    ],
+    also: &[
+        "A root of kind `chain` is the workflow; the chain that `langsmith.metadata.lc_agent_name` names is the agent's run.",
+        "`langsmith.metadata.usage_metadata` on model calls: also the tokens read from a cache and put into one.",
+        "An `exception` event is a failure whatever the status: it is sent of runs that failed alone, and the status of those is OK.",
+    ],
+    looks_for: &[Trigger::Key("langsmith.span.kind")],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::Operation(operation_named), 60, "langsmith.span.kind"),
-    line(Says::User, 75, "langsmith.metadata.user_id"),
-    line(Says::AgentName, 48, "langsmith.metadata.lc_agent_name"),
-    line(Says::ToolArguments, 67, "gen_ai.prompt"),
-    line(Says::ToolResult, 67, "gen_ai.completion"),
-];
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    raw.attributes.str("langsmith.span.kind").filter(|kind| *kind == "chain")?;
+    let agent = raw.attributes.str("langsmith.metadata.lc_agent_name");
+    Some((19, langchain::part(&raw.name, agent)?))
+}
 
-impl Convention for LangSmith {
-    fn name(&self) -> &'static str {
-        "langsmith"
-    }
-
-    fn title(&self) -> &'static str {
-        "LangSmith SDK (`LANGSMITH_OTEL_ENABLED`)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`config={\"metadata\": {\"session_id\": \"...\"}}`, or `configurable: {\"thread_id\": \"...\"}` with LangGraph"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`name=\"...\"` for `create_agent`, `create_react_agent` or `compile`; else the name of the root run"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "A root of kind `chain` is the workflow; the chain that `langsmith.metadata.lc_agent_name` names is the agent's run.",
-            "`langsmith.metadata.usage_metadata` on model calls: also the tokens read from a cache and put into one.",
-            "An `exception` event is a failure whatever the status: it is sent of runs that failed alone, and the status of those is OK.",
-        ]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key("langsmith.span.kind")]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        raw.attributes.str("langsmith.span.kind").filter(|kind| *kind == "chain")?;
-        let agent = raw.attributes.str("langsmith.metadata.lc_agent_name");
-        Some((19, langchain::part(&raw.name, agent)?))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if raw.attributes.get("langsmith.span.kind").is_some() {
-            langchain::root_chain(raw, draft);
-            draft.failed |= has_event(raw, "exception");
-            if draft.operation.get() == Some(&Operation::Chat) {
-                let usage = raw.attributes.get("langsmith.metadata.usage_metadata");
-                let usage = usage.and_then(messages::parsed);
-                draft.offer_tokens(15, usage.as_ref().map(usage::tokens).unwrap_or_default());
-            }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if raw.attributes.get("langsmith.span.kind").is_some() {
+        langchain::root_chain(raw, draft);
+        draft.failed |= has_event(raw, "exception");
+        if draft.operation.get() == Some(&Operation::Chat) {
+            let usage = raw.attributes.get("langsmith.metadata.usage_metadata");
+            let usage = usage.and_then(messages::parsed);
+            draft.offer_tokens(15, usage.as_ref().map(usage::tokens).unwrap_or_default());
         }
     }
 }

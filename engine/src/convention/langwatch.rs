@@ -4,78 +4,52 @@ use std::borrow::Cow;
 
 use super::draft::Draft;
 use super::json::Json;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::messages::{self, InputFacts, Said};
 use super::raw::{RawAttributes, RawSpan, RawValue};
 use super::{Convention, Trigger, text};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct LangWatch;
-
 const INPUT: &str = "langwatch.input";
 const OUTPUT: &str = "langwatch.output";
 
-const LINES: &[Line] = &[
-    line(Says::Operation(operation), 77, "langwatch.span.type"),
-    line(Says::User, 33, "langwatch.user.id"),
-    line(Says::Retrieved, 66, "langwatch.rag_contexts"),
-];
+pub(super) const CONVENTION: Convention = Convention {
+    name: "langwatch",
+    title: "LangWatch SDK",
+    session: "`langwatch.get_current_trace().update(metadata={\"thread_id\": \"...\"})`",
+    agent: "the name of the span of type `agent`, else of the root",
+    lines: &[
+        line(Says::Operation(operation), 77, "langwatch.span.type"),
+        line(Says::User, 33, "langwatch.user.id"),
+        line(Says::Retrieved, 66, "langwatch.rag_contexts"),
+    ],
+    also: &[
+        "`value` in `langwatch.input` and `langwatch.output`: messages or texts, and a tool's arguments and result.",
+        "`user_id` in `metadata`. A root of no type of its own is the workflow.",
+    ],
+    generic_names: &["span"],
+    looks_for: &[Trigger::Key("langwatch.span.type"), Trigger::Key(INPUT), Trigger::Key(OUTPUT)],
+    read,
+    ..Convention::NONE
+};
 
-impl Convention for LangWatch {
-    fn name(&self) -> &'static str {
-        "langwatch"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let attributes = &raw.attributes;
+    if attributes.get("langwatch.span.type").is_some() {
+        let metadata = attributes.get("metadata").and_then(messages::parsed);
+        let user = metadata.as_ref().and_then(|told| told.get("user_id")?.as_str());
+        draft.user.offer(86, user.map(|user| Cow::Owned(user.to_owned())));
+        draft.offer_root(raw);
     }
-
-    fn title(&self) -> &'static str {
-        "LangWatch SDK"
+    if draft.operation.get() == Some(&Operation::ExecuteTool) {
+        read_tool(attributes, draft);
+        return;
     }
-
-    fn session(&self) -> &'static str {
-        "`langwatch.get_current_trace().update(metadata={\"thread_id\": \"...\"})`"
+    if attributes.get(INPUT).is_some() {
+        draft.ask(81, || value(attributes, INPUT).as_ref().map(asked).unwrap_or_default());
     }
-
-    fn agent(&self) -> &'static str {
-        "the name of the span of type `agent`, else of the root"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`value` in `langwatch.input` and `langwatch.output`: messages or texts, and a tool's arguments and result.",
-            "`user_id` in `metadata`. A root of no type of its own is the workflow.",
-        ]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["span"]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key("langwatch.span.type"), Trigger::Key(INPUT), Trigger::Key(OUTPUT)]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let attributes = &raw.attributes;
-        if attributes.get("langwatch.span.type").is_some() {
-            let metadata = attributes.get("metadata").and_then(messages::parsed);
-            let user = metadata.as_ref().and_then(|told| told.get("user_id")?.as_str());
-            draft.user.offer(86, user.map(|user| Cow::Owned(user.to_owned())));
-            draft.offer_root(raw);
-        }
-        if draft.operation.get() == Some(&Operation::ExecuteTool) {
-            read_tool(attributes, draft);
-            return;
-        }
-        if attributes.get(INPUT).is_some() {
-            draft.ask(81, || value(attributes, INPUT).as_ref().map(asked).unwrap_or_default());
-        }
-        if attributes.get(OUTPUT).is_some() {
-            draft.say(81, || value(attributes, OUTPUT).as_ref().map(said).unwrap_or_default());
-        }
+    if attributes.get(OUTPUT).is_some() {
+        draft.say(81, || value(attributes, OUTPUT).as_ref().map(said).unwrap_or_default());
     }
 }
 

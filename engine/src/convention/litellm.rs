@@ -8,64 +8,47 @@ use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, usage};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct LiteLlm;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "litellm",
+    title: "LiteLLM (callback `otel`)",
+    session: "`session.id` on a span of your own around the calls",
+    agent: "`gen_ai.agent.name` on a span of your own around the calls, named `invoke_agent ...`",
+    marks: &[Mark::Key(CALL), Mark::Scope("litellm")],
+    also: &[
+        "Spans with `llm.<provider>.model` and without `litellm.call_id` are model calls: `llm.<provider>.id`, `.messages`, `.usage`, and `.choices` or `.content`.",
+        "A span named `invoke_agent ...` that LiteLLM wrote an answered call onto is still the agent's, and the status OK on it says nothing. What it tells of a failure is that of a call: it is the agent's if that call was the last, which has no `gen_ai.response.id` but that of `litellm.call_id`. A call that was never answered has no span: set `USE_OTEL_LITELLM_REQUEST_SPAN=true`, and each call has one of its own.",
+    ],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-impl Convention for LiteLlm {
-    fn name(&self) -> &'static str {
-        "litellm"
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    if is_call(raw) {
+        Some((30, Operation::Chat))
+    } else {
+        is_caller(raw).then_some((5, Operation::InvokeAgent))
     }
+}
 
-    fn title(&self) -> &'static str {
-        "LiteLLM (callback `otel`)"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if is_caller(raw) {
+        draft.always_ok.offer(80, true);
+        draft.outlived.offer(80, is_answered(raw) && !raised(raw));
     }
-
-    fn session(&self) -> &'static str {
-        "`session.id` on a span of your own around the calls"
+    if !is_call(raw) {
+        return;
     }
-
-    fn agent(&self) -> &'static str {
-        "`gen_ai.agent.name` on a span of your own around the calls, named `invoke_agent ...`"
+    draft.model.offer(70, said(raw, "model").and_then(name));
+    draft.response_id.offer(70, said(raw, "id").and_then(name));
+    if let Some(usage) = said(raw, "usage").and_then(messages::parsed) {
+        draft.offer_tokens(70, usage::tokens(&usage));
     }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Key(CALL), Mark::Scope("litellm")]
+    if let Some(asked) = said(raw, "messages") {
+        draft.ask(70, || messages::asked(asked));
     }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Spans with `llm.<provider>.model` and without `litellm.call_id` are model calls: `llm.<provider>.id`, `.messages`, `.usage`, and `.choices` or `.content`.",
-            "A span named `invoke_agent ...` that LiteLLM wrote an answered call onto is still the agent's, and the status OK on it says nothing. What it tells of a failure is that of a call: it is the agent's if that call was the last, which has no `gen_ai.response.id` but that of `litellm.call_id`. A call that was never answered has no span: set `USE_OTEL_LITELLM_REQUEST_SPAN=true`, and each call has one of its own.",
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        if is_call(raw) {
-            Some((30, Operation::Chat))
-        } else {
-            is_caller(raw).then_some((5, Operation::InvokeAgent))
-        }
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if is_caller(raw) {
-            draft.always_ok.offer(80, true);
-            draft.outlived.offer(80, is_answered(raw) && !raised(raw));
-        }
-        if !is_call(raw) {
-            return;
-        }
-        draft.model.offer(70, said(raw, "model").and_then(name));
-        draft.response_id.offer(70, said(raw, "id").and_then(name));
-        if let Some(usage) = said(raw, "usage").and_then(messages::parsed) {
-            draft.offer_tokens(70, usage::tokens(&usage));
-        }
-        if let Some(asked) = said(raw, "messages") {
-            draft.ask(70, || messages::asked(asked));
-        }
-        if let Some(answer) = said(raw, "choices").or_else(|| said(raw, "content")) {
-            draft.say(70, || messages::said(answer));
-        }
+    if let Some(answer) = said(raw, "choices").or_else(|| said(raw, "content")) {
+        draft.say(70, || messages::said(answer));
     }
 }
 

@@ -3,69 +3,46 @@
 //! Version 1.8 has the names of the GenAI conventions beside its own, and `pii` in those of what is content; 1.2 and 1.3 have its own
 //! alone. The label of an agent that has no id is that of its class, in older versions with the module.
 
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct LiveKit;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "livekit",
+    title: "LiveKit Agents 1",
+    session: "a session is one trace; to join several, set `session.id` on a span around them",
+    agent: "the agent's `id`, else its class",
+    marks: &[Mark::Scope("livekit-agents")],
+    lines: &[
+        line(Says::AgentName, 69, "lk.agent_label"),
+        line(Says::Failed(is_true), 75, "lk.function_tool.is_error"),
+        line(Says::ToolName, 69, "lk.function_tool.name"),
+        line(Says::ToolCallId, 69, "lk.function_tool.id"),
+        line(Says::ToolArguments, 72, "lk.pii.function_tool.arguments"),
+        line(Says::ToolArguments, 73, "lk.function_tool.arguments"),
+        line(Says::ToolResult, 72, "lk.pii.function_tool.output"),
+        line(Says::ToolResult, 73, "lk.function_tool.output"),
+        line(Says::Input, 81, "lk.pii.user_input"),
+        line(Says::Input, 82, "lk.user_input"),
+        line(Says::Output, 81, "lk.pii.response.text"),
+        line(Says::Output, 82, "lk.response.text"),
+    ],
+    also: &[
+        "Spans without an operation by their names: `agent_session` is an agent, `function_tool` a tool, `llm_request` a model call with the attempts (`llm_request_run`) below it.",
+    ],
+    operation,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::AgentName, 69, "lk.agent_label"),
-    line(Says::Failed(is_true), 75, "lk.function_tool.is_error"),
-    line(Says::ToolName, 69, "lk.function_tool.name"),
-    line(Says::ToolCallId, 69, "lk.function_tool.id"),
-    line(Says::ToolArguments, 72, "lk.pii.function_tool.arguments"),
-    line(Says::ToolArguments, 73, "lk.function_tool.arguments"),
-    line(Says::ToolResult, 72, "lk.pii.function_tool.output"),
-    line(Says::ToolResult, 73, "lk.function_tool.output"),
-    line(Says::Input, 81, "lk.pii.user_input"),
-    line(Says::Input, 82, "lk.user_input"),
-    line(Says::Output, 81, "lk.pii.response.text"),
-    line(Says::Output, 82, "lk.response.text"),
-];
-
-impl Convention for LiveKit {
-    fn name(&self) -> &'static str {
-        "livekit"
-    }
-
-    fn title(&self) -> &'static str {
-        "LiveKit Agents 1"
-    }
-
-    fn session(&self) -> &'static str {
-        "a session is one trace; to join several, set `session.id` on a span around them"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the agent's `id`, else its class"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("livekit-agents")]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Spans without an operation by their names: `agent_session` is an agent, `function_tool` a tool, `llm_request` a model call with the attempts (`llm_request_run`) below it.",
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let operation = match &*raw.name {
-            "agent_session" => Operation::InvokeAgent,
-            "function_tool" => Operation::ExecuteTool,
-            "llm_request" => Operation::Chat,
-            _ => return None,
-        };
-        Some((85, operation))
-    }
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let operation = match &*raw.name {
+        "agent_session" => Operation::InvokeAgent,
+        "function_tool" => Operation::ExecuteTool,
+        "llm_request" => Operation::Chat,
+        _ => return None,
+    };
+    Some((85, operation))
 }
 
 fn is_true(value: &RawValue<'_>) -> bool {

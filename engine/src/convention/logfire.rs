@@ -3,81 +3,55 @@
 //! The span's name is a message template, `Function: {name}`; names and values are plain attributes.
 
 use super::draft::{Draft, name};
-use super::lines::{Line, Says, line, nanos, present};
+use super::lines::{Says, line, nanos, present};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, usage};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct Logfire;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "logfire",
+    title: "Logfire (`instrument_openai`, `instrument_openai_agents`, ...)",
+    session: "`with trace(\"...\", group_id=\"...\"):` of the Agents SDK, or `session.id` as baggage or attribute of the root span",
+    agent: "the agent's `name` in the Agents SDK, or `gen_ai.agent.name` on a span of your own",
+    marks: &[Mark::Key("logfire.msg_template"), Mark::Scope("logfire")],
+    lines: &[
+        // Before Pydantic AI's, by which a span that names an agent is that agent's.
+        line(Says::Operation(step), 24, "sdk_span_type"),
+        line(Says::Operation(template), 40, "logfire.msg_template"),
+        line(Says::Session, 100, "group_id"),
+        line(Says::AgentName, 46, "agent_name"),
+        line(Says::Failed(present), 40, "error"),
+        line(Says::Failed(error_level), 41, "logfire.level_num"),
+        line(Says::ToolName, 45, "name"),
+        line(Says::ToolArguments, 57, "input"),
+        line(Says::ToolResult, 57, "output"),
+        line(Says::ResponseId, 30, "response_id"),
+        line(Says::Input, 57, "raw_input"),
+        line(Says::Input, 68, "request_data"),
+        line(Says::Output, 59, "response"),
+        line(Says::Output, 68, "response_data"),
+    ],
+    also: &[
+        "`name` is the agent's on spans of the template `Agent run: {name!r}`.",
+        "`events`: the choice in the list of message events is the answer.",
+        "On model spans `output` is the answer, and `usage`, or `usage` in `response_data`, has the tokens, also those read from a cache.",
+        "`streaming response from ...` is the answer to the request before it, which is one model call with it; `duration` is the time that it took.",
+    ],
+    generic_names: &["Agent run: {name!r}", "{agent}"],
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    // Before Pydantic AI's, by which a span that names an agent is that agent's.
-    line(Says::Operation(step), 24, "sdk_span_type"),
-    line(Says::Operation(template), 40, "logfire.msg_template"),
-    line(Says::Session, 100, "group_id"),
-    line(Says::AgentName, 46, "agent_name"),
-    line(Says::Failed(present), 40, "error"),
-    line(Says::Failed(error_level), 41, "logfire.level_num"),
-    line(Says::ToolName, 45, "name"),
-    line(Says::ToolArguments, 57, "input"),
-    line(Says::ToolResult, 57, "output"),
-    line(Says::ResponseId, 30, "response_id"),
-    line(Says::Input, 57, "raw_input"),
-    line(Says::Input, 68, "request_data"),
-    line(Says::Output, 59, "response"),
-    line(Says::Output, 68, "response_data"),
-];
-
-impl Convention for Logfire {
-    fn name(&self) -> &'static str {
-        "logfire"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let template = raw.attributes.str("logfire.msg_template").unwrap_or(&raw.name);
+    if template.starts_with("Agent run") {
+        draft.agent_name.offer(45, raw.attributes.get("name").and_then(name));
     }
-
-    fn title(&self) -> &'static str {
-        "Logfire (`instrument_openai`, `instrument_openai_agents`, ...)"
+    if template.starts_with(STREAMED) {
+        draft.streamed_nanos = raw.attributes.get("duration").and_then(nanos).or(Some(0));
     }
-
-    fn session(&self) -> &'static str {
-        "`with trace(\"...\", group_id=\"...\"):` of the Agents SDK, or `session.id` as baggage or attribute of the root span"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the agent's `name` in the Agents SDK, or `gen_ai.agent.name` on a span of your own"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Key("logfire.msg_template"), Mark::Scope("logfire")]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`name` is the agent's on spans of the template `Agent run: {name!r}`.",
-            "`events`: the choice in the list of message events is the answer.",
-            "On model spans `output` is the answer, and `usage`, or `usage` in `response_data`, has the tokens, also those read from a cache.",
-            "`streaming response from ...` is the answer to the request before it, which is one model call with it; `duration` is the time that it took.",
-        ]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["Agent run: {name!r}", "{agent}"]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let template = raw.attributes.str("logfire.msg_template").unwrap_or(&raw.name);
-        if template.starts_with("Agent run") {
-            draft.agent_name.offer(45, raw.attributes.get("name").and_then(name));
-        }
-        if template.starts_with(STREAMED) {
-            draft.streamed_nanos = raw.attributes.get("duration").and_then(nanos).or(Some(0));
-        }
-        if draft.operation.get() == Some(&Operation::Chat) {
-            read_model(raw, draft);
-        }
+    if draft.operation.get() == Some(&Operation::Chat) {
+        read_model(raw, draft);
     }
 }
 

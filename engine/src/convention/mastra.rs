@@ -4,49 +4,31 @@
 //! model call. Tokens are on the outermost or on the innermost of these levels.
 
 use super::Convention;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct Mastra;
-
-const LINES: &[Line] = &[
-    line(Says::Operation(operation), 8, "mastra.span.type"),
-    line(Says::User, 60, "mastra.metadata.userId"),
-    line(Says::Run, 60, "mastra.metadata.runId"),
-    line(Says::ToolArguments, 55, "mastra.tool_call.input"),
-    line(Says::ToolArguments, 56, "mastra.mcp_tool_call.input"),
-    line(Says::ToolResult, 55, "mastra.tool_call.output"),
-    line(Says::ToolResult, 56, "mastra.mcp_tool_call.output"),
-    line(Says::Input, 61, "mastra.agent_run.input"),
-    line(Says::Input, 62, "mastra.model_generation.input"),
-    line(Says::Input, 63, "mastra.model_step.input"),
-    line(Says::Output, 61, "mastra.agent_run.output"),
-    line(Says::Output, 62, "mastra.model_generation.output"),
-    line(Says::Output, 63, "mastra.model_step.output"),
-];
-
-impl Convention for Mastra {
-    fn name(&self) -> &'static str {
-        "mastra"
-    }
-
-    fn title(&self) -> &'static str {
-        "Mastra (`@mastra/otel-exporter`, `@mastra/arize`)"
-    }
-
-    fn session(&self) -> &'static str {
-        "a memory thread (`memory: { thread, resource }`), or `tracingOptions: { metadata: { sessionId } }`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the agent's `name`"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-}
+pub(super) const CONVENTION: Convention = Convention {
+    name: "mastra",
+    title: "Mastra (`@mastra/otel-exporter`, `@mastra/arize`)",
+    session: "a memory thread (`memory: { thread, resource }`), or `tracingOptions: { metadata: { sessionId } }`",
+    agent: "the agent's `name`",
+    lines: &[
+        line(Says::Operation(operation), 8, "mastra.span.type"),
+        line(Says::User, 60, "mastra.metadata.userId"),
+        line(Says::Run, 60, "mastra.metadata.runId"),
+        line(Says::ToolArguments, 55, "mastra.tool_call.input"),
+        line(Says::ToolArguments, 56, "mastra.mcp_tool_call.input"),
+        line(Says::ToolResult, 55, "mastra.tool_call.output"),
+        line(Says::ToolResult, 56, "mastra.mcp_tool_call.output"),
+        line(Says::Input, 61, "mastra.agent_run.input"),
+        line(Says::Input, 62, "mastra.model_generation.input"),
+        line(Says::Input, 63, "mastra.model_step.input"),
+        line(Says::Output, 61, "mastra.agent_run.output"),
+        line(Says::Output, 62, "mastra.model_generation.output"),
+        line(Says::Output, 63, "mastra.model_step.output"),
+    ],
+    ..Convention::NONE
+};
 
 fn operation(kind: &str) -> Option<Operation> {
     Some(match kind {

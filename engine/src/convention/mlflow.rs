@@ -1,78 +1,56 @@
 //! MLflow tracing over OTLP: every value is JSON, quotes included.
 
 use super::draft::{Draft, name};
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, langchain, messages};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct Mlflow;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "mlflow",
+    title: "MLflow tracing 3",
+    session: "set `session.id` as an attribute of the root span (`span.set_attribute(\"session.id\", \"...\")`): the trace's own session metadata is not exported over OTLP; LangGraph's `thread_id` is read",
+    agent: "the name of the span of type `AGENT`, else of the root",
+    lines: &[
+        line(Says::Operation(of_kind), 78, "mlflow.spanType"),
+        line(Says::User, 77, "mlflow.trace.user"),
+        line(Says::ToolArguments, 75, "mlflow.spanInputs"),
+        line(Says::ToolResult, 75, "mlflow.spanOutputs"),
+        line(Says::Model, 55, "mlflow.llm.model"),
+        line(Says::Cost, 50, "mlflow.llm.cost"),
+        line(Says::Input, 64, "mlflow.traceInputs"),
+        line(Says::Input, 65, "mlflow.spanInputs"),
+        line(Says::Output, 64, "mlflow.traceOutputs"),
+        line(Says::Output, 65, "mlflow.spanOutputs"),
+        line(Says::Task, 60, "mlflow.eval.requestId"),
+        line(Says::Run, 50, "mlflow.sourceRun"),
+    ],
+    also: &[
+        "`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`.",
+        "`lc_agent_name` in `metadata` names the agent, and the chain of that name is the agent's run; a root that is another chain is the workflow.",
+    ],
+    looks_for: &[Trigger::Key("mlflow.chat.tokenUsage"), Trigger::Key("mlflow.spanType")],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::Operation(operation), 78, "mlflow.spanType"),
-    line(Says::User, 77, "mlflow.trace.user"),
-    line(Says::ToolArguments, 75, "mlflow.spanInputs"),
-    line(Says::ToolResult, 75, "mlflow.spanOutputs"),
-    line(Says::Model, 55, "mlflow.llm.model"),
-    line(Says::Cost, 50, "mlflow.llm.cost"),
-    line(Says::Input, 64, "mlflow.traceInputs"),
-    line(Says::Input, 65, "mlflow.spanInputs"),
-    line(Says::Output, 64, "mlflow.traceOutputs"),
-    line(Says::Output, 65, "mlflow.spanOutputs"),
-    line(Says::Task, 60, "mlflow.eval.requestId"),
-    line(Says::Run, 50, "mlflow.sourceRun"),
-];
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let kind = raw.attributes.get("mlflow.spanType").and_then(name);
+    kind.filter(|kind| *kind == "CHAIN")?;
+    Some((77, langchain::part_by_metadata(raw)?))
+}
 
-impl Convention for Mlflow {
-    fn name(&self) -> &'static str {
-        "mlflow"
-    }
-
-    fn title(&self) -> &'static str {
-        "MLflow tracing 3"
-    }
-
-    fn session(&self) -> &'static str {
-        "set `session.id` as an attribute of the root span (`span.set_attribute(\"session.id\", \"...\")`): the trace's own session metadata is not exported over OTLP; LangGraph's `thread_id` is read"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the name of the span of type `AGENT`, else of the root"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`.",
-            "`lc_agent_name` in `metadata` names the agent, and the chain of that name is the agent's run; a root that is another chain is the workflow.",
-        ]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key("mlflow.chat.tokenUsage"), Trigger::Key("mlflow.spanType")]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let kind = raw.attributes.get("mlflow.spanType").and_then(name);
-        kind.filter(|kind| *kind == "CHAIN")?;
-        Some((77, langchain::part_by_metadata(raw)?))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let usage = raw.attributes.get("mlflow.chat.tokenUsage").and_then(messages::parsed);
-        let count = |key: &str| usage.as_ref()?.get(key)?.as_u64();
-        draft.input_tokens.offer(60, count("input_tokens"));
-        draft.output_tokens.offer(60, count("output_tokens"));
-        draft.cached_tokens.offer(60, count("cache_read_input_tokens"));
-        draft.cache_written_tokens.offer(60, count("cache_creation_input_tokens"));
-        if is_own(raw) {
-            draft.agent_name.offer(49, langchain::agent_in_metadata(raw));
-            langchain::root_chain(raw, draft);
-        }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let usage = raw.attributes.get("mlflow.chat.tokenUsage").and_then(messages::parsed);
+    let count = |key: &str| usage.as_ref()?.get(key)?.as_u64();
+    draft.input_tokens.offer(60, count("input_tokens"));
+    draft.output_tokens.offer(60, count("output_tokens"));
+    draft.cached_tokens.offer(60, count("cache_read_input_tokens"));
+    draft.cache_written_tokens.offer(60, count("cache_creation_input_tokens"));
+    if is_own(raw) {
+        draft.agent_name.offer(49, langchain::agent_in_metadata(raw));
+        langchain::root_chain(raw, draft);
     }
 }
 
@@ -81,7 +59,7 @@ fn is_own(raw: &RawSpan<'_>) -> bool {
     raw.attributes.get("mlflow.spanType").is_some()
 }
 
-fn operation(kind: &str) -> Option<Operation> {
+fn of_kind(kind: &str) -> Option<Operation> {
     Some(match kind {
         "LLM" | "CHAT_MODEL" => Operation::Chat,
         "TOOL" => Operation::ExecuteTool,

@@ -6,41 +6,20 @@ use super::draft::Draft;
 use super::raw::RawSpan;
 use super::{Convention, Mark, Trigger, langchain};
 
-/// The convention.
-pub(super) struct MlflowGenAi;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "mlflow_genai",
+    title: "MLflow tracing 3 (`MLFLOW_ENABLE_OTEL_GENAI_SEMCONV`)",
+    session: "as without this variable",
+    agent: "`name=\"...\"` for `create_agent` of LangChain, else the name of the span of type `AGENT`",
+    marks: &[Mark::Scope("mlflow.tracing")],
+    also: &[
+        "`lc_agent_name` in `metadata` names the agent. Agents that it calls are not told apart from it.",
+    ],
+    looks_for: &[Trigger::Key("metadata")],
+    read,
+    ..Convention::NONE
+};
 
-impl Convention for MlflowGenAi {
-    fn name(&self) -> &'static str {
-        "mlflow_genai"
-    }
-
-    fn title(&self) -> &'static str {
-        "MLflow tracing 3 (`MLFLOW_ENABLE_OTEL_GENAI_SEMCONV`)"
-    }
-
-    fn session(&self) -> &'static str {
-        "as without this variable"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`name=\"...\"` for `create_agent` of LangChain, else the name of the span of type `AGENT`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("mlflow.tracing")]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`lc_agent_name` in `metadata` names the agent. Agents that it calls are not told apart from it.",
-        ]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key("metadata")]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        draft.agent_name.offer(49, langchain::agent_in_metadata(raw));
-    }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    draft.agent_name.offer(49, langchain::agent_in_metadata(raw));
 }

@@ -1,6 +1,6 @@
 //! Conventions: what each instrumentation library calls things.
 //!
-//! The only place that knows attribute names. A convention is one file and one line in
+//! The only place that knows attribute names. A convention is one file with a `CONVENTION`, and one line in
 //! [`CONVENTIONS`]; it is recognised by attributes and scope, never by schema URL.
 
 mod ag2;
@@ -98,68 +98,59 @@ use super::span::{
     ToolResult, Violation,
 };
 
-/// What one library or specification calls things.
+/// What one library or specification calls things: a file writes down what it has beyond [`Self::NONE`].
 ///
 /// Most of a convention is a table of lines; what a line cannot say is code. The documentation is written from both.
-trait Convention: Sync {
+struct Convention {
     /// Its name in counts.
-    fn name(&self) -> &'static str;
-
+    name: &'static str,
     /// The library and its versions, for people.
-    fn title(&self) -> &'static str;
-
+    title: &'static str,
     /// What a user sets to get a session id, as a line of Markdown.
-    fn session(&self) -> &'static str;
-
+    session: &'static str,
     /// What names the agent, as a line of Markdown.
-    fn agent(&self) -> &'static str;
-
+    agent: &'static str,
     /// The keys and scopes by which it is recognised; without any it is read on every span.
-    fn marks(&self) -> &'static [Mark] {
-        &[]
-    }
-
+    marks: &'static [Mark],
     /// The attributes it reads.
-    fn lines(&self) -> &'static [Line] {
-        &[]
-    }
-
+    lines: &'static [Line],
     /// What it reads beyond the lines, each as a sentence of Markdown.
-    fn also(&self) -> &'static [&'static str] {
-        &[]
-    }
-
+    also: &'static [&'static str],
     /// Names that stand for no tool.
-    fn phantoms(&self) -> &'static [&'static str] {
-        &[]
-    }
-
+    phantoms: &'static [&'static str],
     /// Names that the library gives an agent which the user did not name, in any case.
-    fn generic_names(&self) -> &'static [&'static str] {
-        &[]
-    }
-
+    generic_names: &'static [&'static str],
     /// What its code looks for on a span: where none of it is there, `operation` and `read` are not called. If it is
     /// empty, they are called on every span that is recognised by a mark.
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[]
-    }
-
+    looks_for: &'static [Trigger],
     /// What a span is about, where no line tells, with a rank like that of a line.
-    fn operation(&self, _raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        None
-    }
-
+    operation: fn(&RawSpan<'_>) -> Option<(u8, Operation)>,
     /// Offers the draft what no line finds on a span.
-    fn read<'v>(&self, _raw: &'v RawSpan<'_>, _draft: &mut Draft<'v>) {}
-
+    read: for<'v> fn(&'v RawSpan<'_>, &mut Draft<'v>),
     /// How its agents speak, if they do so in log records instead of spans.
-    fn dialect(&self) -> Option<Dialect> {
-        None
-    }
+    dialect: Option<fn() -> Dialect>,
+    /// Writes what it finds in a log record into the draft; the text is the event's name, wherever it was.
+    log: fn(&RawLog<'_>, &str, &mut LogDraft),
+}
 
-    /// Writes what it finds in a log record into the draft; `event` is the event's name, wherever it was.
-    fn log(&self, _raw: &RawLog<'_>, _event: &str, _draft: &mut LogDraft) {}
+impl Convention {
+    /// A convention that reads nothing.
+    const NONE: Self = Self {
+        name: "",
+        title: "",
+        session: "",
+        agent: "",
+        marks: &[],
+        lines: &[],
+        also: &[],
+        phantoms: &[],
+        generic_names: &[],
+        looks_for: &[],
+        operation: |_| None,
+        read: |_, _| {},
+        dialect: None,
+        log: |_, _, _| {},
+    };
 }
 
 /// A mark by which a convention is recognised.
@@ -185,57 +176,57 @@ enum Trigger {
 }
 
 /// All conventions, in the order of the documentation; which of them holds is decided by ranks.
-const CONVENTIONS: &[&dyn Convention] = &[
-    &otel_genai::OtelGenAi,
-    &openinference::OpenInference,
-    &openllmetry::OpenLlmetry,
-    &langfuse::Langfuse,
-    &vercel_ai::VercelAi,
-    &mastra::Mastra,
-    &langchain::LangChain,
-    &langsmith::LangSmith,
-    &laminar::Laminar,
-    &openhands::OpenHands,
-    &langwatch::LangWatch,
-    &logfire::Logfire,
-    &pydantic_ai::PydanticAi,
-    &mlflow::Mlflow,
-    &mlflow_genai::MlflowGenAi,
-    &strands::Strands,
-    &google_adk::GoogleAdk,
-    &agent_framework::AgentFramework,
-    &autogen::AutoGen,
-    &ag2::Ag2,
-    &openlit::OpenLit,
-    &anthropic::Anthropic,
-    &claude_code::ClaudeCode,
-    &codex::Codex,
-    &gemini_cli::GeminiCli,
-    &qwen_code::QwenCode,
-    &copilot::Copilot,
-    &litellm::LiteLlm,
-    &llama_index::LlamaIndex,
-    &haystack::Haystack,
-    &haystack_oi::HaystackOi,
-    &spring_ai::SpringAi,
-    &quarkus::Quarkus,
-    &genkit::Genkit,
-    &dspy::Dspy,
-    &openai_agents::OpenAiAgents,
-    &google_genai_oi::GoogleGenAiOi,
-    &beeai::BeeAi,
-    &braintrust::Braintrust,
-    &voltagent::VoltAgent,
-    &agentops::AgentOps,
-    &agentscope::AgentScope,
-    &livekit::LiveKit,
-    &pipecat::Pipecat,
-    &agentgauge::AgentGauge,
+const CONVENTIONS: &[Convention] = &[
+    otel_genai::CONVENTION,
+    openinference::CONVENTION,
+    openllmetry::CONVENTION,
+    langfuse::CONVENTION,
+    vercel_ai::CONVENTION,
+    mastra::CONVENTION,
+    langchain::CONVENTION,
+    langsmith::CONVENTION,
+    laminar::CONVENTION,
+    openhands::CONVENTION,
+    langwatch::CONVENTION,
+    logfire::CONVENTION,
+    pydantic_ai::CONVENTION,
+    mlflow::CONVENTION,
+    mlflow_genai::CONVENTION,
+    strands::CONVENTION,
+    google_adk::CONVENTION,
+    agent_framework::CONVENTION,
+    autogen::CONVENTION,
+    ag2::CONVENTION,
+    openlit::CONVENTION,
+    anthropic::CONVENTION,
+    claude_code::CONVENTION,
+    codex::CONVENTION,
+    gemini_cli::CONVENTION,
+    qwen_code::CONVENTION,
+    copilot::CONVENTION,
+    litellm::CONVENTION,
+    llama_index::CONVENTION,
+    haystack::CONVENTION,
+    haystack_oi::CONVENTION,
+    spring_ai::CONVENTION,
+    quarkus::CONVENTION,
+    genkit::CONVENTION,
+    dspy::CONVENTION,
+    openai_agents::CONVENTION,
+    google_genai_oi::CONVENTION,
+    beeai::CONVENTION,
+    braintrust::CONVENTION,
+    voltagent::CONVENTION,
+    agentops::CONVENTION,
+    agentscope::CONVENTION,
+    livekit::CONVENTION,
+    pipecat::CONVENTION,
+    agentgauge::CONVENTION,
 ];
 
 /// Names that libraries give to agents which the user did not name.
 pub fn generic_names() -> impl Iterator<Item = &'static str> {
-    CONVENTIONS.iter().flat_map(|convention| convention.generic_names()).copied()
+    CONVENTIONS.iter().flat_map(|convention| convention.generic_names).copied()
 }
 
 /// Whether some library gives this name to an agent which the user did not name.
@@ -259,7 +250,7 @@ pub(super) fn is_random(name: &str) -> bool {
 
 /// The names of all conventions.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    CONVENTIONS.iter().map(|convention| convention.name())
+    CONVENTIONS.iter().map(|convention| convention.name)
 }
 
 /// Attributes that name a session, best first.
@@ -377,7 +368,7 @@ impl Conventions {
     pub fn new(options: ConventionOptions) -> Self {
         let index = Arc::new(Index::new(&options));
         let configured = options.logs.iter().map(Dialect::configured);
-        let known = CONVENTIONS.iter().filter_map(|convention| convention.dialect());
+        let known = CONVENTIONS.iter().filter_map(|convention| Some(convention.dialect?()));
         let dialects = configured.chain(known).collect();
         Self { options, index, dialects }
     }
@@ -487,7 +478,7 @@ impl Conventions {
         }
         let mut draft = LogDraft::default();
         for convention in CONVENTIONS {
-            convention.log(raw, event, &mut draft);
+            (convention.log)(raw, event, &mut draft);
         }
         let says = draft.failed
             || draft.waits.is_some()

@@ -8,49 +8,32 @@ use super::raw::RawSpan;
 use super::{Convention, Mark};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct OpenAiAgents;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "openai_agents",
+    title: "OpenAI Agents SDK (by OpenInference)",
+    session: "`with using_session(session_id=\"...\"):` of OpenInference around the run",
+    agent: "`Agent(name=\"...\")`",
+    marks: &[
+        Mark::Scope("openinference.instrumentation.openai_agents"),
+        Mark::Scope("@arizeai/openinference-instrumentation-openai-agents"),
+    ],
+    also: &[
+        "A span of kind `AGENT` that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
+        "The workflow's status says nothing, as it is OK after a run that failed, too: the agent's says it.",
+    ],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-impl Convention for OpenAiAgents {
-    fn name(&self) -> &'static str {
-        "openai_agents"
-    }
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    is_trace(raw).then_some((9, Operation::Other))
+}
 
-    fn title(&self) -> &'static str {
-        "OpenAI Agents SDK (by OpenInference)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`with using_session(session_id=\"...\"):` of OpenInference around the run"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`Agent(name=\"...\")`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[
-            Mark::Scope("openinference.instrumentation.openai_agents"),
-            Mark::Scope("@arizeai/openinference-instrumentation-openai-agents"),
-        ]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "A span of kind `AGENT` that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
-            "The workflow's status says nothing, as it is OK after a run that failed, too: the agent's says it.",
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        is_trace(raw).then_some((9, Operation::Other))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if is_trace(raw) {
-            draft.workflow.offer(80, Cow::from(&*raw.name));
-            draft.always_ok.offer(80, true);
-        }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if is_trace(raw) {
+        draft.workflow.offer(80, Cow::from(&*raw.name));
+        draft.always_ok.offer(80, true);
     }
 }
 

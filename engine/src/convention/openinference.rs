@@ -12,33 +12,10 @@ use std::sync::Arc;
 use super::draft::{Draft, lower, name};
 use super::flat::Messages;
 use super::json::Json;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawAttributes, RawSpan};
 use super::{Convention, Mark, is_random, messages};
 use crate::span::Operation;
-
-/// The convention.
-pub(super) struct OpenInference;
-
-const LINES: &[Line] = &[
-    line(Says::Operation(operation), 10, "openinference.span.kind"),
-    line(Says::AgentName, 20, "agent.name"),
-    line(Says::ToolName, 20, "tool.name"),
-    line(Says::ToolCallId, 20, "tool.id"),
-    line(Says::ToolCallId, 21, "tool_call.id"),
-    line(Says::ToolArguments, 60, "input.value"),
-    line(Says::ToolResult, 60, "output.value"),
-    line(Says::Model, 20, "llm.response.model_name"),
-    line(Says::Model, 60, "llm.model_name"),
-    line(Says::Model, 61, "llm.request.model_name"),
-    line(Says::RequestedModel, 20, "llm.request.model_name"),
-    line(Says::InputTokens, 20, "llm.token_count.prompt"),
-    line(Says::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
-    line(Says::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),
-    line(Says::TotalTokens, 30, "llm.token_count.total"),
-    line(Says::OutputTokens, 20, "llm.token_count.completion"),
-    line(Says::Cost, 30, "llm.cost.total"),
-];
 
 /// What a model was asked with, as JSON; of a call that failed it alone names the model.
 const PARAMETERS: &str = "llm.invocation_parameters";
@@ -46,107 +23,101 @@ const PARAMETERS: &str = "llm.invocation_parameters";
 /// Documents of one span beyond which the rest is not read.
 const MAX_DOCUMENTS: usize = 10_000;
 
-impl Convention for OpenInference {
-    fn name(&self) -> &'static str {
-        "openinference"
-    }
+pub(super) const CONVENTION: Convention = Convention {
+    name: "openinference",
+    title: "OpenInference (Phoenix, Arize; OpenAI, Anthropic, LangChain, CrewAI, Agno, smolagents and others)",
+    session: "`with using_session(session_id=\"...\"):` (Python), `setSession(context.active(), { sessionId })` (JavaScript); raise `OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT`, or long conversations push it out",
+    agent: "the framework's own name of the agent, or `agent.name` on a span of kind `AGENT`",
+    marks: &[
+        Mark::Key("openinference.span.kind"),
+        Mark::Scope("openinference."),
+        Mark::Scope("@arizeai/openinference"),
+    ],
+    lines: &[
+        line(Says::Operation(operation), 10, "openinference.span.kind"),
+        line(Says::AgentName, 20, "agent.name"),
+        line(Says::ToolName, 20, "tool.name"),
+        line(Says::ToolCallId, 20, "tool.id"),
+        line(Says::ToolCallId, 21, "tool_call.id"),
+        line(Says::ToolArguments, 60, "input.value"),
+        line(Says::ToolResult, 60, "output.value"),
+        line(Says::Model, 20, "llm.response.model_name"),
+        line(Says::Model, 60, "llm.model_name"),
+        line(Says::Model, 61, "llm.request.model_name"),
+        line(Says::RequestedModel, 20, "llm.request.model_name"),
+        line(Says::InputTokens, 20, "llm.token_count.prompt"),
+        line(Says::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
+        line(Says::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),
+        line(Says::TotalTokens, 30, "llm.token_count.total"),
+        line(Says::OutputTokens, 20, "llm.token_count.completion"),
+        line(Says::Cost, 30, "llm.cost.total"),
+    ],
+    also: &[
+        "`llm.input_messages.N.message.*` and `llm.output_messages.N.message.*`; where there are none, `input.value` and `output.value`.",
+        "`retrieval.documents.N.document.id` and `reranker.output_documents.N.document.id`.",
+        "`graph.node.id` names an agent that has no `agent.name`, if it is a word and not an id; else the span's name does, without `.run`.",
+        "`model` in `llm.invocation_parameters`, where no other attribute names the model.",
+        "Scores: `annotations.N.annotation.*`, `evaluations.N.evaluation.*`, also under `trace.` and `session.`, about what the span links to.",
+    ],
+    phantoms: &["final_answer"],
+    generic_names: &[
+        "Agent workflow",
+        "ClaudeAgent.prompt",
+        "ClaudeAgent.query",
+        "ClaudeAgent.turn",
+        "ClaudeAgentSDK.ClaudeSDKClient.receive_response",
+        "ClaudeAgentSDK.query",
+        "ClaudeAgentSDK.Subagent",
+        "CodeAgent",
+        "MultiStepAgent",
+        "ToolCallingAgent",
+    ],
+    read,
+    ..Convention::NONE
+};
 
-    fn title(&self) -> &'static str {
-        "OpenInference (Phoenix, Arize; OpenAI, Anthropic, LangChain, CrewAI, Agno, smolagents and others)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`with using_session(session_id=\"...\"):` (Python), `setSession(context.active(), { sessionId })` (JavaScript); raise `OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT`, or long conversations push it out"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the framework's own name of the agent, or `agent.name` on a span of kind `AGENT`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[
-            Mark::Key("openinference.span.kind"),
-            Mark::Scope("openinference."),
-            Mark::Scope("@arizeai/openinference"),
-        ]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`llm.input_messages.N.message.*` and `llm.output_messages.N.message.*`; where there are none, `input.value` and `output.value`.",
-            "`retrieval.documents.N.document.id` and `reranker.output_documents.N.document.id`.",
-            "`graph.node.id` names an agent that has no `agent.name`, if it is a word and not an id; else the span's name does, without `.run`.",
-            "`model` in `llm.invocation_parameters`, where no other attribute names the model.",
-            "Scores: `annotations.N.annotation.*`, `evaluations.N.evaluation.*`, also under `trace.` and `session.`, about what the span links to.",
-        ]
-    }
-
-    fn phantoms(&self) -> &'static [&'static str] {
-        &["final_answer"]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &[
-            "Agent workflow",
-            "ClaudeAgent.prompt",
-            "ClaudeAgent.query",
-            "ClaudeAgent.turn",
-            "ClaudeAgentSDK.ClaudeSDKClient.receive_response",
-            "ClaudeAgentSDK.query",
-            "ClaudeAgentSDK.Subagent",
-            "CodeAgent",
-            "MultiStepAgent",
-            "ToolCallingAgent",
-        ]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let attributes = &raw.attributes;
-        match draft.operation.get() {
-            Some(Operation::ExecuteTool) => return,
-            Some(Operation::InvokeAgent) => {
-                let node = attributes.get("graph.node.id").and_then(name);
-                draft.agent_name.offer(60, node.filter(|node| !is_random(node)));
-                // smolagents and Agno name the span after the agent's method.
-                draft.agent_name.offer(95, raw.name.strip_suffix(".run").map(Cow::from));
-            }
-            Some(Operation::Retrieval) => {
-                draft.attempt().retrieved.offer(20, documents(attributes));
-            }
-            Some(_) | None => {}
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let attributes = &raw.attributes;
+    match draft.operation.get() {
+        Some(Operation::ExecuteTool) => return,
+        Some(Operation::InvokeAgent) => {
+            let node = attributes.get("graph.node.id").and_then(name);
+            draft.agent_name.offer(60, node.filter(|node| !is_random(node)));
+            // smolagents and Agno name the span after the agent's method.
+            draft.agent_name.offer(95, raw.name.strip_suffix(".run").map(Cow::from));
         }
-        if draft.operation.get() == Some(&Operation::Chat)
-            && attributes.get("llm.model_name").is_none()
-            && let Some(parameters) = attributes.get(PARAMETERS).and_then(messages::parsed)
-        {
-            let asked = parameters.get("model").and_then(Json::as_str);
-            draft.model.offer(63, asked.map(|model| Cow::Owned(model.to_owned())));
+        Some(Operation::Retrieval) => {
+            draft.attempt().retrieved.offer(20, documents(attributes));
         }
-        let asked = Messages::of(attributes, "llm.input_messages.");
-        let answered = Messages::of(attributes, "llm.output_messages.");
-        if !asked.is_empty() {
-            draft.ask(30, || asked.asked());
+        Some(_) | None => {}
+    }
+    if draft.operation.get() == Some(&Operation::Chat)
+        && attributes.get("llm.model_name").is_none()
+        && let Some(parameters) = attributes.get(PARAMETERS).and_then(messages::parsed)
+    {
+        let asked = parameters.get("model").and_then(Json::as_str);
+        draft.model.offer(63, asked.map(|model| Cow::Owned(model.to_owned())));
+    }
+    let asked = Messages::of(attributes, "llm.input_messages.");
+    let answered = Messages::of(attributes, "llm.output_messages.");
+    if !asked.is_empty() {
+        draft.ask(30, || asked.asked());
+    }
+    if !answered.is_empty() {
+        draft.say(30, || answered.said());
+    }
+    if let Some(value) = attributes.get("input.value") {
+        // The flattened messages do not say that a result is an error.
+        if value.as_str().is_some_and(|text| text.contains("is_error")) {
+            let results = messages::asked(value).results;
+            draft.tool_results.offer(25, (!results.is_empty()).then_some(results));
         }
-        if !answered.is_empty() {
-            draft.say(30, || answered.said());
+        if asked.is_empty() {
+            draft.ask(40, || messages::asked(value));
         }
-        if let Some(value) = attributes.get("input.value") {
-            // The flattened messages do not say that a result is an error.
-            if value.as_str().is_some_and(|text| text.contains("is_error")) {
-                let results = messages::asked(value).results;
-                draft.tool_results.offer(25, (!results.is_empty()).then_some(results));
-            }
-            if asked.is_empty() {
-                draft.ask(40, || messages::asked(value));
-            }
-        }
-        if let Some(value) = attributes.get("output.value").filter(|_| answered.is_empty()) {
-            draft.say(40, || messages::said(value));
-        }
+    }
+    if let Some(value) = attributes.get("output.value").filter(|_| answered.is_empty()) {
+        draft.say(40, || messages::said(value));
     }
 }
 

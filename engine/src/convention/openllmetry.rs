@@ -9,124 +9,96 @@ use std::sync::Arc;
 use super::draft::{Draft, name};
 use super::flat::Messages;
 use super::json::Json;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawAttributes, RawSpan, RawValue};
 use super::{Convention, Trigger, messages, operation_named, text};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct OpenLlmetry;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "openllmetry",
+    title: "OpenLLMetry (Traceloop SDK)",
+    session: "`Traceloop.set_association_properties({\"session_id\": \"...\"})`, or `@conversation(conversation_id=\"...\")`; in JavaScript `traceloop.withAssociationProperties({ session_id })`",
+    agent: "`@agent(name=\"...\")`, else `@workflow(name=\"...\")`",
+    lines: &[
+        line(Says::Operation(kind), 70, "traceloop.span.kind"),
+        line(Says::Operation(operation_named), 72, "llm.request.type"),
+        // A task of CrewAI, whatever its operation: an agent's span is inside.
+        line(Says::Operation(|_| Some(Operation::Other)), 19, "crewai.task.id"),
+        line(Says::User, 30, "traceloop.association.properties.user_id"),
+        line(Says::User, 81, "llm.user"),
+        line(Says::AgentName, 47, "traceloop.association.properties.lc_agent_name"),
+        line(Says::Workflow, 40, "traceloop.workflow.name"),
+        line(Says::AgentVersion, 30, "traceloop.entity.version"),
+        line(Says::Failed(failure), 60, "gen_ai.task.status"),
+        line(Says::ToolName, 60, "traceloop.entity.name"),
+        line(Says::ToolArguments, 70, "traceloop.entity.input"),
+        line(Says::ToolResult, 70, "traceloop.entity.output"),
+        line(Says::CachedTokens, 21, "gen_ai.usage.cache_read_input_tokens"),
+        line(Says::Input, 60, "traceloop.entity.input"),
+        line(Says::Input, 78, "crewai.task.description"),
+        line(Says::Output, 60, "traceloop.entity.output"),
+        line(Says::Output, 78, "crewai.crew.result"),
+    ],
+    also: &[
+        "`traceloop.entity.name` is the agent's name on spans of kind `agent`.",
+        "A task of CrewAI (`crewai.task.id`) is a step, whatever its operation.",
+        "The name in a LangChain tool message in `traceloop.entity.output` goes before the span's.",
+        "`gen_ai.prompt.N.*` and `gen_ai.completion.N.*`, as sent before the GenAI messages.",
+        "A step of LlamaIndex with `tool.name` and `tool.arguments` is a tool call; in its `traceloop.entity.output` are `tool_id`, `tool_output.raw_output` and `.is_error`.",
+        "A crew of CrewAI: the descriptions in `crewai.crew.tasks` are its input.",
+        "`db.query.result.id` of the span events `db.query.result`: documents found.",
+    ],
+    generic_names: &["crewai.workflow"],
+    looks_for: &[
+        Trigger::Event,
+        Trigger::Key("traceloop.entity.name"),
+        Trigger::Key("traceloop.entity.output"),
+        Trigger::Key("crewai.crew.tasks"),
+        Trigger::Keys("gen_ai.prompt."),
+        Trigger::Keys("gen_ai.completion."),
+    ],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::Operation(kind), 70, "traceloop.span.kind"),
-    line(Says::Operation(operation_named), 72, "llm.request.type"),
-    // A task of CrewAI, whatever its operation: an agent's span is inside.
-    line(Says::Operation(|_| Some(Operation::Other)), 19, "crewai.task.id"),
-    line(Says::User, 30, "traceloop.association.properties.user_id"),
-    line(Says::User, 81, "llm.user"),
-    line(Says::AgentName, 47, "traceloop.association.properties.lc_agent_name"),
-    line(Says::Workflow, 40, "traceloop.workflow.name"),
-    line(Says::AgentVersion, 30, "traceloop.entity.version"),
-    line(Says::Failed(failure), 60, "gen_ai.task.status"),
-    line(Says::ToolName, 60, "traceloop.entity.name"),
-    line(Says::ToolArguments, 70, "traceloop.entity.input"),
-    line(Says::ToolResult, 70, "traceloop.entity.output"),
-    line(Says::CachedTokens, 21, "gen_ai.usage.cache_read_input_tokens"),
-    line(Says::Input, 60, "traceloop.entity.input"),
-    line(Says::Input, 78, "crewai.task.description"),
-    line(Says::Output, 60, "traceloop.entity.output"),
-    line(Says::Output, 78, "crewai.crew.result"),
-];
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    is_step_with_tool(raw).then_some((69, Operation::ExecuteTool))
+}
 
-impl Convention for OpenLlmetry {
-    fn name(&self) -> &'static str {
-        "openllmetry"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let attributes = &raw.attributes;
+    let found = raw.events.iter().filter(|event| event.name == "db.query.result");
+    let found: Vec<_> = found
+        .filter_map(|event| event.attributes.get("db.query.result.id"))
+        .filter_map(name)
+        .map(Arc::from)
+        .collect();
+    if !found.is_empty() {
+        draft.attempt().retrieved.offer(30, found);
     }
-
-    fn title(&self) -> &'static str {
-        "OpenLLMetry (Traceloop SDK)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`Traceloop.set_association_properties({\"session_id\": \"...\"})`, or `@conversation(conversation_id=\"...\")`; in JavaScript `traceloop.withAssociationProperties({ session_id })`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`@agent(name=\"...\")`, else `@workflow(name=\"...\")`"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`traceloop.entity.name` is the agent's name on spans of kind `agent`.",
-            "A task of CrewAI (`crewai.task.id`) is a step, whatever its operation.",
-            "The name in a LangChain tool message in `traceloop.entity.output` goes before the span's.",
-            "`gen_ai.prompt.N.*` and `gen_ai.completion.N.*`, as sent before the GenAI messages.",
-            "A step of LlamaIndex with `tool.name` and `tool.arguments` is a tool call; in its `traceloop.entity.output` are `tool_id`, `tool_output.raw_output` and `.is_error`.",
-            "A crew of CrewAI: the descriptions in `crewai.crew.tasks` are its input.",
-            "`db.query.result.id` of the span events `db.query.result`: documents found.",
-        ]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["crewai.workflow"]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[
-            Trigger::Event,
-            Trigger::Key("traceloop.entity.name"),
-            Trigger::Key("traceloop.entity.output"),
-            Trigger::Key("crewai.crew.tasks"),
-            Trigger::Keys("gen_ai.prompt."),
-            Trigger::Keys("gen_ai.completion."),
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        is_step_with_tool(raw).then_some((69, Operation::ExecuteTool))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let attributes = &raw.attributes;
-        let found = raw.events.iter().filter(|event| event.name == "db.query.result");
-        let found: Vec<_> = found
-            .filter_map(|event| event.attributes.get("db.query.result.id"))
-            .filter_map(name)
-            .map(Arc::from)
-            .collect();
-        if !found.is_empty() {
-            draft.attempt().retrieved.offer(30, found);
+    match draft.operation.get() {
+        Some(Operation::InvokeAgent) if attributes.str("traceloop.span.kind") == Some("agent") => {
+            draft.agent_name.offer(40, attributes.get("traceloop.entity.name").and_then(name));
         }
-        match draft.operation.get() {
-            Some(Operation::InvokeAgent)
-                if attributes.str("traceloop.span.kind") == Some("agent") =>
-            {
-                draft.agent_name.offer(40, attributes.get("traceloop.entity.name").and_then(name));
-            }
-            Some(Operation::InvokeAgent) => read_crew(attributes, draft),
-            Some(Operation::ExecuteTool) if is_step_with_tool(raw) => read_step(attributes, draft),
-            // LangChain.js names the span after the tool's class.
-            Some(Operation::ExecuteTool) => {
-                let named =
-                    attributes.get("traceloop.entity.output").and_then(messages::name_of_tool);
-                draft.tool_name.offer(55, named.map(Cow::from));
-            }
-            Some(Operation::Chat) => {
-                let asked = Messages::of(attributes, "gen_ai.prompt.");
-                let answered = Messages::of(attributes, "gen_ai.completion.");
-                if !asked.is_empty() {
-                    draft.ask(66, || asked.asked());
-                }
-                if !answered.is_empty() {
-                    draft.say(66, || answered.said());
-                }
-            }
-            Some(_) | None => {}
+        Some(Operation::InvokeAgent) => read_crew(attributes, draft),
+        Some(Operation::ExecuteTool) if is_step_with_tool(raw) => read_step(attributes, draft),
+        // LangChain.js names the span after the tool's class.
+        Some(Operation::ExecuteTool) => {
+            let named = attributes.get("traceloop.entity.output").and_then(messages::name_of_tool);
+            draft.tool_name.offer(55, named.map(Cow::from));
         }
+        Some(Operation::Chat) => {
+            let asked = Messages::of(attributes, "gen_ai.prompt.");
+            let answered = Messages::of(attributes, "gen_ai.completion.");
+            if !asked.is_empty() {
+                draft.ask(66, || asked.asked());
+            }
+            if !answered.is_empty() {
+                draft.say(66, || answered.said());
+            }
+        }
+        Some(_) | None => {}
     }
 }
 

@@ -9,14 +9,11 @@ use std::borrow::Cow;
 
 use super::draft::{Draft, number};
 use super::json::Json;
-use super::lines::{Line, Says, has_event, line, present};
+use super::lines::{Says, has_event, line, present};
 use super::raw::{RawAttributes, RawLog, RawSpan, RawValue};
 use super::{Convention, LogDraft, Trigger, messages, operation_named, text};
 use crate::math::Quanta;
 use crate::span::{Operation, Pause, Status};
-
-/// The convention.
-pub(super) struct OtelGenAi;
 
 /// The event of a model call that failed.
 pub(super) const EXCEPTION: &str = "gen_ai.client.operation.exception";
@@ -31,237 +28,213 @@ const DETAILS: &str = "gen_ai.client.inference.operation.details";
 /// Operations on a run of an agent that a service keeps.
 const RUN_OPERATIONS: [&str; 3] = ["start_thread_run", "get_thread_run", "submit_tool_outputs"];
 
-const LINES: &[Line] = &[
-    line(Says::Operation(operation_named), 20, "gen_ai.operation.name"),
-    line(Says::Operation(mcp), 76, "mcp.method.name"),
-    line(Says::Operation(|_| Some(Operation::ExecuteTool)), 80, "gen_ai.tool.call.id"),
-    line(Says::Operation(|_| Some(Operation::ExecuteTool)), 81, "gen_ai.tool.name"),
-    line(Says::Operation(|_| Some(Operation::Chat)), 90, "gen_ai.request.model"),
-    line(Says::Operation(|_| Some(Operation::Chat)), 91, "gen_ai.response.model"),
-    line(Says::Operation(|_| Some(Operation::Evaluation)), 95, "gen_ai.evaluation.name"),
-    line(Says::User, 20, "user.id"),
-    line(Says::User, 70, "enduser.id"),
-    line(Says::User, 80, "gen_ai.user"),
-    line(Says::AgentName, 10, "gen_ai.agent.name"),
-    line(Says::Workflow, 10, "gen_ai.workflow.name"),
-    line(Says::AgentId, 10, "gen_ai.agent.id"),
-    line(Says::AgentVersion, 10, "gen_ai.agent.version"),
-    line(Says::Environment, 20, "deployment.environment.name"),
-    line(Says::Environment, 30, "deployment.environment"),
-    line(Says::Failed(present), 10, "error.type"),
-    line(Says::ErrorType, 10, "error.type"),
-    line(Says::Failed(error_among), 70, "gen_ai.response.finish_reasons"),
-    line(Says::Stopped(stopped), 70, "gen_ai.response.finish_reasons"),
-    line(Says::Stopped(stopped), 72, "gen_ai.agent.finish_reason"),
-    line(Says::ToolName, 10, "gen_ai.tool.name"),
-    line(Says::ToolCallId, 10, "gen_ai.tool.call.id"),
-    line(Says::ToolArguments, 10, "gen_ai.tool.call.arguments"),
-    line(Says::ToolResult, 10, "gen_ai.tool.call.result"),
-    line(Says::Model, 10, "gen_ai.response.model"),
-    line(Says::Model, 50, "gen_ai.request.model"),
-    line(Says::RequestedModel, 10, "gen_ai.request.model"),
-    line(Says::ResponseId, 10, "gen_ai.response.id"),
-    line(Says::InputTokens, 10, "gen_ai.usage.input_tokens"),
-    line(Says::InputTokens, 50, "gen_ai.usage.prompt_tokens"),
-    line(Says::CachedTokens, 10, "gen_ai.usage.cache_read.input_tokens"),
-    line(Says::CachedTokens, 20, "gen_ai.usage.cache_read_input_tokens"),
-    line(Says::CacheWrittenTokens, 10, "gen_ai.usage.cache_creation.input_tokens"),
-    line(Says::CacheWrittenTokens, 20, "gen_ai.usage.cache_creation_input_tokens"),
-    line(Says::OutputTokens, 10, "gen_ai.usage.output_tokens"),
-    line(Says::OutputTokens, 50, "gen_ai.usage.completion_tokens"),
-    line(Says::CacheWrittenTokens, 15, "gen_ai.usage.cache_write.input_tokens"),
-    line(Says::CacheWrittenTokens, 25, "gen_ai.usage.cache_write_input_tokens"),
-    line(Says::TotalTokens, 10, "gen_ai.usage.total_tokens"),
-    line(Says::Cost, 20, "gen_ai.usage.cost"),
-    line(Says::Cost, 22, "gen_ai.usage.cost.total"),
-    // What LiteLLM writes.
-    line(Says::Cost, 23, "gen_ai.cost.total_cost"),
-    // In dollars, despite its name.
-    line(Says::Cost, 24, "gen_ai.cost.total_tokens"),
-    line(Says::Compacted, 10, "gen_ai.conversation.compacted"),
-    line(Says::Failed(cut_short), 72, "gen_ai.agent.finish_reason"),
-    line(Says::Failed(json_rpc_error), 74, "rpc.response.status_code"),
-    line(Says::Input, 20, "gen_ai.input.messages"),
-    line(Says::Input, 67, "gen_ai.prompt"),
-    line(Says::Output, 20, "gen_ai.output.messages"),
-    line(Says::Output, 67, "gen_ai.completion"),
-    line(Says::Retrieved, 10, "gen_ai.retrieval.documents"),
-    line(Says::PreviousSession, 10, "session.previous_id"),
-    line(Says::FirstChunk, 10, "gen_ai.response.time_to_first_chunk"),
-    line(Says::Guardrail, 10, "gen_ai.guardrail.name"),
-    line(Says::Guardrail, 20, "gen_ai.guardrail.id"),
-    line(Says::GuardrailResult, 10, "gen_ai.guardrail.verdict.type"),
-    line(Says::GuardrailResult, 20, "gen_ai.guardrail.status"),
-    line(Says::GuardrailResult, 30, "gen_ai.guardrail.action.type"),
-    line(Says::GuardrailResult, 40, "gen_ai.guardrail.action"),
-    line(Says::GuardrailResult, 50, "gen_ai.guardrail.decision"),
-    line(Says::GuardrailResult, 60, "gen_ai.guardrail.triggered"),
-];
+pub(super) const CONVENTION: Convention = Convention {
+    name: "otel_genai",
+    title: "OpenTelemetry GenAI semantic conventions, 1.26 and later",
+    session: "set `gen_ai.conversation.id` on the agent's span; libraries rarely do it by themselves",
+    agent: "`gen_ai.agent.name` on the agent's span",
+    lines: &[
+        line(Says::Operation(operation_named), 20, "gen_ai.operation.name"),
+        line(Says::Operation(mcp), 76, "mcp.method.name"),
+        line(Says::Operation(|_| Some(Operation::ExecuteTool)), 80, "gen_ai.tool.call.id"),
+        line(Says::Operation(|_| Some(Operation::ExecuteTool)), 81, "gen_ai.tool.name"),
+        line(Says::Operation(|_| Some(Operation::Chat)), 90, "gen_ai.request.model"),
+        line(Says::Operation(|_| Some(Operation::Chat)), 91, "gen_ai.response.model"),
+        line(Says::Operation(|_| Some(Operation::Evaluation)), 95, "gen_ai.evaluation.name"),
+        line(Says::User, 20, "user.id"),
+        line(Says::User, 70, "enduser.id"),
+        line(Says::User, 80, "gen_ai.user"),
+        line(Says::AgentName, 10, "gen_ai.agent.name"),
+        line(Says::Workflow, 10, "gen_ai.workflow.name"),
+        line(Says::AgentId, 10, "gen_ai.agent.id"),
+        line(Says::AgentVersion, 10, "gen_ai.agent.version"),
+        line(Says::Environment, 20, "deployment.environment.name"),
+        line(Says::Environment, 30, "deployment.environment"),
+        line(Says::Failed(present), 10, "error.type"),
+        line(Says::ErrorType, 10, "error.type"),
+        line(Says::Failed(error_among), 70, "gen_ai.response.finish_reasons"),
+        line(Says::Stopped(stopped), 70, "gen_ai.response.finish_reasons"),
+        line(Says::Stopped(stopped), 72, "gen_ai.agent.finish_reason"),
+        line(Says::ToolName, 10, "gen_ai.tool.name"),
+        line(Says::ToolCallId, 10, "gen_ai.tool.call.id"),
+        line(Says::ToolArguments, 10, "gen_ai.tool.call.arguments"),
+        line(Says::ToolResult, 10, "gen_ai.tool.call.result"),
+        line(Says::Model, 10, "gen_ai.response.model"),
+        line(Says::Model, 50, "gen_ai.request.model"),
+        line(Says::RequestedModel, 10, "gen_ai.request.model"),
+        line(Says::ResponseId, 10, "gen_ai.response.id"),
+        line(Says::InputTokens, 10, "gen_ai.usage.input_tokens"),
+        line(Says::InputTokens, 50, "gen_ai.usage.prompt_tokens"),
+        line(Says::CachedTokens, 10, "gen_ai.usage.cache_read.input_tokens"),
+        line(Says::CachedTokens, 20, "gen_ai.usage.cache_read_input_tokens"),
+        line(Says::CacheWrittenTokens, 10, "gen_ai.usage.cache_creation.input_tokens"),
+        line(Says::CacheWrittenTokens, 20, "gen_ai.usage.cache_creation_input_tokens"),
+        line(Says::OutputTokens, 10, "gen_ai.usage.output_tokens"),
+        line(Says::OutputTokens, 50, "gen_ai.usage.completion_tokens"),
+        line(Says::CacheWrittenTokens, 15, "gen_ai.usage.cache_write.input_tokens"),
+        line(Says::CacheWrittenTokens, 25, "gen_ai.usage.cache_write_input_tokens"),
+        line(Says::TotalTokens, 10, "gen_ai.usage.total_tokens"),
+        line(Says::Cost, 20, "gen_ai.usage.cost"),
+        line(Says::Cost, 22, "gen_ai.usage.cost.total"),
+        // What LiteLLM writes.
+        line(Says::Cost, 23, "gen_ai.cost.total_cost"),
+        // In dollars, despite its name.
+        line(Says::Cost, 24, "gen_ai.cost.total_tokens"),
+        line(Says::Compacted, 10, "gen_ai.conversation.compacted"),
+        line(Says::Failed(cut_short), 72, "gen_ai.agent.finish_reason"),
+        line(Says::Failed(json_rpc_error), 74, "rpc.response.status_code"),
+        line(Says::Input, 20, "gen_ai.input.messages"),
+        line(Says::Input, 67, "gen_ai.prompt"),
+        line(Says::Output, 20, "gen_ai.output.messages"),
+        line(Says::Output, 67, "gen_ai.completion"),
+        line(Says::Retrieved, 10, "gen_ai.retrieval.documents"),
+        line(Says::PreviousSession, 10, "session.previous_id"),
+        line(Says::FirstChunk, 10, "gen_ai.response.time_to_first_chunk"),
+        line(Says::Guardrail, 10, "gen_ai.guardrail.name"),
+        line(Says::Guardrail, 20, "gen_ai.guardrail.id"),
+        line(Says::GuardrailResult, 10, "gen_ai.guardrail.verdict.type"),
+        line(Says::GuardrailResult, 20, "gen_ai.guardrail.status"),
+        line(Says::GuardrailResult, 30, "gen_ai.guardrail.action.type"),
+        line(Says::GuardrailResult, 40, "gen_ai.guardrail.action"),
+        line(Says::GuardrailResult, 50, "gen_ai.guardrail.decision"),
+        line(Says::GuardrailResult, 60, "gen_ai.guardrail.triggered"),
+    ],
+    also: &[
+        "Messages on the span event or in the log record `gen_ai.client.inference.operation.details`, before or after its span.",
+        "One message per span event or log record: `gen_ai.user.message`, `gen_ai.assistant.message`, `gen_ai.tool.message`, `gen_ai.choice` (1.28 to 1.36).",
+        "Span events `gen_ai.content.prompt` and `gen_ai.content.completion` (up to 1.27).",
+        "The span event or log record `gen_ai.client.operation.exception`: the model call failed.",
+        "`gen_ai.conversation.compacted` on a model call: what is called again after it is no repeat of what was called before.",
+        "`gen_ai.usage.reasoning.output_tokens` is a part of the output tokens and not added to them; `gen_ai.usage.cost.input`, `.output` and so on, and Sentry's `gen_ai.cost.input_tokens` and `.output_tokens`, are added up where no total is.",
+        "`gen_ai.agent.finish_reason`: `error`, `max_iterations`, `max_turns` and `timeout` are failures, `guardrail` is none. A negative `rpc.response.status_code` is an error of JSON-RPC, as MCP has them.",
+        "The span events or log records `gen_ai.agent.paused` and `gen_ai.agent.resumed`: an agent that waits for somebody is not stalled, and its turn is not over; at `assemble.trace_max_age` it is.",
+        "`gen_ai.react.round` is not needed: a round is a model call, and the spans of rounds are steps.",
+        "A span with `mcp.method.name` and no parent is a server's side of a call, in a trace of its own: no behaviour of an agent.",
+        "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
+    ],
+    phantoms: &["(merged tools)"],
+    generic_names: &["agent", "default", "invoke_agent", "OpenAI Agent", "unknown"],
+    looks_for: &[
+        Trigger::Event,
+        Trigger::Key("mcp.method.name"),
+        Trigger::Keys("gen_ai.thread."),
+        Trigger::Span(super::evaluation::RESULT),
+        Trigger::Keys("gen_ai.usage.cost."),
+        Trigger::Keys("gen_ai.cost."),
+    ],
+    operation,
+    read,
+    log,
+    ..Convention::NONE
+};
 
-impl Convention for OtelGenAi {
-    fn name(&self) -> &'static str {
-        "otel_genai"
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    if raw.name == super::evaluation::RESULT {
+        return Some((15, Operation::Evaluation));
     }
-
-    fn title(&self) -> &'static str {
-        "OpenTelemetry GenAI semantic conventions, 1.26 and later"
+    // Azure's agents are asked again and again how far they are; the answer that tells the use of tokens is the model's.
+    let named = raw.attributes.str("gen_ai.operation.name");
+    let is_asked = named.is_some_and(|name| RUN_OPERATIONS.contains(&name));
+    if is_asked && raw.attributes.get("gen_ai.usage.output_tokens").is_none() {
+        return Some((17, Operation::Other));
     }
+    // The side of a server that nothing links to the agent which called it.
+    let alone = raw.parent.is_none() && raw.attributes.get("mcp.method.name").is_some();
+    alone.then_some((16, Operation::Other))
+}
 
-    fn session(&self) -> &'static str {
-        "set `gen_ai.conversation.id` on the agent's span; libraries rarely do it by themselves"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    for (rank, parts) in [(30, USAGE_COSTS), (32, SENTRY_COSTS)] {
+        draft.cost.offer(rank, sum_of(&raw.attributes, parts));
     }
-
-    fn agent(&self) -> &'static str {
-        "`gen_ai.agent.name` on the agent's span"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Messages on the span event or in the log record `gen_ai.client.inference.operation.details`, before or after its span.",
-            "One message per span event or log record: `gen_ai.user.message`, `gen_ai.assistant.message`, `gen_ai.tool.message`, `gen_ai.choice` (1.28 to 1.36).",
-            "Span events `gen_ai.content.prompt` and `gen_ai.content.completion` (up to 1.27).",
-            "The span event or log record `gen_ai.client.operation.exception`: the model call failed.",
-            "`gen_ai.conversation.compacted` on a model call: what is called again after it is no repeat of what was called before.",
-            "`gen_ai.usage.reasoning.output_tokens` is a part of the output tokens and not added to them; `gen_ai.usage.cost.input`, `.output` and so on, and Sentry's `gen_ai.cost.input_tokens` and `.output_tokens`, are added up where no total is.",
-            "`gen_ai.agent.finish_reason`: `error`, `max_iterations`, `max_turns` and `timeout` are failures, `guardrail` is none. A negative `rpc.response.status_code` is an error of JSON-RPC, as MCP has them.",
-            "The span events or log records `gen_ai.agent.paused` and `gen_ai.agent.resumed`: an agent that waits for somebody is not stalled, and its turn is not over; at `assemble.trace_max_age` it is.",
-            "`gen_ai.react.round` is not needed: a round is a model call, and the spans of rounds are steps.",
-            "A span with `mcp.method.name` and no parent is a server's side of a call, in a trace of its own: no behaviour of an agent.",
-            "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
-        ]
-    }
-
-    fn phantoms(&self) -> &'static [&'static str] {
-        &["(merged tools)"]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["agent", "default", "invoke_agent", "OpenAI Agent", "unknown"]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[
-            Trigger::Event,
-            Trigger::Key("mcp.method.name"),
-            Trigger::Keys("gen_ai.thread."),
-            Trigger::Span(super::evaluation::RESULT),
-            Trigger::Keys("gen_ai.usage.cost."),
-            Trigger::Keys("gen_ai.cost."),
-        ]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        if raw.name == super::evaluation::RESULT {
-            return Some((15, Operation::Evaluation));
-        }
-        // Azure's agents are asked again and again how far they are; the answer that tells the use of tokens is the model's.
-        let named = raw.attributes.str("gen_ai.operation.name");
-        let is_asked = named.is_some_and(|name| RUN_OPERATIONS.contains(&name));
-        if is_asked && raw.attributes.get("gen_ai.usage.output_tokens").is_none() {
-            return Some((17, Operation::Other));
-        }
-        // The side of a server that nothing links to the agent which called it.
-        let alone = raw.parent.is_none() && raw.attributes.get("mcp.method.name").is_some();
-        alone.then_some((16, Operation::Other))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        for (rank, parts) in [(30, USAGE_COSTS), (32, SENTRY_COSTS)] {
-            draft.cost.offer(rank, sum_of(&raw.attributes, parts));
-        }
-        draft.failed |= raw.status == Status::Unset && has_event(raw, EXCEPTION);
-        let is_tool = draft.operation.get() == Some(&Operation::ExecuteTool);
-        for event in &raw.events {
-            let attributes = &event.attributes;
-            match &*event.name {
-                name @ (PAUSED | RESUMED) => {
-                    let at = if event.time.0 == 0 { raw.end } else { event.time };
-                    let last = &mut draft.remarks().pause;
-                    *last = (*last).max(Some(Pause { at, waits: name == PAUSED }));
-                }
-                DETAILS => {
-                    details(attributes, draft);
-                }
-                "gen_ai.content.prompt" => ask(draft, 72, attributes.get("gen_ai.prompt")),
-                "gen_ai.content.completion" => say(draft, 72, attributes.get("gen_ai.completion")),
-                _ if is_tool => {}
-                // The last of several is the turn's; those before it are history.
-                "gen_ai.user.message" => {
-                    if let Some(content) = attributes.get("content") {
-                        let asked = messages::asked(content);
-                        draft.last_asked = Some(asked.by_user.unwrap_or(true));
-                        draft.event_input =
-                            asked.text.map(Cow::into_owned).or_else(|| draft.event_input.take());
-                    }
-                }
-                "gen_ai.tool.message" => {
-                    draft.last_asked = Some(false);
-                    if let Some(content) = attributes.get("content") {
-                        let results = messages::asked(content).results;
-                        draft.event_results = (!results.is_empty()).then_some(results);
-                    }
-                }
-                "gen_ai.choice" => {
-                    say(draft, 71, attributes.get("message").or_else(|| attributes.get("content")));
-                }
-                _ => {}
+    draft.failed |= raw.status == Status::Unset && has_event(raw, EXCEPTION);
+    let is_tool = draft.operation.get() == Some(&Operation::ExecuteTool);
+    for event in &raw.events {
+        let attributes = &event.attributes;
+        match &*event.name {
+            name @ (PAUSED | RESUMED) => {
+                let at = if event.time.0 == 0 { raw.end } else { event.time };
+                let last = &mut draft.remarks().pause;
+                *last = (*last).max(Some(Pause { at, waits: name == PAUSED }));
             }
-        }
-        let input = draft.event_input.take();
-        draft.input.offer(71, text::ranked(71, input.map(Cow::Owned)));
-        let (asked, results) = (draft.last_asked.take(), draft.event_results.take());
-        draft.asked_by_user.offer(71, asked);
-        draft.tool_results.offer(71, results);
-    }
-
-    fn log(&self, raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
-        let body = || messages::parsed(&raw.body).unwrap_or_else(|| Json::of(&raw.body));
-        match event {
             DETAILS => {
-                if let Some(input) = raw.attributes.get("gen_ai.input.messages") {
-                    let asked = messages::asked(input);
-                    draft.input = asked.text.map(Cow::into_owned);
-                    draft.tool_results = asked.results;
-                    draft.asked_by_user = asked.by_user;
-                }
-                if let Some(output) = raw.attributes.get("gen_ai.output.messages") {
-                    let said = messages::said(output);
-                    draft.output = said.text.map(Cow::into_owned);
-                    draft.tool_calls = said.calls;
-                }
+                details(attributes, draft);
             }
-            EXCEPTION => {
-                draft.failed = true;
-                draft.error_type = raw.attributes.str("exception.type").map(str::to_owned);
-            }
-            PAUSED | RESUMED => draft.waits = Some(event == PAUSED),
+            "gen_ai.content.prompt" => ask(draft, 72, attributes.get("gen_ai.prompt")),
+            "gen_ai.content.completion" => say(draft, 72, attributes.get("gen_ai.completion")),
+            _ if is_tool => {}
+            // The last of several is the turn's; those before it are history.
             "gen_ai.user.message" => {
-                draft.input = text::content_of(&body());
-                draft.asked_by_user = Some(true);
+                if let Some(content) = attributes.get("content") {
+                    let asked = messages::asked(content);
+                    draft.last_asked = Some(asked.by_user.unwrap_or(true));
+                    draft.event_input =
+                        asked.text.map(Cow::into_owned).or_else(|| draft.event_input.take());
+                }
             }
             "gen_ai.tool.message" => {
-                let message = Json::List(vec![with_role(body(), "tool")]);
-                let message = RawValue::Str(message.to_string().into());
-                draft.tool_results = messages::asked(&message).results;
-                draft.asked_by_user = Some(false);
+                draft.last_asked = Some(false);
+                if let Some(content) = attributes.get("content") {
+                    let results = messages::asked(content).results;
+                    draft.event_results = (!results.is_empty()).then_some(results);
+                }
             }
             "gen_ai.choice" => {
-                let body = body();
-                let message = body.get("message").unwrap_or(&body).clone();
-                draft.output = text::content_of(&message);
-                let message = Json::List(vec![with_role(message, "assistant")]);
-                draft.tool_calls = messages::said(&RawValue::Str(message.to_string().into())).calls;
+                say(draft, 71, attributes.get("message").or_else(|| attributes.get("content")));
             }
-            // The rest of the history, repeated with every call.
-            "gen_ai.system.message" | "gen_ai.assistant.message" => {}
-            _ => return,
+            _ => {}
         }
-        draft.recognised = true;
     }
+    let input = draft.event_input.take();
+    draft.input.offer(71, text::ranked(71, input.map(Cow::Owned)));
+    let (asked, results) = (draft.last_asked.take(), draft.event_results.take());
+    draft.asked_by_user.offer(71, asked);
+    draft.tool_results.offer(71, results);
+}
+
+fn log(raw: &RawLog<'_>, event: &str, draft: &mut LogDraft) {
+    let body = || messages::parsed(&raw.body).unwrap_or_else(|| Json::of(&raw.body));
+    match event {
+        DETAILS => {
+            if let Some(input) = raw.attributes.get("gen_ai.input.messages") {
+                let asked = messages::asked(input);
+                draft.input = asked.text.map(Cow::into_owned);
+                draft.tool_results = asked.results;
+                draft.asked_by_user = asked.by_user;
+            }
+            if let Some(output) = raw.attributes.get("gen_ai.output.messages") {
+                let said = messages::said(output);
+                draft.output = said.text.map(Cow::into_owned);
+                draft.tool_calls = said.calls;
+            }
+        }
+        EXCEPTION => {
+            draft.failed = true;
+            draft.error_type = raw.attributes.str("exception.type").map(str::to_owned);
+        }
+        PAUSED | RESUMED => draft.waits = Some(event == PAUSED),
+        "gen_ai.user.message" => {
+            draft.input = text::content_of(&body());
+            draft.asked_by_user = Some(true);
+        }
+        "gen_ai.tool.message" => {
+            let message = Json::List(vec![with_role(body(), "tool")]);
+            let message = RawValue::Str(message.to_string().into());
+            draft.tool_results = messages::asked(&message).results;
+            draft.asked_by_user = Some(false);
+        }
+        "gen_ai.choice" => {
+            let body = body();
+            let message = body.get("message").unwrap_or(&body).clone();
+            draft.output = text::content_of(&message);
+            let message = Json::List(vec![with_role(message, "assistant")]);
+            draft.tool_calls = messages::said(&RawValue::Str(message.to_string().into())).calls;
+        }
+        // The rest of the history, repeated with every call.
+        "gen_ai.system.message" | "gen_ai.assistant.message" => {}
+        _ => return,
+    }
+    draft.recognised = true;
 }
 
 /// Costs of the parts of a call, which add up to its cost.

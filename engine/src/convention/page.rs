@@ -73,21 +73,21 @@ pub fn page() -> String {
         line(&mut page, format_args!("1. `{key}`: a key inside the JSON of the attribute"));
     }
     page.push_str(AGENT);
-    let generic = CONVENTIONS.iter().flat_map(|convention| convention.generic_names());
+    let generic = CONVENTIONS.iter().flat_map(|convention| convention.generic_names);
     let generic: BTreeSet<String> = generic.map(|name| format!("`{name}`")).collect();
     line(&mut page, format_args!("{}.", generic.into_iter().collect::<Vec<_>>().join(", ")));
     page.push_str(LIBRARIES);
     for convention in CONVENTIONS {
-        let told: Vec<String> = convention.marks().iter().map(told).collect();
+        let told: Vec<String> = convention.marks.iter().map(told).collect();
         line(
             &mut page,
             format_args!(
                 "| {} | `{}` | {} | {} | {} |",
-                convention.title(),
-                convention.name(),
+                convention.title,
+                convention.name,
                 told.join(", "),
-                convention.session(),
-                convention.agent()
+                convention.session,
+                convention.agent
             ),
         );
     }
@@ -96,13 +96,13 @@ pub fn page() -> String {
     for says in Says::ALL {
         let mut keys: BTreeMap<u8, Vec<String>> = BTreeMap::new();
         for convention in CONVENTIONS {
-            let lines = convention.lines().iter();
+            let lines = convention.lines.iter();
             for line in lines.filter(|line| line.says.name() == says.name()) {
                 // A key of a convention that has marks is read of that library alone.
-                let key = if convention.marks().is_empty() {
+                let key = if convention.marks.is_empty() {
                     format!("`{}`", line.key)
                 } else {
-                    format!("`{}` ({})", line.key, convention.name())
+                    format!("`{}` ({})", line.key, convention.name)
                 };
                 keys.entry(line.rank).or_default().push(key);
             }
@@ -113,9 +113,9 @@ pub fn page() -> String {
         line(&mut page, format_args!("| {} | {} |", says.name(), keys.join(", ")));
     }
     page.push_str(BEYOND);
-    for convention in CONVENTIONS.iter().filter(|convention| !convention.also().is_empty()) {
-        line(&mut page, format_args!("{}:\n", convention.title()));
-        for also in convention.also() {
+    for convention in CONVENTIONS.iter().filter(|convention| !convention.also.is_empty()) {
+        line(&mut page, format_args!("{}:\n", convention.title));
+        for also in convention.also {
             line(&mut page, format_args!("- {also}"));
         }
         page.push('\n');

@@ -5,92 +5,67 @@
 //! read only of a run that failed: a model call that failed has no messages of its own.
 
 use super::draft::Draft;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::messages;
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
 use crate::span::{Operation, Status};
 
-/// The convention.
-pub(super) struct PydanticAi;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "pydantic_ai",
+    title: "Pydantic AI (`Agent.instrument_all()`, `logfire.instrument_pydantic_ai()`)",
+    session: "pass `conversation_id=\"...\"` to `agent.run(...)`; without it each run makes its own",
+    agent: "`Agent(..., name=\"...\")`",
+    marks: &[Mark::Scope("pydantic-ai"), Mark::Key("agent_name"), Mark::Key("tool_arguments")],
+    lines: &[
+        line(Says::AgentName, 44, "agent_name"),
+        line(Says::ToolArguments, 30, "tool_arguments"),
+        line(Says::ToolResult, 30, "tool_response"),
+        line(Says::Model, 70, "model_name"),
+        line(Says::Cost, 40, "operation.cost"),
+        line(Says::Output, 50, "final_result"),
+    ],
+    also: &[
+        "Spans with `agent_name` and without an operation are agents, `running tool` spans are tools, `running tools` is the step around them.",
+        "A `final_result` that lists `approvals`: the run waits for a person, and tools that the model called have not run.",
+        "`pydantic_ai.all_messages` of a run that failed: the last user message, as a model call that failed has no messages.",
+        "`events` (version 1): the last user message and the choice in the list of message events.",
+    ],
+    generic_names: &["agent", "agent run"],
+    operation,
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::AgentName, 44, "agent_name"),
-    line(Says::ToolArguments, 30, "tool_arguments"),
-    line(Says::ToolResult, 30, "tool_response"),
-    line(Says::Model, 70, "model_name"),
-    line(Says::Cost, 40, "operation.cost"),
-    line(Says::Output, 50, "final_result"),
-];
+fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    let operation = match &*raw.name {
+        "running tool" => Operation::ExecuteTool,
+        name if name.starts_with("running") && name.contains(" tools") => Operation::Other,
+        name if name.starts_with("running tool:") => Operation::ExecuteTool,
+        "running tools" => Operation::Other,
+        _ if raw.attributes.get("agent_name").is_some() => Operation::InvokeAgent,
+        _ => return None,
+    };
+    Some((25, operation))
+}
 
-impl Convention for PydanticAi {
-    fn name(&self) -> &'static str {
-        "pydantic_ai"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if draft.operation.get() == Some(&Operation::Chat)
+        && let Some(events) = raw.attributes.get("events")
+    {
+        draft.ask(51, || messages::asked(events));
+        draft.say(51, || messages::choices(events));
     }
-
-    fn title(&self) -> &'static str {
-        "Pydantic AI (`Agent.instrument_all()`, `logfire.instrument_pydantic_ai()`)"
+    if draft.operation.get() == Some(&Operation::InvokeAgent)
+        && raw.status == Status::Error
+        && let Some(all) = raw.attributes.get("pydantic_ai.all_messages")
+    {
+        draft.ask(66, || messages::asked(all));
     }
-
-    fn session(&self) -> &'static str {
-        "pass `conversation_id=\"...\"` to `agent.run(...)`; without it each run makes its own"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`Agent(..., name=\"...\")`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("pydantic-ai"), Mark::Key("agent_name"), Mark::Key("tool_arguments")]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Spans with `agent_name` and without an operation are agents, `running tool` spans are tools, `running tools` is the step around them.",
-            "A `final_result` that lists `approvals`: the run waits for a person, and tools that the model called have not run.",
-            "`pydantic_ai.all_messages` of a run that failed: the last user message, as a model call that failed has no messages.",
-            "`events` (version 1): the last user message and the choice in the list of message events.",
-        ]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["agent", "agent run"]
-    }
-
-    fn operation(&self, raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-        let operation = match &*raw.name {
-            "running tool" => Operation::ExecuteTool,
-            name if name.starts_with("running") && name.contains(" tools") => Operation::Other,
-            name if name.starts_with("running tool:") => Operation::ExecuteTool,
-            "running tools" => Operation::Other,
-            _ if raw.attributes.get("agent_name").is_some() => Operation::InvokeAgent,
-            _ => return None,
-        };
-        Some((25, operation))
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        if draft.operation.get() == Some(&Operation::Chat)
-            && let Some(events) = raw.attributes.get("events")
-        {
-            draft.ask(51, || messages::asked(events));
-            draft.say(51, || messages::choices(events));
-        }
-        if draft.operation.get() == Some(&Operation::InvokeAgent)
-            && raw.status == Status::Error
-            && let Some(all) = raw.attributes.get("pydantic_ai.all_messages")
-        {
-            draft.ask(66, || messages::asked(all));
-        }
-        if draft.operation.get() == Some(&Operation::InvokeAgent)
-            && raw.attributes.get("final_result").is_some_and(asks_for_approval)
-        {
-            draft.remarks().interrupted = true;
-        }
+    if draft.operation.get() == Some(&Operation::InvokeAgent)
+        && raw.attributes.get("final_result").is_some_and(asks_for_approval)
+    {
+        draft.remarks().interrupted = true;
     }
 }
 

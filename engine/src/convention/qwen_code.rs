@@ -8,74 +8,56 @@ use super::raw::RawLog;
 use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, Turn, by_prompt, keys};
 use super::{Convention, Mark};
 
-/// The convention.
-pub(super) struct QwenCode;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "qwen_code",
+    title: "Qwen Code",
+    session: "`session.id`, answers and arguments of tools are sent by themselves; prompts are, unless `telemetry.logPrompts` is off",
+    agent: "the service's name, `qwen-code`",
+    marks: &[Mark::Scope(NAME)],
+    also: &[
+        "Log records: `qwen-code.user_prompt` begins the turn of its `prompt_id`; model calls are `api_response` and `api_error`, tool calls `tool_call`. An attempt that is made again leaves no record.",
+        "What a sub-agent does is part of the turn that was going on; what the client does in the background (`SESSION#managed-...`) is a trace of its own in the same session. What `/compress` asks a model is part of the turn before it.",
+    ],
+    dialect: Some(dialect),
+    ..Convention::NONE
+};
 
-impl Convention for QwenCode {
-    fn name(&self) -> &'static str {
-        "qwen_code"
-    }
-
-    fn title(&self) -> &'static str {
-        "Qwen Code"
-    }
-
-    fn session(&self) -> &'static str {
-        "`session.id`, answers and arguments of tools are sent by themselves; prompts are, unless `telemetry.logPrompts` is off"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the service's name, `qwen-code`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope(NAME)]
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Log records: `qwen-code.user_prompt` begins the turn of its `prompt_id`; model calls are `api_response` and `api_error`, tool calls `tool_call`. An attempt that is made again leaves no record.",
-            "What a sub-agent does is part of the turn that was going on; what the client does in the background (`SESSION#managed-...`) is a trace of its own in the same session. What `/compress` asks a model is part of the turn before it.",
-        ]
-    }
-
-    fn dialect(&self) -> Option<Dialect> {
-        let event = |name, tells| (Cow::Borrowed(name), tells);
-        Some(Dialect {
-            name: Cow::Borrowed("qwen_code"),
-            scope: Cow::Borrowed(NAME),
-            prefix: Cow::Borrowed("qwen-code."),
-            events: vec![
-                event("user_prompt", Tells::Prompt),
-                event("api_response", Tells::Model),
-                event("api_error", Tells::ModelError),
-                event("tool_call", Tells::Tool),
-                event("loop_detected", Tells::Loop),
-            ],
-            keys: Keys {
-                session: keys!("session.id"),
-                prompt: keys!("prompt_id"),
-                input: keys!("prompt"),
-                output: keys!("response_text"),
-                model: keys!("model"),
-                response_id: keys!(),
-                input_tokens: keys!("input_token_count"),
-                cached_tokens: keys!("cached_content_token_count"),
-                output_tokens: keys!("output_token_count"),
-                duration_ms: keys!("duration_ms"),
-                tool: keys!("function_name"),
-                arguments: keys!("function_args"),
-                success: keys!("success"),
-                error_type: keys!("error.type", "error_type", "status_code"),
-                result_size: keys!("content_length"),
-                sub_agent: keys!("subagent_name"),
-                ..Keys::default()
-            },
-            has_spans: false,
-            other_version: false,
-            turn,
-            mend,
-        })
+fn dialect() -> Dialect {
+    let event = |name, tells| (Cow::Borrowed(name), tells);
+    Dialect {
+        name: Cow::Borrowed("qwen_code"),
+        scope: Cow::Borrowed(NAME),
+        prefix: Cow::Borrowed("qwen-code."),
+        events: vec![
+            event("user_prompt", Tells::Prompt),
+            event("api_response", Tells::Model),
+            event("api_error", Tells::ModelError),
+            event("tool_call", Tells::Tool),
+            event("loop_detected", Tells::Loop),
+        ],
+        keys: Keys {
+            session: keys!("session.id"),
+            prompt: keys!("prompt_id"),
+            input: keys!("prompt"),
+            output: keys!("response_text"),
+            model: keys!("model"),
+            response_id: keys!(),
+            input_tokens: keys!("input_token_count"),
+            cached_tokens: keys!("cached_content_token_count"),
+            output_tokens: keys!("output_token_count"),
+            duration_ms: keys!("duration_ms"),
+            tool: keys!("function_name"),
+            arguments: keys!("function_args"),
+            success: keys!("success"),
+            error_type: keys!("error.type", "error_type", "status_code"),
+            result_size: keys!("content_length"),
+            sub_agent: keys!("subagent_name"),
+            ..Keys::default()
+        },
+        has_spans: false,
+        other_version: false,
+        turn,
+        mend,
     }
 }
 

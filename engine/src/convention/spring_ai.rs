@@ -5,51 +5,27 @@
 //! attribute tells apart from calls that a program makes one after another: tokens are read as they are.
 
 use super::Convention;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct SpringAi;
-
-const LINES: &[Line] = &[
-    line(Says::Operation(operation), 66, "spring.ai.kind"),
-    line(Says::ToolName, 66, "spring.ai.tool.definition.name"),
-    line(Says::ToolArguments, 82, "spring.ai.tool.call.arguments"),
-    line(Says::ToolResult, 82, "spring.ai.tool.call.result"),
-];
-
-impl Convention for SpringAi {
-    fn name(&self) -> &'static str {
-        "spring_ai"
-    }
-
-    fn title(&self) -> &'static str {
-        "Spring AI 1 (Micrometer Tracing)"
-    }
-
-    fn session(&self) -> &'static str {
-        "pass `.advisors(a -> a.param(ChatMemory.CONVERSATION_ID, \"...\"))`"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`gen_ai.agent.name` on a span around the call; a `ChatClient` has no name"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "Arguments and results of tools are sent with `spring.ai.tools.observations.include-content=true`. A tool that throws an exception has not failed where Spring AI returns its message to the model.",
-            "Where the model calls tools, Spring AI adds the usage of the earlier calls of the same `ChatClient` call to that of each later one; it is read as it is sent.",
-        ]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["spring_ai chat_client"]
-    }
-}
+pub(super) const CONVENTION: Convention = Convention {
+    name: "spring_ai",
+    title: "Spring AI 1 (Micrometer Tracing)",
+    session: "pass `.advisors(a -> a.param(ChatMemory.CONVERSATION_ID, \"...\"))`",
+    agent: "`gen_ai.agent.name` on a span around the call; a `ChatClient` has no name",
+    lines: &[
+        line(Says::Operation(operation), 66, "spring.ai.kind"),
+        line(Says::ToolName, 66, "spring.ai.tool.definition.name"),
+        line(Says::ToolArguments, 82, "spring.ai.tool.call.arguments"),
+        line(Says::ToolResult, 82, "spring.ai.tool.call.result"),
+    ],
+    also: &[
+        "Arguments and results of tools are sent with `spring.ai.tools.observations.include-content=true`. A tool that throws an exception has not failed where Spring AI returns its message to the model.",
+        "Where the model calls tools, Spring AI adds the usage of the earlier calls of the same `ChatClient` call to that of each later one; it is read as it is sent.",
+    ],
+    generic_names: &["spring_ai chat_client"],
+    ..Convention::NONE
+};
 
 fn operation(kind: &str) -> Option<Operation> {
     match kind {

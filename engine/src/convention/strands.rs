@@ -4,82 +4,55 @@
 //! root's tokens are cumulative over the agent's life and are not read.
 
 use super::draft::Draft;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, text};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct Strands;
-
-const LINES: &[Line] = &[
-    line(Says::Failed(error_status), 30, "gen_ai.tool.status"),
-    line(Says::Failed(failed_status), 31, NODE_STATUS),
-];
-
 /// What became of a node of a graph or a swarm.
 const NODE_STATUS: &str = "gen_ai.agent.status";
 
-impl Convention for Strands {
-    fn name(&self) -> &'static str {
-        "strands"
-    }
+pub(super) const CONVENTION: Convention = Convention {
+    name: "strands",
+    title: "AWS Strands Agents, Bedrock AgentCore",
+    session: "`Agent(trace_attributes={\"session.id\": \"...\"})`",
+    agent: "`Agent(name=\"...\")`",
+    lines: &[
+        line(Says::Failed(error_status), 30, "gen_ai.tool.status"),
+        line(Says::Failed(failed_status), 31, NODE_STATUS),
+    ],
+    also: &[
+        "On tool spans: arguments from the span event `gen_ai.tool.message` (`content`), the result from `gen_ai.choice` (`message`).",
+        "The span of a graph or a swarm names no agent: the trace is that of the first agent in it.",
+        "A graph or a swarm of which a node (`execute_node`) failed has failed, whatever its own status.",
+    ],
+    generic_names: &["invoke_graph", "invoke_swarm", "Strands Agents"],
+    looks_for: &[Trigger::Event, Trigger::Key(NODE_STATUS)],
+    read,
+    ..Convention::NONE
+};
 
-    fn title(&self) -> &'static str {
-        "AWS Strands Agents, Bedrock AgentCore"
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let is_node = raw.attributes.str("gen_ai.operation.name") == Some("execute_node");
+    if is_node && raw.attributes.get(NODE_STATUS).is_some_and(failed_status) {
+        draft.remarks().failed_run = true;
     }
-
-    fn session(&self) -> &'static str {
-        "`Agent(trace_attributes={\"session.id\": \"...\"})`"
+    if draft.operation.get() != Some(&Operation::ExecuteTool) {
+        return;
     }
-
-    fn agent(&self) -> &'static str {
-        "`Agent(name=\"...\")`"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "On tool spans: arguments from the span event `gen_ai.tool.message` (`content`), the result from `gen_ai.choice` (`message`).",
-            "The span of a graph or a swarm names no agent: the trace is that of the first agent in it.",
-            "A graph or a swarm of which a node (`execute_node`) failed has failed, whatever its own status.",
-        ]
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        &["invoke_graph", "invoke_swarm", "Strands Agents"]
-    }
-
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Event, Trigger::Key(NODE_STATUS)]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let is_node = raw.attributes.str("gen_ai.operation.name") == Some("execute_node");
-        if is_node && raw.attributes.get(NODE_STATUS).is_some_and(failed_status) {
-            draft.remarks().failed_run = true;
-        }
-        if draft.operation.get() != Some(&Operation::ExecuteTool) {
-            return;
-        }
-        for event in &raw.events {
-            match &*event.name {
-                "gen_ai.tool.message" => {
-                    let content = event.attributes.get("content");
-                    draft.arguments.offer(
-                        80,
-                        content.and_then(|value| text::arguments(value, draft.keep_texts)),
-                    );
-                }
-                "gen_ai.choice" => {
-                    let message = event.attributes.get("message");
-                    draft.result_hash.offer(80, message.and_then(text::result));
-                }
-                _ => {}
+    for event in &raw.events {
+        match &*event.name {
+            "gen_ai.tool.message" => {
+                let content = event.attributes.get("content");
+                draft
+                    .arguments
+                    .offer(80, content.and_then(|value| text::arguments(value, draft.keep_texts)));
             }
+            "gen_ai.choice" => {
+                let message = event.attributes.get("message");
+                draft.result_hash.offer(80, message.and_then(text::result));
+            }
+            _ => {}
         }
     }
 }

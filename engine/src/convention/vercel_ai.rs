@@ -5,15 +5,17 @@
 
 use super::draft::Draft;
 use super::json::Json;
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, messages, otel_genai, usage};
 use crate::span::{Operation, Tokens};
 
-/// The convention.
-pub(super) struct VercelAi;
-
-const LINES: &[Line] = &[
+pub(super) const CONVENTION: Convention = Convention {
+    name: "vercel_ai",
+    title: "Vercel AI SDK 4 to 7",
+    session: "4 to 6: `experimental_telemetry: { isEnabled: true, functionId: \"agent\", metadata: { sessionId } }`; 7: `runtimeContext: { sessionId }` with `telemetry: { includeRuntimeContext: { sessionId: true } }` and the integration's `runtimeContext: true`, as the defaults of both drop the context",
+    agent: "`functionId`",
+    lines: &[
     line(Says::Operation(operation), 30, "ai.operationId"),
     line(Says::User, 40, "ai.telemetry.metadata.userId"),
     line(Says::User, 50, "ai.settings.context.userId"),
@@ -48,52 +50,24 @@ const LINES: &[Line] = &[
     line(Says::Output, 56, "ai.response.object"),
     line(Says::Output, 57, "ai.response.toolCalls"),
     line(Says::Output, 58, "ai.result.toolCalls"),
-];
-
-impl Convention for VercelAi {
-    fn name(&self) -> &'static str {
-        "vercel_ai"
-    }
-
-    fn title(&self) -> &'static str {
-        "Vercel AI SDK 4 to 7"
-    }
-
-    fn session(&self) -> &'static str {
-        "4 to 6: `experimental_telemetry: { isEnabled: true, functionId: \"agent\", metadata: { sessionId } }`; 7: `runtimeContext: { sessionId }` with `telemetry: { includeRuntimeContext: { sessionId: true } }` and the integration's `runtimeContext: true`, as the defaults of both drop the context"
-    }
-
-    fn agent(&self) -> &'static str {
-        "`functionId`"
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
+],
+    also: &[
             "`anthropic` in `ai.response.providerMetadata`: the tokens read from a cache and put into one, which the input tokens of versions 4 and 5 do not contain.",
-        ]
-    }
+        ],
+    generic_names: // The last is what OpenCode calls all its calls.
+        &["ai.generateObject", "ai.generateText", "ai.streamObject", "ai.streamText", "session.llm"],
+    looks_for: &[Trigger::Key(METADATA)],
+    read,
+    ..Convention::NONE
+};
 
-    fn looks_for(&self) -> &'static [Trigger] {
-        &[Trigger::Key(METADATA)]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let metadata = raw.attributes.get(METADATA).and_then(messages::parsed);
-        let of_anthropic = metadata.as_ref().and_then(|metadata| metadata.get("anthropic"));
-        if let Some(anthropic) =
-            of_anthropic.filter(|_| draft.operation.get() == Some(&Operation::Chat))
-        {
-            draft.offer_tokens(5, by_anthropic(anthropic, draft));
-        }
-    }
-
-    fn generic_names(&self) -> &'static [&'static str] {
-        // The last is what OpenCode calls all its calls.
-        &["ai.generateObject", "ai.generateText", "ai.streamObject", "ai.streamText", "session.llm"]
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let metadata = raw.attributes.get(METADATA).and_then(messages::parsed);
+    let of_anthropic = metadata.as_ref().and_then(|metadata| metadata.get("anthropic"));
+    if let Some(anthropic) =
+        of_anthropic.filter(|_| draft.operation.get() == Some(&Operation::Chat))
+    {
+        draft.offer_tokens(5, by_anthropic(anthropic, draft));
     }
 }
 

@@ -5,72 +5,49 @@
 //! of the last step alone; what all of them used is on the agent's span.
 
 use super::draft::{Draft, name};
-use super::lines::{Line, Says, line};
+use super::lines::{Says, line};
 use super::raw::RawSpan;
 use super::{Convention, Mark};
 use crate::span::Operation;
 
-/// The convention.
-pub(super) struct VoltAgent;
+pub(super) const CONVENTION: Convention = Convention {
+    name: "voltagent",
+    title: "VoltAgent (`@voltagent/core` 2)",
+    session: "`conversationId` of the call",
+    agent: "the agent's `name`",
+    marks: &[Mark::Scope("@voltagent/core")],
+    lines: &[
+        line(Says::Operation(|kind| Some(operation(kind))), 68, "span.type"),
+        line(Says::Operation(entity), 69, "entity.type"),
+        line(Says::Session, 112, "conversation.id"),
+        line(Says::AgentName, 68, "subagent.name"),
+        line(Says::ToolName, 68, "tool.name"),
+        line(Says::ToolCallId, 68, "tool.call.id"),
+        line(Says::ToolArguments, 68, "input"),
+        line(Says::ToolResult, 68, "output"),
+        line(Says::Model, 68, "llm.model"),
+        line(Says::Model, 69, "ai.model.name"),
+        line(Says::InputTokens, 68, "usage.prompt_tokens"),
+        line(Says::CachedTokens, 68, "usage.cached_tokens"),
+        line(Says::OutputTokens, 68, "usage.completion_tokens"),
+        line(Says::Input, 71, "llm.messages"),
+        line(Says::Input, 72, "input"),
+        line(Says::Output, 71, "output"),
+    ],
+    also: &[
+        "`entity.name` is the agent's name where `entity.type` is `agent`, unless `subagent.name` is there, and that of the workflow where it is `workflow`.",
+        "`llm.usage.*` are those of a run's last step and not read: the tokens are `usage.*` of the agent's span.",
+    ],
+    read,
+    ..Convention::NONE
+};
 
-const LINES: &[Line] = &[
-    line(Says::Operation(|kind| Some(operation(kind))), 68, "span.type"),
-    line(Says::Operation(entity), 69, "entity.type"),
-    line(Says::Session, 112, "conversation.id"),
-    line(Says::AgentName, 68, "subagent.name"),
-    line(Says::ToolName, 68, "tool.name"),
-    line(Says::ToolCallId, 68, "tool.call.id"),
-    line(Says::ToolArguments, 68, "input"),
-    line(Says::ToolResult, 68, "output"),
-    line(Says::Model, 68, "llm.model"),
-    line(Says::Model, 69, "ai.model.name"),
-    line(Says::InputTokens, 68, "usage.prompt_tokens"),
-    line(Says::CachedTokens, 68, "usage.cached_tokens"),
-    line(Says::OutputTokens, 68, "usage.completion_tokens"),
-    line(Says::Input, 71, "llm.messages"),
-    line(Says::Input, 72, "input"),
-    line(Says::Output, 71, "output"),
-];
-
-impl Convention for VoltAgent {
-    fn name(&self) -> &'static str {
-        "voltagent"
-    }
-
-    fn title(&self) -> &'static str {
-        "VoltAgent (`@voltagent/core` 2)"
-    }
-
-    fn session(&self) -> &'static str {
-        "`conversationId` of the call"
-    }
-
-    fn agent(&self) -> &'static str {
-        "the agent's `name`"
-    }
-
-    fn marks(&self) -> &'static [Mark] {
-        &[Mark::Scope("@voltagent/core")]
-    }
-
-    fn lines(&self) -> &'static [Line] {
-        LINES
-    }
-
-    fn also(&self) -> &'static [&'static str] {
-        &[
-            "`entity.name` is the agent's name where `entity.type` is `agent`, unless `subagent.name` is there, and that of the workflow where it is `workflow`.",
-            "`llm.usage.*` are those of a run's last step and not read: the tokens are `usage.*` of the agent's span.",
-        ]
-    }
-
-    fn read<'v>(&self, raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-        let named = raw.attributes.get("entity.name").and_then(name);
-        match raw.attributes.str("entity.type") {
-            Some("agent") => draft.agent_name.offer(69, named),
-            Some("workflow") => draft.workflow.offer(68, named),
-            Some(_) | None => {}
-        }
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    let named = raw.attributes.get("entity.name").and_then(name);
+    match raw.attributes.str("entity.type") {
+        Some("agent") => draft.agent_name.offer(69, named),
+        Some("workflow") => draft.workflow.offer(68, named),
+        Some(_) | None => {}
     }
 }
 

@@ -1038,12 +1038,20 @@ fn a_scope_tells_a_library_whose_spans_have_names_alone() {
 }
 
 #[test]
+fn every_convention_says_what_it_is_and_how_to_use_it() {
+    for convention in CONVENTIONS {
+        let Convention { name, title, session, agent, .. } = convention;
+        assert!([name, title, session, agent].iter().all(|text| !text.is_empty()), "{name}");
+    }
+}
+
+#[test]
 fn no_two_lines_contradict_each_other() {
     use std::collections::BTreeSet;
     // Of equal ranks the first in the list would hold: ranks must tell, except where one key is read for two reasons.
     let mut seen = BTreeSet::new();
     for convention in CONVENTIONS {
-        for line in convention.lines() {
+        for line in convention.lines {
             let new = seen.insert((line.says.name(), line.rank, line.key));
             let ranked = seen
                 .iter()
@@ -1052,7 +1060,7 @@ fn no_two_lines_contradict_each_other() {
                 ranked.count() <= 1 || !new || line.says.name() == "failed",
                 "{} of {}",
                 line.key,
-                convention.name()
+                convention.name
             );
         }
     }
