@@ -19,219 +19,130 @@ pub(super) struct Line {
     pub(super) key: &'static str,
 }
 
-/// What an attribute is about, in the order of reading: what a span is comes first.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Says {
-    /// What the span is about, by the words of the library.
-    Operation(fn(&str) -> Option<Operation>),
-    Session,
-    User,
-    AgentName,
-    /// The workflow that an agent is part of, whose name the agent has if no span names it.
-    Workflow,
-    AgentId,
-    AgentVersion,
-    Environment,
-    /// Whether the span failed, which it did if this is true of the value.
-    Failed(fn(&RawValue<'_>) -> bool),
-    /// What kind of error ended the span, if it failed.
-    ErrorType,
-    /// Whether something stopped the span before its end, which it did if this is true of the value.
-    Stopped(fn(&RawValue<'_>) -> bool),
-    ToolName,
-    ToolCallId,
-    ToolArguments,
-    ToolResult,
-    Model,
-    /// The model that was asked for, whose price stands in for that of a model which has none.
-    RequestedModel,
-    ResponseId,
-    InputTokens,
-    CachedTokens,
-    CacheWrittenTokens,
-    OutputTokens,
-    /// The sum of what was read and written, which tells whether the input has what came from a cache.
-    TotalTokens,
-    Cost,
-    /// Whether the conversation before the span was cut down to a summary.
-    Compacted,
-    Input,
-    Output,
-    Task,
-    Run,
-    Trial,
-    /// Whether the task succeeded, by the words of the library.
-    Success(fn(&str) -> Option<bool>),
-    Abstained,
-    Perturbation,
-    PerturbationId,
-    Baseline,
-    ExpectedOutput,
-    ExpectedTools,
-    Retrieved,
-    Cited,
-    /// The session that the span's session continues.
-    PreviousSession,
-    /// Seconds until the first piece of a streamed answer.
-    FirstChunk,
-    /// A guardrail's name.
-    Guardrail,
-    /// What a guardrail decided.
-    GuardrailResult,
-}
-
 /// Makes one line of a table.
 pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
     Line { says, rank, key }
 }
 
-impl Says {
-    /// The concepts that a configuration can map attributes to.
-    pub(super) const ALL: [Self; 43] = [
-        Self::Operation(super::operation_named),
-        Self::Session,
-        Self::User,
-        Self::AgentName,
-        Self::Workflow,
-        Self::AgentId,
-        Self::AgentVersion,
-        Self::Environment,
-        Self::Failed(truth),
-        Self::ErrorType,
-        Self::Stopped(truth),
-        Self::ToolName,
-        Self::ToolCallId,
-        Self::ToolArguments,
-        Self::ToolResult,
-        Self::Model,
-        Self::RequestedModel,
-        Self::ResponseId,
-        Self::InputTokens,
-        Self::CachedTokens,
-        Self::CacheWrittenTokens,
-        Self::OutputTokens,
-        Self::TotalTokens,
-        Self::Cost,
-        Self::Compacted,
-        Self::Input,
-        Self::Output,
-        Self::Task,
-        Self::Run,
-        Self::Trial,
-        Self::Success(success_named),
-        Self::Abstained,
-        Self::Perturbation,
-        Self::PerturbationId,
-        Self::Baseline,
-        Self::ExpectedOutput,
-        Self::ExpectedTools,
-        Self::Retrieved,
-        Self::Cited,
-        Self::PreviousSession,
-        Self::FirstChunk,
-        Self::Guardrail,
-        Self::GuardrailResult,
-    ];
-
-    /// Its name in the configuration and the documentation.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Operation(_) => "operation",
-            Self::Session => "session",
-            Self::User => "user",
-            Self::AgentName => "agent_name",
-            Self::Workflow => "workflow",
-            Self::AgentId => "agent_id",
-            Self::AgentVersion => "agent_version",
-            Self::Environment => "environment",
-            Self::Failed(_) => "failed",
-            Self::ErrorType => "error_type",
-            Self::Stopped(_) => "stopped",
-            Self::ToolName => "tool_name",
-            Self::ToolCallId => "tool_call_id",
-            Self::ToolArguments => "tool_arguments",
-            Self::ToolResult => "tool_result",
-            Self::Model => "model",
-            Self::RequestedModel => "requested_model",
-            Self::ResponseId => "response_id",
-            Self::InputTokens => "input_tokens",
-            Self::CachedTokens => "cached_tokens",
-            Self::CacheWrittenTokens => "cache_written_tokens",
-            Self::TotalTokens => "total_tokens",
-            Self::OutputTokens => "output_tokens",
-            Self::Cost => "cost_usd",
-            Self::Compacted => "compacted",
-            Self::Input => "input",
-            Self::Output => "output",
-            Self::Task => "task",
-            Self::Run => "run",
-            Self::Trial => "trial",
-            Self::Success(_) => "outcome",
-            Self::Abstained => "abstained",
-            Self::Perturbation => "perturbation",
-            Self::PerturbationId => "perturbation_id",
-            Self::Baseline => "baseline",
-            Self::ExpectedOutput => "expected_output",
-            Self::ExpectedTools => "expected_tools",
-            Self::Retrieved => "retrieved_documents",
-            Self::Cited => "cited_documents",
-            Self::PreviousSession => "previous_session",
-            Self::FirstChunk => "first_chunk_seconds",
-            Self::Guardrail => "guardrail",
-            Self::GuardrailResult => "guardrail_result",
+/// The list of concepts: of each its name, the spans on which it is read and, where what a value means is up to a line, what it means
+/// where nobody says so.
+macro_rules! says {
+    ($($(#[$about:meta])* $says:ident $(($meant:ty = $usual:expr))?, $name:literal on $spans:ident;)*) => {
+        /// What an attribute is about, in the order of reading: what a span is comes first.
+        #[derive(Clone, Copy, Debug)]
+        pub(super) enum Says {
+            $($(#[$about])* $says $(($meant))?,)*
         }
-    }
 
+        impl Says {
+            /// The concepts that a configuration can map attributes to.
+            pub(super) const ALL: &[Self] = &[$(Self::$says $(($usual))?,)*];
+
+            /// Its name in the configuration and the documentation.
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$says { .. } => $name,)*
+                }
+            }
+
+            /// Whether the concept is read on spans of this operation: a tool's name on a model span is only a request. A model's
+            /// tokens on an agent span are a sum, for traces in which no model call has a span.
+            pub(super) fn belongs_on(self, operation: Operation) -> bool {
+                match self {
+                    $(Self::$says { .. } => $spans(operation),)*
+                }
+            }
+        }
+    };
+}
+
+says! {
+    /// What the span is about, by the words of the library.
+    Operation(fn(&str) -> Option<Operation> = super::operation_named), "operation" on all;
+    Session, "session" on all;
+    User, "user" on all;
+    AgentName, "agent_name" on all;
+    /// The workflow that an agent is part of, whose name the agent has if no span names it.
+    Workflow, "workflow" on agents;
+    AgentId, "agent_id" on agents;
+    AgentVersion, "agent_version" on all;
+    Environment, "environment" on all;
+    /// Whether the span failed, which it did if this is true of the value.
+    Failed(fn(&RawValue<'_>) -> bool = truth), "failed" on all;
+    /// What kind of error ended the span, if it failed.
+    ErrorType, "error_type" on all;
+    /// Whether something stopped the span before its end, which it did if this is true of the value.
+    Stopped(fn(&RawValue<'_>) -> bool = truth), "stopped" on calls_and_sums;
+    ToolName, "tool_name" on tools;
+    ToolCallId, "tool_call_id" on tools;
+    ToolArguments, "tool_arguments" on tools;
+    ToolResult, "tool_result" on tools;
+    Model, "model" on calls_and_sums;
+    /// The model that was asked for, whose price stands in for that of a model which has none.
+    RequestedModel, "requested_model" on calls_and_sums;
+    ResponseId, "response_id" on calls;
+    InputTokens, "input_tokens" on calls_and_sums;
+    CachedTokens, "cached_tokens" on calls_and_sums;
+    CacheWrittenTokens, "cache_written_tokens" on calls_and_sums;
+    OutputTokens, "output_tokens" on calls_and_sums;
+    /// The sum of what was read and written, which tells whether the input has what came from a cache.
+    TotalTokens, "total_tokens" on calls_and_sums;
+    Cost, "cost_usd" on calls_and_sums;
+    /// Whether the conversation before the span was cut down to a summary.
+    Compacted, "compacted" on calls;
+    Input, "input" on all_but_tools;
+    Output, "output" on all_but_tools;
+    Task, "task" on all;
+    Run, "run" on all;
+    Trial, "trial" on all;
+    /// Whether the task succeeded, by the words of the library.
+    Success(fn(&str) -> Option<bool> = success_named), "outcome" on all;
+    Abstained, "abstained" on all;
+    Perturbation, "perturbation" on all;
+    PerturbationId, "perturbation_id" on all;
+    Baseline, "baseline" on all;
+    ExpectedOutput, "expected_output" on all;
+    ExpectedTools, "expected_tools" on all;
+    Retrieved, "retrieved_documents" on all;
+    Cited, "cited_documents" on all;
+    /// The session that the span's session continues.
+    PreviousSession, "previous_session" on all;
+    /// Seconds until the first piece of a streamed answer.
+    FirstChunk, "first_chunk_seconds" on calls;
+    /// A guardrail's name.
+    Guardrail, "guardrail" on all;
+    /// What a guardrail decided.
+    GuardrailResult, "guardrail_result" on all;
+}
+
+fn all(_: Operation) -> bool {
+    true
+}
+
+fn tools(operation: Operation) -> bool {
+    operation == Operation::ExecuteTool
+}
+
+fn all_but_tools(operation: Operation) -> bool {
+    !tools(operation)
+}
+
+fn calls(operation: Operation) -> bool {
+    operation == Operation::Chat
+}
+
+fn calls_and_sums(operation: Operation) -> bool {
+    matches!(operation, Operation::Chat | Operation::InvokeAgent)
+}
+
+fn agents(operation: Operation) -> bool {
+    matches!(operation, Operation::InvokeAgent | Operation::Other)
+}
+
+impl Says {
     /// Its place in the order of reading.
     pub(super) fn order(self) -> usize {
         Self::ALL.iter().position(|other| other.name() == self.name()).unwrap_or(usize::MAX)
-    }
-
-    /// Whether the concept is read on spans of this operation: a tool's name on a model span is only a request. A model's tokens
-    /// on an agent span are a sum, for traces in which no model call has a span.
-    pub(super) fn belongs_on(self, operation: Operation) -> bool {
-        match self {
-            Self::ToolName | Self::ToolCallId | Self::ToolArguments | Self::ToolResult => {
-                operation == Operation::ExecuteTool
-            }
-            Self::ResponseId | Self::Compacted | Self::FirstChunk => operation == Operation::Chat,
-            Self::Model
-            | Self::RequestedModel
-            | Self::InputTokens
-            | Self::CachedTokens
-            | Self::CacheWrittenTokens
-            | Self::OutputTokens
-            | Self::TotalTokens
-            | Self::Stopped(_)
-            | Self::Cost => matches!(operation, Operation::Chat | Operation::InvokeAgent),
-            Self::Input | Self::Output => operation != Operation::ExecuteTool,
-            Self::Workflow | Self::AgentId => {
-                matches!(operation, Operation::InvokeAgent | Operation::Other)
-            }
-            Self::Operation(_)
-            | Self::Session
-            | Self::User
-            | Self::AgentName
-            | Self::AgentVersion
-            | Self::Environment
-            | Self::Failed(_)
-            | Self::ErrorType
-            | Self::Task
-            | Self::Run
-            | Self::Trial
-            | Self::Success(_)
-            | Self::Abstained
-            | Self::Perturbation
-            | Self::PerturbationId
-            | Self::Baseline
-            | Self::ExpectedOutput
-            | Self::ExpectedTools
-            | Self::Retrieved
-            | Self::Cited
-            | Self::PreviousSession
-            | Self::Guardrail
-            | Self::GuardrailResult => true,
-        }
     }
 
     /// Offers the draft what the value says.
