@@ -46,7 +46,6 @@ pub struct Verdict {
     /// The judge's reason; `None` if it could not be read.
     pub rationale: Option<String>,
     /// The judge: our judge, its model and version of the prompts; `None` if it is not known.
-    #[serde(default)]
     pub judge: Option<String>,
 }
 

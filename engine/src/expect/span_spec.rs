@@ -77,9 +77,7 @@ struct WrittenAssert {
     #[serde(rename = "type")]
     kind: CheckKind,
     field: String,
-    #[serde(default)]
     rule: Option<String>,
-    #[serde(default)]
     value: Option<String>,
     #[serde(default = "span_threshold", deserialize_with = "share")]
     threshold: f64,

@@ -34,24 +34,21 @@ pub struct Spec {
     #[serde(default = "baseline_dir")]
     pub baseline_dir: String,
     /// The function that AgentCI would call to run the agent.
-    #[serde(default, alias = "runner")]
+    #[serde(alias = "runner")]
     adapter: Option<String>,
-    #[serde(default, alias = "conversation_runner")]
+    #[serde(alias = "conversation_runner")]
     conversation_adapter: Option<String>,
     /// Merged into the queries while the file is read.
-    #[serde(default, rename = "defaults")]
+    #[serde(rename = "defaults")]
     _defaults: Option<IgnoredAny>,
     /// How rubrics are judged.
-    #[serde(default)]
     pub judge_config: Option<JudgeConfig>,
-    #[serde(default)]
     persona_config: Option<IgnoredAny>,
     /// The expectations for each query.
     #[serde(default)]
     pub queries: Vec<Query>,
     #[serde(default)]
     scenarios: Vec<IgnoredAny>,
-    #[serde(default)]
     staging: Option<IgnoredAny>,
 }
 
@@ -85,25 +82,18 @@ pub struct Query {
     #[serde(deserialize_with = "not_blank")]
     pub query: String,
     /// The task that its traces name; ours.
-    #[serde(default)]
     pub task_id: Option<String>,
     /// The purpose of the query.
-    #[serde(default)]
     pub description: Option<String>,
     /// Words to choose queries by.
-    #[serde(default)]
     pub tags: Option<Vec<String>>,
     /// Layer 1.
-    #[serde(default)]
     pub correctness: Option<CorrectnessSpec>,
     /// Layer 2.
-    #[serde(default)]
     pub path: Option<PathSpec>,
     /// Layer 2.5.
-    #[serde(default)]
     pub retrieval: Option<RetrievalSpec>,
     /// Layer 3.
-    #[serde(default)]
     pub cost: Option<CostSpec>,
     /// A part of layer 1.
     #[serde(default)]
@@ -143,16 +133,13 @@ pub struct Rubric {
     /// The rule, which is the key of its judgement.
     pub rule: String,
     /// The meaning of each score.
-    #[serde(default)]
     pub scale: Option<Vec<String>>,
     /// The least share of the full score with which the rule is kept.
     #[serde(default = "rubric_threshold", deserialize_with = "share")]
     pub threshold: f64,
     /// Examples for the judge.
-    #[serde(default)]
     pub few_shot_examples: Option<Vec<Value>>,
     /// The path of a file with the true facts, relative to this file.
-    #[serde(default)]
     pub context_file: Option<String>,
 }
 
@@ -215,22 +202,17 @@ pub struct RetrievalSpec {
     #[serde(default)]
     pub forbid_empty: bool,
     /// Least number of items.
-    #[serde(default)]
     pub min_results: Option<u64>,
     /// Texts that must be in what was retrieved, in upper or lower case.
-    #[serde(default)]
     pub expected_sources: Option<Vec<String>>,
     /// Whether to note if the expected terms of the answer were retrieved; does not affect the status.
     #[serde(default)]
     pub facts_in_context: bool,
     /// The format of results; if one has another format, nothing is checked.
-    #[serde(default)]
     pub result_format: Option<ResultFormat>,
     /// Texts that mean that nothing was found.
-    #[serde(default)]
     pub empty_markers: Option<Vec<String>>,
     /// Texts by which an answer says that it does not know, in place of the usual ones.
-    #[serde(default)]
     pub refusal_markers: Option<Vec<String>>,
 }
 
