@@ -301,20 +301,17 @@ pub(super) fn tool_named(span: &str) -> Option<&str> {
 
 /// A name, from a string or a number; quotes of JSON are taken off, and its null is none.
 pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
-    match value {
-        RawValue::Str(text) if text.starts_with('"') => match json::read(text) {
-            Some(Json::Text(Cow::Borrowed(inner))) => meant(inner).map(Cow::from),
-            Some(Json::Text(inner)) => meant(&inner).map(|inner| inner.to_owned().into()),
-            _ => meant(text).map(Cow::from),
-        },
-        RawValue::Str(text) => meant(text).filter(|text| *text != NO_NAME).map(Cow::from),
-        RawValue::Int(number) => Some(number.to_string().into()),
-        RawValue::Null
-        | RawValue::Bool(_)
-        | RawValue::Double(_)
-        | RawValue::Bytes(_)
-        | RawValue::Array(_)
-        | RawValue::Map(_) => None,
+    if let RawValue::Int(number) = value {
+        return Some(number.to_string().into());
+    }
+    let text = value.as_str()?;
+    if !text.starts_with('"') {
+        return meant(text).filter(|text| *text != NO_NAME).map(Cow::from);
+    }
+    match json::read(text) {
+        Some(Json::Text(Cow::Borrowed(inner))) => meant(inner).map(Cow::from),
+        Some(Json::Text(inner)) => meant(&inner).map(|inner| inner.to_owned().into()),
+        _ => meant(text).map(Cow::from),
     }
 }
 
@@ -364,19 +361,16 @@ pub(super) fn lower(word: &str) -> Cow<'_, str> {
 
 /// Yes or no, from a boolean, a number or a word.
 pub(super) fn flag(value: &RawValue<'_>) -> Option<bool> {
-    match value {
-        RawValue::Bool(flag) => Some(*flag),
-        RawValue::Int(number) => Some(*number != 0),
-        RawValue::Str(text) => match &*lower(text.trim()) {
-            "true" | "yes" | "1" => Some(true),
-            "false" | "no" | "0" => Some(false),
-            _ => None,
-        },
-        RawValue::Null
-        | RawValue::Double(_)
-        | RawValue::Bytes(_)
-        | RawValue::Array(_)
-        | RawValue::Map(_) => None,
+    if let RawValue::Bool(flag) = value {
+        return Some(*flag);
+    }
+    if let RawValue::Int(number) = value {
+        return Some(*number != 0);
+    }
+    match &*lower(value.as_str()?.trim()) {
+        "true" | "yes" | "1" => Some(true),
+        "false" | "no" | "0" => Some(false),
+        _ => None,
     }
 }
 
@@ -394,19 +388,13 @@ pub(super) fn number(value: &RawValue<'_>) -> Option<f64> {
 
 /// A count, from a number or a string that is one.
 pub(super) fn count(value: &RawValue<'_>) -> Option<u64> {
-    match value {
-        RawValue::Int(number) => u64::try_from(*number).ok(),
-        RawValue::Str(text) => text.trim().parse().ok(),
-        RawValue::Double(number)
-            if *number >= 0.0 && *number < 9e15 && number.fract().abs() < f64::EPSILON =>
-        {
-            format!("{number:.0}").parse().ok()
-        }
-        RawValue::Null
-        | RawValue::Bool(_)
-        | RawValue::Double(_)
-        | RawValue::Bytes(_)
-        | RawValue::Array(_)
-        | RawValue::Map(_) => None,
+    if let RawValue::Int(number) = value {
+        return u64::try_from(*number).ok();
     }
+    if let RawValue::Double(number) = value {
+        let is_whole = number.fract().abs() < f64::EPSILON;
+        let is_count = is_whole && (0.0..9e15).contains(number);
+        return if is_count { format!("{number:.0}").parse().ok() } else { None };
+    }
+    value.as_str()?.trim().parse().ok()
 }

@@ -244,16 +244,8 @@ pub(super) fn has_event(raw: &RawSpan<'_>, name: &str) -> bool {
 
 /// A word; a JSON string is read, as some libraries write every value as JSON.
 pub(super) fn word<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
-    match value {
-        RawValue::Bool(flag) => Some((if *flag { "true" } else { "false" }).into()),
-        RawValue::Null
-        | RawValue::Str(_)
-        | RawValue::Int(_)
-        | RawValue::Double(_)
-        | RawValue::Bytes(_)
-        | RawValue::Array(_)
-        | RawValue::Map(_) => name(value),
-    }
+    let RawValue::Bool(flag) = value else { return name(value) };
+    Some((if *flag { "true" } else { "false" }).into())
 }
 
 /// Seconds, as nanoseconds; no call lasts for longer than a day.

@@ -21,15 +21,9 @@ pub(super) fn result(value: &RawValue<'_>) -> Option<u64> {
 
 /// A value as a text: a string as it is, anything else as JSON.
 pub(super) fn plain(rank: u8, value: &RawValue<'_>) -> Option<Text> {
-    let text = match value {
-        RawValue::Str(text) => Cow::Borrowed(&**text),
-        RawValue::Null
-        | RawValue::Bool(_)
-        | RawValue::Int(_)
-        | RawValue::Double(_)
-        | RawValue::Bytes(_)
-        | RawValue::Array(_)
-        | RawValue::Map(_) => messages::parsed(value)?.to_string().into(),
+    let text = match value.as_str() {
+        Some(text) => Cow::Borrowed(text),
+        None => messages::parsed(value)?.to_string().into(),
     };
     ranked(rank, Some(text))
 }

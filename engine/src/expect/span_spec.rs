@@ -96,13 +96,7 @@ enum CheckKind {
 impl SpanAssert {
     /// The rubric by which a judge judges the field, if one does.
     pub fn rubric(&self) -> Option<&Rubric> {
-        match &self.check {
-            SpanCheck::Judge(rubric) => Some(rubric),
-            SpanCheck::Contains(_)
-            | SpanCheck::NotContains(_)
-            | SpanCheck::Equals(_)
-            | SpanCheck::Regex(_) => None,
-        }
+        if let SpanCheck::Judge(rubric) = &self.check { Some(rubric) } else { None }
     }
 }
 

@@ -103,16 +103,7 @@ impl Node {
     }
 
     fn entries(&self) -> &[Entry] {
-        match &self.kind {
-            Kind::Table(entries) => entries,
-            Kind::Null
-            | Kind::Bool(_)
-            | Kind::Signed(_)
-            | Kind::Unsigned(_)
-            | Kind::Float(_)
-            | Kind::Text(_)
-            | Kind::List(_) => &[],
-        }
+        if let Kind::Table(entries) = &self.kind { entries } else { &[] }
     }
 
     fn into_entries(self) -> Vec<Entry> {
@@ -261,38 +252,23 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
-        let word = match &self.kind {
-            Kind::Text(text) => truth(text),
-            Kind::Null
-            | Kind::Bool(_)
-            | Kind::Signed(_)
-            | Kind::Unsigned(_)
-            | Kind::Float(_)
-            | Kind::List(_)
-            | Kind::Table(_) => None,
-        };
-        match word {
-            Some(value) => visitor.visit_bool(value),
-            None => self.deserialize_any(visitor),
+        if let Kind::Text(text) = &self.kind
+            && let Some(value) = truth(text)
+        {
+            return visitor.visit_bool(value);
         }
+        self.deserialize_any(visitor)
     }
 
     /// Reads a count; `1.0` is one, too.
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
-        match &self.kind {
-            // A whole float is printed without a point, and only such a text can be parsed as an integer.
-            Kind::Float(value) => match value.to_string().parse() {
-                Ok(whole) => visitor.visit_u64(whole),
-                Err(_) => self.deserialize_any(visitor),
-            },
-            Kind::Null
-            | Kind::Bool(_)
-            | Kind::Signed(_)
-            | Kind::Unsigned(_)
-            | Kind::Text(_)
-            | Kind::List(_)
-            | Kind::Table(_) => self.deserialize_any(visitor),
+        // A whole float is printed without a point, and only such a text can be parsed as an integer.
+        if let Kind::Float(value) = &self.kind
+            && let Ok(whole) = value.to_string().parse()
+        {
+            return visitor.visit_u64(whole);
         }
+        self.deserialize_any(visitor)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
@@ -318,16 +294,8 @@ impl<'de> Deserializer<'de> for &'de Node {
         _variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, SpecError> {
-        match &self.kind {
-            Kind::Text(value) => visitor.visit_enum(value.as_str().into_deserializer()),
-            Kind::Null
-            | Kind::Bool(_)
-            | Kind::Signed(_)
-            | Kind::Unsigned(_)
-            | Kind::Float(_)
-            | Kind::List(_)
-            | Kind::Table(_) => self.deserialize_any(visitor),
-        }
+        let Kind::Text(value) = &self.kind else { return self.deserialize_any(visitor) };
+        visitor.visit_enum(value.as_str().into_deserializer())
     }
 
     forward_to_deserialize_any! {

@@ -118,18 +118,13 @@ pub(super) fn exchanged(history: &[Json<'_>]) -> (Vec<ToolFacts>, Vec<ToolResult
 
 /// The JSON value of an attribute that holds JSON or Python, as text or as structure; `None` for plain text.
 pub(super) fn parsed<'v>(value: &'v RawValue<'_>) -> Option<Json<'v>> {
-    match value {
-        RawValue::Str(text) if text.trim_start().starts_with(['{', '[', '"']) => {
-            json::read(text).or_else(|| python::parse(text))
-        }
-        RawValue::Str(_) | RawValue::Null => None,
-        RawValue::Bool(_)
-        | RawValue::Int(_)
-        | RawValue::Double(_)
-        | RawValue::Bytes(_)
-        | RawValue::Array(_)
-        | RawValue::Map(_) => Some(Json::of(value)),
+    let Some(text) = value.as_str() else {
+        return (!matches!(value, RawValue::Null)).then(|| Json::of(value));
+    };
+    if !text.trim_start().starts_with(['{', '[', '"']) {
+        return None;
     }
+    json::read(text).or_else(|| python::parse(text))
 }
 
 /// Reads an attribute that holds a model's or an agent's input: messages or plain text.
