@@ -251,7 +251,7 @@ pub(crate) mod tests {
         }
         // One in a hundred of 500 traces a day: 0.16 are open at a time, hardly ever more than three.
         (1..4).for_each(|week| {
-            (0..35).for_each(|_| silences.count(None, Some(silence), Timestamp(week * WEEK)))
+            (0..35).for_each(|_| silences.count(None, Some(silence), Timestamp(week * WEEK)));
         });
         let stalled = [2, 3, 4]
             .map(|open| Silences { open: [(0, open)].into(), ..silences.clone() }.stalled());

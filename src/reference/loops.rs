@@ -227,7 +227,7 @@ fn of_run(
     }
     let count = run.len() / period;
     let by_names = (count as u64 >= options.names_only).then_some(Severity::Warning);
-    let evidence = evidence(kind, run);
+    let evidence = evidence(kind, run, period, options);
     let (evidence, severity) = match evidence {
         // The failed calls whose arguments were sent may be a loop without the others.
         Evidence::Names | Evidence::Arguments if kind == LoopKind::ErrorRetry => {
@@ -265,16 +265,23 @@ fn severity(kind: LoopKind, count: usize, options: &LoopOptions) -> Option<Sever
     critical.or_else(|| is_least(own.warning).then_some(Severity::Warning))
 }
 
-/// How much of a run is known from the wire. A failed call needs no result.
-fn evidence(kind: LoopKind, run: &[Call]) -> Evidence {
+/// How much of a run is known from the wire. A failed call needs no result. Results alone are known if those of as many periods were
+/// sent as a loop of names alone needs.
+fn evidence(kind: LoopKind, run: &[Call], period: usize, options: &LoopOptions) -> Evidence {
     let arguments = run.iter().all(|call| call.arguments.is_some());
-    let fails = |call: &Call| kind == LoopKind::Cycle && call.failed == Some(true);
-    let results = run.iter().all(|call| call.result.is_some() || fails(call));
-    match (arguments, results && kind != LoopKind::ErrorRetry) {
-        (false, false) => Evidence::Names,
-        (false, true) => Evidence::Results,
-        (true, false) => Evidence::Arguments,
-        (true, true) => Evidence::Full,
+    let lacks = |call: &Call| {
+        call.result.is_none() && !(kind == LoopKind::Cycle && call.failed == Some(true))
+    };
+    let incomplete: BTreeSet<usize> =
+        (0..run.len()).filter(|at| lacks(&run[*at])).map(|at| at / period).collect();
+    let complete = run.len() / period - incomplete.len();
+    match (arguments, kind) {
+        (true, LoopKind::ErrorRetry) => Evidence::Arguments,
+        (false, LoopKind::ErrorRetry) => Evidence::Names,
+        (true, _) if incomplete.is_empty() => Evidence::Full,
+        (true, _) => Evidence::Arguments,
+        (false, _) if complete as u64 >= options.names_only => Evidence::Results,
+        (false, _) => Evidence::Names,
     }
 }
 

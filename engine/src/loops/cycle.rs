@@ -23,7 +23,7 @@ pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
     need.runs(calls, |calls, first| {
         let periods = PERIODS.filter(|period| once || recurs(first, *period));
         let periods = periods.filter(|period| !allowed(first, *period));
-        let runs = periods.map(|period| run_from(calls, first, period));
+        let runs = periods.map(|period| run_from(calls, first, period, need));
         let runs = runs.filter(|run| need.is_met(run, calls));
         // Of runs with equally many calls the first has the shortest period.
         runs.reduce(|best, run| if run.calls > best.calls { run } else { best })
@@ -31,7 +31,7 @@ pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
 }
 
 /// The full periods of this length that start with this call.
-fn run_from(calls: &[&ToolCall], first: usize, period: usize) -> Run {
+fn run_from(calls: &[&ToolCall], first: usize, period: usize, need: &Need<'_>) -> Run {
     let none = Run { first, calls: 0, period, evidence: Evidence::Names };
     let rest = &calls[first..];
     if rest.len() < 2 * period || rest[..period].iter().all(|call| same(call, rest[0])) {
@@ -49,12 +49,7 @@ fn run_from(calls: &[&ToolCall], first: usize, period: usize) -> Run {
         length += 1;
     }
     let calls = length / period * period;
-    let run = &rest[..calls];
-    // A failed call has no result.
-    let missing = run.iter().any(|call| call.result_hash.is_none() && call.error != Some(true));
-    let arguments = run.iter().all(|call| call.arguments_hash.is_some());
-    let evidence = Evidence::of_calls(arguments, !missing);
-    Run { first, calls, period, evidence }
+    Run { first, calls, period, evidence: need.evidence(&rest[..calls], period) }
 }
 
 /// Whether two calls ask the same; [`Outcomes`] compares their results.

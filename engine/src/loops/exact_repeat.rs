@@ -3,16 +3,16 @@
 //! The same call with a changing result is polling, and a call that failed is a retry: both end the run.
 //! Arguments that were not sent count as equal; the evidence tells how much was sent.
 
-use super::{Evidence, Need, Outcomes, Run, overlap};
+use super::{Need, Outcomes, Run, overlap};
 use crate::facts::ToolCall;
 
 /// Finds all runs of equal calls.
 pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
-    need.runs_of_one_tool(calls, run_from)
+    need.runs_of_one_tool(calls, |calls, first| run_from(calls, first, need))
 }
 
 /// The longest run that starts with this call.
-fn run_from(calls: &[&ToolCall], first: usize) -> Run {
+fn run_from(calls: &[&ToolCall], first: usize, need: &Need<'_>) -> Run {
     let head = &calls[first];
     let mut outcomes = Outcomes::default();
     outcomes.agree(head);
@@ -30,6 +30,6 @@ fn run_from(calls: &[&ToolCall], first: usize) -> Run {
             length += 1;
         }
     }
-    let evidence = Evidence::of_calls(head.arguments_hash.is_some(), !outcomes.missing);
+    let evidence = need.evidence(&calls[first..first + length], 1);
     Run { first, calls: length, period: 1, evidence }
 }

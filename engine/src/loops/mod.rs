@@ -372,16 +372,6 @@ impl Evidence {
             Self::Results | Self::Arguments | Self::Full | Self::Text => true,
         }
     }
-
-    /// The evidence of calls whose arguments, and whose results, are on the wire or not.
-    fn of_calls(arguments: bool, results: bool) -> Self {
-        match (arguments, results) {
-            (false, false) => Self::Names,
-            (false, true) => Self::Results,
-            (true, false) => Self::Arguments,
-            (true, true) => Self::Full,
-        }
-    }
 }
 
 impl LoopLabels {
@@ -454,6 +444,21 @@ impl Need<'_> {
         self.severity(run, &calls[run.first..run.first + run.calls]).is_some()
     }
 
+    /// What is known of a run: whether the arguments of all its calls are on the wire, and whether their results are. Where there are no
+    /// arguments, enough periods with results are known by these, and others among them take nothing from that: the result of the
+    /// last call is often yet to come. A call that failed needs no result.
+    fn evidence(&self, run: &[&ToolCall], period: usize) -> Evidence {
+        let is_told = |call: &&ToolCall| call.result_hash.is_some() || call.error == Some(true);
+        let told = run.chunks(period).filter(|calls| calls.iter().all(is_told)).count();
+        if run.iter().all(|call| call.arguments_hash.is_some()) {
+            if told * period == run.len() { Evidence::Full } else { Evidence::Arguments }
+        } else if told as u64 >= self.options.names_only {
+            Evidence::Results
+        } else {
+            Evidence::Names
+        }
+    }
+
     /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
     fn runs(
         &self,
@@ -506,7 +511,6 @@ impl Need<'_> {
 #[derive(Clone, Copy, Default)]
 struct Outcomes {
     result: Option<u64>,
-    missing: bool,
     /// Least and greatest duration of the calls without a result, in nanoseconds.
     took: Option<(u64, u64)>,
 }
@@ -529,7 +533,6 @@ impl Outcomes {
             return false;
         }
         self.result = self.result.or(call.result_hash);
-        self.missing |= call.result_hash.is_none();
         self.took = range.or(self.took);
         true
     }

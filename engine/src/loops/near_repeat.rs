@@ -3,17 +3,16 @@
 //! Each call is compared with the one before it: by the Jaccard similarity of the sets of values in their arguments, wherever the
 //! values stand.
 
-use super::{Evidence, Need, Outcomes, Run, overlap};
+use super::{Need, Outcomes, Run, overlap};
 use crate::facts::ToolCall;
 
 /// Finds all runs of similar calls.
 pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
-    let threshold = need.options.near_repeat_similarity;
-    need.runs_of_one_tool(calls, |calls, first| run_from(calls, first, threshold))
+    need.runs_of_one_tool(calls, |calls, first| run_from(calls, first, need))
 }
 
 /// The longest run that starts with this call.
-fn run_from(calls: &[&ToolCall], first: usize, threshold: f64) -> Run {
+fn run_from(calls: &[&ToolCall], first: usize, need: &Need<'_>) -> Run {
     let head = &calls[first];
     let mut outcomes = Outcomes::default();
     outcomes.agree(head);
@@ -23,7 +22,7 @@ fn run_from(calls: &[&ToolCall], first: usize, threshold: f64) -> Run {
             let call = &pair[1];
             let similar = call.name == head.name
                 && call.error != Some(true)
-                && alike(pair[0], call, threshold)
+                && alike(pair[0], call, need.options.near_repeat_similarity)
                 && !overlap(pair[0], call);
             if !similar || !outcomes.agree(call) {
                 break;
@@ -31,7 +30,7 @@ fn run_from(calls: &[&ToolCall], first: usize, threshold: f64) -> Run {
             length += 1;
         }
     }
-    let evidence = Evidence::of_calls(true, !outcomes.missing);
+    let evidence = need.evidence(&calls[first..first + length], 1);
     Run { first, calls: length, period: 1, evidence }
 }
 

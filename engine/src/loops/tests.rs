@@ -216,6 +216,21 @@ fn what_is_not_on_the_wire_lowers_the_evidence() {
 }
 
 #[test]
+fn a_result_that_is_yet_to_come_takes_nothing_from_those_that_came() {
+    let known = calls(&[("f", None, Some(2)); 12]);
+    let with_last = |name| [&*known, &[call(12, name, None, None)]].concat();
+    assert_eq!(found(&known), one("exact_repeat", 0, 12, 12, "results"));
+    assert_eq!(found(&with_last("f")), one("exact_repeat", 0, 13, 13, "results"));
+    // Too few with results.
+    let few = [&known[8..], &with_last("f")[12..]].concat();
+    assert_eq!(found(&few), one("exact_repeat", 0, 5, 5, "names"));
+    let mut cycle = calls(&[("f", None, Some(1)), ("g", None, Some(2))].repeat(10));
+    assert_eq!(found(&cycle), one("cycle", 0, 20, 10, "results"));
+    cycle.extend([call(20, "f", None, None), call(21, "g", None, None)]);
+    assert_eq!(found(&cycle), one("cycle", 0, 22, 11, "results"));
+}
+
+#[test]
 fn nearly_equal_arguments_with_one_result_are_a_loop() {
     let near = |at: u64, result| {
         let mut values: Vec<u64> = (100..119).collect();
