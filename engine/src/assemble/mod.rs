@@ -473,8 +473,7 @@ impl Assemble {
             return self.counts.add_many("spans", SESSION_FULL, spans.count() as u64);
         }
         if !self.open(id, now) {
-            self.too_late(spans.clone(), now);
-            return self.counts.add_many("late", "dropped", spans.count() as u64);
+            return self.dropped(id, spans, now);
         }
         let (readers, reads) = (self.has_readers(), self.attention.reads(id.tenant));
         // Nobody reads the texts of a trace that has lost some.
@@ -487,7 +486,8 @@ impl Assemble {
         held.note_spending(rules);
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
         let (mut taken, was_rooted, before) = (0, held.is_rooted(), held.bytes());
-        for span in spans {
+        let spared = held.is_spared(now, options);
+        for span in spans.clone() {
             let texts = keeping.texts(bytes.after(before, held.bytes()).extra, counts);
             let resource = resources.shared(&span.resource);
             match held.take(span, options, &rules.loops, |spans, span| {
@@ -513,8 +513,12 @@ impl Assemble {
         }
         bytes.change(id, before, held.bytes());
         if taken > 0 {
-            held.root_is_new |= !was_rooted && held.is_rooted();
+            let rooted = !was_rooted && held.is_rooted();
+            held.root_is_new |= rooted;
             self.touch(id, taken, now);
+            if rooted && spared {
+                self.too_late(spans, now);
+            }
         }
         self.make_room();
     }
@@ -619,9 +623,9 @@ impl Assemble {
     /// Seals a trace; it is removed with the next drain, or at once if all of it was told.
     fn seal(&mut self, id: TraceKey) {
         if self.traces.get(id).is_some_and(OpenTrace::is_told) {
-            let held = self.remove(id);
-            self.farewells.extend(held.and_then(|mut held| held.farewell()));
-            return self.note_sealed(id);
+            let Some(mut held) = self.remove(id) else { return };
+            self.farewells.extend(held.farewell());
+            return self.note_sealed((id, held.ends_early(&self.options)));
         }
         let Some(held) = self.traces.get_mut(id) else { return };
         self.deadlines.remove((held.queued, id));
@@ -629,15 +633,17 @@ impl Assemble {
             self.ages.remove(held.opened);
         }
         self.bytes.change(id, held.bytes(), Bytes::default());
+        let early = held.ends_early(&self.options);
         held.state = State::Sealed;
         held.revise(1);
         self.deadlines.mark(id, held, Pending::News);
-        self.note_sealed(id);
+        self.note_sealed((id, early));
     }
 
     /// Remembers that a trace is sealed, so that nothing more is taken for it.
-    fn note_sealed(&mut self, id: TraceKey) {
-        let forgotten = self.sealed.insert(id, self.options.max_sealed_traces, &self.shares);
+    fn note_sealed(&mut self, (id, early): (TraceKey, bool)) {
+        let max = self.options.max_sealed_traces;
+        let forgotten = self.sealed.insert((id, early), max, &self.shares);
         self.counts.add_many("sealed_traces", "forgotten", forgotten);
     }
 

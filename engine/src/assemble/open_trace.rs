@@ -53,8 +53,7 @@ pub(super) struct OpenTrace {
     pub(super) partial: bool,
     /// Why it counts as over, or does not yet.
     pub(super) evidence: OverBy,
-    /// Whether it was quiet for `rootless_idle` without a root, and that was learned from it.
-    pub(super) was_quiet: bool,
+    pub(super) without_root: WithoutRoot,
     /// Whether it is the turn of an agent that speaks in log records, and its session has a later turn.
     #[serde(default)]
     pub(super) followed: bool,
@@ -136,6 +135,17 @@ pub(super) enum State {
     Sealed,
 }
 
+/// What the lack of its root had others learn, or what was learned of others for it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) enum WithoutRoot {
+    /// Nothing.
+    Unnoticed,
+    /// It was quiet for `rootless_idle` without one, and that was learned from it.
+    Quiet,
+    /// When it was done, it would have been made final early, if roots of its service did not come late.
+    Spared,
+}
+
 /// Whether a trace is looked at with the next drain.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Pending {
@@ -214,7 +224,7 @@ impl OpenTrace {
             state: State::Open,
             partial: false,
             evidence: OverBy::default(),
-            was_quiet: false,
+            without_root: WithoutRoot::Unnoticed,
             followed: false,
             counted: Counted::Nothing,
             root_is_new: false,
@@ -427,6 +437,19 @@ impl OpenTrace {
         if self.goes_on() || (!self.is_rooted() && self.is_agents() && !never) {
             self.deadline = self.deadline.max(self.oldest(options));
         }
+    }
+
+    /// Whether a root of it that comes at `now` is one that it waits for only because others came late.
+    pub(super) fn is_spared(&self, now: Timestamp, options: &AssembleOptions) -> bool {
+        let early = self.heard.after(options.trace_idle).after(options.late_horizon);
+        self.without_root == WithoutRoot::Spared && self.state == State::Done && early <= now
+    }
+
+    /// Whether it is final before it is of age without its root, as such roots never come.
+    pub(super) fn ends_early(&self, options: &AssembleOptions) -> bool {
+        let waits = matches!(self.evidence, OverBy::Room | OverBy::EndOfInput) || self.followed;
+        let early = self.state == State::Done && self.deadline < self.oldest(options);
+        early && !waits && !self.is_rooted() && self.is_agents()
     }
 
     /// Shortens the wait, as another turn has begun: only late spans are waited for.

@@ -14,7 +14,7 @@
 //! final without a root time and again are further ones final after `late_horizon`.
 
 use super::ages::AGES;
-use super::open_trace::{OpenTrace, Pending, State};
+use super::open_trace::{OpenTrace, Pending, State, WithoutRoot};
 use super::parents::too_late;
 use super::{Assemble, Learned, Lessons, Timestamp, TraceKey};
 use crate::facts::{AgentKey, OverBy, TraceFacts};
@@ -32,8 +32,8 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return };
         let rooted = held.is_rooted();
         let is_quiet = held.heard.after(self.options.rootless_idle) <= now;
-        if is_quiet && !rooted && !held.was_quiet {
-            held.was_quiet = true;
+        if is_quiet && !rooted && held.without_root != WithoutRoot::Quiet {
+            held.without_root = WithoutRoot::Quiet;
             known.parents.quiet(id.id, &held.parts.spans, &mut self.lessons);
         }
         let spans = &held.parts.spans;
@@ -62,8 +62,12 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return };
         let spans = &held.parts.spans;
         let came = known.parents.came(spans, now, &mut self.lessons);
-        let never = !held.is_rooted() && known.parents.never_come(spans, &came);
         let rooted = held.is_rooted();
+        let never = !rooted && known.parents.never_come(spans, &came);
+        let spared = never && known.parents.come_late(spans, now);
+        if spared {
+            held.without_root = WithoutRoot::Spared;
+        }
         // From then on each span opens it again, and it closes at once; it counts once.
         let of_age = now >= held.opened.after(self.options.trace_max_age);
         if of_age && !held.partial {
@@ -72,7 +76,7 @@ impl Assemble {
         }
         self.ages.remove(held.opened);
         let evidence = if rooted { OverBy::Root } else { evidence };
-        held.close(now, evidence, never, &self.options);
+        held.close(now, evidence, never && !spared, &self.options);
         self.deadlines.mark(id, held, Pending::News);
         self.deadlines.reschedule(id, held);
     }
@@ -95,11 +99,25 @@ impl Assemble {
         }
     }
 
-    /// Learns from a root that came too late that roots come.
+    /// Learns from the root of a trace that was made final early without it, or would have been, that roots come.
     pub(super) fn too_late<'s>(&mut self, spans: impl Iterator<Item = &'s Span>, now: Timestamp) {
         for root in spans.filter(|span| span.parent.is_none()) {
             too_late(&root.resource, now, &mut self.lessons);
         }
+    }
+
+    /// Notes spans of a sealed trace, for which nothing more is taken.
+    pub(super) fn dropped<'s>(
+        &mut self,
+        id: TraceKey,
+        spans: impl Iterator<Item = &'s Span> + Clone,
+        now: Timestamp,
+    ) {
+        // A root that was in time may be sent again.
+        if spans.clone().any(|span| span.parent.is_none()) && self.sealed.finds_root(id) {
+            self.too_late(spans.clone(), now);
+        }
+        self.counts.add_many("late", "dropped", spans.count() as u64);
     }
 
     /// Sets the agent of an update, and whether that is certain: it is once nothing more is waited for, whatever came first, or, in a

@@ -24,6 +24,8 @@ pub(super) struct Parents {
     pub(super) kinds: Recent<ParentsSeen>,
     /// How long it is not news that parents of a kind came, after they did.
     renewed: Duration,
+    /// How long roots of a service are waited for after one came late.
+    late: Duration,
 }
 
 /// What spans of one kind showed of their parents.
@@ -83,7 +85,7 @@ impl Parents {
         let mut kinds = Recent::new(max);
         kinds.shared_by(shares);
         // Whether one came while a trace was open is told well enough by this.
-        Self { kinds, renewed: of_age / 4 }
+        Self { kinds, renewed: of_age / 4, late: of_age.saturating_mul(24) }
     }
 
     /// The evidence for a trace without a root: that of the missing parent that is waited for longest. What the span of an agent or a
@@ -103,11 +105,19 @@ impl Parents {
     pub(super) fn never_come(&self, spans: &Spans, came: &[Topic]) -> bool {
         let mut missing = spans.hanging().filter(|span| !span.has_parent).peekable();
         let never = |span: &Hanging<'_>| {
-            let late = self.kinds.get(of_service(span.resource)).is_some();
             let kind = kind(span);
-            !late && !came.contains(&kind) && self.kinds.get(kind).is_some_and(ParentsSeen::never)
+            !came.contains(&kind) && self.kinds.get(kind).is_some_and(ParentsSeen::never)
         };
         missing.peek().is_some() && missing.all(|span| never(&span))
+    }
+
+    /// Whether a root of one of the services whose spans miss a parent came late, not long ago.
+    pub(super) fn come_late(&self, spans: &Spans, now: Timestamp) -> bool {
+        let mut missing = spans.hanging().filter(|span| !span.has_parent);
+        missing.any(|span| {
+            let late = self.kinds.get(of_service(span.resource)).and_then(|seen| seen.came);
+            late.is_some_and(|late| late.after(self.late) > now)
+        })
     }
 
     /// Learns from a done trace that parents come of those kinds of spans whose parents are in; returns the kinds of which that is
@@ -169,7 +179,7 @@ fn has_remote_caller(span: &Hanging<'_>) -> bool {
     span.is_run && span.remote == Some(true)
 }
 
-/// Learns that a root came after its trace was final: traces of this service are not made final early from then on.
+/// Learns that a root came after its trace was made final early, or would have been: for long, no trace of this service is.
 pub(super) fn too_late(resource: &Resource, now: Timestamp, lessons: &mut Lessons) {
     lessons.showed(of_service(resource), ParentsSeen::came(now));
 }

@@ -1,6 +1,7 @@
-//! Ids of sealed traces, bounded: over the bound, the tenant that has the most in proportion to its share loses its oldest id.
+//! Ids of sealed traces, each with whether it was made final early without its root, which may still come. They are bounded: over the bound, the tenant that has the most in proportion to its share loses its oldest id.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 
 use hashbrown::HashTable;
 use serde::{Deserialize, Serialize, Serializer};
@@ -11,7 +12,7 @@ use crate::tenants::{Shares, TenantHash, TraceKey};
 
 /// A bounded set of sealed traces.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(from = "Written<Vec<TraceKey>>")]
+#[serde(from = "Written<Vec<(TraceKey, bool)>>")]
 pub(super) struct Sealed {
     // Invariant: no tenant without ids.
     tenants: BTreeMap<TenantHash, SealedOfTenant>,
@@ -29,7 +30,7 @@ struct SealedOfTenant {
     // Numbers of the ids in order of arrival, which wrap around.
     numbers: HashTable<u32>,
     first: u32,
-    oldest_first: VecDeque<TraceId>,
+    oldest_first: VecDeque<(TraceId, bool)>,
 }
 
 impl Sealed {
@@ -44,10 +45,21 @@ impl Sealed {
         Some(TraceKey { id, tenant: *tenant })
     }
 
-    /// Adds an id; returns how many had to be forgotten for it.
-    pub(super) fn insert(&mut self, id: TraceKey, max: usize, shares: &Shares) -> u64 {
-        self.len += usize::from(self.tenants.entry(id.tenant).or_default().insert(id.id));
+    /// Adds an id, and whether the trace ended early without its root; returns how many had to be forgotten for it.
+    pub(super) fn insert(&mut self, sealed: (TraceKey, bool), max: usize, shares: &Shares) -> u64 {
+        self.add(sealed);
         self.make_room(max, shares)
+    }
+
+    fn add(&mut self, (id, early): (TraceKey, bool)) {
+        let of_tenant = self.tenants.entry(id.tenant).or_default();
+        self.len += usize::from(of_tenant.insert(id.id, early));
+    }
+
+    /// Notes that a root of a sealed trace has come; returns whether the trace ended early without it, and this is the first one.
+    pub(super) fn finds_root(&mut self, id: TraceKey) -> bool {
+        let sealed = self.tenants.get_mut(&id.tenant);
+        sealed.and_then(|sealed| sealed.early(id.id)).is_some_and(mem::take)
     }
 
     /// Forgets ids while there are too many; returns how many.
@@ -75,35 +87,44 @@ impl Sealed {
 impl Serialize for Sealed {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let ids = self.tenants.iter().flat_map(|(tenant, sealed)| {
-            sealed.oldest_first.iter().map(|id| TraceKey { id: *id, tenant: *tenant })
+            let ids = sealed.oldest_first.iter();
+            ids.map(|(id, early)| (TraceKey { id: *id, tenant: *tenant }, *early))
         });
         Written { oldest_first: ids.collect::<Vec<_>>() }.serialize(serializer)
     }
 }
 
-impl From<Written<Vec<TraceKey>>> for Sealed {
-    fn from(written: Written<Vec<TraceKey>>) -> Self {
+impl From<Written<Vec<(TraceKey, bool)>>> for Sealed {
+    fn from(written: Written<Vec<(TraceKey, bool)>>) -> Self {
         let mut sealed = Self::default();
-        for id in written.oldest_first {
-            sealed.len += usize::from(sealed.tenants.entry(id.tenant).or_default().insert(id.id));
-        }
+        written.oldest_first.into_iter().for_each(|id| sealed.add(id));
         sealed
     }
 }
 
 impl SealedOfTenant {
     fn contains(&self, id: TraceId) -> bool {
-        self.numbers.find(hash(id), |number| self.id(*number) == Some(id)).is_some()
+        self.number(id).is_some()
+    }
+
+    fn number(&self, id: TraceId) -> Option<u32> {
+        self.numbers.find(hash(id), |number| self.id(*number) == Some(id)).copied()
+    }
+
+    /// Whether the trace ended early without its root, to be changed.
+    fn early(&mut self, id: TraceId) -> Option<&mut bool> {
+        let place = usize::try_from(self.number(id)?.wrapping_sub(self.first)).ok()?;
+        self.oldest_first.get_mut(place).map(|(_, early)| early)
     }
 
     /// Adds an id; returns whether it is new.
-    fn insert(&mut self, id: TraceId) -> bool {
+    fn insert(&mut self, id: TraceId, early: bool) -> bool {
         if self.contains(id) {
             return false;
         }
         let number = u32::try_from(self.oldest_first.len()).unwrap_or(u32::MAX);
         let number = self.first.wrapping_add(number);
-        self.oldest_first.push_back(id);
+        self.oldest_first.push_back((id, early));
         let Self { numbers, first, oldest_first } = self;
         let hashed = |number: &u32| at(oldest_first, *first, *number).map_or(0, hash);
         numbers.insert_unique(hash(id), number, hashed);
@@ -112,7 +133,7 @@ impl SealedOfTenant {
 
     /// Forgets the oldest id; returns whether there was one.
     fn forget_oldest(&mut self) -> bool {
-        let Some(oldest) = self.oldest_first.front() else { return false };
+        let Some((oldest, _)) = self.oldest_first.front() else { return false };
         if let Ok(entry) = self.numbers.find_entry(hash(*oldest), |number| *number == self.first) {
             entry.remove();
         }
@@ -126,8 +147,8 @@ impl SealedOfTenant {
     }
 }
 
-fn at(ids: &VecDeque<TraceId>, first: u32, number: u32) -> Option<TraceId> {
-    ids.get(usize::try_from(number.wrapping_sub(first)).ok()?).copied()
+fn at(ids: &VecDeque<(TraceId, bool)>, first: u32, number: u32) -> Option<TraceId> {
+    ids.get(usize::try_from(number.wrapping_sub(first)).ok()?).map(|(id, _)| *id)
 }
 
 fn hash(id: TraceId) -> u64 {
@@ -149,8 +170,9 @@ mod tests {
         sealed.tenants.insert(0, nobody);
         for number in 0..1_000_u128 {
             let id = of(0, number);
-            assert_eq!(sealed.insert(id, 10, &shares), u64::from(number >= 10));
-            assert_eq!(sealed.insert(id, 10, &shares), 0);
+            assert_eq!(sealed.insert((id, false), 10, &shares), u64::from(number >= 10));
+            assert_eq!(sealed.insert((id, true), 10, &shares), 0);
+            assert!(!sealed.finds_root(id));
             for other in 0..=number {
                 assert_eq!(sealed.contains(of(0, other)), number - other < 10);
             }
@@ -159,15 +181,28 @@ mod tests {
             rmp_serde::from_slice(&rmp_serde::to_vec_named(&sealed).unwrap()).unwrap();
         assert_eq!(restored.len, sealed.len);
         let held = sealed.tenants[&0].oldest_first.iter();
-        let mut held = held.map(|id| TraceKey { id: *id, tenant: 0 });
+        let mut held = held.map(|(id, _)| TraceKey { id: *id, tenant: 0 });
         assert!(held.all(|id| restored.contains(id)));
+    }
+
+    #[test]
+    fn the_root_of_a_trace_that_ended_early_is_found_once_also_after_a_restart() {
+        let (mut sealed, shares) = (Sealed::default(), Shares::default());
+        for number in 0..10_u128 {
+            sealed.insert((of(0, number), number % 2 == 0), 8, &shares);
+        }
+        let written = rmp_serde::to_vec_named(&sealed).unwrap();
+        let mut sealed: Sealed = rmp_serde::from_slice(&written).unwrap();
+        let found = (0..11).filter(|number| sealed.finds_root(of(0, *number)));
+        assert_eq!(found.collect::<Vec<_>>(), [2, 4, 6, 8]);
+        assert!((0..11).all(|number| !sealed.finds_root(of(0, number))));
     }
 
     #[test]
     fn a_trace_of_one_tenant_is_found_without_the_tenant() {
         let (mut sealed, shares) = (Sealed::default(), Shares::default());
         for id in [of(1, 1), of(1, 2), of(2, 2)] {
-            sealed.insert(id, 10, &shares);
+            sealed.insert((id, false), 10, &shares);
         }
         let only = |number: u128| sealed.only(TraceId(number.to_be_bytes()));
         assert_eq!([1, 2, 3].map(only), [Some(of(1, 1)), None, None]);
@@ -177,10 +212,10 @@ mod tests {
     fn over_the_bound_the_tenant_with_the_most_makes_room() {
         let (mut sealed, shares) = (Sealed::default(), Shares::default());
         for number in 0..4 {
-            sealed.insert(of(1, number), 10, &shares);
+            sealed.insert((of(1, number), false), 10, &shares);
         }
         for number in 0..100 {
-            sealed.insert(of(2, number), 10, &shares);
+            sealed.insert((of(2, number), false), 10, &shares);
         }
         assert!((0..4).all(|number| sealed.contains(of(1, number))));
         let held = (0..100).filter(|number| sealed.contains(of(2, *number)));

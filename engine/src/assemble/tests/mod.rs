@@ -1,4 +1,5 @@
 mod judged;
+mod roots;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
