@@ -457,7 +457,7 @@ fn an_agent_of_the_configuration_is_read_by_its_events() {
         tool_calls: vec!["mine.did".to_owned()],
         session: vec!["mine.session".to_owned()],
         tool_name: vec!["mine.tool".to_owned()],
-        ..LogConvention::default()
+        ..LogConvention::usual()
     };
     let options = ConventionOptions { logs: vec![own], ..ConventionOptions::default() };
     let of = |ms, event: &str, more: Value| {

@@ -3,12 +3,13 @@
 
 use std::borrow::Cow;
 
+use super::custom::list;
 use super::draft::{Draft, count, flag, meant, name};
 use super::json;
 use super::lines::{Says, line};
 use super::raw::{RawLog, RawSpan, RawValue};
-use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, by_prompt, keys};
-use super::{Convention, Mark, text};
+use super::spoken::{Dialect, Helper, RecordFacts, Tells};
+use super::{Convention, LogConvention, Mark, text};
 use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -88,45 +89,41 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
 }
 
 fn dialect() -> Dialect {
-    let event = |name, tells| (Cow::Borrowed(name), tells);
+    let names = LogConvention {
+        name: "claude_code".to_owned(),
+        scope: "com.anthropic.claude_code".to_owned(),
+        prompts: list(["user_prompt"]),
+        model_calls: list(["api_request"]),
+        model_errors: list(["api_error"]),
+        tool_decisions: list(["tool_decision"]),
+        tool_calls: list(["tool_result"]),
+        session: list(["session.id"]),
+        prompt_id: list(["prompt.id"]),
+        input: list(["prompt"]),
+        output: list(["response"]),
+        model: list(["model"]),
+        response_id: list(["request_id"]),
+        input_tokens: list(["input_tokens"]),
+        cached_tokens: list(["cache_read_tokens"]),
+        cache_written_tokens: list(["cache_creation_tokens"]),
+        output_tokens: list(["output_tokens"]),
+        cost_usd: list(["cost_usd"]),
+        duration_ms: list(["duration_ms"]),
+        tool_name: list(["tool_name"]),
+        call_id: list(["tool_use_id"]),
+        tool_arguments: list(["tool_input"]),
+        success: list(["success"]),
+        error_type: list(["error_type", "status_code"]),
+        ..LogConvention::default()
+    };
     Dialect {
-        name: Cow::Borrowed("claude_code"),
-        scope: Cow::Borrowed("com.anthropic.claude_code"),
-        prefix: Cow::Borrowed("claude_code."),
-        events: vec![
-            event("user_prompt", Tells::Prompt),
-            event("api_request", Tells::Model),
-            event("api_error", Tells::ModelError),
-            event("assistant_response", Tells::Answer),
-            event("tool_decision", Tells::ToolBegun),
-            event("tool_result", Tells::Tool),
-        ],
-        keys: Keys {
-            session: keys!("session.id"),
-            prompt: keys!("prompt.id"),
-            input: keys!("prompt"),
-            output: keys!("response"),
-            model: keys!("model"),
-            response_id: keys!("request_id"),
-            input_tokens: keys!("input_tokens"),
-            cached_tokens: keys!("cache_read_tokens"),
-            cache_written_tokens: keys!("cache_creation_tokens"),
-            output_tokens: keys!("output_tokens"),
-            cost: keys!("cost_usd"),
-            duration_ms: keys!("duration_ms"),
-            tool: keys!("tool_name"),
-            call_id: keys!("tool_use_id"),
-            arguments: keys!("tool_input"),
-            success: keys!("success"),
-            error_type: keys!("error_type", "status_code"),
-            result_size: keys!("tool_result_size_bytes"),
-            sub_agent_id: keys!("agent_id"),
-            ..Keys::default()
-        },
+        prefix: "claude_code.",
+        answer: Some("assistant_response"),
+        result_size: Some("tool_result_size_bytes"),
+        sub_agent_id: Some("agent_id"),
         has_spans: true,
-        other_version: false,
-        turn: by_prompt,
         mend,
+        ..Dialect::of(names)
     }
 }
 

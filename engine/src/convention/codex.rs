@@ -4,10 +4,11 @@
 use std::borrow::Cow;
 
 use super::arguments;
+use super::custom::list;
 use super::draft::{count, meant};
 use super::raw::{RawLog, RawValue};
-use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, by_prompt, keys};
-use super::{Convention, Mark};
+use super::spoken::{Dialect, Helper, RecordFacts, Tells};
+use super::{Convention, LogConvention, Mark};
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "codex",
@@ -25,40 +26,30 @@ pub(super) const CONVENTION: Convention = Convention {
 };
 
 fn dialect() -> Dialect {
-    let event = |name, tells| (Cow::Borrowed(name), tells);
-    Dialect {
-        name: Cow::Borrowed("codex"),
-        scope: Cow::Borrowed(SCOPE),
-        prefix: Cow::Borrowed("codex."),
-        events: vec![
-            event("user_prompt", Tells::Prompt),
-            event("sse_event", Tells::Model),
-            event("api_request", Tells::ModelError),
-            event("websocket_request", Tells::ModelError),
-            event("tool_decision", Tells::ToolBegun),
-            event("tool_result", Tells::Tool),
-        ],
-        keys: Keys {
-            session: keys!("conversation.id"),
-            input: keys!("prompt"),
-            model: keys!("model"),
-            input_tokens: keys!("input_token_count"),
-            cached_tokens: keys!("cached_token_count"),
-            cache_written_tokens: keys!("cache_write_token_count"),
-            output_tokens: keys!("output_token_count"),
-            duration_ms: keys!("duration_ms"),
-            tool: keys!("tool_name"),
-            call_id: keys!("call_id"),
-            arguments: keys!("arguments"),
-            success: keys!("success"),
-            error_type: keys!("http.response.status_code"),
-            ..Keys::default()
-        },
-        has_spans: false,
-        other_version: false,
-        turn: by_prompt,
-        mend,
-    }
+    let names = LogConvention {
+        name: "codex".to_owned(),
+        scope: SCOPE.to_owned(),
+        prompts: list(["user_prompt"]),
+        model_calls: list(["sse_event"]),
+        model_errors: list(["api_request", "websocket_request"]),
+        tool_decisions: list(["tool_decision"]),
+        tool_calls: list(["tool_result"]),
+        session: list(["conversation.id"]),
+        input: list(["prompt"]),
+        model: list(["model"]),
+        input_tokens: list(["input_token_count"]),
+        cached_tokens: list(["cached_token_count"]),
+        cache_written_tokens: list(["cache_write_token_count"]),
+        output_tokens: list(["output_token_count"]),
+        duration_ms: list(["duration_ms"]),
+        tool_name: list(["tool_name"]),
+        call_id: list(["call_id"]),
+        tool_arguments: list(["arguments"]),
+        success: list(["success"]),
+        error_type: list(["http.response.status_code"]),
+        ..LogConvention::default()
+    };
+    Dialect { prefix: "codex.", mend, ..Dialect::of(names) }
 }
 
 fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {

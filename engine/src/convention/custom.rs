@@ -8,8 +8,8 @@ use super::lines::Says;
 
 /// How an agent speaks that tells what it does in log records: which of its events tell what, and which of their attributes, best
 /// first. What is left out has the names that are usual.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default = "LogConvention::usual", deny_unknown_fields)]
 pub struct LogConvention {
     /// What it goes by in messages.
     pub name: String,
@@ -81,45 +81,40 @@ pub(super) fn rules(mapping: &BTreeMap<String, Vec<String>>) -> impl Iterator<It
     })
 }
 
-impl Default for LogConvention {
-    fn default() -> Self {
-        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+/// Names of events or attributes, best first.
+pub(super) fn list<const N: usize>(names: [&str; N]) -> Vec<String> {
+    names.map(str::to_owned).into()
+}
+
+impl LogConvention {
+    /// The names that are usual, and no events.
+    pub fn usual() -> Self {
         Self {
             name: "custom".to_owned(),
-            scope: String::new(),
-            prompts: Vec::new(),
-            model_calls: Vec::new(),
-            model_errors: Vec::new(),
-            tool_decisions: Vec::new(),
-            tool_calls: Vec::new(),
-            loops: Vec::new(),
-            session: names(&["session.id", "gen_ai.conversation.id", "conversation.id"]),
-            prompt_id: names(&["prompt.id", "prompt_id"]),
-            input: names(&["prompt"]),
-            output: names(&["response_text", "response"]),
-            model: names(&["gen_ai.response.model", "gen_ai.request.model", "model"]),
-            response_id: names(&["gen_ai.response.id", "response_id"]),
-            input_tokens: names(&[
-                "gen_ai.usage.input_tokens",
-                "input_tokens",
-                "input_token_count",
-            ]),
-            cached_tokens: names(&["gen_ai.usage.cache_read.input_tokens", "cached_token_count"]),
-            cache_written_tokens: names(&["gen_ai.usage.cache_creation.input_tokens"]),
-            output_tokens: names(&[
+            session: list(["session.id", "gen_ai.conversation.id", "conversation.id"]),
+            prompt_id: list(["prompt.id", "prompt_id"]),
+            input: list(["prompt"]),
+            output: list(["response_text", "response"]),
+            model: list(["gen_ai.response.model", "gen_ai.request.model", "model"]),
+            response_id: list(["gen_ai.response.id", "response_id"]),
+            input_tokens: list(["gen_ai.usage.input_tokens", "input_tokens", "input_token_count"]),
+            cached_tokens: list(["gen_ai.usage.cache_read.input_tokens", "cached_token_count"]),
+            cache_written_tokens: list(["gen_ai.usage.cache_creation.input_tokens"]),
+            output_tokens: list([
                 "gen_ai.usage.output_tokens",
                 "output_tokens",
                 "output_token_count",
             ]),
-            cost_usd: names(&["cost_usd"]),
-            duration_ms: names(&["duration_ms"]),
-            tool_name: names(&["gen_ai.tool.name", "tool_name", "function_name"]),
-            call_id: names(&["gen_ai.tool.call.id", "call_id"]),
-            tool_arguments: names(&["gen_ai.tool.call.arguments", "arguments", "function_args"]),
-            tool_result: names(&["gen_ai.tool.call.result", "output"]),
-            success: names(&["success"]),
-            error_type: names(&["error.type", "error_type"]),
-            sub_agent: names(&["sub_agent", "subagent_name"]),
+            cost_usd: list(["cost_usd"]),
+            duration_ms: list(["duration_ms"]),
+            tool_name: list(["gen_ai.tool.name", "tool_name", "function_name"]),
+            call_id: list(["gen_ai.tool.call.id", "call_id"]),
+            tool_arguments: list(["gen_ai.tool.call.arguments", "arguments", "function_args"]),
+            tool_result: list(["gen_ai.tool.call.result", "output"]),
+            success: list(["success"]),
+            error_type: list(["error.type", "error_type"]),
+            sub_agent: list(["sub_agent", "subagent_name"]),
+            ..Self::default()
         }
     }
 }

@@ -3,11 +3,12 @@
 
 use std::borrow::Cow;
 
+use super::custom::list;
 use super::draft::{count, meant};
 use super::json::{self, Json};
 use super::raw::{RawLog, RawSpan};
-use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, Turn, by_prompt, keys};
-use super::{Convention, Mark};
+use super::spoken::{Dialect, Helper, RecordFacts, Tells, Turn, by_prompt};
+use super::{Convention, LogConvention, Mark};
 use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -31,38 +32,35 @@ fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
 }
 
 fn dialect() -> Dialect {
-    let event = |name, tells| (Cow::Borrowed(name), tells);
+    let names = LogConvention {
+        name: "gemini_cli".to_owned(),
+        scope: NAME.to_owned(),
+        prompts: list(["user_prompt"]),
+        model_calls: list(["api_response"]),
+        model_errors: list(["api_error"]),
+        tool_calls: list(["tool_call"]),
+        loops: list(["loop_detected"]),
+        session: list(["session.id"]),
+        prompt_id: list(["prompt_id"]),
+        input: list(["prompt"]),
+        model: list(["model"]),
+        input_tokens: list(["input_token_count"]),
+        cached_tokens: list(["cached_content_token_count"]),
+        output_tokens: list(["output_token_count"]),
+        duration_ms: list(["duration_ms"]),
+        tool_name: list(["function_name"]),
+        tool_arguments: list(["function_args"]),
+        success: list(["success"]),
+        error_type: list(["error.type", "error_type", "status_code"]),
+        ..LogConvention::default()
+    };
     Dialect {
-        name: Cow::Borrowed("gemini_cli"),
-        scope: Cow::Borrowed(NAME),
-        prefix: Cow::Borrowed("gemini_cli."),
-        events: vec![
-            event("user_prompt", Tells::Prompt),
-            event("api_response", Tells::Model),
-            event("api_error", Tells::ModelError),
-            event("tool_call", Tells::Tool),
-            event("loop_detected", Tells::Loop),
-        ],
-        keys: Keys {
-            session: keys!("session.id"),
-            prompt: keys!("prompt_id"),
-            input: keys!("prompt"),
-            model: keys!("model"),
-            input_tokens: keys!("input_token_count"),
-            cached_tokens: keys!("cached_content_token_count"),
-            output_tokens: keys!("output_token_count"),
-            duration_ms: keys!("duration_ms"),
-            tool: keys!("function_name"),
-            arguments: keys!("function_args"),
-            success: keys!("success"),
-            error_type: keys!("error.type", "error_type", "status_code"),
-            result_size: keys!("content_length"),
-            ..Keys::default()
-        },
-        has_spans: false,
+        prefix: "gemini_cli.",
+        result_size: Some("content_length"),
         other_version: true,
         turn,
         mend,
+        ..Dialect::of(names)
     }
 }
 

@@ -367,7 +367,7 @@ impl Conventions {
     /// Makes a reader with these options.
     pub fn new(options: ConventionOptions) -> Self {
         let index = Arc::new(Index::new(&options));
-        let configured = options.logs.iter().map(Dialect::configured);
+        let configured = options.logs.iter().cloned().map(Dialect::of);
         let known = CONVENTIONS.iter().filter_map(|convention| Some(convention.dialect?()));
         let dialects = configured.chain(known).collect();
         Self { options, index, dialects }

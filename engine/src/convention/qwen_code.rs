@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::custom::list;
 use super::raw::RawLog;
-use super::spoken::{Dialect, Helper, Keys, RecordFacts, Tells, Turn, by_prompt, keys};
-use super::{Convention, Mark};
+use super::spoken::{Dialect, Helper, RecordFacts, Turn, by_prompt};
+use super::{Convention, LogConvention, Mark};
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "qwen_code",
@@ -23,41 +24,36 @@ pub(super) const CONVENTION: Convention = Convention {
 };
 
 fn dialect() -> Dialect {
-    let event = |name, tells| (Cow::Borrowed(name), tells);
+    let names = LogConvention {
+        name: "qwen_code".to_owned(),
+        scope: NAME.to_owned(),
+        prompts: list(["user_prompt"]),
+        model_calls: list(["api_response"]),
+        model_errors: list(["api_error"]),
+        tool_calls: list(["tool_call"]),
+        loops: list(["loop_detected"]),
+        session: list(["session.id"]),
+        prompt_id: list(["prompt_id"]),
+        input: list(["prompt"]),
+        output: list(["response_text"]),
+        model: list(["model"]),
+        input_tokens: list(["input_token_count"]),
+        cached_tokens: list(["cached_content_token_count"]),
+        output_tokens: list(["output_token_count"]),
+        duration_ms: list(["duration_ms"]),
+        tool_name: list(["function_name"]),
+        tool_arguments: list(["function_args"]),
+        success: list(["success"]),
+        error_type: list(["error.type", "error_type", "status_code"]),
+        sub_agent: list(["subagent_name"]),
+        ..LogConvention::default()
+    };
     Dialect {
-        name: Cow::Borrowed("qwen_code"),
-        scope: Cow::Borrowed(NAME),
-        prefix: Cow::Borrowed("qwen-code."),
-        events: vec![
-            event("user_prompt", Tells::Prompt),
-            event("api_response", Tells::Model),
-            event("api_error", Tells::ModelError),
-            event("tool_call", Tells::Tool),
-            event("loop_detected", Tells::Loop),
-        ],
-        keys: Keys {
-            session: keys!("session.id"),
-            prompt: keys!("prompt_id"),
-            input: keys!("prompt"),
-            output: keys!("response_text"),
-            model: keys!("model"),
-            response_id: keys!(),
-            input_tokens: keys!("input_token_count"),
-            cached_tokens: keys!("cached_content_token_count"),
-            output_tokens: keys!("output_token_count"),
-            duration_ms: keys!("duration_ms"),
-            tool: keys!("function_name"),
-            arguments: keys!("function_args"),
-            success: keys!("success"),
-            error_type: keys!("error.type", "error_type", "status_code"),
-            result_size: keys!("content_length"),
-            sub_agent: keys!("subagent_name"),
-            ..Keys::default()
-        },
-        has_spans: false,
-        other_version: false,
+        prefix: "qwen-code.",
+        result_size: Some("content_length"),
         turn,
         mend,
+        ..Dialect::of(names)
     }
 }
 

@@ -23,23 +23,23 @@ use crate::span::{
 /// The log records of an agent: the names of its events and attributes, and how to tell its turns.
 #[derive(Clone, Debug)]
 pub(super) struct Dialect {
-    /// Its name in counts.
-    pub(super) name: Cow<'static, str>,
-    /// The beginning of the names of its scopes.
-    pub(super) scope: Cow<'static, str>,
+    /// The names of its events, without the prefix, and of its attributes.
+    pub(super) names: LogConvention,
     /// A prefix that the names of its events may have.
-    pub(super) prefix: Cow<'static, str>,
-    /// Its events, by name without the prefix.
-    pub(super) events: Vec<(Cow<'static, str>, Tells)>,
-    /// The attributes that it uses.
-    pub(super) keys: Keys,
+    pub(super) prefix: &'static str,
+    /// The event of what a model said, in a record of its own.
+    pub(super) answer: Option<&'static str>,
+    /// The size of what a tool returned.
+    pub(super) result_size: Option<&'static str>,
+    /// The id of the agent that a call was made by, where it is another one than the turn's.
+    pub(super) sub_agent_id: Option<&'static str>,
     /// Whether it also sends spans of its calls, so that its records go into the traces that they name.
     pub(super) has_spans: bool,
     /// Whether the version of its service is not the agent's.
     pub(super) other_version: bool,
     /// Finds the turn of a record by the ids of its session and its prompt.
     pub(super) turn: fn(&str, Option<&str>) -> Turn,
-    /// Adds what no key says; returns whether the record counts.
+    /// Adds what no attribute says by itself; returns whether the record counts.
     pub(super) mend: fn(&RawLog<'_>, &mut RecordFacts<'_>) -> bool,
 }
 
@@ -61,35 +61,6 @@ pub(super) enum Tells {
     /// The agent's own report that it is in a loop.
     Loop,
 }
-
-/// Attributes by what they say, best first.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Keys {
-    pub(super) session: Names,
-    pub(super) prompt: Names,
-    pub(super) input: Names,
-    pub(super) output: Names,
-    pub(super) model: Names,
-    pub(super) response_id: Names,
-    pub(super) input_tokens: Names,
-    pub(super) cached_tokens: Names,
-    pub(super) cache_written_tokens: Names,
-    pub(super) output_tokens: Names,
-    pub(super) cost: Names,
-    pub(super) duration_ms: Names,
-    pub(super) tool: Names,
-    pub(super) call_id: Names,
-    pub(super) arguments: Names,
-    pub(super) result: Names,
-    pub(super) result_size: Names,
-    pub(super) success: Names,
-    pub(super) error_type: Names,
-    pub(super) sub_agent: Names,
-    pub(super) sub_agent_id: Names,
-}
-
-/// Attributes, best first.
-type Names = Cow<'static, [Cow<'static, str>]>;
 
 /// Which turn of its session a record belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -130,65 +101,15 @@ pub(super) enum Helper<'r> {
     Part(Cow<'r, str>),
 }
 
-impl Keys {
-    /// Makes a list that is known at compile time.
-    pub(super) const fn fixed(list: &'static [Cow<'static, str>]) -> Names {
-        Cow::Borrowed(list)
-    }
-}
-
-/// Makes a list of attributes that are known at compile time, best first.
-macro_rules! keys {
-    ($($key:literal),*) => {
-        $crate::convention::spoken::Keys::fixed(const { &[$(std::borrow::Cow::Borrowed($key)),*] })
-    };
-}
-pub(super) use keys;
-
 impl Dialect {
-    /// Makes the dialect that the configuration describes.
-    pub(super) fn configured(options: &LogConvention) -> Self {
-        let text = |text: &str| Cow::Owned(text.to_owned());
-        let names = |list: &[String]| Names::Owned(list.iter().map(|key| text(key)).collect());
-        let events = [
-            (&options.prompts, Tells::Prompt),
-            (&options.model_calls, Tells::Model),
-            (&options.model_errors, Tells::ModelError),
-            (&options.tool_decisions, Tells::ToolBegun),
-            (&options.tool_calls, Tells::Tool),
-            (&options.loops, Tells::Loop),
-        ];
-        let of_kind = |(list, tells): (&Vec<String>, Tells)| {
-            list.iter().map(|event| (text(event), tells)).collect::<Vec<_>>()
-        };
+    /// The dialect of these names, which has nothing of its own beside them.
+    pub(super) fn of(names: LogConvention) -> Self {
         Self {
-            name: text(&options.name),
-            scope: text(&options.scope),
-            prefix: Cow::default(),
-            events: events.into_iter().flat_map(of_kind).collect(),
-            keys: Keys {
-                session: names(&options.session),
-                prompt: names(&options.prompt_id),
-                input: names(&options.input),
-                output: names(&options.output),
-                model: names(&options.model),
-                response_id: names(&options.response_id),
-                input_tokens: names(&options.input_tokens),
-                cached_tokens: names(&options.cached_tokens),
-                cache_written_tokens: names(&options.cache_written_tokens),
-                output_tokens: names(&options.output_tokens),
-                cost: names(&options.cost_usd),
-                duration_ms: names(&options.duration_ms),
-                tool: names(&options.tool_name),
-                call_id: names(&options.call_id),
-                arguments: names(&options.tool_arguments),
-                result: names(&options.tool_result),
-                result_size: Names::default(),
-                success: names(&options.success),
-                error_type: names(&options.error_type),
-                sub_agent: names(&options.sub_agent),
-                sub_agent_id: Names::default(),
-            },
+            names,
+            prefix: "",
+            answer: None,
+            result_size: None,
+            sub_agent_id: None,
             has_spans: false,
             other_version: false,
             turn: by_prompt,
@@ -201,58 +122,68 @@ impl Dialect {
         let attribute = raw.attributes.str("event.name");
         let named = attribute.or_else(|| Some(&*raw.event_name).filter(|name| !name.is_empty()));
         let named = named.or_else(|| raw.body.as_str())?;
-        match named.strip_prefix(&*self.prefix).filter(|_| !self.prefix.is_empty()) {
+        match named.strip_prefix(self.prefix).filter(|_| !self.prefix.is_empty()) {
             Some(event) => Some(event),
             None if of_scope => Some(named),
             // A dialect of the configuration may be known by its events alone.
-            None if self.scope.is_empty() => {
-                self.events.iter().any(|(event, _)| event == named).then_some(named)
-            }
+            None if self.names.scope.is_empty() => self.tells(named).map(|_| named),
             None => None,
         }
     }
 
     /// Whether a scope of this name is one of the dialect's.
     pub(super) fn is_of(&self, scope: &str) -> bool {
-        !self.scope.is_empty() && scope.starts_with(&*self.scope)
+        !self.names.scope.is_empty() && scope.starts_with(&self.names.scope)
     }
 
     /// The size of a tool's result, which stands for a result that is not sent, if the arguments are known: else equal sizes tell
     /// nothing.
     fn size<'r, 'a>(&self, raw: &'r RawLog<'a>) -> Option<&'r RawValue<'a>> {
-        get(raw, &self.keys.arguments).and_then(|_| get(raw, &self.keys.result_size))
+        get(raw, &self.names.tool_arguments)?;
+        raw.attributes.get(self.result_size?)
     }
 
     /// The name that the dialect is counted under.
     fn known_name(&self) -> &'static str {
-        super::names().find(|name| *name == self.name).unwrap_or("custom")
+        super::names().find(|name| *name == self.names.name).unwrap_or("custom")
     }
 
     fn tells(&self, event: &str) -> Option<Tells> {
-        self.events.iter().find(|(known, _)| known == event).map(|(_, tells)| *tells)
+        let names = &self.names;
+        let events = [
+            (&names.prompts, Tells::Prompt),
+            (&names.model_calls, Tells::Model),
+            (&names.model_errors, Tells::ModelError),
+            (&names.tool_decisions, Tells::ToolBegun),
+            (&names.tool_calls, Tells::Tool),
+            (&names.loops, Tells::Loop),
+        ];
+        let known = events.iter().find(|(known, _)| known.iter().any(|known| known == event));
+        let answer = self.answer.filter(|known| *known == event).map(|_| Tells::Answer);
+        known.map(|(_, tells)| *tells).or(answer)
     }
 
     /// Reads what the attributes of a record say.
     fn hear<'r>(&self, raw: &'r RawLog<'_>, tells: Tells) -> RecordFacts<'r> {
-        let keys = &self.keys;
-        let tokens = |list: &Names| get(raw, list).and_then(count);
-        let success = get(raw, &keys.success).and_then(flag);
+        let names = &self.names;
+        let tokens = |list: &[String]| get(raw, list).and_then(count);
+        let success = get(raw, &names.success).and_then(flag);
         RecordFacts {
             tells: Some(tells),
-            input: get(raw, &keys.input).and_then(RawValue::as_str).map(Cow::from),
-            output: get(raw, &keys.output).and_then(RawValue::as_str).map(Cow::from),
+            input: get(raw, &names.input).and_then(RawValue::as_str).map(Cow::from),
+            output: get(raw, &names.output).and_then(RawValue::as_str).map(Cow::from),
             tokens: Tokens {
-                input: tokens(&keys.input_tokens),
-                cached: tokens(&keys.cached_tokens),
-                cache_written: tokens(&keys.cache_written_tokens),
-                output: tokens(&keys.output_tokens),
+                input: tokens(&names.input_tokens),
+                cached: tokens(&names.cached_tokens),
+                cache_written: tokens(&names.cache_written_tokens),
+                output: tokens(&names.output_tokens),
             },
-            result: get(raw, &keys.result).or_else(|| self.size(raw)).and_then(text::result),
+            result: get(raw, &names.tool_result).or_else(|| self.size(raw)).and_then(text::result),
             failed: tells == Tells::ModelError || success == Some(false),
             is_command: false,
             joined: None,
             tool: None,
-            aside: get(raw, &keys.sub_agent).and_then(name).map(Helper::Agent),
+            aside: get(raw, &names.sub_agent).and_then(name).map(Helper::Agent),
         }
     }
 }
@@ -288,7 +219,7 @@ impl Conventions {
             return unused("log_without_session");
         };
         let key = session_key(resource.tenant.as_deref().unwrap_or_default(), &session.id);
-        let prompt = get(raw, &dialect.keys.prompt).and_then(name);
+        let prompt = get(raw, &dialect.names.prompt_id).and_then(name);
         let turn = (dialect.turn)(&session.id, prompt.as_deref());
         let own = raw.trace_id.filter(|_| dialect.has_spans);
         let trace_id = own.unwrap_or_else(|| match turn {
@@ -361,23 +292,21 @@ impl Record<'_, '_> {
                 .get("user.id")
                 .and_then(name)
                 .map(|user| Arc::from(self.caps.name(&user))),
-            agent_id: self.shared(&dialect.keys.sub_agent_id),
+            agent_id: self.shared(dialect.sub_agent_id.and_then(|key| raw.attributes.get(key))),
             resource: Arc::clone(resource),
             ..Span::default()
         }
     }
 
-    /// The name in the first of these attributes that has one.
-    fn shared(&self, list: &Names) -> Option<Arc<str>> {
-        let value = get(self.raw, list).and_then(name)?;
-        Some(Arc::from(self.caps.name(&value)))
+    fn shared(&self, value: Option<&RawValue<'_>>) -> Option<Arc<str>> {
+        value.and_then(name).map(|name| Arc::from(self.caps.name(&name)))
     }
 
     /// Makes the root span of a turn; for a command of the client it is not an agent's span.
     fn prompt(&self) -> Span {
         let command = self.heard.is_command;
         let operation = if command { Operation::Other } else { Operation::InvokeAgent };
-        let named = self.resource.service_name.as_deref().unwrap_or(&self.dialect.name);
+        let named = self.resource.service_name.as_deref().unwrap_or(&self.dialect.names.name);
         Span {
             span_id: self.trace_id.prompt(),
             parent: None,
@@ -412,25 +341,25 @@ impl Record<'_, '_> {
         })
     }
 
-    /// The id in the first of these attributes that has one.
-    fn id(&self, list: &Names) -> Option<IdHash> {
+    /// The id in the first of these attributes that is there.
+    fn id(&self, list: &[String]) -> Option<IdHash> {
         get(self.raw, list).and_then(name).map(|id| self.caps.id(&id))
     }
 
     /// The id of the response, or what stands for it.
     fn response_id(&self) -> Option<IdHash> {
         let joined = || self.heard.joined.as_deref().map(|joined| self.caps.id(joined));
-        self.id(&self.dialect.keys.response_id).or_else(joined)
+        self.id(&self.dialect.names.response_id).or_else(joined)
     }
 
     fn model_call(&self) -> Span {
-        let (keys, raw, heard) = (&self.dialect.keys, self.raw, &self.heard);
-        let cost = get(raw, &keys.cost).and_then(number).and_then(Quanta::from_f64);
+        let (names, raw, heard) = (&self.dialect.names, self.raw, &self.heard);
+        let cost = get(raw, &names.cost_usd).and_then(number).and_then(Quanta::from_f64);
         Span {
             start: self.start(),
             remarks: self.remarks(None),
             model: Some(ModelFacts {
-                model: self.shared(&keys.model),
+                model: self.shared(get(raw, &names.model)),
                 response_id: self.response_id(),
                 tokens: heard.tokens,
                 cost,
@@ -442,14 +371,15 @@ impl Record<'_, '_> {
     }
 
     fn tool_call(&self) -> Span {
-        let (keys, raw) = (&self.dialect.keys, self.raw);
+        let (names, raw) = (&self.dialect.names, self.raw);
         let named = self.heard.tool.as_deref().map(|name| Arc::from(self.caps.name(name)));
         Span {
             start: self.start(),
             tool: Some(ToolFacts {
-                name: named.or_else(|| self.shared(&keys.tool)),
-                call_id: self.id(&keys.call_id),
-                arguments: get(raw, &keys.arguments).and_then(|value| text::arguments(value, true)),
+                name: named.or_else(|| self.shared(get(raw, &names.tool_name))),
+                call_id: self.id(&names.call_id),
+                arguments: get(raw, &names.tool_arguments)
+                    .and_then(|value| text::arguments(value, true)),
                 result_hash: self.heard.result,
                 phantom: false,
             }),
@@ -462,7 +392,7 @@ impl Record<'_, '_> {
 
     /// What the record says of its call beside the call: the kind of error, and whether a person accepted an edit.
     fn remarks(&self, accepted_edit: Option<bool>) -> Option<Box<Remarks>> {
-        let keys = Some(&self.dialect.keys.error_type).filter(|_| self.heard.failed);
+        let keys = Some(&self.dialect.names.error_type).filter(|_| self.heard.failed);
         let error_type = keys.and_then(|keys| get(self.raw, keys)).and_then(name);
         let error_type = error_type.map(|kind| Arc::from(self.caps.name(&kind)));
         let remarks = Remarks { accepted_edit, error_type, ..Remarks::default() };
@@ -502,7 +432,7 @@ impl Record<'_, '_> {
 
     /// The start of a call: its record is made at its end.
     fn start(&self) -> Timestamp {
-        let lasted = get(self.raw, &self.dialect.keys.duration_ms).and_then(number);
+        let lasted = get(self.raw, &self.dialect.names.duration_ms).and_then(number);
         let lasted = lasted.filter(|lasted| (0.0..=MAX_MS).contains(lasted)).unwrap_or(0.0);
         self.raw.time.before(std::time::Duration::from_secs_f64(lasted / 1e3))
     }
@@ -517,7 +447,7 @@ pub(super) fn by_prompt(session: &str, prompt: Option<&str>) -> Turn {
 }
 
 /// The value of the first attribute that is there.
-pub(super) fn get<'r, 'a>(raw: &'r RawLog<'a>, list: &Names) -> Option<&'r RawValue<'a>> {
+pub(super) fn get<'r, 'a>(raw: &'r RawLog<'a>, list: &[String]) -> Option<&'r RawValue<'a>> {
     list.iter().find_map(|key| raw.attributes.get(key))
 }
 
@@ -528,16 +458,16 @@ fn session_of_record(
     dialect: &Dialect,
     resource: &Resource,
 ) -> Option<SessionName> {
-    let own = dialect.keys.session.iter().find_map(|key| {
+    let own = dialect.names.session.iter().find_map(|key| {
         let id = raw.attributes.get(key).and_then(name)?;
-        Some(SessionName { attribute: Arc::from(&**key), id: Arc::from(caps.name(&id)) })
+        Some(SessionName { attribute: Arc::from(key.as_str()), id: Arc::from(caps.name(&id)) })
     });
     own.or_else(|| resource.session.clone())
 }
 
 /// Whether a tool's change to a file was accepted, by a person or by a person's settings; `None` if it is not said.
 fn accepted_edit(record: &Record<'_, '_>) -> Option<bool> {
-    let tool = get(record.raw, &record.dialect.keys.tool)?.as_str()?;
+    let tool = get(record.raw, &record.dialect.names.tool_name)?.as_str()?;
     let decision = record.raw.attributes.str("decision").filter(|_| EDIT_TOOLS.contains(&tool))?;
     match decision {
         "accept" | "auto_accept" | "modify" | "approved" | "approved_for_session" => Some(true),
