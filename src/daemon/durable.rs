@@ -1,4 +1,4 @@
-//! The store beside the stages: the log in front of them, their snapshots, and recovery before they start.
+//! The store beside the stages: the log in front of them, and recovery before they start.
 
 use std::io::{self, BufReader};
 use std::panic::resume_unwind;
@@ -12,18 +12,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, mpsc, watch};
-use tokio::task::spawn_blocking;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::router::Router;
+use super::snapshots::{Course, Snapshots};
 use super::store_metrics::StoreMetrics;
-use super::{Check, StartError, convention, seed};
+use super::{StartError, convention, seed};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::embedding::Embedded;
 use crate::engine::expect::Suite;
-use crate::engine::facts::Barrier;
 use crate::engine::judging::JudgeReply;
 use crate::engine::pipeline::{EngineOptions, Pipeline, Stages};
 use crate::engine::route::Route;
@@ -35,25 +33,15 @@ use crate::engine::time::WallShift;
 use crate::ingest::decode::{Decoder, IngestLimits};
 use crate::ingest::{Batch, Lacks, Overloaded, Request};
 use crate::store::{
-    Budget, Committer, Disk, Durability, FileSessionStore, Folder, KEPT, Kind, Lock, Opened,
-    Record, Refused, Section, Snapshot, SnapshotWriter, StoreError, Ticket,
+    Committer, Disk, Durability, FileSessionStore, Folder, Kind, Lock, Opened, Record, Refused,
+    Section, Snapshot, StoreError, Ticket,
 };
-use crate::telemetry;
 
 /// When a sender whose request could not be made durable should come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Time between two checks whether a snapshot is due.
-const LOOK: Duration = Duration::from_millis(200);
-
-/// Time between two looks whether all files are there.
-const LOOK_AT_FILES: Duration = Duration::from_secs(2);
-
 /// How long timers wait for their time to be in the log.
 const TIMERS_WAIT: Duration = Duration::from_secs(1);
-
-/// How long to wait for the next section of a snapshot.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Records that are read and decoded ahead of the replay, at most.
 const AHEAD: usize = 16;
@@ -62,7 +50,7 @@ const AHEAD: usize = 16;
 const PIECE: usize = 128 << 10;
 
 /// The name of the section that holds the time of a snapshot.
-const CLOCK: &str = "clock";
+pub(super) const CLOCK: &str = "clock";
 
 /// The step of a replay: timers that are due within it run together, and the log has the times at which timers ran to within it.
 const STEP: Duration = Duration::from_millis(100);
@@ -92,30 +80,6 @@ pub(super) struct Recovered {
     items: u64,
     clock: Clock,
     shift: WallShift,
-}
-
-/// Writes snapshots when they are due.
-pub(super) struct Snapshots {
-    committer: Committer,
-    disk: Arc<dyn Disk>,
-    budget: Arc<Budget>,
-    metrics: Arc<StoreMetrics>,
-    items: Arc<AtomicU64>,
-    clock: Clock,
-    snapshot_bytes: u64,
-    snapshot_spans: u64,
-    // The bytes and the items of the log when the last snapshot began.
-    written: (u64, u64),
-    last: u64,
-    // Whether somebody removed files, so that only a new snapshot has everything.
-    incomplete: bool,
-}
-
-/// The ways to and from the stages that a snapshot needs: barriers go in, sections come out.
-pub(super) struct Stream {
-    pub(super) router: Router,
-    pub(super) epoch: Arc<AtomicU64>,
-    pub(super) saved: mpsc::Receiver<(u64, Option<Section>)>,
 }
 
 impl Durable {
@@ -187,9 +151,9 @@ fn overloaded(why: Refused) -> Overloaded {
 
 /// The time of a snapshot, and the shift of wall time then.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-struct SavedClock {
-    now: Timestamp,
-    shift: WallShift,
+pub(super) struct SavedClock {
+    pub(super) now: Timestamp,
+    pub(super) shift: WallShift,
 }
 
 /// The answers of a judge or an embedding model, as the log holds them: they were paid for.
@@ -247,148 +211,12 @@ impl Recovered {
             clock,
             snapshot_bytes: config.store.snapshot_bytes,
             snapshot_spans: config.store.snapshot_spans,
-            // Replayed records count as written: after a long replay a snapshot is due soon.
-            written: (0, 0),
             last,
-            incomplete: false,
+            // Replayed records count as written: after a long replay a snapshot is due soon.
+            course: Course::default(),
         };
         (durable, snapshots)
     }
-}
-
-impl Snapshots {
-    /// A check that fails while the log cannot be written.
-    pub(super) fn check(&self) -> Check {
-        let metrics = Arc::clone(&self.metrics);
-        Arc::new(move || metrics.fails().map_or(Ok(()), |failure| Err(failure.why.to_string())))
-    }
-
-    /// Writes snapshots until `stopping` is set, and then a last one, so that the next start has nothing to replay.
-    pub(super) async fn run(mut self, mut stream: Stream, mut stopping: watch::Receiver<bool>) {
-        let mut looked = self.clock.elapsed();
-        loop {
-            let stop = tokio::select! {
-                _ = stopping.wait_for(|stopping| *stopping) => true,
-                () = tokio::time::sleep(LOOK) => false,
-            };
-            let mut lacks_files = false;
-            if stop || self.clock.elapsed().saturating_sub(looked) >= LOOK_AT_FILES {
-                looked = self.clock.elapsed();
-                self.incomplete |= !self.committer.is_whole(self.last).await;
-                lacks_files = self.incomplete;
-            }
-            if let Some(failure) = self.metrics.fails().filter(|_| !stop) {
-                self.probe(failure.bytes).await;
-            }
-            if stop || lacks_files || self.is_due() {
-                self.take(&mut stream).await;
-            }
-            if stop {
-                return;
-            }
-        }
-    }
-
-    /// Finds out whether the log takes as much as it could not: while the daemon is not ready, no request may come that would show it.
-    async fn probe(&self, bytes: u64) {
-        match self.committer.probe(bytes).await {
-            Ok(()) => self.metrics.took(bytes),
-            Err(why) => self.metrics.fell_short(bytes, why),
-        }
-    }
-
-    /// Whether a snapshot is due: the log has grown enough, or its budget bites, or the disk has begun to fail, as it may be full.
-    fn is_due(&self) -> bool {
-        let (written, items) = self.written;
-        let grown = self.budget.written().saturating_sub(written);
-        let items = self.items.load(Ordering::Relaxed).saturating_sub(items);
-        // The bytes of all snapshots, mostly twice the state: less is written for snapshots than for the log, or, where a start would take
-        // long, less than four times as much.
-        let both = self.budget.snapshots();
-        let long = items >= self.snapshot_spans && grown >= both / 8;
-        let pressed = self.metrics.was_pressed() | self.budget.was_pressed();
-        pressed || long || grown >= self.snapshot_bytes.max(both)
-    }
-
-    async fn take(&mut self, stream: &mut Stream) {
-        let seq = self.committer.ledger().applied();
-        if seq == self.last && !self.incomplete {
-            return;
-        }
-        self.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
-        // Where there is no room for two snapshots, one has to do.
-        let keep = if self.budget.is_tight() || self.metrics.fails().is_some() { 1 } else { KEPT };
-        let released = self.write(stream, seq, keep).await;
-        match &released {
-            Ok(released) => {
-                (self.last, self.incomplete) = (seq, false);
-                self.committer.release(*released).await;
-            }
-            Err(error) => tracing::error!(%error, "a snapshot could not be written"),
-        }
-        let open = self.committer.ledger().applied().saturating_sub(self.last);
-        self.metrics.snapshot(released.is_ok(), open);
-    }
-
-    /// Sends a barrier through the stages, and writes the state that each has as it passes; returns the sequence number up to which the
-    /// log is not needed.
-    async fn write(&self, stream: &mut Stream, seq: u64, keep: usize) -> io::Result<u64> {
-        let _step = telemetry::step("store.snapshot");
-        let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sections, inbox) = mpsc::channel(1);
-        let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
-        let Stream { router, saved, .. } = stream;
-        let mut missing = router.assemble.len() + router.sessions.len() + 1;
-        let all = missing + 4;
-        let writer = spawn_blocking(move || {
-            write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
-        });
-        let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
-        let none_on_the_way = router.on_the_way.write().await;
-        let first = [
-            section("route".to_owned(), &router.route),
-            section(CLOCK.to_owned(), &clock),
-            router.saved_resolve(),
-        ];
-        router.barrier(Barrier { epoch, log_sequence: Some(seq) }).await.map_err(|_| absent())?;
-        drop(none_on_the_way);
-        for section in first {
-            // If the writer has failed, its error is returned below. The sections of the stages are taken all the same: there would
-            // be no room for those of the next snapshot.
-            let _ = sections.send(section.ok_or_else(absent)?).await;
-        }
-        while missing > 0 {
-            let next = timeout(PATIENCE, saved.recv()).await.map_err(io::Error::from)?;
-            let (of, section) = next.ok_or_else(absent)?;
-            // A section of another epoch is a late one, of a snapshot that was given up.
-            if of == epoch {
-                missing -= 1;
-                let _ = sections.send(section.ok_or_else(absent)?).await;
-            }
-        }
-        // After all shards, as each adds to it: of what they hold nothing is missing.
-        let learned = router.saved_learned().ok_or_else(absent)?;
-        let _ = sections.send(learned).await;
-        drop(sections);
-        writer.await.map_err(io::Error::other)?
-    }
-}
-
-/// Writes this many sections as they come, and finishes the snapshot; fails if fewer come.
-fn write(
-    mut writer: SnapshotWriter,
-    sections: usize,
-    mut inbox: mpsc::Receiver<Section>,
-    keep: usize,
-) -> io::Result<u64> {
-    for _ in 0..sections {
-        writer.section(&inbox.blocking_recv().ok_or_else(absent)?)?;
-    }
-    writer.finish(keep)
-}
-
-fn absent() -> io::Error {
-    io::Error::other("not every stage said what it holds")
 }
 
 /// A state as a section; `None` if it cannot be serialised, which is an error of the code.
@@ -475,24 +303,41 @@ pub(super) fn recover(
         embedding: config.embed.wanted(),
         ..config.engine_options(expected)
     };
-    let fresh = || Pipeline::routed(&options, Route::new(config.engine.shards, seed()));
     if config.store.durability == Durability::Memory {
-        return Ok((fresh().into_stages(clock.now()), None));
+        return Ok((fresh(config, &options).into_stages(clock.now()), None));
     }
-    let begun = clock.elapsed();
     let directory = Path::new(&config.store.directory);
     let folder = Folder::new(directory)
         .map_err(|source| StoreError::Directory { path: directory.to_owned(), source })?;
-    let lock = Lock::take(directory)?;
-    let disk: Arc<dyn Disk> = Arc::new(folder);
+    let directory = Directory { lock: Lock::take(directory)?, disk: Arc::new(folder) };
+    let (stages, recovered) = recover_from(directory, config, &options, clock, registry)?;
+    Ok((stages, Some(recovered)))
+}
+
+/// A directory that only this process uses.
+pub(super) struct Directory {
+    pub(super) lock: Lock,
+    pub(super) disk: Arc<dyn Disk>,
+}
+
+/// Recovers the stages from the store in a directory.
+pub(super) fn recover_from(
+    directory: Directory,
+    config: &Config,
+    options: &EngineOptions,
+    clock: &Clock,
+    registry: &crate::registry::Registry,
+) -> Result<(Stages, Recovered), StartError> {
+    let begun = clock.elapsed();
+    let Directory { lock, disk } = directory;
     let mut opened = Opened::open(disk, &config.store)?;
     let mut last = SavedClock::default();
     let mut pipeline = match opened.recovery.take_snapshot() {
         Some(snapshot) => {
             last = read(&snapshot, CLOCK)?;
-            restore(&options, config.engine.shards, &snapshot, last)?
+            restore(options, config.engine.shards, &snapshot, last)?
         }
-        None => fresh(),
+        None => fresh(config, options),
     };
     let restored = clock.elapsed().saturating_sub(begun);
     let session_stores = session_stores(config, &opened, &mut pipeline)?;
@@ -529,7 +374,12 @@ pub(super) fn recover(
         );
     }
     let (clock, shift) = (clock.clone(), last.shift);
-    Ok((stages, Some(Recovered { lock, opened, metrics, items, clock, shift })))
+    Ok((stages, Recovered { lock, opened, metrics, items, clock, shift }))
+}
+
+/// Stages that hold nothing.
+fn fresh(config: &Config, options: &EngineOptions) -> Pipeline {
+    Pipeline::routed(options, Route::new(config.engine.shards, seed()))
 }
 
 /// The session stores of all shards, which take the sessions that are evicted.

@@ -12,6 +12,7 @@ mod kafka;
 mod pace;
 mod query;
 mod router;
+mod snapshots;
 mod store_metrics;
 mod tasks;
 #[cfg(test)]
@@ -37,8 +38,9 @@ pub use router::Router;
 
 use self::askers::Askers;
 use self::doors::Doors;
-use self::durable::{Durable, Recovered, Snapshots, Stream};
+use self::durable::{Durable, Recovered};
 use self::router::Door;
+use self::snapshots::{Snapshots, Stream};
 use self::tasks::Common;
 use self::tasks::agents::AgentsTask;
 use self::tasks::assemble::AssembleTask;

@@ -1,0 +1,202 @@
+//! Writes snapshots when they are due: a barrier goes through the stages, and each sends what it holds.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::Check;
+use super::durable::{CLOCK, SavedClock, section};
+use super::router::Router;
+use super::store_metrics::StoreMetrics;
+use crate::clock::Clock;
+use crate::engine::facts::Barrier;
+use crate::store::{Budget, Committer, Disk, KEPT, Section, SnapshotWriter};
+use crate::telemetry;
+
+/// Time between two checks whether a snapshot is due.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Time between two looks whether all files are there.
+const LOOK_AT_FILES: Duration = Duration::from_secs(2);
+
+/// How long to wait for the next section of a snapshot.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Writes snapshots when they are due.
+pub(super) struct Snapshots {
+    pub(super) committer: Committer,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) budget: Arc<Budget>,
+    pub(super) metrics: Arc<StoreMetrics>,
+    /// Spans and log records that are in the log.
+    pub(super) items: Arc<AtomicU64>,
+    pub(super) clock: Clock,
+    pub(super) snapshot_bytes: u64,
+    pub(super) snapshot_spans: u64,
+    /// The record after which the newest snapshot is.
+    pub(super) last: u64,
+    pub(super) course: Course,
+}
+
+/// What is known of the snapshots so far.
+#[derive(Default)]
+pub(super) struct Course {
+    // The bytes and the items of the log when the last snapshot began.
+    written: (u64, u64),
+    // Whether somebody removed files, so that only a new snapshot has everything.
+    incomplete: bool,
+    // When it was last looked whether all files are there.
+    looked: Duration,
+}
+
+/// The ways to and from the stages that a snapshot needs: barriers go in, sections come out.
+pub(super) struct Stream {
+    pub(super) router: Router,
+    pub(super) epoch: Arc<AtomicU64>,
+    pub(super) saved: mpsc::Receiver<(u64, Option<Section>)>,
+}
+
+impl Snapshots {
+    /// A check that fails while the log cannot be written.
+    pub(super) fn check(&self) -> Check {
+        let metrics = Arc::clone(&self.metrics);
+        Arc::new(move || metrics.fails().map_or(Ok(()), |failure| Err(failure.why.to_string())))
+    }
+
+    /// Writes snapshots until `stopping` is set, and then a last one, so that the next start has nothing to replay.
+    pub(super) async fn run(mut self, mut stream: Stream, mut stopping: watch::Receiver<bool>) {
+        self.course.looked = self.clock.elapsed();
+        loop {
+            let stop = tokio::select! {
+                _ = stopping.wait_for(|stopping| *stopping) => true,
+                () = tokio::time::sleep(LOOK) => false,
+            };
+            self.look(&mut stream, stop).await;
+            if stop {
+                return;
+            }
+        }
+    }
+
+    /// Writes a snapshot if one is due, or if this is the `last` look.
+    async fn look(&mut self, stream: &mut Stream, last: bool) {
+        let mut lacks_files = false;
+        if last || self.clock.elapsed().saturating_sub(self.course.looked) >= LOOK_AT_FILES {
+            self.course.looked = self.clock.elapsed();
+            self.course.incomplete |= !self.committer.is_whole(self.last).await;
+            lacks_files = self.course.incomplete;
+        }
+        if let Some(failure) = self.metrics.fails().filter(|_| !last) {
+            self.probe(failure.bytes).await;
+        }
+        if last || lacks_files || self.is_due() {
+            self.take(stream).await;
+        }
+    }
+
+    /// Finds out whether the log takes as much as it could not: while the daemon is not ready, no request may come that would show it.
+    async fn probe(&self, bytes: u64) {
+        match self.committer.probe(bytes).await {
+            Ok(()) => self.metrics.took(bytes),
+            Err(why) => self.metrics.fell_short(bytes, why),
+        }
+    }
+
+    /// Whether a snapshot is due: the log has grown enough, or its budget bites, or the disk has begun to fail, as it may be full.
+    fn is_due(&self) -> bool {
+        let (written, items) = self.course.written;
+        let grown = self.budget.written().saturating_sub(written);
+        let items = self.items.load(Ordering::Relaxed).saturating_sub(items);
+        // The bytes of all snapshots, mostly twice the state: less is written for snapshots than for the log, or, where a start would take
+        // long, less than four times as much.
+        let both = self.budget.snapshots();
+        let long = items >= self.snapshot_spans && grown >= both / 8;
+        let pressed = self.metrics.was_pressed() | self.budget.was_pressed();
+        pressed || long || grown >= self.snapshot_bytes.max(both)
+    }
+
+    async fn take(&mut self, stream: &mut Stream) {
+        let seq = self.committer.ledger().applied();
+        if seq == self.last && !self.course.incomplete {
+            return;
+        }
+        self.course.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
+        // Where there is no room for two snapshots, one has to do.
+        let keep = if self.budget.is_tight() || self.metrics.fails().is_some() { 1 } else { KEPT };
+        let released = self.write(stream, seq, keep).await;
+        match &released {
+            Ok(released) => {
+                (self.last, self.course.incomplete) = (seq, false);
+                self.committer.release(*released).await;
+            }
+            Err(error) => tracing::error!(%error, "a snapshot could not be written"),
+        }
+        let open = self.committer.ledger().applied().saturating_sub(self.last);
+        self.metrics.snapshot(released.is_ok(), open);
+    }
+
+    /// Sends a barrier through the stages, and writes the state that each has as it passes; returns the sequence number up to which the
+    /// log is not needed.
+    async fn write(&self, stream: &mut Stream, seq: u64, keep: usize) -> io::Result<u64> {
+        let _step = telemetry::step("store.snapshot");
+        let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sections, inbox) = mpsc::channel(1);
+        let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
+        let Stream { router, saved, .. } = stream;
+        let mut missing = router.assemble.len() + router.sessions.len() + 1;
+        let all = missing + 4;
+        let writer = spawn_blocking(move || {
+            write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
+        });
+        let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
+        let none_on_the_way = router.on_the_way.write().await;
+        let first = [
+            section("route".to_owned(), &router.route),
+            section(CLOCK.to_owned(), &clock),
+            router.saved_resolve(),
+        ];
+        router.barrier(Barrier { epoch, log_sequence: Some(seq) }).await.map_err(|_| absent())?;
+        drop(none_on_the_way);
+        for section in first {
+            // If the writer has failed, its error is returned below. The sections of the stages are taken all the same: there would
+            // be no room for those of the next snapshot.
+            let _ = sections.send(section.ok_or_else(absent)?).await;
+        }
+        while missing > 0 {
+            let next = timeout(PATIENCE, saved.recv()).await.map_err(io::Error::from)?;
+            let (of, section) = next.ok_or_else(absent)?;
+            // A section of another epoch is a late one, of a snapshot that was given up.
+            if of == epoch {
+                missing -= 1;
+                let _ = sections.send(section.ok_or_else(absent)?).await;
+            }
+        }
+        // After all shards, as each adds to it: of what they hold nothing is missing.
+        let learned = router.saved_learned().ok_or_else(absent)?;
+        let _ = sections.send(learned).await;
+        drop(sections);
+        writer.await.map_err(io::Error::other)?
+    }
+}
+
+/// Writes this many sections as they come, and finishes the snapshot; fails if fewer come.
+fn write(
+    mut writer: SnapshotWriter,
+    sections: usize,
+    mut inbox: mpsc::Receiver<Section>,
+    keep: usize,
+) -> io::Result<u64> {
+    for _ in 0..sections {
+        writer.section(&inbox.blocking_recv().ok_or_else(absent)?)?;
+    }
+    writer.finish(keep)
+}
+
+fn absent() -> io::Error {
+    io::Error::other("not every stage said what it holds")
+}
