@@ -27,8 +27,9 @@ pub struct Router {
     pub(super) sessions: Vec<mpsc::Sender<ToSessions>>,
     pub(super) agents: mpsc::Sender<ToAgents>,
     pub(super) resolve: Arc<Mutex<Resolve>>,
-    /// Read by a batch that is on its way from `resolve` to the shards, written while a snapshot begins: a report that was taken out is
-    /// either still in the saved `resolve`, or ahead of the barrier.
+    /// Read by a batch on its way to the shards, written while a snapshot begins: a report that was taken out of `resolve` is either
+    /// still in what is saved of it, or ahead of the barrier. A batch reads it before it has a place in any channel, and the barrier
+    /// needs places: who has one never waits for who needs one.
     pub(super) on_the_way: Arc<tokio::sync::RwLock<()>>,
     /// What the assemble tasks have learned.
     pub(super) learned: Arc<RwLock<Learned>>,
@@ -88,12 +89,12 @@ impl Sink for Router {
         for (trace, embedded) in batch.embedded {
             put(trace.id, Input::Embedded(trace, embedded));
         }
+        let on_the_way = self.on_the_way.read().await;
         let permits = self.reserve(&parts)?;
         let ticket = match record {
             Some((durable, record)) => Some(durable.append(record, items).await?),
             None => None,
         };
-        let on_the_way = self.on_the_way.read().await;
         // There is room, and where a log is kept the batch is in it: it is not refused for want of room any more.
         for report in self.resolved(&batch.spans, batch.reports, now) {
             let Takers { assemble, sessions, agents } = self.route.report(&report);

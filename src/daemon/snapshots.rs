@@ -200,3 +200,130 @@ fn write(
 fn absent() -> io::Error {
     io::Error::other("not every stage said what it holds")
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::clock::Hand;
+    use crate::config::Config;
+    use crate::daemon::durable::{Directory, recover_from};
+    use crate::daemon::{Board, Common, Health, spawn};
+    use crate::engine::options::ConventionOptions;
+    use crate::ingest::decode::{Decoder, IngestLimits};
+    use crate::ingest::{Batch, Compression, Encoding, Overloaded, Request, Signal, Sink};
+    use crate::store::simulated::Simulated;
+    use crate::store::{Durability, Lock};
+
+    /// How long a test waits for what should come.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Stages with a store on a disk that a test owns, by a clock that it sets.
+    struct Rig {
+        router: Router,
+        snapshots: Snapshots,
+        stream: Stream,
+        requests: u64,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Rig {
+        fn new(disk: &Simulated, edit: impl FnOnce(&mut Config)) -> Self {
+            let mut config = Config::default();
+            config.engine.shards = 2;
+            config.store.durability = Durability::Fsync;
+            edit(&mut config);
+            let (clock, _) = Hand::clock(1_800_000_000);
+            let health = Health::new(clock.wall()).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let lock = Lock::take(folder.path()).unwrap();
+            let directory = Directory { lock, disk: Arc::new(disk.clone()) };
+            let options = config.engine_options(Vec::new().into());
+            let recovered = recover_from(directory, &config, &options, &clock, health.registry());
+            let (stages, recovered) = recovered.unwrap();
+            let (durable, snapshots) = recovered.start(&config);
+            let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
+            let common = Common {
+                clock,
+                health,
+                judge: None,
+                embedder: None,
+                webhook: None,
+                durable: Some(durable.clone()),
+                saving: Some(saving),
+            };
+            let board = Arc::new(Board::new(config.api));
+            let capacity = config.engine.channel_capacity;
+            let (router, _, _) = spawn(stages, capacity, &board, &common, Some(durable)).unwrap();
+            let stream = Stream { router: router.clone(), epoch: Arc::default(), saved };
+            Self { router, snapshots, stream, requests: 0, _folder: folder }
+        }
+
+        /// A request with a trace of its own.
+        fn batch(&mut self) -> Batch {
+            self.requests += 1;
+            let now = self.snapshots.clock.now();
+            let chat =
+                json!({ "key": "gen_ai.operation.name", "value": { "stringValue": "chat" } });
+            let body = json!({ "resourceSpans": [{ "scopeSpans": [{ "spans": [{
+                "traceId": format!("{:032x}", self.requests), "spanId": "0000000000000001", "name": "step",
+                "startTimeUnixNano": now.0.to_string(), "endTimeUnixNano": now.0.to_string(),
+                "attributes": [chat],
+            }]}]}]});
+            let body = bytes::Bytes::from(body.to_string());
+            let decoder = Decoder::new(IngestLimits::default(), ConventionOptions::default());
+            let (signal, encoding, compression) =
+                (Signal::Traces, Encoding::Json, Compression::None);
+            let prepared = decoder.prepare(signal, encoding, compression, body.clone()).unwrap();
+            let batch = decoder.decode(prepared, Some(now), None).unwrap();
+            let request = Request { signal, encoding, compression, sent: None, tenant: None, body };
+            Batch { arrival: now, request: Some(request), ..batch }
+        }
+
+        async fn send(&mut self) -> Result<(), Overloaded> {
+            let batch = self.batch();
+            self.router.submit(batch).await.map(drop)
+        }
+    }
+
+    async fn until(mut there: impl FnMut() -> bool) {
+        let comes = async {
+            while !there() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, comes).await.expect("it comes");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_that_begins_while_requests_have_all_places_lets_them_through() {
+        let disk = Simulated::default();
+        let mut rig = Rig::new(&disk, |config| config.engine.channel_capacity = 1);
+        rig.send().await.unwrap();
+        // One request for each shard, and more.
+        let router = rig.router.clone();
+        disk.hold_syncs(true);
+        let mut requests = Vec::new();
+        for _ in 0..8 {
+            let (batch, router) = (rig.batch(), router.clone());
+            requests.push(tokio::spawn(async move { router.submit(batch).await }));
+        }
+        until(|| disk.syncing() > 0).await;
+        let Rig { mut snapshots, mut stream, .. } = rig;
+        let snapshot = tokio::spawn(async move {
+            snapshots.take(&mut stream).await;
+            snapshots.last
+        });
+        until(|| router.on_the_way.try_read().is_err()).await;
+        disk.hold_syncs(false);
+        let mut taken = 0;
+        for request in requests {
+            let answer = timeout(PATIENCE, request).await.expect("every request is answered");
+            taken += u64::from(answer.unwrap().is_ok());
+        }
+        assert!(taken > 0, "no request had a place");
+        let last = timeout(PATIENCE, snapshot).await.expect("the snapshot ends").unwrap();
+        assert_eq!(last, 1, "the snapshot was written");
+    }
+}

@@ -26,7 +26,7 @@ mod record;
 mod recover;
 mod session_store;
 #[cfg(test)]
-mod simulated;
+pub(crate) mod simulated;
 mod snapshot;
 #[cfg(test)]
 mod tests;

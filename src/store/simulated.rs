@@ -1,27 +1,27 @@
 //! A disk that forgets, for tests.
 //!
 //! After a crash of the machine a file has what was synced, and of every later write all, nothing, its first bytes or
-//! zeros; names are as of the last sync of names, with any of the later changes. It can be full, it can fail to sync,
-//! and the machine can crash at any call.
+//! zeros; names are as of the last sync of names, with any of the later changes. It can be full, it can fail to sync or take its
+//! time over it, and the machine can crash at any call.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::disk::{Disk, DiskFile};
 
 /// A source of numbers that are the same for the same seed.
 #[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1))
     }
 
     /// A number below `sides`.
-    pub(super) fn roll(&mut self, sides: u64) -> u64 {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -29,13 +29,20 @@ impl Dice {
         (mixed ^ (mixed >> 31)) % sides.max(1)
     }
 
-    pub(super) fn size(&mut self, sides: usize) -> usize {
+    pub(crate) fn size(&mut self, sides: usize) -> usize {
         usize::try_from(self.roll(sides as u64)).unwrap()
     }
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Simulated(Arc<Mutex<State>>);
+pub(crate) struct Simulated(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    // Told when syncs are not held up any more.
+    let_go: Condvar,
+}
 
 #[derive(Default)]
 struct State {
@@ -48,6 +55,8 @@ struct State {
     crashed: bool,
     capacity: Option<usize>,
     fails_to_sync: bool,
+    holds_syncs: bool,
+    syncing: usize,
 }
 
 #[derive(Clone, Default)]
@@ -72,28 +81,39 @@ enum Name {
 
 impl Simulated {
     /// The machine crashes at the call of this number, counted from now.
-    pub(super) fn crash_after(&self, calls: Option<u64>) {
+    pub(crate) fn crash_after(&self, calls: Option<u64>) {
         let mut state = self.state();
         state.crash_at = calls.map(|calls| state.calls + calls);
     }
 
     /// Calls so far.
-    pub(super) fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.state().calls
     }
 
     /// The disk has room for so many bytes.
-    pub(super) fn limit(&self, bytes: Option<usize>) {
+    pub(crate) fn limit(&self, bytes: Option<usize>) {
         self.state().capacity = bytes;
     }
 
     /// Syncs fail from now on.
-    pub(super) fn fail_syncs(&self) {
+    pub(crate) fn fail_syncs(&self) {
         self.state().fails_to_sync = true;
     }
 
+    /// Whether syncs of files wait, until this is called again.
+    pub(crate) fn hold_syncs(&self, hold: bool) {
+        self.state().holds_syncs = hold;
+        self.0.let_go.notify_all();
+    }
+
+    /// Syncs that wait.
+    pub(crate) fn syncing(&self) -> usize {
+        self.state().syncing
+    }
+
     /// The machine starts again after a crash: what was not synced is gone, in part.
-    pub(super) fn power_loss(&self, dice: &mut Dice) {
+    pub(crate) fn power_loss(&self, dice: &mut Dice) {
         let mut state = self.state();
         let mut names = std::mem::take(&mut state.safe_names);
         for change in std::mem::take(&mut state.unsafe_names) {
@@ -112,7 +132,7 @@ impl Simulated {
     }
 
     /// The bytes of a file, to be damaged.
-    pub(super) fn damage(&self, name: &str, damage: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn damage(&self, name: &str, damage: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state();
         let number = state.names[name];
         let inode = &mut state.files[number];
@@ -121,7 +141,7 @@ impl Simulated {
     }
 
     /// A disk of its own that has the same.
-    pub(super) fn copy(&self) -> Self {
+    pub(crate) fn copy(&self) -> Self {
         let state = self.state();
         let copy = State {
             files: state.files.clone(),
@@ -130,11 +150,11 @@ impl Simulated {
             unsafe_names: state.unsafe_names.clone(),
             ..State::default()
         };
-        Self(Arc::new(Mutex::new(copy)))
+        Self(Arc::new(Shared { state: Mutex::new(copy), let_go: Condvar::new() }))
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change_names(&self, change: Name) -> io::Result<()> {
@@ -305,6 +325,11 @@ impl Write for Handle {
 impl DiskFile for Handle {
     fn sync(&mut self) -> io::Result<()> {
         let mut state = self.disk.state();
+        state.syncing += 1;
+        while state.holds_syncs {
+            state = self.disk.0.let_go.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.syncing -= 1;
         state.call()?;
         if state.fails_to_sync {
             return Err(io::Error::other("the disk failed"));
