@@ -1,6 +1,7 @@
 //! Writes snapshots when they are due: a barrier goes through the stages, and each sends what it holds.
 
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,6 +24,12 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Time between two looks whether all files are there.
 const LOOK_AT_FILES: Duration = Duration::from_secs(2);
+
+/// The least time between a snapshot and one that would free little, which is asked for to make room.
+const REST: Duration = Duration::from_secs(10);
+
+/// How many times as long as the last snapshot took that time is.
+const RESTS: u32 = 10;
 
 /// How long to wait for the next section of a snapshot.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,6 +59,10 @@ pub(super) struct Course {
     incomplete: bool,
     // When it was last looked whether all files are there.
     looked: Duration,
+    // Whether one was asked for, to make room, since the last one began.
+    pressed: bool,
+    // Until when none is written that would free little.
+    rests_until: Duration,
 }
 
 /// The ways to and from the stages that a snapshot needs: barriers go in, sections come out.
@@ -85,6 +96,7 @@ impl Snapshots {
 
     /// Writes a snapshot if one is due, or if this is the `last` look.
     async fn look(&mut self, stream: &mut Stream, last: bool) {
+        let is_due = self.is_due();
         let mut lacks_files = false;
         if last || self.clock.elapsed().saturating_sub(self.course.looked) >= LOOK_AT_FILES {
             self.course.looked = self.clock.elapsed();
@@ -94,7 +106,7 @@ impl Snapshots {
         if let Some(failure) = self.metrics.fails().filter(|_| !last) {
             self.probe(failure.bytes).await;
         }
-        if last || lacks_files || self.is_due() {
+        if last || lacks_files || is_due {
             self.take(stream).await;
         }
     }
@@ -107,24 +119,30 @@ impl Snapshots {
         }
     }
 
-    /// Whether a snapshot is due: the log has grown enough, or its budget bites, or the disk has begun to fail, as it may be full.
-    fn is_due(&self) -> bool {
+    /// Whether a snapshot is due: the log has grown enough, or one was asked for to make room: the budget bites, or the disk has begun
+    /// to fail, as it may be full.
+    fn is_due(&mut self) -> bool {
         let (written, items) = self.course.written;
         let grown = self.budget.written().saturating_sub(written);
         let items = self.items.load(Ordering::Relaxed).saturating_sub(items);
         // The bytes of all snapshots, mostly twice the state: less is written for snapshots than for the log, or, where a start would take
-        // long, less than four times as much.
+        // long or room is short, less than four times as much.
         let both = self.budget.snapshots();
         let long = items >= self.snapshot_spans && grown >= both / 8;
-        let pressed = self.metrics.was_pressed() | self.budget.was_pressed();
+        self.course.pressed |= self.metrics.was_pressed() | self.budget.was_pressed();
+        // One that frees little of the log may free sessions on disk, or be smaller than those before; it may as well free nothing.
+        let rested = self.clock.elapsed() >= self.course.rests_until;
+        let pressed = self.course.pressed && (rested || grown > both / 8);
         pressed || long || grown >= self.snapshot_bytes.max(both)
     }
 
     async fn take(&mut self, stream: &mut Stream) {
         let seq = self.committer.ledger().applied();
-        if seq == self.last && !self.course.incomplete {
+        let pressed = mem::take(&mut self.course.pressed);
+        if seq == self.last && !self.course.incomplete && !pressed {
             return;
         }
+        let begun = self.clock.elapsed();
         self.course.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
         // Where there is no room for two snapshots, one has to do.
         let keep = if self.budget.is_tight() || self.metrics.fails().is_some() { 1 } else { KEPT };
@@ -136,6 +154,8 @@ impl Snapshots {
             }
             Err(error) => tracing::error!(%error, "a snapshot could not be written"),
         }
+        let ended = self.clock.elapsed();
+        self.course.rests_until = ended + REST.max(ended.saturating_sub(begun) * RESTS);
         let open = self.committer.ledger().applied().saturating_sub(self.last);
         self.metrics.snapshot(released.is_ok(), open);
     }
@@ -144,15 +164,31 @@ impl Snapshots {
     /// log is not needed.
     async fn write(&self, stream: &mut Stream, seq: u64, keep: usize) -> io::Result<u64> {
         let _step = telemetry::step("store.snapshot");
-        let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         let (sections, inbox) = mpsc::channel(1);
         let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
-        let Stream { router, saved, .. } = stream;
-        let mut missing = router.assemble.len() + router.sessions.len() + 1;
-        let all = missing + 4;
+        let all = stream.stages() + 4;
         let writer = spawn_blocking(move || {
             write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
         });
+        let gathered = self.gather(stream, seq, sections).await;
+        // It ends before the next one begins, which may have the same name.
+        let written = writer.await.map_err(io::Error::other)?;
+        gathered?;
+        written
+    }
+
+    /// Sends a barrier through the stages, and hands on the section of each, and of what belongs to none.
+    async fn gather(
+        &self,
+        stream: &mut Stream,
+        seq: u64,
+        sections: mpsc::Sender<Section>,
+    ) -> io::Result<()> {
+        let mut missing = stream.stages();
+        let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        let Stream { router, saved, .. } = stream;
+        // Late ones, of snapshots that were given up: there has to be room for those of this one.
+        while saved.try_recv().is_ok() {}
         let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
         let none_on_the_way = router.on_the_way.write().await;
         let first = [
@@ -163,8 +199,8 @@ impl Snapshots {
         router.barrier(Barrier { epoch, log_sequence: Some(seq) }).await.map_err(|_| absent())?;
         drop(none_on_the_way);
         for section in first {
-            // If the writer has failed, its error is returned below. The sections of the stages are taken all the same: there would
-            // be no room for those of the next snapshot.
+            // If the writer has failed, its error is returned. The sections of the stages are taken all the same: there would be no
+            // room for those of the next snapshot.
             let _ = sections.send(section.ok_or_else(absent)?).await;
         }
         while missing > 0 {
@@ -179,8 +215,14 @@ impl Snapshots {
         // After all shards, as each adds to it: of what they hold nothing is missing.
         let learned = router.saved_learned().ok_or_else(absent)?;
         let _ = sections.send(learned).await;
-        drop(sections);
-        writer.await.map_err(io::Error::other)?
+        Ok(())
+    }
+}
+
+impl Stream {
+    /// The number of shards of all stages.
+    fn stages(&self) -> usize {
+        self.router.assemble.len() + self.router.sessions.len() + 1
     }
 }
 
@@ -203,6 +245,9 @@ fn absent() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use prometheus::TextEncoder;
     use serde_json::json;
 
     use super::*;
@@ -214,7 +259,7 @@ mod tests {
     use crate::ingest::decode::{Decoder, IngestLimits};
     use crate::ingest::{Batch, Compression, Encoding, Overloaded, Request, Signal, Sink};
     use crate::store::simulated::Simulated;
-    use crate::store::{Durability, Lock};
+    use crate::store::{Durability, Lock, Refused, Watch as _};
 
     /// How long a test waits for what should come.
     const PATIENCE: Duration = Duration::from_secs(20);
@@ -224,6 +269,8 @@ mod tests {
         router: Router,
         snapshots: Snapshots,
         stream: Stream,
+        health: Arc<Health>,
+        hand: Hand,
         requests: u64,
         _folder: tempfile::TempDir,
     }
@@ -234,7 +281,7 @@ mod tests {
             config.engine.shards = 2;
             config.store.durability = Durability::Fsync;
             edit(&mut config);
-            let (clock, _) = Hand::clock(1_800_000_000);
+            let (clock, hand) = Hand::clock(1_800_000_000);
             let health = Health::new(clock.wall()).unwrap();
             let folder = tempfile::tempdir().unwrap();
             let lock = Lock::take(folder.path()).unwrap();
@@ -246,7 +293,7 @@ mod tests {
             let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
             let common = Common {
                 clock,
-                health,
+                health: health.clone(),
                 judge: None,
                 embedder: None,
                 webhook: None,
@@ -257,7 +304,7 @@ mod tests {
             let capacity = config.engine.channel_capacity;
             let (router, _, _) = spawn(stages, capacity, &board, &common, Some(durable)).unwrap();
             let stream = Stream { router: router.clone(), epoch: Arc::default(), saved };
-            Self { router, snapshots, stream, requests: 0, _folder: folder }
+            Self { router, snapshots, stream, health, hand, requests: 0, _folder: folder }
         }
 
         /// A request with a trace of its own.
@@ -284,6 +331,18 @@ mod tests {
         async fn send(&mut self) -> Result<(), Overloaded> {
             let batch = self.batch();
             self.router.submit(batch).await.map(drop)
+        }
+
+        async fn look(&mut self) {
+            self.snapshots.look(&mut self.stream, false).await;
+        }
+
+        /// Snapshots that were written.
+        fn written(&self) -> u64 {
+            let page = TextEncoder.encode_to_string(&self.health.registry().gather()).unwrap();
+            let name = "agentgauge_store_snapshots_total{outcome=\"written\"} ";
+            let count = page.lines().find_map(|line| line.strip_prefix(name));
+            count.map_or(0, |count| count.parse().unwrap())
         }
     }
 
@@ -325,5 +384,56 @@ mod tests {
         assert!(taken > 0, "no request had a place");
         let last = timeout(PATIENCE, snapshot).await.expect("the snapshot ends").unwrap();
         assert_eq!(last, 1, "the snapshot was written");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_full_store_takes_requests_again_once_a_snapshot_can_free_some() {
+        let disk = Simulated::default();
+        // Of an earlier process, and needed by nobody.
+        let mut left = disk.create("away-0-000000000001").unwrap();
+        left.write_all(&[0; 1 << 20]).unwrap();
+        left.sync().unwrap();
+        disk.sync_names().unwrap();
+        let mut rig = Rig::new(&disk, |config| config.store.max_bytes = 1 << 20);
+        let mut refused = 0;
+        while rig.send().await.is_err() {
+            refused += 1;
+            assert!(refused < 10, "the store is full for good");
+            rig.hand.pass(60);
+            rig.look().await;
+        }
+        assert!(refused > 0, "the store was not full");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn snapshots_that_make_no_room_are_far_apart() {
+        let disk = Simulated::default();
+        let mut rig = Rig::new(&disk, |_| ());
+        rig.send().await.unwrap();
+        rig.look().await;
+        assert_eq!(rig.written(), 0, "nobody needs room");
+        let durable = rig.router.durable.clone().unwrap();
+        for _ in 0..60 {
+            rig.hand.pass(1);
+            // Little goes into the log, and much does not.
+            durable.note_time(rig.snapshots.clock.now()).await;
+            rig.snapshots.metrics.refused(1, 1_000, Refused::Budget);
+            rig.look().await;
+        }
+        assert!((2..=7).contains(&rig.written()), "{} in a minute", rig.written());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_that_makes_room_is_written_at_once() {
+        let disk = Simulated::default();
+        let mut rig = Rig::new(&disk, |_| ());
+        for round in 1..=5 {
+            for _ in 0..20 {
+                rig.send().await.unwrap();
+            }
+            rig.snapshots.metrics.refused(1, 1_000, Refused::Budget);
+            rig.look().await;
+            assert_eq!(rig.written(), round);
+        }
     }
 }

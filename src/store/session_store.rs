@@ -137,6 +137,14 @@ impl FileSessionStore {
         Ok(())
     }
 
+    /// Whether one byte of so many is in files that are not needed, so that snapshots would free it.
+    fn has_needless(&self, of: u64) -> bool {
+        let needless: u64 =
+            self.files.values().filter(|file| file.is_needless()).map(|file| file.bytes).sum();
+        let all: u64 = self.files.values().map(|file| file.bytes).sum();
+        needless > 0 && needless.saturating_mul(of) >= all
+    }
+
     /// Removes the files that no kept snapshot can name, and notes which files the next snapshots will not name.
     fn tidy(&mut self) {
         let needless =
@@ -176,10 +184,12 @@ impl Stored {
 impl SessionStore for FileSessionStore {
     fn put(&mut self, bytes: &[u8]) -> Option<SessionPlace> {
         let length = u32::try_from(bytes.len()).ok()?;
-        if self.budget.is_full_away() && self.files.values().any(Stored::is_needless) {
+        let has_room = self.budget.has_room_away(bytes.len() as u64);
+        let share = if has_room { WORTHWHILE } else { u64::MAX };
+        if (self.budget.is_full_away() || !has_room) && self.has_needless(share) {
             self.budget.press();
         }
-        if !self.budget.has_room_away(bytes.len() as u64) {
+        if !has_room {
             return None;
         }
         match self.append(bytes) {
@@ -236,6 +246,9 @@ fn prefix(shard: usize) -> String {
 fn number_of(name: &str, shard: usize) -> Option<u64> {
     name.strip_prefix(&prefix(shard))?.parse().ok()
 }
+
+/// While there is room, snapshots are asked for once they would free one byte of so many.
+const WORTHWHILE: u64 = 4;
 
 /// The first bytes of a file's head.
 const AWAY_MAGIC: &[u8; 6] = b"AGAWAY";
@@ -346,6 +359,24 @@ mod tests {
         assert!(!budget.was_pressed(), "all of it is needed");
         places.iter().for_each(|place| session_store.free(*place));
         assert_eq!(session_store.put(&thing(1)), None);
+        assert!(budget.was_pressed());
+    }
+
+    #[test]
+    fn a_snapshot_is_asked_for_where_a_good_part_of_the_files_would_go_by_it() {
+        let (disk, budget) = (Simulated::default(), budget(200_000));
+        let mut session_store = open(&disk, &budget, &[]);
+        let places: Vec<SessionPlace> =
+            (0..65).map(|key| session_store.put(&thing(key)).unwrap()).collect();
+        assert!(budget.is_full_away() && !budget.was_pressed());
+        let last = places.last().unwrap().file;
+        assert!(last > 5, "files are small beside the whole");
+        // Of many files one is not needed.
+        places.iter().filter(|place| place.file == 1).for_each(|place| session_store.free(*place));
+        assert!(session_store.put(&thing(1)).is_some());
+        assert!(!budget.was_pressed(), "little would go by it");
+        places.iter().filter(|place| place.file == 2).for_each(|place| session_store.free(*place));
+        assert!(session_store.put(&thing(1)).is_some());
         assert!(budget.was_pressed());
     }
 
