@@ -76,8 +76,9 @@ struct Survey {
 impl Recovery {
     /// Looks through the directory and mends the end of the log.
     pub(super) fn run(disk: &dyn Disk, options: &StoreOptions) -> Result<Self, StoreError> {
-        let mut found = Found::default();
-        let snapshot = snapshot::newest(disk, &mut found.bad_snapshots)?;
+        let mut bad = Vec::new();
+        let snapshot = snapshot::newest(disk, &mut bad)?;
+        let mut found = Found { bad_snapshots: bad.len() as u64, ..Found::default() };
         let base = snapshot.as_ref().map_or(0, |snapshot| snapshot.seq);
         let mut segments = segments(disk)?;
         // A segment has nothing to replay if the next one begins at the record after the snapshot or before.
@@ -125,6 +126,8 @@ impl Recovery {
             let name = empty.name();
             disk.remove(&name).map_err(StoreError::write(disk.path(&name)))?;
         }
+        // What they held is in the snapshot and the log that are used, or counted as lost.
+        snapshot::remove(disk, &bad)?;
         Ok(Self { snapshot, found, segments, base, next })
     }
 

@@ -3,7 +3,7 @@
 //! A file has a head as the log's, with the sequence number; then frames of kind `Section`, a piece each (length of the name,
 //! name, bytes), the pieces of one section in order; then a frame of kind `End`. A snapshot is written under another name,
 //! synced, and only then given its own. So a snapshot of that name is whole, unless the disk lost something; then the one
-//! before it is used.
+//! before it is used, and this one is removed.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -123,8 +123,8 @@ impl Drop for SnapshotWriter {
     }
 }
 
-/// Reads the newest snapshot that is whole; adds the number of those that are not to `bad`.
-pub(super) fn newest(disk: &dyn Disk, bad: &mut u64) -> Result<Option<Snapshot>, StoreError> {
+/// Reads the newest snapshot that is whole; adds the numbers of newer ones, which are not, to `bad`.
+pub(super) fn newest(disk: &dyn Disk, bad: &mut Vec<u64>) -> Result<Option<Snapshot>, StoreError> {
     let listed = list(disk).map_err(StoreError::read(disk.path("")))?;
     for (seq, _) in listed.into_iter().rev() {
         let name = name(seq);
@@ -137,10 +137,20 @@ pub(super) fn newest(disk: &dyn Disk, bad: &mut u64) -> Result<Option<Snapshot>,
         }
         match decode(seq, bytes) {
             Some(snapshot) => return Ok(Some(snapshot)),
-            None => *bad += 1,
+            None => bad.push(seq),
         }
     }
     Ok(None)
+}
+
+/// Removes snapshots that are not whole, so that none of them is among those that are kept.
+pub(super) fn remove(disk: &dyn Disk, bad: &[u64]) -> Result<(), StoreError> {
+    for seq in bad {
+        let name = name(*seq);
+        tracing::error!(file = name, "a snapshot is damaged, and is removed");
+        disk.remove(&name).map_err(StoreError::write(disk.path(&name)))?;
+    }
+    Ok(())
 }
 
 /// The bytes of all snapshots. Removes the files of snapshots that were never finished.

@@ -358,6 +358,55 @@ fn a_snapshot_that_is_not_whole_is_left_for_the_one_before_it() {
     assert!(error.contains("acknowledged and cannot be read"), "{error}");
 }
 
+/// The numbers of the snapshots that are there.
+fn snapshots(disk: &Simulated) -> Vec<u64> {
+    let names = disk.list().unwrap().into_iter().map(|(name, _)| name);
+    names.filter_map(|name| name.strip_prefix("snapshot-")?.parse().ok()).collect()
+}
+
+#[test]
+fn a_snapshot_that_is_not_whole_is_none_of_those_that_are_kept() {
+    let disk = Simulated::default();
+    let mut held = Payloads::new();
+    assert!(script(&disk, &mut held).is_none());
+    let [whole, bad] = snapshots(&disk)[..] else { panic!("two are kept") };
+    disk.damage(&snapshot::name(bad), |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let (opened, found) = open(&disk, &options()).unwrap();
+    assert_eq!((opened.recovery.found.bad_snapshots, &found), (1, &held));
+    assert_eq!(snapshots(&disk), [whole], "the bad one is gone");
+    let budget = Arc::clone(opened.budget());
+    let mut log = opened.into_log();
+    append(&mut log, &vec![b"more".to_vec()]).unwrap();
+    held.push(b"more".to_vec());
+    assert!(snap(&disk, &budget, &mut log, &held));
+    drop(log);
+    // The new one turns out bad as well: there is still a second source.
+    let newest = held.len() as u64;
+    assert_eq!(snapshots(&disk), [whole, newest]);
+    disk.damage(&snapshot::name(newest), |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let (opened, found) = open(&disk, &options()).unwrap();
+    assert_eq!((opened.recovery.found.bad_snapshots, found), (1, held));
+}
+
+#[test]
+fn a_snapshot_is_not_removed_in_favour_of_a_bad_one_with_a_higher_number() {
+    let disk = Simulated::default();
+    let mut held = Payloads::new();
+    assert!(script(&disk, &mut held).is_none());
+    // A log that ends early, as it lost records.
+    disk.rename(&snapshot::name(snapshots(&disk)[1]), &snapshot::name(1_000)).unwrap();
+    let (opened, _) = open(&disk, &options()).unwrap();
+    let mut writer = SnapshotWriter::begin(
+        Arc::new(disk.clone()),
+        Arc::clone(opened.budget()),
+        held.len() as u64,
+    )
+    .unwrap();
+    writer.section(&Section { name: "state".to_owned(), bytes: b"\n".to_vec() }).unwrap();
+    writer.finish(1).unwrap();
+    assert_eq!(snapshots(&disk), [held.len() as u64]);
+}
+
 #[test]
 fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let (disk, mut held) = written(3);
