@@ -97,17 +97,13 @@ pub trait DiskFile: Write + Send {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// The directory at `path`, which is created if it is missing.
+    /// The directory at `path`, which is created if it is missing; then its name is safe.
     ///
     /// # Errors
     ///
-    /// Fails if it is missing and cannot be created.
+    /// Fails if it is missing and cannot be created, or its name cannot be made safe.
     pub fn new(path: &Path) -> io::Result<Self> {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(path)?;
+        make(path, sync_directory)?;
         Ok(Self::there(path))
     }
 
@@ -115,6 +111,30 @@ impl Folder {
     pub(super) fn there(path: &Path) -> Self {
         Self(path.to_owned())
     }
+}
+
+/// Creates a directory, and those above it, if they are missing; `sync` makes their names safe, which are in the directories above them.
+/// Otherwise a loss of power could take the directory with everything that is safe in it.
+fn make(path: &Path, mut sync: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+    let named = path.ancestors().take_while(|path| !path.as_os_str().is_empty());
+    let missing: Vec<&Path> = named.take_while(|path| !path.exists()).collect();
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)?;
+    missing.into_iter().try_for_each(|made| sync(above(made)))
+}
+
+/// The directory that a path is in.
+fn above(path: &Path) -> &Path {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    above.unwrap_or(Path::new("."))
+}
+
+/// Syncs the names in a directory. A directory can be opened and synced on Unix only; other systems keep names in order themselves.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
 /// Opens a file for writing, and creates it, if it is missing, for the owner alone.
@@ -177,8 +197,7 @@ impl Disk for Folder {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        // A directory can be opened and synced on Unix only; other systems keep names in order themselves.
-        if cfg!(unix) { File::open(&self.0)?.sync_all() } else { Ok(()) }
+        sync_directory(&self.0)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -194,5 +213,31 @@ impl DiskFile for File {
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
         self.set_len(bytes)?;
         self.seek(SeekFrom::Start(bytes)).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_new_directory_is_synced_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path();
+        let mut synced = Vec::new();
+        let mut make = |path: &Path| {
+            make(path, |directory| {
+                synced.push(directory.to_owned());
+                Ok(())
+            })
+            .unwrap();
+            std::mem::take(&mut synced)
+        };
+        let new = base.join("one/two/three");
+        assert_eq!(make(&new), [base.join("one/two"), base.join("one"), base.to_owned()]);
+        assert!(new.is_dir());
+        assert_eq!(make(&new), [PathBuf::new(); 0], "nothing is new");
+        assert_eq!(make(&new.with_file_name("four")), [base.join("one/two")]);
+        assert_eq!(above(Path::new("store")), Path::new("."));
     }
 }
