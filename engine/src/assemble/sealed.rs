@@ -1,4 +1,5 @@
-//! Ids of sealed traces, each with whether it was made final early without its root, which may still come. They are bounded: over the bound, the tenant that has the most in proportion to its share loses its oldest id.
+//! Ids of sealed traces, each with whether it was made final early without its root, which may still come. They are bounded: over the
+//! bound, the tenant that has the most in proportion to its share loses its oldest id.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
