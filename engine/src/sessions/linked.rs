@@ -1,10 +1,12 @@
 //! Chains of traces of a session, in which loops are found as in one sequence.
 
+use std::mem;
 use std::ops::Range;
 
 use super::chain;
 use super::record::TraceRecord;
 use super::session::{Session, Shared};
+use super::tally::CountedLoops;
 use crate::options::LoopOptions;
 use crate::span::{Timestamp, TraceId};
 
@@ -26,7 +28,7 @@ impl Session {
                 None => chains.push((self.chain(number), number)),
             }
         }
-        let mut changed = Vec::new();
+        let (mut changed, mut parts) = (Vec::new(), Vec::new());
         let most = shared.rules.loops.max_traces.max(1);
         for (Range { start, end }, first) in chains {
             let is_cut = end - start > most;
@@ -35,10 +37,39 @@ impl Session {
             let first = first - (first - start) % most;
             for first in (first..end).step_by(most) {
                 let part = first..end.min(first.saturating_add(most));
-                self.link(part, &shared.rules.loops, &mut changed);
+                self.link(part.clone(), &shared.rules.loops, &mut changed);
+                parts.push(part);
             }
         }
+        if !changed.is_empty() {
+            self.share_out(&parts);
+        }
         changed
+    }
+
+    /// Shares what loops in these parts of chains have counted among their traces, as another one may count a loop now.
+    fn share_out(&mut self, parts: &[Range<usize>]) {
+        let traces = || parts.iter().flat_map(Range::clone);
+        let mut counted = CountedLoops::default();
+        traces().for_each(|number| self.traces[number].give_up_loops(&mut counted));
+        if counted.is_empty() {
+            return;
+        }
+        traces().for_each(|number| self.traces[number].share_loops(&mut counted));
+        traces().take(1).for_each(|first| self.traces[first].take_loops(mem::take(&mut counted)));
+    }
+
+    /// Leaves what a trace that was removed has counted of loops that go on in others to the trace after it, or before it.
+    pub(super) fn leave_loops(&mut self, gone: &mut TraceRecord) {
+        let number = self.traces.before(gone.position());
+        let before =
+            number.checked_sub(1).filter(|before| chain::goes_on(&self.traces[*before], gone));
+        let after = Some(number).filter(|after| *after < self.traces.len());
+        let after = after.filter(|after| chain::goes_on(gone, &self.traces[*after]));
+        if let Some(heir) = after.or(before) {
+            let counted = gone.leave_chain();
+            self.traces[heir].take_loops(counted);
+        }
     }
 
     /// The traces before, at and after a place.

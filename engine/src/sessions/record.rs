@@ -16,7 +16,7 @@ use super::common::Common;
 use super::fleet::Fleet;
 use super::pane::PaneSet;
 use super::scoring::Scored;
-use super::tally::{Growths, Tally, growth};
+use super::tally::{CountedLoops, Growths, Tally, growth};
 use crate::counters::Counter;
 use crate::distributions::Taken;
 use crate::facts::{
@@ -708,17 +708,63 @@ impl TraceRecord {
         self.keep(tally.is_some(), |rare| &mut rare.tally, tally);
     }
 
+    /// The loops that it counts.
+    fn counting_loops(&self) -> impl Iterator<Item = &Loop> {
+        let rare = self.rare();
+        let begun = rare.link.as_ref().map_or(&rare.loops, |link| &link.begun);
+        begun.iter().chain(self.sealed_repeat())
+    }
+
+    /// Its repeated output, once that is certain: which output it repeats depends on earlier traces, which may arrive later.
+    fn sealed_repeat(&self) -> Option<&Loop> {
+        let is_sealed = self.state == TraceState::Sealed;
+        self.rare().output_repeat.as_deref().filter(|_| is_sealed)
+    }
+
+    /// Gives up what its loops have counted.
+    pub(super) fn give_up_loops(&mut self, counted: &mut CountedLoops) {
+        if self.rare().tally.as_ref().is_some_and(|tally| !tally.loops.is_empty()) {
+            let mut tally = self.tally();
+            counted.add(&mut tally);
+            self.keep_tally(tally);
+        }
+    }
+
+    /// Takes of what is counted what its loops count.
+    pub(super) fn share_loops(&mut self, counted: &mut CountedLoops) {
+        if !counted.is_empty() && self.counting_loops().next().is_some() {
+            let mut tally = self.tally();
+            counted.share(self.counting_loops(), &mut tally);
+            self.keep_tally(tally);
+        }
+    }
+
+    /// Takes all the rest of what is counted.
+    pub(super) fn take_loops(&mut self, counted: CountedLoops) {
+        if !counted.is_empty() {
+            let mut tally = self.tally();
+            counted.leave(&mut tally);
+            self.keep_tally(tally);
+        }
+    }
+
+    /// Leaves its chain, and keeps of what its loops have counted what those within it count; returns the rest.
+    pub(super) fn leave_chain(&mut self) -> CountedLoops {
+        let mut counted = CountedLoops::default();
+        if self.rare().link.is_some() {
+            self.link(None);
+            self.give_up_loops(&mut counted);
+            self.share_loops(&mut counted);
+        }
+        counted
+    }
+
     /// Raises its agent's counters by what it has not counted yet, once it is certain whose it is.
     pub(super) fn count(&mut self, fleet: &mut Fleet) {
         if self.course.uncertain {
             return;
         }
-        let rare = self.rare();
-        let begun = rare.link.as_ref().map_or(&rare.loops, |link| &link.begun);
-        // Which output it repeats depends on earlier traces, which may arrive later.
-        let is_sealed = self.state == TraceState::Sealed;
-        let repeat = rare.output_repeat.as_deref().filter(|_| is_sealed);
-        let mut loops = begun.iter().chain(repeat).peekable();
+        let mut loops = self.counting_loops().peekable();
         let spends = self.course.complete || self.is_done();
         if loops.peek().is_none() && (!spends || self.counted.spend) {
             return;

@@ -409,6 +409,7 @@ impl Session {
         }
         self.leave_limits(trace, &shared.rules);
         let mut stale: Vec<TraceId> = self.traces.after(record.position()).collect();
+        self.leave_loops(&mut record);
         stale.extend(self.relink(&[record.position()], shared));
         stale.extend(self.outlived(last));
         stale.extend(self.outlived_in_runs(runs));

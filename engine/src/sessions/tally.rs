@@ -3,8 +3,12 @@
 //! Nothing is counted before it is certain whose trace it is: when the trace is done with its root, or sealed without one, or, of a turn
 //! that log records tell, when its prompt is in, so that its loops count in flight. Should a later span name another agent, loops count
 //! towards that one as well; spend counts once, so that dollars add up over agents.
+//!
+//! A loop over traces counts in the one in which it begins. If that is another one than before, as an earlier trace has come or one has
+//! left, the traces share what their loops have counted, and what is new counts.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +49,10 @@ pub(super) struct Loops {
     /// In 1e-12 USD.
     wasted_cost: BTreeMap<Evidence, u64>,
 }
+
+/// What loops of several traces have counted, by agent, to be shared out among these traces.
+#[derive(Debug, Default)]
+pub(super) struct CountedLoops(BTreeMap<AgentKey, Loops>);
 
 /// How far the loops of a trace have grown, by kind and evidence.
 pub(super) type Growths = BTreeMap<(LoopKind, Evidence), Growth>;
@@ -101,8 +109,7 @@ impl Tally {
         agent: &AgentKey,
         summary: &mut Summary,
     ) {
-        let mut fresh = Loops::default();
-        found.for_each(|entry| fresh.add(entry));
+        let fresh = Loops::of(found);
         if !fresh.entries.is_empty() {
             self.loops.entry(agent.clone()).or_default().raise(&fresh, summary);
         }
@@ -126,7 +133,71 @@ impl Tally {
     }
 }
 
+impl CountedLoops {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes what the loops of a trace have counted.
+    pub(super) fn add(&mut self, tally: &mut Tally) {
+        for (agent, loops) in mem::take(&mut tally.loops) {
+            self.0.entry(agent).or_default().join(loops);
+        }
+    }
+
+    /// Gives a trace what these loops of it count, as far as that is counted.
+    pub(super) fn share<'a>(&mut self, found: impl Iterator<Item = &'a Loop>, tally: &mut Tally) {
+        let wanted = Loops::of(found);
+        for (agent, loops) in &mut self.0 {
+            let taken = loops.take(&wanted);
+            if !taken.is_nothing() {
+                tally.loops.entry(agent.clone()).or_default().join(taken);
+            }
+        }
+        self.0.retain(|_, loops| !loops.is_nothing());
+    }
+
+    /// Gives a trace the rest.
+    pub(super) fn leave(self, tally: &mut Tally) {
+        for (agent, loops) in self.0 {
+            tally.loops.entry(agent).or_default().join(loops);
+        }
+    }
+}
+
 impl Loops {
+    fn of<'a>(found: impl Iterator<Item = &'a Loop>) -> Self {
+        let mut loops = Self::default();
+        found.for_each(|entry| loops.add(entry));
+        loops
+    }
+
+    fn is_nothing(&self) -> bool {
+        let Self { entries, reached, wasted_input, wasted_output, wasted_cost } = self;
+        let wasted = [wasted_input, wasted_output, wasted_cost];
+        entries.is_empty() && reached.is_empty() && wasted.iter().all(|sums| sums.is_empty())
+    }
+
+    fn join(&mut self, other: Self) {
+        join(&mut self.entries, other.entries);
+        join(&mut self.reached, other.reached);
+        join(&mut self.wasted_input, other.wasted_input);
+        join(&mut self.wasted_output, other.wasted_output);
+        join(&mut self.wasted_cost, other.wasted_cost);
+    }
+
+    /// Takes the part that those count.
+    fn take(&mut self, wanted: &Self) -> Self {
+        let any = |_| ();
+        Self {
+            entries: take(&mut self.entries, &wanted.entries, |kind| kind),
+            reached: take(&mut self.reached, &wanted.reached, alike),
+            wasted_input: take(&mut self.wasted_input, &wanted.wasted_input, any),
+            wasted_output: take(&mut self.wasted_output, &wanted.wasted_output, any),
+            wasted_cost: take(&mut self.wasted_cost, &wanted.wasted_cost, any),
+        }
+    }
+
     fn add(&mut self, entry: &Loop) {
         let tokens = entry.tokens.unwrap_or_default();
         let cost = entry.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
@@ -153,8 +224,7 @@ impl Loops {
             let counted = self.entries.entry(*kind).or_default();
             summary.count(Counter::Loops, &[kind.name()], excess(counted, *value));
         }
-        let of = |labels: LoopLabels| (labels.kind, labels.severity, labels.evidence.weighs());
-        raise(&mut self.reached, &fresh.reached, of, |labels, more| {
+        raise(&mut self.reached, &fresh.reached, alike, |labels, more| {
             summary.count(Counter::LoopsDetected, &labels.values(), more);
         });
         for (kind, counted, fresh) in [
@@ -190,16 +260,60 @@ fn raise<K: Copy + Ord, G: PartialEq>(
     mut tell: impl FnMut(K, u64),
 ) {
     for (key, value) in fresh {
-        let sum = |counts: &BTreeMap<K, u64>| {
-            let alike = counts.iter().filter(|(other, _)| kind(**other) == kind(*key));
-            alike.map(|(_, count)| *count).fold(0, u64::saturating_add)
-        };
-        let room = sum(fresh).saturating_sub(sum(counted));
+        let room = sum(fresh, *key, &kind).saturating_sub(sum(counted, *key, &kind));
         let held = counted.entry(*key).or_default();
         let more = value.saturating_sub(*held).min(room);
         *held += more;
         tell(*key, more);
     }
+}
+
+/// Takes counts up to those that are wanted of a kind: first those of the same keys, then others, which a loop was counted under before
+/// more was known of it.
+fn take<K: Copy + Ord, G: PartialEq>(
+    counted: &mut BTreeMap<K, u64>,
+    wanted: &BTreeMap<K, u64>,
+    kind: impl Fn(K) -> G,
+) -> BTreeMap<K, u64> {
+    let mut taken = BTreeMap::new();
+    for is_same in [true, false] {
+        for (key, count) in counted.iter_mut() {
+            let room = if is_same {
+                wanted.get(key).copied().unwrap_or(0)
+            } else {
+                sum(wanted, *key, &kind).saturating_sub(sum(&taken, *key, &kind))
+            };
+            let part = room.min(*count);
+            if part > 0 {
+                *count -= part;
+                *taken.entry(*key).or_default() += part;
+            }
+        }
+    }
+    counted.retain(|_, count| *count > 0);
+    taken
+}
+
+/// The sum of the counts of the same kind as that of a key.
+fn sum<K: Copy + Ord, G: PartialEq>(
+    counts: &BTreeMap<K, u64>,
+    key: K,
+    kind: impl Fn(K) -> G,
+) -> u64 {
+    let alike = counts.iter().filter(|(other, _)| kind(**other) == kind(key));
+    alike.map(|(_, count)| *count).fold(0, u64::saturating_add)
+}
+
+fn join<K: Ord>(counts: &mut BTreeMap<K, u64>, more: BTreeMap<K, u64>) {
+    for (key, more) in more {
+        let count = counts.entry(key).or_default();
+        *count = count.saturating_add(more);
+    }
+}
+
+/// What loops have in common that count as one however much more is known of them.
+fn alike(labels: LoopLabels) -> (LoopKind, Severity, bool) {
+    (labels.kind, labels.severity, labels.evidence.weighs())
 }
 
 /// How far the loops of each kind have grown at `at`, given how far they had before.

@@ -319,7 +319,96 @@ fn a_chain_that_is_looked_at_in_parts_is_counted() {
     assert_eq!([3, 2].map(cuts), [0, 1]);
 }
 
+/// A trace that goes on from the one before it with the same call.
+fn step(id: u8) -> TraceFacts {
+    let second = 10 * u64::from(id);
+    let (tools, turn_start) = (vec![call(second)], TurnStart::Continued);
+    TraceFacts { tools, turn_start, ..trace(id, second).tokens(7, 3).done() }
+}
+
+/// What loops have counted: how many there are, those that were warnings, those that were critical, and what was wasted.
+fn counted(stage: &mut Sessions) -> [u64; 5] {
+    let updates = stage.drain();
+    let of = |family, labels: &[&str]| -> u64 {
+        updates.iter().map(|update| counter(update, family, labels)).sum()
+    };
+    [
+        of(Counter::Loops, &["exact_repeat"]),
+        of(Counter::LoopsDetected, &["exact_repeat", "warning", "full"]),
+        of(Counter::LoopsDetected, &["exact_repeat", "critical", "full"]),
+        of(Counter::LoopWastedTokens, &["input", "full"]),
+        of(Counter::LoopWastedTokens, &["output", "full"]),
+    ]
+}
+
+#[test]
+fn a_loop_over_traces_counts_once_though_its_first_trace_comes_last() {
+    let counted = |order: [u8; 6]| {
+        let mut stage = stage();
+        order.into_iter().for_each(|id| stage.handle(step(id), at(100)));
+        counted(&mut stage)
+    };
+    let in_turn = counted([1, 2, 3, 4, 5, 6]);
+    assert_eq!(in_turn[..3], [1, 1, 0]);
+    assert_eq!(counted([2, 3, 4, 5, 6, 1]), in_turn);
+}
+
+#[test]
+fn a_loop_over_traces_counts_once_though_its_first_trace_goes_to_another_session() {
+    let mut stage = stage();
+    (1..7).for_each(|id| stage.handle(step(id), at(100)));
+    let before = counted(&mut stage);
+    let left = trace(1, 10).revision(2);
+    stage.handle(TraceFacts { tombstone: true, ..left }, at(101));
+    stage.handle(step(1).revision(3).session("other"), at(101));
+    stage.handle(step(7), at(102));
+    let [loops, warnings, _, input, _] = counted(&mut stage);
+    assert_eq!([loops, warnings, input], [1, 1, before[3]], "as many calls as before");
+    stage.handle(step(8), at(103));
+    assert_eq!(counted(&mut stage)[3], before[3] + 7);
+}
+
+#[test]
+fn a_loop_that_a_late_trace_cuts_in_two_has_wasted_no_more_for_it() {
+    let other = |id| TraceFacts { turn_start: TurnStart::Asked, ..step(id) };
+    let counted = |order: [u8; 7]| {
+        let mut stage = stage();
+        for id in order {
+            stage.handle(if id == 4 { other(id) } else { step(id) }, at(100));
+        }
+        counted(&mut stage)
+    };
+    let [in_turn, late] = [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 5, 6, 7, 4]].map(counted);
+    assert_eq!((in_turn[0], in_turn), (2, late));
+}
+
 proptest! {
+    #[test]
+    fn loops_over_traces_count_the_same_in_whatever_order_these_come(
+        order in prop::collection::btree_set(1_u8..20, 1..16)
+            .prop_flat_map(|ids| Just(ids.into_iter().collect::<Vec<_>>()).prop_shuffle()),
+        max_traces in 1_usize..20,
+        drains in any::<u32>(),
+    ) {
+        let loops = LoopOptions { max_traces, ..LoopOptions::default() };
+        let counted = |order: &[u8], drains: u32| {
+            let (options, agents) = (SessionOptions::default(), AgentOptions::default());
+            let mut stage = Sessions::new(3, options, loops.clone(), agents);
+            for (number, id) in order.iter().enumerate() {
+                stage.handle(step(*id), at(100));
+                if drains >> number & 1 == 1 {
+                    stage.handle_timeout(at(100));
+                    stage.drain();
+                }
+            }
+            stage.finish(at(100));
+            counted(&mut stage)
+        };
+        let mut in_turn = order.clone();
+        in_turn.sort_unstable();
+        prop_assert_eq!(counted(&order, drains), counted(&in_turn, 0));
+    }
+
     #[test]
     fn chains_in_parts_are_kept_as_a_search_anew_finds_them(
         steps in prop::collection::vec((1_u8..14, 1_u64..20, 0_u8..4, any::<bool>()), 1..60),
