@@ -44,6 +44,7 @@ use self::snapshots::{Snapshots, Stream};
 use self::tasks::Common;
 use self::tasks::agents::AgentsTask;
 use self::tasks::assemble::AssembleTask;
+use self::tasks::barriers::BarrierRoom;
 use self::tasks::sessions::SessionTask;
 use crate::access::{AccessError, Answer, Listener};
 use crate::clock::Clock;
@@ -272,6 +273,8 @@ impl Daemon {
             health: health.clone(),
             webhook: telling,
             durable: durable.clone(),
+            // What waits at barriers may take as much as the requests that it came with did.
+            barrier_room: Arc::new(BarrierRoom::new(config.ingest.max_decoded_bytes)),
             saving,
             judge,
             embedder,

@@ -61,7 +61,9 @@ pub(super) struct Course {
     looked: Duration,
     // Whether one was asked for, to make room, since the last one began.
     pressed: bool,
-    // Until when none is written that would free little.
+    // Whether the last one could not be written.
+    failed: bool,
+    // Until when none is written that would free little, and none again that could not be written.
     rests_until: Duration,
 }
 
@@ -119,8 +121,8 @@ impl Snapshots {
         }
     }
 
-    /// Whether a snapshot is due: the log has grown enough, or one was asked for to make room: the budget bites, or the disk has begun
-    /// to fail, as it may be full.
+    /// Whether a snapshot is due: the log has grown enough, or the last one could not be written, or one was asked for to make room: the
+    /// budget bites, or the disk has begun to fail, as it may be full.
     fn is_due(&mut self) -> bool {
         let (written, items) = self.course.written;
         let grown = self.budget.written().saturating_sub(written);
@@ -133,12 +135,14 @@ impl Snapshots {
         // One that frees little of the log may free sessions on disk, or be smaller than those before; it may as well free nothing.
         let rested = self.clock.elapsed() >= self.course.rests_until;
         let pressed = self.course.pressed && (rested || grown > both / 8);
-        pressed || long || grown >= self.snapshot_bytes.max(both)
+        let again = self.course.failed && rested && self.metrics.fails().is_none();
+        pressed || again || long || grown >= self.snapshot_bytes.max(both)
     }
 
     async fn take(&mut self, stream: &mut Stream) {
         let seq = self.committer.ledger().applied();
         let pressed = mem::take(&mut self.course.pressed);
+        self.course.failed = false;
         if seq == self.last && !self.course.incomplete && !pressed {
             return;
         }
@@ -154,6 +158,7 @@ impl Snapshots {
             }
             Err(error) => tracing::error!(%error, "a snapshot could not be written"),
         }
+        self.course.failed = released.is_err();
         let ended = self.clock.elapsed();
         self.course.rests_until = ended + REST.max(ended.saturating_sub(begun) * RESTS);
         let open = self.committer.ledger().applied().saturating_sub(self.last);
@@ -254,7 +259,10 @@ mod tests {
     use crate::clock::Hand;
     use crate::config::Config;
     use crate::daemon::durable::{Directory, recover_from};
+    use crate::daemon::tasks::ToSessions;
+    use crate::daemon::tasks::barriers::BarrierRoom;
     use crate::daemon::{Board, Common, Health, spawn};
+    use crate::engine::facts::{SessionKey, TraceFacts};
     use crate::engine::options::ConventionOptions;
     use crate::ingest::decode::{Decoder, IngestLimits};
     use crate::ingest::{Batch, Compression, Encoding, Overloaded, Request, Signal, Sink};
@@ -292,6 +300,7 @@ mod tests {
             let (durable, snapshots) = recovered.start(&config);
             let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
             let common = Common {
+                barrier_room: Arc::new(BarrierRoom::new(config.ingest.max_decoded_bytes)),
                 clock,
                 health: health.clone(),
                 judge: None,
@@ -339,9 +348,14 @@ mod tests {
 
         /// Snapshots that were written.
         fn written(&self) -> u64 {
+            self.count("store_snapshots_total{outcome=\"written\"}")
+        }
+
+        /// One of the daemon's own counters.
+        fn count(&self, series: &str) -> u64 {
             let page = TextEncoder.encode_to_string(&self.health.registry().gather()).unwrap();
-            let name = "agentgauge_store_snapshots_total{outcome=\"written\"} ";
-            let count = page.lines().find_map(|line| line.strip_prefix(name));
+            let series = format!("agentgauge_{series} ");
+            let count = page.lines().find_map(|line| line.strip_prefix(&series));
             count.map_or(0, |count| count.parse().unwrap())
         }
     }
@@ -435,5 +449,63 @@ mod tests {
             rig.look().await;
             assert_eq!(rig.written(), round);
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_for_which_too_much_would_wait_is_given_up_and_the_next_one_is_written() {
+        let disk = Simulated::default();
+        let mut rig = Rig::new(&disk, |config| config.ingest.max_decoded_bytes = 1 << 20);
+        rig.send().await.unwrap();
+        // One assemble shard has passed the barrier, and goes on; the other one has not.
+        let (sessions, now) = (rig.router.sessions.clone(), rig.snapshots.clock.now());
+        let barrier = Barrier { epoch: 1_000, log_sequence: Some(1) };
+        sessions[0].send(ToSessions::Barrier(0, barrier)).await.unwrap();
+        let text = "x".repeat(10_000);
+        for number in 0..200 {
+            let id = format!("{number}{text}").into();
+            let session = Some(SessionKey { id, ..SessionKey::default() });
+            let facts = TraceFacts { session, ..TraceFacts::default() };
+            let message = ToSessions::Traces(0, vec![Box::new(facts)], now);
+            sessions[0].send(message).await.unwrap();
+        }
+        let given_up = timeout(PATIENCE, rig.stream.saved.recv()).await.expect("it is given up");
+        let (epoch, section) = given_up.unwrap();
+        assert!(epoch == 1_000 && section.is_none());
+        assert_eq!(rig.count("limits_reached_total{limit=\"snapshot_waiting\"}"), 1);
+        // The barrier goes on all the same.
+        sessions[0].send(ToSessions::Barrier(1, barrier)).await.unwrap();
+        for from in 0..2 {
+            sessions[1].send(ToSessions::Barrier(from, barrier)).await.unwrap();
+        }
+        let mut saved = Vec::new();
+        for _ in 0..2 {
+            let next = timeout(PATIENCE, rig.stream.saved.recv()).await.expect("a section");
+            saved.push(next.unwrap().1.unwrap().name);
+        }
+        assert_eq!(saved, ["sessions/1", "agents"]);
+        rig.snapshots.take(&mut rig.stream).await;
+        assert_eq!(rig.written(), 1);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_that_could_not_be_written_is_tried_again_after_a_rest() {
+        let disk = Simulated::default();
+        let mut rig = Rig::new(&disk, |_| ());
+        rig.send().await.unwrap();
+        let used: u64 = disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum();
+        disk.limit(Some(usize::try_from(used).unwrap() + 100));
+        rig.snapshots.take(&mut rig.stream).await;
+        let counts =
+            |rig: &Rig| (rig.written(), rig.count("store_snapshots_total{outcome=\"failed\"}"));
+        assert_eq!(counts(&rig), (0, 1));
+        disk.limit(None);
+        rig.look().await;
+        assert_eq!(counts(&rig), (0, 1), "it rests");
+        rig.hand.pass(10);
+        rig.look().await;
+        assert_eq!(counts(&rig), (1, 1));
+        rig.hand.pass(10);
+        rig.look().await;
+        assert_eq!(counts(&rig), (1, 1), "nobody needs another one");
     }
 }

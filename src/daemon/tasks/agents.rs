@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::barriers::{Alignment, Waiting};
-use super::{BURST, Common, SLICE, ToAgents, save};
+use super::barriers::{Alignment, Step};
+use super::{BURST, Common, SLICE, ToAgents, give_up, save};
 use crate::daemon::pace::Pace;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::agents::Agents;
@@ -29,7 +29,7 @@ impl AgentsTask {
         mut inbox: mpsc::Receiver<ToAgents>,
         inputs: usize,
     ) {
-        let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
+        let mut alignment = Alignment::new(inputs, self.common.barrier_room.clone());
         let mut burst = Vec::with_capacity(BURST);
         let (mut pace, mut urgent) = (Pace::default(), Pace::default());
         let mut shift = self.common.clock.shift();
@@ -48,26 +48,22 @@ impl AgentsTask {
             let mut epoch = None;
             let mut left: VecDeque<ToAgents> = burst.drain(..).collect();
             while let Some(message) = left.pop_front() {
-                match waiting.admit(message) {
-                    Some(ToAgents::Updates(_, updates, now)) => {
+                match alignment.take(message, &mut left) {
+                    Step::Handle(ToAgents::Updates(_, updates, now)) => {
                         updates.into_iter().for_each(|update| self.stage.handle(update, now));
                     }
-                    Some(ToAgents::Report(report, now)) => self.stage.report(*report, now),
-                    Some(ToAgents::Barrier(from, barrier)) => {
-                        let saves = barrier.log_sequence.is_some();
-                        if !alignment.complete(barrier) {
-                            waiting.past.extend(saves.then_some(from));
-                        } else if saves {
-                            self.stage.settle();
-                            save(&self.common, barrier, || {
-                                Some(("agents".to_owned(), self.stage.save()))
-                            });
-                            waiting.release(&mut left);
-                        } else {
-                            epoch = epoch.max(Some(barrier.epoch));
-                        }
+                    Step::Handle(ToAgents::Report(report, now)) => self.stage.report(*report, now),
+                    Step::Pass { barrier, saves: true } => {
+                        self.stage.settle();
+                        save(&self.common, barrier, || {
+                            Some(("agents".to_owned(), self.stage.save()))
+                        });
                     }
-                    None => {}
+                    Step::Pass { barrier, saves: false } => {
+                        epoch = epoch.max(barrier.log_sequence.is_none().then_some(barrier.epoch));
+                    }
+                    Step::GiveUp(epoch) => give_up(&self.common, epoch),
+                    Step::Handle(ToAgents::Barrier(..)) | Step::Wait => {}
                 }
             }
             self.stage.handle_timeout(now);
@@ -86,7 +82,8 @@ impl AgentsTask {
                 urgent.told(took, self.common.clock.now());
             }
             if let Some(epoch) = epoch {
-                self.flushed.send_replace(epoch);
+                // Barriers of two may come in on all inputs in another order than they began.
+                self.flushed.send_modify(|flushed| *flushed = epoch.max(*flushed));
             }
         }
     }

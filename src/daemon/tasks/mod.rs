@@ -7,7 +7,7 @@
 
 pub(super) mod agents;
 pub(super) mod assemble;
-mod barriers;
+pub(super) mod barriers;
 pub(super) mod sessions;
 
 use std::collections::BTreeSet;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
+use self::barriers::BarrierRoom;
 use super::durable::{self, Durable};
 use crate::clock::Clock;
 use crate::embed;
@@ -122,6 +123,8 @@ pub(super) struct Common {
     pub(super) durable: Option<Durable>,
     /// Takes the section of each stage at a barrier of a snapshot, with its epoch.
     pub(super) saving: Option<mpsc::Sender<(u64, Option<Section>)>>,
+    /// The room of messages that wait at barriers.
+    pub(super) barrier_room: Arc<BarrierRoom>,
 }
 
 impl Common {
@@ -149,6 +152,18 @@ fn save<S: Serialize>(
     // There is room for the sections of this snapshot and of one that was given up. If there is none, the snapshot fails: a stage does
     // not wait for the writer.
     let _ = saving.try_send((barrier.epoch, section));
+}
+
+/// Gives up the snapshot of an epoch, as there is no room for what would wait for it; another one is written later.
+fn give_up(common: &Common, epoch: u64) {
+    tracing::warn!(
+        "a snapshot is given up: a shard is behind the others, and too much would wait for it"
+    );
+    common.health.limit_reached("snapshot_waiting");
+    if let Some(saving) = &common.saving {
+        // If there is no room, the snapshot waits for the section for as long as it does for any.
+        let _ = saving.try_send((epoch, None));
+    }
 }
 
 /// The error that the task of the next stage has ended.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 
-use super::barriers::{Alignment, Waiting};
-use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, save};
+use super::barriers::{Alignment, Step};
+use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, give_up, save};
 use crate::daemon::pace::Pace;
 use crate::engine::assemble::FullSession;
 use crate::engine::facts::{Barrier, SessionFacts};
@@ -93,7 +93,7 @@ impl SessionTask {
         inputs: usize,
         full: watch::Sender<FullSessions>,
     ) {
-        let (mut alignment, mut waiting) = (Alignment::new(inputs), Waiting::new());
+        let mut alignment = Alignment::new(inputs, self.common.barrier_room.clone());
         let mut burst = Vec::with_capacity(BURST);
         let mut shift = self.common.clock.shift();
         let mut timer = self.common.clock.timer();
@@ -110,25 +110,21 @@ impl SessionTask {
             self.stage.shift_to(shift);
             let mut left: VecDeque<ToSessions> = burst.drain(..).collect();
             while let Some(message) = left.pop_front() {
-                let Some(message) = waiting.admit(message) else { continue };
-                if let ToSessions::Barrier(from, barrier) = message {
-                    let saves = barrier.log_sequence.is_some();
-                    if !alignment.complete(barrier) {
-                        waiting.past.extend(saves.then_some(from));
-                        continue;
+                match alignment.take(message, &mut left) {
+                    Step::Handle(message) => {
+                        self.take(message);
+                        // Assemble tasks hear of full sessions before the change shows anywhere else.
+                        if let Some(named) = self.stage.full_sessions() {
+                            full.send_replace(named.iter().map(|id| full_session(id)).collect());
+                        }
                     }
-                    if self.pass(barrier, now).await.is_err() {
-                        return;
+                    Step::Pass { barrier, saves } => {
+                        if self.pass(barrier, saves, now).await.is_err() {
+                            return;
+                        }
                     }
-                    if saves {
-                        waiting.release(&mut left);
-                    }
-                } else {
-                    self.take(message);
-                    // Assemble tasks hear of full sessions before the change shows anywhere else.
-                    if let Some(named) = self.stage.full_sessions() {
-                        full.send_replace(named.iter().map(|id| full_session(id)).collect());
-                    }
+                    Step::GiveUp(epoch) => give_up(&self.common, epoch),
+                    Step::Wait => {}
                 }
             }
             self.common.note_timers(self.stage.next_end(), now).await;
@@ -181,12 +177,15 @@ impl SessionTask {
     }
 
     /// Passes on a barrier that has come in on all inputs: results of what came before it are sent first, and only that is saved.
-    async fn pass(&mut self, barrier: Barrier, now: Timestamp) -> Result<(), Gone> {
+    async fn pass(&mut self, barrier: Barrier, saves: bool, now: Timestamp) -> Result<(), Gone> {
         self.hand_on(now).await?;
-        let safe = barrier.log_sequence.is_none() || self.keep().await;
-        let Self { shard, stage, common, .. } = &*self;
-        save(common, barrier, || safe.then(|| (format!("sessions/{shard}"), stage.save())));
-        self.agents.send(ToAgents::Barrier(*shard, barrier)).await.map_err(|_| Gone)
+        if saves {
+            let safe = self.keep().await;
+            let Self { shard, stage, common, .. } = &*self;
+            save(common, barrier, || safe.then(|| (format!("sessions/{shard}"), stage.save())));
+        }
+        let shard = self.shard;
+        self.agents.send(ToAgents::Barrier(shard, barrier)).await.map_err(|_| Gone)
     }
 
     /// Makes the evicted sessions as safe on disk as the snapshot that is about to refer to them; returns whether they are.
