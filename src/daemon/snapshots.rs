@@ -31,7 +31,7 @@ const REST: Duration = Duration::from_secs(10);
 /// How many times as long as the last snapshot took that time is.
 const RESTS: u32 = 10;
 
-/// How long to wait for the next section of a snapshot.
+/// How long to wait for requests on their way, and for the next section of a snapshot.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Writes snapshots when they are due.
@@ -195,7 +195,9 @@ impl Snapshots {
         // Late ones, of snapshots that were given up: there has to be room for those of this one.
         while saved.try_recv().is_ok() {}
         let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
-        let none_on_the_way = router.on_the_way.write().await;
+        // Requests that come meanwhile wait for it, so it does not wait for ever for a disk that hangs.
+        let none_on_the_way = timeout(PATIENCE, router.on_the_way.write()).await;
+        let none_on_the_way = none_on_the_way.map_err(io::Error::from)?;
         let first = [
             section("route".to_owned(), &router.route),
             section(CLOCK.to_owned(), &clock),
