@@ -155,14 +155,17 @@ fn done(revision: u64, end: u64, arrival: Timestamp, failed: bool) -> SessionFac
     }
 }
 
-/// Traces until a drop is critical, where the clock was wrong by so much in the middle of the past.
-fn found_after(wrong: i64) -> (u64, DropView) {
+/// Traces until a drop is critical, where the clock was wrong by so much in the middle of the past; traces that are under way when the
+/// clock is set ended by what it was before.
+fn found_after(wrong: i64, under_way: bool) -> (u64, DropView) {
     let mut stage = agents();
-    let (mut now, mut revision) = (NOW, 0);
+    let (mut now, mut revision, mut before) = (NOW, 0, 0);
     let mut next = |stage: &mut Agents, shift: i64, failed: bool| {
         stage.shift_to(WallShift(shift));
         revision += 1;
-        stage.handle(done(revision, shifted(now, shift), now, failed), now);
+        let ended_by = if under_way { before } else { shift };
+        before = shift;
+        stage.handle(done(revision, shifted(now, ended_by), now, failed), now);
         now = now.after(Duration::from_secs(60));
         stage.drain().pop().unwrap().view.drops[0].clone()
     };
@@ -175,9 +178,11 @@ fn found_after(wrong: i64) -> (u64, DropView) {
 
 #[test]
 fn no_step_delays_a_drop_or_moves_its_begin() {
-    let expected = found_after(0);
+    let expected = found_after(0, false);
+    let seen = |(traces, drop): (u64, DropView)| (traces, drop.drop.unwrap().since_unix_nano);
     for wrong in [-HOUR, 24 * HOUR, 5_000 * HOUR, -5_000 * HOUR] {
-        assert_eq!(found_after(wrong), expected, "{wrong}");
+        assert_eq!(found_after(wrong, false), expected, "{wrong}");
+        assert_eq!(seen(found_after(wrong, true)), seen(expected.clone()), "{wrong}, under way");
     }
 }
 

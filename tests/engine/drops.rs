@@ -473,6 +473,7 @@ fn drops_of_runs(order: impl Iterator<Item = u64>) -> Vec<DropView> {
         trace_id: Some(trace(number).trace_id),
         start_unix_nano: BEGIN.0 + number * SECOND,
         at_unix_nano: BEGIN.0 + number * SECOND,
+        touched_unix_nano: BEGIN.0 + number * SECOND,
         looped: Some(false),
         effort: Some(effort(number)),
         ..DoneTrace::default()

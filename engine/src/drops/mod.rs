@@ -73,7 +73,7 @@ pub struct Drops {
 /// A done trace or an outcome of an agent that was told and is not counted yet.
 #[derive(Debug)]
 struct ArrivedTrace {
-    /// The time, not the wall time, of the trace's end, or when the outcome was told.
+    /// The time, not the wall time, of the trace's end, or when the outcome was told; not after it arrived.
     at: Timestamp,
     agent: AgentKey,
     trace: DoneTrace,
@@ -143,6 +143,9 @@ impl Drops {
     }
 
     /// Takes traces and outcomes of an agent, to be counted by [`Drops::settle`].
+    ///
+    /// A trace that was under way when the wall clock was set back ended by what the clock was before, which is yet to come by what it
+    /// is. Nothing ends after its arrival, which is a time already.
     pub(super) fn tell(
         &mut self,
         agent: &AgentKey,
@@ -154,7 +157,7 @@ impl Drops {
             return;
         }
         self.waiting.extend(traces.map(|trace| ArrivedTrace {
-            at: shift.time(Timestamp(trace.at_unix_nano)),
+            at: shift.time(Timestamp(trace.at_unix_nano)).min(Timestamp(trace.touched_unix_nano)),
             agent: agent.clone(),
             session: hashed(&trace.session),
             trace,

@@ -839,3 +839,46 @@ fn a_drop_ends_after_a_rollback_from_the_version_in_which_it_went_on() {
     agent.traces(&["2"], 60, 40);
     assert_eq!(agent.pages, ["1", "2"]);
 }
+
+/// The watches after a trace that ended so many hours ahead of its arrival, by what the wall clock has been set to since.
+fn with_a_trace_ahead(hours: u64) -> (Vec<u8>, Vec<DropView>) {
+    let mut told = Fixture::new(10);
+    for hour in 1..60 {
+        told.tell("1", trace(hour, false));
+        told.tell("2", trace(hour, hour % 30 == 0));
+    }
+    told.tell("1", DoneTrace { at_unix_nano: (60 + hours) * HOUR, ..trace(60, true) });
+    for hour in 61..200 {
+        told.tell("1", trace(hour, hour > 180));
+        told.tell("2", trace(hour, hour > 180));
+    }
+    let views = ["1", "2"].map(|version| told.view(version)).concat();
+    (told.saved(), views)
+}
+
+#[test]
+fn a_trace_that_ends_after_its_arrival_ends_then() {
+    let expected = with_a_trace_ahead(0);
+    assert!(expected.1.iter().any(|drop| drop.severity == "critical"), "{:?}", expected.1);
+    for hours in [1, 5 * 24, 400 * 24] {
+        assert!(with_a_trace_ahead(hours) == expected, "{hours}");
+    }
+}
+
+#[test]
+fn traces_that_ended_before_the_last_one_count_at_the_same_time() {
+    let found = |hours: u64| {
+        let mut told = Fixture::new(10);
+        (1..400).for_each(|hour| told.tell("1", trace(hour, hour % 50 == 0)));
+        let traces = (400..450_u64).find(|hour| {
+            let at_unix_nano = hour.saturating_sub(hours) * HOUR;
+            told.tell("1", DoneTrace { at_unix_nano, ..trace(*hour, true) });
+            severity(&told, "1", "verdict") == "critical"
+        });
+        let drop = told.view("1").remove(0).drop.unwrap();
+        assert_eq!(drop.since_unix_nano, (399 * HOUR).to_string(), "{hours}");
+        assert!(!drop.sessions.is_empty(), "{hours}");
+        (traces, told.saved())
+    };
+    assert!(found(60) == found(10_000));
+}

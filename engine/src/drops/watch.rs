@@ -50,6 +50,7 @@ pub(super) struct Watched {
     pub(super) detector: Detector,
     /// Whether its baseline is that of the version before, as it has no past of its own yet, and no drop began with that version.
     pub(super) inherited: bool,
+    /// The time of the last value.
     pub(super) last: Timestamp,
     // The session of the last value, hashed.
     session: Option<u64>,
@@ -215,7 +216,8 @@ impl<'de> Deserialize<'de> for Streams {
 }
 
 impl Watched {
-    /// Takes the next value.
+    /// Takes the next value. A time before that of the last one counts as the same time: the trace came late, or the wall clock was set
+    /// forward while it was under way.
     pub(super) fn observe(
         &mut self,
         stream: &Stream,
@@ -223,7 +225,7 @@ impl Watched {
         told: &ArrivedTrace,
         limits: &Limits,
     ) {
-        let (at, trace) = (told.at, &told.trace);
+        let (at, trace) = (told.at.max(self.last), &told.trace);
         let cause = || Cause::of(stream, trace);
         let session = self.in_session(told.session, value.bad);
         if value.bad {
@@ -240,7 +242,7 @@ impl Watched {
             }
         }
         let found = self.take(at, value.observation.within(session), limits);
-        self.last = self.last.max(at);
+        self.last = at;
         self.inherited &= !self.detector.has_own_past();
         match found {
             Some(Severity::Warning | Severity::Critical) => self.example = self.find(limits),

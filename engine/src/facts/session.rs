@@ -160,7 +160,7 @@ facts! {
         pub start_unix_nano: u64,
         /// Wall time of the end of the trace; of an outcome that was told later, the wall time when it was told.
         pub at_unix_nano: u64,
-        /// Arrival time of the newest span, log record or report of it.
+        /// When the newest span, log record or report of it arrived, by time, not wall time.
         pub touched_unix_nano: u64,
         /// Its risk, by all signals.
         pub risk_quanta: Option<i64>,
