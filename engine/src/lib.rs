@@ -30,6 +30,7 @@ pub mod judging;
 pub mod limits;
 pub mod loops;
 pub mod math;
+mod named;
 pub mod options;
 pub mod pipeline;
 pub mod predict;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::facts::AgentKey;
 use super::loops::{LoopLabels, Severity};
 use super::math::Quanta;
+use super::named::named;
 use super::options::human;
 
 /// What one run has used.
@@ -37,13 +38,15 @@ pub struct UsageSums {
     pub cost_quanta: u64,
 }
 
-/// The kind of run that a limit is for.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub enum Run {
-    /// One trace.
-    Trace,
-    /// All traces of a session that are held.
-    Session,
+named! {
+    /// The kind of run that a limit is for.
+    #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+    pub enum Run {
+        /// One trace.
+        Trace = "trace",
+        /// All traces of a session that are held.
+        Session = "session",
+    }
 }
 
 /// A duration as people write it.
@@ -311,16 +314,6 @@ impl RunLimit {
             | Self::SessionCallsWithoutTool => 1,
         };
         super::math::ratio(i128::from(units), i128::from(per_unit))
-    }
-}
-
-impl Run {
-    /// Its name in results and labels.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Trace => "trace",
-            Self::Session => "session",
-        }
     }
 }
 

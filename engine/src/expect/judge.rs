@@ -17,6 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::result::rounded;
 use crate::math::Quanta;
+use crate::named::named;
 
 /// The greatest score.
 const MAX_SCORE: i64 = 5;
@@ -24,16 +25,18 @@ const MAX_SCORE: i64 = 5;
 /// The least score with which a verdict without a label passes.
 const PASSING_SCORE: i64 = 3;
 
-/// The label of a verdict. The order is from the worst to the best.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Label {
-    /// The rule is broken.
-    Fail,
-    /// The rule is neither kept nor broken.
-    Borderline,
-    /// The rule is kept.
-    Pass,
+named! {
+    /// The label of a verdict. The order is from the worst to the best.
+    #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Label {
+        /// The rule is broken.
+        Fail = "fail",
+        /// The rule is neither kept nor broken.
+        Borderline = "borderline",
+        /// The rule is kept.
+        Pass = "pass",
+    }
 }
 
 /// A judge's verdict on a text under a rule.
@@ -83,17 +86,6 @@ pub struct Outcome {
     pub score: f64,
     /// The label; for several judges the most frequent one.
     pub label: Label,
-}
-
-impl Label {
-    /// The label as verdicts spell it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fail => "fail",
-            Self::Borderline => "borderline",
-            Self::Pass => "pass",
-        }
-    }
 }
 
 /// A score as a share of the greatest score, as thresholds are, in `[0,1]`.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use super::checked::share;
 use super::pattern::Pattern;
 use super::spec::Rubric;
+use crate::named::named;
 
 /// An assertion about every span of a kind and name, of which there must be one.
 #[derive(Clone, Debug, Deserialize)]
@@ -30,20 +31,22 @@ pub struct SpanSelector {
     pub name: String,
 }
 
-/// The kind of a span, in AgentCI's words.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum SpanKind {
-    /// A tool call.
-    Tool,
-    /// An agent, or a node of a graph.
-    Node,
-    /// Work handed to another agent.
-    Handoff,
-    /// A guardrail.
-    Guardrail,
-    /// A model call.
-    Llm,
+named! {
+    /// The kind of a span, in AgentCI's words.
+    #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum SpanKind {
+        /// A tool call.
+        Tool = "TOOL",
+        /// An agent, or a node of a graph.
+        Node = "NODE",
+        /// Work handed to another agent.
+        Handoff = "HANDOFF",
+        /// A guardrail.
+        Guardrail = "GUARDRAIL",
+        /// A model call.
+        Llm = "LLM",
+    }
 }
 
 /// An assertion about a field of a span.
@@ -97,19 +100,6 @@ impl SpanAssert {
     /// The rubric by which a judge judges the field, if one does.
     pub fn rubric(&self) -> Option<&Rubric> {
         if let SpanCheck::Judge(rubric) = &self.check { Some(rubric) } else { None }
-    }
-}
-
-impl SpanKind {
-    /// The kind as it is written in a file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tool => "TOOL",
-            Self::Node => "NODE",
-            Self::Handoff => "HANDOFF",
-            Self::Guardrail => "GUARDRAIL",
-            Self::Llm => "LLM",
-        }
     }
 }
 

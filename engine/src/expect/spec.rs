@@ -17,6 +17,7 @@ use super::schema::Schema;
 use super::span_spec::SpanAssertion;
 use super::yaml::{self, SpecError};
 use crate::judging::Judges;
+use crate::named::named;
 
 /// The version of the format that is read.
 const VERSION: u64 = 1;
@@ -177,19 +178,21 @@ pub struct PathSpec {
     pub max_handoff_count: Option<u64>,
 }
 
-/// How tools are compared with those of a baseline.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(rename_all = "lowercase")]
-pub enum MatchMode {
-    /// The same calls in the same order.
-    Strict,
-    /// The same tools.
-    Unordered,
-    /// All of the baseline's tools, and maybe others.
-    #[default]
-    Subset,
-    /// No tools but the baseline's.
-    Superset,
+named! {
+    /// How tools are compared with those of a baseline.
+    #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+    #[serde(rename_all = "lowercase")]
+    pub enum MatchMode {
+        /// The same calls in the same order.
+        Strict = "strict",
+        /// The same tools.
+        Unordered = "unordered",
+        /// All of the baseline's tools, and maybe others.
+        #[default]
+        Subset = "subset",
+        /// No tools but the baseline's.
+        Superset = "superset",
+    }
 }
 
 /// Layer 2.5: what a retriever must return.
@@ -328,18 +331,6 @@ impl Query {
         let of_answer = self.correctness.iter().flat_map(super::correctness::rules);
         let asserts = self.span_assertions.iter().flat_map(|assertion| &assertion.asserts);
         of_answer.chain(asserts.filter_map(|assert| Some(assert.rubric()?.rule.as_str())))
-    }
-}
-
-impl MatchMode {
-    /// The mode as it is written in a file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::Unordered => "unordered",
-            Self::Subset => "subset",
-            Self::Superset => "superset",
-        }
     }
 }
 

@@ -6,12 +6,12 @@ use std::marker::PhantomData;
 /// A fixed set of names.
 pub trait Named: Copy + 'static {
     /// All of them, in the order of their names.
-    const ALL: &'static [Self];
+    const KEYS: &'static [Self];
 
     /// The name.
-    fn name(self) -> &'static str;
+    fn text(self) -> &'static str;
 
-    /// The place in [`Named::ALL`].
+    /// The place in [`Named::KEYS`].
     fn place(self) -> usize;
 }
 
@@ -42,7 +42,7 @@ impl<K: Named, T: Copy, const N: usize> Sheet<K, T, N> {
 
     /// Names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, T)> {
-        K::ALL.iter().zip(self.values).filter_map(|(name, value)| Some((name.name(), value?)))
+        K::KEYS.iter().zip(self.values).filter_map(|(name, value)| Some((name.text(), value?)))
     }
 
     /// The sheet with each value changed.
@@ -69,7 +69,7 @@ impl<K: Named, T: Copy, const N: usize> Sheet<K, T, N> {
 
 impl<K: Named, T, const N: usize> Default for Sheet<K, T, N> {
     fn default() -> Self {
-        const { assert!(K::ALL.len() == N, "one place for each name") }
+        const { assert!(K::KEYS.len() == N, "one place for each name") }
         Self { values: [const { None }; N], names: PhantomData }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::facts::{Effort, PartialSum};
+use crate::named::named;
 use crate::span::Timestamp;
 
 /// Runs that there must be before others are ranked among them.
@@ -20,50 +21,28 @@ const WEEKS: usize = 6;
 
 const WEEK: u64 = 7 * 24 * 3_600_000_000_000;
 
-/// A measure of a run.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Measure {
-    /// Model calls.
-    ModelCalls,
-    /// Tool calls.
-    ToolCalls,
-    /// Tokens written.
-    OutputTokens,
-    /// Cost.
-    Cost,
-    /// Time.
-    Duration,
-    /// Time of the longest call of a model or a tool.
-    LongestCall,
-    /// Distinct words of the last answer.
-    Answer,
+named! {
+    /// A measure of a run.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum Measure {
+        /// Model calls.
+        ModelCalls = "model_calls",
+        /// Tool calls.
+        ToolCalls = "tool_calls",
+        /// Tokens written.
+        OutputTokens = "output_tokens",
+        /// Cost.
+        Cost = "cost",
+        /// Time.
+        Duration = "duration",
+        /// Time of the longest call of a model or a tool.
+        LongestCall = "longest_call",
+        /// Distinct words of the last answer.
+        Answer = "answer",
+    }
 }
 
 impl Measure {
-    /// All measures, each at the place of its discriminant.
-    pub const ALL: [Self; 7] = [
-        Self::ModelCalls,
-        Self::ToolCalls,
-        Self::OutputTokens,
-        Self::Cost,
-        Self::Duration,
-        Self::LongestCall,
-        Self::Answer,
-    ];
-
-    /// Its name in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ModelCalls => "model_calls",
-            Self::ToolCalls => "tool_calls",
-            Self::OutputTokens => "output_tokens",
-            Self::Cost => "cost",
-            Self::Duration => "duration",
-            Self::LongestCall => "longest_call",
-            Self::Answer => "answer",
-        }
-    }
-
     /// Whether more of it is more effort.
     pub fn is_effort(self) -> bool {
         self != Self::Answer

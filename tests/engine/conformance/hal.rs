@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentgauge::engine::math::Quanta;
-use agentgauge::engine::math::sheet::Named;
 use agentgauge::engine::score::princeton::{
     AgentTasks, AggregateWeights, Condition, Formula, Name, Resources, RunRecord, Score, Scores,
     Severity, TaskOptions, aggregate as engine_aggregate,
@@ -336,7 +335,7 @@ fn aggregate(case: &Value, tolerance: f64) -> Result<(), String> {
     let mut samples = Scores::default();
     for name in Name::ALL {
         let value = scores.get(name.name()).copied();
-        samples.set(*name, value.map(|value| Score { value, samples: 1 }));
+        samples.set(name, value.map(|value| Score { value, samples: 1 }));
     }
     princeton::aggregate(&mut scores, &AggregateWeights::default());
     same_named(&case["expected"], &scores, tolerance)?;

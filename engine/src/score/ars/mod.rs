@@ -33,7 +33,6 @@ pub use run::ArsRun;
 use self::run::Contribution;
 use self::tally::{Mean, Measured, Tally};
 use crate::math::Quanta;
-use crate::math::sheet::Named;
 
 /// The runs of one agent, and their sums.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,11 +148,11 @@ impl ArsAgent {
         let (mut whole, mut weighted) = (0.0, 0.0);
         let mut components = Components::default();
         for part in ComponentName::ALL {
-            let Some((score, samples)) = self.component(*part) else { continue };
-            let weight = self.options.weights.of(*part);
+            let Some((score, samples)) = self.component(part) else { continue };
+            let weight = self.options.weights.of(part);
             whole += weight;
             weighted += weight * score;
-            components.set(*part, Some(Component { score: 100.0 * score, weight, samples }));
+            components.set(part, Some(Component { score: 100.0 * score, weight, samples }));
         }
         if whole <= 0.0 {
             return None;

@@ -2,22 +2,25 @@
 
 use super::Component;
 use crate::math::sheet::{Named, Sheet};
+use crate::named::named;
 
-/// A component of the score; in the order of names.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ComponentName {
-    /// Mean rubric score or outcome.
-    Accuracy,
-    /// Steadiness over the runs of a test case.
-    Consistency,
-    /// Spend under its ceiling.
-    Cost,
-    /// Response time under its ceiling.
-    Latency,
-    /// Citations against retrieved documents.
-    SourceFidelity,
-    /// Success of tools and length of the path.
-    Trajectory,
+named! {
+    /// A component of the score; in the order of names.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum ComponentName {
+        /// Mean rubric score or outcome.
+        Accuracy = "accuracy",
+        /// Steadiness over the runs of a test case.
+        Consistency = "consistency",
+        /// Spend under its ceiling.
+        Cost = "cost",
+        /// Response time under its ceiling.
+        Latency = "latency",
+        /// Citations against retrieved documents.
+        SourceFidelity = "source_fidelity",
+        /// Success of tools and length of the path.
+        Trajectory = "trajectory",
+    }
 }
 
 /// The components that have data.
@@ -30,24 +33,10 @@ impl ComponentName {
 }
 
 impl Named for ComponentName {
-    const ALL: &'static [Self] = &[
-        Self::Accuracy,
-        Self::Consistency,
-        Self::Cost,
-        Self::Latency,
-        Self::SourceFidelity,
-        Self::Trajectory,
-    ];
+    const KEYS: &'static [Self] = &Self::ALL;
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Accuracy => "accuracy",
-            Self::Consistency => "consistency",
-            Self::Cost => "cost",
-            Self::Latency => "latency",
-            Self::SourceFidelity => "source_fidelity",
-            Self::Trajectory => "trajectory",
-        }
+    fn text(self) -> &'static str {
+        self.name()
     }
 
     fn place(self) -> usize {

@@ -11,7 +11,6 @@ use super::run::Facts;
 use super::sides::Sides;
 use super::{TaskOptions, resource};
 use crate::math::Quanta;
-use crate::math::sheet::Named;
 
 /// A task: its runs that can still be revised, and their sums.
 #[derive(Clone, Debug, Default)]
