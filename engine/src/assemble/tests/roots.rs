@@ -52,10 +52,10 @@ impl Shard {
     /// Runs the clock until a trace is sealed; returns how many seconds that took.
     fn sealed_after(&mut self, trace: u8) -> u64 {
         let began = self.now;
-        let sealed = |update: &Box<TraceFacts>| {
+        let sealed = |update: &TraceFacts| {
             update.trace_id == TraceId([trace; 16]) && update.state == TraceState::Sealed
         };
-        while !self.look().iter().any(sealed) {
+        while !self.look().iter().any(|update| sealed(update)) {
             self.now += 10;
             assert!(self.now - began <= 2 * HOUR, "it is never sealed");
         }
