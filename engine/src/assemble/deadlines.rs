@@ -115,10 +115,10 @@ impl Deadlines {
         self.insert((held.queued, id), held.state != State::Open);
     }
 
-    /// Marks a trace that got input, to be told if that re-opened it, and moves its entry if it is due earlier.
-    pub(super) fn touched(&mut self, id: TraceKey, held: &mut OpenTrace, reopened: bool) {
-        self.mark(id, held, if reopened { Pending::Tell } else { Pending::News });
-        if reopened || held.due() < held.queued {
+    /// Marks a trace that got input, to be told or to be looked at, and moves its entry if it is due earlier.
+    pub(super) fn touched(&mut self, id: TraceKey, held: &mut OpenTrace, tells: bool) {
+        self.mark(id, held, if tells { Pending::Tell } else { Pending::News });
+        if held.due() < held.queued {
             self.reschedule(id, held);
         }
     }

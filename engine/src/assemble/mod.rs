@@ -4,6 +4,7 @@
 //! re-opens it; then it is sealed. Its facts are sent on as a full [`TraceFacts`] under a higher revision when it is done, re-opened,
 //! reported on or sealed. An open trace is sent at once only for what cannot wait: that a loop began or grew, with the span that
 //! closes it, and that the trace may go on in another one, as a loop may be in both. All else of it is sent once every `trace_idle`.
+//! So is what comes of a trace that is older than `trace_max_age`: that is done anew no more often.
 
 mod ages;
 mod calls;
@@ -371,7 +372,10 @@ impl Assemble {
     ) -> Option<Box<TraceFacts>> {
         let held = self.traces.get_mut(id)?;
         let look = mem::take(&mut held.look);
-        let due = look == Pending::Tell || held.state != State::Open || held.is_linked();
+        // What is told anew of an old trace can wait until it is done anew.
+        let old = held.is_of_age(held.touched, &self.options);
+        let linked = held.is_linked() && !old;
+        let due = look == Pending::Tell || held.state != State::Open || linked;
         let passed_over = mem::take(&mut held.passed_over);
         let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops, &mut self.calls);
         if mem::take(&mut held.root_is_new) && !due {
@@ -531,7 +535,12 @@ impl Assemble {
         if reopened {
             self.ages.add(held.opened);
         }
-        self.deadlines.touched(id, held, reopened);
+        // Of an old trace nothing is told before it is done again, but its loops.
+        let tells = reopened && !held.is_of_age(now, &self.options);
+        self.deadlines.touched(id, held, tells);
+        if reopened {
+            self.deadlines.reschedule(id, held);
+        }
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {

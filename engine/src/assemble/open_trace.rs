@@ -372,14 +372,14 @@ impl OpenTrace {
         Ok(added)
     }
 
-    /// Notes that `new` spans or log records were applied: the trace is open again and its timer starts anew. Returns whether it
-    /// was done.
+    /// Notes that `new` spans or log records were applied: the trace is open again and its timer starts anew, unless it is of age.
+    /// Returns whether it was done.
     pub(super) fn touch(&mut self, new: u64, now: Timestamp, options: &AssembleOptions) -> bool {
         self.revise(new);
         self.touched = self.touched.max(now);
         self.heard = self.heard.max(now);
-        self.deadline = now.after(options.trace_idle).min(self.oldest(options));
         let reopened = self.state == State::Done;
+        self.deadline = self.quiet_at(now, options);
         if reopened {
             self.revise(1);
             self.state = State::Open;
@@ -393,6 +393,27 @@ impl OpenTrace {
         if self.tell_at == NEVER {
             self.tell_at = now.after(options.trace_idle);
         }
+    }
+
+    /// When the trace is looked at, after something came. One that is of age is done anew `trace_idle` after it was the last time, so
+    /// that it is evaluated no more often than others.
+    fn quiet_at(&self, now: Timestamp, options: &AssembleOptions) -> Timestamp {
+        if !self.is_of_age(now, options) {
+            return now.after(options.trace_idle).min(self.oldest(options));
+        }
+        match self.state {
+            State::Open | State::Sealed => self.deadline,
+            State::Done => {
+                let late = u64::try_from(options.late_horizon.as_nanos()).unwrap_or(u64::MAX);
+                let done = Timestamp(self.deadline.0.saturating_sub(late));
+                done.after(options.trace_idle).max(now)
+            }
+        }
+    }
+
+    /// Whether it is older than any trace that is waited for.
+    pub(super) fn is_of_age(&self, now: Timestamp, options: &AssembleOptions) -> bool {
+        self.opened.after(options.trace_max_age) <= now
     }
 
     /// When the trace is done, whatever is missing.

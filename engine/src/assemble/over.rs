@@ -68,9 +68,8 @@ impl Assemble {
         if spared {
             held.without_root = WithoutRoot::Spared;
         }
-        // From then on each span opens it again, and it closes at once; it counts once.
-        let of_age = now >= held.opened.after(self.options.trace_max_age);
-        if of_age && !held.partial {
+        // From then on spans open it again, each for `trace_idle` at most; it counts once.
+        if held.is_of_age(now, &self.options) && !held.partial {
             held.partial = true;
             self.counts.add("traces_partial", "age");
         }

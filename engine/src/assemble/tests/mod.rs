@@ -1,3 +1,4 @@
+mod aged;
 mod judged;
 mod roots;
 
