@@ -90,9 +90,11 @@ impl Tally {
 }
 
 impl Baseline {
-    /// The usual level, in `[0,1]`; with little past, near the level of the objective.
+    /// The usual level, in `[0,1]`; with little past, near the level of the objective, unless the past is worse than that: it was accepted,
+    /// and an objective that the agent does not meet says nothing of it.
     pub(super) fn level(&self, objective: f64) -> f64 {
-        ((self.sum + PRIOR * objective) / (self.count + PRIOR)).clamp(0.0, 1.0)
+        let own = if self.count > 0.0 { self.sum / self.count } else { objective };
+        ((self.sum + PRIOR * own.max(objective)) / (self.count + PRIOR)).clamp(0.0, 1.0)
     }
 
     /// The standard error of the usual level.
@@ -168,7 +170,7 @@ impl Baseline {
         self.established |= self.count >= ENOUGH;
     }
 
-    /// A baseline of these values alone, which are enough.
+    /// A baseline of these values alone, which are enough, however few.
     pub(super) fn accepted(tally: Tally, at: Timestamp) -> Self {
         Self {
             count: tally.count as f64,
@@ -178,12 +180,6 @@ impl Baseline {
             established: true,
             ..Self::default()
         }
-    }
-
-    /// A baseline of the values of a drop, however few: its level is theirs, not nearer to the objective.
-    pub(super) fn of_drop(tally: Tally, at: Timestamp, objective: f64) -> Self {
-        let accepted = Self::accepted(tally, at);
-        Self { sum: accepted.sum + PRIOR * (tally.mean() - objective), ..accepted }
     }
 
     /// Makes the past count less: half in `memory` days, but no less than `ENOUGH` values.
@@ -308,7 +304,7 @@ const WELL_KNOWN: f64 = 1_000.0;
 /// Values of its own, not handed on, of a past that is enough to compare with.
 const OWN_ENOUGH: u64 = 100;
 
-/// Values at the level of the objective that are added to a past.
+/// Values at the level of the objective, or of the past if that is worse, that are added to a past.
 const PRIOR: f64 = 10.0;
 
 /// How fast cells age, relative to the level: they have fewer values.

@@ -163,11 +163,19 @@ struct Turn {
     seed: f64,
     /// The value over the greatest means of no change, given what came before.
     ratios: Ratios,
+    winnable: Winnable,
     /// The first of the bets that it spends time on.
     first_bet: usize,
     /// Whether the hour is usually worse than is tolerated: what is usual at others is not learnt from its values.
     is_bad_hour: bool,
     kind: Turned,
+}
+
+/// Which bets can win: those on more than the greatest value there is cannot, and no time is spent on them.
+#[derive(Clone, Copy)]
+struct Winnable {
+    usual: bool,
+    tolerated: bool,
 }
 
 /// The kind of a value as it is counted.
@@ -283,9 +291,8 @@ impl Detector {
             (_, Severity::Warning) => self.since_start(),
             (_, _) => return false,
         };
-        self.baseline = Baseline::accepted(values, at);
+        self.take_as_usual(values, at);
         self.end();
-        self.nulls = None;
         true
     }
 
@@ -346,10 +353,18 @@ impl Detector {
     }
 
     /// Makes the level of another's drop the usual one.
-    pub fn accept_drop_of(&mut self, other: &Self, at: Timestamp, limits: &Limits) {
+    pub fn accept_drop_of(&mut self, other: &Self, at: Timestamp) {
         let Some(incident) = other.incident.as_ref().or_else(|| other.returned()) else { return };
-        self.baseline = Baseline::of_drop(incident.values, at, limits.objective);
-        (self.hours, self.nulls) = (None, None);
+        self.take_as_usual(incident.values, at);
+        self.hours = None;
+    }
+
+    /// Makes the level of these values the usual one. Without any, as only chances have come, the past stays.
+    fn take_as_usual(&mut self, values: Tally, at: Timestamp) {
+        if values.count > 0 {
+            self.baseline = Baseline::accepted(values, at);
+        }
+        self.nulls = None;
         self.renew_chances();
     }
 
@@ -402,7 +417,8 @@ impl Detector {
             };
             let seed = self.budget.spend(at);
             let (is_bad_hour, kind) = (false, Turned::Chance(value.value));
-            return Some(Turn { at, seed, ratios, first_bet, is_bad_hour, kind });
+            let winnable = nulls.winnable();
+            return Some(Turn { at, seed, ratios, winnable, first_bet, is_bad_hour, kind });
         }
         let place = self.place(value, value.value > nulls.tolerated);
         let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
@@ -416,6 +432,7 @@ impl Detector {
                 usual: value.value / after.usual,
                 tolerated: value.value / after.tolerated,
             },
+            winnable: after.winnable(),
             first_bet,
             is_bad_hour: hour.is_some(),
             kind: match value.kind {
@@ -556,6 +573,11 @@ impl Detector {
 
     fn weigh(&mut self, turn: &Turn, seed: f64, edge_seed: f64) {
         let (Ratios { usual, tolerated }, first) = (turn.ratios, turn.first_bet);
+        let if_winnable = |winnable: bool, seed: f64| if winnable { seed } else { 0.0 };
+        // A relapse takes less evidence of outcomes alone as well.
+        let relapse = if seed > turn.seed { seed } else { 0.0 };
+        let seed = if_winnable(turn.winnable.usual, seed);
+        let edge_seed = if_winnable(turn.winnable.tolerated, edge_seed);
         if let Turned::Outcome(_, _, Some(counted)) = turn.kind {
             self.changed.observe_after(usual, counted.usual, seed, first);
             self.intolerable.observe_after(tolerated, counted.tolerated, edge_seed, first);
@@ -564,10 +586,8 @@ impl Detector {
             self.intolerable.observe(tolerated, edge_seed, first);
         }
         if let (Turned::Outcome(..), Some(predicted)) = (turn.kind, &mut self.predicted) {
-            // A relapse takes less evidence here as well.
-            let relapse = if seed > turn.seed { seed } else { 0.0 };
             let seed = predicted.budget.spend(turn.at).max(relapse);
-            predicted.told.observe(usual, seed, first);
+            predicted.told.observe(usual, if_winnable(turn.winnable.usual, seed), first);
         }
     }
 
@@ -722,11 +742,15 @@ impl Nulls {
         }
         let level = baseline.level(limits.objective).max(limits.least);
         let error = baseline.error(limits.objective);
-        let usual = level + error;
-        let tolerated = limits.tolerated(level).max(level + ERRORS_TOLERATED * error);
-        // Leaves room for a rise over a level near 1.
+        // Leaves room for a rise over a level near 1, as far as that is known.
         let most = f64::midpoint(1.0, level);
-        Self { usual: usual.min(most), tolerated: tolerated.min(most) }
+        let tolerated = limits.tolerated(level).min(most).max(level + ERRORS_TOLERATED * error);
+        Self { usual: (level + error).min(1.0), tolerated: tolerated.min(1.0) }
+    }
+
+    /// Which bets on more than these means can win.
+    fn winnable(self) -> Winnable {
+        Winnable { usual: self.usual < 1.0, tolerated: self.tolerated < 1.0 }
     }
 
     /// The greatest means for a value if such values usually have this level after values like those before it.
@@ -831,5 +855,21 @@ mod tests {
         assert!(!known(&detector));
         tell(&mut detector, 33, 300);
         assert!(known(&detector));
+    }
+
+    #[test]
+    fn a_drop_without_values_is_accepted_with_the_past_as_it_is() {
+        let limits = DropOptions::default().limits(1);
+        let (mut detector, mut now) = (Detector::default(), Timestamp(0));
+        for number in 0..2_000 {
+            now = Timestamp(now.0 + 60_000_000_000);
+            detector.observe(now, Observation::verdict(number % 50 == 0), &limits);
+        }
+        let usual = detector.state(&limits).usual;
+        detector.page(now, &limits);
+        detector.incident.iter_mut().for_each(|incident| incident.values = Tally::default());
+        assert!(detector.accept(now));
+        assert!((detector.state(&limits).usual - usual).abs() < 1e-9, "{usual}");
+        assert_eq!(detector.severity(), Severity::Quiet);
     }
 }

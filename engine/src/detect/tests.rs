@@ -76,6 +76,13 @@ impl Stream {
         (1..count).find(|_| self.verdicts(level, 1) == [severity])
     }
 
+    /// Bad values until this severity, if it is another one.
+    fn until_or_now(&mut self, severity: Severity) {
+        if self.severity() != severity {
+            self.until(severity, 1.0);
+        }
+    }
+
     fn state(&self) -> DropState {
         self.detector.state(&self.limits)
     }
@@ -687,4 +694,34 @@ proptest! {
         prop_assert_eq!(rest.count, counts.1);
         prop_assert!((rest.sum - sums.1).abs() < 1e-9);
     }
+}
+
+#[test]
+fn an_accepted_level_of_all_or_nearly_all_pages_no_more() {
+    for (bad, seconds) in [(8, 60), (20, 60), (100, 4_000), (200, 2), (1_000, 60)] {
+        for good in [0, 1, bad / 50] {
+            let mut stream = Stream { gap: Duration::from_secs(seconds), ..Stream::new(40) };
+            stream.verdicts(1.0, bad);
+            stream.verdicts(0.0, good);
+            stream.until_or_now(Severity::Critical);
+            assert!(stream.detector.accept(stream.now), "{bad} {good}");
+            let severities = stream.verdicts(1.0, 10_000);
+            assert_eq!(severities, [], "{bad} of {} each {seconds} s", bad + good);
+            // What is better becomes usual in some months, and what is worse than that is a drop.
+            stream.gap = Duration::from_secs(1_000);
+            stream.verdicts(0.05, 10_000);
+            assert_eq!(stream.severity(), Severity::Quiet);
+            assert!(stream.within(200, Severity::Critical, 0.6).is_some(), "{bad} {good}");
+        }
+    }
+}
+
+#[test]
+fn a_level_near_one_that_is_known_may_still_rise() {
+    let mut stream = Stream::new(41);
+    stream.until(Severity::Critical, 0.8);
+    stream.verdicts(0.8, 3_000);
+    assert!(stream.detector.accept(stream.now));
+    assert_eq!(stream.verdicts(0.8, 10_000), []);
+    assert!(stream.within(2_000, Severity::Critical, 1.0).is_some());
 }

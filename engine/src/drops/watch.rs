@@ -316,7 +316,7 @@ impl Watched {
         };
         let mut detector = self.detector.bequeath(limits);
         if is_own {
-            detector.accept_drop_of(&self.detector, self.last, limits);
+            detector.accept_drop_of(&self.detector, self.last);
         }
         Self {
             detector,
