@@ -52,7 +52,12 @@ type Family = (&'static str, &'static str, &'static str, &'static str);
 /// The families, by the names that stages use. Counts of any other name go to the family of their reason: see [`by_reason`].
 const FAMILIES: &[Family] = &[
     ("spans", "spans_rejected_total", "Spans left out, by reason.", "reason"),
-    ("duplicates", "duplicates_total", "Spans, logs and reports that were there before.", "what"),
+    (
+        "duplicates",
+        "duplicates_total",
+        "Spans, logs, reports and, in a cluster, done traces that were there before.",
+        "what",
+    ),
     ("logs", "logs_rejected_total", "Log records left out, by reason.", "reason"),
     (
         "repaired",

@@ -13,7 +13,7 @@ use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Hop, Message, Record, pack};
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::agents::{Agents, AgentsOptions, SavedAgents};
-use crate::engine::facts::{AgentKey, DoneTrace, OVERFLOW};
+use crate::engine::facts::{AgentKey, OVERFLOW, SessionFacts};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
@@ -42,9 +42,13 @@ pub(super) struct Summed {
 /// The done traces that were told last.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Recent {
-    order: VecDeque<Vec<u8>>,
+    // Their names, by which they are known again.
+    order: VecDeque<u128>,
     #[serde(skip)]
-    ids: BTreeSet<Vec<u8>>,
+    names: BTreeSet<u128>,
+    // How many were left out as they were among these.
+    #[serde(skip)]
+    duplicates: u64,
 }
 
 impl Stage for FleetStage {
@@ -71,7 +75,7 @@ impl Stage for FleetStage {
         let saved: Option<SavedAgents> = section(taken.checkpoint, AGENTS)?;
         saved.into_iter().for_each(|saved| stage.restore(saved));
         let mut recent: Recent = section(taken.checkpoint, RECENT)?.unwrap_or_default();
-        recent.ids = recent.order.iter().cloned().collect();
+        recent.names = recent.order.iter().copied().collect();
         Ok(Summed {
             partition: taken.partition,
             stage,
@@ -97,7 +101,7 @@ impl Part for Summed {
                     update.run_traces.clear();
                     update.done_traces.clear();
                 }
-                update.done_traces.retain(|trace| self.recent.is_new(trace));
+                self.recent.leave_out_known(&mut update);
                 self.stage.handle(*update, now);
                 // After each update, so that the state follows from the records alone.
                 self.stage.settle();
@@ -169,27 +173,81 @@ impl Part for Summed {
     }
 
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)> {
-        let counts = self.stage.counts().iter();
+        let duplicates = ("done_traces", "duplicate", self.recent.duplicates);
+        let counts = self.stage.counts().iter().chain([duplicates]);
         counts.map(|(what, why, n)| (self.partition.to_string(), what, why, n)).collect()
     }
 }
 
 impl Recent {
-    /// Adds a trace to the recent ones; returns whether it was not among them.
-    fn is_new(&mut self, trace: &DoneTrace) -> bool {
-        let new = self.ids.insert(trace.name());
-        if new {
-            self.order.push_back(trace.name());
-            if self.order.len() > REMEMBERED
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.ids.remove(&oldest);
-            }
+    /// Leaves out of an update the done traces that are among the recent ones, and adds the others to those.
+    fn leave_out_known(&mut self, update: &mut SessionFacts) {
+        let agent = update.agent.clone().unwrap_or_default();
+        update.done_traces.retain(|trace| self.is_new(trace.name(&agent)));
+    }
+
+    /// Adds a done trace of this name to the recent ones; returns whether it was not among them.
+    fn is_new(&mut self, name: u128) -> bool {
+        let new = self.names.insert(name);
+        if !new {
+            self.duplicates += 1;
+            return false;
         }
-        new
+        self.order.push_back(name);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
+        }
+        true
     }
 }
 
 /// The names of the sections.
 const AGENTS: &str = "agents";
 const RECENT: &str = "recent";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::facts::{AgentParts, DoneTrace, ScopedId};
+    use crate::fleet::wire::unpack;
+
+    fn told(tenant: &str, start: u64) -> SessionFacts {
+        let agent = AgentParts { tenant: tenant.into(), ..AgentParts::default() };
+        let outcome = DoneTrace {
+            start_unix_nano: start,
+            session: ScopedId { id: "42".into(), scope: "support".into() },
+            outcome_failed: Some(true),
+            ..DoneTrace::default()
+        };
+        let done_traces = vec![outcome];
+        SessionFacts { agent: Some(agent.into()), done_traces, ..SessionFacts::default() }
+    }
+
+    #[test]
+    fn an_outcome_that_is_told_again_is_left_out_and_one_of_another_session_of_its_id_is_not() {
+        let mut recent = Recent::default();
+        let is_new = |recent: &mut Recent, mut update: SessionFacts| {
+            recent.leave_out_known(&mut update);
+            !update.done_traces.is_empty()
+        };
+        for (tenant, start, expected) in
+            [("shop", 1, true), ("bank", 1, true), ("shop", 2, true), ("shop", 1, false)]
+        {
+            assert_eq!(is_new(&mut recent, told(tenant, start)), expected, "{tenant} {start}");
+        }
+        assert_eq!(recent.duplicates, 1);
+        let mut read: Recent = unpack(&pack(&recent).unwrap()).unwrap();
+        read.names = read.order.iter().copied().collect();
+        assert!(!is_new(&mut read, told("bank", 1)));
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let mut recent = Recent::default();
+        assert!((0..=REMEMBERED as u128).all(|name| recent.is_new(name)));
+        assert!(recent.is_new(0) && !recent.is_new(REMEMBERED as u128));
+        assert_eq!((recent.order.len(), recent.names.len()), (REMEMBERED, REMEMBERED));
+    }
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::{AgentKey, ReportedScore, ScopedId, facts, is_default};
 use crate::counters::Counters;
@@ -435,13 +436,57 @@ impl DoneTrace {
         self.looped.is_some()
     }
 
-    /// The name under which it is told once: that of a trace's facts, or of an outcome that was told later.
-    pub fn name(&self) -> Vec<u8> {
+    /// A hash that tells it from whatever else is told of this or any other agent: of a trace's facts, or of an outcome that was told
+    /// later, of that trace or of the session that began then. It is the same in every process, and when it is told again.
+    pub fn name(&self, agent: &AgentKey) -> u128 {
         let ScopedId { id, scope } = &self.session;
-        let about = match &self.trace_id {
-            Some(trace) => trace.0.to_vec(),
-            None => [id.as_bytes(), b"\0", scope.as_bytes()].concat(),
+        let mut hasher = Xxh3::with_seed(agent.hash());
+        hasher.update(&[u8::from(self.is_first()), u8::from(self.trace_id.is_some())]);
+        if let Some(trace) = &self.trace_id {
+            hasher.update(&trace.0);
+        } else {
+            hasher.update(&self.start_unix_nano.to_le_bytes());
+            hasher.update(&(id.len() as u64).to_le_bytes());
+            hasher.update(id.as_bytes());
+            hasher.update(scope.as_bytes());
+        }
+        hasher.digest128()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::AgentParts;
+
+    #[test]
+    fn a_done_trace_has_the_name_of_no_other_agents_nor_of_another_sessions_of_its_id() {
+        let agent = |tenant: &str, version: &str| {
+            let (tenant, agent_version) = (tenant.into(), version.into());
+            AgentKey::from(AgentParts { tenant, agent_version, ..AgentParts::default() })
         };
-        [&[u8::from(self.is_first())], &about[..]].concat()
+        let trace = DoneTrace { trace_id: Some(TraceId([7; 16])), ..DoneTrace::default() };
+        let outcome = |id: &str, scope: &str, start: u64| DoneTrace {
+            start_unix_nano: start,
+            session: ScopedId { id: id.into(), scope: scope.into() },
+            ..DoneTrace::default()
+        };
+        let told = [
+            trace.clone(),
+            DoneTrace { looped: Some(false), ..trace.clone() },
+            outcome("42", "", 1),
+            outcome("42", "", 2),
+            outcome("4", "2", 1),
+            outcome("", "42", 1),
+        ];
+        let agents = [agent("shop", "1"), agent("bank", "1"), agent("shop", "2")];
+        let names = agents.iter().flat_map(|agent| told.iter().map(|told| told.name(agent)));
+        let names: Vec<_> = names.collect();
+        for (number, name) in names.iter().enumerate() {
+            assert!(!names[..number].contains(name), "{number}");
+        }
+        // Told again it has the same name, whatever else is told of it.
+        let again = DoneTrace { touched_unix_nano: 9, start_unix_nano: 5, ..trace };
+        assert_eq!(again.name(&agents[0]), names[0]);
     }
 }
