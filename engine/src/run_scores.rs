@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::count::Counts;
-use super::facts::{RunTrace, ScopedId};
+use super::facts::{DoneTrace, RunTrace, ScopedId};
 use super::math::{Quanta, ratio};
 use super::options::AgentOptions;
 use super::predict::{KnownRun, LEAST_RUNS, Ranking, Spread, TaskRankings};
@@ -137,9 +137,20 @@ impl AgentRuns {
         self.apply(changes, now, counts);
     }
 
-    /// Whether somebody reported the outcome of this run by the run's name.
-    pub fn has_outcome(&self, target: &RunTarget) -> bool {
-        self.runs.has_outcome(&RunKey::from(target))
+    /// Notes that an outcome of this run was reported by its name; returns whether it counts: see [`Runs::count_report`].
+    pub fn count_report(&mut self, target: &RunTarget) -> bool {
+        self.runs.count_report(&RunKey::from(target))
+    }
+
+    /// Takes the outcome from what was told of a trace, if one was reported by the name of its run before; returns whether anything is
+    /// left.
+    pub fn keep_what_counts(&mut self, told: &mut DoneTrace) -> bool {
+        if let Some(trace) = told.trace_id.filter(|_| told.outcome_failed.is_some())
+            && !self.runs.count_trace(trace)
+        {
+            told.outcome_failed = None;
+        }
+        told.is_first() || told.outcome_failed.is_some()
     }
 
     /// The last trace of a run; `None` if it has none.

@@ -127,9 +127,21 @@ struct Parts {
     reports: BTreeMap<(Arc<str>, Arc<str>), Report>,
     // The kind of disturbance that was reported last.
     perturbation: Option<(Timestamp, Arc<str>)>,
+    // Who told the outcome that counted; `None`: nobody did.
+    counted: Option<Teller>,
     // The bytes that it takes, as they are in the sum over all runs.
     #[serde(skip)]
     bytes: usize,
+}
+
+/// Who told the outcome of a run.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Teller {
+    /// A report by the name of the run.
+    Report,
+    /// Its traces, each its own, or reports of them.
+    Traces,
 }
 
 /// The runs of an agent, read from a snapshot.
@@ -271,9 +283,22 @@ impl Runs {
         changes
     }
 
-    /// Whether somebody reported the outcome of this run by the run's name.
-    pub fn has_outcome(&self, run: &RunKey) -> bool {
-        self.parts.get(run).is_some_and(|parts| parts.reports.values().any(tells_outcome))
+    /// Notes that an outcome was reported by the name of the run; returns whether it counts: the run is held with it, and it is the first
+    /// one, also of those of the run's traces.
+    pub fn count_report(&mut self, run: &RunKey) -> bool {
+        let Some(parts) = self.parts.get_mut(run) else { return false };
+        let counts = parts.counted.is_none() && parts.reports.values().any(tells_outcome);
+        if counts {
+            parts.counted = Some(Teller::Report);
+        }
+        counts
+    }
+
+    /// Notes that an outcome of a trace was told; returns whether it counts: none was reported by the name of its run before.
+    pub fn count_trace(&mut self, trace: TraceId) -> bool {
+        let run = self.traces.get(&trace);
+        let Some(parts) = run.and_then(|run| self.parts.get_mut(run)) else { return true };
+        *parts.counted.get_or_insert(Teller::Traces) == Teller::Traces
     }
 
     /// The last trace of a run.

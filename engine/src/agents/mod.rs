@@ -169,7 +169,10 @@ impl Agents {
             }
             self.run_bytes = self.run_bytes - before + runs.bytes();
         }
-        let done = std::mem::take(&mut update.done_traces);
+        let mut done = std::mem::take(&mut update.done_traces);
+        if let Some(runs) = &mut agent.runs {
+            done.retain_mut(|trace| runs.keep_what_counts(trace));
+        }
         let (mut has_learned, mut is_urgent) = (false, false);
         if update.tombstone {
             agent.forget(update.shard);
@@ -324,14 +327,11 @@ impl Agents {
         let runs = agent
             .runs
             .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
-        // Only the first outcome of a run counts, as with a session, and only if the run is held with it: else it would count anew
-        // each time it is sent.
-        let is_first = tells_outcome(&report) && !runs.has_outcome(target);
         // Outcomes that come together count in the order of their runs, however they are sorted.
         let start = runs.start(target).unwrap_or(report.time);
-        let last = runs.last_trace(target).filter(|_| is_first);
+        let last = runs.last_trace(target);
         let (effort, session) = last.map(|trace| (trace.effort, trace.session.clone())).unzip();
-        let outcome = is_first.then(|| DoneTrace {
+        let outcome = tells_outcome(&report).then(|| DoneTrace {
             start_unix_nano: start.0,
             at_unix_nano: self.shift.wall(self.now).0,
             touched_unix_nano: self.now.0,
@@ -344,12 +344,14 @@ impl Agents {
         runs.report(target, report, self.shift.moment(now), &mut self.counts);
         self.run_bytes = self.run_bytes - before + runs.bytes();
         self.make_room_for_runs();
-        let runs = self.agents.get(&key).and_then(|agent| agent.runs.as_ref());
-        let is_held = runs.is_some_and(|runs| runs.has_outcome(target));
-        if self.export(&key, true)
-            && let Some(outcome) = outcome.filter(|_| is_held)
-        {
-            self.drops.tell(&key, [outcome], self.shift);
+        // Only the first outcome of a run counts, as with a session, and only if the run is held with it: else it would count anew
+        // each time it is sent.
+        let outcome = outcome.filter(|_| {
+            let runs = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut());
+            runs.is_some_and(|runs| runs.count_report(target))
+        });
+        if self.export(&key, true) {
+            self.drops.tell(&key, outcome, self.shift);
         }
         self.dirty.insert(key);
     }
@@ -633,10 +635,10 @@ mod tests {
 
     use super::*;
     use crate::facts::{AgentParts, OVERFLOW};
-    use crate::facts::{Level, PaneSum};
+    use crate::facts::{Level, PaneSum, RunTrace};
     use crate::limits::RunLimit;
     use crate::silences::tests::done;
-    use crate::span::Source;
+    use crate::span::{Attempt, Source, TraceId};
     use crate::view::{DropView, WindowView};
 
     const MINUTE: u64 = 60_000_000_000;
@@ -821,27 +823,31 @@ mod tests {
         let now = Timestamp(100 * MINUTE);
         stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), now);
         for (minutes, (name, run, time)) in (0..).zip(told) {
-            let target = RunTarget {
-                agent: update("a", 0, 1, vec![]).agent.unwrap(),
-                task: "t".into(),
-                run: (*run).into(),
-                perturbation: None,
-            };
-            let report = Report {
-                target: Target::Run(Box::new(target)),
-                name: (*name).into(),
-                score: Quanta(0),
-                label: None,
-                explanation: None,
-                source: Source::Reported,
-                identifier: "ci".into(),
-                judge: None,
-                time: Timestamp(*time),
-                tenant: None,
-            };
-            stage.report(report, Timestamp(now.0 + minutes * MINUTE));
+            stage.report(report_of(name, run, *time), Timestamp(now.0 + minutes * MINUTE));
         }
         stage.drain().pop().unwrap().view.drops
+    }
+
+    /// A score of 0 of a run of agent `a`.
+    fn report_of(name: &str, run: &str, time: u64) -> Report {
+        let target = RunTarget {
+            agent: update("a", 0, 1, vec![]).agent.unwrap(),
+            task: "t".into(),
+            run: run.into(),
+            perturbation: None,
+        };
+        Report {
+            target: Target::Run(Box::new(target)),
+            name: name.into(),
+            score: Quanta(0),
+            label: None,
+            explanation: None,
+            source: Source::Reported,
+            identifier: "ci".into(),
+            judge: None,
+            time: Timestamp(time),
+            tenant: None,
+        }
     }
 
     #[test]
@@ -860,6 +866,89 @@ mod tests {
         let full = ("helpfulness", "r", 20);
         let refused = streams_of(agents.clone(), &[&[full], &[newer; 50][..]].concat());
         assert_eq!(refused, streams_of(agents, &[full]));
+    }
+
+    /// A step of a run that failed: what comes of it, in order.
+    #[derive(Clone, Copy)]
+    enum Step {
+        /// Its trace is known to be of the run.
+        Run,
+        /// Its trace is done, and says that it failed if this is so.
+        Done(bool),
+        /// The trace's outcome is told later.
+        Later,
+        /// The outcome is reported by the name of the run.
+        Reported,
+    }
+
+    /// The stream of outcomes of an agent after forty runs of which this came.
+    fn outcomes_after(steps: &[Step]) -> Option<DropView> {
+        let mut stage = Agents::new(AgentsOptions::default());
+        let mut revision = 0;
+        for number in 0..40_u64 {
+            let now = Timestamp((100 + number) * MINUTE);
+            let trace_id = TraceId(u128::from(number + 1).to_be_bytes());
+            let (task, run): (Arc<str>, Arc<str>) = ("t".into(), number.to_string().into());
+            let done = |outcome_failed, looped| DoneTrace {
+                trace_id: Some(trace_id),
+                start_unix_nano: now.0,
+                at_unix_nano: now.0,
+                touched_unix_nano: now.0,
+                outcome_failed,
+                looped,
+                ..DoneTrace::default()
+            };
+            for step in steps {
+                revision += 1;
+                let mut facts = update("a", 0, revision, vec![]);
+                match step {
+                    Step::Run => facts.run_traces.push(RunTrace {
+                        trace_id,
+                        attempt: Some(Attempt {
+                            task: Some(Arc::clone(&task)),
+                            run: Some(Arc::clone(&run)),
+                            success: Some(false),
+                            ..Attempt::default()
+                        }),
+                        start_unix_nano: now.0,
+                        end_unix_nano: now.0,
+                        ..RunTrace::default()
+                    }),
+                    Step::Done(failed) => {
+                        facts.done_traces.push(done(failed.then_some(true), Some(false)));
+                    }
+                    Step::Later => facts.done_traces.push(done(Some(true), None)),
+                    Step::Reported => {
+                        stage.report(report_of("outcome", &run, now.0), now);
+                        continue;
+                    }
+                }
+                stage.handle(facts, now);
+                stage.settle();
+            }
+        }
+        let drops = stage.drain().pop().unwrap().view.drops;
+        drops.into_iter().find(|stream| stream.stream == "outcome")
+    }
+
+    #[test]
+    fn an_outcome_of_a_run_counts_once_whoever_tells_it_first() {
+        use Step::{Done, Later, Reported, Run};
+        let once = outcomes_after(&[Run, Done(true)]);
+        assert!(once.is_some());
+        for steps in [
+            &[Run, Done(true), Reported][..],
+            &[Run, Done(true), Reported, Reported],
+            &[Reported, Run, Done(true)],
+            &[Run, Reported, Done(true)],
+            &[Run, Done(false), Reported, Later],
+            &[Run, Done(false), Later, Reported],
+            &[Run, Reported, Done(false), Later, Reported],
+        ] {
+            assert_eq!(outcomes_after(steps), once);
+        }
+        // A trace that is of no run that was reported counts as ever.
+        assert_eq!(outcomes_after(&[Done(false), Later]), once);
     }
 
     #[test]
