@@ -24,6 +24,8 @@ pub(super) struct Predicted {
     pub(super) told: Evidence,
     /// The time between outcomes that is not spent.
     pub(super) budget: Budget,
+    /// When the first of the chances came that evidence holds, by the same model as those that are usual; an outcome replaces no other.
+    pub(super) counted_since: Option<Timestamp>,
 }
 
 /// The usual chances; the older ones count less.
@@ -49,7 +51,8 @@ impl Predicted {
         if !undecided {
             return Self { usual, ..Self::default() };
         }
-        Self { usual, pending: self.pending, told: self.told.halve(), budget: self.budget.take() }
+        let (told, budget) = (self.told.halve(), self.budget.take());
+        Self { usual, pending: self.pending, told, budget, counted_since: None }
     }
 }
 

@@ -71,8 +71,17 @@ enum Kind {
     Plain,
     /// The chance that a run without a known outcome failed.
     Chance,
-    /// The outcome of a run, and the run's chance if that was counted before.
-    Outcome(Option<f64>),
+    /// The outcome of a run, and what was known of the run before.
+    Outcome(Option<EarlierChance>),
+}
+
+/// The chance that a run failed, which its outcome replaces as far as evidence holds it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EarlierChance {
+    /// The chance, in `[0,1]`.
+    pub chance: f64,
+    /// When the run began.
+    pub began: Timestamp,
 }
 
 /// How bad a stream is.
@@ -207,9 +216,9 @@ impl Observation {
         Some(Self { kind: Kind::Chance, ..Self::level(chance)? })
     }
 
-    /// The outcome of a run, in a stream that has chances of other runs; `chance` is the run's own, if that was counted before.
-    pub fn outcome(failed: bool, chance: Option<f64>) -> Self {
-        Self { kind: Kind::Outcome(chance), ..Self::verdict(failed) }
+    /// The outcome of a run, in a stream that has chances of other runs; `earlier` is the run's own, if the run was done before.
+    pub fn outcome(failed: bool, earlier: Option<EarlierChance>) -> Self {
+        Self { kind: Kind::Outcome(earlier), ..Self::verdict(failed) }
     }
 
     /// The same value, of a session that has more of them; otherwise each value is of a session of its own.
@@ -263,6 +272,7 @@ impl Detector {
     pub fn renew_chances(&mut self) {
         if let Some(predicted) = &mut self.predicted {
             (predicted.usual, predicted.pending) = Default::default();
+            predicted.counted_since = None;
         }
     }
 
@@ -415,6 +425,9 @@ impl Detector {
                 }
                 return None;
             };
+            if let Some(predicted) = &mut self.predicted {
+                predicted.counted_since.get_or_insert(at);
+            }
             let seed = self.budget.spend(at);
             let (is_bad_hour, kind) = (false, Turned::Chance(value.value));
             let winnable = nulls.winnable();
@@ -436,12 +449,20 @@ impl Detector {
             first_bet,
             is_bad_hour: hour.is_some(),
             kind: match value.kind {
-                Kind::Outcome(chance) => {
-                    Turned::Outcome(value.value, place, chance.and_then(ratios_of))
+                Kind::Outcome(earlier) => {
+                    let counted = earlier.filter(|earlier| self.has_counted(earlier));
+                    let counted = counted.and_then(|earlier| ratios_of(earlier.chance));
+                    Turned::Outcome(value.value, place, counted)
                 }
                 Kind::Plain | Kind::Chance => Turned::Value(value.value, place),
             },
         })
+    }
+
+    /// Whether evidence holds the chance of a run: chances count by this model since before the run began.
+    fn has_counted(&self, earlier: &EarlierChance) -> bool {
+        let since = self.predicted.as_ref().and_then(|predicted| predicted.counted_since);
+        since.is_some_and(|since| earlier.began >= since)
     }
 
     /// What this hour was like on the days and in the weeks before, once there was a drop; the value is noted of it.
@@ -669,7 +690,9 @@ impl Detector {
 
     fn forget_evidence(&mut self) {
         (self.changed, self.intolerable) = (Evidence::default(), Evidence::default());
-        self.predicted.iter_mut().for_each(|predicted| predicted.told = Evidence::default());
+        if let Some(predicted) = &mut self.predicted {
+            (predicted.told, predicted.counted_since) = (Evidence::default(), None);
+        }
     }
 
     /// The values since the change began, if one did.
@@ -871,5 +894,45 @@ mod tests {
         assert!(detector.accept(now));
         assert!((detector.state(&limits).usual - usual).abs() < 1e-9, "{usual}");
         assert_eq!(detector.severity(), Severity::Quiet);
+    }
+
+    #[test]
+    fn an_outcome_replaces_only_a_chance_that_was_counted() {
+        let limits = DropOptions::default().limits(1);
+        let (mut detector, mut now) = (Detector::default(), Timestamp(0));
+        let mut tell = |detector: &mut Detector, value: Observation| {
+            now = Timestamp(now.0 + 60_000_000_000);
+            detector.observe(now, value, &limits);
+            now
+        };
+        let chance = |chance| Observation::chance(chance).unwrap();
+        for number in 1..=3_000 {
+            tell(&mut detector, Observation::outcome(number % 20 == 0, None));
+            tell(&mut detector, chance(0.05));
+        }
+        // A new model is made in the night; of the day no chance counts until outcomes come in the night after.
+        detector.renew_chances();
+        let day = tell(&mut detector, chance(0.1));
+        (0..200).for_each(|_| _ = tell(&mut detector, chance(0.1)));
+        let earlier = |began| Some(EarlierChance { chance: 0.6, began });
+        (0..30).for_each(|_| _ = tell(&mut detector, Observation::outcome(false, earlier(day))));
+        let predicted = detector.predicted.as_ref().unwrap();
+        assert!(predicted.usual.are_known());
+        let (mut one, mut other) = (detector.clone(), detector.clone());
+        let night = tell(&mut one, Observation::outcome(true, earlier(day)));
+        other.observe(night, Observation::outcome(true, None), &limits);
+        assert_eq!(one, other);
+        // On the next day they count.
+        let next = tell(&mut detector, chance(0.6));
+        let (mut one, mut other) = (detector.clone(), detector.clone());
+        let night = tell(&mut one, Observation::outcome(true, earlier(next)));
+        other.observe(night, Observation::outcome(true, None), &limits);
+        assert!(one.days() < other.days(), "{} {}", one.days(), other.days());
+        // What evidence has forgotten is not replaced.
+        detector.forget_evidence();
+        let (mut one, mut other) = (detector.clone(), detector);
+        let night = tell(&mut one, Observation::outcome(true, earlier(next)));
+        other.observe(night, Observation::outcome(true, None), &limits);
+        assert_eq!(one, other);
     }
 }

@@ -39,5 +39,7 @@ mod returns;
 #[cfg(test)]
 mod tests;
 
-pub use detector::{Against, Detector, DropFound, DropState, InSession, Observation, Severity};
+pub use detector::{
+    Against, Detector, DropFound, DropState, EarlierChance, InSession, Observation, Severity,
+};
 pub use options::{DropOptions, Limits};

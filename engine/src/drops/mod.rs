@@ -75,6 +75,8 @@ pub struct Drops {
 struct ArrivedTrace {
     /// The time, not the wall time, of the trace's end, or when the outcome was told; not after it arrived.
     at: Timestamp,
+    /// The time of its start.
+    began: Timestamp,
     agent: AgentKey,
     trace: DoneTrace,
     /// The session of the trace, hashed; `None`: it has none.
@@ -158,6 +160,7 @@ impl Drops {
         }
         self.waiting.extend(traces.map(|trace| ArrivedTrace {
             at: shift.time(Timestamp(trace.at_unix_nano)).min(Timestamp(trace.touched_unix_nano)),
+            began: shift.time(Timestamp(trace.start_unix_nano)),
             agent: agent.clone(),
             session: hashed(&trace.session),
             trace,
@@ -414,7 +417,7 @@ impl Drops {
             }
         };
         for (place, stream) in STREAMS.iter().enumerate() {
-            let Some(value) = stream.value(trace, watch) else { continue };
+            let Some(value) = stream.value(told, watch) else { continue };
             if watch.streams.0[place].is_none() {
                 let left = watch.left_by(agent);
                 let begun = self.begin_stream(agent, stream, left);

@@ -1,7 +1,8 @@
 //! The streams of an agent that drops are looked for in. State, metrics, documents and API follow from this one list.
 
+use super::ArrivedTrace;
 use super::watch::Watch;
-use crate::detect::Observation;
+use crate::detect::{EarlierChance, Observation};
 use crate::facts::{DoneTrace, Effort};
 use crate::predict::spread::{Measure, Spread};
 
@@ -107,7 +108,8 @@ impl Stream {
     }
 
     /// The value of a trace in this stream; `None`: it has none, or too little is known of what is usual.
-    pub(super) fn value(&self, trace: &DoneTrace, watch: &Watch) -> Option<Value> {
+    pub(super) fn value(&self, told: &ArrivedTrace, watch: &Watch) -> Option<Value> {
+        let trace = &told.trace;
         match self.measure {
             Reading::Failed(failed) => {
                 failed(trace).map(|bad| Value { observation: Observation::verdict(bad), bad })
@@ -117,20 +119,22 @@ impl Stream {
                 let level = rank(effort, measures, &watch.usual)?;
                 Some(Value { observation: Observation::level(level)?, bad: level >= UNUSUAL })
             }
-            Reading::Predicted => predicted(trace, watch),
+            Reading::Predicted => predicted(told, watch),
         }
     }
 }
 
 /// The value of a trace in the stream of predictions; `None` before there is a model. An outcome that is told later replaces the
-/// chance that was counted when the trace was done.
-fn predicted(trace: &DoneTrace, watch: &Watch) -> Option<Value> {
+/// chance, if that was counted when the trace was done.
+fn predicted(told: &ArrivedTrace, watch: &Watch) -> Option<Value> {
+    let trace = &told.trace;
     let effort = trace.effort.as_ref().filter(|_| watch.learner.is_made());
     let chance = effort.and_then(|effort| watch.learner.chance(effort, &watch.usual));
     match (trace.outcome_failed, chance) {
         (Some(bad), chance) if watch.learner.is_made() => {
-            let counted = chance.filter(|_| !trace.is_first());
-            Some(Value { observation: Observation::outcome(bad, counted), bad })
+            let earlier = chance.filter(|_| !trace.is_first());
+            let earlier = earlier.map(|chance| EarlierChance { chance, began: told.began });
+            Some(Value { observation: Observation::outcome(bad, earlier), bad })
         }
         (None, Some(chance)) if trace.is_first() => {
             Some(Value { observation: Observation::chance(chance)?, bad: chance >= LIKELY })

@@ -173,7 +173,7 @@ facts! {
         pub tools_failed: Option<bool>,
         /// Whether it has a loop.
         pub looped: Option<bool>,
-        /// Its effort; of an outcome of a session or a run, that of its last done trace.
+        /// Its effort; of an outcome of a session or a run, that of its last done trace, unless an outcome of that was told.
         pub effort: Option<Effort>,
         /// The session.
         pub session: ScopedId,

@@ -30,7 +30,7 @@ pub(super) struct Outstanding {
     agent: AgentKey,
     trace: Option<TraceId>,
     start: Timestamp,
-    // Of a session, that of its last done trace.
+    // Of a session, that of its last done trace, unless that had an outcome of its own.
     effort: Option<Effort>,
     session: Arc<SessionId>,
 }
@@ -52,11 +52,13 @@ impl Outstanding {
     pub(super) fn of_session(session: &Session) -> Option<Self> {
         let first = session.first().filter(|first| !first.course.uncertain)?;
         let mut done = session.traces.iter().filter(|record| !record.panes.is_empty());
+        // What an outcome teaches of the trace, and the chance that it replaces, follow from the trace's own.
+        let last = done.next_back().filter(|last| !last.has_told_outcome());
         Some(Self {
             agent: first.agent().clone(),
             trace: None,
             start: first.start,
-            effort: done.next_back().map(TraceRecord::effort),
+            effort: last.map(TraceRecord::effort),
             session: Arc::clone(&session.id),
         })
     }

@@ -116,6 +116,20 @@ fn an_outcome_is_told_with_the_verdict_or_when_it_comes_and_never_again() {
 }
 
 #[test]
+fn an_outcome_of_a_session_tells_of_no_trace_that_has_one_of_its_own() {
+    for (is_told, has_ended) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut stage = stage();
+        let last = if is_told { trace(1, 1).reported("outcome", 0) } else { trace(1, 1) };
+        stage.handle(last.done(), at(2));
+        stage.handle_timeout(at(if has_ended { 7_200 } else { 3 }));
+        done_traces(&mut stage);
+        stage.report(outcome(0, Source::Reported, 7_201), at(7_201));
+        let told = done_traces(&mut stage);
+        assert_eq!((told.len(), told[0].effort.is_none()), (1, is_told), "ended: {has_ended}");
+    }
+}
+
+#[test]
 fn an_outcome_of_a_session_is_told_once() {
     let mut stage = stage();
     stage.handle(trace(1, 1).done(), at(2));
@@ -366,7 +380,8 @@ fn an_outcome_that_is_told_after_its_session_has_ended_counts_once() {
     let [done] = &update.done_traces[..] else { panic!("{update:?}") };
     assert_eq!((done.outcome_failed, done.trace_id), (Some(true), None));
     assert_eq!((done.start_unix_nano, done.at_unix_nano), (at(1).0, at(7_202).0));
-    assert_eq!((done.failed, done.effort.is_some(), &*done.session.id), (None, true, "s"));
+    assert_eq!((done.failed, &*done.session.id), (None, "s"));
+    assert!(done.effort.is_none(), "the last trace has an outcome of its own");
     stage.report(of("s", None), at(7_203));
     assert_eq!(done_traces(&mut stage), [], "it was told");
     // Of its traces the second was told before it ended.
