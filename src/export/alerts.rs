@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::api::AgentParams;
 use super::http::{Exporter, Refused};
+use super::lists::whose;
 use super::problems::Problem;
 use super::query::Query;
 use super::runbook;
@@ -199,7 +200,7 @@ impl<Q: Query> Exporter<Q> {
         };
         let params = AgentParams { limit: Some(MAX_ALERTS), ..AgentParams::default() };
         // Not before: Prometheus may be slow.
-        let _turn = self.lists.turn(identity, 0).await?;
+        let _turn = self.lists.turn(&whose(identity, 0)).await?;
         let problems = self.problems(identity, params).await?.problems;
         let alerts = problems.into_iter().map(expected).collect();
         Ok(AlertsPage { source: "rules", alerts, problem })

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query as Params, State};
+use axum::extract::{Extension, Path, Query as Params, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
@@ -32,6 +32,7 @@ use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
 use crate::export::board::{Board, headline};
+use crate::fair::{self, Turn};
 
 /// The entries on one page by default, and at most.
 pub(super) const PAGE: usize = 100;
@@ -304,9 +305,10 @@ async fn agents<Q: Query>(
 async fn fleet<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
+    Extension(whose): Extension<fair::Whose>,
     params: Queried<AgentParams>,
 ) -> Result<Json<FleetPage>, Refused> {
-    exporter.fleet(&identity, read(params)?).await.map(Json)
+    exporter.fleet(&identity, &whose, read(params)?).await.map(Json)
 }
 
 async fn problems<Q: Query>(
@@ -337,9 +339,10 @@ async fn about<Q: Query>(
 async fn history<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
+    Extension(whose): Extension<fair::Whose>,
     params: Queried<OneAgent>,
 ) -> Result<Json<HistoryView>, Refused> {
-    exporter.history(&identity, read(params)?).await.map(Json)
+    exporter.history(&identity, &whose, read(params)?).await.map(Json)
 }
 
 async fn sessions<Q: Query>(
@@ -408,6 +411,7 @@ impl<Q: Query> Exporter<Q> {
     pub(super) async fn fleet(
         &self,
         identity: &Identity,
+        whose: &fair::Whose,
         params: AgentParams,
     ) -> Result<FleetPage, Refused> {
         let mut unpriced_models = BTreeMap::new();
@@ -421,8 +425,8 @@ impl<Q: Query> Exporter<Q> {
         let agents = match range {
             Range::Hour => rows(&self.board, &updates, lookback),
             Range::SixHours | Range::Day | Range::Week => {
-                let board = Arc::clone(&self.board);
-                reading(move || rows(&board, &updates, lookback)).await?
+                let (board, turn) = (Arc::clone(&self.board), self.pasts.turn(whose).await?);
+                reading(turn, move || rows(&board, &updates, lookback)).await?
             }
         };
         Ok(FleetPage { agents, total, totals, unpriced_models })
@@ -437,6 +441,7 @@ impl<Q: Query> Exporter<Q> {
     pub(super) async fn history(
         &self,
         identity: &Identity,
+        whose: &fair::Whose,
         agent: OneAgent,
     ) -> Result<HistoryView, Refused> {
         let OneAgent { service_name, agent_name, agent_version, environment, tenant, range } =
@@ -454,7 +459,9 @@ impl<Q: Query> Exporter<Q> {
         });
         let board = Arc::clone(&self.board);
         let lookback = Lookback { range, now: (self.now)() };
-        let history = reading(move || board.history(&key, AgentName::from(&key), lookback)).await?;
+        let turn = self.pasts.turn(whose).await?;
+        let history =
+            reading(turn, move || board.history(&key, AgentName::from(&key), lookback)).await?;
         history.ok_or_else(|| missing("agent_not_found", "no agent of exactly these names is held"))
     }
 
@@ -571,11 +578,17 @@ fn rows(board: &Board, updates: &[Arc<AgentFacts>], lookback: Lookback) -> Vec<F
     updates.iter().map(|update| fleet_row(board, update, lookback)).collect()
 }
 
-/// Runs a function that reads the disk on a thread where it may block.
+/// Runs a function that reads the disk on a thread where it may block. The turn is over when it has run, even if nobody waits for it any
+/// more: it cannot be taken back.
 async fn reading<T: Send + 'static>(
+    turn: Turn,
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refused> {
-    let read = tokio::task::spawn_blocking(read).await;
+    let read = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        read()
+    })
+    .await;
     read.map_err(|_| {
         let message = "the past could not be read";
         Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "history", message)
@@ -655,4 +668,35 @@ fn trace_id(text: &str) -> Option<TraceId> {
     let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let id = TraceId(u128::from_str_radix(text, 16).ok()?.to_be_bytes());
     (is_hex && !id.is_zero()).then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::sync::mpsc::channel;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fair::{Entered, Fair};
+
+    #[tokio::test]
+    async fn a_turn_lasts_until_the_past_is_read_even_if_nobody_waits_for_it() {
+        let turns = Fair::new(1, 1);
+        let whose = fair::Whose::default();
+        let Entered::AtOnce(turn) = turns.enter(&whose, 1, Duration::ZERO).await else {
+            panic!("there is room")
+        };
+        let (go, goes) = channel::<()>();
+        {
+            let mut asked = pin!(reading(turn, move || goes.recv()));
+            let polled = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
+            assert!(polled.is_pending());
+        }
+        assert_eq!(turns.free(), 0);
+        go.send(()).unwrap();
+        let next = turns.enter(&whose, 1, Duration::from_secs(30)).await;
+        assert!(matches!(next, Entered::AtOnce(_) | Entered::Waited(_)));
+    }
 }

@@ -26,6 +26,7 @@ use super::live::{Stream, StreamParams};
 use super::query::Query;
 use crate::access::Identity;
 use crate::engine::explained::Sort;
+use crate::fair;
 
 /// The messages and the service, generated from `proto/agentgauge/v1/query.proto`.
 #[expect(
@@ -87,11 +88,11 @@ impl<Q: Query> QueryService for Service<Q> {
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::FleetPage>, Status> {
-        let identity = identity(&request);
+        let (identity, whose) = (identity(&request), whose(&request));
         let request = request.into_inner();
         let range = ranged(&request.range)?;
         let params = AgentParams { range, ..agents(request) };
-        carried("FleetPage", self.0.fleet(&identity, params).await?)
+        carried("FleetPage", self.0.fleet(&identity, &whose, params).await?)
     }
 
     async fn list_problems(
@@ -119,7 +120,7 @@ impl<Q: Query> QueryService for Service<Q> {
         &self,
         request: Request<v1::GetAgentHistoryRequest>,
     ) -> Result<Response<v1::HistoryView>, Status> {
-        let identity = identity(&request);
+        let (identity, whose) = (identity(&request), whose(&request));
         let v1::GetAgentHistoryRequest {
             service_name,
             agent_name,
@@ -131,7 +132,7 @@ impl<Q: Query> QueryService for Service<Q> {
         let range = ranged(&range)?;
         let agent =
             OneAgent { service_name, agent_name, agent_version, environment, tenant, range };
-        carried("HistoryView", self.0.history(&identity, agent).await?)
+        carried("HistoryView", self.0.history(&identity, &whose, agent).await?)
     }
 
     async fn list_sessions(
@@ -205,6 +206,11 @@ pub(super) fn is_asked(headers: &HeaderMap) -> bool {
 /// Who asks; a router without a guard serves anybody.
 fn identity<T>(request: &Request<T>) -> Identity {
     request.extensions().get::<Identity>().cloned().unwrap_or_default()
+}
+
+/// Whose turn it is at what is answered in turns.
+fn whose<T>(request: &Request<T>) -> fair::Whose {
+    request.extensions().get::<fair::Whose>().cloned().unwrap_or_default()
 }
 
 fn agents(request: v1::ListAgentsRequest) -> AgentParams {

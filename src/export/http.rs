@@ -58,8 +58,9 @@ pub struct Exporter<Q> {
     detail: Detail,
     pub(super) readers: Arc<Readers>,
     scrapes: Scrapes,
-    /// Turns of those who ask for answers of sessions.
+    /// Turns of those who ask for answers of sessions, and of those who ask for the kept past.
     pub(super) lists: Lists,
+    pub(super) pasts: Lists,
     /// Room for live streams; more are refused.
     pub(super) streams: Streams,
     /// True once the daemon goes down, which ends streams.
@@ -80,7 +81,8 @@ impl<Q: Query> Exporter<Q> {
         let readers = Readers::new(board.options(), READ_TIME, Arc::new(|_| {}), Arc::new(|_| {}));
         let readers = Arc::new(readers);
         let scrapes = Scrapes::new(Arc::clone(&readers));
-        let lists = Lists::new(READ_TIME, Arc::new(|_| {}));
+        let lists = Lists::of_sessions(READ_TIME, Arc::new(|_| {}));
+        let pasts = Lists::of_the_past(READ_TIME, Arc::new(|_| {}));
         let streams = Streams::new(board.options().max_streams, Arc::new(|_| {}));
         let (_, stopping) = watch::channel(false);
         let about = AboutView::default();
@@ -92,6 +94,7 @@ impl<Q: Query> Exporter<Q> {
             readers,
             scrapes,
             lists,
+            pasts,
             streams,
             stopping,
             max_name_bytes: usize::MAX,
@@ -136,9 +139,11 @@ impl<Q: Query> Exporter<Q> {
     pub fn counting(self, patience: Duration, cut: Count, full: Count) -> Self {
         let options = self.board.options();
         let readers = Arc::new(Readers::new(options, patience, cut, Arc::clone(&full)));
-        let lists = Lists::new(patience, Arc::clone(&full));
+        let lists = Lists::of_sessions(patience, Arc::clone(&full));
+        let pasts = Lists::of_the_past(patience, Arc::clone(&full));
         let streams = Streams::new(options.max_streams, full);
-        Self { scrapes: Scrapes::new(Arc::clone(&readers)), readers, lists, streams, ..self }
+        let scrapes = Scrapes::new(Arc::clone(&readers));
+        Self { scrapes, readers, lists, pasts, streams, ..self }
     }
 
     /// The routes.
@@ -200,16 +205,18 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request
 /// Makes an answer when it is its turn and counts it until it is sent; answers instead that there is no room for it.
 async fn hold(
     State((lists, readers)): State<(Lists, Arc<Readers>)>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let asker = Asker::of(request.extensions(), false);
     let is_grpc = grpc::is_asked(request.headers());
+    let whose = lists::whose(&asker.who, asker.line.connection_number());
+    request.extensions_mut().insert(whose.clone());
     let held = async {
         let path = request.uri().path();
         // Kept until the answer is counted, so that few are held that are not.
         let _turn = match lists::looks_into_sessions(path) {
-            true => Some(lists.turn(&asker.who, asker.line.connection_number()).await?),
+            true => Some(lists.turn(&whose).await?),
             false => None,
         };
         let answer = next.run(request).await;
@@ -346,8 +353,10 @@ mod tests {
     use axum::http::HeaderMap;
     use http_body_util::BodyExt;
     use prometheus::{IntCounter, Registry};
+    use prost::Message;
     use tower::ServiceExt;
 
+    use super::super::grpc::v1::ListAgentsRequest;
     use super::super::lists::MAX_LISTS;
     use super::*;
     use crate::engine::agent_facts::AgentFacts;
@@ -448,6 +457,49 @@ mod tests {
         assert_eq!(ask("/api/v1/problems").await, StatusCode::OK);
         assert_eq!(ask("/api/v1/sessions").await, StatusCode::OK);
         assert!(asked.load(Ordering::Relaxed) >= 2);
+    }
+
+    #[tokio::test]
+    async fn the_kept_past_is_read_in_turn() {
+        let counted: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+        let counts = Arc::clone(&counted);
+        let full = Arc::new(move |what| counts.lock().unwrap().push(what));
+        let exporter = exporter().counting(Duration::from_millis(10), Arc::new(|_| {}), full);
+        let turns = Arc::clone(&exporter.pasts.turns);
+        let router = exporter.router();
+        let ask = async |path: &str| {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            router.clone().oneshot(request).await.unwrap().status()
+        };
+        let call = async |method: &str, message: Vec<u8>| {
+            let body = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()], &message[..]].concat();
+            let request = Request::post(format!("/agentgauge.v1.QueryService/{method}"))
+                .header(header::CONTENT_TYPE, "application/grpc")
+                .body(Body::from(body))
+                .unwrap();
+            let (head, body) = router.clone().oneshot(request).await.unwrap().into_parts();
+            let trailers = body.collect().await.unwrap().trailers().cloned().unwrap_or_default();
+            let status = head.headers.get("grpc-status").or_else(|| trailers.get("grpc-status"));
+            status.unwrap().to_str().unwrap().to_owned()
+        };
+        let of_a_day = ListAgentsRequest { range: "24h".to_owned(), ..Default::default() };
+        let of_a_day = of_a_day.encode_to_vec();
+        let all = turns.enter(&Whose::default(), MAX_LISTS, READ_TIME).await;
+        let refused = StatusCode::SERVICE_UNAVAILABLE;
+        for path in ["fleet?range=6h", "fleet?range=24h", "fleet?range=7d", "agents/history"] {
+            assert_eq!(ask(&format!("/api/v1/{path}")).await, refused, "{path}");
+        }
+        assert_eq!(call("ListFleet", of_a_day.clone()).await, "14");
+        assert_eq!(call("GetAgentHistory", Vec::new()).await, "14");
+        assert_eq!(*counted.lock().unwrap(), ["api_history"; 6]);
+        // The last hour is in memory.
+        assert_eq!(ask("/api/v1/fleet").await, StatusCode::OK);
+        assert_eq!(call("ListFleet", Vec::new()).await, "0");
+        assert_eq!(ask("/api/v1/sessions").await, StatusCode::OK);
+        drop(all);
+        assert_eq!(ask("/api/v1/fleet?range=7d").await, StatusCode::OK);
+        assert_eq!(call("ListFleet", of_a_day).await, "0");
+        assert_eq!(counted.lock().unwrap().len(), 6);
     }
 
     #[tokio::test]

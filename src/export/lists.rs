@@ -1,4 +1,5 @@
-//! Turns of those who ask for answers that are made of sessions: the shards look into each of them, which takes its time.
+//! Turns of those who ask for answers that are made of sessions, as the shards look into each of them, or of the kept past, which is
+//! read from files on threads that requests are decoded on, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use super::http::{Count, Refused};
 use crate::access::Identity;
 use crate::fair::{Entered, Fair, Turn, Whose};
 
-/// The most answers that are made of sessions at a time, and the most that wait for their turn.
+/// The most answers of one kind that are made at a time, and the most that wait for their turn.
 pub(super) const MAX_LISTS: u32 = 2;
 const MAX_WAITING_LISTS: usize = 256;
 
@@ -24,35 +25,63 @@ const OF_SESSIONS: [&str; 7] = [
     "/agentgauge.v1.QueryService/ExplainTrace",
 ];
 
-/// Turns of those who ask for answers that are made of sessions; tenants, and the connections of each, take turns.
+/// Turns of those who ask for answers of one kind; tenants, and the connections of each, take turns.
 #[derive(Clone)]
 pub(super) struct Lists {
     pub(super) turns: Arc<Fair>,
+    kind: &'static Kind,
     patience: Duration,
     full: Count,
 }
 
+/// A kind of answer, and the words by which one is refused.
+struct Kind {
+    limit: &'static str,
+    code: &'static str,
+    message: &'static str,
+}
+
+const SESSIONS: Kind = Kind {
+    limit: "api_lists",
+    code: "too_many_lists",
+    message: "too many others ask for sessions, traces or problems; come back later",
+};
+
+const HISTORY: Kind = Kind {
+    limit: "api_history",
+    code: "too_many_histories",
+    message: "too many others ask for the past of agents; come back later, or ask for `range=1h`",
+};
+
 impl Lists {
-    /// Nobody asks. Whoever has waited for `patience` is turned away; `full` is called then.
-    pub(super) fn new(patience: Duration, full: Count) -> Self {
-        Self { turns: Fair::new(MAX_LISTS, MAX_WAITING_LISTS), patience, full }
+    /// Nobody asks for what is made of sessions. Whoever has waited for `patience` is turned away; `full` is called then.
+    pub(super) fn of_sessions(patience: Duration, full: Count) -> Self {
+        Self::new(&SESSIONS, patience, full)
     }
 
-    /// Waits for a turn of an identity; `connection` is the number of its connection, or 0.
-    pub(super) async fn turn(&self, who: &Identity, connection: u64) -> Result<Turn, Refused> {
-        match self.turns.enter(&whose(who, connection), 1, self.patience).await {
+    /// Nobody asks for the kept past, likewise.
+    pub(super) fn of_the_past(patience: Duration, full: Count) -> Self {
+        Self::new(&HISTORY, patience, full)
+    }
+
+    fn new(kind: &'static Kind, patience: Duration, full: Count) -> Self {
+        Self { turns: Fair::new(MAX_LISTS, MAX_WAITING_LISTS), kind, patience, full }
+    }
+
+    /// Waits for a turn.
+    pub(super) async fn turn(&self, whose: &Whose) -> Result<Turn, Refused> {
+        match self.turns.enter(whose, 1, self.patience).await {
             Entered::AtOnce(turn) | Entered::Waited(turn) => Ok(turn),
             Entered::TurnedAway => {
-                (self.full)("api_lists");
-                let message =
-                    "too many others ask for sessions, traces or problems; come back later";
-                Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_lists", message))
+                let Kind { limit, code, message } = self.kind;
+                (self.full)(limit);
+                Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, code, message))
             }
         }
     }
 }
 
-/// Whose turn it is: that of an identity's tenant or, without one, of its name, and of its connection.
+/// Whose turn it is: that of an identity's tenant or, without one, of its name, and of its connection, whose number is 0 if it has none.
 pub(super) fn whose(who: &Identity, connection: u64) -> Whose {
     Whose { tenant: Arc::clone(who.tenant.as_ref().unwrap_or(&who.name)), connection }
 }

@@ -183,7 +183,9 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
         responses.insert("409".to_owned(), failure(several));
     }
     let no_room = match operation.content_type {
-        JSON => "`too_many_lists`, `too_much_unread`: come back later, or ask for less at a time.",
+        JSON => {
+            "`too_many_lists`, `too_many_histories`, `too_much_unread`: come back later, or ask for less at a time."
+        }
         _ => "`too_many_streams`, `too_much_unread`: come back later.",
     };
     responses.insert("503".to_owned(), failure(no_room));
