@@ -15,6 +15,8 @@ pub(super) struct Record<'c> {
     /// The index of its topic.
     pub(super) topic: usize,
     state: State,
+    /// Whether its partition was revoked since it was read: whoever owns that reads it again, and settles it.
+    given_up: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,7 +63,8 @@ impl<'c> Flight<'c> {
 
     /// Adds a record, to be decoded.
     pub(super) fn push(&mut self, message: BorrowedMessage<'c>, topic: usize) {
-        self.records.insert(self.next, Record { message, topic, state: State::Held });
+        let record = Record { message, topic, state: State::Held, given_up: false };
+        self.records.insert(self.next, record);
         self.next += 1;
     }
 
@@ -104,9 +107,15 @@ impl<'c> Flight<'c> {
         self.set(number, State::Running);
     }
 
-    /// Marks a record as to be decoded again.
+    /// Marks a record as to be decoded again; drops one that was given up.
     pub(super) fn hold(&mut self, number: usize) {
         self.set(number, State::Held);
+        self.records.retain(|of, record| *of != number || !record.given_up);
+    }
+
+    /// Whether a record was given up.
+    pub(super) fn has_given_up(&self, number: usize) -> bool {
+        self.records.get(&number).is_some_and(|record| record.given_up)
     }
 
     /// Marks a record as applied or given up.
@@ -121,18 +130,28 @@ impl<'c> Flight<'c> {
         first.into_iter().chain(self.told.try_iter()).collect()
     }
 
-    /// Takes out the first record if it is settled; all records before it are taken out already.
+    /// Takes out the first record if it is settled; all records before it are taken out already. Those that were given up are passed
+    /// over: their offsets must not be stored.
     pub(super) fn pop(&mut self) -> Option<Record<'c>> {
-        let first = self.records.first_entry()?;
-        (first.get().state == State::Settled).then(|| first.remove())
+        loop {
+            let first = self.records.first_entry().filter(|it| it.get().state == State::Settled)?;
+            let record = first.remove();
+            if !record.given_up {
+                return Some(record);
+            }
+        }
     }
 
-    /// Drops the held records of revoked partitions: the next owner reads them.
+    /// Gives up the records of revoked partitions, which their next owner reads again: also this one, if it gets them back. Those that run
+    /// stay until they have. None of their offsets is stored any more: it could be past a record that was given up before it was applied.
     pub(super) fn give_up(&mut self, partitions: &TopicPartitionList) {
-        self.records.retain(|_, record| {
+        let revoked = |record: &Record<'_>| {
             let message = &record.message;
-            record.state != State::Held
-                || partitions.find_partition(message.topic(), message.partition()).is_none()
+            partitions.find_partition(message.topic(), message.partition()).is_some()
+        };
+        self.records.retain(|_, record| {
+            record.given_up |= revoked(record);
+            !record.given_up || record.state == State::Running
         });
     }
 
@@ -162,7 +181,92 @@ impl Drop for Ticket {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::Offset;
+    use rdkafka::consumer::{BaseConsumer, Consumer};
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A consumer of a topic of two partitions, with so many records in each.
+    fn consumer(
+        cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>,
+    ) -> BaseConsumer {
+        cluster.create_topic("spans", 2, 1).unwrap();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "group");
+        let producer: BaseProducer = config.create().unwrap();
+        for (partition, records) in [(0, 1), (1, 3)] {
+            for _ in 0..records {
+                let record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to("spans").payload(b"x");
+                producer.send(record.partition(partition)).map_err(|(error, _)| error).unwrap();
+            }
+        }
+        producer.flush(PATIENCE).unwrap();
+        let consumer: BaseConsumer = config.create().unwrap();
+        let mut all = TopicPartitionList::new();
+        all.add_partition_range("spans", 0, 1);
+        all.set_all_offsets(Offset::Beginning).unwrap();
+        consumer.assign(&all).unwrap();
+        consumer
+    }
+
+    /// The records of these partitions in flight, as (partition, offset), in the order read.
+    fn read<'c>(flight: &mut Flight<'c>, consumer: &'c BaseConsumer) -> Vec<(i32, i64)> {
+        let mut messages = Vec::new();
+        while messages.len() < 4 {
+            messages.push(consumer.poll(PATIENCE).unwrap().unwrap());
+        }
+        // Partition 0 first, whatever came first.
+        messages.sort_by_key(|message| (message.partition(), message.offset()));
+        let read = messages.iter().map(|message| (message.partition(), message.offset())).collect();
+        messages.into_iter().for_each(|message| flight.push(message, 0));
+        read
+    }
+
+    #[test]
+    fn no_offset_of_a_revoked_partition_is_stored() {
+        let cluster = MockCluster::new(1).unwrap();
+        let consumer = consumer(&cluster);
+        let mut flight = Flight::new();
+        assert_eq!(read(&mut flight, &consumer), [(0, 0), (1, 0), (1, 1), (1, 2)]);
+        // The first of partition 0 runs for long. Of partition 1 one waits for room, one is applied, one runs.
+        let slow = flight.run(0);
+        flight.run(2).applied();
+        flight.settle(2);
+        let running = flight.run(3);
+        assert_eq!(flight.first_held(), Some(1));
+        let mut revoked = TopicPartitionList::new();
+        revoked.add_partition("spans", 1);
+        flight.give_up(&revoked);
+        assert_eq!((flight.first_held(), flight.len()), (None, 2));
+        drop((slow, running));
+        flight.settle(0);
+        flight.settle(3);
+        let popped = std::iter::from_fn(|| flight.pop());
+        let popped: Vec<i32> = popped.map(|record| record.message.partition()).collect();
+        assert_eq!(popped, [0], "the record that waits is read again after those that are stored");
+        assert_eq!(flight.len(), 0);
+    }
+
+    #[test]
+    fn a_record_that_was_given_up_while_it_ran_is_not_decoded_again() {
+        let cluster = MockCluster::new(1).unwrap();
+        let consumer = consumer(&cluster);
+        let mut flight = Flight::new();
+        read(&mut flight, &consumer);
+        let ticket = flight.run(3);
+        let mut revoked = TopicPartitionList::new();
+        revoked.add_partition("spans", 1);
+        flight.give_up(&revoked);
+        assert!(flight.has_given_up(3) && !flight.has_given_up(0));
+        drop(ticket);
+        flight.hold(3);
+        assert_eq!((flight.first_held(), flight.len()), (Some(0), 1));
+    }
 
     fn outcomes(flight: &Flight<'_>) -> Vec<Outcome> {
         flight.told(Duration::ZERO).into_iter().map(|(_, outcome)| outcome).collect()

@@ -170,6 +170,8 @@ impl<'c, S: Sink> Reading<'c, S> {
                     self.refused = true;
                     self.flight.hold(number);
                 }
+                // It fails again where it is read again.
+                Outcome::Failed if self.flight.has_given_up(number) => self.flight.settle(number),
                 Outcome::Failed => self.skip(number, &Failure::Internal),
             }
         }
@@ -182,7 +184,7 @@ impl<'c, S: Sink> Reading<'c, S> {
         }
         while let Some(record) = self.flight.pop() {
             let message = &record.message;
-            // Storing fails if the partition was revoked: its next owner reads the record again.
+            // Storing fails if the partition is being revoked: its next owner reads the record again.
             if self.source.consumer.store_offset_from_message(message).is_ok() {
                 let mut positions =
                     self.source.positions.lock().unwrap_or_else(PoisonError::into_inner);
