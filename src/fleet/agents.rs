@@ -125,6 +125,10 @@ impl Part for Summed {
         }
     }
 
+    fn begin_offsets_anew(&mut self) {
+        self.known = 0;
+    }
+
     fn due(&self) -> Option<Timestamp> {
         self.stage.poll_timeout()
     }

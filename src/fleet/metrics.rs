@@ -82,7 +82,7 @@ impl Families {
             )?,
             gone: counter(
                 "fleet_records_gone_total",
-                "Records that the brokers no longer had when they were to be read.",
+                "Records that the brokers no longer had when they were to be read, or that are missing at the end of what was read.",
                 &["role"],
             )?,
             owned: gauge("fleet_partitions_owned", "Partitions of this instance.")?,

@@ -75,6 +75,9 @@ pub(super) trait Part {
         out: &mut Vec<Record>,
     ) -> Result<(), &'static str>;
 
+    /// Notes that offsets begin anew, as the topic was made anew or lost its end: they say nothing about earlier ones.
+    fn begin_offsets_anew(&mut self) {}
+
     /// When the next timer is due.
     fn due(&self) -> Option<Timestamp>;
 

@@ -45,6 +45,10 @@ const BURST: usize = 256;
 /// How long brokers may take to answer, and to confirm records that were sent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What is said of a topic whose offsets went back below what was read.
+const GONE_BACK: &str = "records that were read are gone from the end of the topic: it was made anew or restored, or a broker lost them; \
+                         reading it from its first record, with the state as it is";
+
 /// The pause before a failed attempt is repeated.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -82,6 +86,8 @@ pub(super) struct Worker<S: Stage> {
     saved: Timestamp,
     /// Whether all partitions must be dropped unsaved and asked for anew.
     broken: bool,
+    /// Whether it has dropped them and could not ask yet.
+    anew: bool,
     /// Why it cannot go on.
     fatal: Option<String>,
 }
@@ -112,6 +118,7 @@ impl<S: Stage> Worker<S> {
             held: BTreeMap::new(),
             out: Vec::new(),
             broken: false,
+            anew: false,
             fatal: None,
         })
     }
@@ -123,8 +130,8 @@ impl<S: Stage> Worker<S> {
             return Some(format!("{error}; check `fleet.prefix`"));
         }
         while !self.stopping() && self.fatal.is_none() {
-            if self.lease.has_lapsed() || self.broken {
-                self.begin_anew();
+            if (self.lease.has_lapsed() || self.broken) && !self.begin_anew() {
+                continue;
             }
             self.change_assignment();
             let wait = if self.answer() { Duration::ZERO } else { POLL };
@@ -217,7 +224,10 @@ impl<S: Stage> Worker<S> {
             let (partition, offset) = (message.partition(), message.offset());
             let Some(held) = self.held.get_mut(&partition) else { continue };
             if offset < held.next {
-                continue;
+                let gone = held.next - offset;
+                tracing::error!(topic = self.topic, partition, gone, "{GONE_BACK}");
+                self.metrics.gone(gone);
+                held.part.begin_offsets_anew();
             }
             held.next = offset + 1;
             held.at_end = false;
@@ -420,33 +430,48 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Drops all partitions unsaved, as the brokers may have given them to others, and asks for partitions anew.
-    fn begin_anew(&mut self) {
-        let all: Vec<i32> = self.held.keys().copied().collect();
-        tracing::warn!(role = S::ROLE.name(), partitions = all.len(), "beginning anew");
-        self.broken = false;
-        self.forget(&all);
-        self.out.clear();
-        self.metrics.begun_anew();
-        // Records that still wait to be delivered come from the dropped state.
-        match Outbox::new(&self.kafka, &self.fleet.prefix) {
-            Ok(outbox) => self.outbox = outbox,
-            Err(error) => tracing::error!(%error, "there is no new producer"),
+    /// Drops all partitions unsaved, as the brokers may have given them to others, and asks for partitions anew. Returns whether it has
+    /// asked; until it has, it owns none and has to try again.
+    fn begin_anew(&mut self) -> bool {
+        if !self.anew {
+            let all: Vec<i32> = self.held.keys().copied().collect();
+            tracing::warn!(role = S::ROLE.name(), partitions = all.len(), "beginning anew");
+            self.forget(&all);
+            self.out.clear();
+            self.metrics.begun_anew();
+            // The old consumer leaves the group, so that it gets no partitions while there is no new one.
+            self.consumer.context().assignment.close(&self.consumer);
+            self.consumer.unsubscribe();
+            self.show();
         }
-        // A new consumer is a new member of the group, to which the assignment of the old one does not matter.
-        self.consumer.context().assignment.close(&self.consumer);
-        let context = Context::new(self.status.clone(), self.lease.clone());
-        let fresh = consumer(&self.kafka, &self.fleet, S::ROLE)
-            .and_then(|config| Ok(config.create_with_context(context)?));
-        match fresh {
-            Ok(fresh) => self.consumer = fresh,
-            Err(error) => tracing::error!(%error, "there is no new consumer"),
+        self.anew = true;
+        if let Err(error) = self.make_clients() {
+            let (role, why) = (S::ROLE.name(), error.to_string());
+            tracing::error!(role, "cannot begin anew: {why}");
+            self.metrics.problem(why);
+            // It lets the group know that it has left; what it still has is of no use.
+            drop(self.consumer.poll(POLL));
+            std::thread::sleep(AGAIN);
+            return false;
         }
-        if let Err(error) = self.consumer.subscribe(&[&self.topic]) {
-            tracing::error!(%error, "cannot subscribe");
-        }
+        (self.anew, self.broken) = (false, false);
+        self.metrics.well();
         self.lease.renew();
         self.show();
+        true
+    }
+
+    /// Makes a new producer and a new consumer, and subscribes.
+    fn make_clients(&mut self) -> Result<(), SourceError> {
+        // Records that still wait to be delivered come from the dropped state.
+        let outbox = Outbox::new(&self.kafka, &self.fleet.prefix)?;
+        // A new consumer is a new member of the group, to which the assignment of the old one does not matter.
+        let context = Context::new(self.status.clone(), self.lease.clone());
+        let fresh: BaseConsumer<Context> =
+            consumer(&self.kafka, &self.fleet, S::ROLE)?.create_with_context(context)?;
+        fresh.subscribe(&[&self.topic])?;
+        (self.outbox, self.consumer) = (outbox, fresh);
+        Ok(())
     }
 
     /// Loads the checkpoints of these partitions; returns the partitions with the offsets to begin at.
@@ -486,8 +511,15 @@ impl<S: Stage> Worker<S> {
         let of = format!("{}/{partition}", self.topic);
         let claimed = self.checkpoints.claim(&of, moment.wall);
         let (generation, checkpoint) = claimed.map_err(|error| error.to_string())?;
+        let gone_back = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.next - target);
+        let is_anew = gone_back > 0;
+        if is_anew {
+            tracing::error!(of, gone = gone_back, end = target, "{GONE_BACK}");
+            self.metrics.gone(gone_back);
+        }
         let next = match (&checkpoint, S::BEGIN) {
             (_, Begin::Everything) => low,
+            (Some(_), Begin::Lookback) if is_anew => low,
             (Some(checkpoint), Begin::Lookback) => {
                 if checkpoint.next < low {
                     tracing::error!(of, from = checkpoint.next, to = low, "records are gone");
@@ -506,7 +538,10 @@ impl<S: Stage> Worker<S> {
             }
         };
         let taken = Taken { partition: number, generation, checkpoint: checkpoint.as_ref() };
-        let part = self.stage.take_over(&taken)?;
+        let mut part = self.stage.take_over(&taken)?;
+        if is_anew {
+            part.begin_offsets_anew();
+        }
         self.metrics.well();
         let whole = checkpoint.is_some() || S::BEGIN == Begin::Everything || next == low;
         let now = checkpoint.as_ref().map_or(Timestamp(0), |checkpoint| checkpoint.now);
@@ -581,4 +616,67 @@ fn numbers(partitions: &TopicPartitionList) -> Vec<i32> {
         .iter()
         .map(rdkafka::topic_partition_list::TopicPartitionListElem::partition)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::engine::pipeline::EngineOptions;
+    use crate::export::board::Board;
+    use crate::fleet::agents::FleetStage;
+    use crate::fleet::metrics::Families;
+    use crate::health::Health;
+    use crate::ingest::kafka::{SaslMechanism, Unwatched};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn without_a_new_consumer_it_owns_nothing_and_says_why() {
+        let cluster = rdkafka::mocking::MockCluster::new(1).unwrap();
+        cluster.create_topic("agentgauge.agents", 2, 1).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().to_string_lossy().into_owned();
+        let kafka =
+            KafkaOptions { brokers: vec![cluster.bootstrap_servers()], ..KafkaOptions::default() };
+        let fleet = FleetOptions { partitions: 2, ..FleetOptions::default() };
+        let health = Health::new(Timestamp(1)).unwrap();
+        let families = Families::new(&health).unwrap();
+        let clock = Clock::system();
+        let (stop, stopping) = watch::channel(false);
+        let setup = Setup {
+            kafka: &kafka,
+            fleet: &fleet,
+            checkpoints: Checkpoints::open(&place, Handle::current()).unwrap(),
+            clock: clock.clone(),
+            metrics: families.of(FleetStage::ROLE),
+            status: Arc::new(Status::new(Arc::new(Unwatched), &kafka.brokers)),
+            lease: Lease::new(clock, fleet.session_timeout),
+            questions: None,
+            stopping,
+        };
+        let stage =
+            FleetStage { options: EngineOptions::default(), board: Arc::new(Board::default()) };
+        let mut worker = Worker::new(stage, setup).unwrap();
+        // As if a secret were away while it is replaced.
+        worker.kafka.sasl_mechanism = SaslMechanism::Plain;
+        worker.kafka.sasl_password_file = "/nowhere/password".to_owned();
+        worker.broken = true;
+        let worker = thread::spawn(move || worker.run());
+        let said = || families.unhindered().err().unwrap_or_default();
+        for _ in 0..600 {
+            if said().contains("/nowhere/password (`kafka.sasl_password_file`)") {
+                break;
+            }
+            thread::park_timeout(Duration::from_millis(50));
+        }
+        assert!(said().contains("/nowhere/password (`kafka.sasl_password_file`)"), "{}", said());
+        let page = health.registry().gather();
+        let owned = page.iter().find(|family| family.name() == "agentgauge_fleet_partitions_owned");
+        let owned = owned.map(|family| family.get_metric()[0].get_gauge().get_value());
+        assert_eq!(owned, Some(0.0));
+        stop.send_replace(true);
+        assert_eq!(worker.join().unwrap(), None);
+    }
 }

@@ -334,8 +334,8 @@ fn records_gone() -> Rule {
     });
     Alert::new("AgentgaugeRecordsGone", "critical", gone.join("\nor\n"))
         .says(
-            "{{ $labels.instance }} lost records to the retention of Kafka",
-            "The brokers deleted {{ $value | humanize }} records in the last hour before they were read; what was in them is in no score.",
+            "{{ $labels.instance }} lost records in Kafka",
+            "The brokers deleted {{ $value | humanize }} records in the last hour before they were read, or lost the end of what was read; what was in unread ones is in no score.",
         )
         .into()
 }

@@ -12,6 +12,7 @@ use agentgauge::clock::Clock;
 use agentgauge::daemon::Daemon;
 use agentgauge::engine::view::DropView;
 use agentgauge::fleet::Role;
+use rdkafka::mocking::MockCluster;
 
 /// Further back than there is time.
 const AGES: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
@@ -213,6 +214,40 @@ async fn without_its_checkpoints_an_instance_reads_back() {
     let sessions = input.sessions();
     fleet.shows_sessions(0, |shown| *shown == sessions).await;
     fleet.shows(&expected).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_that_are_made_anew_are_read_from_their_beginning() {
+    let input = Input::new(60);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.ready().await;
+    let most = 2 * input.len() / 3;
+    for number in 0..most {
+        fleet.send(0, &input.request(number)).await;
+    }
+    // All that was acknowledged is in the checkpoints, before it is gone.
+    for (topic, role) in [("agentgauge.spans", "assemble"), ("agentgauge.traces", "score")] {
+        let applied =
+            format!("agentgauge_fleet_records_total{{outcome=\"applied\",role=\"{role}\"}}");
+        fleet.applies_all(0, topic, &applied).await;
+    }
+    fleet.leave(0).await;
+    // They are shorter than what the checkpoints have of the old ones.
+    fleet.cluster = MockCluster::new(1).unwrap();
+    fleet.make_topics();
+    fleet.join().await;
+    fleet.ready().await;
+    for number in most..input.len() {
+        fleet.send(0, &input.request(number)).await;
+    }
+    let sessions = input.sessions();
+    fleet.shows_sessions(0, |shown| *shown == sessions).await;
+    for role in ["assemble", "score"] {
+        let gone = format!("agentgauge_fleet_records_gone_total{{role=\"{role}\"}}");
+        assert!(fleet.metric(0, &gone).await > 0.0, "{role}");
+    }
     fleet.stop().await;
 }
 

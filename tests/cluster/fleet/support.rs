@@ -186,6 +186,17 @@ impl Fleet {
         value.map_or(0.0, |value| value.parse().unwrap())
     }
 
+    /// Waits until an instance has applied as many records as a topic has.
+    pub(crate) async fn applies_all(&self, instance: usize, topic: &str, applied: &str) {
+        let look = async {
+            while self.metric(instance, applied).await < self.records(topic).len() as f64 {
+                tokio::time::sleep(BETWEEN).await;
+            }
+        };
+        let has = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        assert!(has, "{applied} is {}", self.metric(instance, applied).await);
+    }
+
     /// Waits until a series has this value.
     pub(crate) async fn counts(&self, instance: usize, series: &str, wanted: f64) {
         let look = async {
