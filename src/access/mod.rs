@@ -53,13 +53,15 @@ pub struct Access {
 }
 
 /// The sender of a request.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Identity {
     /// Its name in the configuration; empty for anybody.
     pub name: Arc<str>,
     /// The tenant of what it sends, and the only one that it sees; `None`: it sends for no tenant and sees all.
     pub tenant: Option<Arc<str>>,
     may: Vec<May>,
+    // Whether it sees what is of all tenants, and so may send something about the agents of one that it names.
+    sees_all: bool,
 }
 
 /// Why a request is not answered.
@@ -184,8 +186,10 @@ impl Access {
         peer: Option<&PeerNames>,
     ) -> Result<Identity, Denied> {
         if self.anybody {
-            let enough = !self.certified || peer.is_some() || self.open.contains(&needed);
-            return enough.then(Identity::default).ok_or(Denied::Unknown);
+            let opens = |what| !self.certified || peer.is_some() || self.open.contains(&what);
+            let sees_all = opens(May::Read);
+            let identity = || Identity { sees_all, ..Identity::default() };
+            return opens(needed).then(identity).ok_or(Denied::Unknown);
         }
         let known = match (token, peer) {
             (Some(token), _) => self.tokens.get(&digested(token)),
@@ -197,9 +201,17 @@ impl Access {
             // An identity may also do what is open to all, but with its own tenant.
             Some(identity) if self.open.contains(&needed) => Ok(identity.clone()),
             Some(_) => Err(Denied::Forbidden),
-            None if token.is_none() && self.open.contains(&needed) => Ok(Identity::default()),
+            None if token.is_none() && self.open.contains(&needed) => {
+                Ok(Identity { sees_all: self.opens_all_tenants(), ..Identity::default() })
+            }
             None => Err(Denied::Unknown),
         }
+    }
+
+    /// Whether reading is open to all, and no tenant has a sender of its own, which others should not speak for.
+    fn opens_all_tenants(&self) -> bool {
+        let mut identities = self.tokens.values().chain(self.certificates.values());
+        self.open.contains(&May::Read) && identities.all(|identity| identity.tenant.is_none())
     }
 }
 
@@ -223,7 +235,13 @@ impl Identity {
         if may.is_empty() {
             return Err("may do nothing: `may` takes ingest, read, metrics");
         }
-        Ok(Self { name: name.into(), tenant: tenant.map(Arc::from), may: may.to_vec() })
+        let sees_all = tenant.is_none() && may.contains(&May::Read);
+        Ok(Self { name: name.into(), tenant: tenant.map(Arc::from), may: may.to_vec(), sees_all })
+    }
+
+    /// Whether it may name the tenant whose agents something that it sends is about.
+    pub fn may_name_tenants(&self) -> bool {
+        self.sees_all
     }
 
     /// Whether both have the same name and tenant.
@@ -244,6 +262,13 @@ impl Identity {
     /// Whether the identity sees what is of this tenant; the empty one stands for no tenant.
     pub fn sees(&self, tenant: &str) -> bool {
         self.tenant.as_deref().is_none_or(|own| own == tenant)
+    }
+}
+
+/// Anybody, where nothing says who may do what.
+impl Default for Identity {
+    fn default() -> Self {
+        Self { name: Arc::default(), tenant: None, may: Vec::new(), sees_all: true }
     }
 }
 
@@ -280,6 +305,7 @@ mod tests {
     use super::*;
 
     const TOKEN: &str = "0123456789abcdef-shop";
+    const SHOP: &str = "0123456789abcdef-of-another";
 
     fn token(name: &str, tenant: Option<&str>, may: &[May]) -> TokenOptions {
         TokenOptions {
@@ -321,10 +347,49 @@ mod tests {
         };
         options.take_from(&[("SHOP".to_owned(), TOKEN.to_owned())]);
         let access = Access::read(&options, false).unwrap();
-        assert_eq!(access.identify(May::Metrics, None, None), Ok(Identity::default()));
+        let open = access.identify(May::Metrics, None, None).unwrap();
+        assert!(open.is_same(&Identity::default()));
         assert!(access.identify(May::Metrics, Some(TOKEN), None).is_ok());
         assert_eq!(access.identify(May::Metrics, Some("wrong"), None), Err(Denied::Unknown));
         assert_eq!(access.identify(May::Read, None, None), Err(Denied::Unknown));
+    }
+
+    #[test]
+    fn a_tenant_is_named_by_who_sees_all_of_them() {
+        let (ingest, read) = (May::Ingest, May::Read);
+        let names = |options: &AccessOptions, token| {
+            let mut options = options.clone();
+            let values = [("IT", TOKEN), ("SHOP", SHOP)];
+            options.take_from(&values.map(|(name, value)| (name.to_owned(), value.to_owned())));
+            let access = Access::read(&options, false).unwrap();
+            access.identify(ingest, token, None).map(|identity| identity.may_name_tenants())
+        };
+        let of = |tokens: &[TokenOptions], open: &[May]| AccessOptions {
+            tokens: tokens.to_vec(),
+            open: open.to_vec(),
+            ..AccessOptions::default()
+        };
+        for (tenant, may, expected) in [
+            (None, &[ingest, read][..], true),
+            (None, &[ingest], false),
+            (Some("t"), &[ingest, read], false),
+        ] {
+            let options = of(&[token("it", tenant, may)], &[]);
+            assert_eq!(names(&options, Some(TOKEN)), Ok(expected), "{tenant:?} {may:?}");
+        }
+        // What it sees because that is open to all does not count.
+        let options = of(&[token("it", None, &[ingest])], &[read]);
+        assert_eq!(names(&options, Some(TOKEN)), Ok(false));
+
+        let (shop, it) = (token("shop", Some("t"), &[ingest]), token("it", None, &[ingest]));
+        for (tokens, open, expected) in [
+            (&[it.clone()][..], &[ingest, read][..], true),
+            (&[it.clone()], &[ingest], false),
+            (&[shop, it], &[ingest, read], false),
+            (&[], &[], true),
+        ] {
+            assert_eq!(names(&of(tokens, open), None), Ok(expected), "{open:?}");
+        }
     }
 
     #[test]

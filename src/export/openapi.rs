@@ -231,7 +231,7 @@ fn acceptance() -> Value {
         "requestBody": { "required": true, "content": { JSON: { "schema": {
             "type": "object", "properties": properties,
         }}}},
-        "responses": taken_in(),
+        "responses": taken_in_of_a_tenant(),
     })
 }
 
@@ -250,7 +250,7 @@ fn deployment() -> Value {
         "requestBody": { "required": true, "content": { JSON: { "schema": {
             "type": "object", "properties": properties,
         }}}},
-        "responses": taken_in(),
+        "responses": taken_in_of_a_tenant(),
     })
 }
 
@@ -258,7 +258,7 @@ fn deployment() -> Value {
 fn tenant() -> Value {
     json!({
         "name": "tenant", "in": "query", "schema": { "type": "string" },
-        "description": "The tenant, for those who see more than one.",
+        "description": "The tenant, for those who have none and may read, and so see more than one.",
     })
 }
 
@@ -266,6 +266,12 @@ fn tenant() -> Value {
 fn agent() -> Map<String, Value> {
     let names = ["service_name", "agent_name", "agent_version", "environment"];
     names.into_iter().map(|name| (name.to_owned(), json!({ "type": "string" }))).collect()
+}
+
+fn taken_in_of_a_tenant() -> Value {
+    let mut responses = taken_in();
+    responses["403"] = json!({ "description": "It names a tenant, and its sender may not." });
+    responses
 }
 
 fn taken_in() -> Value {

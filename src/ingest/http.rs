@@ -59,8 +59,14 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
     let (head, mut body) = request.into_parts();
     let encoding = encoding(&head.headers);
     let checked = check(take, &head.method, encoding, &head.headers);
-    let tenant = head.extensions.get::<Identity>().and_then(|identity| identity.tenant.clone());
-    let tenant = tenant.or_else(|| named_tenant(take, &head.uri));
+    let identity = head.extensions.get::<Identity>().cloned().unwrap_or_default();
+    let checked = checked.and_then(|envelope| {
+        let tenant = match identity.tenant.clone() {
+            None => named_tenant(take, &head.uri, &identity)?,
+            own => own,
+        };
+        Ok(Envelope { tenant, ..envelope })
+    });
     let source = Source::of(&head.extensions);
     let answered = match checked {
         Ok(envelope) => {
@@ -68,7 +74,6 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
                 Some(Take::Said(said)) => Some(said),
                 Some(Take::Signal(_)) | None => None,
             };
-            let envelope = Envelope { tenant, ..envelope };
             export(&receiver, envelope, said, &mut body, &source).await
         }
         Err(failure) => Err(failure),
@@ -90,15 +95,22 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
 }
 
 /// The tenant whose agents an object is about, which those may name who see more than one, as in questions.
-fn named_tenant(take: Option<Take>, uri: &Uri) -> Option<Arc<str>> {
+fn named_tenant(
+    take: Option<Take>,
+    uri: &Uri,
+    identity: &Identity,
+) -> Result<Option<Arc<str>>, Failure> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Whose {
         tenant: String,
     }
-    let Some(Take::Said(_)) = take else { return None };
+    let Some(Take::Said(_)) = take else { return Ok(None) };
     let Query(Whose { tenant }) = Query::try_from_uri(uri).unwrap_or_default();
-    (!tenant.is_empty()).then(|| tenant.into())
+    if tenant.is_empty() {
+        return Ok(None);
+    }
+    identity.may_name_tenants().then(|| Some(tenant.into())).ok_or(Failure::OtherTenant)
 }
 
 fn check(

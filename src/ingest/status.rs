@@ -38,6 +38,8 @@ pub(super) enum Failure {
     NotGrpc(Option<u16>),
     /// Its compression is none of ours.
     ContentEncoding,
+    /// It names a tenant, and its sender may not.
+    OtherTenant,
     /// Its method is not POST.
     Method,
     /// Nothing is served at its path.
@@ -68,6 +70,7 @@ impl Failure {
             Self::Overloaded(overloaded) => overloaded.lacks.reason(),
             Self::MediaType | Self::NotGrpc(_) => "unsupported_content_type",
             Self::ContentEncoding => "unsupported_encoding",
+            Self::OtherTenant => "forbidden",
             Self::Method => "method_not_allowed",
             Self::Path => "unknown_path",
             Self::Version => "unsupported_http_version",
@@ -137,6 +140,7 @@ impl Failure {
             Self::MediaType | Self::NotGrpc(_) | Self::ContentEncoding => {
                 StatusCode::UNSUPPORTED_MEDIA_TYPE
             }
+            Self::OtherTenant => StatusCode::FORBIDDEN,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Path => StatusCode::NOT_FOUND,
             Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
@@ -156,6 +160,7 @@ impl Failure {
             Self::ContentEncoding | Self::Method | Self::Path | Self::Version => {
                 Code::Unimplemented
             }
+            Self::OtherTenant => Code::PermissionDenied,
             Self::Slow | Self::Deadline => Code::DeadlineExceeded,
             Self::Broken => Code::Cancelled,
             Self::Internal => Code::Internal,
@@ -178,6 +183,11 @@ impl Failure {
                 )
             }
             Self::ContentEncoding => "the compression must be gzip, zstd or none".to_owned(),
+            Self::OtherTenant => {
+                "to name a tenant (`?tenant=`) takes a token or certificate without one that may `read`, too (`access`); \
+                 or send with one of that tenant, and name none"
+                    .to_owned()
+            }
             Self::Method => "only POST is answered here".to_owned(),
             Self::Path => "nothing is here; OTLP has traces, logs and metrics".to_owned(),
             Self::Version => "gRPC needs HTTP/2".to_owned(),

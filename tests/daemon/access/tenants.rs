@@ -12,7 +12,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 
 use super::support::{
-    BANK, LONG, OPERATOR, Running, SCRAPER, SHOP, eventually, plain, post, spans, text,
+    BANK, LONG, OPERATOR, Running, SCRAPER, SHOP, anonymous, eventually, plain, post, spans, text,
 };
 
 #[tokio::test]
@@ -88,6 +88,36 @@ async fn an_operator_names_the_tenant_whose_agents_a_deployment_is_of() {
             names.collect::<Vec<_>>() == [json!(name)]
         })
         .await;
+    }
+    running.daemon.stop().await;
+}
+
+#[tokio::test]
+async fn who_does_not_see_all_tenants_names_none() {
+    let options = r#"[access]
+    open = ["ingest", "read"]
+    tokens = [
+      { name = "shop", env = "SHOP", tenant = "shop", may = ["ingest", "read"] },
+      { name = "collector", env = "BANK", may = ["ingest"] },
+    ]
+    "#;
+    let running = Running::start(&[], options).await;
+    for path in ["/api/v1/deployments", "/api/v1/agents/baseline"] {
+        let named = format!("{path}?tenant=shop");
+        let ask = |path: &str, token: &str| {
+            post(path, &format!("Bearer {token}"), &json!({ "service_name": "support" }))
+        };
+        for request in [ask(&named, BANK), anonymous(ask(&named, ""))] {
+            let answer = plain(running.http(), request).await;
+            let said = String::from_utf8_lossy(&answer.body);
+            assert_eq!(answer.status, StatusCode::FORBIDDEN, "{path}: {said}");
+            assert!(said.contains("`?tenant=`"), "{said}");
+        }
+        // A tenant is taken at its own word, and whoever has none may speak of those without one.
+        for request in [ask(&named, SHOP), ask(path, BANK), anonymous(ask(path, ""))] {
+            let answer = plain(running.http(), request).await;
+            assert_eq!(answer.status, StatusCode::OK, "{path}: {:?}", answer.body);
+        }
     }
     running.daemon.stop().await;
 }
