@@ -2,16 +2,19 @@
 //! when the brokers have all of it.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
 use rdkafka::Statistics;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
 
 use super::context::connected;
 use super::outbox::{MAX_RECORD_BYTES, config};
@@ -30,6 +33,9 @@ const TIMEOUT_MS: u64 = 10_000;
 /// The most bytes of a record's content, which leaves room for its key and its head.
 const MAX_PAYLOAD_BYTES: usize = MAX_RECORD_BYTES as usize - (64 << 10);
 
+/// The error of a producer that has no room.
+const FULL: KafkaError = KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull);
+
 /// The most inputs of one trace in one record.
 const CHUNK: usize = 64;
 
@@ -40,6 +46,7 @@ pub struct Gateway {
     topics: Arc<[String; HOPS.len()]>,
     map: Map,
     status: Arc<Status>,
+    room: Arc<Notify>,
 }
 
 /// A record that is ready to be sent.
@@ -58,7 +65,11 @@ struct Pending {
 }
 
 /// The callbacks of the producer: deliveries, and problems with the brokers.
-struct Deliveries(Arc<Status>);
+struct Deliveries {
+    status: Arc<Status>,
+    /// Tells of each delivery, as it makes room.
+    room: Arc<Notify>,
+}
 
 impl Gateway {
     /// Makes a gateway to these brokers.
@@ -67,18 +78,61 @@ impl Gateway {
     ///
     /// Fails if the client cannot be set up with these options.
     pub fn new(options: &KafkaOptions, prefix: &str, partitions: u32) -> Result<Self, SourceError> {
-        let status = Arc::new(Status::new(Arc::new(Unwatched), &options.brokers));
+        Self::with(&config(options, TIMEOUT_MS)?, &options.brokers, prefix, partitions)
+    }
+
+    fn with(
+        config: &ClientConfig,
+        brokers: &[String],
+        prefix: &str,
+        partitions: u32,
+    ) -> Result<Self, SourceError> {
+        let status = Arc::new(Status::new(Arc::new(Unwatched), brokers));
         status.joined(true);
-        let context = Deliveries(status.clone());
-        let producer = config(options, TIMEOUT_MS)?.create_with_context(context)?;
+        let room = Arc::new(Notify::new());
+        let context = Deliveries { status: status.clone(), room: room.clone() };
+        let producer = Arc::new(config.create_with_context(context)?);
         let topics = Arc::new(HOPS.map(|hop| hop.topic(prefix)));
-        let producer = Arc::new(producer);
-        Ok(Self { producer, topics, map: Map::new(partitions), status })
+        Ok(Self { producer, topics, map: Map::new(partitions), status, room })
     }
 
     /// The state of the connection to the brokers.
     pub fn status(&self) -> &Arc<Status> {
         &self.status
+    }
+
+    /// Gives a record to the producer; while that is full, waits as long as a record is delivered within `patience`.
+    async fn enqueue(
+        &self,
+        packed: &Packed,
+        pending: &Arc<Pending>,
+        patience: Duration,
+    ) -> Result<(), KafkaError> {
+        loop {
+            let mut room = pin!(self.room.notified());
+            // From here on, no delivery is missed.
+            room.as_mut().enable();
+            match self.offer(packed, pending) {
+                Err(error)
+                    if error == FULL
+                        && patience > Duration::ZERO
+                        && !pending.failed.load(Ordering::SeqCst) =>
+                {
+                    timeout(patience, room).await.map_err(|_| error)?;
+                }
+                offered => return offered,
+            }
+        }
+    }
+
+    fn offer(&self, packed: &Packed, pending: &Arc<Pending>) -> Result<(), KafkaError> {
+        let Packed { hop, partition, key, payload } = packed;
+        let next: BaseRecord<'_, [u8], [u8], Arc<Pending>> =
+            BaseRecord::with_opaque_to(&self.topics[*hop as usize], pending.clone())
+                .partition(i32::try_from(*partition).unwrap_or(0))
+                .key(key.as_slice())
+                .payload(payload.as_slice());
+        self.producer.send(next).map_err(|(error, _)| error)
     }
 
     /// The records that a batch becomes; `None` if a report cannot be encoded.
@@ -151,16 +205,12 @@ impl Sink for Gateway {
             failed: AtomicBool::new(false),
             done: Mutex::new(Some(done)),
         });
-        for Packed { hop, partition, key, payload } in &records {
-            let next: BaseRecord<'_, [u8], [u8], Arc<Pending>> =
-                BaseRecord::with_opaque_to(&self.topics[*hop as usize], pending.clone())
-                    .partition(i32::try_from(*partition).unwrap_or(0))
-                    .key(key.as_slice())
-                    .payload(payload.as_slice());
-            if let Err((error, _)) = self.producer.send(next) {
+        for (at, record) in records.iter().enumerate() {
+            // A request of which a part is on its way waits: sent again, it would be as large.
+            let patience = if at == 0 { Duration::ZERO } else { Duration::from_millis(TIMEOUT_MS) };
+            if let Err(error) = self.enqueue(record, &pending, patience).await {
                 tracing::debug!(%error, "a request was refused");
-                let full = KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull);
-                return Err(if error == full { overloaded } else { failed });
+                return Err(if error == FULL { overloaded } else { failed });
             }
         }
         if delivered.await.unwrap_or(false) { Ok(left_out) } else { Err(failed) }
@@ -219,7 +269,7 @@ impl ClientContext for Deliveries {
 
     fn error(&self, error: KafkaError, reason: &str) {
         match error.rdkafka_error_code().and_then(|code| Problem::of(code, reason)) {
-            Some(problem) => self.0.problem(problem),
+            Some(problem) => self.status.problem(problem),
             None => tracing::debug!(target: "librdkafka", %error, "{reason}"),
         }
     }
@@ -227,7 +277,7 @@ impl ClientContext for Deliveries {
     /// Clears the problem if a broker is connected; called every second.
     fn stats(&self, statistics: Statistics) {
         if connected(statistics) {
-            self.0.well();
+            self.status.well();
         }
     }
 }
@@ -240,6 +290,7 @@ impl ProducerContext for Deliveries {
             tracing::debug!(%error, "a record of a request was not delivered");
             pending.failed.store(true, Ordering::SeqCst);
         }
+        self.room.notify_waiters();
         if pending.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             let done = pending.done.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(done) = done {
@@ -252,8 +303,25 @@ impl ProducerContext for Deliveries {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::mocking::MockCluster;
+
     use super::*;
     use crate::engine::span::{Span, Text};
+
+    #[tokio::test]
+    async fn a_request_larger_than_the_queue_waits_for_its_own_deliveries() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("agentgauge.spans", 4, 1).unwrap();
+        let brokers = vec![cluster.bootstrap_servers()];
+        let options = KafkaOptions { brokers: brokers.clone(), ..KafkaOptions::default() };
+        let mut config = config(&options, TIMEOUT_MS).unwrap();
+        config.set("queue.buffering.max.messages", "10");
+        let gateway = Gateway::with(&config, &brokers, "agentgauge", 4).unwrap();
+        let span = |trace: u8| Span { trace_id: TraceId([trace; 16]), ..Span::default() };
+        let spans = (1..=100).map(span).collect();
+        let batch = Batch { spans, ..Batch::default() };
+        assert!(gateway.submit(batch).await.is_ok());
+    }
 
     /// A span whose text has so many bytes.
     fn span(bytes: usize) -> Input {
