@@ -10,8 +10,8 @@ use super::doors::Doors;
 use super::tasks::assemble::offer;
 use super::tasks::sessions::tell;
 use super::{
-    Check, Daemon, Listeners, SessionQuery, StartError, Work, exporter, opener, receiver, source,
-    stopped, upkeep, webhook,
+    Check, Daemon, Listeners, SessionQuery, StartError, Work, ended, exporter, opener, receiver,
+    source, upkeep, webhook,
 };
 use crate::access::Listener;
 use crate::clock::Clock;
@@ -47,7 +47,7 @@ pub(super) async fn start(
 
     let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
     let mut tasks: Vec<_> = Vec::new();
-    tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
+    tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(ended(stopping.clone())))));
     // What earlier processes spent on the judge is not known here: the budget is this instance's, from its start on.
     let (askers, judge, embedder) = Askers::new(config, &clock, &health, Vec::new(), &board)?;
     let engine = EngineOptions {

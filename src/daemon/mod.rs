@@ -45,7 +45,7 @@ use self::tasks::Common;
 use self::tasks::agents::AgentsTask;
 use self::tasks::assemble::AssembleTask;
 use self::tasks::barriers::BarrierRoom;
-use self::tasks::sessions::SessionTask;
+use self::tasks::sessions::{SessionTask, tell_of_replayed};
 use crate::access::{AccessError, Answer, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -257,7 +257,8 @@ impl Daemon {
         let routes = http::reports(&receiver).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, http, routes.into())];
 
-        let (stages, recovered) = recover(config, expected.suites.into(), &clock, &health).await?;
+        let (mut stages, recovered) =
+            recover(config, expected.suites.into(), &clock, &health).await?;
         let paid: Vec<(u64, Quanta)> =
             stages.assemble.iter().flat_map(Assemble::paid_to_judge).collect();
         let lost_records = recovered.as_ref().map_or(0, Recovered::lost_records);
@@ -266,7 +267,11 @@ impl Daemon {
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
-        let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
+        let mut webhook = webhook(config, &clock, &health)?;
+        if let Some((webhook, handle)) = &mut webhook {
+            tell_of_replayed(&mut stages, webhook, handle, clock.now());
+        }
+        let (webhook, telling) = webhook.unzip();
         let (askers, judge, embedder) = Askers::new(config, &clock, &health, paid, &board)?;
         let common = Common {
             clock: clock.clone(),
@@ -282,7 +287,7 @@ impl Daemon {
         let (router, mut tasks, flushed) =
             spawn(stages, config.engine.channel_capacity, &board, &common, durable)?;
         tasks.extend(keeping);
-        tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(stopped(stopping.clone())))));
+        tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(ended(stopping.clone())))));
         let epoch = Arc::new(AtomicU64::new(0));
         let stored = snapshots.as_ref().map(Snapshots::check);
         let snapshots = snapshots.map(|snapshots| {
@@ -619,6 +624,12 @@ fn tell(health: &Arc<Health>) -> impl Fn(Event) + Send + Sync + 'static {
 async fn stopped(mut stopping: watch::Receiver<bool>) {
     // An error means that the daemon was dropped: that is a stop too.
     let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Returns once the daemon has stopped: all that it took in is applied.
+async fn ended(mut stopping: watch::Receiver<bool>) {
+    // It is an error, as the daemon, which has the sender, is dropped then.
+    let _ = stopping.wait_for(|_| false).await;
 }
 
 /// A random seed of the route, so that no sender can aim at one shard.

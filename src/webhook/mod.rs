@@ -8,6 +8,7 @@ mod options;
 mod pace;
 mod sign;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +64,9 @@ pub struct Webhook {
     clock: Clock,
     pace: Pace,
     outcomes: IntCounterVec,
+    /// Whether a call is under way.
+    calling: bool,
+    grace: Duration,
 }
 
 /// A call that waits for its turn.
@@ -83,6 +87,9 @@ const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 /// The wait before the second attempt; it doubles before each further one.
 const BACKOFF: Duration = Duration::from_secs(1);
+
+/// How long calls that wait when the daemon stops may still take.
+const GRACE: Duration = Duration::from_secs(6);
 
 /// The longest wait between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
@@ -119,19 +126,53 @@ impl Webhook {
         let (severity, base) = (options.severity, Arc::default());
         let handle = Handle { sender, severity, outcomes: outcomes.clone(), base };
         let pace = Pace::new(options.cooldown, options.max_per_minute, shares);
-        Ok((Self { inbox, options, secret, client, clock, pace, outcomes }, handle))
+        let (calling, grace) = (false, GRACE);
+        let webhook =
+            Self { inbox, options, secret, client, clock, pace, outcomes, calling, grace };
+        Ok((webhook, handle))
     }
 
-    /// Calls the endpoint for sessions until the last handle is dropped or `stop` completes, which also ends attempts that are under way.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
-        tokio::select! {
-            () = self.tell_all() => {}
-            () = stop => {}
+    /// Whether what it told at that time can still hold back a call.
+    pub fn recalls(&self, at: Timestamp, now: Timestamp) -> bool {
+        self.pace.recalls(at, now)
+    }
+
+    /// Takes note of a session that an earlier process told of; such sessions have to come in the order of time.
+    pub fn told_before(&mut self, runaway: &Runaway) {
+        let tenant = tenant_hash(Some(&runaway.tenant));
+        // What is held back now was held back then.
+        let _ = self.pace.admit(runaway.keys(), tenant, runaway.at);
+    }
+
+    /// Calls the endpoint for sessions until the last handle is dropped. After `stop`, which also drops the handles, calls that wait have
+    /// `GRACE`; those that are left after that are given up and count as failed.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let grace = self.grace;
+        {
+            let mut work = pin!(self.tell_all());
+            tokio::select! {
+                biased;
+                () = &mut work => return,
+                () = stop => {}
+            }
+            if tokio::time::timeout(grace, work).await.is_ok() {
+                return;
+            }
         }
+        self.inbox.close();
+        let waiting = std::iter::from_fn(|| self.inbox.try_recv().ok()).count();
+        let given_up =
+            u64::try_from(waiting).unwrap_or(u64::MAX).saturating_add(u64::from(self.calling));
+        self.outcomes.with_label_values(&["failed"]).inc_by(given_up);
+        tracing::warn!(
+            given_up,
+            "the daemon stops, and the webhook was not told of sessions that run away"
+        );
     }
 
-    async fn tell_all(mut self) {
+    async fn tell_all(&mut self) {
         while let Some(call) = self.inbox.recv().await {
+            self.calling = true;
             let Call { tenant, session_id, cause, keys, body } = call;
             let outcome = match self.pace.admit(keys, tenant, self.clock.now()) {
                 Err(held_back) => held_back,
@@ -147,6 +188,7 @@ impl Webhook {
                 Ok(()) => self.tell(&session_id, &body).await,
             };
             self.outcomes.with_label_values(&[outcome]).inc();
+            self.calling = false;
         }
     }
 
@@ -236,4 +278,53 @@ fn seconds(at: Timestamp) -> u64 {
 pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Runaway sessions by what became of telling the webhook.";
     registry.counters("webhook_sessions_total", help, &["outcome"])
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::engine::limits::RunLimit;
+    use crate::engine::view::SessionView;
+
+    fn runaway(id: &str) -> Runaway {
+        Runaway {
+            tenant: String::new(),
+            cause: Cause::Limit(RunLimit::TraceModelCalls),
+            at: Timestamp(1),
+            session: Box::new(SessionView { session_id: id.to_owned(), ..SessionView::default() }),
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_that_are_left_when_the_daemon_stops_count_as_failed() {
+        // It takes connections and answers nobody.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let registry = Registry::new();
+        let options = WebhookOptions {
+            url,
+            allow_http: true,
+            dry_run: false,
+            timeout: Duration::from_secs(60),
+            ..WebhookOptions::default()
+        };
+        let secret = Secret::new("a secret of ours");
+        let (mut webhook, handle) =
+            Webhook::new(options, secret, Shares::default(), Clock::system(), &registry).unwrap();
+        webhook.grace = Duration::from_millis(1);
+        let outcomes = webhook.outcomes.clone();
+        for id in ["a", "b", "c"] {
+            handle.tell(|| Some(runaway(id)));
+        }
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = tokio::spawn(webhook.run(async { drop(stopped.await) }));
+        let call = listener.accept().await.unwrap();
+        drop((stop, handle));
+        run.await.unwrap();
+        assert_eq!(outcomes.with_label_values(&["failed"]).get(), 3);
+        drop(call);
+    }
 }

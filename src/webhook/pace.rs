@@ -35,6 +35,11 @@ impl Pace {
         Self { cooldown, max_per_minute, told, order, minute: VecDeque::new(), shares }
     }
 
+    /// Whether what was let through at that time still matters.
+    pub(super) fn recalls(&self, at: Timestamp, now: Timestamp) -> bool {
+        at.after(self.cooldown.max(MINUTE)) > now
+    }
+
     /// Lets a session of a tenant through; fails with the reason if it is held back: `cooldown` or `capped`.
     pub(super) fn admit(
         &mut self,

@@ -258,6 +258,56 @@ fn a_looping_session_is_told_once_signed_and_with_evidence() {
 }
 
 #[test]
+fn what_is_replayed_after_a_crash_is_not_told_again() {
+    let (url, calls) = endpoint(&[200]);
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        daemon(
+            &url,
+            &[
+                ("AGENTGAUGE__WEBHOOK__DRY_RUN", "false"),
+                ("AGENTGAUGE__WEBHOOK__SEVERITY", "critical"),
+                ("AGENTGAUGE__LIMITS__TRACE_MODEL_CALLS", "3"),
+                ("AGENTGAUGE__LIMITS__TRACE_TOOL_CALLS", "1"),
+                ("AGENTGAUGE__STORE__DURABILITY", "fsync"),
+                ("AGENTGAUGE__STORE__DIRECTORY", folder.path().to_str().unwrap()),
+            ],
+        )
+    };
+    let send = |daemon: &Daemon, body: &str| {
+        let (status, answer) = daemon.post_to(&daemon.otlp_http, "/v1/traces", body);
+        assert_eq!(status, 200, "{answer}");
+    };
+    let told =
+        || -> Value { serde_json::from_str(&calls.recv_timeout(DEADLINE).unwrap().body).unwrap() };
+    let first = start();
+    send(&first, &run_of("first", 1, false));
+    assert_eq!(told()["session_id"], "first");
+    first.settles_at(SENT, 1.0);
+    first.crashes();
+    let second = start();
+    until(|| second.get("/readyz").contains("ready\n"));
+    send(&second, &run_of("second", 2, false));
+    assert_eq!(told()["session_id"], "second");
+    // What is new about the first one is held back, as it was told of within the cooldown.
+    let over = "agentgauge_webhook_sessions_total{outcome=\"cooldown\"}";
+    send(&second, &run_of("first", 3, true));
+    second.settles_at(over, 1.0);
+    second.settles_at(SENT, 1.0);
+}
+
+#[test]
+fn a_call_that_is_under_way_at_a_stop_is_finished() {
+    let (url, calls) = endpoint(&[503, 200]);
+    let daemon = daemon(&url, &[("AGENTGAUGE__WEBHOOK__DRY_RUN", "false")]);
+    daemon.send_capture("oi-openai");
+    let first = calls.recv_timeout(DEADLINE).unwrap();
+    daemon.ends_well();
+    // It ended after the second attempt.
+    assert_eq!(calls.try_recv().unwrap().body, first.body);
+}
+
+#[test]
 fn by_default_nothing_is_sent() {
     let (url, calls) = endpoint(&[200]);
     let daemon = daemon(&url, &[]);

@@ -38,7 +38,7 @@ impl Session {
         for (_, cause) in runaways.difference(&restless.runaways) {
             if cause.weighs() {
                 let runaway = shared.runaways.entry((Arc::clone(&self.id), cause.kind()));
-                let worst = runaway.or_insert(*cause);
+                let (worst, _) = runaway.or_insert((*cause, shared.now));
                 *worst = worst.worse(*cause);
             }
         }

@@ -437,10 +437,10 @@ impl Sessions {
     }
 
     /// Sessions in which a loop that weighs began or became critical, or that went over a limit, since this was last asked, and how
-    /// bad it got.
-    pub fn runaways(&mut self) -> Vec<(Arc<SessionId>, Cause)> {
+    /// bad it got, and when it was noticed.
+    pub fn runaways(&mut self) -> Vec<(Arc<SessionId>, Cause, Timestamp)> {
         let runaways = std::mem::take(&mut self.shared.runaways).into_iter();
-        runaways.map(|((id, _), cause)| (id, cause)).collect()
+        runaways.map(|((id, _), (cause, at))| (id, cause, at)).collect()
     }
 
     /// Sessions that take no further trace, if they are others than when this was last asked; some of them, if there are very many.

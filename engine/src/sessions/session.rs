@@ -66,8 +66,9 @@ pub(super) struct Shared {
     pub(super) runs: RunIndex,
     /// Sessions of one run that its outcome reaches.
     pub(super) max_sessions_per_run: usize,
-    /// Sessions that began to run away since this list was last taken, by kind, with the worst cause. Invariant: all are in memory.
-    pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), Cause>,
+    /// Sessions that began to run away since this list was last taken, by kind, with the worst cause and when the first was noticed.
+    /// Invariant: all are in memory.
+    pub(super) runaways: BTreeMap<(Arc<SessionId>, &'static str), (Cause, Timestamp)>,
     /// The trace that the session being changed has just got or lost, if any.
     pub(super) moved: Option<TraceId>,
     /// Room for the traces that a change makes stale; empty between changes.

@@ -11,9 +11,10 @@ use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, give
 use crate::daemon::pace::Pace;
 use crate::engine::assemble::FullSession;
 use crate::engine::facts::{Barrier, SessionFacts};
+use crate::engine::pipeline::Stages;
 use crate::engine::sessions::{NoSessionStore, SessionId, SessionStore, Sessions, Wanted};
 use crate::engine::span::Timestamp;
-use crate::webhook::{self, Runaway};
+use crate::webhook::{self, Runaway, Webhook};
 
 /// One session shard, with the channel that takes its updates.
 pub(in crate::daemon) struct SessionTask {
@@ -34,13 +35,36 @@ pub(in crate::daemon) fn tell(
     at: Timestamp,
     webhook: Option<&webhook::Handle>,
 ) {
-    for (id, cause) in stage.runaways() {
+    for (id, cause, _) in stage.runaways() {
         if let Some(webhook) = webhook.filter(|webhook| webhook.wants(cause.severity())) {
             webhook.tell(|| {
                 let session = Box::new(stage.session_in(&id, session_store)?);
                 Some(Runaway { tenant: id.tenant.to_string(), cause, at, session })
             });
         }
+    }
+}
+
+/// Lets the webhook know of sessions that ran away in a log that was replayed: the process before has told of them.
+pub(in crate::daemon) fn tell_of_replayed(
+    stages: &mut Stages,
+    webhook: &mut Webhook,
+    handle: &webhook::Handle,
+    now: Timestamp,
+) {
+    let mut replayed = Vec::new();
+    for (shard, stage) in stages.sessions.iter_mut().enumerate() {
+        let runaways = stage.runaways().into_iter();
+        replayed.extend(runaways.map(|(id, cause, at)| (at, id, cause, shard)));
+    }
+    replayed
+        .retain(|(at, _, cause, _)| handle.wants(cause.severity()) && webhook.recalls(*at, now));
+    replayed.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
+    for (at, id, cause, shard) in replayed {
+        let view = stages.sessions[shard].session_in(&id, &*stages.session_stores[shard]);
+        let Some(session) = view.map(Box::new) else { continue };
+        let tenant = id.tenant.to_string();
+        webhook.told_before(&Runaway { tenant, cause, at, session });
     }
 }
 

@@ -37,7 +37,7 @@ fn a_trace_over_a_limit_is_told_while_it_runs_and_counts_once() {
     let update = only(stage.drain());
     assert_eq!(over(&update), [["trace", "model_calls"]]);
     assert_eq!(counted(&update, RunLimit::TraceModelCalls), 1);
-    let causes: Vec<Cause> = stage.runaways().into_iter().map(|(_, cause)| cause).collect();
+    let causes: Vec<Cause> = stage.runaways().into_iter().map(|(_, cause, _)| cause).collect();
     assert_eq!(causes, [Cause::Limit(RunLimit::TraceModelCalls)]);
     let session = views(&stage).remove(0);
     let found = &session.traces[0].limits[0];
@@ -85,7 +85,7 @@ fn a_limit_that_has_stopped_growing_is_not_told_again() {
     let mut stage = limited();
     let told = |stage: &mut Sessions| -> Vec<Cause> {
         stage.drain();
-        stage.runaways().into_iter().map(|(_, cause)| cause).collect()
+        stage.runaways().into_iter().map(|(_, cause, _)| cause).collect()
     };
     let over = [Cause::Limit(RunLimit::TraceModelCalls)];
     stage.handle(calls(1, 10, 12), at(20));
@@ -115,7 +115,7 @@ fn a_session_that_lost_a_trace_may_go_over_its_limit_again() {
     };
     let told = |stage: &mut Sessions| -> Vec<Cause> {
         stage.drain();
-        stage.runaways().into_iter().map(|(_, cause)| cause).collect()
+        stage.runaways().into_iter().map(|(_, cause, _)| cause).collect()
     };
     (1..=4).for_each(|id| stage.handle(with_tool(id, 9), at(50)));
     assert_eq!(told(&mut stage), [Cause::Limit(RunLimit::SessionModelCalls)]);

@@ -152,7 +152,7 @@ fn a_critical_loop_is_seen_for_five_minutes_however_short_it_was() {
             let update = trace(1, 10).revision(call).looping(call, severity);
             let update = TraceFacts { touched_unix_nano: arrival(call).0, ..update };
             stage.handle(update.clone(), arrival(call));
-            told.extend(stage.runaways().into_iter().map(|(_, cause)| cause.severity()));
+            told.extend(stage.runaways().into_iter().map(|(_, cause, _)| cause.severity()));
             stage.drain();
             if call == 12 {
                 stage
@@ -175,7 +175,7 @@ fn a_loop_that_comes_with_its_whole_trace_is_seen_and_told() {
     let mut stage = stage();
     stage.handle(trace(1, 10).looping(12, Severity::Critical).done(), at(20));
     let told: Vec<Severity> =
-        stage.runaways().into_iter().map(|(_, cause)| cause.severity()).collect();
+        stage.runaways().into_iter().map(|(_, cause, _)| cause.severity()).collect();
     assert_eq!(told, [Severity::Critical]);
     // A second one that began later is seen for longer, in the same series.
     stage.handle(trace(2, 30).looping(12, Severity::Critical).done(), at(40));
