@@ -301,6 +301,7 @@ fn digested(token: &str) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::slice;
 
     use super::*;
 
@@ -383,9 +384,9 @@ mod tests {
 
         let (shop, it) = (token("shop", Some("t"), &[ingest]), token("it", None, &[ingest]));
         for (tokens, open, expected) in [
-            (&[it.clone()][..], &[ingest, read][..], true),
-            (&[it.clone()], &[ingest], false),
-            (&[shop, it], &[ingest, read], false),
+            (slice::from_ref(&it), &[ingest, read][..], true),
+            (slice::from_ref(&it), &[ingest], false),
+            (&[shop, it.clone()], &[ingest, read], false),
             (&[], &[], true),
         ] {
             assert_eq!(names(&of(tokens, open), None), Ok(expected), "{open:?}");
