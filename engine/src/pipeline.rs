@@ -140,6 +140,7 @@ impl Pipeline {
                 drops: options.drops.clone(),
                 shares: options.shares.clone(),
                 judging: options.judging.clone(),
+                trace_idle: options.assemble.trace_idle,
             }),
             board: BTreeMap::new(),
             unseen: false,

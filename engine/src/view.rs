@@ -528,7 +528,7 @@ pub struct AgentView {
     pub drops: Vec<DropView>,
     /// What was said to be rolled out of it, of whatever version, the newest first; the last 32.
     pub deployments: Vec<DeploymentView>,
-    /// When the last of what became a done trace arrived; null before the first.
+    /// When something of it last arrived, also of a trace that is open; null before the first trace that counts.
     pub last_trace_unix_nano: Option<String>,
     /// What agents below it did in its done traces: a part of all that is told here.
     pub sub_agents: Vec<SubAgentView>,

@@ -125,7 +125,7 @@ pub(super) struct FleetRow {
     pub(super) sessions_over_limit: u64,
     /// Open traces of which nothing has come for long.
     pub(super) traces_stalled: u64,
-    /// When the last of what became a done trace arrived; null before the first.
+    /// When something of it last arrived, also of a trace that is open; null before the first trace that counts.
     pub(super) last_trace_unix_nano: Option<String>,
     /// Loops found.
     pub(super) loops: u64,

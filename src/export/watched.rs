@@ -186,7 +186,7 @@ pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_last_trace_timestamp_seconds",
         &[],
-        "When the last of what became a done trace of the agent arrived.",
+        "When something of the agent last arrived, also of a trace that is open.",
         |update, sample| {
             let last = update.view.last_trace_unix_nano.iter();
             last.for_each(|last| sample(&[], seconds(last)));
@@ -195,7 +195,7 @@ pub(super) const WATCHED: &[Watched] = &[
     gauge(
         "agentgauge_agent_usual_gap_seconds",
         &[],
-        "Seconds of silence of which more is not usual for the agent; absent before a day of twenty gaps.",
+        "Seconds of silence of which more is not usual for the agent, with `assemble.trace_idle`, as what arrives may show that late; absent before a day of twenty gaps.",
         |update, sample| update.view.usual_gap_seconds.into_iter().for_each(|gap| sample(&[], gap)),
     ),
     gauge(

@@ -71,6 +71,7 @@ impl Stage for FleetStage {
             drops: self.options.drops.clone(),
             shares: self.options.shares.clone(),
             judging: self.options.judging.clone(),
+            trace_idle: self.options.assemble.trace_idle,
         });
         let saved: Option<SavedAgents> = section(taken.checkpoint, AGENTS)?;
         saved.into_iter().for_each(|saved| stage.restore(saved));

@@ -95,7 +95,7 @@ fn stopped() -> Rule {
                 looked_up(silence, " for {{ . | first | value | humanizeDuration }}")
             ),
             &format!(
-                "{of}No trace of it{PLACE} was done{}{}.",
+                "{of}Nothing of it{PLACE} has arrived{}{}.",
                 looked_up(
                     "floor(max(agentgauge_agent_last_trace_timestamp_seconds{%s}))",
                     " since {{ . | first | value | humanizeTimestamp }}"

@@ -130,7 +130,8 @@ fn agents() -> Agents {
     let (ars, drift) = (ArsOptions::default(), DriftOptions::default());
     let drops = DropOptions::default();
     let shares = Shares::default();
-    Agents::new(AgentsOptions { agents, tasks, ars, drift, drops, shares, judging: None })
+    let options = AgentsOptions { agents, tasks, ars, drift, drops, ..AgentsOptions::default() };
+    Agents::new(AgentsOptions { shares, ..options })
 }
 
 fn agent() -> AgentKey {

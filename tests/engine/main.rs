@@ -27,5 +27,6 @@ mod runs;
 mod saved;
 mod scopes;
 mod shares;
+mod silence;
 mod spoken;
 mod stretched;

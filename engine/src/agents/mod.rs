@@ -32,6 +32,7 @@ use crate::score::princeton::TaskOptions;
 use crate::span::{Report, RunTarget, Target, Timestamp};
 use crate::tenants::{Shares, tenant_hash};
 use crate::time::WallShift;
+use crate::view::AgentView;
 use crate::window::{last_traces, pane_width, window_begin, window_name};
 
 /// The name of a report that says that an agent's present level is the usual one. Its label names a stream; without one: all.
@@ -54,12 +55,15 @@ pub struct AgentsOptions {
     pub shares: Shares,
     /// Which traces our judge is asked about; `None`: there is none.
     pub judging: Option<JudgeRules>,
+    /// How long after it arrived a span is known here, at most: `assemble.trace_idle`.
+    pub trace_idle: Duration,
 }
 
 /// The stage: all agents.
 #[derive(Debug)]
 pub struct Agents {
     options: AgentOptions,
+    trace_idle: Duration,
     // By name.
     windows: Vec<(Arc<str>, Duration)>,
     // Names of the window over everything and of that over the last traces.
@@ -117,7 +121,16 @@ pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns>, SavedDrops>);
 impl Agents {
     /// An empty stage.
     pub fn new(options: AgentsOptions) -> Self {
-        let AgentsOptions { agents: options, tasks, ars, drift, drops, shares, judging } = options;
+        let AgentsOptions {
+            agents: options,
+            tasks,
+            ars,
+            drift,
+            drops,
+            shares,
+            judging,
+            trace_idle,
+        } = options;
         let named = |window: &Duration| (window_name(*window).into(), *window);
         Self {
             windows: options.windows.iter().map(named).collect(),
@@ -125,6 +138,7 @@ impl Agents {
             last: format!("last_{}", options.last_traces).into(),
             drops: Drops::new(drops, options.max_agents),
             shares,
+            trace_idle,
             judging,
             options,
             tasks,
@@ -526,6 +540,7 @@ impl Agents {
         };
         let mut update = self.update(key.clone(), &[agent]);
         self.drops.look_at(&key, &mut update.view, &self.drift, self.shift);
+        self.listen(&key, agent, &mut update.view);
         self.lend_silences(&key, &mut update);
         if agent.runs.is_some() {
             let begins = self.window_begins();
@@ -535,6 +550,17 @@ impl Agents {
             }
         }
         Some(update)
+    }
+
+    /// Adds when an agent was last heard of, by wall time: also of traces that are open, or not certain to be its own, as they may count
+    /// only long after. What is usual is longer by how late that is known.
+    fn listen(&self, key: &AgentKey, agent: &Agent, view: &mut AgentView) {
+        let Some(counted) = self.drops.last_trace(key) else { return };
+        let heard = agent.shards.values().map(|shard| Timestamp(shard.rest.heard_unix_nano)).max();
+        let last = heard.map_or(counted, |heard| heard.max(counted));
+        view.last_trace_unix_nano = Some(self.shift.wall(last).0.to_string());
+        let late = self.trace_idle.as_secs_f64();
+        view.usual_gap_seconds = view.usual_gap_seconds.map(|gap| gap + late);
     }
 
     /// Adds to the silences of an agent what others show: its other versions how many traces are lost and, while it has too few traces

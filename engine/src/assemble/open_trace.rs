@@ -641,6 +641,7 @@ impl OpenTrace {
         };
         update.revision = self.revision;
         update.touched_unix_nano = self.touched.0;
+        update.heard_unix_nano = update.heard_unix_nano.max(self.heard.0);
         (update.partial, update.evidence) = (self.partial, self.evidence);
         update.told = self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default();
     }

@@ -133,13 +133,18 @@ impl Assemble {
         let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
         let over = sealed || (update.complete && held.state != State::Open);
         update.uncertain = !over && (unnamed || !is_turn(trace));
+        let only = known.filter(|_| unnamed).zip(source(trace)).and_then(|(known, source)| {
+            let (resource, scope) = source;
+            known.names.only(resource, scope, held.touched)
+        });
         if unnamed && over {
             *agent = agent.with(|parts| parts.agent_name.clone_from(&parts.service_name));
+            // Nobody could know before whose it was.
+            if sealed && only.is_none_or(|only| only.agent_name != agent.agent_name) {
+                update.heard_unix_nano = held.deadline.0;
+            }
         } else if unnamed {
-            let known = known.zip(source(trace)).and_then(|(known, (resource, scope))| {
-                known.names.only(resource, scope, held.touched)
-            });
-            known.into_iter().for_each(|known| *agent = presume(agent, known));
+            only.into_iter().for_each(|known| *agent = presume(agent, known));
         }
         scope_by_agent(update, self.rules.scope);
     }

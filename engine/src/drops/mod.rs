@@ -254,7 +254,7 @@ impl Drops {
     }
 
     /// Adds to an agent what is known by watching it: its deployments, how its version differs from the one before, the states of
-    /// its streams in the order of [`STREAMS`], when its last done trace came, by wall time, and its longest usual gap in seconds.
+    /// its streams in the order of [`STREAMS`], and its longest usual gap in seconds.
     pub(super) fn look_at(
         &self,
         agent: &AgentKey,
@@ -274,9 +274,13 @@ impl Drops {
             watched.view(stream, &limits, before.map(|key| key.agent_version.to_string()), shift)
         });
         view.drops = streams.collect();
-        let last = Some(watch.gaps.last()).filter(|last| last.0 > 0);
-        view.last_trace_unix_nano = last.map(|last| shift.wall(last).0.to_string());
         view.usual_gap_seconds = self.gaps.longest_usual(agent);
+    }
+
+    /// When the last trace of an agent came that was done.
+    pub(super) fn last_trace(&self, agent: &AgentKey) -> Option<Timestamp> {
+        let watch = self.watches.get(agent)?;
+        Some(watch.gaps.last()).filter(|last| last.0 > 0)
     }
 
     /// Whether a stream of an agent is in a drop, or there is a warning of one.

@@ -250,6 +250,8 @@ facts! {
         pub counters: Counters,
         /// Counters of earlier processes, of the families whose totals are shown.
         pub earlier: Counters,
+        /// The latest `heard_unix_nano` of its traces, certain to be its own or not.
+        pub heard_unix_nano: u64,
         /// Open sessions.
         pub sessions_active: u64,
         /// Sessions in which a loop goes on; one with loops of several kinds is in several.

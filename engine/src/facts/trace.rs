@@ -394,6 +394,9 @@ facts! {
         pub sub_agents: Vec<SubAgent>,
         /// Arrival time of the newest span, log record or report applied.
         pub touched_unix_nano: u64,
+        /// Arrival time of the newest span or log record applied; where nothing named the agent, and so none was known before it was
+        /// sealed, when that was due.
+        pub heard_unix_nano: u64,
         /// Whether the trace was ended early (age, shutdown, eviction).
         pub partial: bool,
         /// What other sessions were told before the trace moved to this one, so that it counts once.

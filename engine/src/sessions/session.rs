@@ -285,7 +285,9 @@ impl Session {
         let key = update.agent.as_ref().unwrap_or(&unnamed);
         let (agent, overflow) = shared.fleet.resolve(key, is_certain);
         overflow.into_iter().for_each(|why| shared.counts.add("trace_updates", why));
-        shared.fleet.hold(&agent, is_certain).active = shared.now;
+        let summary = shared.fleet.hold(&agent, is_certain);
+        summary.active = shared.now;
+        summary.heard = summary.heard.max(Timestamp(update.heard_unix_nano).min(shared.now));
         let last = self.traces.last_place();
         let record = TraceRecord::new(update, agent, source, &mut shared.common);
         let (trace, place) = (record.id, record.position());

@@ -36,6 +36,8 @@ pub(super) struct Summary {
     pub(super) held: u64,
     /// When a trace of it was last handled.
     pub(super) active: Timestamp,
+    /// When a span or log record of it last arrived, or was found to be its own.
+    pub(super) heard: Timestamp,
     /// Whether no trace is certain to be its own.
     pub(super) uncertain: bool,
     /// Whether an update about it has been sent.
@@ -144,6 +146,7 @@ impl Summary {
             held: 0,
             uncertain: true,
             active: Timestamp::default(),
+            heard: Timestamp::default(),
             announced: false,
             changed: false,
             panes: Panes::new(widths),
@@ -405,6 +408,7 @@ impl Summary {
             last: self.last.iter().map(last_trace).collect(),
             counters: self.counters(),
             earlier: self.earlier.clone(),
+            heard_unix_nano: self.heard.0,
             sessions_active: self.sessions_active,
             silences: self.silences.clone(),
             distributions,
