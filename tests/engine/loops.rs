@@ -1,9 +1,10 @@
 //! Loops that were planted are found, by the call that makes them one; none is invented.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentgauge::engine::counters::Counter;
 use agentgauge::engine::loops::Severity;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
@@ -328,5 +329,69 @@ proptest! {
             model.tool_results.clear();
         }
         prop_assert_eq!(loops_after_each(spans, 1).pop(), Some(Vec::new()));
+    }
+}
+
+/// What loops of a session of these traces have counted, which come in some order, with a pause after each.
+fn counted(traces: &[Vec<Span>], shards: u32, pause: Duration) -> Vec<(Counter, Vec<String>, u64)> {
+    let mut pipeline = Pipeline::new(&EngineOptions::default(), shards);
+    let mut now = Timestamp(1_800_000_000_000_000_000);
+    for spans in traces {
+        pipeline.apply(spans.clone(), vec![], vec![], now);
+        now = now.after(pause);
+        pipeline.advance(now);
+    }
+    pipeline.advance(now.after(Duration::from_secs(10_000)));
+    let families = [
+        Counter::Loops,
+        Counter::LoopsDetected,
+        Counter::LoopWastedTokens,
+        Counter::LoopWastedCostUsd,
+    ];
+    let mut sums: BTreeMap<(Counter, Vec<String>), u64> = BTreeMap::new();
+    for update in pipeline.board().values() {
+        for (family, labels, value) in update.counters.iter() {
+            if families.contains(family) {
+                *sums
+                    .entry((*family, labels.iter().map(ToString::to_string).collect()))
+                    .or_default() += value;
+            }
+        }
+    }
+    sums.into_iter().map(|((family, labels), sum)| (family, labels, sum)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_loop_over_traces_counts_the_same_in_whatever_order_these_come(
+        order in (3_u64..14).prop_flat_map(|traces| Just((0..traces).collect::<Vec<_>>()).prop_shuffle()),
+        shards in 1_u32..4,
+        pause in 0_u64..20,
+    ) {
+        let trace = |number: u64| {
+            let same = Call {
+                tool: "tool".to_owned(),
+                arguments: vec![1],
+                result: Some(1),
+                failed: false,
+                parallel: false,
+            };
+            let start = 1_800_000_000_000_000_000 + number * 1_000_000_000;
+            let call = Span {
+                operation: Operation::ExecuteTool,
+                tool: Some(facts(&same)),
+                ..span(number + 2, number, (start, start + 1_000_000))
+            };
+            vec![call]
+        };
+        let traces: Vec<_> = order.iter().map(|number| trace(*number)).collect();
+        let mut in_turn = order;
+        in_turn.sort_unstable();
+        let in_turn: Vec<_> = in_turn.into_iter().map(trace).collect();
+        let expected = counted(&in_turn, 1, Duration::from_secs(1));
+        prop_assert!(expected.iter().any(|(family, _, sum)| *family == Counter::Loops && *sum == 1), "{:?}", expected);
+        prop_assert_eq!(counted(&traces, shards, Duration::from_secs(pause)), expected);
     }
 }
