@@ -51,11 +51,11 @@ impl Shard {
 
     /// Runs the clock until a trace is sealed; returns how many seconds that took.
     fn sealed_after(&mut self, trace: u8) -> u64 {
-        let began = self.now;
-        let sealed = |update: &TraceFacts| {
-            update.trace_id == TraceId([trace; 16]) && update.state == TraceState::Sealed
+        let (began, id) = (self.now, TraceId([trace; 16]));
+        let is_sealed = |updates: Vec<Box<TraceFacts>>| {
+            updates.iter().any(|update| update.trace_id == id && update.state == TraceState::Sealed)
         };
-        while !self.look().iter().any(|update| sealed(update)) {
+        while !is_sealed(self.look()) {
             self.now += 10;
             assert!(self.now - began <= 2 * HOUR, "it is never sealed");
         }
