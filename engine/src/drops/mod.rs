@@ -147,7 +147,7 @@ impl Drops {
     /// Takes traces and outcomes of an agent, to be counted by [`Drops::settle`].
     ///
     /// A trace that was under way when the wall clock was set back ended by what the clock was before, which is yet to come by what it
-    /// is. Nothing ends after its arrival, which is a time already.
+    /// is. Nothing ends after its arrival, which is a time already; where nothing arrives by a clock, as in a replay, it is zero.
     pub(super) fn tell(
         &mut self,
         agent: &AgentKey,
@@ -158,8 +158,13 @@ impl Drops {
         if traces.peek().is_none() {
             return;
         }
+        let ended = |trace: &DoneTrace| {
+            let at = shift.time(Timestamp(trace.at_unix_nano));
+            let arrived = Some(Timestamp(trace.touched_unix_nano)).filter(|arrived| arrived.0 > 0);
+            arrived.map_or(at, |arrived| at.min(arrived))
+        };
         self.waiting.extend(traces.map(|trace| ArrivedTrace {
-            at: shift.time(Timestamp(trace.at_unix_nano)).min(Timestamp(trace.touched_unix_nano)),
+            at: ended(&trace),
             began: shift.time(Timestamp(trace.start_unix_nano)),
             agent: agent.clone(),
             session: hashed(&trace.session),

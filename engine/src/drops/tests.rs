@@ -866,6 +866,20 @@ fn a_trace_that_ends_after_its_arrival_ends_then() {
 }
 
 #[test]
+fn where_no_arrival_is_known_a_trace_ends_when_it_says() {
+    let found = |is_known: bool| {
+        let mut told = Fixture::new(10);
+        for hour in 1..200 {
+            let known = trace(hour, hour > 150);
+            let touched_unix_nano = if is_known { known.touched_unix_nano } else { 0 };
+            told.tell("1", DoneTrace { touched_unix_nano, ..known });
+        }
+        severity(&told, "1", "verdict")
+    };
+    assert_eq!((found(true), found(false)), ("critical", "critical"));
+}
+
+#[test]
 fn traces_that_ended_before_the_last_one_count_at_the_same_time() {
     let found = |hours: u64| {
         let mut told = Fixture::new(10);
