@@ -55,6 +55,8 @@ class Instance:
     def __init__(self, binary, work, broker=None, **options):
         environment = {
             "AGENTGAUGE__ASSEMBLE__TRACE_IDLE": "3s",
+            # However busy the machine is, no trace becomes final meanwhile: some loops count only then.
+            "AGENTGAUGE__ASSEMBLE__LATE_HORIZON": "30m",
             "AGENTGAUGE__AGENTS__WINDOWS": '["1h", "1d"]',
             "AGENTGAUGE__METRICS__DETAIL": "full",
         }
@@ -500,10 +502,10 @@ def poison(fleet):
 
 def outage(binary, work, broker):
     fleet = Fleet(binary, work, broker)
-    # As it is by default: a trace of which the outage keeps the two parts apart may be done without a root meanwhile, and is the
-    # same one all the same, up to the late horizon.
+    # A trace of which the outage keeps the two parts apart may be done without a root meanwhile, and is the same one all the same, up
+    # to the late horizon.
     patience = {}
-    if OUTAGE > 240:
+    if OUTAGE > 1500:
         patience["AGENTGAUGE__ASSEMBLE__LATE_HORIZON"] = f"{OUTAGE + 300:.0f}s"
     options = {"AGENTGAUGE__FLEET__PREFIX": "outage"} | patience
     make(broker, "outage")
