@@ -32,9 +32,20 @@ fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
 }
 
 fn dialect() -> Dialect {
-    let names = LogConvention {
-        name: "gemini_cli".to_owned(),
-        scope: NAME.to_owned(),
+    let names = LogConvention { name: "gemini_cli".to_owned(), scope: NAME.to_owned(), ..names() };
+    Dialect {
+        prefix: "gemini_cli.",
+        result_size: Some("content_length"),
+        other_version: true,
+        turn,
+        mend,
+        ..Dialect::of(names)
+    }
+}
+
+/// What it and the clients that were made from it call things.
+pub(super) fn names() -> LogConvention {
+    LogConvention {
         prompts: list(["user_prompt"]),
         model_calls: list(["api_response"]),
         model_errors: list(["api_error"]),
@@ -53,14 +64,6 @@ fn dialect() -> Dialect {
         success: list(["success"]),
         error_type: list(["error.type", "error_type", "status_code"]),
         ..LogConvention::default()
-    };
-    Dialect {
-        prefix: "gemini_cli.",
-        result_size: Some("content_length"),
-        other_version: true,
-        turn,
-        mend,
-        ..Dialect::of(names)
     }
 }
 

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::custom::list;
 use super::raw::RawLog;
 use super::spoken::{Dialect, Helper, RecordFacts, Turn, by_prompt};
-use super::{Convention, LogConvention, Mark};
+use super::{Convention, LogConvention, Mark, gemini_cli};
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "qwen_code",
@@ -27,26 +27,9 @@ fn dialect() -> Dialect {
     let names = LogConvention {
         name: "qwen_code".to_owned(),
         scope: NAME.to_owned(),
-        prompts: list(["user_prompt"]),
-        model_calls: list(["api_response"]),
-        model_errors: list(["api_error"]),
-        tool_calls: list(["tool_call"]),
-        loops: list(["loop_detected"]),
-        session: list(["session.id"]),
-        prompt_id: list(["prompt_id"]),
-        input: list(["prompt"]),
         output: list(["response_text"]),
-        model: list(["model"]),
-        input_tokens: list(["input_token_count"]),
-        cached_tokens: list(["cached_content_token_count"]),
-        output_tokens: list(["output_token_count"]),
-        duration_ms: list(["duration_ms"]),
-        tool_name: list(["function_name"]),
-        tool_arguments: list(["function_args"]),
-        success: list(["success"]),
-        error_type: list(["error.type", "error_type", "status_code"]),
         sub_agent: list(["subagent_name"]),
-        ..LogConvention::default()
+        ..gemini_cli::names()
     };
     Dialect {
         prefix: "qwen-code.",
