@@ -1,5 +1,6 @@
 """Polls with a deadline."""
 
+import http.client
 import time
 import urllib.error
 
@@ -14,7 +15,7 @@ def until(what, probe, deadline_seconds=DEADLINE_SECONDS, instead=lambda: None):
         try:
             if answer := probe():
                 return answer
-        except (urllib.error.URLError, ConnectionError, TimeoutError, KeyError, IndexError) as error:
+        except (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException, KeyError, IndexError) as error:
             last = error
         time.sleep(0.1)
     raise SystemExit(f"waited {deadline_seconds} s for {what}; last error: {last}; {instead() or ''}")
