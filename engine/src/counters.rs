@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::math::Quanta;
+
 /// The list of counters: what each counts, under which labels.
 macro_rules! counters {
     ($($(#[$about:meta])* $counter:ident,)*) => {
@@ -18,6 +20,11 @@ macro_rules! counters {
         impl Counter {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$counter,)*];
+
+            /// How many units of it make one of what its family is exported in.
+            pub const fn per_unit(self) -> i64 {
+                if matches!(self, Self::LoopWastedCostUsd | Self::CostUsd | Self::SubAgentCostUsd) { Quanta::ONE } else { 1 }
+            }
         }
     };
 }

@@ -103,151 +103,64 @@ pub(super) struct ScoreFamily {
     pub(super) family: Family,
 }
 
-const fn score(
-    score: &'static str,
-    name: &'static str,
-    help: &'static str,
-    absent_when: &'static str,
-) -> ScoreFamily {
-    let family = family(name, Kind::Gauge, &["window"], help).in_full();
-    ScoreFamily { score, absent_when, family }
+/// The list of scores over runs: of each its name in the engine, its help text, and when it has no value.
+macro_rules! scores {
+    ($($score:literal, $help:literal, absent when $absent_when:literal;)*) => {
+        &[$(ScoreFamily {
+            score: $score,
+            absent_when: $absent_when,
+            family: family(concat!("agentgauge_agent_", $score, "_score"), Kind::Gauge, &["window"], $help).in_full(),
+        },)*]
+    };
 }
 
 /// All scores over runs, exported with `metrics.detail = "full"`. The window `all` is everything that is held.
-pub(super) const SCORES: &[ScoreFamily] = &[
-    score(
-        "accuracy",
-        "agentgauge_agent_accuracy_score",
-        "Share of runs that succeeded, of those whose outcome is known.",
-        "no run has an outcome",
-    ),
-    score(
-        "mean_confidence",
-        "agentgauge_agent_mean_confidence_score",
-        "Mean confidence of the runs whose outcome is known.",
-        "no run has both an outcome and a confidence",
-    ),
-    score(
-        "outcome_consistency",
-        "agentgauge_agent_outcome_consistency_score",
-        "Whether runs of one task end alike: mean over tasks of (2p-1)^2.",
-        "no task has two runs with an outcome",
-    ),
-    score(
-        "trajectory_distribution_consistency",
-        "agentgauge_agent_trajectory_distribution_consistency_score",
-        "Whether successful runs of one task call the same tools as often: 1 minus the mean Jensen-Shannon divergence.",
-        "no task has two successful runs with tool calls",
-    ),
-    score(
-        "trajectory_sequence_consistency",
-        "agentgauge_agent_trajectory_sequence_consistency_score",
-        "Whether successful runs of one task call tools in the same order: 1 minus the mean relative edit distance.",
-        "no task has two successful runs with tool calls",
-    ),
-    score(
-        "resource_consistency",
-        "agentgauge_agent_resource_consistency_score",
-        "Whether runs of one task take the same resources: exp of minus the mean coefficient of variation.",
-        "no task has two runs whose resources are known",
-    ),
-    score(
-        "confidence_consistency",
-        "agentgauge_agent_confidence_consistency_score",
-        "Whether runs of one task are equally confident: exp of minus the coefficient of variation.",
-        "no task has two runs with a confidence",
-    ),
-    score(
-        "princeton_consistency",
-        "agentgauge_agent_princeton_consistency_score",
-        "Princeton's consistency: mean of outcome, trajectory and resource consistency.",
-        "all of its parts are",
-    ),
-    score(
-        "risk_coverage",
-        "agentgauge_agent_risk_coverage_score",
-        "Whether confidence ranks runs by success: 1 minus the excess area under the risk-coverage curve, ties averaged.",
-        "no run has both a confidence and an outcome",
-    ),
-    score(
-        "calibration",
-        "agentgauge_agent_calibration_score",
-        "Whether confidence is the rate of success: 1 minus the expected calibration error over ten bins.",
-        "no run has both a confidence and an outcome",
-    ),
-    score(
-        "auroc",
-        "agentgauge_agent_auroc_score",
-        "Chance that a success is more confident than a failure, ties half.",
-        "runs with a confidence do not both succeed and fail",
-    ),
-    score(
-        "brier",
-        "agentgauge_agent_brier_score",
-        "1 minus the mean squared difference of confidence and success.",
-        "no run has both a confidence and an outcome",
-    ),
-    score(
-        "predictability",
-        "agentgauge_agent_predictability_score",
-        "Princeton's predictability.",
-        "`brier` is",
-    ),
-    score(
-        "fault_robustness",
-        "agentgauge_agent_fault_robustness_score",
-        "Success under faults over success without, at most 1.",
-        "no undisturbed run succeeds, or none was with faults",
-    ),
-    score(
-        "structural_robustness",
-        "agentgauge_agent_structural_robustness_score",
-        "Success in a changed environment over success without, at most 1.",
-        "no undisturbed run succeeds, or none was in another environment",
-    ),
-    score(
-        "prompt_robustness",
-        "agentgauge_agent_prompt_robustness_score",
-        "Success with paraphrased prompts over success without, at most 1.",
-        "no undisturbed run succeeds, or none was with other words",
-    ),
-    score(
-        "robustness",
-        "agentgauge_agent_robustness_score",
-        "Mean of the robustness scores that exist.",
-        "all of its parts are",
-    ),
-    score(
-        "compliance",
-        "agentgauge_agent_compliance_score",
-        "Share of analysed runs without a broken rule.",
-        "nobody looked for broken rules",
-    ),
-    score(
-        "harm",
-        "agentgauge_agent_harm_score",
-        "1 minus the mean of the worst severity, over runs that broke a rule.",
-        "nobody looked for broken rules",
-    ),
-    score(
-        "safety",
-        "agentgauge_agent_safety_score",
-        "1 minus the chance of a broken rule times its severity.",
-        "nobody looked for broken rules",
-    ),
-    score(
-        "princeton_reliability",
-        "agentgauge_agent_princeton_reliability_score",
-        "Princeton's reliability: mean of consistency, predictability and robustness, as far as they exist.",
-        "all of its parts are",
-    ),
-    score(
-        "ars",
-        "agentgauge_agent_ars_score",
-        "Credal's agent reliability score, from 0 to 100; its weights and ceilings are ours and configured.",
-        "no component has data",
-    ),
-];
+pub(super) const SCORES: &[ScoreFamily] = scores! {
+    "accuracy", "Share of runs that succeeded, of those whose outcome is known.",
+        absent when "no run has an outcome";
+    "mean_confidence", "Mean confidence of the runs whose outcome is known.",
+        absent when "no run has both an outcome and a confidence";
+    "outcome_consistency", "Whether runs of one task end alike: mean over tasks of (2p-1)^2.",
+        absent when "no task has two runs with an outcome";
+    "trajectory_distribution_consistency", "Whether successful runs of one task call the same tools as often: 1 minus the mean Jensen-Shannon divergence.",
+        absent when "no task has two successful runs with tool calls";
+    "trajectory_sequence_consistency", "Whether successful runs of one task call tools in the same order: 1 minus the mean relative edit distance.",
+        absent when "no task has two successful runs with tool calls";
+    "resource_consistency", "Whether runs of one task take the same resources: exp of minus the mean coefficient of variation.",
+        absent when "no task has two runs whose resources are known";
+    "confidence_consistency", "Whether runs of one task are equally confident: exp of minus the coefficient of variation.",
+        absent when "no task has two runs with a confidence";
+    "princeton_consistency", "Princeton's consistency: mean of outcome, trajectory and resource consistency.",
+        absent when "all of its parts are";
+    "risk_coverage", "Whether confidence ranks runs by success: 1 minus the excess area under the risk-coverage curve, ties averaged.",
+        absent when "no run has both a confidence and an outcome";
+    "calibration", "Whether confidence is the rate of success: 1 minus the expected calibration error over ten bins.",
+        absent when "no run has both a confidence and an outcome";
+    "auroc", "Chance that a success is more confident than a failure, ties half.",
+        absent when "runs with a confidence do not both succeed and fail";
+    "brier", "1 minus the mean squared difference of confidence and success.",
+        absent when "no run has both a confidence and an outcome";
+    "predictability", "Princeton's predictability.",
+        absent when "`brier` is";
+    "fault_robustness", "Success under faults over success without, at most 1.",
+        absent when "no undisturbed run succeeds, or none was with faults";
+    "structural_robustness", "Success in a changed environment over success without, at most 1.",
+        absent when "no undisturbed run succeeds, or none was in another environment";
+    "prompt_robustness", "Success with paraphrased prompts over success without, at most 1.",
+        absent when "no undisturbed run succeeds, or none was with other words";
+    "robustness", "Mean of the robustness scores that exist.",
+        absent when "all of its parts are";
+    "compliance", "Share of analysed runs without a broken rule.",
+        absent when "nobody looked for broken rules";
+    "harm", "1 minus the mean of the worst severity, over runs that broke a rule.",
+        absent when "nobody looked for broken rules";
+    "safety", "1 minus the chance of a broken rule times its severity.",
+        absent when "nobody looked for broken rules";
+    "princeton_reliability", "Princeton's reliability: mean of consistency, predictability and robustness, as far as they exist.",
+        absent when "all of its parts are";
+    "ars", "Credal's agent reliability score, from 0 to 100; its weights and ceilings are ours and configured.",
+        absent when "no component has data";
+};
 pub(super) const PASS_HAT_K: Family = family(
     "agentgauge_agent_pass_hat_k_score",
     Kind::Gauge,
@@ -338,46 +251,35 @@ pub(super) struct DistributionFamily {
     pub(super) family: Family,
 }
 
-const fn taken(
-    distribution: Distribution,
-    name: &'static str,
-    help: &'static str,
-) -> DistributionFamily {
-    DistributionFamily { distribution, family: family(name, Kind::Histogram, &[], help).in_full() }
+/// The list of distributions: of each its name in the engine, that of its family, and its help text.
+macro_rules! taken {
+    ($($distribution:ident, $name:literal, $help:literal;)*) => {
+        &[$(DistributionFamily {
+            distribution: Distribution::$distribution,
+            family: family($name, Kind::Histogram, &[], $help).in_full(),
+        },)*]
+    };
 }
 
 /// All distributions of what traces took, exported with `metrics.detail = "full"`.
-pub(super) const DISTRIBUTIONS: &[DistributionFamily] = &[
-    taken(
-        Distribution::Duration,
-        "gen_ai_invoke_agent_duration_seconds",
-        "Time from a trace's first start to its last end, each trace once, when it is first done.",
-    ),
-    taken(
-        Distribution::ModelCalls,
-        "gen_ai_invoke_agent_inference_calls",
-        "Model calls of a trace, each trace once, when it is first done.",
-    ),
-    taken(
-        Distribution::ToolCalls,
-        "gen_ai_invoke_agent_tool_calls",
-        "Tool calls of a trace, each trace once, when it is first done.",
-    ),
-    taken(
-        Distribution::Tokens,
-        "agentgauge_trace_tokens",
-        "Tokens of a trace, read and written, each trace once, when it is first done; without those that tell none.",
-    ),
-    taken(
-        Distribution::Cost,
-        "agentgauge_trace_cost_usd",
-        "US dollars of a trace, each trace once, when it is first done; without those that tell none.",
-    ),
-];
+pub(super) const DISTRIBUTIONS: &[DistributionFamily] = taken! {
+    Duration, "gen_ai_invoke_agent_duration_seconds",
+        "Time from a trace's first start to its last end, each trace once, when it is first done.";
+    ModelCalls, "gen_ai_invoke_agent_inference_calls",
+        "Model calls of a trace, each trace once, when it is first done.";
+    ToolCalls, "gen_ai_invoke_agent_tool_calls",
+        "Tool calls of a trace, each trace once, when it is first done.";
+    Tokens, "agentgauge_trace_tokens",
+        "Tokens of a trace, read and written, each trace once, when it is first done; without those that tell none.";
+    Cost, "agentgauge_trace_cost_usd",
+        "US dollars of a trace, each trace once, when it is first done; without those that tell none.";
+};
 
 /// The series of a counter that the default detail has.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum InCore {
+    /// None: the family is exported with `metrics.detail = "full"` alone.
+    Nothing,
     /// Every series.
     All,
     /// The series whose first label has this value.
@@ -386,220 +288,87 @@ pub(super) enum InCore {
     Sum,
 }
 
-/// A counter of the engine, its family, and the number of its units that make one.
+/// A counter of the engine and its family.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterFamily {
     pub(super) engine: Counter,
     pub(super) family: Family,
-    pub(super) per_unit: u64,
-    /// The series that are exported without `metrics.detail = "full"`, if any are.
     pub(super) in_core: InCore,
     /// Label values of series that every agent has from the start, as 0: a series that begins above 0 has no `increase`.
     pub(super) zeros: &'static [&'static [&'static str]],
 }
 
-const fn counter(
-    engine: Counter,
-    labels: &'static [&'static str],
-    name: &'static str,
-    help: &'static str,
-) -> CounterFamily {
-    CounterFamily {
-        engine,
-        family: family(name, Kind::Counter, labels, help),
-        per_unit: 1,
-        in_core: InCore::All,
-        zeros: &[],
-    }
+/// The list of counters: of each its name in the engine, that of its family, its labels beside the agent's, what the default detail
+/// has of it, its help text, and the series that are there from the start, in order.
+macro_rules! counters {
+    ($($engine:ident, $name:literal, $labels:expr, $in_core:expr, $help:literal $(, from zero [$($zero:expr),*])?;)*) => {
+        /// All counters of the engine but [`Counter::Loops`], which the API alone shows. Counters belong to the process: they start
+        /// at 0 and never fall.
+        pub(super) const COUNTERS: &[CounterFamily] = {
+            use InCore::{All, Nothing, Of, Sum};
+            &[$(CounterFamily {
+                engine: Counter::$engine,
+                family: Family {
+                    core: !matches!($in_core, Nothing),
+                    ..family($name, Kind::Counter, &$labels, $help)
+                },
+                in_core: $in_core,
+                zeros: &[$($(&$zero),*)?],
+            },)*]
+        };
+
+        // Each counter of the engine is exported, once.
+        const _: fn(Counter) = |counter| match counter {
+            Counter::Loops $(| Counter::$engine)* => {}
+        };
+    };
 }
 
-const fn dollars(
-    engine: Counter,
-    labels: &'static [&'static str],
-    name: &'static str,
-    help: &'static str,
-) -> CounterFamily {
-    CounterFamily {
-        engine,
-        family: family(name, Kind::Counter, labels, help),
-        per_unit: 1_000_000_000_000,
-        in_core: InCore::All,
-        zeros: &[],
-    }
+counters! {
+    Traces, "agentgauge_traces", [], All,
+        "Done traces, each once.";
+    TraceEvaluations, "agentgauge_trace_evaluations", ["signal", "verdict"], Of("trace_risk"),
+        "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
+        from zero [["trace_risk", "fail"], ["trace_risk", "pass"]];
+    Expectations, "agentgauge_expectations", ["layer", "result"], Nothing,
+        "Traces against each query of `expect.files` that they answer, once, by layer (correctness, path, retrieval, cost): skip, pass, warn or fail.";
+    LoopsDetected, "agentgauge_loops_detected", ["kind", "severity", "evidence"], All,
+        "Loops that reached this severity, counted while they run, by what was sent of them.";
+    LoopWastedTokens, "agentgauge_loop_wasted_tokens", ["type", "evidence"], Nothing,
+        "Tokens spent inside loops that are known by more than names.";
+    LoopWastedCostUsd, "agentgauge_loop_wasted_cost_usd", ["evidence"], Sum,
+        "US dollars spent inside loops that are known by more than names.",
+        from zero [["arguments"], ["full"], ["results"]];
+    RunLimits, "agentgauge_run_limits_exceeded", ["kind", "limit", "run"], Nothing,
+        "Limits (`[limits]`) that traces and sessions went over, each once, counted while they run.";
+    Tokens, "agentgauge_tokens", ["type"], All,
+        "Tokens of model calls, every call once.";
+    CostUsd, "agentgauge_cost_usd", [], All,
+        "US dollars of model calls, where the spans tell.";
+    ModelCalls, "agentgauge_model_calls", [], Nothing,
+        "Model calls, every call once.";
+    UnpricedCalls, "agentgauge_unpriced_model_calls", ["model"], Nothing,
+        "Model calls that tell tokens and no cost, of models that neither `cost.prices` nor the table that ships has, by model; each trace once, when it is first done.";
+    ToolCalls, "agentgauge_tool_calls", ["outcome"], All,
+        "Tool calls by outcome: ok, error, or unknown where the spans do not tell.";
+    AdjacentToolRepeats, "agentgauge_adjacent_tool_repeats", [], Nothing,
+        "Tool calls of the same name as the one before.";
+    Edits, "agentgauge_edits", ["decision"], Nothing,
+        "Changes to files that a coding agent was to make, by what people decided: accepted or rejected; of a trace when it is first done.";
+    SessionsClosed, "agentgauge_sessions_closed", ["reason", "verdict"], Nothing,
+        "Closed sessions, each once, and whether their reliability was at least 0.5.";
+    SubAgentModelCalls, "agentgauge_sub_agent_model_calls", ["gen_ai_sub_agent_name"], Nothing,
+        "Model calls by the agent below the outermost one that made them, which has them too; of a trace when it is first done.";
+    SubAgentToolCalls, "agentgauge_sub_agent_tool_calls", ["gen_ai_sub_agent_name"], Nothing,
+        "Tool calls, likewise.";
+    SubAgentErrors, "agentgauge_sub_agent_errors", ["gen_ai_sub_agent_name"], Nothing,
+        "Model and tool calls that failed, likewise.";
+    SubAgentLoops, "agentgauge_sub_agent_loops", ["gen_ai_sub_agent_name"], Nothing,
+        "Loops of tool calls within a trace, likewise.";
+    SubAgentTokens, "agentgauge_sub_agent_tokens", ["gen_ai_sub_agent_name", "type"], Nothing,
+        "Tokens of model calls, likewise.";
+    SubAgentCostUsd, "agentgauge_sub_agent_cost_usd", ["gen_ai_sub_agent_name"], Nothing,
+        "US dollars of model calls, likewise.";
+    GateBreaches, "agentgauge_trajectory_gate_breaches", ["signal", "breach"], Nothing,
+        "Stalls and regressions of a signal along a session.";
 }
-
-const fn from_zero(
-    counter: CounterFamily,
-    zeros: &'static [&'static [&'static str]],
-) -> CounterFamily {
-    CounterFamily { zeros, ..counter }
-}
-
-const fn full(counter: CounterFamily) -> CounterFamily {
-    CounterFamily { family: counter.family.in_full(), ..counter }
-}
-
-const fn in_core(in_core: InCore, counter: CounterFamily) -> CounterFamily {
-    CounterFamily { in_core, ..counter }
-}
-
-/// The label of counters by sub-agent.
-const PART: &[&str] = &["gen_ai_sub_agent_name"];
-
-/// All counters of the engine but [`Counter::Loops`], which the API alone shows. Counters belong to the process: they start at 0 and
-/// never fall.
-pub(super) const COUNTERS: &[CounterFamily] = &[
-    counter(Counter::Traces, &[], "agentgauge_traces", "Done traces, each once."),
-    in_core(
-        InCore::Of("trace_risk"),
-        from_zero(
-            counter(
-                Counter::TraceEvaluations,
-                &["signal", "verdict"],
-                "agentgauge_trace_evaluations",
-                "Verdicts on traces, each trace once: pass, fail, or skipped where the signal is absent; trace_risk is the whole.",
-            ),
-            &[&["trace_risk", "fail"], &["trace_risk", "pass"]],
-        ),
-    ),
-    full(counter(
-        Counter::Expectations,
-        &["layer", "result"],
-        "agentgauge_expectations",
-        "Traces against each query of `expect.files` that they answer, once, by layer (correctness, path, retrieval, cost): skip, pass, warn or fail.",
-    )),
-    counter(
-        Counter::LoopsDetected,
-        &["kind", "severity", "evidence"],
-        "agentgauge_loops_detected",
-        "Loops that reached this severity, counted while they run, by what was sent of them.",
-    ),
-    full(counter(
-        Counter::LoopWastedTokens,
-        &["type", "evidence"],
-        "agentgauge_loop_wasted_tokens",
-        "Tokens spent inside loops that are known by more than names.",
-    )),
-    in_core(
-        InCore::Sum,
-        from_zero(
-            dollars(
-                Counter::LoopWastedCostUsd,
-                &["evidence"],
-                "agentgauge_loop_wasted_cost_usd",
-                "US dollars spent inside loops that are known by more than names.",
-            ),
-            &[&["arguments"], &["full"], &["results"]],
-        ),
-    ),
-    full(counter(
-        Counter::RunLimits,
-        &["kind", "limit", "run"],
-        "agentgauge_run_limits_exceeded",
-        "Limits (`[limits]`) that traces and sessions went over, each once, counted while they run.",
-    )),
-    counter(
-        Counter::Tokens,
-        &["type"],
-        "agentgauge_tokens",
-        "Tokens of model calls, every call once.",
-    ),
-    dollars(
-        Counter::CostUsd,
-        &[],
-        "agentgauge_cost_usd",
-        "US dollars of model calls, where the spans tell.",
-    ),
-    full(counter(
-        Counter::ModelCalls,
-        &[],
-        "agentgauge_model_calls",
-        "Model calls, every call once.",
-    )),
-    full(counter(
-        Counter::UnpricedCalls,
-        &["model"],
-        "agentgauge_unpriced_model_calls",
-        "Model calls that tell tokens and no cost, of models that neither `cost.prices` nor the table that ships has, by model; each trace once, when it is first done.",
-    )),
-    counter(
-        Counter::ToolCalls,
-        &["outcome"],
-        "agentgauge_tool_calls",
-        "Tool calls by outcome: ok, error, or unknown where the spans do not tell.",
-    ),
-    full(counter(
-        Counter::AdjacentToolRepeats,
-        &[],
-        "agentgauge_adjacent_tool_repeats",
-        "Tool calls of the same name as the one before.",
-    )),
-    full(counter(
-        Counter::Edits,
-        &["decision"],
-        "agentgauge_edits",
-        "Changes to files that a coding agent was to make, by what people decided: accepted or rejected; of a trace when it is first done.",
-    )),
-    full(counter(
-        Counter::SessionsClosed,
-        &["reason", "verdict"],
-        "agentgauge_sessions_closed",
-        "Closed sessions, each once, and whether their reliability was at least 0.5.",
-    )),
-    full(counter(
-        Counter::SubAgentModelCalls,
-        PART,
-        "agentgauge_sub_agent_model_calls",
-        "Model calls by the agent below the outermost one that made them, which has them too; of a trace when it is first done.",
-    )),
-    full(counter(
-        Counter::SubAgentToolCalls,
-        PART,
-        "agentgauge_sub_agent_tool_calls",
-        "Tool calls, likewise.",
-    )),
-    full(counter(
-        Counter::SubAgentErrors,
-        PART,
-        "agentgauge_sub_agent_errors",
-        "Model and tool calls that failed, likewise.",
-    )),
-    full(counter(
-        Counter::SubAgentLoops,
-        PART,
-        "agentgauge_sub_agent_loops",
-        "Loops of tool calls within a trace, likewise.",
-    )),
-    full(counter(
-        Counter::SubAgentTokens,
-        &["gen_ai_sub_agent_name", "type"],
-        "agentgauge_sub_agent_tokens",
-        "Tokens of model calls, likewise.",
-    )),
-    full(dollars(
-        Counter::SubAgentCostUsd,
-        PART,
-        "agentgauge_sub_agent_cost_usd",
-        "US dollars of model calls, likewise.",
-    )),
-    full(counter(
-        Counter::GateBreaches,
-        &["signal", "breach"],
-        "agentgauge_trajectory_gate_breaches",
-        "Stalls and regressions of a signal along a session.",
-    )),
-];
-
-/// Checks at compile time that each counter of the engine is exported once.
-const _: () = {
-    let mut found = 0_u64;
-    let mut at = 0;
-    while at < COUNTERS.len() {
-        found += 1 << COUNTERS[at].engine as u32;
-        at += 1;
-    }
-    let all = (1 << Counter::ALL.len()) - 1;
-    assert!(
-        found + (1 << Counter::Loops as u32) == all && COUNTERS.len() + 1 == Counter::ALL.len()
-    );
-};

@@ -160,7 +160,7 @@ impl Page {
     /// Writes the samples of a counter that this detail has.
     fn counter_in(&mut self, detail: Detail, counter: &CounterFamily, agent: &Exported) {
         match (detail, counter.in_core) {
-            (Detail::Full, _) | (Detail::Core, InCore::All) => self.counter(counter, None, agent),
+            (Detail::Full, _) | (Detail::Core, InCore::All | InCore::Nothing) => self.counter(counter, None, agent),
             (Detail::Core, InCore::Of(value)) => self.counter(counter, Some(value), agent),
             (Detail::Core, InCore::Sum) => {
                 let counted = agent.update.counters.family(counter.engine).iter();
@@ -261,7 +261,7 @@ impl Page {
         labels: &[L],
         value: u64,
     ) {
-        let value = ratio(i128::from(value), i128::from(counter.per_unit));
+        let value = ratio(i128::from(value), i128::from(counter.engine.per_unit()));
         self.series(&counter.family, "_total", &agent.labels, labels);
         self.value(value);
     }
