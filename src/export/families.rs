@@ -41,60 +41,6 @@ pub(super) const fn family(
     Family { name, kind, help, labels, core: true }
 }
 
-/// Scores over a window.
-pub(super) const RELIABILITY: Family = family(
-    "agentgauge_agent_reliability_score",
-    Kind::Gauge,
-    &["window"],
-    "Worst-case reliability over the window's traces, from 0 to 1.",
-);
-pub(super) const JUDGED_RELIABILITY: Family = family(
-    "agentgauge_agent_judged_reliability_score",
-    Kind::Gauge,
-    &["window"],
-    "Reliability over the window's traces that our judge was asked about, with what it said, from 0 to 1.",
-).in_full();
-pub(super) const CONSISTENCY: Family = family(
-    "agentgauge_agent_consistency_score",
-    Kind::Gauge,
-    &["window"],
-    "Consistency over the window's traces with a confidence, from 0 to 1.",
-);
-pub(super) const SIGNAL: Family = family(
-    "agentgauge_agent_signal_score",
-    Kind::Gauge,
-    &["signal", "window"],
-    "Mean of a signal over the window's traces, from 0 to 1.",
-)
-.in_full();
-pub(super) const MAX_RISK: Family = family(
-    "agentgauge_agent_max_risk",
-    Kind::Gauge,
-    &["window"],
-    "Greatest weighted risk of a trace in the window.",
-)
-.in_full();
-pub(super) const WINDOW_TRACES: Family = family(
-    "agentgauge_agent_window_traces",
-    Kind::Gauge,
-    &["window"],
-    "Done traces in the window: the sample size of the scores.",
-);
-pub(super) const WINDOW_EVALUATED: Family = family(
-    "agentgauge_agent_window_traces_evaluated",
-    Kind::Gauge,
-    &["score", "window"],
-    "Traces in the window that a score could be computed over.",
-)
-.in_full();
-pub(super) const WINDOW_SESSIONS: Family = family(
-    "agentgauge_agent_window_sessions",
-    Kind::Gauge,
-    &["window"],
-    "Sessions with a done trace in the window.",
-)
-.in_full();
-
 /// A score over runs: its name in the engine, the text on when it has no value, and its family.
 #[derive(Debug)]
 pub(super) struct ScoreFamily {
@@ -161,65 +107,6 @@ pub(super) const SCORES: &[ScoreFamily] = scores! {
     "ars", "Credal's agent reliability score, from 0 to 100; its weights and ceilings are ours and configured.",
         absent when "no component has data";
 };
-pub(super) const PASS_HAT_K: Family = family(
-    "agentgauge_agent_pass_hat_k_score",
-    Kind::Gauge,
-    &["k", "window"],
-    "Chance that all of k runs of a task succeed, mean over tasks with at least k runs.",
-)
-.in_full();
-pub(super) const ARS_COMPONENT: Family = family(
-    "agentgauge_agent_ars_component_score",
-    Kind::Gauge,
-    &["component"],
-    "Components of the agent reliability score, from 0 to 100.",
-)
-.in_full();
-pub(super) const SCORE_SAMPLES: Family = family(
-    "agentgauge_agent_score_samples",
-    Kind::Gauge,
-    &["score", "window"],
-    "Runs, tasks or confidences that a score over runs is made of.",
-)
-.in_full();
-pub(super) const RUNS_HELD: Family =
-    family("agentgauge_agent_runs", Kind::Gauge, &[], "Runs that scores over runs are made of.")
-        .in_full();
-pub(super) const VERSION_DIFFERENCE: Family = family(
-    "agentgauge_agent_version_difference",
-    Kind::Gauge,
-    &["baseline_version", "bound"],
-    "Mean of 1 - risk less that of an earlier version: bounds (lower, upper) at 95 % confidence whenever one looks.",
-).in_full();
-
-/// The present sessions.
-pub(super) const SESSIONS_ACTIVE: Family =
-    family("agentgauge_sessions_active", Kind::Gauge, &[], "Open sessions.");
-pub(super) const SESSIONS_IN_LOOPS: Family = family(
-    "agentgauge_sessions_in_loops",
-    Kind::Gauge,
-    &[],
-    "Sessions in which a loop goes on that is known by more than names, each once, however many loops it has.",
-);
-pub(super) const SESSIONS_LOOPING: Family = family(
-    "agentgauge_sessions_looping",
-    Kind::Gauge,
-    &["kind", "severity", "evidence"],
-    "Sessions in which a loop goes on, under the labels of each of its loops, so a session may be in several series; with the evidence `names` nothing else of it was sent, and it may be none.",
-);
-pub(super) const SESSIONS_OVER_LIMIT: Family = family(
-    "agentgauge_sessions_over_limit",
-    Kind::Gauge,
-    &["kind", "limit", "run"],
-    "Sessions that go on over a limit (`[limits]`), or have a trace that does; kind is run_limit, run is trace or session.",
-);
-pub(super) const OPEN_SESSIONS: Family = family(
-    "agentgauge_open_sessions",
-    Kind::Gauge,
-    &["score", "at_most"],
-    "Open sessions whose score is at most this, as they stand.",
-)
-.in_full();
 
 /// Distributions.
 pub(super) const TRACE_SIGNAL: Family = family(

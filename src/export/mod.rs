@@ -6,6 +6,7 @@ mod api;
 mod awaited;
 pub mod board;
 mod families;
+mod gauges;
 pub mod grpc;
 pub mod history;
 pub mod http;

@@ -1,36 +1,13 @@
 //! The families of what is found by watching an agent: one list, with help texts and how samples are read.
 
-use super::families::{Family, Kind, family};
+use super::gauges::{Gauge, full, gauge, number};
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::math::ratio;
 use crate::engine::predict::Learned;
 use crate::engine::view::{DropFoundView, DropView};
 
-/// A family, and the function that reads its samples.
-#[derive(Debug)]
-pub(super) struct Watched {
-    pub(super) family: Family,
-    pub(super) of: Samples,
-}
-
-/// Calls back with the labels and the value of each sample of an agent.
-type Samples = fn(&AgentFacts, &mut dyn FnMut(&[&str], f64));
-
-const fn gauge(
-    name: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-    of: Samples,
-) -> Watched {
-    Watched { family: family(name, Kind::Gauge, labels, help), of }
-}
-
-const fn full(Watched { family, of }: Watched) -> Watched {
-    Watched { family: family.in_full(), of }
-}
-
 /// All families of watched agents, in the order of the page. Streams are those of `engine/drops/stream.rs`.
-pub(super) const WATCHED: &[Watched] = &[
+pub(super) const WATCHED: &[Gauge] = &[
     gauge(
         "agentgauge_agent_drop",
         &["stream", "severity"],
@@ -77,7 +54,7 @@ pub(super) const WATCHED: &[Watched] = &[
         "agentgauge_agent_drop_traces",
         &["stream"],
         "Traces that the level of a drop is over.",
-        |update, sample| found(update, |drop, found| sample(&[drop.stream], count(found.traces))),
+        |update, sample| found(update, |drop, found| sample(&[drop.stream], number(found.traces))),
     ),
     gauge(
         "agentgauge_agent_drop_against",
@@ -121,7 +98,7 @@ pub(super) const WATCHED: &[Watched] = &[
         "Evaluated traces in the window: what the share of failing ones is of.",
         |update, sample| {
             for (name, window) in &update.view.windows {
-                sample(&[name], count(window.traces_evaluated));
+                sample(&[name], number(window.traces_evaluated));
             }
         },
     )),
@@ -145,9 +122,9 @@ pub(super) const WATCHED: &[Watched] = &[
         "Sessions that the share of those that succeed is over: all of the window, those whose outcome is known, and those of them that others than the judge chose to tell.",
         |update, sample| {
             for (name, success) in learned(update).flat_map(Learned::success) {
-                sample(&[name, "any"], count(success.sessions));
-                sample(&[name, "known"], count(success.told));
-                sample(&[name, "selected"], count(success.selected));
+                sample(&[name, "any"], number(success.sessions));
+                sample(&[name, "known"], number(success.told));
+                sample(&[name, "selected"], number(success.selected));
             }
         },
     )),
@@ -167,7 +144,7 @@ pub(super) const WATCHED: &[Watched] = &[
         "Sessions with the signal and a known outcome.",
         |update, sample| {
             for (name, auroc) in learned(update).flat_map(|learned| &learned.quality().auroc) {
-                sample(&[name], count(auroc.sessions));
+                sample(&[name], number(auroc.sessions));
             }
         },
     )),
@@ -204,7 +181,7 @@ pub(super) const WATCHED: &[Watched] = &[
         "Open traces of which nothing has come for longer than is usual for the agent, and for `session.stall_after`; absent while there are no more of them than are usually lost.",
         |update, sample| {
             let stalled = Some(update.silences.stalled()).filter(|stalled| *stalled > 0);
-            stalled.into_iter().for_each(|stalled| sample(&[], count(stalled)));
+            stalled.into_iter().for_each(|stalled| sample(&[], number(stalled)));
         },
     ),
 ];
@@ -227,8 +204,4 @@ fn is_on(drop: &DropView) -> bool {
 
 fn seconds(nanos: &str) -> f64 {
     ratio(nanos.parse().unwrap_or(0), 1_000_000_000)
-}
-
-fn count(count: u64) -> f64 {
-    ratio(i128::from(count), 1)
 }

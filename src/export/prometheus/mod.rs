@@ -10,17 +10,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::line::label_block;
-use self::page::{Page, number};
+use self::page::Page;
+pub(super) use self::page::at_most;
 use super::families::{
-    ARS_COMPONENT, CONSISTENCY, COUNTERS, CounterFamily, DISTRIBUTIONS, DistributionFamily, Family,
-    JUDGED_RELIABILITY, MAX_RISK, OPEN_SESSIONS, PASS_HAT_K, RELIABILITY, RUNS_HELD, SCORE_SAMPLES,
-    SCORES, SESSION_CONSISTENCY, SESSION_RELIABILITY, SESSIONS_ACTIVE, SESSIONS_IN_LOOPS,
-    SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL, ScoreFamily, TRACE_SIGNAL, VERSION_DIFFERENCE,
-    WINDOW_EVALUATED, WINDOW_SESSIONS, WINDOW_TRACES,
+    COUNTERS, CounterFamily, DISTRIBUTIONS, DistributionFamily, Family, SCORES,
+    SESSION_CONSISTENCY, SESSION_RELIABILITY, ScoreFamily, TRACE_SIGNAL,
 };
-use super::watched::{WATCHED, Watched};
+use super::gauges::{Gauge, RUNS, SESSIONS, WINDOWS};
+use super::watched::WATCHED;
 use crate::engine::agent_facts::AgentFacts;
-use crate::engine::view::WindowView;
 
 /// Nanoseconds of a second.
 const NANOS: u64 = 1_000_000_000;
@@ -94,26 +92,11 @@ struct Exported {
     labels: String,
 }
 
-/// Reads one number of a window.
-type Reading = fn(&WindowView) -> Option<f64>;
-
 /// A part of the page, written for one agent after the other, as the samples of a family have to be together.
 #[derive(Clone, Copy, Debug)]
 enum Section {
-    Window(&'static Family, Reading),
-    Evaluated,
-    Signal,
+    Gauge(&'static Gauge),
     RunScore(&'static ScoreFamily),
-    RunSamples,
-    PassHatK,
-    ArsComponent,
-    RunsHeld,
-    VersionDifference,
-    Watched(&'static Watched),
-    Sessions(&'static Family, fn(&AgentFacts) -> u64),
-    SessionsLooping,
-    SessionsOverLimit,
-    OpenSessions,
     TraceSignal,
     ClosedSessions(&'static Family, &'static str),
     Taken(&'static DistributionFamily),
@@ -188,38 +171,14 @@ pub(super) fn families() -> impl Iterator<Item = &'static Family> {
 impl Section {
     /// All parts, in the order of the page.
     fn all(detail: Detail) -> Vec<Self> {
-        let windows = [
-            Self::Window(&RELIABILITY, |window| window.reliability),
-            Self::Window(&JUDGED_RELIABILITY, |window| window.judged_reliability),
-            Self::Window(&CONSISTENCY, |window| window.consistency),
-            Self::Window(&MAX_RISK, |window| window.max_risk),
-            Self::Window(&WINDOW_TRACES, |window| Some(number(window.traces))),
-            Self::Window(&WINDOW_SESSIONS, |window| Some(number(window.sessions))),
-            Self::Evaluated,
-            Self::Signal,
-        ];
-        let runs = [
-            Self::RunSamples,
-            Self::PassHatK,
-            Self::ArsComponent,
-            Self::RunsHeld,
-            Self::VersionDifference,
-        ];
-        let sessions = [
-            Self::Sessions(&SESSIONS_ACTIVE, |update| update.sessions_active),
-            Self::Sessions(&SESSIONS_IN_LOOPS, |update| update.looping),
-            Self::SessionsLooping,
-            Self::SessionsOverLimit,
-            Self::OpenSessions,
+        let mut parts: Vec<Self> = WINDOWS.iter().map(Self::Gauge).collect();
+        parts.extend(SCORES.iter().map(Self::RunScore));
+        parts.extend([RUNS, WATCHED, SESSIONS].into_iter().flatten().map(Self::Gauge));
+        parts.extend([
             Self::TraceSignal,
             Self::ClosedSessions(&SESSION_RELIABILITY, "reliability"),
             Self::ClosedSessions(&SESSION_CONSISTENCY, "consistency"),
-        ];
-        let mut parts = windows.to_vec();
-        parts.extend(SCORES.iter().map(Self::RunScore));
-        parts.extend(runs);
-        parts.extend(WATCHED.iter().map(Self::Watched));
-        parts.extend(sessions);
+        ]);
         parts.extend(DISTRIBUTIONS.iter().map(Self::Taken));
         parts.extend(COUNTERS.iter().map(|counter| Self::Counter(counter, detail)));
         parts.retain(|part| part.family().0.core || detail == Detail::Full);
@@ -229,22 +188,10 @@ impl Section {
     /// The family of the part, and whether it has a head even if no agent has a sample.
     fn family(self) -> (&'static Family, bool) {
         match self {
-            Self::Window(family, _)
-            | Self::Sessions(family, _)
-            | Self::ClosedSessions(family, _) => (family, true),
-            Self::Evaluated => (&WINDOW_EVALUATED, true),
-            Self::Signal => (&SIGNAL, true),
+            Self::Gauge(gauge) => (&gauge.family, gauge.always),
             Self::RunScore(score) => (&score.family, false),
-            Self::RunSamples => (&SCORE_SAMPLES, false),
-            Self::PassHatK => (&PASS_HAT_K, false),
-            Self::ArsComponent => (&ARS_COMPONENT, false),
-            Self::RunsHeld => (&RUNS_HELD, false),
-            Self::VersionDifference => (&VERSION_DIFFERENCE, false),
-            Self::Watched(watched) => (&watched.family, false),
-            Self::SessionsLooping => (&SESSIONS_LOOPING, true),
-            Self::SessionsOverLimit => (&SESSIONS_OVER_LIMIT, false),
-            Self::OpenSessions => (&OPEN_SESSIONS, true),
             Self::TraceSignal => (&TRACE_SIGNAL, true),
+            Self::ClosedSessions(family, _) => (family, true),
             Self::Taken(taken) => (&taken.family, false),
             Self::Counter(counter, _) => (&counter.family, counter.family.core),
         }

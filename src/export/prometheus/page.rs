@@ -1,16 +1,12 @@
 //! Writes a page: the samples that each family has of an agent.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::LazyLock;
 
-use super::super::families::{
-    ARS_COMPONENT, CounterFamily, Family, InCore, Kind, OPEN_SESSIONS, PASS_HAT_K, RUNS_HELD,
-    SCORE_SAMPLES, SCORES, SESSIONS_LOOPING, SESSIONS_OVER_LIMIT, SIGNAL, TRACE_SIGNAL,
-    VERSION_DIFFERENCE, WINDOW_EVALUATED, WINDOW_SESSIONS,
-};
+use super::super::families::{CounterFamily, Family, InCore, Kind, TRACE_SIGNAL};
+use super::super::gauges::number;
 use super::line::{self, count, label};
-use super::{Detail, Exported, Format, NANOS, Reading, Section};
+use super::{Detail, Exported, Format, NANOS, Section};
 use crate::engine::distributions::Distribution;
 use crate::engine::facts::{Exemplar, ScoreHistogram};
 use crate::engine::math::{Quanta, ratio};
@@ -81,15 +77,9 @@ impl Page {
     pub(super) fn write(&mut self, part: &Section, agent: &Exported) {
         let Exported { update, labels } = agent;
         match *part {
-            Section::Window(family, of) => self.window(family, of, agent),
-            Section::Evaluated => self.evaluated(agent),
-            Section::Signal => {
-                for (name, window) in &update.view.windows {
-                    for (signal, mean) in &window.signals {
-                        self.sample(&SIGNAL, labels, &[&**signal, name], *mean);
-                    }
-                }
-            }
+            Section::Gauge(gauge) => (gauge.of)(update, &mut |values, value| {
+                self.sample(&gauge.family, labels, values, value);
+            }),
             Section::RunScore(score) => {
                 for (name, scores) in &update.run_scores {
                     if let Some((value, _)) = scores.scores.get(score.score) {
@@ -97,34 +87,6 @@ impl Page {
                     }
                 }
             }
-            Section::RunSamples => self.run_samples(agent),
-            Section::PassHatK => {
-                for (name, scores) in &update.run_scores {
-                    for (k, chance) in &scores.pass_hat_k {
-                        self.sample(&PASS_HAT_K, labels, &[&k.to_string(), name], *chance);
-                    }
-                }
-            }
-            Section::ArsComponent => self.components(agent),
-            Section::RunsHeld if update.runs == 0 => {}
-            Section::RunsHeld => self.sample(&RUNS_HELD, labels, &NONE, number(update.runs)),
-            Section::Sessions(family, of) => {
-                self.sample(family, labels, &NONE, number(of(update)));
-            }
-            Section::SessionsLooping => self.looping(agent),
-            Section::SessionsOverLimit => {
-                for (limit, sessions) in &update.sessions_over_limit {
-                    let values = limit.values();
-                    self.sample(&SESSIONS_OVER_LIMIT, labels, &values, number(*sessions));
-                }
-            }
-            Section::VersionDifference => self.versions(agent),
-            Section::Watched(watched) => {
-                (watched.of)(update, &mut |values, value| {
-                    self.sample(&watched.family, labels, values, value);
-                });
-            }
-            Section::OpenSessions => self.open_sessions(agent),
             Section::TraceSignal => {
                 for (signal, buckets) in update.trace_signals.iter() {
                     let histogram = Histogram::of_scores(buckets);
@@ -149,88 +111,17 @@ impl Page {
         }
     }
 
-    /// Writes the components of the agent reliability score.
-    fn components(&mut self, agent: &Exported) {
-        let components = agent.update.view.ars.iter().flat_map(|ars| &ars.components);
-        for (name, component) in components {
-            self.sample(&ARS_COMPONENT, &agent.labels, &[name], component.score);
-        }
-    }
-
     /// Writes the samples of a counter that this detail has.
     fn counter_in(&mut self, detail: Detail, counter: &CounterFamily, agent: &Exported) {
         match (detail, counter.in_core) {
-            (Detail::Full, _) | (Detail::Core, InCore::All | InCore::Nothing) => self.counter(counter, None, agent),
+            (Detail::Full, _) | (Detail::Core, InCore::All | InCore::Nothing) => {
+                self.counter(counter, None, agent);
+            }
             (Detail::Core, InCore::Of(value)) => self.counter(counter, Some(value), agent),
             (Detail::Core, InCore::Sum) => {
                 let counted = agent.update.counters.family(counter.engine).iter();
                 let sum = counted.map(|(.., value)| value).sum();
                 self.counted(counter, agent, &NONE, sum);
-            }
-        }
-    }
-
-    fn window(&mut self, family: &Family, of: Reading, agent: &Exported) {
-        for (name, window) in &agent.update.view.windows {
-            // The number of sessions is not known for windows of the last traces.
-            let known = family.name != WINDOW_SESSIONS.name || !name.starts_with("last_");
-            if let Some(value) = of(window).filter(|_| known) {
-                self.sample(family, &agent.labels, &[name], value);
-            }
-        }
-    }
-
-    fn evaluated(&mut self, agent: &Exported) {
-        for (name, window) in &agent.update.view.windows {
-            let counts = [
-                ("consistency", Some(window.traces_with_confidence)),
-                ("judged_reliability", Some(window.traces_judged).filter(|traces| *traces > 0)),
-                ("reliability", Some(window.traces_evaluated)),
-            ];
-            for (score, count) in
-                counts.into_iter().filter_map(|(score, count)| Some((score, count?)))
-            {
-                let labels = [score, &**name];
-                self.sample(&WINDOW_EVALUATED, &agent.labels, &labels, number(count));
-            }
-        }
-    }
-
-    /// Writes the number of runs that each score is over.
-    fn run_samples(&mut self, agent: &Exported) {
-        for (name, scores) in &agent.update.run_scores {
-            for score in SCORES {
-                if let Some((_, samples)) = scores.scores.get(score.score) {
-                    let labels = [score.score, name.as_str()];
-                    self.sample(&SCORE_SAMPLES, &agent.labels, &labels, number(*samples));
-                }
-            }
-        }
-    }
-
-    fn looping(&mut self, agent: &Exported) {
-        let looping = agent.update.sessions_looping.iter();
-        let by_labels: BTreeMap<_, _> =
-            looping.map(|(labels, sessions)| (labels.values(), *sessions)).collect();
-        for (values, sessions) in by_labels {
-            self.sample(&SESSIONS_LOOPING, &agent.labels, &values, number(sessions));
-        }
-    }
-
-    fn versions(&mut self, agent: &Exported) {
-        for version in &agent.update.view.versions {
-            for (bound, value) in [("lower", version.lower), ("upper", version.upper)] {
-                let values = [version.baseline.as_str(), bound];
-                self.sample(&VERSION_DIFFERENCE, &agent.labels, &values, value);
-            }
-        }
-    }
-
-    fn open_sessions(&mut self, agent: &Exported) {
-        for (score, buckets) in &agent.update.open_sessions {
-            for (bound, count) in cumulative(buckets, &BOUNDS) {
-                let values = [*score, bound];
-                self.sample(&OPEN_SESSIONS, &agent.labels, &values, number(count));
             }
         }
     }
@@ -357,6 +248,13 @@ impl Page {
     }
 }
 
+/// How many scores are at most each upper bound, which is as text.
+pub(in super::super) fn at_most(
+    scores: &ScoreHistogram,
+) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+    cumulative(scores, &BOUNDS)
+}
+
 /// Cumulative counts with their upper bounds as text.
 fn cumulative<'b>(
     buckets: &'b ScoreHistogram,
@@ -368,9 +266,4 @@ fn cumulative<'b>(
         sum += count;
         (bound.as_str(), sum)
     })
-}
-
-/// The float that is nearest to a count.
-pub(super) fn number(count: u64) -> f64 {
-    ratio(i128::from(count), 1)
 }
