@@ -3,31 +3,107 @@
 use super::{Alert, Group, Rule, number};
 use crate::config::Config;
 
+/// An alert about the daemon.
+enum Row {
+    /// One that is the same for every configuration. Without `lasting` it fires at once.
+    Plain {
+        name: &'static str,
+        severity: &'static str,
+        lasting: &'static str,
+        expr: &'static str,
+        summary: &'static str,
+        description: &'static str,
+    },
+    /// One that is computed.
+    Fitted(fn(&Config) -> Rule),
+}
+
+/// All of them, in the order of the file.
+#[rustfmt::skip] // A row is one alert.
+const ROWS: &[Row] = &[
+    Row::Plain { name: "AgentgaugeAbsent", severity: "critical", lasting: "5m",
+        expr: "absent(agentgauge_build_info)",
+        summary: "No agentgauge is scraped",
+        description: "Agents are not watched: every other alert stays silent." },
+    // That it was an agentgauge is known by what it has shown before.
+    Row::Plain { name: "AgentgaugeInstanceDown", severity: "critical", lasting: "5m",
+        expr: "up == 0\nand on (job, instance) max_over_time(agentgauge_build_info[1d])",
+        summary: "{{ $labels.instance }} cannot be scraped",
+        description: "The daemon is down or out of reach. Unless others share its work, nobody watches its agents." },
+    Row::Fitted(|_| no_spans()),
+    Row::Plain { name: "AgentgaugeRequestsRefused", severity: "warning", lasting: "10m",
+        expr: "sum by (job, instance, reason) (rate(agentgauge_requests_refused_total[5m])) > 0",
+        summary: "{{ $labels.instance }} refuses requests ({{ $labels.reason }})",
+        description: "Whole requests are refused. Exporters retry some of theirs and drop the rest." },
+    Row::Fitted(|_| rejected()),
+    Row::Fitted(|_| late()),
+    Row::Plain { name: "AgentgaugeCardinalityLimited", severity: "warning", lasting: "15m",
+        expr: "sum by (job, instance, label) (rate(agentgauge_label_values_limited_total[5m])) > 0",
+        summary: "{{ $labels.instance }} merges series into `__overflow__` ({{ $labels.label }})",
+        description: "`agent`: there are more agents than `agents.max_agents`; `agent_of_tenant`: a tenant has more than its share of them; `agent_names`: an agent has more sub-agents, or models without a price, than `agents.max_names_per_agent`." },
+    Row::Plain { name: "AgentgaugeLimitReached", severity: "warning", lasting: "15m",
+        expr: "sum by (job, instance, limit) (rate(agentgauge_limits_reached_total[5m])) > 0",
+        summary: "{{ $labels.instance }} keeps reaching a limit ({{ $labels.limit }})",
+        description: "Something is left out so that memory stays bounded." },
+    Row::Fitted(state),
+    Row::Plain { name: "AgentgaugeStoreFailing", severity: "critical", lasting: "1m",
+        expr: "max by (job, instance) (agentgauge_store_failing) > 0",
+        summary: "{{ $labels.instance }} cannot write its store",
+        description: "The disk is full or fails, so every request is refused and /readyz says so; it goes on by itself when there is room." },
+    // A snapshot makes room, which takes moments.
+    Row::Plain { name: "AgentgaugeStoreFull", severity: "critical", lasting: "5m",
+        expr: "sum by (job, instance) (rate(agentgauge_requests_refused_total{reason=\"store_full\"}[2m])) > 0",
+        summary: "The store of {{ $labels.instance }} has used all of `store.max_bytes`",
+        description: "Requests are refused until there is room." },
+    Row::Plain { name: "AgentgaugeRestarting", severity: "warning", lasting: "",
+        expr: "changes(process_start_time_seconds[1h]) > 2\nand on (job, instance)\nagentgauge_build_info",
+        summary: "{{ $labels.instance }} restarted {{ $value }} times in an hour",
+        description: "What is not kept on disk is gone after each: windows fill anew." },
+    // Files that are only half written are read again at the next look.
+    Row::Plain { name: "AgentgaugeCertificateNotLoaded", severity: "warning", lasting: "15m",
+        expr: "sum by (job, instance) (rate(agentgauge_certificate_reloads_total{outcome=\"failed\"}[10m])) > 0",
+        summary: "{{ $labels.instance }} cannot use its new certificate",
+        description: "The old one stays until it expires; then no sender gets through." },
+    Row::Fitted(|_| deliveries_fail()),
+    Row::Plain { name: "AgentJudgeBudgetExhausted", severity: "warning", lasting: "5m",
+        expr: "sum by (job, instance) (rate(agentgauge_judge_results_total{result=\"over_budget\"}[15m])) > 0",
+        summary: "The judge of {{ $labels.instance }} has spent its budget",
+        description: "Scores that depend on it go by computed signals until the hour is over." },
+    Row::Plain { name: "AgentJudgeEndpointDown", severity: "warning", lasting: "5m",
+        expr: "sum by (job, instance) (rate(agentgauge_judge_results_total{result=\"endpoint_down\"}[15m])) > 0",
+        summary: "The judge of {{ $labels.instance }} does not answer",
+        description: "Calls failed so often that none are made for a while; scores that depend on it go by computed signals." },
+    Row::Fitted(|_| judge_drifts()),
+    // The seconds that the lag takes at the present rate; infinite at rate zero.
+    Row::Plain { name: "AgentgaugeKafkaLag", severity: "warning", lasting: "5m",
+        expr: "sum by (job, instance, topic) (agentgauge_kafka_consumer_lag_records)\n/\nsum by (job, instance, topic) (rate(agentgauge_kafka_records_total[5m]))\n> 300",
+        summary: "{{ $labels.instance }} is {{ $value | humanizeDuration }} behind in {{ $labels.topic }}",
+        description: "Records wait in Kafka for longer than five minutes: loops and scores show late." },
+    Row::Plain { name: "AgentgaugeInputLag", severity: "warning", lasting: "10m",
+        expr: "max by (job, role) (agentgauge_input_lag_seconds) > 300",
+        summary: "The role {{ $labels.role }} of {{ $labels.job }} is {{ $value | humanizeDuration }} behind",
+        description: "What instances tell each other waits in Kafka: loops, scores and pages are late by as much." },
+    Row::Plain { name: "AgentgaugeKafkaNotReady", severity: "critical", lasting: "5m",
+        expr: "max by (job, instance) (agentgauge_kafka_ready) == 0",
+        summary: "{{ $labels.instance }} does not read from Kafka",
+        description: "It is not in its group, or something is in its way; its log says which setting." },
+    Row::Fitted(|_| records_gone()),
+    Row::Plain { name: "AgentgaugeCheckpointsFail", severity: "warning", lasting: "10m",
+        expr: "sum by (job, instance, role) (rate(agentgauge_fleet_checkpoints_total{outcome=\"failed\"}[5m])) > 0",
+        summary: "{{ $labels.instance }} cannot write checkpoints (role {{ $labels.role }})",
+        description: "The next owner of a partition reads back further with each minute, at last beyond what Kafka keeps." },
+];
+
 pub(super) fn group(config: &Config) -> Group {
-    let rules = vec![
-        absent(),
-        instance_down(),
-        no_spans(),
-        refused(),
-        rejected(),
-        late(),
-        cardinality(),
-        limits(),
-        state(config),
-        store_failing(),
-        store_full(),
-        restarting(),
-        certificate_not_loaded(),
-        deliveries_fail(),
-        judge_over_budget(),
-        judge_down(),
-        judge_drifts(),
-        kafka_lag(),
-        input_lag(),
-        kafka_not_ready(),
-        records_gone(),
-        checkpoints_fail(),
-    ];
+    let rule = |row: &Row| match *row {
+        Row::Plain { name, severity, lasting, expr, summary, description } => {
+            let lasting = Some(lasting).filter(|lasting| !lasting.is_empty());
+            let alert = Alert::new(name, severity, expr.to_owned()).says(summary, description);
+            Alert { lasting, ..alert }.into()
+        }
+        Row::Fitted(rule) => rule(config),
+    };
+    let rules = ROWS.iter().map(rule).collect();
     Group { name: "agentgauge-daemon", interval: "30s", rules }
 }
 
@@ -39,25 +115,6 @@ const FULL: f64 = 0.9;
 
 /// The greatest drift of a judge that raises no alert.
 const DRIFTED: f64 = 0.25;
-
-fn absent() -> Rule {
-    Alert::new("AgentgaugeAbsent", "critical", "absent(agentgauge_build_info)".to_owned())
-        .lasting("5m")
-        .says("No agentgauge is scraped", "Agents are not watched: every other alert stays silent.")
-        .into()
-}
-
-fn instance_down() -> Rule {
-    // That it was an agentgauge is known by what it has shown before.
-    let expr = "up == 0\nand on (job, instance) max_over_time(agentgauge_build_info[1d])";
-    Alert::new("AgentgaugeInstanceDown", "critical", expr.to_owned())
-        .lasting("5m")
-        .says(
-            "{{ $labels.instance }} cannot be scraped",
-            "The daemon is down or out of reach. Unless others share its work, nobody watches its agents.",
-        )
-        .into()
-}
 
 fn no_spans() -> Rule {
     // Each in turn, as a daemon that has never received one kind does not have its series.
@@ -80,17 +137,6 @@ fn no_spans() -> Rule {
         .says(
             "{{ $labels.instance }} receives neither spans nor log records",
             "Nothing came in for 15 minutes: either no agent runs, or none reaches it.",
-        )
-        .into()
-}
-
-fn refused() -> Rule {
-    let expr = "sum by (job, instance, reason) (rate(agentgauge_requests_refused_total[5m])) > 0";
-    Alert::new("AgentgaugeRequestsRefused", "warning", expr.to_owned())
-        .lasting("10m")
-        .says(
-            "{{ $labels.instance }} refuses requests ({{ $labels.reason }})",
-            "Whole requests are refused. Exporters retry some of theirs and drop the rest.",
         )
         .into()
 }
@@ -131,30 +177,6 @@ fn share(name: &'static str, part: &str, summary: &str, description: &str) -> Ru
     Alert::new(name, "warning", expr).lasting("15m").says(summary, description).into()
 }
 
-fn cardinality() -> Rule {
-    let expr =
-        "sum by (job, instance, label) (rate(agentgauge_label_values_limited_total[5m])) > 0";
-    Alert::new("AgentgaugeCardinalityLimited", "warning", expr.to_owned())
-        .lasting("15m")
-        .says(
-            "{{ $labels.instance }} merges series into `__overflow__` ({{ $labels.label }})",
-            "`agent`: there are more agents than `agents.max_agents`; `agent_of_tenant`: a tenant has more than its share of them; \
-             `agent_names`: an agent has more sub-agents, or models without a price, than `agents.max_names_per_agent`.",
-        )
-        .into()
-}
-
-fn limits() -> Rule {
-    let expr = "sum by (job, instance, limit) (rate(agentgauge_limits_reached_total[5m])) > 0";
-    Alert::new("AgentgaugeLimitReached", "warning", expr.to_owned())
-        .lasting("15m")
-        .says(
-            "{{ $labels.instance }} keeps reaching a limit ({{ $labels.limit }})",
-            "Something is left out so that memory stays bounded.",
-        )
-        .into()
-}
-
 fn state(config: &Config) -> Rule {
     // Most bounds are per shard.
     let shards = usize::try_from(config.engine.shards).unwrap_or(1);
@@ -192,52 +214,6 @@ fn state(config: &Config) -> Rule {
         .into()
 }
 
-fn store_failing() -> Rule {
-    let expr = "max by (job, instance) (agentgauge_store_failing) > 0";
-    Alert::new("AgentgaugeStoreFailing", "critical", expr.to_owned())
-        .lasting("1m")
-        .says(
-            "{{ $labels.instance }} cannot write its store",
-            "The disk is full or fails, so every request is refused and /readyz says so; it goes on by itself when there is room.",
-        )
-        .into()
-}
-
-fn store_full() -> Rule {
-    // A snapshot makes room, which takes moments.
-    let expr = "sum by (job, instance) (rate(agentgauge_requests_refused_total{reason=\"store_full\"}[2m])) > 0";
-    Alert::new("AgentgaugeStoreFull", "critical", expr.to_owned())
-        .lasting("5m")
-        .says(
-            "The store of {{ $labels.instance }} has used all of `store.max_bytes`",
-            "Requests are refused until there is room.",
-        )
-        .into()
-}
-
-fn restarting() -> Rule {
-    let expr = "changes(process_start_time_seconds[1h]) > 2\n\
-                and on (job, instance)\nagentgauge_build_info";
-    Alert::new("AgentgaugeRestarting", "warning", expr.to_owned())
-        .says(
-            "{{ $labels.instance }} restarted {{ $value }} times in an hour",
-            "What is not kept on disk is gone after each: windows fill anew.",
-        )
-        .into()
-}
-
-fn certificate_not_loaded() -> Rule {
-    // Files that are only half written are read again at the next look.
-    let expr = "sum by (job, instance) (rate(agentgauge_certificate_reloads_total{outcome=\"failed\"}[10m])) > 0";
-    Alert::new("AgentgaugeCertificateNotLoaded", "warning", expr.to_owned())
-        .lasting("15m")
-        .says(
-            "{{ $labels.instance }} cannot use its new certificate",
-            "The old one stays until it expires; then no sender gets through.",
-        )
-        .into()
-}
-
 fn deliveries_fail() -> Rule {
     let to = [
         ("webhook_sessions", "failed|queue_full", "webhook.url"),
@@ -259,28 +235,6 @@ fn deliveries_fail() -> Rule {
         .into()
 }
 
-fn judge_over_budget() -> Rule {
-    let expr = "sum by (job, instance) (rate(agentgauge_judge_results_total{result=\"over_budget\"}[15m])) > 0";
-    Alert::new("AgentJudgeBudgetExhausted", "warning", expr.to_owned())
-        .lasting("5m")
-        .says(
-            "The judge of {{ $labels.instance }} has spent its budget",
-            "Scores that depend on it go by computed signals until the hour is over.",
-        )
-        .into()
-}
-
-fn judge_down() -> Rule {
-    let expr = "sum by (job, instance) (rate(agentgauge_judge_results_total{result=\"endpoint_down\"}[15m])) > 0";
-    Alert::new("AgentJudgeEndpointDown", "warning", expr.to_owned())
-        .lasting("5m")
-        .says(
-            "The judge of {{ $labels.instance }} does not answer",
-            "Calls failed so often that none are made for a while; scores that depend on it go by computed signals.",
-        )
-        .into()
-}
-
 fn judge_drifts() -> Rule {
     // The label of the metric stays, as what to do depends on it.
     let expr = format!("abs(agentgauge_judge_drift) > {DRIFTED}");
@@ -293,41 +247,6 @@ fn judge_drifts() -> Rule {
         .into()
 }
 
-fn kafka_lag() -> Rule {
-    // The seconds that the lag takes at the present rate; infinite at rate zero.
-    let expr = "sum by (job, instance, topic) (agentgauge_kafka_consumer_lag_records)\n/\n\
-                sum by (job, instance, topic) (rate(agentgauge_kafka_records_total[5m]))\n> 300";
-    Alert::new("AgentgaugeKafkaLag", "warning", expr.to_owned())
-        .lasting("5m")
-        .says(
-            "{{ $labels.instance }} is {{ $value | humanizeDuration }} behind in {{ $labels.topic }}",
-            "Records wait in Kafka for longer than five minutes: loops and scores show late.",
-        )
-        .into()
-}
-
-fn input_lag() -> Rule {
-    let expr = "max by (job, role) (agentgauge_input_lag_seconds) > 300";
-    Alert::new("AgentgaugeInputLag", "warning", expr.to_owned())
-        .lasting("10m")
-        .says(
-            "The role {{ $labels.role }} of {{ $labels.job }} is {{ $value | humanizeDuration }} behind",
-            "What instances tell each other waits in Kafka: loops, scores and pages are late by as much.",
-        )
-        .into()
-}
-
-fn kafka_not_ready() -> Rule {
-    let expr = "max by (job, instance) (agentgauge_kafka_ready) == 0";
-    Alert::new("AgentgaugeKafkaNotReady", "critical", expr.to_owned())
-        .lasting("5m")
-        .says(
-            "{{ $labels.instance }} does not read from Kafka",
-            "It is not in its group, or something is in its way; its log says which setting.",
-        )
-        .into()
-}
-
 fn records_gone() -> Rule {
     let gone = ["kafka", "fleet"].map(|from| {
         format!("sum by (job, instance) (increase(agentgauge_{from}_records_gone_total[1h])) > 0")
@@ -336,17 +255,6 @@ fn records_gone() -> Rule {
         .says(
             "{{ $labels.instance }} lost records in Kafka",
             "The brokers deleted {{ $value | humanize }} records in the last hour before they were read, or lost the end of what was read; what was in unread ones is in no score.",
-        )
-        .into()
-}
-
-fn checkpoints_fail() -> Rule {
-    let expr = "sum by (job, instance, role) (rate(agentgauge_fleet_checkpoints_total{outcome=\"failed\"}[5m])) > 0";
-    Alert::new("AgentgaugeCheckpointsFail", "warning", expr.to_owned())
-        .lasting("10m")
-        .says(
-            "{{ $labels.instance }} cannot write checkpoints (role {{ $labels.role }})",
-            "The next owner of a partition reads back further with each minute, at last beyond what Kafka keeps.",
         )
         .into()
 }
