@@ -46,106 +46,45 @@ struct Sums {
     shards: Arc<Mutex<BTreeMap<(&'static str, String), ShardGauge>>>,
 }
 
-/// A family of counters that stages feed: the name that stages use, the metric, its help, its label.
+/// A family of counters that stages feed: the name that stages use, the metric, its label, its help.
 type Family = (&'static str, &'static str, &'static str, &'static str);
 
 /// The families, by the names that stages use. Counts of any other name go to the family of their reason: see [`by_reason`].
+#[rustfmt::skip] // A row is one family.
 const FAMILIES: &[Family] = &[
-    ("spans", "spans_rejected_total", "Spans left out, by reason.", "reason"),
-    (
-        "duplicates",
-        "duplicates_total",
-        "Spans, logs, reports and, in a cluster, done traces that were there before.",
-        "what",
-    ),
-    ("logs", "logs_rejected_total", "Log records left out, by reason.", "reason"),
-    (
-        "repaired",
-        "spans_repaired_total",
-        "Spans and logs kept after a repair, by reason.",
-        "reason",
-    ),
-    (
-        "unused",
-        "records_unused_total",
-        "Records that nothing could be made of, by reason.",
-        "reason",
-    ),
-    ("late", "late_spans_total", "What came after its trace was done, by outcome.", "outcome"),
-    (
-        "traces_partial",
-        "traces_partial_total",
-        "Traces taken for over before their time, by reason: age, or room.",
-        "reason",
-    ),
-    (
-        "turns",
-        "turns_forgotten_total",
-        "What was forgotten of turns of agents that speak in log records, as there was no room, by what.",
-        "what",
-    ),
-    ("traces_ignored", "traces_ignored_total", "Traces that are no agent's, by reason.", "reason"),
-    ("reports", "reports_total", "Reported scores, by outcome.", "outcome"),
-    (
-        "label_values_limited",
-        "label_values_limited_total",
-        "Series merged into __overflow__.",
-        "label",
-    ),
-    (
-        CERTIFICATES,
-        "certificate_reloads_total",
-        "Looks at certificate files that had changed, by outcome: loaded, or failed and the old ones stay.",
-        "outcome",
-    ),
-    (
-        "away",
-        "sessions_away_total",
-        "Sessions for which there was no room in memory: left for the disk, returned, or lost as they could not be read.",
-        "event",
-    ),
-    (
-        WAITED,
-        "requests_waited_total",
-        "Requests that waited for room before their bodies were read, by outcome: entered or refused.",
-        "outcome",
-    ),
-    (
-        CLOSED,
-        "connections_closed_total",
-        "Connections that the daemon closed, by reason: displaced by new ones, idle, slow_head, slow_bodies, stalled as nothing was taken of an answer, or protocol as the client broke or flooded HTTP/2.",
-        "reason",
-    ),
-    (
-        CUT,
-        "answers_cut_total",
-        "Answers that were cut off on the HTTP port, by reason: displaced as scrapes are by another one of the same identity, memory, time, or stalled as nothing was taken of one.",
-        "reason",
-    ),
-    (
-        "truncated",
-        "texts_truncated_total",
-        "Times that what a model is asked about a trace was cut for its size, by what: transcript or embedded_text.",
-        "what",
-    ),
-    (
-        FORGOTTEN,
-        "forgotten_total",
-        "What was old and made room, or was kept for as long as it may be, by what.",
-        "what",
-    ),
-    (
-        IGNORED,
-        "updates_ignored_total",
-        "What one stage told another and changes nothing, as it is older than what is known, or of no use, by update.",
-        "update",
-    ),
-    (
-        LIMITS,
-        "limits_reached_total",
-        "How often a limit was reached and something was left out.",
-        "limit",
-    ),
+    ("spans", "spans_rejected_total", "reason", "Spans left out, by reason."),
+    ("duplicates", "duplicates_total", "what",
+        "Spans, logs, reports and, in a cluster, done traces that were there before."),
+    ("logs", "logs_rejected_total", "reason", "Log records left out, by reason."),
+    ("repaired", "spans_repaired_total", "reason", "Spans and logs kept after a repair, by reason."),
+    ("unused", "records_unused_total", "reason",
+        "Records that nothing could be made of, by reason."),
+    ("late", "late_spans_total", "outcome", "What came after its trace was done, by outcome."),
+    ("traces_partial", "traces_partial_total", "reason",
+        "Traces taken for over before their time, by reason: age, or room."),
+    ("turns", "turns_forgotten_total", "what",
+        "What was forgotten of turns of agents that speak in log records, as there was no room, by what."),
+    ("traces_ignored", "traces_ignored_total", "reason", "Traces that are no agent's, by reason."),
+    ("reports", "reports_total", "outcome", "Reported scores, by outcome."),
+    ("label_values_limited", "label_values_limited_total", "label", "Series merged into __overflow__."),
+    (CERTIFICATES, "certificate_reloads_total", "outcome",
+        "Looks at certificate files that had changed, by outcome: loaded, or failed and the old ones stay."),
+    ("away", "sessions_away_total", "event",
+        "Sessions for which there was no room in memory: left for the disk, returned, or lost as they could not be read."),
+    (WAITED, "requests_waited_total", "outcome",
+        "Requests that waited for room before their bodies were read, by outcome: entered or refused."),
+    (CLOSED, "connections_closed_total", "reason",
+        "Connections that the daemon closed, by reason: displaced by new ones, idle, slow_head, slow_bodies, stalled as nothing was taken of an answer, or protocol as the client broke or flooded HTTP/2."),
+    (CUT, "answers_cut_total", "reason",
+        "Answers that were cut off on the HTTP port, by reason: displaced as scrapes are by another one of the same identity, memory, time, or stalled as nothing was taken of one."),
+    ("truncated", "texts_truncated_total", "what",
+        "Times that what a model is asked about a trace was cut for its size, by what: transcript or embedded_text."),
+    (FORGOTTEN, "forgotten_total", "what",
+        "What was old and made room, or was kept for as long as it may be, by what."),
+    (IGNORED, "updates_ignored_total", "update",
+        "What one stage told another and changes nothing, as it is older than what is known, or of no use, by update."),
+    (LIMITS, "limits_reached_total", "limit",
+        "How often a limit was reached and something was left out."),
 ];
 
 /// The family of what makes room for what is newer, as it is meant to: of no such count follows that anything is wrong.
@@ -189,20 +128,19 @@ impl Health {
     pub fn new(started: Timestamp) -> Result<Arc<Self>, prometheus::Error> {
         let registry = Registry::new();
         let mut stages = BTreeMap::new();
-        for (what, name, help, label) in FAMILIES {
+        for (what, name, label, help) in FAMILIES {
             stages.insert(*what, registry.counters(name, help, &[label])?);
         }
         registry.register(Box::new(Resident(IntGauge::new(
             "process_resident_memory_bytes",
             "Resident memory size in bytes.",
         )?)))?;
-        let start = Gauge::new(
+        let start = registry.add(Gauge::new(
             "process_start_time_seconds",
             "Start time of the process since the Unix epoch in seconds.",
-        )?;
-        registry.register(Box::new(start.clone()))?;
+        ))?;
         start.set(started.0 as f64 / 1e9);
-        let build =
+        let build: IntGaugeVec =
             registry.gauges("build_info", "The version that runs; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let transport = ["transport", "encoding"];

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::core::Collector;
+use prometheus::Opts;
+use prometheus::core::{
+    Atomic, Collector, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec,
+};
 use prometheus::proto::{MetricFamily, MetricType};
-use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 
 /// A family of the daemon's own metrics.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -67,19 +69,57 @@ impl Registry {
         Ok(())
     }
 
+    /// Registers a family that was made, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it could not be made, or a family of this name is shown already.
+    pub fn add<C: Collector + Clone + 'static>(
+        &self,
+        family: Result<C, prometheus::Error>,
+    ) -> Result<C, prometheus::Error> {
+        let family = family?;
+        self.register(Box::new(family.clone())).map(|()| family)
+    }
+
+    /// Registers a counter; its family is called `agentgauge_` and this name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a family of this name is shown already.
+    pub fn counter<P: Atomic + 'static>(
+        &self,
+        name: &str,
+        help: &str,
+    ) -> Result<GenericCounter<P>, prometheus::Error> {
+        self.add(GenericCounter::with_opts(opts(name, help)))
+    }
+
     /// Registers counters with these labels; their family is called `agentgauge_` and this name.
     ///
     /// # Errors
     ///
     /// Fails if a family of this name is shown already.
-    pub fn counters(
+    pub fn counters<P: Atomic + 'static>(
         &self,
         name: &str,
         help: &str,
         labels: &[&str],
-    ) -> Result<IntCounterVec, prometheus::Error> {
-        let family = IntCounterVec::new(opts(name, help), labels)?;
-        self.register(Box::new(family.clone())).map(|()| family)
+    ) -> Result<GenericCounterVec<P>, prometheus::Error> {
+        self.add(GenericCounterVec::new(opts(name, help), labels))
+    }
+
+    /// Registers a gauge; its family is called `agentgauge_` and this name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a family of this name is shown already.
+    pub fn gauge<P: Atomic + 'static>(
+        &self,
+        name: &str,
+        help: &str,
+    ) -> Result<GenericGauge<P>, prometheus::Error> {
+        self.add(GenericGauge::with_opts(opts(name, help)))
     }
 
     /// Registers gauges with these labels; their family is called `agentgauge_` and this name.
@@ -87,14 +127,13 @@ impl Registry {
     /// # Errors
     ///
     /// Fails if a family of this name is shown already.
-    pub fn gauges(
+    pub fn gauges<P: Atomic + 'static>(
         &self,
         name: &str,
         help: &str,
         labels: &[&str],
-    ) -> Result<IntGaugeVec, prometheus::Error> {
-        let family = IntGaugeVec::new(opts(name, help), labels)?;
-        self.register(Box::new(family.clone())).map(|()| family)
+    ) -> Result<GenericGaugeVec<P>, prometheus::Error> {
+        self.add(GenericGaugeVec::new(opts(name, help), labels))
     }
 
     /// The families that have series, with these.

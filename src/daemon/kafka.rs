@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -73,43 +73,36 @@ async fn end(ended: oneshot::Receiver<()>, stopping: watch::Receiver<bool>) {
 
 impl Gauges {
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let opts = |name: &str, help: &str| Opts::new(format!("agentgauge_kafka_{name}"), help);
-        let counter = |name: &str, help, labels: &[&str]| {
-            registry.counters(&format!("kafka_{name}"), help, labels)
-        };
-        let gauge = |name, help| {
-            let gauge = IntGauge::with_opts(opts(name, help))?;
-            registry.register(Box::new(gauge.clone())).map(|()| gauge)
-        };
-        let lag = registry.gauges(
-            "kafka_consumer_lag_records",
-            "Records of an assigned partition that are not applied yet.",
-            &["topic", "partition"],
-        )?;
-        let pauses = opts("pauses_total", "Times that the source paused for want of room.");
-        let pauses = IntCounter::with_opts(pauses)?;
-        registry.register(Box::new(pauses.clone()))?;
         Ok(Self {
-            applied: counter("records_total", "Records applied.", &["topic"])?,
-            skipped: counter(
-                "records_skipped_total",
+            applied: registry.counters("kafka_records_total", "Records applied.", &["topic"])?,
+            skipped: registry.counters(
+                "kafka_records_skipped_total",
                 "Records that cannot be read, by reason.",
                 &["topic", "reason"],
             )?,
-            gone: counter(
-                "records_gone_total",
+            gone: registry.counters(
+                "kafka_records_gone_total",
                 "Records that the brokers let go of before they were read.",
                 &["topic"],
             )?,
-            dead_letters: counter(
-                "dead_letters_total",
+            dead_letters: registry.counters(
+                "kafka_dead_letters_total",
                 "Records sent to the dead-letter topic, by outcome.",
                 &["outcome"],
             )?,
-            lag,
-            ready: gauge("ready", "Whether the source is in its group and nothing is in its way.")?,
-            paused: gauge("paused", "Whether the source pauses for want of room.")?,
-            pauses,
+            lag: registry.gauges(
+                "kafka_consumer_lag_records",
+                "Records of an assigned partition that are not applied yet.",
+                &["topic", "partition"],
+            )?,
+            ready: registry.gauge(
+                "kafka_ready",
+                "Whether the source is in its group and nothing is in its way.",
+            )?,
+            paused: registry
+                .gauge("kafka_paused", "Whether the source pauses for want of room.")?,
+            pauses: registry
+                .counter("kafka_pauses_total", "Times that the source paused for want of room.")?,
             known: Mutex::default(),
         })
     }

@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prometheus::core::Collector;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
 
 use crate::clock::Clock;
@@ -53,60 +52,42 @@ impl StoreMetrics {
         clock: Clock,
         budget: Arc<Budget>,
     ) -> Result<Arc<Self>, prometheus::Error> {
+        let help = "Time to write a group, sync included.";
+        let commit = HistogramOpts::new("agentgauge_store_commit_seconds", help);
+        let commit = commit.buckets(COMMIT_BUCKETS.to_vec());
         let metrics = Self {
             clock,
             budget,
-            bytes: IntGaugeVec::new(opts("bytes", "Bytes on disk."), &["what"])?,
-            records: IntCounter::with_opts(opts("records_total", "Records written."))?,
-            written: IntCounter::with_opts(opts(
-                "written_bytes_total",
-                "Bytes of log written, frames included.",
-            ))?,
-            commit: Histogram::with_opts(HistogramOpts {
-                common_opts: opts("commit_seconds", "Time to write a group, sync included."),
-                buckets: COMMIT_BUCKETS.to_vec(),
-            })?,
-            refused: IntCounterVec::new(
-                opts("refused_total", "Requests refused since they could not be made durable."),
+            bytes: registry.gauges("store_bytes", "Bytes on disk.", &["what"])?,
+            records: registry.counter("store_records_total", "Records written.")?,
+            written: registry
+                .counter("store_written_bytes_total", "Bytes of log written, frames included.")?,
+            commit: registry.add(Histogram::with_opts(commit))?,
+            refused: registry.counters(
+                "store_refused_total",
+                "Requests refused since they could not be made durable.",
                 &["reason"],
             )?,
-            missing: IntCounter::with_opts(opts(
-                "files_missing_total",
+            missing: registry.counter(
+                "store_files_missing_total",
                 "Files in use that somebody removed; a snapshot replaces them.",
-            ))?,
-            recovered: IntGaugeVec::new(
-                opts("recovered", "What the last start found in the store."),
+            )?,
+            recovered: registry.gauges(
+                "store_recovered",
+                "What the last start found in the store.",
                 &["what"],
             )?,
-            recovery: Gauge::with_opts(opts("recovery_seconds", "Time the last start took."))?,
-            snapshots: IntCounterVec::new(opts("snapshots_total", "Snapshots."), &["outcome"])?,
-            unapplied: IntGauge::with_opts(opts(
-                "replay_records",
-                "Records that a start would replay by now.",
-            ))?,
-            failing: IntGauge::with_opts(opts(
-                "failing",
+            recovery: registry.gauge("store_recovery_seconds", "Time the last start took.")?,
+            snapshots: registry.counters("store_snapshots_total", "Snapshots.", &["outcome"])?,
+            unapplied: registry
+                .gauge("store_replay_records", "Records that a start would replay by now.")?,
+            failing: registry.gauge(
+                "store_failing",
                 "1 while records cannot be written as the disk is full or fails, else 0.",
-            ))?,
+            )?,
             pressed: AtomicBool::new(false),
             fails: Mutex::new(None),
         };
-        let Self { bytes, records, written, commit, refused, missing, .. } = &metrics;
-        let Self { recovered, recovery, snapshots, unapplied, failing, .. } = &metrics;
-        let collectors: [Box<dyn Collector>; 11] = [
-            Box::new(bytes.clone()),
-            Box::new(records.clone()),
-            Box::new(written.clone()),
-            Box::new(commit.clone()),
-            Box::new(refused.clone()),
-            Box::new(missing.clone()),
-            Box::new(recovered.clone()),
-            Box::new(recovery.clone()),
-            Box::new(snapshots.clone()),
-            Box::new(unapplied.clone()),
-            Box::new(failing.clone()),
-        ];
-        collectors.into_iter().try_for_each(|collector| registry.register(collector))?;
         metrics.measure();
         Ok(Arc::new(metrics))
     }
@@ -213,10 +194,6 @@ impl Watch for StoreMetrics {
             self.pressed.store(true, Ordering::Relaxed);
         }
     }
-}
-
-fn opts(name: &str, help: &str) -> Opts {
-    Opts::new(format!("agentgauge_store_{name}"), help)
 }
 
 fn signed(count: u64) -> i64 {

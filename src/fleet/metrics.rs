@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::options::Role;
 use crate::engine::assemble::AGES;
@@ -46,22 +46,12 @@ pub(super) struct WorkerMetrics {
 impl Families {
     pub(super) fn new(health: &Arc<Health>) -> Result<Self, prometheus::Error> {
         let registry = health.registry();
-        let opts = |name: &str, help: &str| Opts::new(format!("agentgauge_{name}"), help);
         let counter = |name, help, labels: &[&str]| registry.counters(name, help, labels);
         let gauge = |name, help| registry.gauges(name, help, &["role"]);
-        let lag = GaugeVec::new(
-            opts(
-                "input_lag_seconds",
-                "How far the time of a partition is behind, while it is not at its end.",
-            ),
-            &["role", "partition"],
-        )?;
-        registry.register(Box::new(lag.clone()))?;
-        let complete = IntGauge::with_opts(opts(
+        let complete = registry.gauge(
             "state_complete",
             "Whether all partitions of this instance have caught up; 0 where one without a checkpoint reads back.",
-        ))?;
-        registry.register(Box::new(complete.clone()))?;
+        )?;
         // An instance without workers has nothing to read back.
         complete.set(1);
         Ok(Self {
@@ -90,7 +80,11 @@ impl Families {
                 "fleet_partitions_behind",
                 "Partitions of this instance that have not caught up since they were taken over.",
             )?,
-            lag,
+            lag: registry.gauges(
+                "input_lag_seconds",
+                "How far the time of a partition is behind, while it is not at its end.",
+                &["role", "partition"],
+            )?,
             complete,
             standing: Arc::default(),
             health: Arc::clone(health),

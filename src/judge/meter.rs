@@ -1,6 +1,6 @@
 //! The judge's own metrics: what waits, what was asked, what it cost and what became of it.
 
-use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge, Opts};
+use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge};
 
 use super::metric::Metric;
 use crate::engine::math::Quanta;
@@ -31,63 +31,50 @@ impl Meter {
     ///
     /// Fails if the registry has one of them already.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            registry.counters(&format!("judge_{name}"), help, labels)
-        };
-        let gauge = |name: &str, help: &str| {
-            let gauge = IntGauge::with_opts(opts(name, help))?;
-            registry.register(Box::new(gauge.clone())).map(|()| gauge)
-        };
-        let by_metric = |name: &str, help: &str| {
-            let gauge = GaugeVec::new(opts(name, help), &["metric"])?;
-            registry.register(Box::new(gauge.clone())).map(|()| gauge)
-        };
-        let dollars = Counter::with_opts(opts(
-            "cost_usd_total",
-            "Dollars spent on the judge, by the configured prices.",
-        ))?;
-        registry.register(Box::new(dollars.clone()))?;
-        let left = Gauge::with_opts(opts(
-            "budget_left_usd",
-            "Dollars that the judge may still spend in this hour.",
-        ))?;
-        registry.register(Box::new(left.clone()))?;
         Ok(Self {
-            waiting: gauge("queue_traces", "Traces waiting for the judge.")?,
-            pending_bytes: gauge("pending_bytes", "Bytes of transcripts held for the judge.")?,
-            calls: counter("calls_total", "Calls to the judge, by outcome.", &["outcome"])?,
-            tokens: counter("tokens_total", "Tokens of the judge, by direction.", &["direction"])?,
-            dollars,
-            left,
-            results: counter(
-                "results_total",
+            waiting: registry.gauge("judge_queue_traces", "Traces waiting for the judge.")?,
+            pending_bytes: registry.gauge("judge_pending_bytes", "Bytes of transcripts held for the judge.")?,
+            calls: registry.counters("judge_calls_total", "Calls to the judge, by outcome.", &["outcome"])?,
+            tokens: registry.counters("judge_tokens_total", "Tokens of the judge, by direction.", &["direction"])?,
+            dollars: registry.counter(
+                "judge_cost_usd_total",
+                "Dollars spent on the judge, by the configured prices.",
+            )?,
+            left: registry.gauge(
+                "judge_budget_left_usd",
+                "Dollars that the judge may still spend in this hour.",
+            )?,
+            results: registry.counters(
+                "judge_results_total",
                 "What became of each score that the judge was to make: scored, nothing to score, or why it failed.",
                 &["metric", "result"],
             )?,
-            dropped: counter(
-                "dropped_total",
+            dropped: registry.counters(
+                "judge_dropped_total",
                 "Traces that were to be judged and were not, and scores that did not arrive, by reason.",
                 &["reason"],
             )?,
-            degraded: gauge(
-                "degraded",
+            degraded: registry.gauge(
+                "judge_degraded",
                 "1 while the judge is over its budget or its endpoint fails: scores that depend on it go by computed signals.",
             )?,
-            noise: by_metric(
-                "noise",
+            noise: registry.gauges(
+                "judge_noise",
                 "Standard deviation of a single judgement, from traces that were judged twice.",
+                &["metric"],
             )?,
-            rejudged: counter(
-                "rejudged_total",
+            rejudged: registry.counters(
+                "judge_rejudged_total",
                 "Scores of traces that were judged twice, by metric.",
                 &["metric"],
             )?,
-            drift: by_metric(
-                "drift",
+            drift: registry.gauges(
+                "judge_drift",
                 "Mean of what the judge says of traces with known answers less what is known, in the last round.",
+                &["metric"],
             )?,
-            canaries: counter(
-                "canaries_total",
+            canaries: registry.counters(
+                "judge_canaries_total",
                 "What became of each score of a trace with known answers.",
                 &["result"],
             )?,
@@ -151,10 +138,6 @@ impl Meter {
     pub(super) fn dropped(&self, reason: &str) {
         self.dropped.with_label_values(&[reason]).inc();
     }
-}
-
-fn opts(name: &str, help: &str) -> Opts {
-    Opts::new(format!("agentgauge_judge_{name}"), help)
 }
 
 #[cfg(test)]
