@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::facts::{AgentKey, AgentParts};
+use super::facts::AgentKey;
 use super::loops::Severity;
 use super::view::{
     AgentName, LoopView, PredictionView, SignalView, TokensView, ToolView, TraceView,
@@ -21,6 +21,10 @@ pub struct SessionFilter {
     pub loops: Option<bool>,
     /// Whether a trace of theirs fails.
     pub failing: Option<bool>,
+    /// Whether they go on over a limit, or a trace of theirs does.
+    pub over_limit: Option<bool>,
+    /// Whether nothing has come of an open trace of theirs for `session.stall_after`.
+    pub silent: Option<bool>,
     /// A part of their id.
     pub id: Option<String>,
     /// A part of the name of a tool that they called.
@@ -185,14 +189,15 @@ pub struct Outlook {
 
 impl AgentFilter {
     /// Only this agent.
-    pub fn exactly(agent: &AgentKey) -> Self {
-        let AgentParts { tenant, service_name, agent_name, agent_version, environment } = &**agent;
+    pub fn exactly(agent: &AgentName) -> Self {
+        let AgentName { tenant, service_name, agent_name, agent_version, environment } = agent;
+        let sent = |name: &Option<String>| Some(name.clone().unwrap_or_default());
         Self {
-            service_name: Some(service_name.to_string()),
-            agent_name: Some(agent_name.to_string()),
-            agent_version: Some(agent_version.to_string()),
-            environment: Some(environment.to_string()),
-            tenant: Some(tenant.to_string()),
+            service_name: sent(service_name),
+            agent_name: sent(agent_name),
+            agent_version: sent(agent_version),
+            environment: sent(environment),
+            tenant: sent(tenant),
         }
     }
 

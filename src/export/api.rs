@@ -204,6 +204,10 @@ pub(super) struct SessionParams {
     pub(super) loops: Option<bool>,
     /// Only those with a failing trace, or only those without.
     pub(super) failing: Option<bool>,
+    /// Only those that go on over a limit (`[limits]`), or have a trace that does, or only the others.
+    pub(super) over_limit: Option<bool>,
+    /// Only those with an open trace of which nothing has come for `session.stall_after`, or only those without.
+    pub(super) silent: Option<bool>,
     /// Only those whose id has this part.
     pub(super) id: Option<String>,
     /// Only those that called a tool whose name has this part.
@@ -474,10 +478,11 @@ impl<Q: Query> Exporter<Q> {
         let SessionParams { service_name, agent_name, agent_version, environment, .. } = params;
         let tenant = identity.scope(params.tenant);
         let agent = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
-        let SessionParams { open, loops, failing, .. } = params;
+        let SessionParams { open, loops, failing, over_limit, silent, .. } = params;
         let kept = |name: Option<String>| name.map(|name| self.kept(&name).to_owned());
         let [id, tool, user] = [params.id, params.tool, params.user].map(kept);
-        let filter = SessionFilter { agent, open, loops, failing, id, tool, user };
+        let filter =
+            SessionFilter { agent, open, loops, failing, over_limit, silent, id, tool, user };
         let request = ListRequest { filter, sort: params.sort, limit, offset };
         let Listing { rows: sessions, total, partial } = self.query.list(request).await;
         Ok(SessionRowsPage { sessions, total, partial })

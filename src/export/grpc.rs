@@ -243,6 +243,8 @@ fn sessions(request: v1::ListSessionsRequest) -> SessionParams {
         open: request.open,
         loops: request.loops,
         failing: request.failing,
+        over_limit: request.over_limit,
+        silent: request.silent,
         id: request.id,
         tool: request.tool,
         user: request.user,

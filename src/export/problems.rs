@@ -11,14 +11,15 @@ use super::query::{ListRequest, Query};
 use crate::access::Identity;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
+use crate::engine::limits::RunLimit;
 use crate::engine::loops::Severity;
 use crate::engine::sessions::Found;
-use crate::engine::view::{AgentName, SessionName, SessionView};
+use crate::engine::view::{AgentName, DropView, SessionName, SessionView};
 
-/// The most looping sessions among which examples are looked for.
-const LOOPING: usize = 50;
+/// The most sessions among which examples of one kind of problem are looked for.
+const NEWEST: usize = 50;
 
-/// The most agents for which an example is read, a whole session each.
+/// The most agents for which an example of one kind of problem is looked for, the worst first.
 const EXAMPLES: usize = 20;
 
 /// What is wrong now, on pages.
@@ -80,13 +81,19 @@ impl<Q: Query> Exporter<Q> {
         let tenant = identity.scope(tenant);
         let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
         let updates = self.board.wanted(|update| filter.admits(Some(&update.agent)));
-        let mut problems: Vec<Problem> = updates.iter().flat_map(|update| drops(update)).collect();
-        problems.extend(updates.iter().flat_map(|update| over_limits(update)));
-        problems.extend(updates.iter().filter_map(|update| stall(update)));
-        let looping: Vec<&AgentFacts> =
-            updates.iter().map(|update| &**update).filter(|update| update.looping > 0).collect();
-        if !looping.is_empty() {
-            problems.extend(self.loops(filter, &looping).await);
+        let of = |found: fn(&AgentFacts) -> Vec<Problem>| -> Vec<Problem> {
+            let mut found: Vec<Problem> = updates.iter().flat_map(|update| found(update)).collect();
+            found.sort_by(|one, other| one.place().cmp(&other.place()));
+            found
+        };
+        let open = SessionFilter { agent: filter, open: Some(true), ..SessionFilter::default() };
+        let mut problems = of(drops);
+        for (found, filter) in [
+            (of(over_limits), SessionFilter { over_limit: Some(true), ..open.clone() }),
+            (of(stall), SessionFilter { silent: Some(true), ..open.clone() }),
+            (of(loop_that_goes_on), SessionFilter { loops: Some(true), ..open.clone() }),
+        ] {
+            problems.extend(self.with_examples(found, filter).await);
         }
         problems.sort_by(|one, other| one.place().cmp(&other.place()));
         let total = problems.len() as u64;
@@ -94,51 +101,41 @@ impl<Q: Query> Exporter<Q> {
         Ok(ProblemsPage { problems, total })
     }
 
-    /// The open sessions of agents that have loops, the newest first.
-    async fn newest_with_loops(&self, agent: AgentFilter, limit: usize) -> Vec<SessionRow> {
-        let filter = SessionFilter {
-            agent,
-            open: Some(true),
-            loops: Some(true),
-            ..SessionFilter::default()
-        };
+    /// The newest sessions that pass the filter.
+    async fn newest(&self, filter: SessionFilter, limit: usize) -> Vec<SessionRow> {
         let request = ListRequest { filter, sort: Sort::Recent, limit, offset: 0 };
         self.query.list(request).await.rows
     }
 
-    /// Loops that go on, with the newest session of each agent as the example.
-    async fn loops(&self, agent: AgentFilter, looping: &[&AgentFacts]) -> Vec<Problem> {
-        let rows = self.newest_with_loops(agent, LOOPING).await;
+    /// Adds to problems of one kind, the worst first, the newest session of each agent that passes the filter.
+    async fn with_examples(&self, mut found: Vec<Problem>, of: SessionFilter) -> Vec<Problem> {
+        if found.is_empty() {
+            return found;
+        }
+        let rows = self.newest(of.clone(), NEWEST).await;
         let mut newest: BTreeMap<&AgentName, &SessionRow> = BTreeMap::new();
         for row in &rows {
             newest.entry(&row.agent).or_insert(row);
         }
-        let mut problems = Vec::new();
-        for (at, update) in looping.iter().enumerate() {
-            let mut problem = Problem {
-                kind: "loop",
-                alert: "AgentSessionLooping",
-                severity: severity(update),
-                agent: AgentName::from(&update.agent),
-                count: update.looping,
-                ..Problem::default()
-            };
-            let mut row = newest.get(&problem.agent).copied().cloned().filter(|_| at < EXAMPLES);
-            if row.is_none() && at < EXAMPLES {
-                // Rows have the agent of the first trace; the loop may be in a trace of another.
-                let own = AgentFilter::exactly(&update.agent);
-                row = self.newest_with_loops(own, 1).await.pop();
+        for problem in found.iter_mut().take(EXAMPLES) {
+            let mut row = newest.get(&problem.agent).copied().cloned();
+            if row.is_none() {
+                // Rows have the agent of the first trace; what is wrong may be in a trace of another.
+                let agent = AgentFilter::exactly(&problem.agent);
+                row = self.newest(SessionFilter { agent, ..of.clone() }, 1).await.pop();
             }
-            if let Some(row) = row {
-                let tenant = row.agent.tenant.as_deref().unwrap_or_default();
-                let found = self.query.session(tenant, &row.session_id, Some(&row.scope)).await;
+            let Some(SessionRow { session_id, scope, agent, .. }) = row else { continue };
+            if problem.kind == "loop" {
+                let tenant = agent.tenant.as_deref().unwrap_or_default();
+                let found = self.query.session(tenant, &session_id, Some(&scope)).await;
                 if let Found::One(session) = found {
                     problem.shown_by(&session);
                 }
+            } else {
+                problem.session = Some(SessionName { session_id, scope });
             }
-            problems.push(problem);
         }
-        problems
+        found
     }
 }
 
@@ -175,11 +172,11 @@ impl Problem {
 }
 
 /// The drops of the worst severity of an agent: beside a critical drop, warnings have the same cause and are left to the agent's view.
-fn drops(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
+fn drops(update: &AgentFacts) -> Vec<Problem> {
     let worst = worst_drop(update);
     let drops = update.view.drops.iter();
     let on = drops.filter(move |drop| Some(drop.severity) == worst);
-    on.filter_map(|drop| {
+    let problem = |drop: &DropView| {
         let found = drop.drop.as_ref()?;
         Some(Problem {
             kind: "drop",
@@ -198,13 +195,14 @@ fn drops(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
             session: found.sessions.first().cloned(),
             ..Problem::default()
         })
-    })
+    };
+    on.filter_map(problem).collect()
 }
 
 /// A problem for each limit that sessions of an agent are over.
-fn over_limits(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
+fn over_limits(update: &AgentFacts) -> Vec<Problem> {
     let over = update.sessions_over_limit.iter().filter(|(_, sessions)| **sessions > 0);
-    over.map(|(limit, sessions)| Problem {
+    let problem = |(limit, sessions): (&RunLimit, &u64)| Problem {
         kind: "run_limit",
         alert: "AgentRunLimit",
         what: Some(format!("{} of a {}", limit.name(), limit.run().name())),
@@ -212,18 +210,34 @@ fn over_limits(update: &AgentFacts) -> impl Iterator<Item = Problem> + '_ {
         agent: AgentName::from(&update.agent),
         count: *sessions,
         ..Problem::default()
-    })
+    };
+    over.map(problem).collect()
 }
 
-fn stall(update: &AgentFacts) -> Option<Problem> {
-    (update.view.traces_stalled > 0).then(|| Problem {
+/// The problem that open traces of an agent are silent.
+fn stall(update: &AgentFacts) -> Vec<Problem> {
+    let problem = (update.view.traces_stalled > 0).then(|| Problem {
         kind: "stall",
         alert: "AgentStalled",
         severity: "warning",
         agent: AgentName::from(&update.agent),
         count: update.view.traces_stalled,
         ..Problem::default()
-    })
+    });
+    problem.into_iter().collect()
+}
+
+/// The problem that sessions of an agent have loops that go on.
+fn loop_that_goes_on(update: &AgentFacts) -> Vec<Problem> {
+    let problem = (update.looping > 0).then(|| Problem {
+        kind: "loop",
+        alert: "AgentSessionLooping",
+        severity: severity(update),
+        agent: AgentName::from(&update.agent),
+        count: update.looping,
+        ..Problem::default()
+    });
+    problem.into_iter().collect()
 }
 
 /// The worst severity of the loops that go on.

@@ -111,6 +111,20 @@ fn turn(calls: u64, is_over: bool) -> String {
     .to_string()
 }
 
+/// How many sessions pass a filter.
+fn listed(daemon: &Daemon, filter: &str) -> u64 {
+    let list = daemon.get(&format!("/api/v1/sessions?detail=row&{filter}"));
+    serde_json::from_str::<Value>(&list).unwrap()["total"].as_u64().unwrap()
+}
+
+/// The session that is the example of a kind of problem.
+fn example(daemon: &Daemon, kind: &str) -> String {
+    let found: Value = serde_json::from_str(&daemon.get("/api/v1/problems")).unwrap();
+    let problems = found["problems"].as_array().unwrap();
+    let problem = problems.iter().find(|problem| problem["kind"] == kind).unwrap();
+    problem["session"]["session_id"].as_str().unwrap().to_owned()
+}
+
 #[test]
 fn a_run_over_a_limit_is_told_while_it_runs() {
     let (url, calls) = endpoint(&[200]);
@@ -136,6 +150,9 @@ fn a_run_over_a_limit_is_told_while_it_runs() {
     send(9, false);
     daemon.settles_at(&series("agent_stalled_traces", ""), 1.0);
     assert!(!daemon.get("/metrics").contains("agentgauge_sessions_over_limit{"));
+    assert_eq!(listed(&daemon, "silent=true"), 1);
+    assert_eq!(listed(&daemon, "silent=false") + listed(&daemon, "over_limit=true"), 0);
+    assert_eq!(example(&daemon, "stall"), "research");
     send(12, false);
     daemon.settles_at(&series("sessions_over_limit", limit), 1.0);
     let body: Value = serde_json::from_str(&calls.recv_timeout(DEADLINE).unwrap().body).unwrap();
@@ -145,6 +162,8 @@ fn a_run_over_a_limit_is_told_while_it_runs() {
         body["limits"],
         json!([{"limit": "model_calls", "run": "trace", "used": 12.0, "most": 10.0}])
     );
+    assert_eq!(listed(&daemon, "over_limit=true"), 1);
+    assert_eq!(example(&daemon, "run_limit"), "research");
     send(12, true);
     daemon.settles_at(&series("run_limits_exceeded_total", limit), 1.0);
     daemon.settles_at(&series("traces_total", ""), 1.0);

@@ -228,6 +228,17 @@ impl Session {
         rules.limits.exceeded(first.named(), Run::Session, &usage).collect()
     }
 
+    /// Whether the gauges count it as over a limit.
+    pub(super) fn goes_on_over_a_limit(&self) -> bool {
+        let runaways = self.restless.iter().flat_map(|restless| &restless.runaways);
+        runaways.into_iter().any(|(_, cause)| matches!(cause, Cause::Limit(_)))
+    }
+
+    /// Whether the gauges count an open trace of it as silent for long.
+    pub(super) fn has_silent_traces(&self) -> bool {
+        self.restless.as_ref().is_some_and(|restless| !restless.silent.is_empty())
+    }
+
     /// The limits whose excess has grown within `loop_hold`. One that is still exceeded stays noted after that: told again as it stands, it
     /// has not grown.
     fn limits_gone_over(

@@ -129,14 +129,18 @@ fn looks_like(
     filter: &SessionFilter,
     work: &mut usize,
 ) -> bool {
-    let SessionFilter { id, tool, user, agent, .. } = filter;
+    let SessionFilter { id, tool, user, agent, over_limit, silent, .. } = filter;
     let asks_agent = card.asks_agents(agent);
-    if !asks_agent && id.is_none() && tool.is_none() && user.is_none() {
+    let asks_names = id.is_some() || tool.is_some() || user.is_some();
+    if !asks_agent && !asks_names && over_limit.is_none() && silent.is_none() {
         return true;
     }
     *work += LOOK;
-    let fits =
-        |session: &&Session| id.as_ref().is_none_or(|part| session.id.id.contains(part.as_str()));
+    let fits = |session: &&Session| {
+        id.as_ref().is_none_or(|part| session.id.id.contains(part.as_str()))
+            && over_limit.is_none_or(|over| over == session.goes_on_over_a_limit())
+            && silent.is_none_or(|silent| silent == session.has_silent_traces())
+    };
     let Some(session) = session.filter(fits) else { return false };
     if asks_agent {
         *work += LOOK * session.traces.len();

@@ -19,8 +19,15 @@ export function el(tag, attributes = {}, ...children) {
 export function foreign(text, most = 200) {
   const shown = String(text);
   const cut = shown.length > most;
-  const bdi = el("bdi", cut ? { title: shown.slice(0, 1000) } : {}, cut ? [...shown.slice(0, most)].join("") + "…" : shown);
-  return bdi;
+  return el("bdi", cut ? { title: shown.slice(0, 1000) } : {}, cut ? [...shown.slice(0, most)].join("") + "…" : shown);
+}
+
+/** An id from outside, cut in the middle to a length: those that differ often do at the end alone. */
+export function foreignId(id, most = 60) {
+  const letters = [...String(id)];
+  if (letters.length <= most) return foreign(id, id.length);
+  const half = Math.floor(most / 2);
+  return el("bdi", { title: String(id).slice(0, 1000) }, [...letters.slice(0, half), "…", ...letters.slice(-half)].join(""));
 }
 
 /** Asks the API, or with a body tells it; an error has the API's message. */
@@ -28,7 +35,8 @@ export async function ask(path, params = {}, signal = undefined, body = undefine
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined));
   const told = body && { method: "POST", body: JSON.stringify(body) };
   const headers = { Accept: "application/json", ...(body && { "Content-Type": "application/json" }) };
-  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers, signal, ...told });
+  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers, signal, ...told })
+    .catch((error) => { throw error.name === "AbortError" ? error : new Error("the daemon does not answer"); });
   const found = await answer.json().catch(() => null);
   if (!answer.ok) {
     const error = new Error(found?.error?.message ?? `the daemon answered ${answer.status}`);

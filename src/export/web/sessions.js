@@ -1,10 +1,10 @@
 // Lists of sessions: filters, order, pages.
-import { agentLink, agentTitle, ask, dollars, el, foreign, looping, lasted, number, pager, plain, sessionLink, table, toggle, when } from "./dom.js";
+import { agentLink, agentTitle, ask, dollars, el, foreign, foreignId, looping, lasted, number, pager, plain, sessionLink, table, toggle, when } from "./dom.js";
 
 const PAGE = 25;
-const FILTERS = ["failing", "loops", "open"];
+const FILTERS = [["failing", "Failing"], ["loops", "Looping"], ["over_limit", "Over a limit"], ["silent", "Silent"], ["open", "Still open"]];
 const TEXTS = [["id", "Part of the id"], ["tool", "Part of a tool's name"], ["user", "User"]];
-const fresh = () => ({ sort: "reliability", offset: 0, id: "", tool: "", user: "", failing: false, loops: false, open: false });
+const fresh = () => ({ sort: "reliability", offset: 0, id: "", tool: "", user: "", ...Object.fromEntries(FILTERS.map(([name]) => [name, false])) });
 let state = fresh(), of = "";
 
 /** What is asked of a list is kept as long as it is the same agent's. */
@@ -15,7 +15,7 @@ export function listState(key, start = {}) {
 
 /** Asks for the page that is to be shown, of the agents with these names. */
 export function listed(names, signal) {
-  const chosen = Object.fromEntries([...FILTERS.filter((name) => state[name]).map((name) => [name, true]), ...TEXTS.filter(([name]) => state[name]).map(([name]) => [name, state[name]])]);
+  const chosen = Object.fromEntries([...FILTERS.filter(([name]) => state[name]).map(([name]) => [name, true]), ...TEXTS.filter(([name]) => state[name]).map(([name]) => [name, state[name]])]);
   return ask("/api/v1/sessions", { ...names, ...chosen, detail: "row", sort: state.sort, limit: PAGE, offset: state.offset }, signal);
 }
 
@@ -31,7 +31,7 @@ export function sessionTable(view, list, withAgent = false) {
     ["Began", "wide"], ["Last active", "wide", "Click for newest first", sorting("recent")], ["Lasted", "number wide"], ["State", "wide"]].filter(Boolean);
   return [
     el("div", { class: "bar filters", role: "group", "aria-label": "Filter sessions" },
-      toggle("Failing", state.failing, (failing) => set({ failing })), toggle("Looping", state.loops, (loops) => set({ loops })), toggle("Still open", state.open, (open) => set({ open })),
+      FILTERS.map(([name, label]) => toggle(label, state[name], (on) => set({ [name]: on }))),
       TEXTS.map(text)),
     list.total === 0 ? el("p", { class: "empty" }, "No session matches these filters.") : table("Sessions", columns, list.sessions.map((session) => row(session, withAgent))),
     pager(state.offset, PAGE, list.total, (offset) => { state.offset = offset; view.again(); }),
@@ -41,7 +41,7 @@ export function sessionTable(view, list, withAgent = false) {
 
 function row(session, withAgent) {
   return el("tr", {},
-    el("th", { scope: "row" }, el("a", { href: sessionLink(session, session.agent.tenant), "data-row": true }, foreign(session.session_id, 60))),
+    el("th", { scope: "row" }, el("a", { href: sessionLink(session, session.agent.tenant), "data-row": true }, foreignId(session.session_id))),
     withAgent && el("td", {}, el("a", { href: agentLink(session.agent) }, foreign(agentTitle(session.agent), 60))),
     el("td", { class: "number" }, session.flagged ? el("span", { class: "mark bad" }, `✗ ${number(session.flagged)}`) : "0", ` of ${number(session.total_traces)}`),
     el("td", { class: "number" }, looping(session.loops)),
@@ -55,7 +55,7 @@ function row(session, withAgent) {
 export async function sessions(view, query) {
   const names = Object.fromEntries(["service_name", "agent_name", "agent_version", "environment", "tenant"].filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
   const start = Object.fromEntries([...query].filter(([name]) => ["sort", "id", "tool", "user"].includes(name)));
-  listState(`sessions ${query}`, { ...start, ...Object.fromEntries(FILTERS.filter((name) => query.get(name) === "true").map((name) => [name, true])) });
+  listState(`sessions ${query}`, { ...start, ...Object.fromEntries(FILTERS.filter(([name]) => query.get(name) === "true").map(([name]) => [name, true])) });
   const list = await listed(names, view.signal);
   view.title("Sessions");
   return [el("h1", {}, "Sessions"),
