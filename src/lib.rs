@@ -26,6 +26,7 @@ pub mod outbound;
 pub mod reference;
 pub mod registry;
 pub mod rules;
+mod runbook;
 pub mod store;
 pub mod telemetry;
 pub mod webhook;

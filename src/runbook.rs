@@ -1,11 +1,35 @@
-//! The runbook, where the links in alerts lead: one section for each alert.
+//! The runbook, where the links in alerts lead: one section for each alert, which begins with what to do first.
 
 /// A section, such as that of an alert: its heading, and its text as Markdown; `None` if there is none. Its name is the
 /// heading, or, as in links of the runbook, the heading's anchor.
-pub(super) fn section(name: &str) -> Option<(&'static str, &'static str)> {
+pub(crate) fn section(name: &str) -> Option<(&'static str, &'static str)> {
     let sections = RUNBOOK.split("\n## ").filter_map(|section| section.split_once("\n\n"));
     let mut named = sections.filter(|(heading, _)| *heading == name || anchor(heading) == name);
     named.next().map(|(heading, text)| (heading, text.trim_end()))
+}
+
+/// What to do first about an alert: the sentence with which its section begins, as plain text.
+pub(crate) fn first_step(alert: &str) -> Option<String> {
+    let (_, text) = section(alert)?;
+    let (first, _) = text.strip_prefix("**First: ")?.split_once("**")?;
+    let mut plain = without_links(&first.replace('\n', " "));
+    plain.get_mut(..1)?.make_ascii_uppercase();
+    Some(plain)
+}
+
+/// A text in Markdown with the names of links in place of the links.
+fn without_links(text: &str) -> String {
+    let mut parts = text.split('[');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let link =
+            part.split_once("](").and_then(|(name, rest)| Some((name, rest.split_once(')')?)));
+        match link {
+            Some((name, (_, after))) => plain.extend([name, after]),
+            None => plain.extend(["[", part]),
+        }
+    }
+    plain
 }
 
 /// The anchor of a heading in Markdown.
@@ -13,7 +37,7 @@ fn anchor(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
 }
 
-const RUNBOOK: &str = include_str!("../../docs/runbook.md");
+const RUNBOOK: &str = include_str!("../docs/runbook.md");
 
 #[cfg(test)]
 mod tests {
@@ -26,6 +50,18 @@ mod tests {
         assert!(text.starts_with("**First: ") && text.ends_with("says where."));
         assert_eq!(section("Agentgauge"), None);
         assert_eq!(section(""), None);
+    }
+
+    #[test]
+    fn each_section_of_an_alert_begins_with_what_to_do_first() {
+        for section in RUNBOOK.split("\n## Agent").skip(1) {
+            let alert = format!("Agent{}", section.lines().next().unwrap());
+            let step = first_step(&alert).unwrap_or_else(|| panic!("{alert}"));
+            assert!(step.ends_with(['.', '?']) && !step.contains(['[', '\n', '{']), "{step}");
+        }
+        let spend = first_step("AgentgaugeInstanceDown").unwrap();
+        assert!(spend.starts_with("Is the host or the pod gone, or only unreachable? Then the"));
+        assert_eq!(first_step("The webhook for runaway sessions"), None);
     }
 
     #[test]

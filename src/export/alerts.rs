@@ -15,11 +15,11 @@ use super::http::{Exporter, Refused};
 use super::lists::whose;
 use super::problems::Problem;
 use super::query::Query;
-use super::runbook;
 use crate::access::Identity;
 use crate::engine::span::Timestamp;
 use crate::engine::view::AgentName;
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError};
+use crate::runbook;
 
 /// The alerts of this daemon and its agents.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]

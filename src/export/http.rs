@@ -27,10 +27,10 @@ use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::readers::{Asker, Readers};
 use super::scrapes::Scrapes;
-use super::{api, grpc, runbook as runbooks, web};
+use super::{api, grpc, web};
 use crate::access::Insider;
 use crate::engine::span::Timestamp;
-use crate::telemetry;
+use crate::{runbook as runbooks, telemetry};
 
 /// The time within which something of an answer has to be taken, unless told otherwise.
 const READ_TIME: Duration = Duration::from_secs(30);

@@ -23,7 +23,6 @@ mod push;
 pub mod query;
 mod readers;
 mod reading;
-mod runbook;
 mod scrapes;
 mod watched;
 mod web;

@@ -7,7 +7,7 @@
 use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, looked_up};
 
 pub(super) fn group(plan: &Plan) -> Group {
-    let rules = vec![dropped(plan), weakened(plan), worse(plan), stopped(), stalled(plan)];
+    let rules = vec![dropped(plan), weakened(plan), worse(plan), stopped(), stalled()];
     Group { name: "agentgauge-drops", interval: "15s", rules }
 }
 
@@ -44,7 +44,7 @@ fn dropped(plan: &Plan) -> Rule {
     let expr = state("agentgauge_agent_drop{severity=\"critical\"}");
     // A daemon that restarts shows no drop for a moment, and a scrape may fail: the page would be over, and come again.
     let alert = Alert::new("AgentReliabilityDrop", "critical", expr).held(HELD);
-    of_drop(plan, alert, FIRST_STEP).into()
+    of_drop(plan, alert).into()
 }
 
 fn weakened(plan: &Plan) -> Rule {
@@ -52,7 +52,7 @@ fn weakened(plan: &Plan) -> Rule {
     // There is no warning while any stream of the agent version pages.
     let critical = state("agentgauge_agent_drop{severity=\"critical\"}");
     let expr = format!("{all}\nunless on ({AGENT}, gen_ai_agent_version)\n{critical}");
-    of_drop(plan, Alert::new("AgentReliabilityDrop", "warning", expr), FIRST_STEP).into()
+    of_drop(plan, Alert::new("AgentReliabilityDrop", "warning", expr)).into()
 }
 
 fn worse(plan: &Plan) -> Rule {
@@ -60,9 +60,8 @@ fn worse(plan: &Plan) -> Rule {
         "max by ({AGENT}, gen_ai_agent_version, stream, version_before) \
          (agentgauge_agent_drop_against{{against=\"version_before\",stream=~\"verdict|outcome\"}}) > 0"
     );
-    let first = "Roll back to the version before, or open the examples first to see what the new one does differently.";
     let alert = Alert::new("AgentVersionWorse", "warning", expr).held(HELD);
-    let mut alert = of_drop(plan, alert, first);
+    let mut alert = of_drop(plan, alert);
     alert.summary = format!(
         "{OF}{NAME}{VERSION} is worse than {{{{ with $labels.version_before }}}}version {{{{ . }}}}{{{{ else }}}}the one before{{{{ end }}}}: {WHAT} up{}",
         levels()
@@ -106,11 +105,10 @@ fn stopped() -> Rule {
                 ),
             ),
         )
-        .annotated("first_step", "Is the agent supposed to be idle? If not, check that it runs, then read its exporter's log.")
         .into()
 }
 
-fn stalled(plan: &Plan) -> Rule {
+fn stalled() -> Rule {
     let expr =
         format!("sum by ({AGENT}, gen_ai_agent_version) (agentgauge_agent_stalled_traces) > 0");
     Alert::new("AgentStalled", "warning", expr)
@@ -118,8 +116,7 @@ fn stalled(plan: &Plan) -> Rule {
             &format!("{NAME_IF_KNOWN}{VERSION}: {{{{ $value }}}} of its traces hang"),
             &format!("They are open{PLACE}, and no span of them has arrived for a long time: a model or a tool does not answer, or the process is gone."),
         )
-        .annotated("first_step", "Open the agent's page: its newest open sessions end with the step after which nothing came.")
-        .annotated("explain_url", &plan.agent_page())
+        .explained_by("recent&silent=true")
         .into()
 }
 
@@ -129,7 +126,7 @@ fn state(series: &str) -> String {
 }
 
 /// Adds the texts about a drop, which fit on one screen.
-fn of_drop(plan: &Plan, alert: Alert, first_step: &str) -> Alert {
+fn of_drop(plan: &Plan, alert: Alert) -> Alert {
     let summary = format!("{OF}{NAME}{VERSION}: {WHAT} up{}", levels());
     let since = looked_up(
         &format!("floor(max({SINCE}{{%s}}))"),
@@ -159,13 +156,9 @@ fn of_drop(plan: &Plan, alert: Alert, first_step: &str) -> Alert {
         .annotated("example_url", &example(plan, "example_session"))
         .annotated("example_url_2", &example(plan, "second_session"))
         .annotated("explain_url", &plan.agent_page())
-        .annotated("first_step", first_step)
 }
 
 const EXAMPLE: &str = "agentgauge_agent_drop_example{%s}";
-
-const FIRST_STEP: &str = "Open both examples, `Why this score?`: the same tool or model in both is the cause, so is it up? \
-    If only this version drops, roll it back.";
 
 /// The text that tells the level before the drop and the level after it.
 fn levels() -> String {

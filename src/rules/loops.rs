@@ -1,6 +1,6 @@
 //! Loops, what they cost, and runs that go over a limit.
 
-use super::{AGENT, Alert, Group, NAME, NAME_IF_KNOWN, Plan, Rule, looked_up, number};
+use super::{AGENT, Alert, BY_COST, Group, NAME, NAME_IF_KNOWN, Plan, Rule, looked_up, number};
 
 /// The alerts that must fire at once.
 pub(super) fn group(plan: &Plan) -> Group {
@@ -50,7 +50,7 @@ fn limit() -> Rule {
     let expr = format!("sum by ({AGENT}, kind, limit, run) (agentgauge_sessions_over_limit) > 0");
     Alert::new("AgentRunLimit", "critical", expr)
         .held("5m")
-        .explained_by("cost")
+        .explained_by("recent&over_limit=true")
         .says(
             &format!(
                 "{{{{ $value }}}} session(s) of {NAME_IF_KNOWN} went over a limit ({{{{ $labels.limit }}}} of a {{{{ $labels.run }}}})"
@@ -67,7 +67,7 @@ fn spend(plan: &Plan) -> Rule {
         "sum by ({AGENT}) (increase(agentgauge_loop_wasted_cost_usd_total[15m])) > {limit}"
     );
     Alert::new("AgentLoopSpend", "critical", expr)
-        .explained_by("cost")
+        .explained_by(BY_COST)
         .says(
             &format!("Loops of {NAME} cost {{{{ $value | printf \"$%.2f\" }}}} in 15 minutes"),
             &format!("More than ${limit} went into model calls inside tool loops."),

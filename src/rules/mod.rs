@@ -15,6 +15,7 @@ pub use format::RulesFormat;
 pub use slo::{BurnRates, Objective};
 
 use crate::config::Config;
+use crate::runbook;
 
 /// The objectives, limits and addresses that the rules are fitted to.
 #[derive(Clone, Debug)]
@@ -148,21 +149,20 @@ impl Plan {
     }
 
     fn annotations(&self, alert: &Alert) -> Vec<(&'static str, String)> {
-        let mut annotations = vec![
-            ("summary", alert.summary.clone()),
-            ("description", alert.description.clone()),
-            ("runbook_url", self.runbook(alert.name)),
-        ];
-        if let Some(sort) = alert.explain {
+        let mut annotations =
+            vec![("summary", alert.summary.clone()), ("description", alert.description.clone())];
+        annotations.extend(runbook::first_step(alert.name).map(|step| ("first_step", step)));
+        annotations.push(("runbook_url", self.runbook(alert.name)));
+        if let Some(list) = alert.explain {
             // Cost may be counted before the agent's name is known, and then under another name.
-            let agent = match sort {
-                "cost" => "",
+            let agent = match list {
+                BY_COST => "",
                 _ => "&agent_name={{ $labels.gen_ai_agent_name | urlquery }}",
             };
             let query = format!(
                 "service_name={{{{ $labels.service_name | urlquery }}}}{agent}{PLACE_IF_KNOWN}"
             );
-            let url = format!("{}/#/sessions?sort={sort}&{query}", self.url);
+            let url = format!("{}/#/sessions?sort={list}&{query}", self.url);
             annotations.push(("explain_url", url));
         }
         annotations.extend(alert.annotations.iter().cloned());
@@ -247,9 +247,9 @@ impl Alert {
         self
     }
 
-    /// Adds a link to the agent's sessions in this order.
-    fn explained_by(self, sort: &'static str) -> Self {
-        Self { explain: Some(sort), ..self }
+    /// Adds a link to the agent's sessions in this order; filters may follow it, as in the address.
+    fn explained_by(self, list: &'static str) -> Self {
+        Self { explain: Some(list), ..self }
     }
 }
 
@@ -258,6 +258,9 @@ impl From<Alert> for Rule {
         Self::Alert(alert)
     }
 }
+
+/// The list of sessions that explains what an alert says of cost: the costliest first.
+const BY_COST: &str = "cost";
 
 /// The labels of an agent in alerts: all but the version, so that a new version is compared with the old ones.
 /// `tenant` is empty where there are no tenants.

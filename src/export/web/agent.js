@@ -43,7 +43,7 @@ export async function agent(view, query) {
     await drops(view, one, names),
     tiles(
       tile("Failing traces", percent(row.failure_ratio), `of the last ${counted(row.window_traces ?? 0, "trace")}; ${verdict?.against === "objective" ? `objective: at most ${percent(verdict.usual)}` : `usually ${percent(verdict?.usual)}`}`, "The same number as in the list of agents"),
-      tile("State", row.sessions_looping > 0 && verdict?.severity !== "critical" ? el("span", { class: "mark bad" }, "↻ loops") : row.sessions_over_limit > 0 && verdict?.severity !== "critical" ? severity("critical", "over a limit") : verdict ? severity(verdict.severity, STATES[verdict.severity] ?? verdict.severity) : "–", verdict?.severity === "quiet" && (verdict.evidence < 0.1 ? "no sign that it gets worse" : `${percent(Math.min(1, verdict.evidence))} of the evidence that raises an alert`), "Whether it fails more than it usually does, by all that has arrived"),
+      tile("State", row.sessions_looping > 0 && verdict?.severity !== "critical" ? el("span", { class: "mark bad" }, "↻ loops") : row.sessions_over_limit > 0 && verdict?.severity !== "critical" ? severity("critical", "over a limit") : verdict ? standing(verdict, row) : "–", verdict?.severity === "quiet" && evidence(verdict), "Whether it fails more than it usually does, or, without a past, more than its objective allows, by all that has arrived"),
       tile("Sessions looping", row.sessions_looping > 0 ? el("span", { class: "mark bad" }, `↻ ${number(row.sessions_looping)}`) : "0", `now; ${counted(sum(Object.values(one.loops)), "loop")} found`),
       tile("Traces", number(one.traces), `in ${counted(one.sessions, "session")}`),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${short(one.tokens.input)} tokens in, ${short(one.tokens.output)} out`)),
@@ -79,7 +79,14 @@ function parts(one) {
         el("td", { class: "number" }, number(part.errors)), el("td", { class: "number" }, number(part.loops)))))];
 }
 
-const STATES = { quiet: "as usual", recovering: "recovering", warning: "fails more", critical: "fails more" };
+const STATES = { recovering: "recovering", warning: "fails more", critical: "fails more" };
+
+/** How an agent's share of failing traces stands. Nothing is usual yet for one that is compared with its objective. */
+function standing({ severity: found, against, usual: level }, { failure_ratio: failing }) {
+  if (found === "quiet" && against === "objective") return el("span", { class: "none" }, failing > level ? "above its objective, not yet certain" : "within its objective");
+  return severity(found, STATES[found] ?? "as usual");
+}
+const evidence = ({ evidence: found }) => found < 0.1 ? "no sign that it gets worse" : `${percent(Math.min(1, found))} of the evidence that raises an alert`;
 const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 const sum = (values) => values.reduce((all, value) => all + value, 0);
 const short = (value) => value === null ? "–" : value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });

@@ -1,6 +1,6 @@
 // Drops of an agent: what became worse, since when, and how to accept it.
 import { streamName } from "./problems.js";
-import { about, ago, ask, el, fold, foreign, number, percent, sessionLink, severity, when } from "./dom.js";
+import { about, ago, ask, el, fold, foreign, foreignId, number, percent, sessionLink, severity, when } from "./dom.js";
 
 /** What somebody does with which drop, by agent and stream: it outlasts a rendering. */
 const state = { asking: "", opened: "", problem: { key: "", text: "" } };
@@ -26,7 +26,7 @@ function card(view, drop, names, needsToken) {
       fact("Over", `${number(drop.drop.traces)} traces`),
       fact("Against", against(drop)),
       drop.drop.signal && fact("Most fail by", foreign(drop.drop.signal, 60), drop.drop.tool && [", in the tool ", foreign(drop.drop.tool, 60)]),
-      drop.drop.sessions.length > 0 && fact("Examples", drop.drop.sessions.map((one, at) => [at > 0 && ", ", el("a", { href: sessionLink(one, names.tenant), "data-row": true }, foreign(one.session_id, 60))]))),
+      drop.drop.sessions.length > 0 && fact("Examples", drop.drop.sessions.map((one, at) => [at > 0 && ", ", el("a", { href: sessionLink(one, names.tenant), "data-row": true }, foreignId(one.session_id))]))),
     drop.severity === "recovering" ? el("p", { class: "note" }, "The agent is recovering and the alert has ended. After some more good traces the drop is over.") : accept(view, drop, names, needsToken));
 }
 

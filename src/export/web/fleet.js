@@ -102,8 +102,11 @@ function rows(view, group, loops) {
 /** How bad a version's loops are: as its card says. Those of later cards are no worse than a warning. */
 const worst = (agent, loops) => loops.find((problem) => isSame(problem.agent, agent))?.severity ?? "warning";
 
+/** How one stands of which nothing is wrong. Nothing is usual yet for one that is compared with its objective. */
+const standing = (agent) => agent.usual_by !== "objective" ? "as usual" : agent.failure_ratio > agent.usual ? "above its objective, not yet certain" : "new";
+
 function row(agent, loops, isWhole, more = null) {
-  const state = agent.drop ? severity(agent.drop, "fails more") : agent.sessions_looping > 0 ? severity(worst(agent, loops), "loops") : agent.sessions_over_limit > 0 ? severity("critical", "over a limit") : agent.traces_stalled > 0 ? severity("warning", "hangs") : el("span", { class: "none" }, "as usual");
+  const state = agent.drop ? severity(agent.drop, "fails more") : agent.sessions_looping > 0 ? severity(worst(agent, loops), "loops") : agent.sessions_over_limit > 0 ? severity("critical", "over a limit") : agent.traces_stalled > 0 ? severity("warning", "hangs") : el("span", { class: "none" }, standing(agent));
   return el("tr", { class: isWhole ? null : "version" },
     el("th", { scope: "row" }, el("a", { href: agentLink(agent), "data-row": true }, foreign(isWhole ? agentTitle(agent) : `version ${agent.agent_version ?? "(none sent)"}`, 80)),
       isWhole && el("small", {}, foreign(agentDetail(agent), 120)), more),

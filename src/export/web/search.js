@@ -50,7 +50,10 @@ async function look() {
   const { agents } = known;
   const [byId, byTool] = await Promise.all([rows({ id: text }), rows({ tool: text })]);
   const part = text.toLowerCase();
-  const fitting = agents.filter((agent) => [agent.agent_name, agent.service_name, agent.agent_version].some((name) => name?.toLowerCase().includes(part)));
+  const names = (agent) => [agent.agent_name, agent.service_name, agent.agent_version].map((name) => name?.toLowerCase() ?? "");
+  const fitting = agents.filter((agent) => names(agent).some((name) => name.includes(part)));
+  const begins = (agent) => names(agent).some((name) => name.startsWith(part));
+  fitting.sort((one, other) => begins(other) - begins(one));
   // An id in full comes first.
   const exact = byId.sessions.filter((session) => session.session_id === text);
   const found = [

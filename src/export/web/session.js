@@ -1,5 +1,5 @@
 // One session: all of its turns on one screen, then turn by turn, and why a turn has its score.
-import { about, agentDetail, agentLink, agentTitle, ask, copy, dollars, el, fold, foreign, isSame, lasted, number, outward, percent, plain, refold, score, sessionLink, severity, table, tile, tiles, traceLink, unfold, when } from "./dom.js";
+import { about, agentDetail, agentLink, agentTitle, ask, copy, dollars, el, fold, foreign, foreignId, isSame, lasted, number, outward, percent, plain, refold, score, sessionLink, severity, table, tile, tiles, traceLink, unfold, when } from "./dom.js";
 import { limitName, loopName } from "./problems.js";
 import { howToKeep, waterfall } from "./timeline.js";
 
@@ -36,7 +36,7 @@ export async function session(view, { id, scope, tenant }) {
     el("h1", {}, "Session ", foreign(one.session_id, 120), " ", copy(one.session_id, "the session id")),
     el("p", { class: "sub" }, "of ", el("a", { href: agentLink(one.agent) }, foreign(agentTitle(one.agent), 80)), " · ", foreign(agentDetail(one.agent), 120), user && [" · user ", foreign(user, 60)],
       el("span", { title: `Named by ${one.session_source}` }, traces.length > 0 && [" · began ", when(traces[0].start_unix_nano)]), one.scope && [" · scope ", foreign(one.scope, 60)],
-      one.previous_session_id && [" · continues ", el("a", { href: sessionLink({ session_id: one.previous_session_id }, tenant) }, foreign(one.previous_session_id, 60))]),
+      one.previous_session_id && [" · continues ", el("a", { href: sessionLink({ session_id: one.previous_session_id }, tenant) }, foreignId(one.previous_session_id))]),
     tiles(
       tile("Failing turns", one.flagged.length ? el("span", { class: "mark bad" }, `✗ ${number(one.flagged.length)}`) : "0", `of ${number(one.total_traces)}`),
       tile("Loops", number(loops.length), [...new Set(loops.map((loop) => loop.kind.replaceAll("_", " ")))].join(", ")),
@@ -44,8 +44,9 @@ export async function session(view, { id, scope, tenant }) {
       tile("Lasted", traces.length ? lasted(traces[0].start_unix_nano, end) : "–"),
       tile("Reliability", score(one.reliability), one.band, "1 is best: 1 minus the risk of its worst turns"),
       one.traces_judged > 0 && tile("Judged reliability", score(one.judged_reliability), `over ${number(one.traces_judged)} judged traces`),
-      // Effort is that of done turns: without any it says nothing. Where an outcome is known there is nothing to guess.
-      one.prediction && one.reliability !== null && !traces.some((trace) => isKnown(trace.signals.outcome)) && tile("Chance that it failed", percent(one.predicted_failure), effort(one))),
+      // Effort is that of done turns: without any it says nothing. Where an outcome is known there is nothing to guess, and without that of
+      // any other run nothing to guess by.
+      one.prediction?.outcomes_known > 0 && one.reliability !== null && !traces.some((trace) => isKnown(trace.signals.outcome)) && tile("Chance that it failed", percent(one.predicted_failure), effort(one))),
     overview(view, one, bad),
     loops.length > 0 && [el("h2", {}, "Loops"), loopTable(view, traces)],
     limits.length > 0 && [el("h2", {}, "Over a limit"), limitTable(limits)],
@@ -129,7 +130,7 @@ function effort(one) {
   const [name, share] = Object.entries(one.prediction.more_than).sort(([, a], [, b]) => b - a)[0];
   const known = one.prediction.outcomes_known;
   const more = share < 0.5 ? "less effort than most of its agent's sessions" : `${name === "longest_call" ? "a longer single call" : `more ${name.replace("_", " ")}`} than ${Math.round(100 * share)} % of its agent's sessions`;
-  return `${more}; ${known ? counted(known, "known outcome") : "no outcome is known"}`;
+  return `${more}; ${counted(known, "known outcome")}`;
 }
 
 /** Finds the session of a trace and goes there. */
@@ -218,14 +219,14 @@ function remarks(trace) {
 function risks(trace) {
   const entries = Object.entries(trace.risks).sort((a, b) => b[1] - a[1]);
   if (entries.length === 0) return el("p", { class: "note" }, "No signal with a weight was measured.");
-  return el("div", { class: "risks", title: "Risk by signal: its weight times (1 minus its score); over 0.5 the turn fails" }, entries.map(([name, risk]) => {
+  return [el("p", { class: "note" }, "Risk by signal"), el("div", { class: "risks", title: "The weight of a signal times (1 minus its score); over 0.5 the turn fails" }, entries.map(([name, risk]) => {
     const fill = el("div", { class: `fill${risk > 0.5 ? " over" : ""}` });
     fill.style.width = `${Math.min(100, risk * 100)}%`;
     const signal = trace.signals[name];
     return [el("span", { class: "name" }, foreign(name, 60)),
       el("span", {}, `${plain(risk)}${risk > 0.5 ? " ⚑" : ""} `, el("small", { class: "none" }, signal ? `score ${plain(signal.score)}, ${signal.source}` : "")),
       el("div", { class: "track", "aria-hidden": "true" }, fill)];
-  }));
+  }))];
 }
 
 /** A line of evidence; a trace that it names is a link. */
