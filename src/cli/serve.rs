@@ -57,8 +57,8 @@ impl Serve {
             let mut asked = pin!(Stop::listen().map_err(CliError::Runtime)?.asked());
             let daemon = tokio::select! {
                 daemon = Daemon::start(&config) => daemon?,
-                () = asked.as_mut() => {
-                    tracing::info!("asked to stop before the start was over");
+                signal = asked.as_mut() => {
+                    tracing::info!(signal, "asked to stop before the start was over");
                     return Ok(());
                 }
             };
@@ -69,11 +69,19 @@ impl Serve {
             writeln!(process.out, "{text}")
                 .and_then(|()| process.out.flush())
                 .map_err(CliError::Output)?;
+            let Bound { otlp_grpc, otlp_http, http } = daemon.bound();
+            let (version, durability) = (env!("CARGO_PKG_VERSION"), config.store.durability);
+            let directory = &config.store.directory;
+            tracing::info!(version, ?otlp_grpc, ?otlp_http, %http, ?durability, directory, "started");
             let failed = tokio::select! {
-                () = asked => false,
+                signal = asked => {
+                    tracing::info!(signal, "stopping");
+                    false
+                }
                 () = daemon.failed() => true,
             };
             daemon.stop().await;
+            tracing::info!("stopped; all that was acknowledged is applied");
             if failed { Err(CliError::Sync) } else { Ok(()) }
         });
         // What still computes is of nobody: a recovery that breaks off, which is a crash like any other, or a request whose sender was given
@@ -163,19 +171,33 @@ impl Stop {
         })
     }
 
-    pub(super) async fn asked(mut self) {
+    /// Waits until the process should end; returns the name of the signal.
+    pub(super) async fn asked(mut self) -> &'static str {
         let hung_up = async {
             match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
+                Some(hangup) if has_terminal() => hangup.recv().await,
+                Some(hangup) => loop {
+                    hangup.recv().await;
+                    tracing::warn!(
+                        "SIGHUP without a terminal has no effect: the configuration is read at the start alone"
+                    );
+                },
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = hung_up => {}
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = hung_up => "SIGHUP",
         }
     }
+}
+
+/// Whether a terminal could close. Without one SIGHUP comes from somebody who takes it for an order to read the configuration anew.
+#[cfg(unix)]
+fn has_terminal() -> bool {
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    stdin.is_terminal() || stdout.is_terminal() || stderr.is_terminal()
 }
 
 /// Whether this process was started with SIGHUP ignored; where that cannot be known, it is taken to be.
@@ -199,11 +221,13 @@ impl Stop {
         Ok(Self)
     }
 
-    pub(super) async fn asked(self) {
+    /// Waits until the process should end; returns the name of the signal.
+    pub(super) async fn asked(self) -> &'static str {
         // If signals cannot be caught, the daemon runs until it is killed.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
+        "Ctrl-C"
     }
 }
 

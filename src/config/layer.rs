@@ -41,7 +41,13 @@ const UNSET: &[&str] = &[
 ];
 
 /// The least similarity to an unknown key, in `[0,1]`, that a known key needs to be suggested.
-const MIN_SIMILARITY: f64 = 0.7;
+const MIN_SIMILARITY: f64 = 0.8;
+
+/// What a key gains in similarity if a part of the unknown key is its option in full.
+const SAME_OPTION: f64 = 1.0;
+
+/// How variables begin that are meant for the daemon.
+const NEAR_PREFIX: &str = "AGENTGAUGE_";
 
 /// One value that was set somewhere.
 #[derive(Clone, Debug)]
@@ -68,6 +74,19 @@ pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Leaf>, ConfigError> {
         leaves.push(Leaf { key, value: value.clone(), origin: at(offset) });
     });
     Ok(leaves)
+}
+
+/// A variable that was to set an option, by its letters, and does not, as its underscores are other ones; and the name that does.
+pub(super) fn misspelt(environment: &[(String, String)]) -> Option<(String, String)> {
+    let letters = |name: &str| name.replace(['_', '.'], "").to_lowercase();
+    let known: BTreeMap<String, String> =
+        known_keys(&defaults()).into_iter().map(|key| (letters(&key), key)).collect();
+    let names = environment.iter().map(|(name, _)| name);
+    let near = names.filter(|name| !name.starts_with(PREFIX)).filter_map(|name| {
+        let key = known.get(&letters(name.strip_prefix(NEAR_PREFIX)?))?;
+        Some((name.clone(), format!("{PREFIX}{}", key.replace('.', "__").to_uppercase())))
+    });
+    near.min()
 }
 
 /// The leaves among environment variables. A value is read as TOML where the option is not a
@@ -105,7 +124,7 @@ pub(super) fn lay(leaves: Vec<Leaf>) -> Result<(Config, Origins), ConfigError> {
         let mut alone = defaults.clone();
         set(&mut alone, &key, value.clone());
         if let Err(error) = Config::deserialize_table(alone) {
-            let message = error.message().trim_end().to_owned();
+            let message = in_plain_words(error.message().trim_end());
             return Err(ConfigError::Value { key, origin, message });
         }
         set(&mut table, &key, value);
@@ -124,6 +143,25 @@ pub(super) fn lay(leaves: Vec<Leaf>) -> Result<(Config, Origins), ConfigError> {
         message: error.message().to_owned(),
     })?;
     Ok((config, origins))
+}
+
+/// What serde says of a value, in the words of TOML.
+fn in_plain_words(message: &str) -> String {
+    let words = [
+        ("expected a string", "expected a text in quotes (a duration is one, like \"10s\")"),
+        ("expected a sequence", "expected a list, like [\"a\", \"b\"]"),
+        ("expected a map", "expected a table"),
+        ("expected f64", "expected a number"),
+    ];
+    let whole = ["usize", "u64", "u32", "u16", "u8", "i64", "i32"];
+    let whole =
+        whole.map(|kind| (format!("expected {kind}"), "expected a whole number, 0 or more"));
+    let mut all = words
+        .iter()
+        .map(|(from, to)| (*from, *to))
+        .chain(whole.iter().map(|(from, to)| (from.as_str(), *to)));
+    let found = all.find(|(from, _)| message.ends_with(from));
+    found.map_or_else(|| message.to_owned(), |(from, to)| message.replace(from, to))
 }
 
 impl Config {
@@ -160,9 +198,14 @@ fn known_keys(table: &Table) -> Vec<String> {
 }
 
 fn nearest(key: &str, known: &[String]) -> Option<String> {
+    let similarity = |candidate: &String| {
+        let option = candidate.rsplit('.').next();
+        let is_same = key.split('.').any(|part| Some(part) == option);
+        strsim::jaro_winkler(key, candidate) + if is_same { SAME_OPTION } else { 0.0 }
+    };
     known
         .iter()
-        .map(|candidate| (strsim::jaro_winkler(key, candidate), candidate))
+        .map(|candidate| (similarity(candidate), candidate))
         .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))
         .map(|(_, candidate)| candidate.clone())

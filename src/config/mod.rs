@@ -256,6 +256,14 @@ pub enum ConfigError {
         /// The known key that looks most like it.
         nearest: Option<String>,
     },
+    /// A variable of the environment has other underscores than one that sets an option.
+    #[error("the environment variable {name} sets nothing; write {right}")]
+    Misspelt {
+        /// Its name.
+        name: String,
+        /// The name that sets the option.
+        right: String,
+    },
     /// The value is of the wrong kind.
     #[error("`{key}` {origin}: {}", brief(message))]
     Value {
@@ -306,6 +314,9 @@ impl Config {
             let text = files::read_text(path)
                 .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
             leaves.extend(layer::file(path, &text)?);
+        }
+        if let Some((name, right)) = layer::misspelt(&environment) {
+            return Err(ConfigError::Misspelt { name, right });
         }
         leaves.extend(layer::environment(environment.iter().cloned()));
         leaves.extend(flags.iter().map(|(flag, key, value)| layer::flag(flag, key, value)));

@@ -138,6 +138,13 @@ fn shell(config: &Config, check: &mut Check<'_>) {
             check.fail(key, "an address like 127.0.0.1:4317".to_owned(), format!("`{address}`"));
         }
     }
+    for (at, (key, address)) in addresses.iter().enumerate() {
+        let taken = addresses[..at].iter().find(|(_, other)| is_same_place(address, other));
+        if let Some((other, _)) = taken {
+            let expected = format!("a port of its own, other than that of `{other}`");
+            check.fail(key, expected, format!("`{address}`"));
+        }
+    }
     if let Some(host) = config.listen.hosts.iter().find(|host| !is_host(host)) {
         let expected = "names of hosts without a scheme or a port, like gauge.example.org";
         check.fail("listen.hosts", expected.to_owned(), format!("`{host}`"));
@@ -153,6 +160,19 @@ fn shell(config: &Config, check: &mut Check<'_>) {
     check.lasting("tls.reload_interval", config.tls.reload_interval, short, 24 * long);
     check.within("engine.shards", config.engine.shards, 1, 256);
     check.within("engine.channel_capacity", config.engine.channel_capacity, 1, 1 << 20);
+}
+
+/// Whether only one of two listeners could have its address: the port is the same, and so is the host, or one of them is every host.
+fn is_same_place(one: &str, other: &str) -> bool {
+    let (Some((host, port)), Some((other_host, other_port))) =
+        (one.rsplit_once(':'), other.rsplit_once(':'))
+    else {
+        return false;
+    };
+    let is_every = |host: &str| ["0.0.0.0", "[::]"].contains(&host);
+    port == other_port
+        && port != "0"
+        && (host == other_host || is_every(host) || is_every(other_host))
 }
 
 fn ingest(config: &Config, check: &mut Check<'_>) {
@@ -520,6 +540,12 @@ fn store(config: &Config, check: &mut Check<'_>) {
     if store.durability != Durability::Memory && store.directory.is_empty() {
         let expected = "a directory, as `store.durability` is not memory".to_owned();
         check.fail("store.directory", expected, "empty");
+    }
+    let is_default = matches!(check.origin("store.durability"), Origin::Default);
+    if !store.directory.is_empty() && is_default {
+        let expected =
+            "set too, as `store.directory` is: fsync or flush, or memory to keep nothing there";
+        check.fail("store.durability", expected.to_owned(), "not set");
     }
     check.within("store.segment_bytes", store.segment_bytes, 1 << 12, 1 << 30);
     check.within("store.snapshot_bytes", store.snapshot_bytes, 1 << 12, 1 << 40);

@@ -125,7 +125,7 @@ pub struct Bound {
 pub enum StartError {
     /// An address cannot be listened on.
     #[error(
-        "cannot listen on {address} (`{key}`): {source}; is another process using it? port 0 takes a free one"
+        "cannot listen on {address} (`{key}`): {source}{}", hint(source.kind())
     )]
     Bind {
         /// The address.
@@ -497,6 +497,16 @@ fn convention(config: &Config) -> ConventionOptions {
     let embedded = config.embed.wanted().is_some();
     let keep_texts = read || embedded || config.assemble.keep_content;
     ConventionOptions { keep_texts, ..config.convention.clone() }
+}
+
+/// What may help where an address cannot be listened on.
+fn hint(kind: io::ErrorKind) -> &'static str {
+    let hints = [
+        (io::ErrorKind::AddrInUse, "; is another process using it? port 0 takes a free one"),
+        (io::ErrorKind::AddrNotAvailable, "; this machine has no such address"),
+        (io::ErrorKind::PermissionDenied, "; ports below 1024 take a right of their own"),
+    ];
+    hints.into_iter().find(|(of, _)| *of == kind).map_or("", |(_, hint)| hint)
 }
 
 /// Listens at the address that option `key` sets; port 0 takes a free one.

@@ -108,7 +108,11 @@ const BAD: &[(&str, &str)] = &[
     ("[listen]\nhttp = \"here\"", "listen.http"),
     ("[engine]\nshards = 0", "engine.shards"),
     ("[tenants]\nshares = { bank = 2.0 }", "tenants.shares"),
+    ("[listen]\nhttp = \"0.0.0.0:4318\"", "`listen.otlp_http`"),
     ("[store]\ndurability = \"fsync\"", "store.directory"),
+    ("[store]\ndirectory = \"{}\"", "memory to keep nothing there"),
+    ("[assemble]\ntrace_idle = 5", "like \"10s\""),
+    ("level = \"info\"", "did you mean `log.level`?"),
     ("[store]\ndurability = \"fsync\"\ndirectory = \"{}/bad.toml\"", "`store.directory`"),
     ("[store]\ndurability = \"fsync\"\ndirectory = \"{}/bad.toml/new\"", "`store.directory`"),
     ("[tls]\ncert_file = \"{}/none.crt\"\nkey_file = \"{}/none.key\"", "none.crt"),
@@ -245,6 +249,20 @@ fn a_variable_that_would_set_an_option_has_to_be_text() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
         command.arg("check").env(name, OsStr::from_bytes(b"\xff")).output().unwrap()
     };
+    for (name, right) in [
+        ("AGENTGAUGE_STORE__DIRECTORY", "AGENTGAUGE__STORE__DIRECTORY"),
+        ("AGENTGAUGE_STORE_MAX_BYTES", "AGENTGAUGE__STORE__MAX_BYTES"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
+        let output = command.arg("check").env(name, "1").output().unwrap();
+        assert_eq!(output.status.code(), USAGE);
+        assert!(err(&output).contains(&format!("write {right}")), "{}", err(&output));
+    }
+    // Those are set by Kubernetes, or are keys.
+    for name in ["AGENTGAUGE_SERVICE_HOST", "AGENTGAUGE_JUDGE_API_KEY", "AGENTGAUGE_PORT"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
+        assert_eq!(command.arg("check").env(name, "1").output().unwrap().status.code(), Some(0));
+    }
     let output = check("AGENTGAUGE__STORE__DIRECTORY");
     assert_eq!(output.status.code(), USAGE);
     assert!(err(&output).contains("AGENTGAUGE__STORE__DIRECTORY"), "{}", err(&output));

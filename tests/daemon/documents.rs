@@ -34,6 +34,7 @@ fn every_family_that_a_daemon_exports_is_in_the_page_of_metrics() {
     let daemon = Daemon::start_with(&[
         ("AGENTGAUGE__METRICS__DETAIL", "full"),
         ("AGENTGAUGE__STORE__DIRECTORY", directory.path().to_str().unwrap()),
+        ("AGENTGAUGE__STORE__DURABILITY", "memory"),
         ("AGENTGAUGE__JUDGE__FORMAT", "openai"),
         ("AGENTGAUGE__JUDGE__URL", nowhere),
         ("AGENTGAUGE__JUDGE__MODEL", "m"),

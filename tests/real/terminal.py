@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pty
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
-def shown(command, stream, enough):
-    """What a command writes to a terminal in the place of this stream, until that is enough or the command is over."""
+def shown(command, stream, enough, how=signal.SIGTERM):
+    """What a command writes to a terminal in the place of this stream, until that is enough or the command is over; then a signal ends it."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(command, **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: theirs})
     os.close(theirs)
@@ -29,17 +30,17 @@ def shown(command, stream, enough):
     except OSError:
         # The other end is closed.
         pass
-    process.terminate()
-    process.wait(60)
+    process.send_signal(how)
+    assert process.wait(60) in (0, -how), f"{how.name} did not end it"
     os.close(ours)
     return text.decode(errors="replace")
 
 
 def serve(binary):
     listen = [part for flag in ("--otlp-grpc", "--otlp-http", "--http") for part in (flag, "127.0.0.1:0")]
-    lines = shown([binary, "serve", *listen], "stdout", lambda text: text.count(b"\n") >= 3).splitlines()
+    lines = shown([binary, "serve", *listen], "stdout", lambda text: text.count(b"\n") >= 3, signal.SIGHUP).splitlines()
     assert [line.split(":")[0] for line in lines] == ["The page", "Point OTLP at", "Prometheus at"], lines
-    print("serve says in three lines where the page is and what to point at it")
+    print("serve says in three lines where the page is and what to point at it, and ends as its terminal does")
 
 
 def replay(binary):

@@ -80,7 +80,7 @@ impl Demo {
             let result = tokio::select! {
                 result = tell(sender, Clock::system()) => result,
                 result = watch::watch(process, &http) => result,
-                () = stop.asked() => Ok(()),
+                _ = stop.asked() => Ok(()),
                 () = end => Ok(()),
             };
             drop(alerting);
