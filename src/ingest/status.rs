@@ -9,12 +9,6 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
-use opentelemetry_proto::tonic::collector::logs::v1::{
-    ExportLogsPartialSuccess, ExportLogsServiceResponse,
-};
-use opentelemetry_proto::tonic::collector::metrics::v1::{
-    ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
-};
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTracePartialSuccess, ExportTraceServiceResponse,
 };
@@ -62,24 +56,41 @@ pub(super) enum Failure {
 const MAX_MESSAGE_BYTES: usize = 256;
 
 impl Failure {
+    /// The reason under which the failure is counted, and the statuses over HTTP and gRPC. Over HTTP 429, 502, 503 and 504 mean
+    /// "again", and all others "never".
+    #[rustfmt::skip] // A row is one failure.
+    fn row(&self) -> (&'static str, StatusCode, Code) {
+        match self {
+            Self::Refused(Refusal::TooLarge { .. }) => ("too_large", StatusCode::PAYLOAD_TOO_LARGE, Code::ResourceExhausted),
+            Self::Refused(Refusal::Malformed { .. }) => ("malformed", StatusCode::BAD_REQUEST, Code::InvalidArgument),
+            Self::Overloaded(overloaded) => (overloaded.lacks.reason(), StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
+            Self::MediaType | Self::NotGrpc(_) => ("unsupported_content_type", StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument),
+            Self::ContentEncoding => ("unsupported_encoding", StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::Unimplemented),
+            Self::OtherTenant => ("forbidden", StatusCode::FORBIDDEN, Code::PermissionDenied),
+            Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, Code::Unimplemented),
+            Self::Path => ("unknown_path", StatusCode::NOT_FOUND, Code::Unimplemented),
+            Self::Version => ("unsupported_http_version", StatusCode::HTTP_VERSION_NOT_SUPPORTED, Code::Unimplemented),
+            // 408 would say what happened, and the sender would drop its data.
+            Self::Slow => ("slow", StatusCode::GATEWAY_TIMEOUT, Code::DeadlineExceeded),
+            Self::Displaced => ("displaced", StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable),
+            Self::Broken => ("broken", StatusCode::BAD_REQUEST, Code::Cancelled),
+            Self::Deadline => ("deadline_exceeded", StatusCode::GATEWAY_TIMEOUT, Code::DeadlineExceeded),
+            Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
+        }
+    }
+
     /// The reason under which the failure is counted.
     pub(super) fn reason(&self) -> &'static str {
-        match self {
-            Self::Refused(Refusal::TooLarge { .. }) => "too_large",
-            Self::Refused(Refusal::Malformed { .. }) => "malformed",
-            Self::Overloaded(overloaded) => overloaded.lacks.reason(),
-            Self::MediaType | Self::NotGrpc(_) => "unsupported_content_type",
-            Self::ContentEncoding => "unsupported_encoding",
-            Self::OtherTenant => "forbidden",
-            Self::Method => "method_not_allowed",
-            Self::Path => "unknown_path",
-            Self::Version => "unsupported_http_version",
-            Self::Slow => "slow",
-            Self::Displaced => "displaced",
-            Self::Broken => "broken",
-            Self::Deadline => "deadline_exceeded",
-            Self::Internal => "internal",
-        }
+        self.row().0
+    }
+
+    /// The status over HTTP.
+    pub(super) fn status(&self) -> StatusCode {
+        self.row().1
+    }
+
+    fn code(&self) -> Code {
+        self.row().2
     }
 
     /// Whether reading the rest of the body could help the sender to see the answer.
@@ -129,42 +140,6 @@ impl Failure {
             return Some(overloaded.retry_after);
         }
         matches!(self, Self::Displaced).then_some(admission::RETRY_AFTER)
-    }
-
-    /// The status over HTTP, where 429, 502, 503 and 504 mean "again" and all others "never".
-    pub(super) fn status(&self) -> StatusCode {
-        match self {
-            Self::Refused(Refusal::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Refused(Refusal::Malformed { .. }) | Self::Broken => StatusCode::BAD_REQUEST,
-            Self::Overloaded(_) | Self::Displaced => StatusCode::SERVICE_UNAVAILABLE,
-            Self::MediaType | Self::NotGrpc(_) | Self::ContentEncoding => {
-                StatusCode::UNSUPPORTED_MEDIA_TYPE
-            }
-            Self::OtherTenant => StatusCode::FORBIDDEN,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Path => StatusCode::NOT_FOUND,
-            Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-            // 408 would say what happened, and the sender would drop its data.
-            Self::Slow | Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    fn code(&self) -> Code {
-        match self {
-            Self::Refused(Refusal::TooLarge { .. }) => Code::ResourceExhausted,
-            Self::Refused(Refusal::Malformed { .. }) | Self::MediaType | Self::NotGrpc(_) => {
-                Code::InvalidArgument
-            }
-            Self::Overloaded(_) | Self::Displaced => Code::Unavailable,
-            Self::ContentEncoding | Self::Method | Self::Path | Self::Version => {
-                Code::Unimplemented
-            }
-            Self::OtherTenant => Code::PermissionDenied,
-            Self::Slow | Self::Deadline => Code::DeadlineExceeded,
-            Self::Broken => Code::Cancelled,
-            Self::Internal => Code::Internal,
-        }
     }
 
     fn message(&self) -> String {
@@ -238,7 +213,7 @@ pub(super) fn success(signal: Signal, encoding: Encoding, tally: &Tally) -> Byte
     let rejected = i64::try_from(rejected).unwrap_or(i64::MAX);
     let partial = (rejected > 0).then(|| (rejected, explanation(tally)));
     match encoding {
-        Encoding::Protobuf => protobuf(signal, partial).into(),
+        Encoding::Protobuf => protobuf(partial).into(),
         Encoding::Json => json(signal, partial).into(),
     }
 }
@@ -255,29 +230,12 @@ pub(super) fn response(status: StatusCode, encoding: Encoding, body: Bytes) -> R
     response
 }
 
-fn protobuf(signal: Signal, partial: Option<(i64, String)>) -> Vec<u8> {
-    match signal {
-        Signal::Traces => ExportTraceServiceResponse {
-            partial_success: partial.map(|(rejected_spans, error_message)| {
-                ExportTracePartialSuccess { rejected_spans, error_message }
-            }),
-        }
-        .encode_to_vec(),
-        Signal::Logs => ExportLogsServiceResponse {
-            partial_success: partial.map(|(rejected_log_records, error_message)| {
-                ExportLogsPartialSuccess { rejected_log_records, error_message }
-            }),
-        }
-        .encode_to_vec(),
-        Signal::Metrics => ExportMetricsServiceResponse {
-            partial_success: partial.map(|(rejected_data_points, error_message)| {
-                ExportMetricsPartialSuccess { rejected_data_points, error_message }
-            }),
-        }
-        .encode_to_vec(),
-        // `success` answers reports with a message of their own.
-        Signal::Reports => Vec::new(),
-    }
+/// The `Export*ServiceResponse` in protobuf, where it is the same message for every signal.
+fn protobuf(partial: Option<(i64, String)>) -> Vec<u8> {
+    let partial_success = partial.map(|(rejected_spans, error_message)| {
+        ExportTracePartialSuccess { rejected_spans, error_message }
+    });
+    ExportTraceServiceResponse { partial_success }.encode_to_vec()
 }
 
 /// The `Export*ServiceResponse` in OTLP's JSON, where 64-bit integers are strings.
