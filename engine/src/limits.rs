@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::AgentKey;
 use super::loops::{LoopLabels, Severity};
-use super::math::Quanta;
+use super::math::{Quanta, ratio};
 use super::named::named;
 use super::options::human;
 
@@ -57,16 +57,23 @@ pub struct Lasting(#[serde(with = "human")] pub Duration);
 /// The value of an option.
 trait Amount {
     /// The value in the units of [`Usage`].
+    /// How many of the units of what runs use make one, for people.
+    const PER_UNIT: i64;
+
     fn units(self) -> u64;
 }
 
 impl Amount for u64 {
+    const PER_UNIT: i64 = 1;
+
     fn units(self) -> u64 {
         self
     }
 }
 
 impl Amount for f64 {
+    const PER_UNIT: i64 = Quanta::ONE;
+
     fn units(self) -> u64 {
         // Invariant: the option was checked to be in range when it was read.
         Quanta::from_f64(self).and_then(|dollars| u64::try_from(dollars.0).ok()).unwrap_or(u64::MAX)
@@ -74,6 +81,8 @@ impl Amount for f64 {
 }
 
 impl Amount for Lasting {
+    const PER_UNIT: i64 = 1_000_000_000;
+
     fn units(self) -> u64 {
         u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
     }
@@ -138,6 +147,14 @@ macro_rules! limits {
                 match self {
                     $(Self::$limit => Run::$run,)*
                 }
+            }
+
+            /// An amount for people to read: in dollars, in seconds, or a number.
+            pub fn shown(self, units: u64) -> f64 {
+                let per_unit = match self {
+                    $(Self::$limit => <$kind>::PER_UNIT,)*
+                };
+                ratio(i128::from(units), i128::from(per_unit))
             }
 
             /// How much of it a run has used.
@@ -297,23 +314,6 @@ impl RunLimit {
     /// Values of the labels `kind`, `limit` and `run`.
     pub const fn values(self) -> [&'static str; 3] {
         [KIND, self.name(), self.run().name()]
-    }
-
-    /// An amount for people to read: in dollars, in seconds, or a number.
-    pub fn shown(self, units: u64) -> f64 {
-        let per_unit = match self {
-            Self::TraceCost | Self::SessionCost => Quanta::ONE,
-            Self::TraceDuration | Self::SessionDuration => 1_000_000_000,
-            Self::TraceModelCalls
-            | Self::TraceToolCalls
-            | Self::TraceTokens
-            | Self::TraceCallsWithoutTool
-            | Self::SessionModelCalls
-            | Self::SessionToolCalls
-            | Self::SessionTokens
-            | Self::SessionCallsWithoutTool => 1,
-        };
-        super::math::ratio(i128::from(units), i128::from(per_unit))
     }
 }
 

@@ -181,16 +181,10 @@ fn defaults() -> Table {
 fn known_keys(table: &Table) -> Vec<String> {
     let mut keys: Vec<String> = UNSET.iter().map(|key| (*key).to_owned()).collect();
     for (section, value) in table {
-        match value {
-            Value::Table(options) => {
-                keys.extend(options.keys().map(|option| format!("{section}.{option}")));
-            }
-            Value::String(_)
-            | Value::Integer(_)
-            | Value::Float(_)
-            | Value::Boolean(_)
-            | Value::Datetime(_)
-            | Value::Array(_) => keys.push(section.clone()),
+        if let Value::Table(options) = value {
+            keys.extend(options.keys().map(|option| format!("{section}.{option}")));
+        } else {
+            keys.push(section.clone());
         }
     }
     keys.sort();

@@ -170,26 +170,10 @@ pub fn verdicts(answers: &Answers) -> Vec<bool> {
 /// The name of what is missing, if an answer leaves nothing to score.
 fn short_cut(stage: Stage, answer: &Value) -> Option<&'static str> {
     let empty = |key: &str| items(Some(answer), key).is_empty();
-    match stage {
-        Stage::CallContext if empty("tool_calls") => Some("no_tool_calls"),
-        Stage::Plan if empty("plan") => Some("no_plan"),
-        Stage::TaskOutcome
-        | Stage::TaskVerdict
-        | Stage::ToolContext
-        | Stage::ToolScore
-        | Stage::CallContext
-        | Stage::CallVerdicts
-        | Stage::CallReason
-        | Stage::Task
-        | Stage::Efficiency
-        | Stage::Confidence
-        | Stage::Plan
-        | Stage::Adherence
-        | Stage::Quality
-        | Stage::Violations
-        | Stage::Rubric
-        | Stage::RubricOfText => None,
+    if stage == Stage::CallContext && empty("tool_calls") {
+        return Some("no_tool_calls");
     }
+    (stage == Stage::Plan && empty("plan")).then_some("no_plan")
 }
 
 fn violations(answer: Option<&Value>) -> Vec<Violation> {
