@@ -1,13 +1,11 @@
 //! An embedding model at an endpoint: texts are redacted and sent in batches, with several attempts.
 
-use std::time::Duration;
-
 use super::source::Lost;
 use super::{EmbedError, EmbedOptions, Vector, wire};
 use crate::clock::Clock;
 use crate::judge::budget::Breaker;
 use crate::judge::redact::Redactor;
-use crate::outbound::{CallError, Client, ClientOptions, Secret, check, check_keyless};
+use crate::outbound::{CallError, Client, ClientOptions, Secret, backoff, check, check_keyless};
 
 /// The client of an embedding endpoint.
 #[derive(Debug)]
@@ -77,11 +75,9 @@ impl Endpoint {
                 Ok(None) => return Err(Lost::SpanBatch),
                 Err(_) if together => return Err(Lost::SpanBatch),
                 Err(error) if !error.is_passing() => return Err(Lost::Now),
-                Err(CallError::Status { retry_after, .. }) => retry_after.unwrap_or_default(),
-                Err(_) => Duration::ZERO,
+                Err(error) => error.asked_wait().unwrap_or_default(),
             };
-            let doubled = 2_u32.saturating_pow(attempt.min(16));
-            let wait = self.options.backoff.saturating_mul(doubled).max(asked);
+            let wait = backoff(self.options.backoff, attempt).max(asked);
             tokio::time::sleep(wait.min(self.options.pause)).await;
         }
         Err(Lost::Now)

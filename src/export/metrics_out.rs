@@ -17,9 +17,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::metrics::v1::{
-    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Exemplar, Gauge, Histogram, HistogramDataPoint, Metric,
@@ -46,7 +44,6 @@ pub struct MetricsOut {
     interval: Duration,
     begun: Timestamp,
     page: Page,
-    outcomes: IntCounterVec,
 }
 
 /// The most points of one request.
@@ -68,13 +65,8 @@ impl MetricsOut {
         page: Page,
         begun: Timestamp,
     ) -> Result<Self, ScoresOutError> {
-        let outcomes = outcomes(registry)?;
-        // From zero on, so that the first failure is seen as a rise.
-        for outcome in ["dropped", "rejected"] {
-            outcomes.with_label_values(&[outcome]);
-        }
-        let push = Push::new(options, key, Signal::Metrics)?;
-        Ok(Self { push, interval: options.metrics_interval, begun, page, outcomes })
+        let push = Push::new(options, key, Signal::Metrics, outcomes(registry)?)?;
+        Ok(Self { push, interval: options.metrics_interval, begun, page })
     }
 
     /// Sends a round after each interval until `stop`, and then a last one.
@@ -117,18 +109,7 @@ impl MetricsOut {
         if sent == 0 {
             return;
         }
-        match self.push.send(request(metrics).encode_to_vec()).await {
-            Ok(reply) => {
-                let rejected = rejected(&reply).min(sent);
-                self.count("rejected", rejected);
-                self.count("sent", sent - rejected);
-            }
-            Err(_) => self.count("dropped", sent),
-        }
-    }
-
-    fn count(&self, outcome: &str, count: u64) {
-        self.outcomes.with_label_values(&[outcome]).inc_by(count);
+        self.push.tell(request(metrics).encode_to_vec(), sent).await;
     }
 }
 
@@ -435,13 +416,6 @@ fn request(metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
         ..ResourceMetrics::default()
     };
     ExportMetricsServiceRequest { resource_metrics: vec![metrics] }
-}
-
-/// The number of points that the endpoint rejected, by its reply; 0 if the reply cannot be read.
-fn rejected(reply: &[u8]) -> u64 {
-    let response = ExportMetricsServiceResponse::decode(reply).unwrap_or_default();
-    let rejected = response.partial_success.map_or(0, |partial| partial.rejected_data_points);
-    u64::try_from(rejected).unwrap_or(0)
 }
 
 /// Registers the counter of points.

@@ -9,9 +9,7 @@ use std::pin::pin;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::logs::v1::{
-    ExportLogsServiceRequest, ExportLogsServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
@@ -69,7 +67,6 @@ pub struct ScoresOutOptions {
 pub struct ScoresOut {
     options: ScoresOutOptions,
     push: Push,
-    outcomes: IntCounterVec,
     inbox: mpsc::Receiver<Score>,
 }
 
@@ -98,14 +95,9 @@ impl ScoresOut {
         key: Option<&Secret>,
         registry: &Registry,
     ) -> Result<(Self, mpsc::Sender<Score>), ScoresOutError> {
-        let outcomes = outcomes(registry)?;
-        // From zero on, so that the first failure is seen as a rise.
-        for outcome in ["dropped", "rejected"] {
-            outcomes.with_label_values(&[outcome]);
-        }
         let (sender, inbox) = mpsc::channel(options.max_queue.max(1));
-        let push = Push::new(options, key, Signal::Logs)?;
-        Ok((Self { options: options.clone(), push, outcomes, inbox }, sender))
+        let push = Push::new(options, key, Signal::Logs, outcomes(registry)?)?;
+        Ok((Self { options: options.clone(), push, inbox }, sender))
     }
 
     /// Sends scores until all senders are dropped. After `stop`, the producers stop, too: scores that wait then have `GRACE` to be
@@ -150,18 +142,7 @@ impl ScoresOut {
 
     async fn send(&self, batch: &[Score]) {
         let sent = batch.len() as u64;
-        match self.push.send(request(batch).encode_to_vec()).await {
-            Ok(reply) => {
-                let rejected = rejected(&reply).min(sent);
-                self.count("rejected", rejected);
-                self.count("sent", sent - rejected);
-            }
-            Err(_) => self.count("dropped", sent),
-        }
-    }
-
-    fn count(&self, outcome: &str, count: u64) {
-        self.outcomes.with_label_values(&[outcome]).inc_by(count);
+        self.push.tell(request(batch).encode_to_vec(), sent).await;
     }
 }
 
@@ -246,13 +227,6 @@ fn attributes(told: Vec<(&'static str, ScoreValue)>) -> Vec<KeyValue> {
         ..KeyValue::default()
     };
     told.into_iter().map(attribute).collect()
-}
-
-/// The number of records that the endpoint rejected, by its reply; 0 if the reply cannot be read.
-fn rejected(reply: &[u8]) -> u64 {
-    let response = ExportLogsServiceResponse::decode(reply).unwrap_or_default();
-    let rejected = response.partial_success.map_or(0, |partial| partial.rejected_log_records);
-    u64::try_from(rejected).unwrap_or(0)
 }
 
 /// Registers the counter of scores.

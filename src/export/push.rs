@@ -5,9 +5,12 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use libdeflater::{CompressionLvl, Compressor};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
+use prometheus::IntCounterVec;
+use prost::Message;
 
 use super::otlp::ScoresOutOptions;
-use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, backoff, check};
 
 /// Sends requests of one signal.
 #[derive(Debug)]
@@ -18,6 +21,7 @@ pub(super) struct Push {
     gzip: bool,
     max_attempts: u32,
     backoff: Duration,
+    outcomes: IntCounterVec,
 }
 
 /// A signal, by the path of its requests.
@@ -34,7 +38,7 @@ const MAX_REPLY_BYTES: usize = 65_536;
 const MAX_ASKED_WAIT: Duration = Duration::from_secs(300);
 
 impl Push {
-    /// Sets up the requests of a signal.
+    /// Sets up the requests of a signal, of which `outcomes` counts what becomes of the items.
     ///
     /// # Errors
     ///
@@ -43,6 +47,7 @@ impl Push {
         options: &ScoresOutOptions,
         key: Option<&Secret>,
         signal: Signal,
+        outcomes: IntCounterVec,
     ) -> Result<Self, EndpointError> {
         let allowed = options.allow_http;
         check("scores_out.url", "scores_out.allow_http", &options.url, allowed)?;
@@ -51,6 +56,10 @@ impl Push {
             max_reply_bytes: MAX_REPLY_BYTES,
             timeout: options.timeout,
         };
+        // From zero on, so that the first failure is seen as a rise.
+        for outcome in ["dropped", "rejected"] {
+            outcomes.with_label_values(&[outcome]);
+        }
         let gzip = options.gzip.then(|| ("content-encoding", "gzip".to_owned()));
         let key = key.map(|key| ("authorization", key.reveal().to_owned()));
         Ok(Self {
@@ -60,15 +69,25 @@ impl Push {
             gzip: options.gzip,
             max_attempts: options.max_attempts,
             backoff: options.backoff,
+            outcomes,
         })
     }
 
-    /// Sends a request; returns the reply.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the error of the last attempt.
-    pub(super) async fn send(&self, body: Vec<u8>) -> Result<Vec<u8>, CallError> {
+    /// Sends a request with so many items, and counts what becomes of them.
+    pub(super) async fn tell(&self, body: Vec<u8>, items: u64) {
+        let count = |outcome, count| self.outcomes.with_label_values(&[outcome]).inc_by(count);
+        match self.send(body).await {
+            Ok(reply) => {
+                let rejected = rejected(&reply).min(items);
+                count("rejected", rejected);
+                count("sent", items - rejected);
+            }
+            Err(_) => count("dropped", items),
+        }
+    }
+
+    /// Sends a request; returns the reply, or the error of the last attempt.
+    async fn send(&self, body: Vec<u8>) -> Result<Vec<u8>, CallError> {
         let body = if self.gzip { compressed(body).await? } else { body };
         let mut attempt = 0;
         loop {
@@ -82,8 +101,7 @@ impl Push {
             if !may_retry(error) || attempt >= self.max_attempts {
                 return Err(error);
             }
-            let doubled = 2_u32.saturating_pow((attempt - 1).min(16));
-            let wait = self.backoff.saturating_mul(doubled);
+            let wait = backoff(self.backoff, attempt - 1);
             tokio::time::sleep(wait.max(asked_wait(error))).await;
         }
     }
@@ -106,29 +124,24 @@ impl Signal {
     }
 }
 
+/// The number of items that the endpoint rejected, by its reply, which is the same message for every signal; 0 if it cannot be read.
+fn rejected(reply: &[u8]) -> u64 {
+    let response = ExportLogsServiceResponse::decode(reply).unwrap_or_default();
+    let rejected = response.partial_success.map_or(0, |partial| partial.rejected_log_records);
+    u64::try_from(rejected).unwrap_or(0)
+}
+
 /// Whether a request may be sent again: after a status that OTLP calls retryable, or another failure that may pass.
 fn may_retry(error: CallError) -> bool {
-    match error {
-        CallError::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
-        CallError::Connect
-        | CallError::Timeout
-        | CallError::BrokenOff
-        | CallError::TooLarge
-        | CallError::Redirect => error.is_passing(),
+    if let CallError::Status { code, .. } = error {
+        matches!(code, 429 | 502 | 503 | 504)
+    } else {
+        error.is_passing()
     }
 }
 
 fn asked_wait(error: CallError) -> Duration {
-    match error {
-        CallError::Status { retry_after, .. } => {
-            retry_after.unwrap_or_default().min(MAX_ASKED_WAIT)
-        }
-        CallError::Connect
-        | CallError::Timeout
-        | CallError::BrokenOff
-        | CallError::TooLarge
-        | CallError::Redirect => Duration::ZERO,
-    }
+    error.asked_wait().unwrap_or_default().min(MAX_ASKED_WAIT)
 }
 
 /// The lowest level that compresses: the one that libdeflate calls the fastest stores bytes as they are.

@@ -27,7 +27,7 @@ use crate::engine::math::Quanta;
 use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::Prices;
 use crate::engine::span::{ModelFacts, Timestamp, Tokens};
-use crate::outbound::{CallError, Client, ClientOptions, Secret};
+use crate::outbound::{CallError, Client, ClientOptions, Secret, backoff};
 use crate::telemetry;
 
 /// The client of one endpoint, with its budget.
@@ -314,7 +314,7 @@ impl Asker {
     /// The wait after an attempt: doubled each time, less up to half at random, so that calls that failed together are not
     /// repeated together.
     fn wait(&self, attempt: u32, text: &str) -> Duration {
-        let full = self.options.backoff.saturating_mul(2_u32.saturating_pow(attempt.min(16)));
+        let full = backoff(self.options.backoff, attempt);
         let chance = xxh3_64_with_seed(text.as_bytes(), self.clock.now().0) % 512;
         full.mul_f64(1.0 - chance as f64 / 1024.0)
     }
@@ -374,11 +374,7 @@ impl CallFailure {
         match self {
             Self::NotAsked | Self::NoAnswer("refused") => None,
             Self::NoAnswer(_) => Some(Duration::ZERO),
-            Self::Call(CallError::Status { code, retry_after }) => {
-                let error = CallError::Status { code, retry_after };
-                error.is_passing().then(|| retry_after.unwrap_or_default())
-            }
-            Self::Call(error) => error.is_passing().then_some(Duration::ZERO),
+            Self::Call(error) => error.is_passing().then(|| error.asked_wait().unwrap_or_default()),
         }
     }
 }

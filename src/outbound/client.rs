@@ -90,6 +90,11 @@ impl CallError {
         }
     }
 
+    /// How long the endpoint asks to wait, if it does.
+    pub fn asked_wait(self) -> Option<Duration> {
+        if let Self::Status { retry_after, .. } = self { retry_after } else { None }
+    }
+
     /// Whether the endpoint may have done the work all the same, and charge for it.
     pub fn may_cost(self) -> bool {
         match self {
@@ -99,6 +104,11 @@ impl CallError {
             Self::Status { code, .. } => matches!(code, 408 | 502 | 504 | 520..=524),
         }
     }
+}
+
+/// The wait after an attempt that failed: this after the first one, which has the number 0, and doubled with each.
+pub fn backoff(first: Duration, attempt: u32) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(attempt.min(16)))
 }
 
 impl Client {

@@ -6,5 +6,5 @@ mod connect;
 pub mod secret;
 
 pub use address::{EndpointError, check, check_keyless};
-pub use client::{CallError, Client, ClientOptions};
+pub use client::{CallError, Client, ClientOptions, backoff};
 pub use secret::Secret;

@@ -24,7 +24,7 @@ use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, TenantHash, tenant_hash};
-use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, check};
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, backoff, check};
 use crate::registry::Registry;
 
 /// Why there is no webhook.
@@ -194,7 +194,6 @@ impl Webhook {
 
     /// Calls the endpoint for one session, with further attempts where they may help; returns the outcome.
     async fn tell(&self, session_id: &str, body: &str) -> &'static str {
-        let mut wait = BACKOFF;
         for attempt in 1.. {
             let error = match self.attempt(body).await {
                 Ok(()) => return "sent",
@@ -209,16 +208,8 @@ impl Webhook {
                 );
                 break;
             }
-            let asked = match error {
-                CallError::Status { retry_after, .. } => retry_after,
-                CallError::Connect
-                | CallError::Timeout
-                | CallError::BrokenOff
-                | CallError::TooLarge
-                | CallError::Redirect => None,
-            };
-            tokio::time::sleep(asked.unwrap_or(wait).min(MAX_BACKOFF)).await;
-            wait = wait.saturating_mul(2);
+            let wait = error.asked_wait().unwrap_or_else(|| backoff(BACKOFF, attempt - 1));
+            tokio::time::sleep(wait.min(MAX_BACKOFF)).await;
         }
         "failed"
     }
