@@ -30,106 +30,58 @@ struct Operation {
 
 const JSON: &str = "application/json";
 
+/// What is the same for most operations.
+const READ: Operation = Operation {
+    path: "",
+    id: "",
+    summary: "",
+    params: |_| Vec::new(),
+    answer: |_| Value::Null,
+    content_type: JSON,
+    missing: None,
+};
+
 /// All operations that only read; those that take data in are described by hand.
+#[rustfmt::skip] // A row is one operation.
 const OPERATIONS: &[Operation] = &[
-    Operation {
-        path: "/api/v1/agents",
-        id: "listAgents",
+    Operation { path: "/api/v1/agents", id: "listAgents",
         summary: "Agents, with every score, window, version and task.",
         params: query::<AgentParams>,
-        answer: schema::<AgentsPage>,
-        content_type: JSON,
-        missing: None,
-    },
-    Operation {
-        path: "/api/v1/fleet",
-        id: "listFleet",
+        answer: schema::<AgentsPage>, ..READ },
+    Operation { path: "/api/v1/fleet", id: "listFleet",
         summary: "Agents, one row each, with a sparkline.",
         params: query::<AgentParams>,
-        answer: schema::<FleetPage>,
-        content_type: JSON,
-        missing: None,
-    },
-    Operation {
-        path: "/api/v1/problems",
-        id: "listProblems",
+        answer: schema::<FleetPage>, ..READ },
+    Operation { path: "/api/v1/problems", id: "listProblems",
         summary: "What is wrong now, the worst first: drops, loops that go on, traces that hang.",
         params: query::<AgentParams>,
-        answer: schema::<ProblemsPage>,
-        content_type: JSON,
-        missing: None,
-    },
-    Operation {
-        path: "/api/v1/alerts",
-        id: "listAlerts",
+        answer: schema::<ProblemsPage>, ..READ },
+    Operation { path: "/api/v1/alerts", id: "listAlerts",
         summary: "The alerts of this daemon and its agents: as Prometheus says, or those that the rules would raise.",
-        params: |_| Vec::new(),
-        answer: schema::<AlertsPage>,
-        content_type: JSON,
-        missing: None,
-    },
-    Operation {
-        path: "/api/v1/about",
-        id: "about",
+        answer: schema::<AlertsPage>, ..READ },
+    Operation { path: "/api/v1/about", id: "about",
         summary: "What the page has to know of the daemon.",
-        params: |_| Vec::new(),
-        answer: schema::<AboutView>,
-        content_type: JSON,
-        missing: None,
-    },
-    Operation {
-        path: "/api/v1/agents/history",
-        id: "getAgentHistory",
+        answer: schema::<AboutView>, ..READ },
+    Operation { path: "/api/v1/agents/history", id: "getAgentHistory",
         summary: "One agent over time, as far as the daemon remembers.",
         params: query::<OneAgent>,
-        answer: schema::<HistoryView>,
-        content_type: JSON,
-        missing: Some("agent_not_found"),
-    },
-    Operation {
-        path: "/api/v1/sessions",
-        id: "listSessions",
+        answer: schema::<HistoryView>, missing: Some("agent_not_found"), ..READ },
+    Operation { path: "/api/v1/sessions", id: "listSessions",
         summary: "Sessions by start, worst score, loops or cost.",
         params: query::<SessionParams>,
-        answer: sessions,
-        content_type: JSON,
-        missing: None,
-    },
-    Operation {
-        path: "/api/v1/sessions/{id}",
-        id: "getSession",
+        answer: sessions, ..READ },
+    Operation { path: "/api/v1/sessions/{id}", id: "getSession",
         summary: "One session, with its traces.",
-        params: |generator| {
-            let mut params = vec![in_path("id", "The session id.")];
-            params.extend(query::<Whose>(generator));
-            params
-        },
-        answer: schema::<SessionView>,
-        content_type: JSON,
-        missing: Some("session_not_found"),
-    },
-    Operation {
-        path: "/api/v1/traces/{id}",
-        id: "explainTrace",
+        params: |generator| below("id", "The session id.", query::<Whose>(generator)),
+        answer: schema::<SessionView>, missing: Some("session_not_found"), ..READ },
+    Operation { path: "/api/v1/traces/{id}", id: "explainTrace",
         summary: "Why a trace has its score: signals, their evidence, loops, and the scores without them.",
-        params: |generator| {
-            let mut params = vec![in_path("id", "The trace id: 32 hex digits.")];
-            params.extend(query::<TraceParams>(generator));
-            params
-        },
-        answer: schema::<TraceExplanation>,
-        content_type: JSON,
-        missing: Some("trace_not_found"),
-    },
-    Operation {
-        path: "/api/v1/events",
-        id: "watchAgents",
+        params: |generator| below("id", "The trace id: 32 hex digits.", query::<TraceParams>(generator)),
+        answer: schema::<TraceExplanation>, missing: Some("trace_not_found"), ..READ },
+    Operation { path: "/api/v1/events", id: "watchAgents",
         summary: "Changes as they happen: server-sent events `agents`, whose data is a Changes.",
         params: query::<StreamParams>,
-        answer: schema::<Changes>,
-        content_type: "text/event-stream",
-        missing: None,
-    },
+        answer: schema::<Changes>, content_type: "text/event-stream", ..READ },
 ];
 
 /// The OpenAPI document.
@@ -311,11 +263,13 @@ fn query<T: JsonSchema>(_: &mut SchemaGenerator) -> Vec<Value> {
     properties.unwrap_or_default().into_iter().map(parameter).collect()
 }
 
-fn in_path(name: &str, description: &str) -> Value {
-    json!({
+/// The parameters of a path with one name in it, before those of the query.
+fn below(name: &str, description: &str, query: Vec<Value>) -> Vec<Value> {
+    let named = json!({
         "name": name, "in": "path", "required": true, "description": description,
         "schema": { "type": "string" },
-    })
+    });
+    [vec![named], query].concat()
 }
 
 fn failure(description: &str) -> Value {
