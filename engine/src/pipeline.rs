@@ -96,6 +96,38 @@ pub struct Pipeline {
     updates: Vec<Box<TraceFacts>>,
 }
 
+impl EngineOptions {
+    /// A shard of stage 1, empty.
+    pub fn assemble_stage(&self) -> Assemble {
+        Assemble::new(self.assemble.clone(), self.loops.clone(), &self.cost)
+            .scoped_by(self.session.scope)
+            .shared_by(self.shares.clone())
+            .expecting(self.expected.clone())
+            .judging(self.judging.clone())
+            .embedding(self.embedding)
+    }
+
+    /// This shard of stage 2, empty.
+    pub fn sessions_stage(&self, shard: u32) -> Sessions {
+        let (loops, agents) = (self.loops.clone(), self.agents.clone());
+        Sessions::new(shard, self.session.clone(), loops, agents).shared_by(self.shares.clone())
+    }
+
+    /// Stage 3, empty.
+    pub fn agents_stage(&self) -> Agents {
+        Agents::new(AgentsOptions {
+            agents: self.agents.clone(),
+            tasks: self.tasks.clone(),
+            ars: self.ars.clone(),
+            drift: self.drift,
+            drops: self.drops.clone(),
+            shares: self.shares.clone(),
+            judging: self.judging.clone(),
+            trace_idle: self.assemble.trace_idle,
+        })
+    }
+}
+
 impl Pipeline {
     /// Empty stages with `shards` shards, at least one.
     pub fn new(options: &EngineOptions, shards: u32) -> Self {
@@ -112,36 +144,11 @@ impl Pipeline {
                 options.assemble.report_wait,
                 options.shares.clone(),
             ),
-            assemble: shards
-                .clone()
-                .map(|_| {
-                    Assemble::new(options.assemble.clone(), options.loops.clone(), &options.cost)
-                        .scoped_by(options.session.scope)
-                        .shared_by(options.shares.clone())
-                        .expecting(options.expected.clone())
-                        .judging(options.judging.clone())
-                        .embedding(options.embedding)
-                })
-                .collect(),
+            assemble: shards.clone().map(|_| options.assemble_stage()).collect(),
             learned: Learned::new(&options.assemble, options.shares.clone()),
-            sessions: shards
-                .map(|shard| {
-                    let loops = options.loops.clone();
-                    Sessions::new(shard, options.session.clone(), loops, options.agents.clone())
-                        .shared_by(options.shares.clone())
-                })
-                .collect(),
+            sessions: shards.map(|shard| options.sessions_stage(shard)).collect(),
             session_stores: (0..route.shards()).map(|_| Box::new(NoSessionStore) as _).collect(),
-            agents: Agents::new(AgentsOptions {
-                agents: options.agents.clone(),
-                tasks: options.tasks.clone(),
-                ars: options.ars.clone(),
-                drift: options.drift,
-                drops: options.drops.clone(),
-                shares: options.shares.clone(),
-                judging: options.judging.clone(),
-                trace_idle: options.assemble.trace_idle,
-            }),
+            agents: options.agents_stage(),
             board: BTreeMap::new(),
             unseen: false,
             updates: Vec::new(),

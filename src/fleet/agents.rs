@@ -12,7 +12,7 @@ use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken, section};
 use super::wire::{Hop, Message, Record, pack};
 use crate::engine::agent_facts::AgentFacts;
-use crate::engine::agents::{Agents, AgentsOptions, SavedAgents};
+use crate::engine::agents::{Agents, SavedAgents};
 use crate::engine::facts::{AgentKey, OVERFLOW, SessionFacts};
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::Timestamp;
@@ -63,16 +63,7 @@ impl Stage for FleetStage {
     const PACE: Pace = Pace::Clock;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Summed, String> {
-        let mut stage = Agents::new(AgentsOptions {
-            agents: self.options.agents.clone(),
-            tasks: self.options.tasks.clone(),
-            ars: self.options.ars.clone(),
-            drift: self.options.drift,
-            drops: self.options.drops.clone(),
-            shares: self.options.shares.clone(),
-            judging: self.options.judging.clone(),
-            trace_idle: self.options.assemble.trace_idle,
-        });
+        let mut stage = self.options.agents_stage();
         let saved: Option<SavedAgents> = section(taken.checkpoint, AGENTS)?;
         saved.into_iter().for_each(|saved| stage.restore(saved));
         let mut recent: Recent = section(taken.checkpoint, RECENT)?.unwrap_or_default();

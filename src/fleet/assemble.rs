@@ -54,26 +54,20 @@ impl Stage for AssembleStage {
     const PACE: Pace = Pace::Records;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Traces, String> {
-        let EngineOptions { assemble, session, loops, cost, expected, judging, embedding, .. } =
-            &self.options;
+        let EngineOptions { assemble, shares, .. } = &self.options;
         let mut shards = Vec::new();
         for shard in self.map.shards(taken.partition) {
-            let mut stage = Assemble::new(assemble.clone(), loops.clone(), cost)
-                .scoped_by(session.scope)
-                .shared_by(self.options.shares.clone())
-                .expecting(Arc::clone(expected))
-                .judging(judging.clone())
-                .embedding(*embedding);
+            let mut stage = self.options.assemble_stage();
             let saved: Option<SavedTraces> = section(taken.checkpoint, &shard.to_string())?;
             saved.into_iter().for_each(|saved| stage.restore(saved));
             shards.push((shard, stage));
         }
         // One for all shards of the partition.
         let max = assemble.max_waiting_reports.saturating_mul(shards.len());
-        let mut resolve = Resolve::new(max, assemble.report_wait, self.options.shares.clone());
+        let mut resolve = Resolve::new(max, assemble.report_wait, shares.clone());
         let saved: Option<Resolve> = section(taken.checkpoint, RESOLVE)?;
         saved.into_iter().for_each(|saved| resolve.restore(saved));
-        let mut learned = Learned::new(assemble, self.options.shares.clone());
+        let mut learned = Learned::new(assemble, shares.clone());
         let saved: Option<SavedLearned> = section(taken.checkpoint, LEARNED)?;
         saved.into_iter().for_each(|saved| learned.restore(saved));
         let due = shards.iter().map(|(_, stage)| stage.poll_timeout()).collect();

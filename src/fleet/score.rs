@@ -11,7 +11,6 @@ use super::options::Role;
 use super::part::{Begin, Pace, Part, Stage, Taken};
 use super::wire::{Hop, Map, Message, Record};
 use crate::engine::facts::Began;
-use crate::engine::options::SessionOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::saved;
 use crate::engine::sessions::Sessions;
@@ -55,12 +54,9 @@ impl Stage for ScoreStage {
     const PACE: Pace = Pace::Records;
 
     fn take_over(&self, taken: &Taken<'_>) -> Result<Scored, String> {
-        let EngineOptions { session, loops, agents, shares, .. } = &self.options;
         let mut shards = Vec::new();
         for shard in self.map.shards(taken.partition) {
-            let options: SessionOptions = session.clone();
-            let mut stage = Sessions::new(shard, options, loops.clone(), agents.clone())
-                .shared_by(shares.clone());
+            let mut stage = self.options.sessions_stage(shard);
             let name = shard.to_string();
             if let Some(bytes) = taken.checkpoint.and_then(|held| held.sections.get(&name)) {
                 let read = saved::read_with(&mut bytes.as_slice(), |from| stage.restore(from));
