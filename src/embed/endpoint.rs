@@ -72,8 +72,8 @@ impl Endpoint {
             self.breaker.record(together || matches!(vectors, Ok(Some(_))), self.clock.now());
             let asked = match vectors {
                 Ok(Some(vectors)) => return Ok(vectors),
-                Ok(None) => return Err(Lost::SpanBatch),
-                Err(_) if together => return Err(Lost::SpanBatch),
+                Ok(None) => return Err(Lost::Batch),
+                Err(_) if together => return Err(Lost::Batch),
                 Err(error) if !error.is_passing() => return Err(Lost::Now),
                 Err(error) => error.asked_wait().unwrap_or_default(),
             };

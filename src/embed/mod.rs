@@ -132,7 +132,7 @@ impl Embedder {
         while let Some(chunk) = waiting.pop_front() {
             let embedded = match self.source.embed(chunk).await {
                 Ok(embedded) => embedded,
-                Err(Lost::SpanBatch) => {
+                Err(Lost::Batch) => {
                     waiting.extend(chunk.chunks(1));
                     continue;
                 }

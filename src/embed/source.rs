@@ -14,7 +14,7 @@ pub(super) enum Lost {
     /// Embedding failed.
     Now,
     /// Embedding them together failed; one of them may be to blame.
-    SpanBatch,
+    Batch,
 }
 
 /// An embedding model.
@@ -73,7 +73,7 @@ impl Source {
         let embedded = match self {
             Self::Endpoint(endpoint) => endpoint.embed(texts).await,
             #[cfg(feature = "minilm")]
-            Self::InProcess(model) => model.embed(texts).await.ok_or(Lost::SpanBatch),
+            Self::InProcess(model) => model.embed(texts).await.ok_or(Lost::Batch),
         };
         embedded.map_err(|lost| if texts.len() > 1 { lost } else { Lost::Now })
     }

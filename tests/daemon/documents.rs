@@ -1,5 +1,6 @@
 //! Documents that are written from the code are those of this code, and what they show works.
 
+use std::path::Path;
 use std::process::Command;
 
 use agentgauge::engine::options::AgentOptions;
@@ -24,6 +25,26 @@ fn the_page_of_metrics_is_not_stale() {
         include_str!("../../docs/metrics.md") == page,
         "docs/metrics.md is stale; write it anew with `cargo run -- metrics > docs/metrics.md`"
     );
+}
+
+#[test]
+fn the_files_that_documents_name_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["engine/", "src/", "bench/", "tests/", "deploy/", "config/", "proto/"];
+    let mut missing = Vec::new();
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/operations.md"] {
+        let text = std::fs::read_to_string(root.join(document)).unwrap();
+        // Every other piece is code.
+        for code in text.split('`').skip(1).step_by(2) {
+            let named = folders.iter().any(|folder| code.starts_with(folder));
+            // A name that stands for any other ends the path.
+            let path = code.split(['<', '*', '{', ' ', ':']).next().unwrap_or_default();
+            if named && !root.join(path).exists() {
+                missing.push(format!("{document}: {code}"));
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
 }
 
 /// A daemon with whatever has metrics of its own and needs no other process.
