@@ -25,7 +25,6 @@ use opentelemetry_sdk::trace::{
 };
 use prometheus::IntCounterVec;
 use prost::Message;
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tracing::field::{Field, Visit};
@@ -36,18 +35,18 @@ use tracing_subscriber::layer::Context;
 use crate::outbound::{Client, ClientOptions, EndpointError, check};
 use crate::registry::Registry;
 
-/// Where the daemon's own telemetry goes.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TelemetryOptions {
-    /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none.
-    pub otlp_endpoint: String,
-    /// Plain http is fine.
-    pub allow_http: bool,
-    /// The share of requests and slow steps that have a span, in `[0,1]`.
-    pub sample_rate: f64,
-    /// Send the log there too.
-    pub logs: bool,
+crate::engine::options! {
+    /// Where the daemon's own telemetry goes.
+    pub struct TelemetryOptions in "telemetry" {
+        /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none.
+        pub otlp_endpoint: String = String::new();
+        /// Plain http is fine.
+        pub allow_http: bool = false;
+        /// The share of requests and slow steps that have a span, in `[0,1]`.
+        pub sample_rate: f64 = 0.01, within 0.0..=1.0;
+        /// Send the log there too.
+        pub logs: bool = false;
+    }
 }
 
 /// Why telemetry cannot be sent.
@@ -126,12 +125,6 @@ const NAME: &str = "agentgauge";
 
 /// The target of this module's log events, which are not sent: an event about a failed request would cause another request.
 const OWN_TARGET: &str = module_path!();
-
-impl Default for TelemetryOptions {
-    fn default() -> Self {
-        Self { otlp_endpoint: String::new(), allow_http: false, sample_rate: 0.01, logs: false }
-    }
-}
 
 impl Telemetry {
     /// Checks the options as [`Self::start`] does.

@@ -4,6 +4,7 @@
 //! lists them. A bound says what happens when it is reached and which counter tells.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,85 +14,184 @@ use super::loops::LoopKind;
 use super::math::glob::fits;
 use super::signal::SIGNALS;
 
-/// How spans are read.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ConventionOptions {
-    /// Attributes that name a session, best first; on the outermost span that has any, the
-    /// first of them wins.
-    pub session_keys: Vec<String>,
-    /// Attributes whose JSON value may hold a session id, as `attribute{key}`.
-    pub session_json_keys: Vec<String>,
-    /// Attributes of your own: concept to attribute names, best first; asked before any
-    /// convention. Concepts: `agent_name`, `workflow`, `agent_id`, `agent_version`, `environment`, `operation`, `tool_name`,
-    /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`, `compacted`,
-    /// `user`, `session`.
-    pub attributes: BTreeMap<String, Vec<String>>,
-    /// Agents of your own that speak in log records; see [`super::convention::LogConvention`].
-    pub logs: Vec<super::convention::LogConvention>,
-    /// Reported score names to signal names, such as `ToolCorrectness` to `tool_correctness`.
-    pub score_names: BTreeMap<String, String>,
-    /// Ranges of reported scores that are not in `[0,1]`: name to `[min, max]`.
-    pub score_ranges: BTreeMap<String, [f64; 2]>,
-    /// Keep results of tools and inputs as texts, while their trace is held; set where a judge, an embedding model, expectations or
-    /// the page are to see them.
-    #[serde(skip)]
-    pub keep_texts: bool,
-    /// Longest text kept of one input or output, in bytes; the rest is cut at a character.
-    pub max_text_bytes: usize,
-    /// Longest name (agent, tool, session, model), in bytes; longer ones are cut.
-    pub max_name_bytes: usize,
+/// Declares options: of each its documentation, its type, its default, and the range that it must keep, if it has one. `in` names their
+/// section of the configuration.
+#[macro_export]
+macro_rules! options {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident in $section:literal {
+            $($(#[$doc:meta])* pub $option:ident: $kind:ty = $default:expr $(, within $range:expr)?;)*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, ::serde::Deserialize, PartialEq, ::serde::Serialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$doc])* pub $option: $kind,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($option: $default,)* }
+            }
+        }
+
+        impl $crate::options::Ranges for $name {
+            fn ranges(&self, outside: $crate::options::Outside<'_>) {
+                // Unused where no option has a range.
+                let _ = &outside;
+                $($($crate::options::within(concat!($section, ".", stringify!($option)), self.$option, $range, outside);)?)*
+            }
+        }
+    };
 }
 
-/// How traces are assembled.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AssembleOptions {
-    /// Quiet time after which a trace whose root ended is done.
-    #[serde(with = "human")]
-    pub trace_idle: Duration,
-    /// Quiet time after which a trace is done whose root has not come, and of which nothing tells whether it will; likewise the turn of
-    /// an agent that speaks in log records, unless its session's next one has begun.
-    #[serde(with = "human")]
-    pub rootless_idle: Duration,
-    /// A trace is done at the latest this long after it opened, then partial; so long a root that is to come is waited for.
-    #[serde(with = "human")]
-    pub trace_max_age: Duration,
-    /// How long a done trace can be re-opened by a late span, if its root is in; then it is sealed.
-    #[serde(with = "human")]
-    pub late_horizon: Duration,
-    /// How long a report waits for its target.
-    #[serde(with = "human")]
-    pub report_wait: Duration,
-    /// What a trace without a session key becomes: `trace` (its own session) or `instance`
-    /// (one session per `service.instance.id`).
-    pub session_fallback: SessionFallback,
-    /// Keep the texts and the arguments of traces for the API and the page; without it they
-    /// go when the trace is done with them.
-    pub keep_content: bool,
-    /// Open and done traces held; over it the first done one is sealed, else the longest quiet one, as partial.
-    pub max_open_traces: usize,
-    /// Bytes of memory that open and done traces take, estimated; over it traces go in the same order.
-    pub max_bytes: usize,
-    /// Spans and logs of one trace; further ones are dropped.
-    pub max_spans_per_trace: usize,
-    /// Bytes of memory that one trace takes, estimated; over it its texts go, and further spans and logs are dropped if it is as large without
-    /// them.
-    pub max_trace_bytes: usize,
-    /// Sealed trace ids remembered; over it the oldest is forgotten.
-    pub max_sealed_traces: usize,
-    /// Reports waiting for their target, and response ids remembered; over it the oldest goes.
-    pub max_waiting_reports: usize,
-    /// Reported scores of one trace; further ones are dropped.
-    pub max_reports_per_trace: usize,
-    /// Kinds of spans of which it is remembered whether their parents come, and scopes of services of which it is remembered
-    /// which agents they speak for, in all shards together; over it those that were not met for longest are forgotten.
-    pub max_learned: usize,
-    /// Sessions of agents that speak in log records of which prompts are remembered, by shard; over it the quietest is forgotten.
-    pub max_turn_sessions: usize,
-    /// Spans that only the order of such records puts into their turn, held by shard as long as a prompt may come late; over it those of
-    /// the quietest sessions stay where they are. Each KiB of texts counts as one more.
-    pub max_turn_spans: usize,
+/// A millisecond.
+pub const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// A second.
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// A minute.
+pub const MINUTE: Duration = Duration::from_secs(60);
+
+/// An hour.
+pub const HOUR: Duration = Duration::from_secs(3600);
+
+/// A day.
+pub const DAY: Duration = Duration::from_secs(86_400);
+
+/// Options of which some must keep a range.
+pub trait Ranges {
+    /// Tells of each that is outside of its range.
+    fn ranges(&self, outside: Outside<'_>);
+}
+
+/// Is told the key of an option, the range that it must keep, and what it is.
+pub type Outside<'o> = &'o mut dyn FnMut(&'static str, String, String);
+
+/// What can have a range.
+pub trait Bounded: Copy + PartialOrd {
+    /// As the configuration has it.
+    fn shown(&self) -> String;
+}
+
+macro_rules! bounded {
+    ($($number:ty)*) => {$(
+        impl Bounded for $number {
+            fn shown(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+
+bounded!(f64 u32 u64 usize);
+
+impl Bounded for Duration {
+    fn shown(&self) -> String {
+        human::render(*self)
+    }
+}
+
+/// Tells of an option that is outside of its range, as a number that is none is.
+pub fn within<T: Bounded>(
+    key: &'static str,
+    was: T,
+    range: RangeInclusive<T>,
+    outside: Outside<'_>,
+) {
+    if !range.contains(&was) {
+        let (least, most) = (range.start().shown(), range.end().shown());
+        outside(key, format!("from {least} to {most}"), was.shown());
+    }
+}
+
+/// A list of words, as options have it.
+pub fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+options! {
+    /// How spans are read.
+    pub struct ConventionOptions in "convention" {
+        /// Attributes that name a session, best first; on the outermost span that has any, the
+        /// first of them wins.
+        pub session_keys: Vec<String> = words(super::convention::SESSION_KEYS);
+        /// Attributes whose JSON value may hold a session id, as `attribute{key}`.
+        pub session_json_keys: Vec<String> = words(super::convention::SESSION_JSON_KEYS);
+        /// Attributes of your own: concept to attribute names, best first; asked before any
+        /// convention. Concepts: `agent_name`, `workflow`, `agent_id`, `agent_version`, `environment`, `operation`, `tool_name`,
+        /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`, `compacted`,
+        /// `user`, `session`.
+        pub attributes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        /// Agents of your own that speak in log records; see [`super::convention::LogConvention`].
+        pub logs: Vec<super::convention::LogConvention> = Vec::new();
+        /// Reported score names to signal names, such as `ToolCorrectness` to `tool_correctness`.
+        pub score_names: BTreeMap<String, String> = BTreeMap::new();
+        /// Ranges of reported scores that are not in `[0,1]`: name to `[min, max]`.
+        pub score_ranges: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+        /// Keep results of tools and inputs as texts, while their trace is held; set where a judge, an embedding model, expectations or
+        /// the page are to see them.
+        #[serde(skip)]
+        pub keep_texts: bool = false;
+        /// Longest text kept of one input or output, in bytes; the rest is cut at a character.
+        pub max_text_bytes: usize = 65_536, within 1..=16 << 20;
+        /// Longest name (agent, tool, session, model), in bytes; longer ones are cut.
+        pub max_name_bytes: usize = 256, within 16..=4096;
+    }
+}
+
+options! {
+    /// How traces are assembled.
+    pub struct AssembleOptions in "assemble" {
+        /// Quiet time after which a trace whose root ended is done.
+        #[serde(with = "human")]
+        pub trace_idle: Duration = 10 * SECOND, within MILLISECOND..=DAY;
+        /// Quiet time after which a trace is done whose root has not come, and of which nothing tells whether it will; likewise the turn of
+        /// an agent that speaks in log records, unless its session's next one has begun.
+        #[serde(with = "human")]
+        pub rootless_idle: Duration = 5 * MINUTE, within MILLISECOND..=DAY;
+        /// A trace is done at the latest this long after it opened, then partial; so long a root that is to come is waited for.
+        #[serde(with = "human")]
+        pub trace_max_age: Duration = HOUR, within MILLISECOND..=DAY;
+        /// How long a done trace can be re-opened by a late span, if its root is in; then it is sealed.
+        #[serde(with = "human")]
+        pub late_horizon: Duration = 5 * MINUTE, within Duration::ZERO..=DAY;
+        /// How long a report waits for its target.
+        #[serde(with = "human")]
+        pub report_wait: Duration = 10 * MINUTE, within Duration::ZERO..=DAY;
+        /// What a trace without a session key becomes: `trace` (its own session) or `instance`
+        /// (one session per `service.instance.id`).
+        pub session_fallback: SessionFallback = SessionFallback::Trace;
+        /// Keep the texts and the arguments of traces for the API and the page; without it they
+        /// go when the trace is done with them.
+        pub keep_content: bool = false;
+        /// Open and done traces held; over it the first done one is sealed, else the longest quiet one, as partial.
+        pub max_open_traces: usize = 100_000, within 1..=1 << 30;
+        /// Bytes of memory that open and done traces take, estimated; over it traces go in the same order.
+        pub max_bytes: usize = 256 << 20, within 1 << 20..=1 << 40;
+        /// Spans and logs of one trace; further ones are dropped.
+        pub max_spans_per_trace: usize = 10_000, within 1..=1 << 30;
+        /// Bytes of memory that one trace takes, estimated; over it its texts go, and further spans and logs are dropped if it is as large without
+        /// them.
+        pub max_trace_bytes: usize = 16 << 20, within 1 << 16..=1 << 30;
+        /// Sealed trace ids remembered; over it the oldest is forgotten.
+        pub max_sealed_traces: usize = 1_000_000, within 1..=1 << 30;
+        /// Reports waiting for their target, and response ids remembered; over it the oldest goes.
+        pub max_waiting_reports: usize = 100_000, within 1..=1 << 30;
+        /// Reported scores of one trace; further ones are dropped.
+        pub max_reports_per_trace: usize = 100, within 1..=1 << 30;
+        /// Kinds of spans of which it is remembered whether their parents come, and scopes of services of which it is remembered
+        /// which agents they speak for, in all shards together; over it those that were not met for longest are forgotten.
+        pub max_learned: usize = 10_000, within 1..=1 << 30;
+        /// Sessions of agents that speak in log records of which prompts are remembered, by shard; over it the quietest is forgotten.
+        pub max_turn_sessions: usize = 10_000, within 1..=1 << 30;
+        /// Spans that only the order of such records puts into their turn, held by shard as long as a prompt may come late; over it those of
+        /// the quietest sessions stay where they are. Each KiB of texts counts as one more.
+        pub max_turn_spans: usize = 50_000, within 1..=1 << 30;
+    }
 }
 
 /// Where a trace without a session key goes.
@@ -105,25 +205,25 @@ pub enum SessionFallback {
     Instance,
 }
 
-/// Tool loops.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LoopOptions {
-    /// Calls in a run from which it is a loop, a warning; for a cycle, full periods.
-    pub warning: u64,
-    /// Calls in a run from which it is critical.
-    pub critical: u64,
-    /// Calls in a run from which it is a loop where arguments are not on the wire; never critical. Where results are not
-    /// either, it moves no score, no counter of waste and no alert.
-    pub names_only: u64,
-    /// Tools that may be called again and again, such as `poll_*`; `*` stands for any text. A run of such tools alone is no loop.
-    pub allow: Vec<String>,
-    /// Thresholds of single kinds, over those above: `cycle`, `error_retry`, `exact_repeat`, `near_repeat`.
-    pub by_kind: BTreeMap<LoopKind, Thresholds>,
-    /// Similarity of arguments from which a call nearly repeats the one before it, in `[0,1]`.
-    pub near_repeat_similarity: f64,
-    /// Traces of one session that a run of calls is followed through; after so many it begins anew.
-    pub max_traces: usize,
+options! {
+    /// Tool loops.
+    pub struct LoopOptions in "loops" {
+        /// Calls in a run from which it is a loop, a warning; for a cycle, full periods.
+        pub warning: u64 = 3, within 2..=u64::MAX;
+        /// Calls in a run from which it is critical.
+        pub critical: u64 = 10;
+        /// Calls in a run from which it is a loop where arguments are not on the wire; never critical. Where results are not
+        /// either, it moves no score, no counter of waste and no alert.
+        pub names_only: u64 = 5, within 2..=u64::MAX;
+        /// Tools that may be called again and again, such as `poll_*`; `*` stands for any text. A run of such tools alone is no loop.
+        pub allow: Vec<String> = Vec::new();
+        /// Thresholds of single kinds, over those above: `cycle`, `error_retry`, `exact_repeat`, `near_repeat`.
+        pub by_kind: BTreeMap<LoopKind, Thresholds> = BTreeMap::new();
+        /// Similarity of arguments from which a call nearly repeats the one before it, in `[0,1]`.
+        pub near_repeat_similarity: f64 = 0.9, within 0.5..=1.0;
+        /// Traces of one session that a run of calls is followed through; after so many it begins anew.
+        pub max_traces: usize = 256, within 2..=10_000;
+    }
 }
 
 /// From how many calls a run is a loop.
@@ -135,6 +235,9 @@ pub struct Thresholds {
     /// Critical.
     pub critical: u64,
 }
+
+/// The greatest price, in dollars per million tokens; a greater one is a mistake, and a call's cost must not overflow.
+pub const MAX_PRICE: f64 = 1_000_000.0;
 
 /// What a model costs, in US dollars per million tokens.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -152,81 +255,80 @@ pub struct Price {
     pub cache_written: Option<f64>,
 }
 
-/// What model calls cost where their spans do not say.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CostOptions {
-    /// Prices, by model; the first that fits holds, before those that ship.
-    pub prices: Vec<Price>,
-    /// Models that are not among these cost what the table says that ships (`src/engine/prices.csv`); a model of neither has no cost.
-    pub shipped: bool,
-}
-
-impl Default for CostOptions {
-    fn default() -> Self {
-        Self { prices: Vec::new(), shipped: true }
+options! {
+    /// What model calls cost where their spans do not say.
+    pub struct CostOptions in "cost" {
+        /// Prices, by model; the first that fits holds, before those that ship.
+        pub prices: Vec<Price> = Vec::new();
+        /// Models that are not among these cost what the table says that ships (`src/engine/prices.csv`); a model of neither has no cost.
+        pub shipped: bool = true;
     }
 }
 
-/// How sessions are scored.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SessionOptions {
-    /// What session ids are told apart by, beside the tenant: `service` (`service.namespace`, or the name of the outermost
-    /// agent) or `tenant` (nothing: where a conversation goes over services).
-    pub scope: SessionScope,
-    /// Quiet time after which a session closes.
-    #[serde(with = "human")]
-    pub session_idle: Duration,
-    /// How long a loop counts as going on after it last grew, whether its trace is done by then or not: whoever is told by it
-    /// has to see it.
-    #[serde(with = "human")]
-    pub loop_hold: Duration,
-    /// How long nothing has come of an open trace that stalls, at least.
-    #[serde(with = "human")]
-    pub stall_after: Duration,
-    /// What traces and sessions must not go over.
-    #[serde(skip)]
-    pub limits: LimitOptions,
-    /// Sessions held in memory; over it the longest quiet one leaves for the disk, or is closed and evicted.
-    pub max_sessions: usize,
-    /// Bytes of memory that sessions take, estimated; over it sessions go in the same order.
-    pub max_bytes: usize,
-    /// Traces of one session; further ones are refused.
-    pub max_traces_per_session: usize,
-    /// Bytes of memory that the traces of one session take, estimated; further traces are refused.
-    pub max_session_bytes: usize,
-    /// Names of scores reported for one session as a whole; further ones are refused.
-    pub max_reports_per_session: usize,
-    /// How long a score reported for a session waits for it.
-    #[serde(with = "human")]
-    pub report_wait: Duration,
-    /// Scores that wait for their session; over it the oldest goes.
-    pub max_waiting_reports: usize,
-    /// Traces remembered that moved on or went with an evicted session, so that they count
-    /// once; over it the oldest is forgotten.
-    pub max_departed_traces: usize,
-    /// Sessions and traces that have ended without an outcome, which somebody may still tell; over it the oldest is forgotten.
-    pub max_outstanding_outcomes: usize,
-    /// `agentgauge` or `pandaprobe` (the documents' four signals and four decimals).
-    pub profile: Profile,
-    /// What an empty score is: `absent`, or `one` as the documents say.
-    pub empty_score: EmptyScore,
-    /// Weight of each signal; those set here go over the defaults, and a signal without any has no
-    /// part in scores.
-    pub signal_weights: BTreeMap<String, f64>,
-    /// Scores from which signals pass, where not one half or as their source has it, in `[0,1]`.
-    pub signal_thresholds: BTreeMap<String, f64>,
-    /// Output similarity from which loop_detection finds a loop, in `[0,1]`.
-    pub loop_detection_threshold: f64,
-    /// Trajectory gate: traces without gain after which a score below target stalls.
-    pub gate_window: u64,
-    /// Trajectory gate: the score below which no gain is a stall.
-    pub gate_target: f64,
-    /// Trajectory gate: what counts as gain.
-    pub gate_gain: f64,
-    /// Trajectory gate: the drop below the peak that counts as regression.
-    pub gate_drop: f64,
+options! {
+    /// How sessions are scored.
+    pub struct SessionOptions in "session" {
+        /// What session ids are told apart by, beside the tenant: `service` (`service.namespace`, or the name of the outermost
+        /// agent) or `tenant` (nothing: where a conversation goes over services).
+        pub scope: SessionScope = SessionScope::Service;
+        /// Quiet time after which a session closes.
+        #[serde(with = "human")]
+        pub session_idle: Duration = 30 * MINUTE, within MILLISECOND..=30 * DAY;
+        /// How long a loop counts as going on after it last grew, whether its trace is done by then or not: whoever is told by it
+        /// has to see it.
+        #[serde(with = "human")]
+        pub loop_hold: Duration = 5 * MINUTE, within MILLISECOND..=30 * DAY;
+        /// How long nothing has come of an open trace that stalls, at least.
+        #[serde(with = "human")]
+        pub stall_after: Duration = 15 * MINUTE, within MILLISECOND..=30 * DAY;
+        /// What traces and sessions must not go over.
+        #[serde(skip)]
+        pub limits: LimitOptions = LimitOptions::default();
+        /// Sessions held in memory; over it the longest quiet one leaves for the disk, or is closed and evicted.
+        pub max_sessions: usize = 200_000, within 1..=1 << 30;
+        /// Bytes of memory that sessions take, estimated; over it sessions go in the same order.
+        pub max_bytes: usize = 512 << 20, within 1 << 20..=1 << 40;
+        /// Traces of one session; further ones are refused.
+        pub max_traces_per_session: usize = 10_000, within 1..=1 << 30;
+        /// Bytes of memory that the traces of one session take, estimated; further traces are refused.
+        pub max_session_bytes: usize = 64 << 20, within 1 << 16..=1 << 40;
+        /// Names of scores reported for one session as a whole; further ones are refused.
+        pub max_reports_per_session: usize = 100, within 1..=1 << 20;
+        /// How long a score reported for a session waits for it.
+        #[serde(with = "human")]
+        pub report_wait: Duration = 10 * MINUTE, within Duration::ZERO..=30 * DAY;
+        /// Scores that wait for their session; over it the oldest goes.
+        pub max_waiting_reports: usize = 1_000, within 1..=1 << 30;
+        /// Traces remembered that moved on or went with an evicted session, so that they count
+        /// once; over it the oldest is forgotten.
+        pub max_departed_traces: usize = 100_000, within 1..=1 << 30;
+        /// Sessions and traces that have ended without an outcome, which somebody may still tell; over it the oldest is forgotten.
+        pub max_outstanding_outcomes: usize = 10_000, within 0..=1 << 30;
+        /// `agentgauge` or `pandaprobe` (the documents' four signals and four decimals).
+        pub profile: Profile = Profile::Agentgauge;
+        /// What an empty score is: `absent`, or `one` as the documents say.
+        pub empty_score: EmptyScore = EmptyScore::Absent;
+        /// Weight of each signal; those set here go over the defaults, and a signal without any has no
+        /// part in scores.
+        pub signal_weights: BTreeMap<String, f64> = weights();
+        /// Scores from which signals pass, where not one half or as their source has it, in `[0,1]`.
+        pub signal_thresholds: BTreeMap<String, f64> = BTreeMap::new();
+        /// Output similarity from which loop_detection finds a loop, in `[0,1]`.
+        pub loop_detection_threshold: f64 = 0.5, within 0.0..=1.0;
+        /// Trajectory gate: traces without gain after which a score below target stalls.
+        pub gate_window: u64 = 5, within 1..=1 << 20;
+        /// Trajectory gate: the score below which no gain is a stall.
+        pub gate_target: f64 = 0.5, within 0.0..=1.0;
+        /// Trajectory gate: what counts as gain.
+        pub gate_gain: f64 = 0.02, within 0.0..=1.0;
+        /// Trajectory gate: the drop below the peak that counts as regression.
+        pub gate_drop: f64 = 0.15, within 0.0..=1.0;
+    }
+}
+
+/// The weights of all signals that have one.
+fn weights() -> BTreeMap<String, f64> {
+    SIGNALS.iter().filter_map(|signal| Some((signal.name.to_owned(), signal.weight?))).collect()
 }
 
 /// What ids of sessions are told apart by, beside the tenant.
@@ -262,91 +364,35 @@ pub enum EmptyScore {
     One,
 }
 
-/// How agents are summed up.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AgentOptions {
-    /// Rolling windows, each of 60 panes and the open one.
-    #[serde(with = "human_list")]
-    pub windows: Vec<Duration>,
-    /// Also score the last this many traces, whatever their age.
-    pub last_traces: usize,
-    /// Agents with series of their own; over it the rest share `__overflow__`, until those that were quiet for longest, and for longer
-    /// than the longest window, have made room. As many again are held that only unfinished traces seem to belong to; they get series
-    /// while there is room.
-    pub max_agents: usize,
-    /// How long an agent of which nothing comes is remembered, with its last traces, totals and counters.
-    #[serde(with = "human")]
-    pub memory: Duration,
-    /// Signals without a weight that an agent has sums of; further names have none.
-    pub max_signals_per_agent: usize,
-    /// Names of models without a price, and of sub-agents, that an agent has series of; further ones share `__overflow__`.
-    pub max_names_per_agent: usize,
-    /// Runs of an agent that scores over runs are made of; over it the oldest goes.
-    pub max_runs: usize,
-    /// Traces of one run, and as many reports; further ones are left out.
-    pub max_traces_per_run: usize,
-    /// Bytes of memory that the runs of all agents take, estimated; over it the oldest go of the agent whose runs take most, first of
-    /// the tenant whose runs take most in proportion to its share.
-    pub max_run_bytes: usize,
-    /// How long an agent of which nothing else is held keeps its runs.
-    #[serde(with = "human")]
-    pub run_memory: Duration,
-}
-
-impl Default for ConventionOptions {
-    fn default() -> Self {
-        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
-        Self {
-            // The names and their order live in `convention`.
-            session_keys: names(super::convention::SESSION_KEYS),
-            session_json_keys: names(super::convention::SESSION_JSON_KEYS),
-            attributes: BTreeMap::new(),
-            logs: Vec::new(),
-            score_names: BTreeMap::new(),
-            score_ranges: BTreeMap::new(),
-            keep_texts: false,
-            max_text_bytes: 65_536,
-            max_name_bytes: 256,
-        }
-    }
-}
-
-impl Default for AssembleOptions {
-    fn default() -> Self {
-        Self {
-            trace_idle: Duration::from_secs(10),
-            rootless_idle: Duration::from_secs(300),
-            trace_max_age: Duration::from_secs(3600),
-            late_horizon: Duration::from_secs(300),
-            report_wait: Duration::from_secs(600),
-            session_fallback: SessionFallback::Trace,
-            keep_content: false,
-            max_open_traces: 100_000,
-            max_bytes: 256 << 20,
-            max_spans_per_trace: 10_000,
-            max_trace_bytes: 16 << 20,
-            max_sealed_traces: 1_000_000,
-            max_waiting_reports: 100_000,
-            max_reports_per_trace: 100,
-            max_learned: 10_000,
-            max_turn_sessions: 10_000,
-            max_turn_spans: 50_000,
-        }
-    }
-}
-
-impl Default for LoopOptions {
-    fn default() -> Self {
-        Self {
-            warning: 3,
-            critical: 10,
-            names_only: 5,
-            allow: Vec::new(),
-            by_kind: BTreeMap::new(),
-            near_repeat_similarity: 0.9,
-            max_traces: 256,
-        }
+options! {
+    /// How agents are summed up.
+    pub struct AgentOptions in "agents" {
+        /// Rolling windows, each of 60 panes and the open one.
+        #[serde(with = "human_list")]
+        pub windows: Vec<Duration> = [300, 3600, 86_400].map(Duration::from_secs).into();
+        /// Also score the last this many traces, whatever their age.
+        pub last_traces: usize = 50, within 1..=10_000;
+        /// Agents with series of their own; over it the rest share `__overflow__`, until those that were quiet for longest, and for longer
+        /// than the longest window, have made room. As many again are held that only unfinished traces seem to belong to; they get series
+        /// while there is room.
+        pub max_agents: usize = 1_000, within 1..=1_000_000;
+        /// How long an agent of which nothing comes is remembered, with its last traces, totals and counters.
+        #[serde(with = "human")]
+        pub memory: Duration = 30 * DAY, within MINUTE..=366 * DAY;
+        /// Signals without a weight that an agent has sums of; further names have none.
+        pub max_signals_per_agent: usize = 32, within 1..=10_000;
+        /// Names of models without a price, and of sub-agents, that an agent has series of; further ones share `__overflow__`.
+        pub max_names_per_agent: usize = 32, within 1..=10_000;
+        /// Runs of an agent that scores over runs are made of; over it the oldest goes.
+        pub max_runs: usize = 10_000, within 1..=1_000_000;
+        /// Traces of one run, and as many reports; further ones are left out.
+        pub max_traces_per_run: usize = 1_000, within 1..=100_000;
+        /// Bytes of memory that the runs of all agents take, estimated; over it the oldest go of the agent whose runs take most, first of
+        /// the tenant whose runs take most in proportion to its share.
+        pub max_run_bytes: usize = 1 << 30, within 1 << 20..=1 << 40;
+        /// How long an agent of which nothing else is held keeps its runs.
+        #[serde(with = "human")]
+        pub run_memory: Duration = 7 * DAY, within MINUTE..=366 * DAY;
     }
 }
 
@@ -360,54 +406,6 @@ impl LoopOptions {
     /// Whether a tool may be called again and again.
     pub fn allows(&self, tool: &str) -> bool {
         self.allow.iter().any(|pattern| fits(pattern, tool))
-    }
-}
-
-impl Default for SessionOptions {
-    fn default() -> Self {
-        let weighed = SIGNALS.iter().filter_map(|signal| Some((signal.name, signal.weight?)));
-        Self {
-            scope: SessionScope::Service,
-            session_idle: Duration::from_secs(1800),
-            loop_hold: Duration::from_secs(300),
-            stall_after: Duration::from_secs(900),
-            limits: LimitOptions::default(),
-            max_sessions: 200_000,
-            max_bytes: 512 << 20,
-            max_traces_per_session: 10_000,
-            max_session_bytes: 64 << 20,
-            max_reports_per_session: 100,
-            report_wait: Duration::from_secs(600),
-            max_waiting_reports: 1_000,
-            max_departed_traces: 100_000,
-            max_outstanding_outcomes: 10_000,
-            profile: Profile::Agentgauge,
-            empty_score: EmptyScore::Absent,
-            signal_weights: weighed.map(|(name, weight)| (name.to_owned(), weight)).collect(),
-            signal_thresholds: BTreeMap::new(),
-            loop_detection_threshold: 0.5,
-            gate_window: 5,
-            gate_target: 0.5,
-            gate_gain: 0.02,
-            gate_drop: 0.15,
-        }
-    }
-}
-
-impl Default for AgentOptions {
-    fn default() -> Self {
-        Self {
-            windows: [300, 3600, 86_400].map(Duration::from_secs).into(),
-            last_traces: 50,
-            max_agents: 1_000,
-            memory: Duration::from_secs(30 * 86_400),
-            max_signals_per_agent: 32,
-            max_names_per_agent: 32,
-            max_runs: 10_000,
-            max_traces_per_run: 1_000,
-            max_run_bytes: 1 << 30,
-            run_memory: Duration::from_secs(7 * 86_400),
-        }
     }
 }
 

@@ -6,26 +6,28 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// TLS of the listeners.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TlsOptions {
-    /// The server's certificate chain (PEM), its own first; without it the listeners speak plain text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cert_file: Option<PathBuf>,
-    /// The private key of that certificate (PEM).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-    /// The authorities (PEM) whose certificates clients show; without it clients show none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub client_ca_file: Option<PathBuf>,
-    /// Whether a client must show a certificate, where there is a `client_ca_file`.
-    pub client_auth: ClientAuth,
-    /// Which listeners speak TLS.
-    pub listeners: Vec<Listener>,
-    /// How often the files are looked at; what has changed holds for new connections.
-    #[serde(with = "crate::engine::options::human")]
-    pub reload_interval: Duration,
+use crate::engine::options::{DAY, MILLISECOND, MINUTE};
+
+crate::engine::options! {
+    /// TLS of the listeners.
+    pub struct TlsOptions in "tls" {
+        /// The server's certificate chain (PEM), its own first; without it the listeners speak plain text.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cert_file: Option<PathBuf> = None;
+        /// The private key of that certificate (PEM).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub key_file: Option<PathBuf> = None;
+        /// The authorities (PEM) whose certificates clients show; without it clients show none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub client_ca_file: Option<PathBuf> = None;
+        /// Whether a client must show a certificate, where there is a `client_ca_file`.
+        pub client_auth: ClientAuth = ClientAuth::default();
+        /// Which listeners speak TLS.
+        pub listeners: Vec<Listener> = vec![Listener::OtlpGrpc, Listener::OtlpHttp, Listener::Http];
+        /// How often the files are looked at; what has changed holds for new connections.
+        #[serde(with = "crate::engine::options::human")]
+        pub reload_interval: Duration = MINUTE, within MILLISECOND..=DAY;
+    }
 }
 
 /// What is asked of clients that could show a certificate.
@@ -114,19 +116,6 @@ pub enum May {
 /// A text that no log and no error shows.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Secret(String);
-
-impl Default for TlsOptions {
-    fn default() -> Self {
-        Self {
-            cert_file: None,
-            key_file: None,
-            client_ca_file: None,
-            client_auth: ClientAuth::default(),
-            listeners: vec![Listener::OtlpGrpc, Listener::OtlpHttp, Listener::Http],
-            reload_interval: Duration::from_secs(60),
-        }
-    }
-}
 
 impl AccessOptions {
     /// Takes the tokens that are in the environment from there.

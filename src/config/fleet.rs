@@ -1,7 +1,5 @@
 //! Ranges of the options under `fleet`.
 
-use std::time::Duration;
-
 use super::Config;
 use super::kafka::is_topic;
 use super::range::Check;
@@ -13,15 +11,6 @@ const MAX_PREFIX_BYTES: usize = 200;
 
 pub(super) fn check(config: &Config, check: &mut Check<'_>) {
     let fleet = &config.fleet;
-    check.within("fleet.partitions", fleet.partitions, 1, 256);
-    check.within("fleet.replication", fleet.replication, 1, 100);
-    let (short, hour) = (Duration::from_millis(10), Duration::from_secs(3600));
-    check.lasting("fleet.checkpoint_interval", fleet.checkpoint_interval, short, hour);
-    check.lasting("fleet.tell_interval", fleet.tell_interval, short, hour);
-    check.lasting("fleet.lookback", fleet.lookback, short, 24 * 366 * hour);
-    check.lasting("fleet.retention", fleet.retention, short, 24 * 366 * hour);
-    let timeout = fleet.session_timeout;
-    check.lasting("fleet.session_timeout", timeout, Duration::from_secs(1), hour / 2);
     if !is_topic(&fleet.prefix) || fleet.prefix.len() > MAX_PREFIX_BYTES {
         let expected = "letters, digits, `.`, `_` and `-`".to_owned();
         check.fail("fleet.prefix", expected, format!("`{}`", fleet.prefix));

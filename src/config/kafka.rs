@@ -1,7 +1,6 @@
 //! Ranges of the options under `kafka`, as far as they can be checked without asking a broker.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use super::Config;
 use super::range::Check;
@@ -12,10 +11,6 @@ const MAX_TOPIC_BYTES: usize = 249;
 
 pub(super) fn check(config: &Config, check: &mut Check<'_>) {
     let kafka = &config.kafka;
-    check.within("kafka.max_in_flight", kafka.max_in_flight, 1, 100_000);
-    check.within("kafka.max_queued_bytes", kafka.max_queued_bytes, 1 << 20, 1 << 30);
-    let (short, long) = (Duration::from_millis(10), Duration::from_secs(3600));
-    check.lasting("kafka.probe_interval", kafka.probe_interval, short, long);
     if !kafka.enabled() {
         return;
     }

@@ -123,19 +123,19 @@ pub struct Metrics {
     pub detail: Detail,
 }
 
-/// Addresses as `host:port`; port 0 takes a free one.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Listen {
-    /// OTLP over gRPC.
-    pub otlp_grpc: String,
-    /// OTLP over HTTP.
-    pub otlp_http: String,
-    /// Metrics, health and API.
-    pub http: String,
-    /// Names that listeners on loopback answer to besides localhost and addresses of loopback, and whose pages may change
-    /// something; without ports. With any, listeners on other addresses answer to these alone, and to addresses.
-    pub hosts: Vec<String>,
+crate::engine::options! {
+    /// Addresses as `host:port`; port 0 takes a free one.
+    pub struct Listen in "listen" {
+        /// OTLP over gRPC.
+        pub otlp_grpc: String = "127.0.0.1:4317".to_owned();
+        /// OTLP over HTTP.
+        pub otlp_http: String = "127.0.0.1:4318".to_owned();
+        /// Metrics, health and API.
+        pub http: String = "127.0.0.1:9464".to_owned();
+        /// Names that listeners on loopback answer to besides localhost and addresses of loopback, and whose pages may change
+        /// something; without ports. With any, listeners on other addresses answer to these alone, and to addresses.
+        pub hosts: Vec<String> = Vec::new();
+    }
 }
 
 impl Listen {
@@ -145,14 +145,14 @@ impl Listen {
     }
 }
 
-/// How the engine is spread over tasks; no result depends on it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Shards {
-    /// Tasks of each keyed stage, 1 to 256.
-    pub shards: u32,
-    /// Messages that one channel between stages holds; a full one makes its sender wait.
-    pub channel_capacity: usize,
+crate::engine::options! {
+    /// How the engine is spread over tasks; no result depends on it.
+    pub struct Shards in "engine" {
+        /// Tasks of each keyed stage, 1 to 256.
+        pub shards: u32 = 4, within 1..=256;
+        /// Messages that one channel between stages holds; a full one makes its sender wait.
+        pub channel_capacity: usize = 1024, within 1..=1 << 20;
+    }
 }
 
 /// Logging.
@@ -393,23 +393,6 @@ impl Config {
             judging: None,
             embedding: None,
         }
-    }
-}
-
-impl Default for Listen {
-    fn default() -> Self {
-        Self {
-            otlp_grpc: "127.0.0.1:4317".to_owned(),
-            otlp_http: "127.0.0.1:4318".to_owned(),
-            http: "127.0.0.1:9464".to_owned(),
-            hosts: Vec::new(),
-        }
-    }
-}
-
-impl Default for Shards {
-    fn default() -> Self {
-        Self { shards: 4, channel_capacity: 1024 }
     }
 }
 

@@ -1,18 +1,18 @@
 //! The facts about the daemon that the page needs: whether texts are kept, and links to other places.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// Where people find what is said of agents.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LinkOptions {
-    /// Where people reach the page.
-    pub public_url: String,
-    /// Where a trace is shown.
-    pub trace: String,
-    /// Where Prometheus is, which the page then asks what became of alerts.
-    pub prometheus_url: String,
+crate::engine::options! {
+    /// Where people find what is said of agents.
+    pub struct LinkOptions in "links" {
+        /// Where people reach the page.
+        pub public_url: String = "http://127.0.0.1:9464".to_owned();
+        /// Where a trace is shown.
+        pub trace: String = String::new();
+        /// Where Prometheus is, which the page then asks what became of alerts.
+        pub prometheus_url: String = String::new();
+    }
 }
 
 /// The daemon.
@@ -41,16 +41,6 @@ const PRESETS: &[(&str, &str)] = &[
     ("phoenix", "/redirects/traces/{trace_id}"),
     ("zipkin", "/zipkin/traces/{trace_id}"),
 ];
-
-impl Default for LinkOptions {
-    fn default() -> Self {
-        Self {
-            public_url: "http://127.0.0.1:9464".to_owned(),
-            trace: String::new(),
-            prometheus_url: String::new(),
-        }
-    }
-}
 
 impl LinkOptions {
     /// The address of the page for people, without a slash at the end.

@@ -12,28 +12,30 @@ use serde::{Deserialize, Serialize};
 
 use super::kept_history::ROW;
 use crate::engine::agent_facts::AgentFacts;
+use crate::engine::options::{DAY, MILLISECOND, SECOND};
 use crate::engine::span::Timestamp;
 use crate::engine::view::{AgentName, WindowView};
 
-/// The query API, and what it remembers.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ApiOptions {
-    /// Time between two points of an agent's past.
-    #[serde(with = "crate::engine::options::human")]
-    pub history_step: Duration,
-    /// Points held of each agent; over it the oldest goes.
-    pub history_points: usize,
-    /// Agents whose past is kept in the store's directory for a week, 48 kB of disk each; over it the one goes that was quiet for
-    /// longest. Without a store nothing is kept.
-    pub history_agents: usize,
-    /// Live streams of one identity at a time; further ones are told to come back.
-    pub max_streams: usize,
-    /// Scrapes of one identity at a time; for one more the one goes whose reader is slowest.
-    pub max_scrapes: usize,
-    /// Bytes of answers that wait to be read, half of it for those to tenants; over it those go that nobody reads, or the slowest
-    /// of whoever holds most, and further ones are refused. A larger one is sent alone.
-    pub max_unread_bytes: usize,
+crate::engine::options! {
+    /// The query API, and what it remembers.
+    #[derive(Copy)]
+    pub struct ApiOptions in "api" {
+        /// Time between two points of an agent's past.
+        #[serde(with = "crate::engine::options::human")]
+        pub history_step: Duration = 15 * SECOND, within 100 * MILLISECOND..=DAY;
+        /// Points held of each agent; over it the oldest goes.
+        pub history_points: usize = 240, within 1..=10_000;
+        /// Agents whose past is kept in the store's directory for a week, 48 kB of disk each; over it the one goes that was quiet for
+        /// longest. Without a store nothing is kept.
+        pub history_agents: usize = 2_000, within 1..=100_000;
+        /// Live streams of one identity at a time; further ones are told to come back.
+        pub max_streams: usize = 64, within 1..=10_000;
+        /// Scrapes of one identity at a time; for one more the one goes whose reader is slowest.
+        pub max_scrapes: usize = 16, within 1..=10_000;
+        /// Bytes of answers that wait to be read, half of it for those to tenants; over it those go that nobody reads, or the slowest
+        /// of whoever holds most, and further ones are refused. A larger one is sent alone.
+        pub max_unread_bytes: usize = 64 << 20, within 1 << 20..=usize::MAX;
+    }
 }
 
 /// One agent over time: columns of equal length, oldest first.
@@ -163,19 +165,6 @@ struct Scores {
 }
 
 const MOST: u16 = 10_000;
-
-impl Default for ApiOptions {
-    fn default() -> Self {
-        Self {
-            history_step: Duration::from_secs(15),
-            history_points: 240,
-            history_agents: 2_000,
-            max_streams: 64,
-            max_scrapes: 16,
-            max_unread_bytes: 64 << 20,
-        }
-    }
-}
 
 impl Ring {
     /// Adds a point for the state of an agent.

@@ -16,7 +16,6 @@ use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prometheus::IntCounterVec;
 use prost::Message;
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::push::{Push, Signal};
@@ -24,42 +23,42 @@ use crate::engine::convention::{
     OWN_SCOPE, RESULT, ScoreValue, score_attributes, sender_attributes,
 };
 use crate::engine::judging::Score;
-use crate::engine::options::human;
+use crate::engine::options::{DAY, HOUR, MILLISECOND, SECOND, human};
 use crate::outbound::{EndpointError, Secret};
 use crate::registry::Registry;
 
-/// Scores out. Without an address nothing is sent.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ScoresOutOptions {
-    /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none.
-    pub url: String,
-    /// Send over plain HTTP too, where the address says so.
-    pub allow_http: bool,
-    /// The environment variable that holds the value of `authorization`; empty: none.
-    pub authorization_env: String,
-    /// The file that holds it, instead of the variable; empty: none.
-    pub authorization_file: std::path::PathBuf,
-    /// Compress what is sent, with gzip.
-    pub gzip: bool,
-    /// Scores that wait; further ones are dropped.
-    pub max_queue: usize,
-    /// Scores in one request.
-    pub max_batch: usize,
-    /// How long a score waits for others.
-    #[serde(with = "human")]
-    pub interval: Duration,
-    /// How long one request may take.
-    #[serde(with = "human")]
-    pub timeout: Duration,
-    /// Requests for one batch, the first one included.
-    pub max_attempts: u32,
-    /// The wait before a request is made again, doubled each time.
-    #[serde(with = "human")]
-    pub backoff: Duration,
-    /// The time between two rounds in which what `/metrics` shows is sent, too; zero: it is not.
-    #[serde(with = "human")]
-    pub metrics_interval: Duration,
+crate::engine::options! {
+    /// Scores out. Without an address nothing is sent.
+    pub struct ScoresOutOptions in "scores_out" {
+        /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none.
+        pub url: String = String::new();
+        /// Send over plain HTTP too, where the address says so.
+        pub allow_http: bool = false;
+        /// The environment variable that holds the value of `authorization`; empty: none.
+        pub authorization_env: String = "AGENTGAUGE_SCORES_OUT_AUTHORIZATION".to_owned();
+        /// The file that holds it, instead of the variable; empty: none.
+        pub authorization_file: std::path::PathBuf = std::path::PathBuf::new();
+        /// Compress what is sent, with gzip.
+        pub gzip: bool = true;
+        /// Scores that wait; further ones are dropped.
+        pub max_queue: usize = 10_000, within 1..=1 << 20;
+        /// Scores in one request.
+        pub max_batch: usize = 500, within 1..=100_000;
+        /// How long a score waits for others.
+        #[serde(with = "human")]
+        pub interval: Duration = SECOND, within MILLISECOND..=HOUR;
+        /// How long one request may take.
+        #[serde(with = "human")]
+        pub timeout: Duration = 10 * SECOND, within MILLISECOND..=HOUR;
+        /// Requests for one batch, the first one included.
+        pub max_attempts: u32 = 5, within 1..=100;
+        /// The wait before a request is made again, doubled each time.
+        #[serde(with = "human")]
+        pub backoff: Duration = SECOND, within MILLISECOND..=HOUR;
+        /// The time between two rounds in which what `/metrics` shows is sent, too; zero: it is not.
+        #[serde(with = "human")]
+        pub metrics_interval: Duration = Duration::ZERO, within Duration::ZERO..=DAY;
+    }
 }
 
 /// Sends scores.
@@ -143,25 +142,6 @@ impl ScoresOut {
     async fn send(&self, batch: &[Score]) {
         let sent = batch.len() as u64;
         self.push.tell(request(batch).encode_to_vec(), sent).await;
-    }
-}
-
-impl Default for ScoresOutOptions {
-    fn default() -> Self {
-        Self {
-            url: String::new(),
-            allow_http: false,
-            authorization_env: "AGENTGAUGE_SCORES_OUT_AUTHORIZATION".to_owned(),
-            authorization_file: std::path::PathBuf::new(),
-            gzip: true,
-            max_queue: 10_000,
-            max_batch: 500,
-            interval: Duration::from_secs(1),
-            timeout: Duration::from_secs(10),
-            max_attempts: 5,
-            backoff: Duration::from_secs(1),
-            metrics_interval: Duration::ZERO,
-        }
     }
 }
 

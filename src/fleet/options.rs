@@ -4,37 +4,37 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::options::human;
+use crate::engine::options::{DAY, HOUR, MILLISECOND, SECOND, human};
 
-/// The part of an instance in work that several share through Kafka; without roles it does everything by itself.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct FleetOptions {
-    /// What this instance does; none: everything, alone.
-    pub roles: Vec<Role>,
-    /// What the names of the topics between the stages, and of the groups that read them, begin with.
-    pub prefix: String,
-    /// Partitions of each topic, 1 to 256; the same for all instances, and for good.
-    pub partitions: u32,
-    /// Replicas of each partition, for `topics create`.
-    pub replication: u32,
-    /// How long the topics keep records, for `topics create`; all that is known of agents is told anew four times in it.
-    #[serde(with = "human")]
-    pub retention: Duration,
-    /// Where checkpoints are: a directory, or `s3://bucket/prefix`.
-    pub checkpoints: String,
-    /// Time between two checkpoints.
-    #[serde(with = "human")]
-    pub checkpoint_interval: Duration,
-    /// How far back an instance reads that finds no checkpoint.
-    #[serde(with = "human")]
-    pub lookback: Duration,
-    /// Time between two words about the same agent.
-    #[serde(with = "human")]
-    pub tell_interval: Duration,
-    /// How long an instance may be silent before others take its place; it shows no agents from then on.
-    #[serde(with = "human")]
-    pub session_timeout: Duration,
+crate::engine::options! {
+    /// The part of an instance in work that several share through Kafka; without roles it does everything by itself.
+    pub struct FleetOptions in "fleet" {
+        /// What this instance does; none: everything, alone.
+        pub roles: Vec<Role> = Vec::new();
+        /// What the names of the topics between the stages, and of the groups that read them, begin with.
+        pub prefix: String = "agentgauge".to_owned();
+        /// Partitions of each topic, 1 to 256; the same for all instances, and for good.
+        pub partitions: u32 = 16, within 1..=256;
+        /// Replicas of each partition, for `topics create`.
+        pub replication: u32 = 1, within 1..=100;
+        /// How long the topics keep records, for `topics create`; all that is known of agents is told anew four times in it.
+        #[serde(with = "human")]
+        pub retention: Duration = 49 * HOUR, within 10 * MILLISECOND..=366 * DAY;
+        /// Where checkpoints are: a directory, or `s3://bucket/prefix`.
+        pub checkpoints: String = String::new();
+        /// Time between two checkpoints.
+        #[serde(with = "human")]
+        pub checkpoint_interval: Duration = 10 * SECOND, within 10 * MILLISECOND..=HOUR;
+        /// How far back an instance reads that finds no checkpoint.
+        #[serde(with = "human")]
+        pub lookback: Duration = 2 * HOUR, within 10 * MILLISECOND..=366 * DAY;
+        /// Time between two words about the same agent.
+        #[serde(with = "human")]
+        pub tell_interval: Duration = SECOND, within 10 * MILLISECOND..=HOUR;
+        /// How long an instance may be silent before others take its place; it shows no agents from then on.
+        #[serde(with = "human")]
+        pub session_timeout: Duration = 45 * SECOND, within SECOND..=HOUR / 2;
+    }
 }
 
 /// What an instance does.
@@ -49,23 +49,6 @@ pub enum Role {
     Score,
     /// Sums up agents, and shows them.
     Fleet,
-}
-
-impl Default for FleetOptions {
-    fn default() -> Self {
-        Self {
-            roles: Vec::new(),
-            prefix: "agentgauge".to_owned(),
-            partitions: 16,
-            replication: 1,
-            retention: Duration::from_secs(49 * 3600),
-            checkpoints: String::new(),
-            checkpoint_interval: Duration::from_secs(10),
-            lookback: Duration::from_secs(2 * 3600),
-            tell_interval: Duration::from_secs(1),
-            session_timeout: Duration::from_secs(45),
-        }
-    }
 }
 
 impl FleetOptions {

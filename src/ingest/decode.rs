@@ -4,39 +4,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::builder::Builder;
 use super::prescan::{self, Bounds, Scan};
 use super::repair::Repair;
 use super::{Batch, Compression, Encoding, Refusal, Rooms, Signal, inflate, json, protobuf};
 use crate::engine::convention::{Conventions, Names};
-use crate::engine::options::{ConventionOptions, human};
+use crate::engine::options::{ConventionOptions, DAY, MINUTE, SECOND, human};
 use crate::engine::span::Timestamp;
 
-/// Limits that hold before anything is allocated.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct IngestLimits {
-    /// Largest request, in bytes after inflation; larger ones are refused.
-    pub max_request_bytes: usize,
-    /// Spans, records, events, links, attributes and values of one request, together; more are refused.
-    pub max_request_items: usize,
-    /// Nesting of attribute values; deeper values are left out.
-    pub max_nesting: usize,
-    /// Estimated bytes of decoded requests in flight, over all transports; beyond it senders are told to come back.
-    pub max_decoded_bytes: usize,
-    /// Times further in the future than this are replaced by the arrival time.
-    #[serde(with = "human")]
-    pub max_clock_skew: Duration,
-    /// Least bytes of a body that have to come a second, over five seconds; slower ones are given up.
-    pub body_progress: usize,
-    /// How long a request waits for room; over it senders are told to come back.
-    #[serde(with = "human")]
-    pub max_wait: Duration,
-    /// Times further in the past than this are replaced by the arrival time.
-    #[serde(with = "human")]
-    pub max_span_age: Duration,
+crate::engine::options! {
+    /// Limits that hold before anything is allocated.
+    pub struct IngestLimits in "ingest" {
+        /// Largest request, in bytes after inflation; larger ones are refused.
+        pub max_request_bytes: usize = 16 << 20, within 1024..=1 << 30;
+        /// Spans, records, events, links, attributes and values of one request, together; more are refused.
+        pub max_request_items: usize = 1 << 20, within 1..=1 << 30;
+        /// Nesting of attribute values; deeper values are left out.
+        // Nested values are walked recursively, on the stack.
+        pub max_nesting: usize = 32, within 1..=128;
+        /// Estimated bytes of decoded requests in flight, over all transports; beyond it senders are told to come back.
+        pub max_decoded_bytes: usize = 512 << 20;
+        /// Times further in the future than this are replaced by the arrival time.
+        #[serde(with = "human")]
+        pub max_clock_skew: Duration = 5 * MINUTE, within Duration::ZERO..=DAY;
+        /// Least bytes of a body that have to come a second, over five seconds; slower ones are given up.
+        pub body_progress: usize = 4 << 10, within 0..=1 << 20;
+        /// How long a request waits for room; over it senders are told to come back.
+        #[serde(with = "human")]
+        pub max_wait: Duration = SECOND, within Duration::ZERO..=MINUTE;
+        /// Times further in the past than this are replaced by the arrival time.
+        #[serde(with = "human")]
+        pub max_span_age: Duration = DAY, within SECOND..=366 * DAY;
+    }
 }
 
 /// Decodes requests.
@@ -57,21 +57,6 @@ pub struct Prepared<B = Bytes> {
     encoding: Encoding,
     body: B,
     scan: Scan,
-}
-
-impl Default for IngestLimits {
-    fn default() -> Self {
-        Self {
-            max_request_bytes: 16 << 20,
-            max_request_items: 1 << 20,
-            max_nesting: 32,
-            max_decoded_bytes: 512 << 20,
-            body_progress: 4 << 10,
-            max_wait: Duration::from_secs(1),
-            max_clock_skew: Duration::from_secs(300),
-            max_span_age: Duration::from_secs(86_400),
-        }
-    }
 }
 
 impl Decoder {

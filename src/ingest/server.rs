@@ -26,7 +26,6 @@ use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -36,29 +35,30 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::peer::{Arriving, Connected, Peer, Peers};
 use crate::access::tls::Tls;
 use crate::access::{Answer, Line, PeerNames, needed};
+use crate::engine::options::{DAY, HOUR, MILLISECOND, MINUTE, SECOND};
 use crate::telemetry;
 
-/// How connections are served, whatever they carry.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServerOptions {
-    /// Connections of one listener; over it new ones take the place of those that are of no use, or wait.
-    pub max_connections: usize,
-    /// How long a client may take over the head of its first request.
-    #[serde(with = "crate::engine::options::human")]
-    pub header_read_timeout: Duration,
-    /// How long a client may take to take any part of an answer, and at most to send any part of a body.
-    #[serde(with = "crate::engine::options::human")]
-    pub read_timeout: Duration,
-    /// How long a connection may be without a request and an answer; it is closed before twice that time. Over the head of a further request a
-    /// client may take as long.
-    #[serde(with = "crate::engine::options::human")]
-    pub idle_timeout: Duration,
-    /// Largest head of a request, in bytes, over HTTP/2 as RFC 9113, 6.5.2, counts them; HTTP/1 takes at least 8 KiB.
-    pub max_header_bytes: u32,
-    /// How long connections may take to finish at shutdown; then they are cut.
-    #[serde(with = "crate::engine::options::human")]
-    pub drain_timeout: Duration,
+crate::engine::options! {
+    /// How connections are served, whatever they carry.
+    pub struct ServerOptions in "server" {
+        /// Connections of one listener; over it new ones take the place of those that are of no use, or wait.
+        pub max_connections: usize = 1024, within 1..=1_000_000;
+        /// How long a client may take over the head of its first request.
+        #[serde(with = "crate::engine::options::human")]
+        pub header_read_timeout: Duration = 10 * SECOND, within MILLISECOND..=HOUR;
+        /// How long a client may take to take any part of an answer, and at most to send any part of a body.
+        #[serde(with = "crate::engine::options::human")]
+        pub read_timeout: Duration = 30 * SECOND, within MILLISECOND..=HOUR;
+        /// How long a connection may be without a request and an answer; it is closed before twice that time. Over the head of a further request a
+        /// client may take as long.
+        #[serde(with = "crate::engine::options::human")]
+        pub idle_timeout: Duration = 2 * MINUTE, within MILLISECOND..=DAY;
+        /// Largest head of a request, in bytes, over HTTP/2 as RFC 9113, 6.5.2, counts them; HTTP/1 takes at least 8 KiB.
+        pub max_header_bytes: u32 = 16 << 10, within 1024..=1 << 20;
+        /// How long connections may take to finish at shutdown; then they are cut.
+        #[serde(with = "crate::engine::options::human")]
+        pub drain_timeout: Duration = 10 * SECOND, within MILLISECOND..=HOUR;
+    }
 }
 
 /// Where a server listens, and how its connections are made secure.
@@ -138,19 +138,6 @@ const LEAVING: Duration = Duration::from_millis(100);
 tokio::task_local! {
     /// Ends the stream that this task runs when it is notified.
     static STREAM: Arc<Notify>;
-}
-
-impl Default for ServerOptions {
-    fn default() -> Self {
-        Self {
-            max_connections: 1024,
-            header_read_timeout: Duration::from_secs(10),
-            read_timeout: Duration::from_secs(30),
-            idle_timeout: Duration::from_secs(120),
-            max_header_bytes: 16 << 10,
-            drain_timeout: Duration::from_secs(10),
-        }
-    }
 }
 
 impl Port {

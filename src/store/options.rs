@@ -4,31 +4,31 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::options::human;
+use crate::engine::options::{SECOND, human};
 
-/// Options of the store.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StoreOptions {
-    /// What an acknowledgement means.
-    pub durability: Durability,
-    /// Where the log and the snapshots are; for this process alone, made if it is not there.
-    pub directory: String,
-    /// Bytes of log, snapshots and sessions for which there is no room in memory; over it requests are refused until a
-    /// snapshot has freed some. The sessions take half of it at most; those beyond are evicted.
-    pub max_bytes: u64,
-    /// Bytes after which a file of the log ends and the next one begins.
-    pub segment_bytes: u64,
-    /// Bytes of log after which a snapshot is written; more if the last snapshot was larger.
-    pub snapshot_bytes: u64,
-    /// Spans and log records after which one is written even so, as long as the log then has an eighth of what snapshots
-    /// take: they, compressed or small as they may be, are what a start takes its time over.
-    pub snapshot_spans: u64,
-    /// How long the first record of a group waits for company; zero: no longer than the group before it takes.
-    #[serde(with = "human")]
-    pub commit_interval: Duration,
-    /// What happens at the start if acknowledged records are damaged or missing, or what tells so is.
-    pub damaged_records: DamagedRecords,
+crate::engine::options! {
+    /// Options of the store.
+    pub struct StoreOptions in "store" {
+        /// What an acknowledgement means.
+        pub durability: Durability = Durability::Memory;
+        /// Where the log and the snapshots are; for this process alone, made if it is not there.
+        pub directory: String = String::new();
+        /// Bytes of log, snapshots and sessions for which there is no room in memory; over it requests are refused until a
+        /// snapshot has freed some. The sessions take half of it at most; those beyond are evicted.
+        pub max_bytes: u64 = 8 << 30, within 1 << 12..=1 << 50;
+        /// Bytes after which a file of the log ends and the next one begins.
+        pub segment_bytes: u64 = 64 << 20, within 1 << 12..=1 << 30;
+        /// Bytes of log after which a snapshot is written; more if the last snapshot was larger.
+        pub snapshot_bytes: u64 = 256 << 20, within 1 << 12..=1 << 40;
+        /// Spans and log records after which one is written even so, as long as the log then has an eighth of what snapshots
+        /// take: they, compressed or small as they may be, are what a start takes its time over.
+        pub snapshot_spans: u64 = 200_000, within 1..=1 << 40;
+        /// How long the first record of a group waits for company; zero: no longer than the group before it takes.
+        #[serde(with = "human")]
+        pub commit_interval: Duration = Duration::ZERO, within Duration::ZERO..=SECOND;
+        /// What happens at the start if acknowledged records are damaged or missing, or what tells so is.
+        pub damaged_records: DamagedRecords = DamagedRecords::Refuse;
+    }
 }
 
 /// What an acknowledgement means, beside that the request was applied.
@@ -53,19 +53,4 @@ pub enum DamagedRecords {
     Refuse,
     /// Leave them out, and count them.
     Skip,
-}
-
-impl Default for StoreOptions {
-    fn default() -> Self {
-        Self {
-            durability: Durability::Memory,
-            directory: String::new(),
-            max_bytes: 8 << 30,
-            segment_bytes: 64 << 20,
-            snapshot_bytes: 256 << 20,
-            snapshot_spans: 200_000,
-            commit_interval: Duration::ZERO,
-            damaged_records: DamagedRecords::Refuse,
-        }
-    }
 }

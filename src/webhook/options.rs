@@ -3,52 +3,33 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::engine::loops::Severity;
-use crate::engine::options::human;
+use crate::engine::options::{DAY, MILLISECOND, MINUTE, SECOND, human};
 
-/// Whom to tell of sessions that run away, and how often.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WebhookOptions {
-    /// The endpoint; nobody is told if it is empty.
-    pub url: String,
-    /// Plain http is fine.
-    pub allow_http: bool,
-    /// A file with the secret that bodies are signed with.
-    pub secret_file: PathBuf,
-    /// The environment variable with it, if there is no file.
-    pub secret_env: String,
-    /// Only log what would be sent.
-    pub dry_run: bool,
-    /// The severity of a loop from which its session runs away; going over a limit is critical.
-    pub severity: Severity,
-    /// How long a session is not told of again.
-    #[serde(with = "human")]
-    pub cooldown: Duration,
-    /// Sessions told in a minute; more are left out and counted.
-    pub max_per_minute: usize,
-    /// How long one attempt may take.
-    #[serde(with = "human")]
-    pub timeout: Duration,
-    /// Attempts for one session.
-    pub max_attempts: u32,
-}
-
-impl Default for WebhookOptions {
-    fn default() -> Self {
-        Self {
-            url: String::new(),
-            allow_http: false,
-            secret_file: PathBuf::new(),
-            secret_env: "AGENTGAUGE_WEBHOOK_SECRET".to_owned(),
-            dry_run: true,
-            severity: Severity::Critical,
-            cooldown: Duration::from_secs(600),
-            max_per_minute: 10,
-            timeout: Duration::from_secs(5),
-            max_attempts: 4,
-        }
+crate::engine::options! {
+    /// Whom to tell of sessions that run away, and how often.
+    pub struct WebhookOptions in "webhook" {
+        /// The endpoint; nobody is told if it is empty.
+        pub url: String = String::new();
+        /// Plain http is fine.
+        pub allow_http: bool = false;
+        /// A file with the secret that bodies are signed with.
+        pub secret_file: PathBuf = PathBuf::new();
+        /// The environment variable with it, if there is no file.
+        pub secret_env: String = "AGENTGAUGE_WEBHOOK_SECRET".to_owned();
+        /// Only log what would be sent.
+        pub dry_run: bool = true;
+        /// The severity of a loop from which its session runs away; going over a limit is critical.
+        pub severity: Severity = Severity::Critical;
+        /// How long a session is not told of again.
+        #[serde(with = "human")]
+        pub cooldown: Duration = 10 * MINUTE, within SECOND..=DAY;
+        /// Sessions told in a minute; more are left out and counted.
+        pub max_per_minute: usize = 10, within 1..=1_000;
+        /// How long one attempt may take.
+        #[serde(with = "human")]
+        pub timeout: Duration = 5 * SECOND, within MILLISECOND..=MINUTE;
+        /// Attempts for one session.
+        pub max_attempts: u32 = 4, within 1..=10;
     }
 }

@@ -3,33 +3,31 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::budget::days;
-use crate::options::human;
+use crate::options::{DAY, human};
 
-/// When a level of failures is a drop.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DropOptions {
-    /// False pages of the whole daemon in a quarter of a year, on average at most; over 0. Warnings may be ten times as many.
-    pub false_pages_per_quarter: f64,
-    /// How much a failure rate may rise over the usual one, in `[0,1]`; the wider of this and `tolerance_ratio` holds.
-    pub tolerance: f64,
-    /// How many times the usual failure rate is tolerated; at least 1.
-    pub tolerance_ratio: f64,
-    /// The success rate that an agent without a past is held against, in `(0,1)`.
-    pub objective: f64,
-    /// The same of single agents, by name.
-    pub objectives: BTreeMap<String, f64>,
-    /// Time in which the past comes to count half for what is usual.
-    #[serde(with = "human")]
-    pub memory: Duration,
-    /// How long a drop lasts until its level is taken for the usual one; `0s`: until somebody accepts it.
-    #[serde(with = "human")]
-    pub accept_after: Duration,
-    /// Deployments that are remembered; over it the oldest one goes of the tenant that has the most in proportion to its share.
-    pub max_deployments: usize,
+crate::options! {
+    /// When a level of failures is a drop.
+    pub struct DropOptions in "drop" {
+        /// False pages of the whole daemon in a quarter of a year, on average at most; over 0. Warnings may be ten times as many.
+        pub false_pages_per_quarter: f64 = 1.0, within 1e-3..=1e3;
+        /// How much a failure rate may rise over the usual one, in `[0,1]`; the wider of this and `tolerance_ratio` holds.
+        pub tolerance: f64 = 0.03, within 0.0..=0.5;
+        /// How many times the usual failure rate is tolerated; at least 1.
+        pub tolerance_ratio: f64 = 1.3, within 1.0..=10.0;
+        /// The success rate that an agent without a past is held against, in `(0,1)`.
+        pub objective: f64 = 0.9, within 0.0..=0.9999;
+        /// The same of single agents, by name.
+        pub objectives: BTreeMap<String, f64> = BTreeMap::new();
+        /// Time in which the past comes to count half for what is usual.
+        #[serde(with = "human")]
+        pub memory: Duration = 14 * DAY, within DAY..=366 * DAY;
+        /// How long a drop lasts until its level is taken for the usual one; `0s`: until somebody accepts it.
+        #[serde(with = "human")]
+        pub accept_after: Duration = Duration::ZERO, within Duration::ZERO..=366 * DAY;
+        /// Deployments that are remembered; over it the oldest one goes of the tenant that has the most in proportion to its share.
+        pub max_deployments: usize = 1_000, within 1..=100_000;
+    }
 }
 
 /// The limits of one stream that follow from the options.
@@ -46,21 +44,6 @@ pub struct Limits {
     /// Days in which the past comes to count half.
     pub(super) memory: f64,
     pub(super) accept_after: Option<Duration>,
-}
-
-impl Default for DropOptions {
-    fn default() -> Self {
-        Self {
-            false_pages_per_quarter: 1.0,
-            tolerance: 0.03,
-            tolerance_ratio: 1.3,
-            objective: 0.9,
-            objectives: BTreeMap::new(),
-            memory: Duration::from_secs(14 * 86_400),
-            accept_after: Duration::ZERO,
-            max_deployments: 1_000,
-        }
-    }
 }
 
 impl DropOptions {

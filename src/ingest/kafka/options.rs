@@ -8,57 +8,57 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::super::Encoding;
-use crate::engine::options::human;
+use crate::engine::options::{HOUR, MILLISECOND, SECOND, human};
 
-/// Where records come from and how they are read; without brokers there is no Kafka source.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KafkaOptions {
-    /// Brokers to start from, as `host:port`; none: no Kafka source.
-    pub brokers: Vec<String>,
-    /// Consumer group.
-    pub group: String,
-    /// Static member id of this instance within its group; empty: a dynamic member.
-    pub group_instance_id: String,
-    /// Topics of traces.
-    pub traces_topics: Vec<String>,
-    /// How records of traces are written.
-    pub traces_encoding: KafkaEncoding,
-    /// Topics of logs.
-    pub logs_topics: Vec<String>,
-    /// How records of logs are written.
-    pub logs_encoding: KafkaEncoding,
-    /// Where a group begins that has no offset, or whose offset the broker no longer has.
-    pub start: Start,
-    /// Topic for records that cannot be read; empty: they are skipped and counted only.
-    pub dead_letter_topic: String,
-    /// Whose everything is that comes from a topic, by topic; a topic that is not here is nobody's.
-    pub tenants: BTreeMap<String, Arc<str>>,
-    /// Header of a record that names its tenant, over its topic's; empty: none is believed.
-    pub tenant_header: String,
-    /// Records handed to the stages and not applied yet; at this many the source waits, then pauses.
-    pub max_in_flight: usize,
-    /// Records fetched ahead, in bytes.
-    pub max_queued_bytes: usize,
-    /// Time between two looks at the topics and the lag.
-    #[serde(with = "human")]
-    pub probe_interval: Duration,
-    /// Speak TLS; needs a build with the feature `kafka-tls`.
-    pub tls: bool,
-    /// Certificates of the authorities that brokers are checked against, as a PEM file; empty: the system's.
-    pub tls_ca_file: String,
-    /// Our own certificate, as a PEM file; empty: none.
-    pub tls_certificate_file: String,
-    /// The key of our own certificate, as a PEM file.
-    pub tls_key_file: String,
-    /// How we say who we are.
-    pub sasl_mechanism: SaslMechanism,
-    /// Who we are.
-    pub sasl_username: String,
-    /// The password; better in a file.
-    pub sasl_password: Secret,
-    /// A file that holds the password, and maybe a line break after it.
-    pub sasl_password_file: String,
+crate::engine::options! {
+    /// Where records come from and how they are read; without brokers there is no Kafka source.
+    pub struct KafkaOptions in "kafka" {
+        /// Brokers to start from, as `host:port`; none: no Kafka source.
+        pub brokers: Vec<String> = Vec::new();
+        /// Consumer group.
+        pub group: String = "agentgauge".to_owned();
+        /// Static member id of this instance within its group; empty: a dynamic member.
+        pub group_instance_id: String = String::new();
+        /// Topics of traces.
+        pub traces_topics: Vec<String> = vec!["otlp_spans".to_owned()];
+        /// How records of traces are written.
+        pub traces_encoding: KafkaEncoding = KafkaEncoding::default();
+        /// Topics of logs.
+        pub logs_topics: Vec<String> = vec!["otlp_logs".to_owned()];
+        /// How records of logs are written.
+        pub logs_encoding: KafkaEncoding = KafkaEncoding::default();
+        /// Where a group begins that has no offset, or whose offset the broker no longer has.
+        pub start: Start = Start::default();
+        /// Topic for records that cannot be read; empty: they are skipped and counted only.
+        pub dead_letter_topic: String = String::new();
+        /// Whose everything is that comes from a topic, by topic; a topic that is not here is nobody's.
+        pub tenants: BTreeMap<String, Arc<str>> = BTreeMap::new();
+        /// Header of a record that names its tenant, over its topic's; empty: none is believed.
+        pub tenant_header: String = String::new();
+        /// Records handed to the stages and not applied yet; at this many the source waits, then pauses.
+        pub max_in_flight: usize = 64, within 1..=100_000;
+        /// Records fetched ahead, in bytes.
+        pub max_queued_bytes: usize = 64 << 20, within 1 << 20..=1 << 30;
+        /// Time between two looks at the topics and the lag.
+        #[serde(with = "human")]
+        pub probe_interval: Duration = 5 * SECOND, within 10 * MILLISECOND..=HOUR;
+        /// Speak TLS; needs a build with the feature `kafka-tls`.
+        pub tls: bool = false;
+        /// Certificates of the authorities that brokers are checked against, as a PEM file; empty: the system's.
+        pub tls_ca_file: String = String::new();
+        /// Our own certificate, as a PEM file; empty: none.
+        pub tls_certificate_file: String = String::new();
+        /// The key of our own certificate, as a PEM file.
+        pub tls_key_file: String = String::new();
+        /// How we say who we are.
+        pub sasl_mechanism: SaslMechanism = SaslMechanism::default();
+        /// Who we are.
+        pub sasl_username: String = String::new();
+        /// The password; better in a file.
+        pub sasl_password: Secret = Secret::default();
+        /// A file that holds the password, and maybe a line break after it.
+        pub sasl_password_file: String = String::new();
+    }
 }
 
 /// How records are written.
@@ -101,35 +101,6 @@ pub enum SaslMechanism {
 /// A text that is never shown.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Secret(String);
-
-impl Default for KafkaOptions {
-    fn default() -> Self {
-        Self {
-            brokers: Vec::new(),
-            group: "agentgauge".to_owned(),
-            group_instance_id: String::new(),
-            traces_topics: vec!["otlp_spans".to_owned()],
-            traces_encoding: KafkaEncoding::default(),
-            logs_topics: vec!["otlp_logs".to_owned()],
-            logs_encoding: KafkaEncoding::default(),
-            start: Start::default(),
-            dead_letter_topic: String::new(),
-            tenants: BTreeMap::new(),
-            tenant_header: String::new(),
-            max_in_flight: 64,
-            max_queued_bytes: 64 << 20,
-            probe_interval: Duration::from_secs(5),
-            tls: false,
-            tls_ca_file: String::new(),
-            tls_certificate_file: String::new(),
-            tls_key_file: String::new(),
-            sasl_mechanism: SaslMechanism::default(),
-            sasl_username: String::new(),
-            sasl_password: Secret::default(),
-            sasl_password_file: String::new(),
-        }
-    }
-}
 
 impl KafkaOptions {
     /// Whether there is a Kafka source at all.

@@ -5,65 +5,49 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::part::ComponentName;
 
-/// Numbers of the agent reliability score; all defaults are our choice, none is the source's.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ArsOptions {
-    /// How much each component counts; those without data are left out, and the others share the whole.
-    pub weights: ArsWeights,
-    /// Mean seconds of a run from which latency scores 0; without it latency is absent.
-    pub latency_ceiling_seconds: Option<f64>,
-    /// Mean US dollars of a run from which cost scores 0; without it cost is absent.
-    pub cost_ceiling_usd: Option<f64>,
-    /// Model calls that a run needs at best, where its test case is not listed below; without either, trajectory is
-    /// the success of tools alone.
-    pub optimum_loops: Option<u64>,
-    /// Model calls that a run of a test case needs at best, by test case.
-    pub optimum_loops_by_case: BTreeMap<String, u64>,
-    /// Source fidelity, 0 to 100, of a run that retrieved nothing and cited nothing; without it such a run has none.
-    pub fidelity_of_nothing: Option<f64>,
-    /// Source fidelity, 0 to 100, of a run that cited sources though nothing was retrieved.
-    pub fidelity_without_retrieval: f64,
-    /// Runs of one agent, at most a million; a further one is not taken until another is removed.
-    // In the daemon `agents.max_runs` says it.
-    #[serde(skip)]
-    pub max_runs: usize,
+crate::options! {
+    /// Numbers of the agent reliability score; all defaults are our choice, none is the source's.
+    pub struct ArsOptions in "ars" {
+        /// How much each component counts; those without data are left out, and the others share the whole.
+        pub weights: ArsWeights = ArsWeights::default();
+        /// Mean seconds of a run from which latency scores 0; without it latency is absent.
+        pub latency_ceiling_seconds: Option<f64> = None;
+        /// Mean US dollars of a run from which cost scores 0; without it cost is absent.
+        pub cost_ceiling_usd: Option<f64> = None;
+        /// Model calls that a run needs at best, where its test case is not listed below; without either, trajectory is
+        /// the success of tools alone.
+        pub optimum_loops: Option<u64> = None;
+        /// Model calls that a run of a test case needs at best, by test case.
+        pub optimum_loops_by_case: BTreeMap<String, u64> = BTreeMap::new();
+        /// Source fidelity, 0 to 100, of a run that retrieved nothing and cited nothing; without it such a run has none.
+        pub fidelity_of_nothing: Option<f64> = None;
+        /// Source fidelity, 0 to 100, of a run that cited sources though nothing was retrieved.
+        pub fidelity_without_retrieval: f64 = 25.0, within 0.0..=100.0;
+        /// Runs of one agent, at most a million; a further one is not taken until another is removed.
+        // In the daemon `agents.max_runs` says it.
+        #[serde(skip)]
+        pub max_runs: usize = 10_000;
+    }
 }
 
-/// How much each component counts, in any unit: only the proportions matter. What is negative or not finite counts as 0.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ArsWeights {
-    /// Mean rubric score or outcome.
-    pub accuracy: f64,
-    /// Citations against retrieved documents.
-    pub source_fidelity: f64,
-    /// Steadiness over the runs of a test case.
-    pub consistency: f64,
-    /// Success of tools and length of the path.
-    pub trajectory: f64,
-    /// Response time.
-    pub latency: f64,
-    /// Spend.
-    pub cost: f64,
-}
-
-impl Default for ArsOptions {
-    fn default() -> Self {
-        Self {
-            weights: ArsWeights::default(),
-            latency_ceiling_seconds: None,
-            cost_ceiling_usd: None,
-            optimum_loops: None,
-            optimum_loops_by_case: BTreeMap::new(),
-            fidelity_of_nothing: None,
-            fidelity_without_retrieval: 25.0,
-            max_runs: 10_000,
-        }
+crate::options! {
+    /// How much each component counts, in any unit: only the proportions matter. What is negative or not finite counts as 0.
+    #[derive(Copy)]
+    pub struct ArsWeights in "ars.weights" {
+        /// Mean rubric score or outcome.
+        pub accuracy: f64 = 0.35;
+        /// Citations against retrieved documents.
+        pub source_fidelity: f64 = 0.2;
+        /// Steadiness over the runs of a test case.
+        pub consistency: f64 = 0.15;
+        /// Success of tools and length of the path.
+        pub trajectory: f64 = 0.1;
+        /// Response time.
+        pub latency: f64 = 0.1;
+        /// Spend.
+        pub cost: f64 = 0.1;
     }
 }
 
@@ -78,19 +62,6 @@ impl ArsWeights {
             self.latency,
             self.cost,
         ]
-    }
-}
-
-impl Default for ArsWeights {
-    fn default() -> Self {
-        Self {
-            accuracy: 0.35,
-            source_fidelity: 0.2,
-            consistency: 0.15,
-            trajectory: 0.1,
-            latency: 0.1,
-            cost: 0.1,
-        }
     }
 }
 

@@ -2,25 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How runs at tasks are scored.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TaskOptions {
-    /// Latest runs of a task whose trajectories and resources are compared, at most 50.
-    pub last_runs: usize,
-    /// Tasks of one agent; runs at further ones are refused.
-    pub max_tasks: usize,
-    /// Runs of one agent that can still be revised; over it the earliest is settled: it keeps counting, and what more comes
-    /// of it, or of a run that began before it, is refused.
-    // In the daemon `agents.max_runs` says it.
-    #[serde(skip)]
-    pub max_runs: usize,
-    /// Tool calls of a run that are compared; what follows is cut.
-    pub max_actions_per_run: usize,
-    /// `corrected` (what the authors use since June 2026) or `methodology` (what their page says).
-    pub formula: Formula,
-    /// Weights of the aggregates' parts.
-    pub weights: AggregateWeights,
+use super::AgentTasks;
+
+crate::options! {
+    /// How runs at tasks are scored.
+    pub struct TaskOptions in "tasks" {
+        /// Latest runs of a task whose trajectories and resources are compared, at most 50.
+        pub last_runs: usize = 5, within 2..=AgentTasks::MAX_LAST_RUNS;
+        /// Tasks of one agent; runs at further ones are refused.
+        pub max_tasks: usize = 1_000, within 1..=1_000_000;
+        /// Runs of one agent that can still be revised; over it the earliest is settled: it keeps counting, and what more comes
+        /// of it, or of a run that began before it, is refused.
+        // In the daemon `agents.max_runs` says it.
+        #[serde(skip)]
+        pub max_runs: usize = 10_000;
+        /// Tool calls of a run that are compared; what follows is cut.
+        pub max_actions_per_run: usize = 1_000, within 1..=10_000;
+        /// `corrected` (what the authors use since June 2026) or `methodology` (what their page says).
+        pub formula: Formula = Formula::Corrected;
+        /// Weights of the aggregates' parts.
+        pub weights: AggregateWeights = AggregateWeights::default();
+    }
 }
 
 /// Which form of the formulas applies that were corrected by their authors.
@@ -34,45 +36,32 @@ pub enum Formula {
     Methodology,
 }
 
-/// Weights of the parts of each aggregate; over the parts that exist they come to one. A part whose weight is
-/// not above 0 is left out.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AggregateWeights {
-    /// Of consistency: the same outcome.
-    pub outcome: f64,
-    /// Of consistency: the same way there.
-    pub trajectory: f64,
-    /// Of trajectory: the same tools.
-    pub trajectory_distribution: f64,
-    /// Of trajectory: the same order.
-    pub trajectory_sequence: f64,
-    /// Of consistency: the same expense.
-    pub resource: f64,
-    /// Of robustness: failing tools.
-    pub fault: f64,
-    /// Of robustness: another form of inputs.
-    pub environment: f64,
-    /// Of robustness: other words.
-    pub prompt: f64,
-    /// Of reliability.
-    pub consistency: f64,
-    /// Of reliability.
-    pub predictability: f64,
-    /// Of reliability.
-    pub robustness: f64,
-}
-
-impl Default for TaskOptions {
-    fn default() -> Self {
-        Self {
-            last_runs: 5,
-            max_tasks: 1_000,
-            max_runs: 10_000,
-            max_actions_per_run: 1_000,
-            formula: Formula::Corrected,
-            weights: AggregateWeights::default(),
-        }
+crate::options! {
+    /// Weights of the parts of each aggregate; over the parts that exist they come to one. A part whose weight is
+    /// not above 0 is left out.
+    pub struct AggregateWeights in "tasks.weights" {
+        /// Of consistency: the same outcome.
+        pub outcome: f64 = 1.0;
+        /// Of consistency: the same way there.
+        pub trajectory: f64 = 1.0;
+        /// Of trajectory: the same tools.
+        pub trajectory_distribution: f64 = 1.0;
+        /// Of trajectory: the same order.
+        pub trajectory_sequence: f64 = 1.0;
+        /// Of consistency: the same expense.
+        pub resource: f64 = 1.0;
+        /// Of robustness: failing tools.
+        pub fault: f64 = 1.0;
+        /// Of robustness: another form of inputs.
+        pub environment: f64 = 1.0;
+        /// Of robustness: other words.
+        pub prompt: f64 = 1.0;
+        /// Of reliability.
+        pub consistency: f64 = 1.0;
+        /// Of reliability.
+        pub predictability: f64 = 1.0;
+        /// Of reliability.
+        pub robustness: f64 = 1.0;
     }
 }
 
@@ -92,23 +81,5 @@ impl AggregateWeights {
             self.predictability,
             self.robustness,
         ]
-    }
-}
-
-impl Default for AggregateWeights {
-    fn default() -> Self {
-        Self {
-            outcome: 1.0,
-            trajectory: 1.0,
-            trajectory_distribution: 1.0,
-            trajectory_sequence: 1.0,
-            resource: 1.0,
-            fault: 1.0,
-            environment: 1.0,
-            prompt: 1.0,
-            consistency: 1.0,
-            predictability: 1.0,
-            robustness: 1.0,
-        }
     }
 }
