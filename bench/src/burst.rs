@@ -4,14 +4,14 @@
 //! Quiet times are short here, so that they are removed soon. A smaller burst comes first, so that memory which stays after any burst is
 //! there before. Some spans follow at a slow pace, as the allocator gives memory back when it is asked for some.
 
-use std::io::{self, Write};
+use std::io;
 use std::time::Duration;
 
 use crate::child::Running;
 use crate::measure::{peak_resident_bytes, resident_bytes};
 use crate::pass::Material;
-use crate::report::{Report, Spread};
-use crate::{Bench, BenchError, Case, LOOK_EVERY, MAX_LOOKS, Server};
+use crate::report::Spread;
+use crate::{Bench, BenchError, Case, LOOK_EVERY, MAX_LOOKS, Server, failed};
 
 /// How many times smaller the first burst is.
 const SMALLER: u64 = 10;
@@ -41,12 +41,7 @@ struct Left {
 
 impl Bench<'_> {
     /// Measures a case.
-    pub(super) fn burst(
-        &mut self,
-        case: Case,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
+    pub(super) fn burst(&mut self, case: Case) -> Result<(), BenchError> {
         let mut material = Material::new(&case);
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
@@ -58,7 +53,7 @@ impl Bench<'_> {
                 megabytes(left.gone),
                 megabytes(left.later)
             );
-            self.say(case, repeat, progress, said);
+            self.say(case, repeat, said);
             found.push(left);
         }
         let each = |of: fn(&Left) -> u64| Spread::of(found.iter().map(|left| megabytes(of(left))));
@@ -73,12 +68,11 @@ impl Bench<'_> {
             ("after a little more, MB", each(|left| left.later)),
             ("given back, share", Spread::of(found.iter().map(back))),
         ];
-        report.add_figures(case, "daemon after a burst", figures);
+        self.report.add_figures(case, "daemon after a burst", figures);
         Ok(())
     }
 
     fn one_burst(&self, case: Case, material: &mut Material) -> Result<Left, BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let options = SOON.map(|(name, value)| (name, value.to_owned()));
         let running = Server::Daemon.start_with(&self.cores, &options).map_err(failed)?;
         self.come_and_go(case, material, &running, self.plan.spans / SMALLER)?;
@@ -101,7 +95,6 @@ impl Bench<'_> {
         running: &Running,
         spans: u64,
     ) -> Result<(), BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let pass = material.pass(spans, self.clock.now()).map_err(BenchError::Generator)?;
         self.send(running, self.sending(case), &pass.into(), None)?;
         for _ in 0..MAX_LOOKS {

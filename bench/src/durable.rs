@@ -4,13 +4,13 @@
 //! when it has scored everything, and started again over its log; there is no snapshot that shortens the start.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
 use crate::pass::Material;
-use crate::report::{Report, Spread};
-use crate::{Bench, BenchError, Case, Passes, Sample, Server};
+use crate::report::Spread;
+use crate::{Bench, BenchError, Case, Passes, Sample, Server, failed};
 
 /// The modes of durability, as in `store.durability`.
 const MODES: [&str; 3] = ["memory", "flush", "fsync"];
@@ -32,14 +32,7 @@ struct Start {
 
 impl Bench<'_> {
     /// Measures a case in each mode, and a start after `fsync`.
-    pub(super) fn durable(
-        &mut self,
-        case: Case,
-        store: &Path,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
+    pub(super) fn durable(&mut self, case: Case, store: &Path) -> Result<(), BenchError> {
         let mut material = Material::new(&case);
         let mut samples: [Vec<Sample>; MODES.len()] = Default::default();
         let mut starts = Vec::new();
@@ -53,20 +46,19 @@ impl Bench<'_> {
                 let sample = self.measure(Server::Daemon, &environment, sending, &passes)?;
                 let (mode, per_span) = (MODES[which], sample.micros_per_span());
                 let said = format_args!("{mode}: {per_span:.3} us/span");
-                self.say(case, repeat + 1, progress, said);
+                self.say(case, repeat + 1, said);
                 samples[which].push(sample);
                 if MODES[which] == "fsync" {
                     starts.push(self.start_over(&home, &passes)?);
                 }
             }
         }
-        report.add_figures(case, "the daemon by durability", figures(&samples, &starts));
+        self.report.add_figures(case, "the daemon by durability", figures(&samples, &starts));
         Ok(())
     }
 
     /// Starts the daemon over the log of the one before; fails unless all of it is recovered.
     fn start_over(&self, home: &Home, passes: &Passes) -> Result<Start, BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let log_bytes = home.bytes().map_err(failed)?;
         let environment = home.environment("fsync");
         let running = Server::Daemon.start_with(&self.cores, &environment).map_err(failed)?;

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Cpu;
 use crate::pass::{Material, Pass};
-use crate::report::{Report, Spread};
-use crate::{Bench, BenchError, Case, Sent, Server, compression_name, cores};
+use crate::report::Spread;
+use crate::{Bench, BenchError, Case, Sent, Server, compression_name, cores, failed};
 use agentgauge::ingest::Compression;
 use agentgauge::ingest::kafka::{KafkaOptions, consumer};
 
@@ -59,13 +59,7 @@ struct Turn {
 
 impl Bench<'_> {
     /// Measures reader and daemon over the same records; `address` is that of the brokers, or empty for those of this process.
-    pub(super) fn kafka(
-        &mut self,
-        case: Case,
-        address: &str,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
+    pub(super) fn kafka(&mut self, case: Case, address: &str) -> Result<(), BenchError> {
         let failed = BenchError::Generator;
         let brokers = Brokers::new(address).map_err(failed)?;
         // Brokers compress batches of records, not requests.
@@ -83,7 +77,7 @@ impl Bench<'_> {
             let turn = Turn { reader: micros(read.cpu_nanos), daemon };
             let Turn { reader, daemon } = turn;
             let said = format_args!("{reader:.3} us/span read and dropped, {daemon:.3} to gauges");
-            self.say(case, repeat, progress, said);
+            self.say(case, repeat, said);
             turns.push(turn);
             bytes = read.bytes / pass.spans();
         }
@@ -94,7 +88,7 @@ impl Bench<'_> {
             ("to gauges, CPU us/span", each(|turn| turn.daemon)),
             ("x read and dropped", each(|turn| turn.daemon / turn.reader)),
         ];
-        report.add_figures(case, brokers.name(), figures);
+        self.report.add_figures(case, brokers.name(), figures);
         Ok(())
     }
 
@@ -115,7 +109,6 @@ impl Bench<'_> {
 
     /// Runs the daemon; returns the nanoseconds that it was on a core until it had scored everything.
     fn score(&self, brokers: &Brokers, topic: &str, pass: &Pass) -> Result<u64, BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let list = |text: &str| serde_json::json!([text]).to_string();
         let environment = [
             ("AGENTGAUGE__KAFKA__BROKERS", list(&brokers.address())),

@@ -7,7 +7,7 @@
 //! and until its trace is scored, which takes `assemble.trace_idle` more. That time is not counted, and neither is a probe that was
 //! refused. The wait between two looks at an agent is a quarter of the time so far, so figures may be too high by that.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use serde_json::Value;
 
 use crate::child::{Asker, Running};
 use crate::pass::{Material, Pass, message};
-use crate::report::{Report, Spread};
+use crate::report::Spread;
 use crate::workload::Small;
-use crate::{Bench, BenchError, Case, Server, client, since};
+use crate::{Bench, BenchError, Case, Server, client, failed, since};
 use agentgauge::clock::Clock;
 use agentgauge::engine::span::Timestamp;
 use agentgauge::ingest::Compression;
@@ -73,12 +73,7 @@ struct Turn {
 
 impl Bench<'_> {
     /// Measures a case.
-    pub(super) fn latency(
-        &mut self,
-        case: Case,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
+    pub(super) fn latency(&mut self, case: Case) -> Result<(), BenchError> {
         let mut material = Material::new(&case);
         let mut turns = Vec::new();
         for repeat in 1..=self.plan.repeats {
@@ -97,19 +92,18 @@ impl Bench<'_> {
                     percentile(&found.scores, 50),
                     percentile(&found.scores, 99),
                 );
-                self.say(case, repeat, progress, said);
+                self.say(case, repeat, said);
                 shares.push(found);
             }
             turns.push(Turn { saturation, shares });
         }
-        report.add_figures(case, "from a span to its gauge", figures(&turns));
+        self.report.add_figures(case, "from a span to its gauge", figures(&turns));
         Ok(())
     }
 
     /// Offers `rate` spans a second, and probes.
     fn probe(&self, case: Case, material: &mut Material, rate: f64) -> Result<Found, BenchError> {
         let server = Server::Daemon.name();
-        let failed = |source| BenchError::Server { server, source };
         let sent = |source| BenchError::Send { server, source };
         let running = Server::Daemon.start_with(&self.cores, &settings()).map_err(failed)?;
         // The number of spans is made an integer by way of a duration, whose seconds are its whole part.

@@ -184,6 +184,9 @@ struct Bench<'b> {
     cores: Cores,
     clock: Clock,
     runtime: Runtime,
+    report: Report,
+    /// Where a line goes for each measurement.
+    progress: &'b mut dyn Write,
 }
 
 /// How long a server that forgets is sent the pass again and again, at least, in nanoseconds.
@@ -204,26 +207,25 @@ const MAX_LOOKS: u32 = 400;
 pub(crate) fn run(plan: &Plan, progress: &mut dyn Write) -> Result<Report, BenchError> {
     let available = cores::available();
     let (cores, note) = Cores::divide(&available, plan.cores.as_ref());
-    let mut report = Report::new(plan, &cores, note);
+    let report = Report::new(plan, &cores, note);
     let runtime = generator(&cores)?;
-    let mut bench = Bench { plan, available, cores, clock: Clock::system(), runtime };
+    let clock = Clock::system();
+    let mut bench = Bench { plan, available, cores, clock, runtime, report, progress };
     for case in &plan.cases {
         match &plan.question {
-            Question::Cost => bench.cost(*case, &mut report, progress)?,
-            Question::Overload => bench.overload(*case, &mut report, progress)?,
-            Question::Scaling => bench.scaling(*case, &mut report, progress)?,
-            Question::Readers => bench.readers(*case, &mut report, progress)?,
-            Question::Durable(store) => bench.durable(*case, store, &mut report, progress)?,
+            Question::Cost => bench.cost(*case)?,
+            Question::Overload => bench.overload(*case)?,
+            Question::Scaling => bench.scaling(*case)?,
+            Question::Readers => bench.readers(*case)?,
+            Question::Durable(store) => bench.durable(*case, store)?,
             #[cfg(feature = "kafka")]
-            Question::Kafka(brokers) => bench.kafka(*case, brokers, &mut report, progress)?,
-            Question::Latency => bench.latency(*case, &mut report, progress)?,
-            Question::Burst => bench.burst(*case, &mut report, progress)?,
-            Question::Sustained(load) => {
-                bench.sustained(*case, *load, &mut report, progress)?;
-            }
+            Question::Kafka(brokers) => bench.kafka(*case, brokers)?,
+            Question::Latency => bench.latency(*case)?,
+            Question::Burst => bench.burst(*case)?,
+            Question::Sustained(load) => bench.sustained(*case, *load)?,
         }
     }
-    Ok(report)
+    Ok(bench.report)
 }
 
 /// The outcome of a pass; fails unless all of it was accepted.
@@ -242,13 +244,13 @@ fn generator(cores: &Cores) -> Result<Runtime, BenchError> {
     runtime.map_err(BenchError::Generator)
 }
 
+/// What is wrong with the daemon, when something of it fails.
+fn failed(source: io::Error) -> BenchError {
+    BenchError::Server { server: Server::Daemon.name(), source }
+}
+
 impl Bench<'_> {
-    fn cost(
-        &mut self,
-        case: Case,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
+    fn cost(&mut self, case: Case) -> Result<(), BenchError> {
         let mut material = Material::new(&case);
         let mut samples: BTreeMap<Server, Vec<Sample>> = BTreeMap::new();
         let (mut bytes, mut wire_bytes) = (0.0, 0.0);
@@ -264,17 +266,17 @@ impl Bench<'_> {
                 let sample = self.measure(server, &[], self.sending(case), &passes)?;
                 let (name, per_span) = (server.name(), sample.micros_per_span());
                 let said = format_args!("{name}: {per_span:.3} us/span");
-                self.say(case, repeat + 1, progress, said);
+                self.say(case, repeat + 1, said);
                 samples.entry(server).or_default().push(sample);
             }
         }
-        report.add(case, bytes, wire_bytes, &samples);
+        self.report.add(case, bytes, wire_bytes, &samples);
         Ok(())
     }
 
     /// Writes the result of a repeat to `progress`; an error does not matter.
-    fn say(&self, case: Case, repeat: usize, progress: &mut dyn Write, said: fmt::Arguments<'_>) {
-        let _ = writeln!(progress, "{case}: {repeat} of {}: {said}", self.plan.repeats);
+    fn say(&mut self, case: Case, repeat: usize, said: fmt::Arguments<'_>) {
+        let _ = writeln!(self.progress, "{case}: {repeat} of {}: {said}", self.plan.repeats);
     }
 
     /// Measures the daemon with a generator that waits for its answers.
@@ -383,7 +385,6 @@ impl Bench<'_> {
     /// Waits until the daemon has scored all that was sent.
     fn settle(&self, running: &Running, cpu: &mut Cpu, sent: Sent) -> Result<(), BenchError> {
         let Sent { spans, traces } = sent;
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let mut account = Account::default();
         for _ in 0..MAX_LOOKS {
             account = Account::read(&running.metrics().map_err(failed)?);

@@ -3,12 +3,10 @@
 //! Requests are sent when they are due, whether earlier ones were answered or not, and refused ones are not sent again.
 //! There is no figure unless the daemon counted the same accepted spans and refused requests.
 
-use std::io::Write;
-
 use crate::measure::{Account, Cpu, peak_resident_bytes, resident_bytes};
 use crate::pass::Material;
-use crate::report::{Report, Spread};
-use crate::{Bench, BenchError, Case, Sample, Server, since};
+use crate::report::Spread;
+use crate::{Bench, BenchError, Case, Sample, Server, failed, since};
 
 /// The offered rate over the rate that was taken.
 const TIMES: u64 = 2;
@@ -39,12 +37,7 @@ pub(super) struct Overload {
 
 impl Bench<'_> {
     /// Measures a case under overload.
-    pub(super) fn overload(
-        &mut self,
-        case: Case,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
+    pub(super) fn overload(&mut self, case: Case) -> Result<(), BenchError> {
         let mut material = Material::new(&case);
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
@@ -54,7 +47,7 @@ impl Bench<'_> {
             let said = format_args!(
                 "{accepted:.0} spans/s accepted of {offered:.0} offered, {saturation:.0} at saturation"
             );
-            self.say(case, repeat, progress, said);
+            self.say(case, repeat, said);
             found.push(overload);
         }
         let each = |figure: fn(&Overload) -> f64| Spread::of(found.iter().map(figure));
@@ -69,7 +62,7 @@ impl Bench<'_> {
             ("peak resident, MB", each(|of| of.peak_bytes as f64 / 1e6)),
             ("of that before the first span, MB", each(|of| of.start_bytes as f64 / 1e6)),
         ];
-        report.add_figures(case, "daemon under overload", figures);
+        self.report.add_figures(case, "daemon under overload", figures);
         Ok(())
     }
 
@@ -79,7 +72,6 @@ impl Bench<'_> {
         material: &mut Material,
         unhurried: &Sample,
     ) -> Result<Overload, BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let pass = self.passes(material, self.plan.spans * PASSES)?.measured;
         let running = Server::Daemon.start(&self.cores).map_err(failed)?;
         let saturation = unhurried.spans_per_second();

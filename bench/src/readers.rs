@@ -7,7 +7,7 @@
 //! report also has the time without that for which the daemon waited for its core: the time of a request if the daemon had
 //! the core for itself.
 
-use std::io::{self, Write};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,9 +21,9 @@ use crate::child::Running;
 use crate::client::Pace;
 use crate::measure::{Cpu, peak_resident_bytes};
 use crate::pass::{Pass, message};
-use crate::report::{Report, Spread};
+use crate::report::Spread;
 use crate::workload::Small;
-use crate::{Bench, BenchError, Case, Sent, Server, client, since, whole};
+use crate::{Bench, BenchError, Case, Sent, Server, client, failed, since, whole};
 use agentgauge::clock::Clock;
 use agentgauge::engine::span::Timestamp;
 
@@ -97,13 +97,7 @@ type Turn = [Block; 3];
 
 impl Bench<'_> {
     /// Fills the daemon, and measures requests with readers and without.
-    pub(super) fn readers(
-        &mut self,
-        case: Case,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
+    pub(super) fn readers(&mut self, case: Case) -> Result<(), BenchError> {
         let fleet = self.plan.fleet;
         let running = Server::Daemon.start_with(&self.cores, &fleet.bounds()).map_err(failed)?;
         let mut filling = Filling { small: Small::default(), fleet, next: 0, spans: 0 };
@@ -120,7 +114,7 @@ impl Bench<'_> {
         come_to_rest(&mut cpu).map_err(failed)?;
         let peak = peak_resident_bytes(running.id()).map_err(failed)?;
         // An error of the progress output does not matter.
-        let _ = writeln!(progress, "{} sessions, {:.0} MB", fleet.sessions, peak as f64 / 1e6);
+        let _ = writeln!(self.progress, "{} sessions, {:.0} MB", fleet.sessions, peak as f64 / 1e6);
         let mut turns: Vec<Turn> = Vec::new();
         for repeat in 1..=self.plan.repeats {
             let mut block = |paths| self.block(&running, case, &mut filling, paths);
@@ -130,7 +124,7 @@ impl Bench<'_> {
             let said = format_args!(
                 "p99 with the core to itself {quiet:.2} ms, {scraped:.2} ms scraped, {opened:.2} ms with pages"
             );
-            self.say(case, repeat, progress, said);
+            self.say(case, repeat, said);
             turns.push(turn);
         }
         come_to_rest(&mut cpu).map_err(failed)?;
@@ -144,7 +138,7 @@ impl Bench<'_> {
             let asked = asked(&running, paths, &self.clock, &mut cpu).map_err(failed)?;
             figures.extend([(took, asked.took), (on_core, asked.on_core)]);
         }
-        report.add_figures(case, "daemon while it is read", figures);
+        self.report.add_figures(case, "daemon while it is read", figures);
         Ok(())
     }
 
@@ -156,12 +150,11 @@ impl Bench<'_> {
         filling: &mut Filling,
         paths: &[&str],
     ) -> Result<Block, BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
         let pass = filling.pass(BLOCK, 1, self.clock.now()).map_err(failed)?;
         let rate = PACE * pass.spans() as f64 / BLOCK as f64;
-        let enough = AtomicBool::new(paths.is_empty());
+        let (clock, enough) = (&self.clock, AtomicBool::new(paths.is_empty()));
         let (sent, reads) = thread::scope(|scope| {
-            let reader = scope.spawn(|| read_until(&enough, running, paths, &self.clock));
+            let reader = scope.spawn(|| read_until(&enough, running, paths, clock));
             // The daemon is watched, so that answers also have their time without waiting for a core.
             let pace = Pace { watched: Some(running.id()), ..self.pace(rate) };
             let sent = self.offer(case, running, &pass, pace);

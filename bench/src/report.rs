@@ -59,16 +59,16 @@ struct Figure {
 
 /// The daemon's figures on some cores.
 #[derive(Clone, Debug, Serialize)]
-struct OnCores {
-    cores: Cores,
-    spans_per_second: Spread,
+pub(super) struct OnCores {
+    pub(super) cores: Cores,
+    pub(super) spans_per_second: Spread,
     /// The rate over that on one core, in the same repeat.
-    times_one_core: Spread,
+    pub(super) times_one_core: Spread,
     /// The number of cores on which the daemon was busy while requests were sent.
-    cores_busy: Spread,
+    pub(super) cores_busy: Spread,
     /// The number of cores on which the generator was busy.
-    generator_cores: Spread,
-    cpu_micros_per_span: Spread,
+    pub(super) generator_cores: Spread,
+    pub(super) cpu_micros_per_span: Spread,
 }
 
 /// The figures of one server in one case.
@@ -177,27 +177,9 @@ impl Report {
         self.cases.push(OfCase { about, figures: figures.collect(), ..OfCase::new(case) });
     }
 
-    /// Adds how the daemon scales in a case: for each division of cores, spans a second, these over those on one core, cores
-    /// busy, those of the generator, and microseconds of processor time a span.
-    pub(super) fn add_scaling(&mut self, case: Case, rows: Vec<(Cores, [Spread; 5])>) {
-        let scaling = rows.into_iter().map(|(cores, figures)| {
-            let [
-                spans_per_second,
-                times_one_core,
-                cores_busy,
-                generator_cores,
-                cpu_micros_per_span,
-            ] = figures;
-            OnCores {
-                cores,
-                spans_per_second,
-                times_one_core,
-                cores_busy,
-                generator_cores,
-                cpu_micros_per_span,
-            }
-        });
-        self.cases.push(OfCase { scaling: scaling.collect(), ..OfCase::new(case) });
+    /// Adds how the daemon scales in a case, on each division of the cores.
+    pub(super) fn add_scaling(&mut self, case: Case, scaling: Vec<OnCores>) {
+        self.cases.push(OfCase { scaling, ..OfCase::new(case) });
     }
 
     /// The line above the tables, which tells where and how this was measured.

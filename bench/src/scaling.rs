@@ -3,11 +3,9 @@
 //! The generator has the cores that are left, or all of them if none is left; the table has how many it was busy on. Enough
 //! requests are in flight that no core of the daemon waits for one, and the middle of the pass is measured.
 
-use std::io::Write;
-
 use crate::client::Sending;
 use crate::pass::Material;
-use crate::report::{Report, Spread};
+use crate::report::{OnCores, Spread};
 use crate::{Bench, BenchError, Case, Cores, Sample, Server, generator};
 
 /// Connections and requests in flight on each, at least.
@@ -16,12 +14,7 @@ const STREAMS: usize = 8;
 
 impl Bench<'_> {
     /// Measures a case on more and more cores.
-    pub(super) fn scaling(
-        &mut self,
-        case: Case,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
+    pub(super) fn scaling(&mut self, case: Case) -> Result<(), BenchError> {
         let divisions = Cores::growing(&self.available);
         let sending = self.sending(case);
         let sending = Sending {
@@ -39,7 +32,7 @@ impl Bench<'_> {
                 let sample = self.measure(Server::Daemon, &[], sending, &passes)?;
                 let (rate, many) = (sample.steady.spans_per_second(), cores.server.len());
                 let said = format_args!("{rate:.0} spans/s on {many} cores");
-                self.say(case, repeat, progress, said);
+                self.say(case, repeat, said);
                 samples.push(sample);
             }
         }
@@ -48,16 +41,16 @@ impl Bench<'_> {
             let each = |figure: fn(&Sample) -> f64| Spread::of(of.iter().map(figure));
             let times = of.iter().zip(&samples[0]);
             let times = times.map(|(more, one)| rate(more) / rate(one));
-            let figures = [
-                each(rate),
-                Spread::of(times),
-                each(|of| of.steady.cores_busy()),
-                each(|of| of.steady.generator_cores()),
-                each(Sample::micros_per_span),
-            ];
-            (cores.clone(), figures)
+            OnCores {
+                cores: cores.clone(),
+                spans_per_second: each(rate),
+                times_one_core: Spread::of(times),
+                cores_busy: each(|of| of.steady.cores_busy()),
+                generator_cores: each(|of| of.steady.generator_cores()),
+                cpu_micros_per_span: each(Sample::micros_per_span),
+            }
         });
-        report.add_scaling(case, rows.collect());
+        self.report.add_scaling(case, rows.collect());
         Ok(())
     }
 }

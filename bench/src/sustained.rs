@@ -3,14 +3,13 @@
 //!
 //! The spans of a second are sent within two thirds of it, and in the rest of it those of the next second are made.
 
-use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
 use crate::measure::{Account, Cpu, peak_resident_bytes, resident_bytes};
 use crate::pass::Material;
-use crate::report::{Report, Spread};
-use crate::{Bench, BenchError, Case, Server, since};
+use crate::report::Spread;
+use crate::{Bench, BenchError, Case, Server, failed, since};
 
 /// How many times faster the spans of a second are sent than if they were spread over all of it.
 const HASTE: f64 = 1.5;
@@ -39,16 +38,10 @@ struct Sustained {
 
 impl Bench<'_> {
     /// Measures a case.
-    pub(super) fn sustained(
-        &mut self,
-        case: Case,
-        load: Load,
-        report: &mut Report,
-        progress: &mut dyn Write,
-    ) -> Result<(), BenchError> {
+    pub(super) fn sustained(&mut self, case: Case, load: Load) -> Result<(), BenchError> {
         let mut found = Vec::new();
         for repeat in 1..=self.plan.repeats {
-            found.push(self.sustain(case, repeat, load, progress)?);
+            found.push(self.sustain(case, repeat, load)?);
         }
         let each = |of: fn(&Sustained) -> f64| Spread::of(found.iter().map(of));
         let figures = vec![
@@ -59,18 +52,11 @@ impl Bench<'_> {
             ("peak resident, MB", each(|of| of.peak_bytes as f64 / 1e6)),
             ("resident at the end, MB", each(|of| of.end_bytes as f64 / 1e6)),
         ];
-        report.add_figures(case, "daemon under a load that lasts", figures);
+        self.report.add_figures(case, "daemon under a load that lasts", figures);
         Ok(())
     }
 
-    fn sustain(
-        &self,
-        case: Case,
-        repeat: usize,
-        load: Load,
-        progress: &mut dyn Write,
-    ) -> Result<Sustained, BenchError> {
-        let failed = |source| BenchError::Server { server: Server::Daemon.name(), source };
+    fn sustain(&mut self, case: Case, repeat: usize, load: Load) -> Result<Sustained, BenchError> {
         let running = Server::Daemon.start(&self.cores).map_err(failed)?;
         let mut material = Material::new(&case);
         let mut cpu = Cpu::watch(running.id()).map_err(failed)?;
@@ -89,7 +75,7 @@ impl Bench<'_> {
             if (second + 1) % LINE_EVERY == 0 {
                 let held = resident_bytes(running.id()).map_err(failed)? as f64 / 1e6;
                 let said = format_args!("{accepted} spans in {} s: {held:.0} MB", second + 1);
-                self.say(case, repeat, progress, said);
+                self.say(case, repeat, said);
             }
         }
         thread::sleep(self.clock.until(begun.after(Duration::from_secs(load.seconds))));
