@@ -34,9 +34,10 @@ pub struct SessionFilter {
 }
 
 /// Which agents somebody asks for; an empty text asks for agents of which it was not sent.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
+#[serde(default, deny_unknown_fields)]
 pub struct AgentFilter {
-    /// `service.name`.
+    /// `service.name`; empty: where it was not sent.
     pub service_name: Option<String>,
     /// The agent's name.
     pub agent_name: Option<String>,
@@ -44,7 +45,7 @@ pub struct AgentFilter {
     pub agent_version: Option<String>,
     /// The deployment environment.
     pub environment: Option<String>,
-    /// The tenant.
+    /// The tenant, for those who see more than one.
     pub tenant: Option<String>,
 }
 

@@ -10,11 +10,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use super::api::AgentParams;
-use super::http::{Exporter, Refused};
+use super::http::Exporter;
 use super::lists::whose;
+use super::params::AgentParams;
 use super::problems::Problem;
 use super::query::Query;
+use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::span::Timestamp;
 use crate::engine::view::AgentName;

@@ -7,26 +7,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Extension, Path, Query as Params, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::about::AboutView;
 use super::alerts::AlertsPage;
 use super::history::{HistoryView, Lookback, Range};
-use super::http::{Exporter, Refused};
+use super::http::Exporter;
 use super::live;
 use super::openapi::openapi;
+use super::params::{
+    AgentParams, ListDetail, NoParams, OneAgent, Queried, SessionParams, TraceParams, Whose,
+    bad_request, bounds, read,
+};
 use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
+use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::agent_facts::{AgentFacts, look_at_explanation, look_at_session};
-use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort, TraceExplanation};
+use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
 use crate::engine::facts::{AgentKey, AgentParts};
 use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
@@ -34,19 +39,9 @@ use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
 use crate::export::board::{Board, headline};
 use crate::fair::{self, Turn};
 
-/// The entries on one page by default, and at most.
-pub(super) const PAGE: usize = 100;
-pub(super) const MAX_PAGE: usize = 1_000;
-
-/// The greatest offset of a page: entries after it are better found by a filter.
-pub(super) const MAX_OFFSET: usize = 100_000;
-
 /// The most traces, and bytes, on a page of whole sessions: over them the page ends early, after one session at least.
 const MAX_TRACES: usize = 10_000;
 const MAX_SESSIONS_BYTES: usize = 32 << 20;
-
-/// The most bytes of the message about a bad request.
-const MAX_MESSAGE_BYTES: usize = 512;
 
 /// The most scopes that are named when several sessions have an id.
 const MAX_SCOPES: usize = 20;
@@ -162,124 +157,6 @@ pub(super) struct SessionRowsPage {
     pub(super) partial: bool,
 }
 
-/// What a list of agents is asked with.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct AgentParams {
-    /// `service.name`; empty: where it was not sent.
-    pub(super) service_name: Option<String>,
-    /// The agent's name.
-    pub(super) agent_name: Option<String>,
-    /// The agent's version.
-    pub(super) agent_version: Option<String>,
-    /// The deployment environment.
-    pub(super) environment: Option<String>,
-    /// The tenant, for those who see more than one.
-    pub(super) tenant: Option<String>,
-    /// Things on the page: 100, at most 1000.
-    pub(super) limit: Option<usize>,
-    /// Things to leave out before it, at most 100000.
-    pub(super) offset: Option<usize>,
-    /// How far back sparklines go: an hour, unless a longer past is kept (`api.history_agents`).
-    pub(super) range: Range,
-}
-
-/// What a list of sessions is asked with.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct SessionParams {
-    /// `service.name`; empty: where it was not sent.
-    pub(super) service_name: Option<String>,
-    /// The name of an agent that has a trace in them.
-    pub(super) agent_name: Option<String>,
-    /// The agent's version.
-    pub(super) agent_version: Option<String>,
-    /// The deployment environment.
-    pub(super) environment: Option<String>,
-    /// The tenant, for those who see more than one.
-    pub(super) tenant: Option<String>,
-    /// Only open ones, or only closed ones.
-    pub(super) open: Option<bool>,
-    /// Only those with loops, or only those without.
-    pub(super) loops: Option<bool>,
-    /// Only those with a failing trace, or only those without.
-    pub(super) failing: Option<bool>,
-    /// Only those that go on over a limit (`[limits]`), or have a trace that does, or only the others.
-    pub(super) over_limit: Option<bool>,
-    /// Only those with an open trace of which nothing has come for `session.stall_after`, or only those without.
-    pub(super) silent: Option<bool>,
-    /// Only those whose id has this part.
-    pub(super) id: Option<String>,
-    /// Only those that called a tool whose name has this part.
-    pub(super) tool: Option<String>,
-    /// Only those of this user.
-    pub(super) user: Option<String>,
-    /// In which order.
-    pub(super) sort: Sort,
-    /// Whole sessions, of at most 10000 traces and 32 MiB together (over that the page ends before its limit), or one row for each.
-    pub(super) detail: ListDetail,
-    /// Things on the page: 100, at most 1000.
-    pub(super) limit: Option<usize>,
-    /// Things to leave out before it, at most 100000.
-    pub(super) offset: Option<usize>,
-}
-
-/// How much of each session a list has.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ListDetail {
-    /// All of it, with its traces.
-    #[default]
-    Full,
-    /// A row.
-    Row,
-}
-
-/// Which agent exactly; what is left out was not sent.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct OneAgent {
-    /// `service.name`.
-    pub(super) service_name: String,
-    /// The agent's name.
-    pub(super) agent_name: String,
-    /// The agent's version.
-    pub(super) agent_version: String,
-    /// The deployment environment.
-    pub(super) environment: String,
-    /// The tenant, for those who see more than one.
-    pub(super) tenant: String,
-    /// How far back, as far as the past is kept; with a store a week.
-    pub(super) range: Range,
-}
-
-/// Whose session it is.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Whose {
-    /// Its scope; needed only where several sessions have the id, and then the answer (409) names them.
-    pub(super) scope: Option<String>,
-    /// The tenant, for those who see more than one.
-    pub(super) tenant: String,
-}
-
-/// Where a trace is.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct TraceParams {
-    /// The session that holds it; without it all of the tenant's are looked through.
-    pub(super) session: Option<String>,
-    /// The scope of that session.
-    pub(super) scope: Option<String>,
-    /// The tenant, for those who see more than one.
-    pub(super) tenant: String,
-}
-
-/// What is asked for without anything more: who sends a filter would take the answer for a filtered one.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NoParams {}
-
 /// The routes.
 pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
     Router::new()
@@ -295,8 +172,6 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
         .route("/api/v1/sessions/{id}", get(session::<Q>))
         .route("/api/v1/traces/{id}", get(trace::<Q>))
 }
-
-type Queried<T> = Result<Params<T>, QueryRejection>;
 
 async fn agents<Q: Query>(
     State(exporter): State<Exporter<Q>>,
@@ -542,9 +417,7 @@ fn paged(
     look: impl FnMut(&Arc<AgentFacts>),
 ) -> Result<(Vec<Arc<AgentFacts>>, u64, FleetTotals), Refused> {
     let (limit, offset) = bounds(params.limit, params.offset)?;
-    let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } = params;
-    let tenant = identity.scope(tenant);
-    let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+    let filter = params.filter(identity);
     let updates = board.wanted(|update| filter.admits(Some(&update.agent)));
     let total = updates.len() as u64;
     updates.iter().for_each(look);
@@ -627,31 +500,6 @@ pub(super) fn fleet_row(board: &Board, update: &AgentFacts, lookback: Lookback) 
         spark: window
             .map_or_else(Vec::new, |name| board.failing(&update.agent, name, SPARK, lookback)),
     }
-}
-
-pub(super) fn read<T>(params: Queried<T>) -> Result<T, Refused> {
-    params.map(|Params(params)| params).map_err(|rejection| bad_request(&rejection.body_text()))
-}
-
-pub(super) fn bounds(
-    limit: Option<usize>,
-    offset: Option<usize>,
-) -> Result<(usize, usize), Refused> {
-    let offset = offset.unwrap_or(0);
-    if offset > MAX_OFFSET {
-        return Err(bad_request(
-            "`offset` is at most 100000; filter or sort to come to what is further back",
-        ));
-    }
-    Ok((limit.unwrap_or(PAGE).min(MAX_PAGE), offset))
-}
-
-/// The refusal of a bad request, in the parser's words, cut short: they may repeat a long part of the request.
-fn bad_request(message: &str) -> Refused {
-    let end =
-        (0..=MAX_MESSAGE_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
-    let message = message.get(..end.unwrap_or_default()).unwrap_or_default();
-    Refused::new(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 
 /// The refusal of a request for an id that several sessions have; it names the first of their scopes.

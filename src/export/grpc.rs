@@ -18,14 +18,15 @@ use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
 use self::v1::query_service_server::{QueryService, QueryServiceServer};
-use super::api::{AgentParams, OneAgent, SessionParams, TraceParams, Whose};
 use super::awaited::awaited;
 use super::history::Range;
-use super::http::{Exporter, Refused};
-use super::live::{Stream, StreamParams};
+use super::http::Exporter;
+use super::live::Stream;
+use super::params::{AgentParams, OneAgent, SessionParams, TraceParams, Whose};
 use super::query::Query;
+use super::refused::Refused;
 use crate::access::Identity;
-use crate::engine::explained::Sort;
+use crate::engine::explained::{AgentFilter, Sort};
 use crate::fair;
 
 /// The messages and the service, generated from `proto/agentgauge/v1/query.proto`.
@@ -176,8 +177,8 @@ impl<Q: Query> QueryService for Service<Q> {
         let identity = identity(&request);
         let v1::WatchAgentsRequest { service_name, agent_name, agent_version, environment, tenant } =
             request.into_inner();
-        let params = StreamParams { service_name, agent_name, agent_version, environment, tenant };
-        let changes = stream::unfold(Stream::new(&self.0, &identity, params, None)?, Stream::next);
+        let whose = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+        let changes = stream::unfold(Stream::new(&self.0, &identity, whose, None)?, Stream::next);
         let messages =
             changes.map(|(changes, _)| carried("Changes", changes).map(Response::into_inner));
         Ok(Response::new(messages.boxed()))

@@ -8,11 +8,10 @@ use axum::body::Body;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state, map_response};
-use axum::response::{IntoResponse, Json, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, TextEncoder};
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::sleep;
@@ -26,6 +25,7 @@ use super::live::Streams;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::readers::{Asker, Readers};
+use super::refused::Refused;
 use super::scrapes::Scrapes;
 use super::{api, grpc, web};
 use crate::access::Insider;
@@ -279,39 +279,6 @@ async fn ready<Q: Query>(
             let why = insider.map_or("the log says why", |_| &why);
             error(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
         }
-    }
-}
-
-/// An error, as all endpoints answer it.
-#[derive(Debug)]
-pub(super) struct Refused {
-    pub(super) status: StatusCode,
-    /// The code for programs, which does not change.
-    pub(super) code: &'static str,
-    /// The message for people.
-    pub(super) message: String,
-    /// The scopes to choose from, if several sessions have the id.
-    pub(super) scopes: Vec<String>,
-}
-
-impl Refused {
-    pub(super) fn new(status: StatusCode, code: &'static str, message: &str) -> Self {
-        Self { status, code, message: message.to_owned(), scopes: Vec::new() }
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let Self { status, code, message, scopes } = self;
-        let mut error = json!({ "code": code, "message": message });
-        if !scopes.is_empty() {
-            error["scopes"] = scopes.into();
-        }
-        let mut response = (status, Json(json!({ "error": error }))).into_response();
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
-        }
-        response
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 
-use super::http::{Count, Refused};
+use super::http::Count;
+use super::refused::Refused;
 use crate::access::Identity;
 use crate::fair::{Entered, Fair, Turn, Whose};
 

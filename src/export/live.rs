@@ -16,14 +16,16 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::api::{FleetRow, fleet_row, read};
+use super::api::{FleetRow, fleet_row};
 use super::board::Board;
 use super::history::{Lookback, Range};
-use super::http::{Count, Exporter, Refused};
+use super::http::{Count, Exporter};
+use super::params::read;
 use super::query::Query;
+use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::explained::AgentFilter;
@@ -44,22 +46,6 @@ pub(super) struct Changes {
     agents: Vec<FleetRow>,
     /// Agents that have gone.
     gone: Vec<AgentName>,
-}
-
-/// What a stream is asked with: whose changes.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct StreamParams {
-    /// `service.name`; empty: where it was not sent.
-    pub(super) service_name: Option<String>,
-    /// The agent's name.
-    pub(super) agent_name: Option<String>,
-    /// The agent's version.
-    pub(super) agent_version: Option<String>,
-    /// The deployment environment.
-    pub(super) environment: Option<String>,
-    /// The tenant, for those who see more than one.
-    pub(super) tenant: Option<String>,
 }
 
 /// Room for streams: a number for each identity, so that none takes the room of others.
@@ -109,10 +95,10 @@ pub(super) async fn events<Q: Query>(
     State(exporter): State<Exporter<Q>>,
     identity: Identity,
     headers: HeaderMap,
-    params: Result<Params<StreamParams>, QueryRejection>,
+    whose: Result<Params<AgentFilter>, QueryRejection>,
 ) -> Result<Response, Refused> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let start = Stream::new(&exporter, &identity, read(params)?, last)?;
+    let start = Stream::new(&exporter, &identity, read(whose)?, last)?;
     let events = stream::unfold(start, Stream::next);
     let events = events.map(|(changes, id)| {
         let event = Event::default().event("agents").id(id.to_string());
@@ -126,12 +112,10 @@ impl Stream {
     pub(super) fn new<Q: Query>(
         exporter: &Exporter<Q>,
         identity: &Identity,
-        params: StreamParams,
+        whose: AgentFilter,
         last: Option<u64>,
     ) -> Result<Self, Refused> {
-        let StreamParams { service_name, agent_name, agent_version, environment, tenant } = params;
-        let tenant = identity.scope(tenant);
-        let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+        let filter = AgentFilter { tenant: identity.scope(whose.tenant), ..whose };
         let Some(permit) = exporter.streams.begin(identity) else {
             let message = "too many streams are open (`api.max_streams`); come back later";
             let status = StatusCode::SERVICE_UNAVAILABLE;

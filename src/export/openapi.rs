@@ -6,15 +6,13 @@ use serde_json::{Map, Value, json};
 
 use super::about::AboutView;
 use super::alerts::AlertsPage;
-use super::api::{
-    AgentParams, AgentsPage, FleetPage, OneAgent, SessionParams, SessionRowsPage, SessionsPage,
-    TraceParams, Whose,
-};
+use super::api::{AgentsPage, FleetPage, SessionRowsPage, SessionsPage};
 use super::history::HistoryView;
-use super::live::{Changes, StreamParams};
+use super::live::Changes;
+use super::params::{AgentParams, OneAgent, SessionParams, TraceParams, Whose};
 use super::problems::ProblemsPage;
 use crate::engine::drops::STREAMS;
-use crate::engine::explained::TraceExplanation;
+use crate::engine::explained::{AgentFilter, TraceExplanation};
 use crate::engine::view::SessionView;
 
 /// One operation: its path, its parameters and its answer.
@@ -80,7 +78,7 @@ const OPERATIONS: &[Operation] = &[
         answer: schema::<TraceExplanation>, missing: Some("trace_not_found"), ..READ },
     Operation { path: "/api/v1/events", id: "watchAgents",
         summary: "Changes as they happen: server-sent events `agents`, whose data is a Changes.",
-        params: query::<StreamParams>,
+        params: query::<AgentFilter>,
         answer: schema::<Changes>, content_type: "text/event-stream", ..READ },
 ];
 

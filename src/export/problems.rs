@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::api::{AgentParams, bounds, worst_drop};
-use super::http::{Exporter, Refused};
+use super::api::worst_drop;
+use super::http::Exporter;
+use super::params::{AgentParams, bounds};
 use super::query::{ListRequest, Query};
+use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
@@ -76,10 +78,7 @@ impl<Q: Query> Exporter<Q> {
         params: AgentParams,
     ) -> Result<ProblemsPage, Refused> {
         let (limit, offset) = bounds(params.limit, params.offset)?;
-        let AgentParams { service_name, agent_name, agent_version, environment, tenant, .. } =
-            params;
-        let tenant = identity.scope(tenant);
-        let filter = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+        let filter = params.filter(identity);
         let updates = self.board.wanted(|update| filter.admits(Some(&update.agent)));
         let of = |found: fn(&AgentFacts) -> Vec<Problem>| -> Vec<Problem> {
             let mut found: Vec<Problem> = updates.iter().flat_map(|update| found(update)).collect();

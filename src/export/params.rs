@@ -1,0 +1,179 @@
+//! What the query API is asked with.
+
+use axum::extract::Query as Params;
+use axum::extract::rejection::QueryRejection;
+use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::history::Range;
+use super::refused::Refused;
+use crate::access::Identity;
+use crate::engine::explained::{AgentFilter, Sort};
+
+/// The entries on one page by default, and at most.
+const PAGE: usize = 100;
+const MAX_PAGE: usize = 1_000;
+
+/// The greatest offset of a page: entries after it are better found by a filter.
+const MAX_OFFSET: usize = 100_000;
+
+/// The most bytes of the message about a bad request.
+const MAX_MESSAGE_BYTES: usize = 512;
+
+/// What a list of agents is asked with.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct AgentParams {
+    /// `service.name`; empty: where it was not sent.
+    pub(super) service_name: Option<String>,
+    /// The agent's name.
+    pub(super) agent_name: Option<String>,
+    /// The agent's version.
+    pub(super) agent_version: Option<String>,
+    /// The deployment environment.
+    pub(super) environment: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: Option<String>,
+    /// Things on the page: 100, at most 1000.
+    pub(super) limit: Option<usize>,
+    /// Things to leave out before it, at most 100000.
+    pub(super) offset: Option<usize>,
+    /// How far back sparklines go: an hour, unless a longer past is kept (`api.history_agents`).
+    pub(super) range: Range,
+}
+
+/// What a list of sessions is asked with.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SessionParams {
+    /// `service.name`; empty: where it was not sent.
+    pub(super) service_name: Option<String>,
+    /// The name of an agent that has a trace in them.
+    pub(super) agent_name: Option<String>,
+    /// The agent's version.
+    pub(super) agent_version: Option<String>,
+    /// The deployment environment.
+    pub(super) environment: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: Option<String>,
+    /// Only open ones, or only closed ones.
+    pub(super) open: Option<bool>,
+    /// Only those with loops, or only those without.
+    pub(super) loops: Option<bool>,
+    /// Only those with a failing trace, or only those without.
+    pub(super) failing: Option<bool>,
+    /// Only those that go on over a limit (`[limits]`), or have a trace that does, or only the others.
+    pub(super) over_limit: Option<bool>,
+    /// Only those with an open trace of which nothing has come for `session.stall_after`, or only those without.
+    pub(super) silent: Option<bool>,
+    /// Only those whose id has this part.
+    pub(super) id: Option<String>,
+    /// Only those that called a tool whose name has this part.
+    pub(super) tool: Option<String>,
+    /// Only those of this user.
+    pub(super) user: Option<String>,
+    /// In which order.
+    pub(super) sort: Sort,
+    /// Whole sessions, of at most 10000 traces and 32 MiB together (over that the page ends before its limit), or one row for each.
+    pub(super) detail: ListDetail,
+    /// Things on the page: 100, at most 1000.
+    pub(super) limit: Option<usize>,
+    /// Things to leave out before it, at most 100000.
+    pub(super) offset: Option<usize>,
+}
+
+/// How much of each session a list has.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ListDetail {
+    /// All of it, with its traces.
+    #[default]
+    Full,
+    /// A row.
+    Row,
+}
+
+/// Which agent exactly; what is left out was not sent.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct OneAgent {
+    /// `service.name`.
+    pub(super) service_name: String,
+    /// The agent's name.
+    pub(super) agent_name: String,
+    /// The agent's version.
+    pub(super) agent_version: String,
+    /// The deployment environment.
+    pub(super) environment: String,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
+    /// How far back, as far as the past is kept; with a store a week.
+    pub(super) range: Range,
+}
+
+/// Whose session it is.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Whose {
+    /// Its scope; needed only where several sessions have the id, and then the answer (409) names them.
+    pub(super) scope: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
+}
+
+/// Where a trace is.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct TraceParams {
+    /// The session that holds it; without it all of the tenant's are looked through.
+    pub(super) session: Option<String>,
+    /// The scope of that session.
+    pub(super) scope: Option<String>,
+    /// The tenant, for those who see more than one.
+    pub(super) tenant: String,
+}
+
+/// What is asked for without anything more: who sends a filter would take the answer for a filtered one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoParams {}
+
+/// The query of a request, as it was read.
+pub(super) type Queried<T> = Result<Params<T>, QueryRejection>;
+
+impl AgentParams {
+    /// The agents that are asked for, of those that the identity may see.
+    pub(super) fn filter(self, identity: &Identity) -> AgentFilter {
+        let Self { service_name, agent_name, agent_version, environment, tenant, .. } = self;
+        let tenant = identity.scope(tenant);
+        AgentFilter { service_name, agent_name, agent_version, environment, tenant }
+    }
+}
+
+/// The parameters, unless they could not be read.
+pub(super) fn read<T>(params: Queried<T>) -> Result<T, Refused> {
+    params.map(|Params(params)| params).map_err(|rejection| bad_request(&rejection.body_text()))
+}
+
+/// The limit and the offset of a page.
+pub(super) fn bounds(
+    limit: Option<usize>,
+    offset: Option<usize>,
+) -> Result<(usize, usize), Refused> {
+    let offset = offset.unwrap_or(0);
+    if offset > MAX_OFFSET {
+        return Err(bad_request(
+            "`offset` is at most 100000; filter or sort to come to what is further back",
+        ));
+    }
+    Ok((limit.unwrap_or(PAGE).min(MAX_PAGE), offset))
+}
+
+/// The refusal of a bad request, in the parser's words, cut short: they may repeat a long part of the request.
+pub(super) fn bad_request(message: &str) -> Refused {
+    let end =
+        (0..=MAX_MESSAGE_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
+    let message = message.get(..end.unwrap_or_default()).unwrap_or_default();
+    Refused::new(StatusCode::BAD_REQUEST, "bad_request", message)
+}
