@@ -4,6 +4,7 @@ mod askers;
 mod check;
 mod doors;
 mod durable;
+mod error;
 mod families;
 #[cfg(feature = "kafka")]
 mod fleet;
@@ -19,9 +20,7 @@ mod tasks;
 mod tests;
 mod upkeep;
 
-use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -32,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 pub use check::check;
+pub use error::StartError;
 pub use families::own_families;
 pub use query::SessionQuery;
 pub use router::Router;
@@ -46,12 +46,11 @@ use self::tasks::agents::AgentsTask;
 use self::tasks::assemble::AssembleTask;
 use self::tasks::barriers::BarrierRoom;
 use self::tasks::sessions::{SessionTask, tell_of_replayed};
-use crate::access::{AccessError, Answer, Listener};
+use crate::access::{Answer, Listener};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::config::expect::{ExpectError, Expectations};
-use crate::config::key::{self, KeyError};
-use crate::embed::EmbedError;
+use crate::config::expect::Expectations;
+use crate::config::key;
 use crate::engine::assemble::Assemble;
 use crate::engine::expect::Suite;
 use crate::engine::facts::Barrier;
@@ -60,17 +59,13 @@ use crate::engine::options::ConventionOptions;
 use crate::engine::pipeline::Stages;
 use crate::export::board::Board;
 use crate::export::http::{Count, Exporter};
-use crate::export::otlp::ScoresOutError;
 use crate::fleet::Role;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
 use crate::ingest::server::{Event, serve};
 use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
-use crate::judge::JudgeError;
-use crate::outbound::EndpointError;
-use crate::store::StoreError;
-use crate::telemetry::{Telemetry, TelemetryError};
-use crate::webhook::{self, Webhook, WebhookError};
+use crate::telemetry::Telemetry;
+use crate::webhook::{self, Webhook};
 
 /// A running daemon.
 pub struct Daemon {
@@ -118,79 +113,6 @@ pub struct Bound {
     pub otlp_http: Option<SocketAddr>,
     /// Metrics, health and API.
     pub http: SocketAddr,
-}
-
-/// Why a daemon did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An address cannot be listened on.
-    #[error(
-        "cannot listen on {address} (`{key}`): {source}{}", hint(source.kind())
-    )]
-    Bind {
-        /// The address.
-        address: String,
-        /// The option that sets it.
-        key: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A file of expectations cannot be read.
-    #[error(transparent)]
-    Expect(#[from] ExpectError),
-    /// Certificates or tokens cannot be used.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The judge cannot be set up.
-    #[error(transparent)]
-    Judge(#[from] JudgeError),
-    /// Texts cannot be embedded.
-    #[error(transparent)]
-    Embed(#[from] EmbedError),
-    /// Scores cannot be sent to others.
-    #[error(transparent)]
-    ScoresOut(#[from] ScoresOutError),
-    /// The key of an endpoint cannot be read.
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    /// The Kafka source cannot be set up.
-    #[cfg(feature = "kafka")]
-    #[error(transparent)]
-    Kafka(#[from] crate::ingest::kafka::SourceError),
-    /// The daemon cannot share its work with other instances.
-    #[cfg(feature = "kafka")]
-    #[error(transparent)]
-    Fleet(#[from] crate::fleet::FleetError),
-    /// The system has no thread for a source.
-    #[cfg(feature = "kafka")]
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
-    /// The webhook cannot be used.
-    #[error(transparent)]
-    Webhook(#[from] WebhookError),
-    /// The daemon's own telemetry cannot be sent.
-    #[error(transparent)]
-    Telemetry(#[from] TelemetryError),
-    /// The daemon's own metrics cannot be set up.
-    #[error("cannot set up the daemon's own metrics: {0}")]
-    Metrics(#[from] prometheus::Error),
-    /// The store cannot be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The kept history of agents cannot be used.
-    #[error("cannot keep the history of agents in {path}: {source}")]
-    History {
-        /// The directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The Prometheus that is asked about alerts cannot be used.
-    #[error(transparent)]
-    Prometheus(#[from] EndpointError),
-    /// The recovery of the store ended without a result.
-    #[error("recovery of the store broke off")]
-    Recovery,
 }
 
 /// The router to the stages, their tasks, and the last epoch of which all is on the board.
@@ -497,16 +419,6 @@ fn convention(config: &Config) -> ConventionOptions {
     let embedded = config.embed.wanted().is_some();
     let keep_texts = read || embedded || config.assemble.keep_content;
     ConventionOptions { keep_texts, ..config.convention.clone() }
-}
-
-/// What may help where an address cannot be listened on.
-fn hint(kind: io::ErrorKind) -> &'static str {
-    let hints = [
-        (io::ErrorKind::AddrInUse, "; is another process using it? port 0 takes a free one"),
-        (io::ErrorKind::AddrNotAvailable, "; this machine has no such address"),
-        (io::ErrorKind::PermissionDenied, "; ports below 1024 take a right of their own"),
-    ];
-    hints.into_iter().find(|(of, _)| *of == kind).map_or("", |(_, hint)| hint)
 }
 
 /// Listens at the address that option `key` sets; port 0 takes a free one.

@@ -10,6 +10,7 @@ mod entrance;
 pub mod file;
 pub mod grpc;
 pub mod http;
+mod impatient;
 mod inflate;
 mod json;
 pub mod kafka;

@@ -26,12 +26,13 @@ use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
+use super::impatient::Impatient;
 use super::peer::{Arriving, Connected, Peer, Peers};
 use crate::access::tls::Tls;
 use crate::access::{Answer, Line, PeerNames, needed};
@@ -105,26 +106,11 @@ struct Tracked {
     arriving: Option<Arriving>,
 }
 
-/// A stream that writes answers of about the same time together, and fails when its peer takes nothing for too long.
-struct Impatient {
-    stream: TcpStream,
-    patience: Duration,
-    // Set while a write waits.
-    stalled: Option<Pin<Box<Sleep>>>,
-    peer: Arc<Peer>,
-    // How often other tasks had their turn since there was first something to write.
-    rounds: u8,
-}
-
 /// Bytes that a client may send of a body that nobody reads yet; the rest of the body stays with the sender.
 pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 
 /// Requests of a connection at a time. The connection's window has room for what all of them may send, so that none holds up another.
 pub const MAX_STREAMS: u32 = 64;
-
-/// How often other tasks have their turn before an answer is written, as long as more answers are to come: a request passes
-/// through that many tasks before it is answered.
-const ROUNDS: u8 = 4;
 
 /// The smallest buffer that hyper allows for the head of an HTTP/1 request.
 const MIN_HTTP1_HEAD_BYTES: usize = 8 << 10;
@@ -307,7 +293,7 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let patience = server.options.read_timeout;
     let peer = Arc::clone(&connected.peer);
-    let stream = Impatient { stream, patience, stalled: None, peer, rounds: 0 };
+    let stream = Impatient::new(stream, patience, peer);
     let Some(tls) = &server.tls else {
         return serve_requests(&server, stream, None, &connected, stopped).await;
     };
@@ -539,89 +525,5 @@ impl http_body::Body for Tracked {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Impatient {
-    /// Whether a write has to wait until other tasks have had their turn, so that their answers are written with it. Each write
-    /// is a call to the system that costs as much as a small request.
-    fn gathers(&mut self, context: &Context<'_>) -> bool {
-        let gathers = self.rounds < ROUNDS && self.peer.is_running();
-        if gathers {
-            self.rounds += 1;
-            // A task that wakes itself comes after all that are ready.
-            context.waker().wake_by_ref();
-        }
-        gathers
-    }
-
-    /// Passes on the result of a write, unless the write has waited for too long.
-    fn within_patience<T>(
-        &mut self,
-        written: Poll<io::Result<T>>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stalled = None;
-            self.rounds = 0;
-            self.peer.moves_on();
-            return written;
-        }
-        // A write that waits for its peer does not wait for other tasks as well.
-        self.rounds = ROUNDS;
-        let patience = self.patience;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
-        match stalled.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl AsyncRead for Impatient {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Impatient {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if self.gathers(context) {
-            return Poll::Pending;
-        }
-        let written = Pin::new(&mut self.stream).poll_write(context, buffer);
-        self.within_patience(written, context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        if self.gathers(context) {
-            return Poll::Pending;
-        }
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
-        self.within_patience(written, context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
