@@ -92,14 +92,9 @@ struct Sender {
     outcomes: IntCounterVec,
 }
 
+/// Exports what is of this resource.
 #[derive(Debug)]
-struct Spans {
-    sender: Sender,
-    resource: ResourceAttributesWithSchema,
-}
-
-#[derive(Debug)]
-struct Records {
+struct Exporter {
     sender: Sender,
     resource: ResourceAttributesWithSchema,
 }
@@ -180,7 +175,7 @@ impl Telemetry {
         let resource =
             Resource::builder_empty().with_service_name(NAME).with_attribute(version).build();
         let nothing = ResourceAttributesWithSchema::default;
-        let spans = Spans { sender: sender.clone(), resource: nothing() };
+        let spans = Exporter { sender: sender.clone(), resource: nothing() };
         let tracers = SdkTracerProvider::builder()
             .with_sampler(Sampler::TraceIdRatioBased(options.sample_rate))
             .with_resource(resource.clone())
@@ -189,7 +184,7 @@ impl Telemetry {
         // Fails only for a second daemon in the process, which uses the tracer of the first.
         let _ = TRACER.set(tracers.tracer(NAME));
         let loggers = options.logs.then(|| {
-            let records = Records { sender, resource: nothing() };
+            let records = Exporter { sender, resource: nothing() };
             let loggers = SdkLoggerProvider::builder().with_resource(resource);
             loggers.with_batch_exporter(records).build()
         });
@@ -289,7 +284,7 @@ impl Sender {
     }
 }
 
-impl SpanExporter for Spans {
+impl SpanExporter for Exporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
         let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
@@ -302,7 +297,7 @@ impl SpanExporter for Spans {
     }
 }
 
-impl LogExporter for Records {
+impl LogExporter for Exporter {
     async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
         let count = batch.iter().count();
         let resource_logs = group_logs_by_resource_and_scope(&batch, &self.resource);

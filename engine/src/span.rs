@@ -7,6 +7,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
@@ -282,11 +283,14 @@ pub struct Remarks {
 }
 
 /// What a guardrail came to.
-#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(
+    Clone, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,
+)]
+#[schemars(rename = "GuardrailView")]
 pub struct Guardrail {
-    /// Its name.
+    /// Its name; null if not sent.
     pub name: Option<Arc<str>>,
-    /// What it decided, in its own words.
+    /// What it decided, in its own words; null if not sent.
     pub result: Option<Arc<str>>,
 }
 
@@ -514,9 +518,21 @@ impl Text {
     }
 }
 
-/// Has ids written as bytes, not as lists of numbers.
-macro_rules! written_as_bytes {
+/// Has ids shown in hex, and written as bytes, not as lists of numbers.
+macro_rules! ids {
     ($($id:ident)*) => {$(
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
         impl Serialize for $id {
             fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
                 to.serialize_bytes(&self.0)
@@ -531,7 +547,7 @@ macro_rules! written_as_bytes {
     )*};
 }
 
-written_as_bytes!(TraceId SpanId);
+ids!(TraceId SpanId);
 
 /// Reads an id of `N` bytes.
 struct Bytes<const N: usize>;
@@ -700,30 +716,6 @@ impl Source {
             Self::Judge => "judge",
             Self::Reported => "reported",
         }
-    }
-}
-
-impl fmt::Display for TraceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for TraceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Display for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

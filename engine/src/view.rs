@@ -280,21 +280,6 @@ pub struct ViolationView {
     pub explanation: Option<String>,
 }
 
-/// What a guardrail came to.
-#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
-pub struct GuardrailView {
-    /// Its name; null if not sent.
-    pub name: Option<Arc<str>>,
-    /// What it decided, in its own words; null if not sent.
-    pub result: Option<Arc<str>>,
-}
-
-impl From<&Guardrail> for GuardrailView {
-    fn from(guardrail: &Guardrail) -> Self {
-        Self { name: guardrail.name.clone(), result: guardrail.result.clone() }
-    }
-}
-
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
@@ -349,7 +334,7 @@ pub struct TraceView {
     pub attempt: Option<AttemptView>,
     /// What guardrails came to, in order, at most 100; left out where there were none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub guardrails: Vec<GuardrailView>,
+    pub guardrails: Vec<Guardrail>,
     /// Since when the agent has been waiting for somebody; left out where it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_since_unix_nano: Option<String>,

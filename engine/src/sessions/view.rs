@@ -17,9 +17,8 @@ use crate::score::agent_reliability::band;
 use crate::signal::{CONSTRAINT_VIOLATION, SignalName, thresholds};
 use crate::span::{Source, SpanId, Status, TraceId, Violation};
 use crate::view::{
-    AgentName, AttemptView, ExpectationView, GuardrailView, LayerView, LimitView, LoopView,
-    SessionView, SignalView, StepView, SubAgentView, TokensView, ToolView, TraceView,
-    ViolationView,
+    AgentName, AttemptView, ExpectationView, LayerView, LimitView, LoopView, SessionView,
+    SignalView, StepView, SubAgentView, TokensView, ToolView, TraceView, ViolationView,
 };
 
 /// The remarks of a trace that has none.
@@ -120,7 +119,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         models: course.models.iter().map(ToString::to_string).collect(),
         user: held.said().user.clone(),
         attempt: attempt(rare),
-        guardrails: remarks.guardrails.iter().map(GuardrailView::from).collect(),
+        guardrails: remarks.guardrails.clone(),
         waits_since_unix_nano: remarks.waits_since_unix_nano.map(|since| since.to_string()),
         accepted_edits: remarks.accepted_edits,
         rejected_edits: remarks.rejected_edits,
