@@ -14,7 +14,7 @@ use rdkafka::types::RDKafkaRespErr;
 use super::lease::Lease;
 use super::options::{FleetOptions, Role};
 use super::outbox::RECONNECT_MS;
-use crate::ingest::kafka::{Assignment, KafkaOptions, Problem, SourceError, Status, client};
+use crate::ingest::kafka::{Assignment, KafkaOptions, SourceError, Status, client};
 
 /// The least time after which the group takes the partitions of a consumer that is not polled, in milliseconds.
 const POLL_INTERVAL_MS: u128 = 300_000;
@@ -72,11 +72,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let problem = error.rdkafka_error_code().and_then(|code| Problem::of(code, reason));
-        match problem {
-            Some(problem) => self.assignment.status().problem(problem),
-            None => tracing::debug!(target: "librdkafka", %error, "{reason}"),
-        }
+        self.assignment.status().failed(&error, reason);
     }
 
     /// Extends the lease if a broker is connected; called every second.

@@ -21,7 +21,7 @@ use super::outbox::{MAX_RECORD_BYTES, config};
 use super::wire::{Envelope, HOPS, Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
-use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Unwatched};
+use crate::ingest::kafka::{KafkaOptions, SourceError, Status, Unwatched};
 use crate::ingest::{Batch, Lacks, LeftOut, Overloaded, Sink};
 
 /// After how long a refused sender should try again.
@@ -268,10 +268,7 @@ impl ClientContext for Deliveries {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        match error.rdkafka_error_code().and_then(|code| Problem::of(code, reason)) {
-            Some(problem) => self.status.problem(problem),
-            None => tracing::debug!(target: "librdkafka", %error, "{reason}"),
-        }
+        self.status.failed(&error, reason);
     }
 
     /// Clears the problem if a broker is connected; called every second.

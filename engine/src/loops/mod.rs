@@ -487,6 +487,36 @@ impl Need<'_> {
         self.runs(calls, |calls, first| self.may_begin(&calls[first..]).then(|| from(calls, first)))
     }
 
+    /// The runs of calls of one tool, of which none failed or overlaps the one before it, and whose outcomes agree. `alike` compares the
+    /// arguments of a call, its last parameter, with those of the call before it and with those of the first one.
+    fn runs_of_like_calls(
+        &self,
+        calls: &[&ToolCall],
+        alike: impl Fn(&ToolCall, &ToolCall, &ToolCall) -> bool,
+    ) -> Vec<Run> {
+        self.runs_of_one_tool(calls, |calls, first| {
+            let head = calls[first];
+            let mut outcomes = Outcomes::default();
+            outcomes.agree(head);
+            let mut length = 1;
+            if !head.name.is_empty() && head.error != Some(true) {
+                for pair in calls[first..].windows(2) {
+                    let (before, call) = (pair[0], pair[1]);
+                    let goes_on = call.name == head.name
+                        && call.error != Some(true)
+                        && alike(before, head, call)
+                        && !overlap(before, call);
+                    if !goes_on || !outcomes.agree(call) {
+                        break;
+                    }
+                    length += 1;
+                }
+            }
+            let evidence = self.evidence(&calls[first..first + length], 1);
+            Run { first, calls: length, period: 1, evidence }
+        })
+    }
+
     /// Whether a loop of one tool may begin with the first of these calls. No long run is followed from each of its calls to its end only
     /// to find that its tool is allowed, or that it is too short.
     fn may_begin(&self, calls: &[&ToolCall]) -> bool {

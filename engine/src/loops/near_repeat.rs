@@ -3,35 +3,13 @@
 //! Each call is compared with the one before it: by the Jaccard similarity of the sets of values in their arguments, wherever the
 //! values stand.
 
-use super::{Need, Outcomes, Run, overlap};
+use super::{Need, Run};
 use crate::facts::ToolCall;
 
 /// Finds all runs of similar calls.
 pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
-    need.runs_of_one_tool(calls, |calls, first| run_from(calls, first, need))
-}
-
-/// The longest run that starts with this call.
-fn run_from(calls: &[&ToolCall], first: usize, need: &Need<'_>) -> Run {
-    let head = &calls[first];
-    let mut outcomes = Outcomes::default();
-    outcomes.agree(head);
-    let mut length = 1;
-    if !head.name.is_empty() && head.error != Some(true) {
-        for pair in calls[first..].windows(2) {
-            let call = &pair[1];
-            let similar = call.name == head.name
-                && call.error != Some(true)
-                && alike(pair[0], call, need.options.near_repeat_similarity)
-                && !overlap(pair[0], call);
-            if !similar || !outcomes.agree(call) {
-                break;
-            }
-            length += 1;
-        }
-    }
-    let evidence = need.evidence(&calls[first..first + length], 1);
-    Run { first, calls: length, period: 1, evidence }
+    let threshold = need.options.near_repeat_similarity;
+    need.runs_of_like_calls(calls, |before, _, call| alike(before, call, threshold))
 }
 
 /// Whether the arguments of two calls are on the wire and alike.

@@ -10,7 +10,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::assignment::Assignment;
-use super::status::{Problem, Status};
+use super::status::Status;
 
 /// The context of the consumer. It keeps changes of the assignment for the source, which makes them when its records are settled.
 pub(super) struct Context {
@@ -39,11 +39,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let problem = error.rdkafka_error_code().and_then(|code| Problem::of(code, reason));
-        match problem {
-            Some(problem) => self.assignment.status().problem(problem),
-            None => tracing::debug!(target: "librdkafka", %error, "{reason}"),
-        }
+        self.assignment.status().failed(&error, reason);
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 /// Counts what the source does, for metrics.
@@ -96,6 +97,14 @@ impl Status {
     /// Sets whether the source is in its group.
     pub(crate) fn joined(&self, joined: bool) {
         self.change(|now| now.joined = joined);
+    }
+
+    /// Takes an error of a client: what a person has to mend is a problem.
+    pub(crate) fn failed(&self, error: &KafkaError, reason: &str) {
+        match error.rdkafka_error_code().and_then(|code| Problem::of(code, reason)) {
+            Some(problem) => self.problem(problem),
+            None => tracing::debug!(target: "librdkafka", %error, "{reason}"),
+        }
     }
 
     /// Notes a problem, and logs it once.
