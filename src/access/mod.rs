@@ -27,11 +27,12 @@ pub use guard::{Insider, guard, needed};
 pub use hosts::{Hosts, is_host};
 pub use line::Line;
 pub use options::{
-    AccessOptions, CertificateOptions, ClientAuth, Listener, May, Secret, TlsOptions, TokenOptions,
+    AccessOptions, CertificateOptions, ClientAuth, Listener, May, TlsOptions, TokenOptions,
 };
 pub use tls::PeerNames;
 
 use crate::files;
+use crate::outbound::Secret;
 
 /// The least bytes of a token; a shorter one could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
@@ -282,7 +283,7 @@ fn secret(token: &TokenOptions) -> Result<Secret, AccessError> {
                 source,
             })?;
             let text = str::from_utf8(&bytes).ok().filter(|text| text.len() <= MAX_TOKEN_BYTES);
-            text.map(Secret::new).ok_or_else(|| fault("is no line of text".to_owned()))
+            text.map(Secret::trimmed).ok_or_else(|| fault("is no line of text".to_owned()))
         }
         (None, Some(variable)) => token
             .value
@@ -417,7 +418,7 @@ mod tests {
             assert!(error.contains(expected) && !error.contains(TOKEN), "{error}");
         }
         let mut shown = token("shop", None, &[May::Read]);
-        shown.value = Some(Secret::new(TOKEN));
+        shown.value = Secret::new(TOKEN);
         assert!(!format!("{shown:?}").contains(TOKEN));
     }
 

@@ -1,12 +1,12 @@
 //! What can be set about who may come in.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::options::{DAY, MILLISECOND, MINUTE};
+use crate::outbound::Secret;
 
 crate::engine::options! {
     /// TLS of the listeners.
@@ -113,17 +113,13 @@ pub enum May {
     Metrics,
 }
 
-/// A text that no log and no error shows.
-#[derive(Clone, Eq, PartialEq)]
-pub struct Secret(String);
-
 impl AccessOptions {
     /// Takes the tokens that are in the environment from there.
     pub fn take_from(&mut self, environment: &[(String, String)]) {
         for token in &mut self.tokens {
             let Some(variable) = &token.env else { continue };
             let found = environment.iter().find(|(name, _)| name == variable);
-            token.value = found.map(|(_, value)| Secret::new(value));
+            token.value = found.map(|(_, value)| Secret::trimmed(value));
         }
     }
 
@@ -141,23 +137,5 @@ impl May {
             Self::Read => "read",
             Self::Metrics => "metrics",
         }
-    }
-}
-
-impl Secret {
-    /// Keeps a text without the white space around it.
-    pub fn new(text: &str) -> Self {
-        Self(text.trim().to_owned())
-    }
-
-    /// The text.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
     }
 }

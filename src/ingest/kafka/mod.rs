@@ -27,7 +27,7 @@ mod status;
 #[cfg(feature = "kafka")]
 mod topic;
 
-pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Secret, Start};
+pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Start};
 
 #[cfg(feature = "kafka")]
 pub(crate) use self::{

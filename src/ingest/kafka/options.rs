@@ -1,14 +1,14 @@
 //! What can be set of the Kafka source.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::super::Encoding;
 use crate::engine::options::{HOUR, MILLISECOND, SECOND, human};
+use crate::outbound::Secret;
 
 crate::engine::options! {
     /// Where records come from and how they are read; without brokers there is no Kafka source.
@@ -98,10 +98,6 @@ pub enum SaslMechanism {
     ScramSha512,
 }
 
-/// A text that is never shown.
-#[derive(Clone, Default, Eq, PartialEq)]
-pub struct Secret(String);
-
 impl KafkaOptions {
     /// Whether there is a Kafka source at all.
     pub fn enabled(&self) -> bool {
@@ -137,41 +133,6 @@ impl SaslMechanism {
             Self::ScramSha256 => Some("SCRAM-SHA-256"),
             Self::ScramSha512 => Some("SCRAM-SHA-512"),
         }
-    }
-}
-
-impl Secret {
-    /// The text itself.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-
-    fn shown(&self) -> &'static str {
-        if self.0.is_empty() { "" } else { "***" }
-    }
-}
-
-impl From<&str> for Secret {
-    fn from(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.shown())
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.shown())
-    }
-}
-
-impl<'de> Deserialize<'de> for Secret {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(Self)
     }
 }
 
