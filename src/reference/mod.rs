@@ -20,6 +20,7 @@ mod price;
 pub mod princeton;
 mod runs;
 pub mod score;
+mod series;
 mod sessions;
 mod signals;
 pub mod text;

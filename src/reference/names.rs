@@ -99,7 +99,7 @@ pub(super) fn session(
 
 /// The agent that a span names, or that an agent's span is named after. The name that a library gives every agent does not
 /// count, nor does the model's.
-fn name_of(span: &Span) -> Option<String> {
+pub(super) fn name_of(span: &Span) -> Option<String> {
     let after = span.name.trim_start_matches("invoke_agent").trim();
     let model = span.model.as_ref().and_then(|model| model.model.as_deref());
     let is_after = span.operation == Operation::InvokeAgent

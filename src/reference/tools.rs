@@ -1,9 +1,11 @@
 //! The tool calls of a trace: from tool spans, else from the model's output.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::arguments::Arguments;
 use super::models::{self, ModelCall};
+use super::series;
 use super::tree::{Tree, is_interrupted, is_record, overlay};
 use crate::engine::span::{
     self, IdHash, Log, Operation, Span, SpanId, Status, ToolFacts, ToolResult,
@@ -27,7 +29,7 @@ pub(super) struct Call {
     pub(super) is_timed: bool,
     pub(super) id: Option<IdHash>,
     pub(super) span_id: SpanId,
-    /// The trace and the place of the span of the call that it was made within.
+    /// The trace, and in it what stands for the series that it is of.
     pub(super) within: Option<(usize, usize)>,
 }
 
@@ -71,6 +73,9 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
     }
     let tools: Vec<&ToolFacts> = asked.iter().map(|(_, tool)| tool).collect();
     let all = &told;
+    let told_by =
+        |above: usize| all.iter().find(|call| call.places.contains(&above)).map(|call| call.at);
+    let series = Around::new(tree, &told_by);
     let call = |ToolSpan { span, at, .. }: &ToolSpan| {
         let mut tool = span.tool.clone().unwrap_or_default();
         let inside = tree.ancestors(*at).any(|above| above.operation == Operation::ExecuteTool);
@@ -81,22 +86,39 @@ pub(super) fn calls(tree: &Tree, models: &[ModelCall], logs: &[Log]) -> Vec<Call
         tool.arguments = tool.arguments.take().or(known);
         let told = result_of(tool.call_id).and_then(|result| result.hash);
         tool.result_hash = tool.result_hash.or(told);
-        let within = within(tree, *at, |above| {
-            let around = all.iter().find(|other| other.at != *at && other.places.contains(&above));
-            Some(around?.at)
-        });
+        let within = series.of(*at);
         Call { within, ..call_of(&tool, span, span.failed) }
     };
     told.iter().map(call).collect()
 }
 
-/// The call that what is at this place was made within: the first that a span above tells, from the nearest outwards.
-fn within(
-    tree: &Tree,
-    at: usize,
-    told_by: impl Fn(usize) -> Option<usize>,
-) -> Option<(usize, usize)> {
-    tree.above(at).iter().find_map(|above| Some((0, told_by(*above)?)))
+/// What calls may be made within.
+struct Around<'t> {
+    tree: &'t Tree,
+    told_by: &'t dyn Fn(usize) -> Option<usize>,
+    agents: BTreeMap<usize, usize>,
+    absent: BTreeMap<SpanId, usize>,
+}
+
+impl<'t> Around<'t> {
+    fn new(tree: &'t Tree, told_by: &'t dyn Fn(usize) -> Option<usize>) -> Self {
+        let agents = series::of_agents(tree, told_by);
+        Self { tree, told_by, agents, absent: series::of_absent(tree) }
+    }
+
+    /// What stands for the series of the call at this place: the call or the agent that it was made within, the nearest first; else the
+    /// span that never came and that all of this hangs from.
+    fn of(&self, at: usize) -> Option<(usize, usize)> {
+        let around = |above: &usize| {
+            let call = (self.told_by)(*above).filter(|call| *call != at);
+            call.or_else(|| self.agents.get(above).copied())
+        };
+        let above = self.tree.above(at);
+        let outermost = above.last().copied().unwrap_or(at);
+        let parent = self.tree.spans[outermost].parent;
+        let absent = || parent.and_then(|id| self.absent.get(&id).copied());
+        above.iter().find_map(around).or_else(absent).map(|place| (0, place))
+    }
 }
 
 /// The tool calls in a model's output, each once, from its span, else from its records.
@@ -190,9 +212,11 @@ fn of_models(
     };
     let mut calls: Vec<Call> =
         asked.into_iter().zip(results.iter().copied()).filter_map(call).collect();
+    let is_of_call = |at: usize| functions_of_calls.contains(&tree.spans[at].span_id);
+    let told_by = |above: usize| is_of_call(above).then_some(above);
+    let around = Around::new(tree, &told_by);
     for (call, caller) in calls.iter_mut().zip(callers) {
-        let is_of_call = |at: usize| functions_of_calls.contains(&tree.spans[at].span_id);
-        call.within = within(tree, caller, |above| is_of_call(above).then_some(above));
+        call.within = around.of(caller);
     }
     calls
 }

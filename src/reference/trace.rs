@@ -231,10 +231,11 @@ fn unpriced(models: &[ModelCall], totals: &[Total], spends: &[Spend]) -> usize {
     unknown.count()
 }
 
-/// The number of failed steps, and of tool calls that repeat an earlier call with its result.
+/// The number of failed steps, and of tool calls that repeat an earlier call of their series with its result.
 fn wasted(models: &[ModelCall], calls: &[Call]) -> usize {
     let same = |one: &Call, other: &Call| {
-        one.name.is_some()
+        one.within == other.within
+            && one.name.is_some()
             && one.name == other.name
             && one.arguments.is_some()
             && one.arguments == other.arguments

@@ -17,6 +17,7 @@ mod limits;
 mod loops;
 mod names;
 mod over;
+mod parallel;
 mod predict;
 mod princeton;
 mod properties;

@@ -18,20 +18,22 @@ use proptest::prelude::*;
 use crate::recorded::{Delivery, Item, apply, captures, deliveries, items, reordered};
 
 const SECOND: u64 = 1_000_000_000;
+/// The kind of a step that is an agent's work.
+const AGENT: u8 = 4;
 /// When the first thing arrives: all runs began in the last minutes.
 const NOW: Timestamp = Timestamp(1_800_000_000 * SECOND);
 
 /// One model or tool call.
 #[derive(Clone, Copy, Debug)]
 struct Step {
-    /// 0: a model call, else a tool call.
+    /// 0: a model call, 4: an agent, else a tool call.
     kind: u8,
     tool: Option<u8>,
     /// Two values, in the names' order.
     arguments: Option<(u8, u8)>,
     result: Option<u8>,
     failed: bool,
-    /// It ends for a person to answer.
+    /// It ends for a person to answer; an agent's span never comes.
     interrupted: bool,
     milliseconds: u64,
     /// It begins before the one before it has ended.
@@ -86,7 +88,7 @@ const SIGNALS: [&str; 5] =
 
 fn step() -> impl Strategy<Value = Step> {
     let maybe = |of: std::ops::Range<u8>| prop::option::weighted(0.8, of);
-    let call = (0..4_u8, maybe(0..3), maybe(0..2), maybe(0..2), maybe(0..2));
+    let call = (0..5_u8, maybe(0..3), maybe(0..2), maybe(0..2), maybe(0..2));
     let time = (
         prop::sample::select(vec![0_u64, 1, 40, 1_100, 2_500]),
         prop::bool::weighted(0.1),
@@ -210,11 +212,18 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
         let begins = if step.overlaps { now.saturating_sub(SECOND / 100).max(start) } else { now };
         now = begins + step.milliseconds * SECOND / 1000 + 7;
         let above = step.below.map(|below| u64::from(below) % run.steps.len() as u64 + 1);
+        // An agent is at work for longer than until the next step.
+        let is_agent = step.kind == AGENT;
+        let end =
+            if is_agent { now + u64::from(step.result.unwrap_or(0)) * 3 * SECOND } else { now };
+        if is_agent && step.interrupted {
+            continue;
+        }
         spans.push(Span {
             span_id: SpanId((at as u64 + 1).to_be_bytes()),
             parent: Some(above.map_or(root.span_id, |above| SpanId(above.to_be_bytes()))),
             start: Timestamp(begins),
-            end: Timestamp(now),
+            end: Timestamp(end),
             input: None,
             output: None,
             ..of_step(&root, step)
@@ -290,6 +299,11 @@ fn of_step(root: &Span, step: &Step) -> Span {
         });
         let output = said(step.says);
         return Span { operation: Operation::Chat, model, output, ..span };
+    }
+    if step.kind == AGENT {
+        let name = step.tool.map(|tool| shared(format!("worker {tool}")));
+        let agent_name = name.or_else(|| root.agent_name.clone());
+        return Span { operation: Operation::InvokeAgent, agent_name, ..span };
     }
     // Numbers stand for themselves: whoever compares their hashes compares them.
     let arguments = step.arguments.map(|(a, b)| {

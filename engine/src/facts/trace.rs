@@ -124,7 +124,8 @@ facts! {
         pub call_id: Option<IdHash>,
         /// Whether start and end are those of the call, not of the model call that asked for it.
         pub timed: bool,
-        /// The call that this one was made within, by the place of that one's span in the trace; absent: none.
+        /// The series that it is of: the call, or the agent at work beside others, that it was made within, by the place of that one's span
+        /// in the trace, or a number beyond these where the span has not come; absent: that of the trace itself.
         pub within: Option<u32>,
         /// Its span, or the span of the model call that asked for it; zero: unknown, as for a call that came with an earlier trace.
         pub span_id: SpanId,

@@ -7,8 +7,8 @@
 //! alert ([`Evidence::weighs`]).
 //!
 //! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one loop, of the first kind that fits. The calls
-//! are in order of start, and those made within the same call follow one another; calls that overlap in time are parallel and no
-//! loop; unknown tools are never equal.
+//! are in order of start, and those of one series follow one another: those made within the same call, or by the same one of agents
+//! that work at the same time. Calls that overlap in time are parallel and no loop; unknown tools are never equal.
 
 mod cycle;
 mod error_retry;
@@ -212,8 +212,8 @@ pub fn find_between(
     found
 }
 
-/// Finds the loops among calls in order of start. Calls that were made within the same call, as those of a sub-agent are within the
-/// call of it, follow one another, and no others do.
+/// Finds the loops among calls in order of start. Calls of the same series, as those of a sub-agent within the call of it, or of an agent
+/// that works beside others, follow one another, and no others do.
 ///
 /// Tokens and dollars of a loop are those of the model calls that start after its first call has started and end
 /// before its last one has.
@@ -572,16 +572,24 @@ impl Outcomes {
 const WAIT_NANOS: u64 = 1_000_000_000;
 
 /// Whether the later call began before the earlier one had ended.
-///
-/// Some SDKs cut starts to whole milliseconds, so such a start may be up to one millisecond early.
 fn overlap(earlier: &ToolCall, later: &ToolCall) -> bool {
-    const MILLISECOND: u64 = 1_000_000;
     let start = later.start_unix_nano;
-    let early = if start.is_multiple_of(MILLISECOND) { MILLISECOND } else { 0 };
-    start.saturating_add(early) < earlier.end_unix_nano
+    begins_before(start, earlier.end_unix_nano)
         || (start == earlier.start_unix_nano
             && later.end_unix_nano == earlier.end_unix_nano
             && start < earlier.end_unix_nano)
+}
+
+/// Whether what starts at this time began before the end of something that began before it.
+pub fn begins_before(start: u64, end: u64) -> bool {
+    latest_start(start) < end
+}
+
+/// When something may have begun, at the latest: some SDKs cut starts to whole milliseconds, so such a start may be up to one
+/// millisecond early.
+pub fn latest_start(start: u64) -> u64 {
+    const MILLISECOND: u64 = 1_000_000;
+    start.saturating_add(if start.is_multiple_of(MILLISECOND) { MILLISECOND } else { 0 })
 }
 
 /// The loop of a run, without what was spent in it.

@@ -41,7 +41,7 @@ pub(super) struct ToolSpan<'s> {
     pub(super) error_type: Option<&'s Arc<str>>,
     /// Whether a log record is among its sources.
     pub(super) recorded: bool,
-    /// The place of the span of the call that this one was made within.
+    /// What stands for the series of calls that this one is of: the call, or the agent at work beside others, that it was made within.
     pub(super) within: Option<usize>,
     // The scopes of other libraries that tell the call, too.
     also: Vec<u64>,

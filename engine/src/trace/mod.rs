@@ -10,6 +10,7 @@ mod expected;
 mod observed;
 mod remarks;
 mod rows;
+mod series;
 mod shape;
 mod span_view;
 mod steps;
@@ -491,7 +492,7 @@ fn longest_row(starts: impl Iterator<Item = u64>, calls: &[ToolCall]) -> u64 {
     longest
 }
 
-/// The number of failed model and tool calls, and of tool calls that repeat an earlier one with the same result.
+/// The number of failed model and tool calls, and of tool calls that repeat an earlier one of their series with the same result.
 fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let known = |call: &ToolCall| {
         call.arguments_hash.zip(call.result_hash).filter(|_| !call.name.is_empty())
@@ -501,7 +502,7 @@ fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let failed_models = models.iter().filter(|span| span.failed).count();
     let wasted_calls = calls.iter().filter(|call| {
         let known = known(call).filter(|_| again);
-        let redundant = known.is_some_and(|known| !seen.insert((&call.name, known)));
+        let redundant = known.is_some_and(|known| !seen.insert((call.within, &call.name, known)));
         redundant || call.error == Some(true)
     });
     (failed_models + wasted_calls.count()) as u64

@@ -13,6 +13,7 @@ use super::calls::{
     failed_alike, join_tool, may_be_same, told_of, worth,
 };
 use super::rows::Spans;
+use super::series::Series;
 use super::span_view::{Model, SpanView};
 use super::whose::agent_name;
 use crate::span::{IdHash, Operation, Resource, SpanId};
@@ -421,21 +422,15 @@ impl<'a> Shape<'a> {
             by_id.extend(id.map(|id| (id, calls.len())));
             calls.push(own);
         }
+        if calls.is_empty() {
+            return calls;
+        }
+        let series = Series::of(self, &told);
         for call in &mut calls {
             inside.get(&call.at).into_iter().for_each(|inner| call.fail_with(inner));
-            call.within = self.within(call.at, &told);
+            call.within = series.at(self, call.at, &told);
         }
         calls
-    }
-
-    /// The place of the call that what is at a place was made within: that of the nearest span above that tells one. These are in order
-    /// of their places, each with that of its call.
-    pub(super) fn within(&self, at: usize, told: &[(usize, usize)]) -> Option<usize> {
-        let call = |above: &SpanView<'_>| {
-            let place = told.binary_search_by_key(&above.at, |(at, _)| *at).ok()?;
-            Some(told[place].1)
-        };
-        self.ancestors(at).filter_map(call).find(|call| *call != at)
     }
 
     /// The place of the call that is the same as this one, which another library tells beside it: one has but one span for a call.
@@ -549,6 +544,11 @@ impl<'a> Shape<'a> {
             matches!(above.operation, Operation::ExecuteTool | Operation::InvokeAgent)
         };
         self.ancestors(at).find(makes).map(|above| above.at)
+    }
+
+    /// The parent of a span that hangs from one which has not come.
+    pub(super) fn absent(&self, span: &SpanView<'_>) -> Option<SpanId> {
+        if span.position.above.is_some() { None } else { span.parent() }
     }
 
     /// Whether the span at this place is part of a tool call.

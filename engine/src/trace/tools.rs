@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::vec;
 
 use super::calls::{ModelCall, ToolSpan};
+use super::series::Series;
 use super::shape::Shape;
 use super::span_view::{Model, SpanView, Tool};
 use super::{Logs, TraceContents};
@@ -118,9 +119,13 @@ fn named_by_models(shape: &Shape<'_>, models: &[ModelCall<'_>], logs: &Logs<'_>)
         })
     };
     let mut calls: Vec<ToolCall> = called.filter_map(tool).collect();
+    if calls.is_empty() {
+        return calls;
+    }
     told.sort_unstable();
+    let series = Series::of(shape, &told);
     for (call, caller) in calls.iter_mut().zip(callers) {
-        call.within = shape.within(caller, &told).and_then(|at| u32::try_from(at).ok());
+        call.within = series.at(shape, caller, &told).and_then(|at| u32::try_from(at).ok());
     }
     calls
 }

@@ -1,0 +1,164 @@
+//! Which tool calls follow one another: those made within one call, and of agents that work at the same time those of each.
+//!
+//! An agent that works alone, as in a handoff, goes on with the series of who began it. Of agents that the same call or agent began and
+//! that work at the same time, those of one name that do not overlap each other, as one that is begun again and again beside another,
+//! are one series; each other one is a series of its own. So is what hangs from a span that has not come, if that span must have lasted
+//! while another such one did: while agents are at work, only what is below them has come.
+
+use std::collections::BTreeMap;
+
+use super::shape::Shape;
+use super::span_view::SpanView;
+use super::whose::agent_name;
+use crate::loops::begins_before;
+use crate::span::{Operation, SpanId};
+
+/// The series of the calls of a trace, as places of spans; numbers that are no places stand for spans that have not come.
+#[derive(Debug, Default)]
+pub(super) struct Series {
+    /// By place, the agents whose calls are a series that is not the one around them.
+    agents: BTreeMap<usize, usize>,
+    /// The same of spans that have not come.
+    absent: BTreeMap<SpanId, usize>,
+}
+
+/// What lasted for a time, with what it is of.
+struct Lasted<T> {
+    what: T,
+    start: u64,
+    end: u64,
+}
+
+impl Series {
+    /// The series of a trace, some of whose spans tell calls: these are in order of their places, each with that of its call.
+    pub(super) fn of(shape: &Shape<'_>, told: &[(usize, usize)]) -> Self {
+        let is_agent = |span: &&SpanView<'_>| span.operation == Operation::InvokeAgent;
+        let agents = || shape.behaviour().filter(is_agent);
+        let loose = || shape.behaviour().filter_map(|span| Some((shape.absent(span)?, span)));
+        let mut series = Self::default();
+        // Most traces have one agent, and no span is missing, or one is.
+        if agents().nth(1).is_some() {
+            series.agents = agents_apart(shape, agents(), told);
+        }
+        let first = loose().next().map(|(id, _)| id);
+        if loose().any(|(id, _)| Some(id) != first) {
+            series.absent = absent_apart(loose(), shape.spans.len());
+        }
+        series
+    }
+
+    /// The series of what is at a place: that of the nearest call or agent above that has one.
+    pub(super) fn at(
+        &self,
+        shape: &Shape<'_>,
+        at: usize,
+        told: &[(usize, usize)],
+    ) -> Option<usize> {
+        let own = |above: &SpanView<'_>| {
+            call_at(told, above.at)
+                .filter(|call| *call != at)
+                .or_else(|| self.agents.get(&above.at).copied())
+        };
+        let absent = || {
+            let outermost = shape.ancestors(at).last().unwrap_or(&shape.spans[at]);
+            self.absent.get(&outermost.parent()?).copied()
+        };
+        let found = shape.ancestors(at).find_map(own);
+        if self.absent.is_empty() { found } else { found.or_else(absent) }
+    }
+}
+
+/// The place of the call that the span at a place tells.
+fn call_at(told: &[(usize, usize)], at: usize) -> Option<usize> {
+    let place = told.binary_search_by_key(&at, |(at, _)| *at).ok()?;
+    Some(told[place].1)
+}
+
+fn agents_apart<'s>(
+    shape: &Shape<'_>,
+    agents: impl Iterator<Item = &'s SpanView<'s>>,
+    told: &[(usize, usize)],
+) -> BTreeMap<usize, usize> {
+    let mut by_caller: BTreeMap<Option<usize>, Vec<Lasted<&SpanView<'_>>>> = BTreeMap::new();
+    for span in agents {
+        let caller = shape.ancestors(span.at).find_map(|above| {
+            let is_agent = above.operation == Operation::InvokeAgent;
+            call_at(told, above.at).or_else(|| is_agent.then_some(above.at))
+        });
+        let agent = Lasted { what: span, start: span.start.0, end: span.end.0 };
+        by_caller.entry(caller).or_default().push(agent);
+    }
+    let mut series = BTreeMap::new();
+    for agents in by_caller.into_values() {
+        let beside = overlaps(&agents);
+        let mut by_name: BTreeMap<Option<&str>, Vec<(Lasted<&SpanView<'_>>, bool)>> =
+            BTreeMap::new();
+        for (agent, beside) in agents.into_iter().zip(beside) {
+            by_name.entry(agent_name(agent.what)).or_default().push((agent, beside));
+        }
+        // Where none of that name works at the same time as others, all go on with what is around them.
+        by_name.retain(|_, agents| agents.iter().any(|(_, beside)| *beside));
+        for agents in by_name.into_values() {
+            of_one_name(agents.into_iter().map(|(agent, _)| agent), &mut series);
+        }
+    }
+    series
+}
+
+/// Adds the series of agents of one name, of which some work at the same time as others. Two libraries may tell one agent.
+fn of_one_name<'s>(
+    agents: impl Iterator<Item = Lasted<&'s SpanView<'s>>>,
+    series: &mut BTreeMap<usize, usize>,
+) {
+    let mut by_scope: BTreeMap<u64, Vec<Lasted<&SpanView<'_>>>> = BTreeMap::new();
+    agents.for_each(|agent| by_scope.entry(agent.what.scope()).or_default().push(agent));
+    let mut in_turn = Vec::new();
+    for agents in by_scope.into_values() {
+        let beside = overlaps(&agents);
+        for (agent, beside) in agents.iter().zip(beside) {
+            let place = agent.what.at;
+            if beside {
+                series.insert(place, place);
+            } else {
+                in_turn.push(place);
+            }
+        }
+    }
+    let Some(first) = in_turn.iter().min().copied() else { return };
+    series.extend(in_turn.into_iter().map(|place| (place, first)));
+}
+
+/// The spans that have not come and that lasted while another of them did, by what hangs from them; their numbers are `from` on.
+fn absent_apart<'s>(
+    loose: impl Iterator<Item = (SpanId, &'s SpanView<'s>)>,
+    from: usize,
+) -> BTreeMap<SpanId, usize> {
+    let mut times: BTreeMap<SpanId, (u64, u64)> = BTreeMap::new();
+    for (id, span) in loose {
+        let (start, end) = times.entry(id).or_insert((span.start.0, span.end.0));
+        (*start, *end) = ((*start).min(span.start.0), (*end).max(span.end.0));
+    }
+    let lasted = |(what, (start, end))| Lasted { what, start, end };
+    let mut absent: Vec<Lasted<SpanId>> = times.into_iter().map(lasted).collect();
+    absent.sort_by_key(|one| (one.start, one.end, one.what));
+    let beside = overlaps(&absent).into_iter().zip(&absent);
+    let apart = beside.filter(|(beside, _)| *beside).map(|(_, one)| one.what);
+    apart.zip(from..).collect()
+}
+
+/// Of each of these, in the order of their starts, whether it lasted while another one did.
+fn overlaps<T>(all: &[Lasted<T>]) -> Vec<bool> {
+    let mut latest = 0;
+    let mut beside: Vec<bool> = Vec::with_capacity(all.len());
+    for one in all {
+        beside.push(begins_before(one.start, latest));
+        latest = latest.max(one.end);
+    }
+    // One that begins in whole milliseconds may overlap less than one that begins after it.
+    let mut ends_after = u64::MAX;
+    for (one, beside) in all.iter().zip(&mut beside).rev() {
+        *beside |= ends_after < one.end;
+        ends_after = ends_after.min(crate::loops::latest_start(one.start));
+    }
+    beside
+}

@@ -1,0 +1,176 @@
+//! What runs at the same time: parallel calls, agents and traces do not go on from each other.
+
+use std::sync::Arc;
+
+use agentgauge::engine::loops::Severity;
+use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
+use agentgauge::engine::span::{
+    Arguments, ModelFacts, Operation, SessionName, Span, SpanId, Status, Timestamp, ToolFacts,
+    TraceId,
+};
+use agentgauge::engine::view::{LoopView, TraceView};
+use xxhash_rust::xxh3::xxh3_64;
+
+const MILLISECOND: u64 = 1_000_000;
+const START: u64 = 1_800_000_000_000 * MILLISECOND;
+const ROOT: u64 = 1;
+
+/// A span of a trace, by its times in milliseconds.
+fn span(
+    (trace, id): (u8, u64),
+    parent: Option<u64>,
+    operation: Operation,
+    (start, end): (u64, u64),
+) -> Span {
+    Span {
+        trace_id: TraceId([trace; 16]),
+        span_id: SpanId(id.to_be_bytes()),
+        parent: parent.map(|parent| SpanId(parent.to_be_bytes())),
+        operation,
+        start: Timestamp(START + start * MILLISECOND),
+        end: Timestamp(START + end * MILLISECOND),
+        session: Some(SessionName { attribute: Arc::from("session.id"), id: Arc::from("s") }),
+        convention: Some("test"),
+        ..Span::default()
+    }
+}
+
+fn agent(id: u64, parent: Option<u64>, name: &str, times: (u64, u64)) -> Span {
+    let agent_name = Some(Arc::from(name));
+    Span { agent_name, ..span((1, id), parent, Operation::InvokeAgent, times) }
+}
+
+fn chat(id: u64, parent: u64, times: (u64, u64)) -> Span {
+    let model = Some(ModelFacts::default());
+    Span { model, ..span((1, id), Some(parent), Operation::Chat, times) }
+}
+
+/// A call of a tool with one value, always with the same result.
+fn tool(id: u64, parent: u64, (name, value): (&str, u64), times: (u64, u64)) -> Span {
+    let tool = Some(asked(name, value));
+    Span { tool, ..span((1, id), Some(parent), Operation::ExecuteTool, times) }
+}
+
+fn asked(name: &str, value: u64) -> ToolFacts {
+    let arguments = Arguments::from_canonical(
+        format!("[{value}]").as_bytes(),
+        &[xxh3_64(&value.to_be_bytes())],
+        true,
+    );
+    ToolFacts {
+        name: Some(Arc::from(name)),
+        arguments: Some(arguments),
+        result_hash: Some(7),
+        ..ToolFacts::default()
+    }
+}
+
+fn failed(span: Span) -> Span {
+    Span { failed: true, status: Status::Error, ..span }
+}
+
+fn root(end: u64) -> Span {
+    agent(ROOT, None, "boss", (0, end))
+}
+
+/// The traces of these spans, which come together.
+fn traces(spans: &[Span]) -> Vec<TraceView> {
+    let mut pipeline = Pipeline::new(&EngineOptions::default(), 2);
+    let now = Timestamp(START + 1_000_000 * MILLISECOND);
+    pipeline.apply(spans.to_vec(), Vec::new(), Vec::new(), now);
+    pipeline.finish(now);
+    let sessions = pipeline.document().sessions.into_iter();
+    sessions.flat_map(|session| session.traces).collect()
+}
+
+/// Of each loop its kind, its severity and its count.
+fn kinds(loops: &[LoopView]) -> Vec<(&'static str, Severity, u64)> {
+    let mut kinds: Vec<_> =
+        loops.iter().map(|found| (found.kind.name(), found.severity, found.count)).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+fn loops(spans: &[Span]) -> Vec<(&'static str, Severity, u64)> {
+    traces(spans).iter().flat_map(|trace| kinds(&trace.loops)).collect()
+}
+
+/// The loops that are known after each span, where these come one by one as they end.
+fn loops_after_each(spans: &[Span]) -> Vec<Vec<(&'static str, Severity, u64)>> {
+    let mut spans = spans.to_vec();
+    spans.sort_by_key(|span| span.end);
+    let mut pipeline = Pipeline::new(&EngineOptions::default(), 1);
+    let known = spans.into_iter().map(|span| {
+        let now = Timestamp(span.end.0 + MILLISECOND);
+        pipeline.apply(vec![span], Vec::new(), Vec::new(), now);
+        let sessions = pipeline.document().sessions.into_iter();
+        let traces = sessions.flat_map(|session| session.traces);
+        traces.flat_map(|trace| kinds(&trace.loops)).collect()
+    });
+    known.collect()
+}
+
+const CRITICAL: Severity = Severity::Critical;
+
+/// Agents of these names below the root, each with one call that all of them make.
+fn workers(names: &[&str], times: impl Fn(u64) -> (u64, u64)) -> Vec<Span> {
+    let mut spans = vec![root(1_000_000)];
+    for (at, name) in (0..).zip(names) {
+        let (start, end) = times(at);
+        let id = 10 * at + 10;
+        spans.extend([
+            agent(id, Some(ROOT), name, (start, end)),
+            chat(id + 1, id, (start, start + 3_000)),
+            tool(id + 2, id, ("read", 1), (start + 3_001, start + 3_050)),
+            chat(id + 3, id, (start + 3_100, end)),
+        ]);
+    }
+    spans
+}
+
+#[test]
+fn agents_that_work_at_the_same_time_are_no_loop_of_each_other() {
+    let spans = workers(&["worker"; 12], |at| (1_000 + 100 * at, 55_000));
+    assert_eq!(loops(&spans), []);
+    assert_eq!(traces(&spans)[0].signals["confidence"].score.to_string(), "1");
+    // A few at a time.
+    let pool = workers(&["worker"; 40], |at| (1_000 + 2_500 * at, 11_000 + 2_500 * at));
+    assert_eq!(loops(&pool), []);
+    // Nor while they are at work, when none of their own spans has come.
+    for known in [loops_after_each(&spans), loops_after_each(&pool)] {
+        assert!(known.iter().all(Vec::is_empty), "{known:?}");
+    }
+}
+
+#[test]
+fn agents_that_follow_one_another_are_one_series() {
+    let found = [("exact_repeat", CRITICAL, 12)];
+    let in_turn = |at: u64| (1_000 + 10_000 * at, 10_000 + 10_000 * at);
+    assert_eq!(loops(&workers(&["worker"; 12], in_turn)), found);
+    assert_eq!(loops(&workers(&["a", "b"].repeat(6), in_turn)), found);
+    // Beside another one, which is at work for as long.
+    let mut beside = workers(&["worker"; 12], in_turn);
+    beside.push(agent(900, Some(ROOT), "watcher", (500, 500_000)));
+    assert_eq!(loops(&beside), found);
+    // As they are known while they go on, with the last of their spans still to come.
+    let known = loops_after_each(&workers(&["worker"; 12], in_turn));
+    assert!(known.iter().any(|loops| loops[..] == [("exact_repeat", CRITICAL, 10)]));
+}
+
+#[test]
+fn agents_that_work_at_the_same_time_do_not_hide_each_others_loops() {
+    let mut spans = vec![root(100_000)];
+    for (worker, name) in [(100, "a"), (200, "b")] {
+        spans.push(agent(worker, Some(ROOT), name, (1_000, 60_000 + worker)));
+        for at in 0..10 {
+            let start = 2_000 + 4_000 * at + if worker == 100 { 0 } else { 500 * (at % 3) + 100 };
+            spans.push(chat(worker + 2 * at + 1, worker, (start, start + 40)));
+            spans.push(tool(worker + 2 * at + 2, worker, (name, 1), (start + 50, start + 60)));
+        }
+    }
+    let both = [("exact_repeat", CRITICAL, 10); 2];
+    assert_eq!(loops(&spans), both);
+    // All but the root and the agents themselves.
+    let known = loops_after_each(&spans);
+    assert_eq!(known[known.len() - 4], both);
+}
