@@ -47,8 +47,11 @@ const KINDS: [LoopKind; 4] =
 /// How many spans a loop names, at most.
 const MOST_SPANS: usize = 100;
 
-/// The longest period of a cycle.
+/// The most calls in a period of a cycle.
 const LONGEST: usize = 8;
+
+/// Calls at the same time, each with its place, in the order of what they ask.
+type Step = Vec<(usize, Call)>;
 
 /// The loops among calls, none of which spans a compaction of the conversation.
 pub(super) fn find_apart(
@@ -104,18 +107,19 @@ fn share(found: &mut [Found], spends: &[Spend]) {
     }
 }
 
-/// The loops in a sequence of calls. A call that one kind has taken is in no loop of a later kind, and no such loop spans it.
+/// The loops in a sequence of calls. A step that one kind has taken is in no loop of a later kind, and no such loop spans it.
 fn find(calls: &[Call], options: &LoopOptions) -> Vec<Found> {
+    let steps = steps(calls);
     let mut found: Vec<Found> = Vec::new();
     for kind in KINDS {
         let mut own: Vec<Found> = Vec::new();
         let mut first = 0;
-        while first < calls.len() {
+        while first < steps.len() {
             let taken = |at: usize| found.iter().any(|found| found.calls.contains(&at));
-            let end = (first..calls.len()).find(|at| taken(*at)).unwrap_or(calls.len());
-            let run = longest(kind, &calls[first..end], options);
+            let end = (first..steps.len()).find(|at| taken(*at)).unwrap_or(steps.len());
+            let run = longest(kind, &steps[first..end], options);
             let found = run.and_then(|(length, period)| {
-                of_run(kind, period, &calls[first..first + length], first, options)
+                of_run(kind, period, &steps[first..first + length], first, options)
             });
             match found {
                 Some(entry) => {
@@ -127,8 +131,57 @@ fn find(calls: &[Call], options: &LoopOptions) -> Vec<Found> {
         }
         found.append(&mut own);
     }
-    found.iter_mut().for_each(|found| place(found, calls));
+    for found in &mut found {
+        let mut own: Vec<(usize, Call)> = steps[found.calls.clone()].concat();
+        own.sort_by_key(|(place, _)| *place);
+        let ends = own.first().zip(own.last()).map(|((first, _), (last, _))| *first..*last + 1);
+        found.calls = ends.unwrap_or_default();
+        let calls: Vec<Call> = own.into_iter().map(|(_, call)| call).collect();
+        place(found, &calls);
+    }
     found
+}
+
+/// The steps of a sequence of calls: those that go on at the same time, each with another one of them, but for those that go on while
+/// two others begin and end one after the other.
+fn steps(calls: &[Call]) -> Vec<Step> {
+    let lies_in = |inner: &Call, outer: &Call| outer.start <= inner.start && inner.end <= outer.end;
+    let is_beside = |outer: &Call| {
+        (0..calls.len()).any(|one| {
+            let mut others = (0..calls.len()).filter(|next| *next != one);
+            lies_in(&calls[one], outer)
+                && others.any(|next| {
+                    let next = &calls[next];
+                    calls[one].end <= next.start && lies_in(next, outer) && next.start < outer.end
+                })
+        })
+    };
+    let overlap =
+        !in_turn(&calls.iter().map(|call| vec![(0, call.clone())]).collect::<Vec<Step>>());
+    let mut steps: Vec<Step> = Vec::new();
+    let mut last: Option<usize> = None;
+    for (place, call) in calls.iter().enumerate() {
+        let alone = overlap && is_beside(call);
+        let joined = last.filter(|at| {
+            let before = steps[*at].last().map(|(_, before)| before);
+            let begun = before.is_some_and(|before| before.start <= call.start);
+            begun && steps[*at].iter().any(|(_, other)| together(other, call))
+        });
+        match joined.filter(|_| !alone) {
+            Some(at) => steps[at].push((place, call.clone())),
+            None => {
+                last = if alone { last } else { Some(steps.len()) };
+                steps.push(vec![(place, call.clone())]);
+            }
+        }
+    }
+    for step in &mut steps {
+        step.sort_by_key(|(place, call)| {
+            let asked = normal(call).map(str::to_owned);
+            (call.name.clone(), asked, call.failed == Some(true), call.result, *place)
+        });
+    }
+    steps
 }
 
 /// The loop that the agent itself reported at a time: the last calls of one tool before that.
@@ -151,37 +204,37 @@ pub(super) fn reported(calls: &[Call], at: u64, spends: &[Spend]) -> Found {
         output_tokens: None,
         cost: None,
     };
-    place(&mut found, calls);
+    place(&mut found, &calls[first..before]);
     spend(&mut found, spends.iter());
     found
 }
 
-/// The length and the period of the longest run that begins with the first of these calls.
-fn longest(kind: LoopKind, calls: &[Call], options: &LoopOptions) -> Option<(usize, usize)> {
-    let goes = |holds: &dyn Fn(usize) -> bool| {
-        let starts = (1..=calls.len()).take_while(|length| holds(*length));
-        starts.last().map(|length| (length, 1))
+/// The length and the period of the longest run that begins with the first of these steps.
+fn longest(kind: LoopKind, steps: &[Step], options: &LoopOptions) -> Option<(usize, usize)> {
+    let goes = |holds: &dyn Fn(&[Call]) -> bool| {
+        let all = |length: &usize| holds(&flat(&steps[..*length])) && in_turn(&steps[..*length]);
+        (1..=steps.len()).take_while(all).last()
     };
     match kind {
-        LoopKind::ErrorRetry => goes(&|length| {
-            let run = &calls[..length];
-            run.iter().all(|call| call.failed == Some(true)) && is_of_one_tool(run) && in_turn(run)
-        }),
-        LoopKind::ExactRepeat => goes(&|length| {
-            let run = &calls[..length];
-            let same = run.iter().all(|call| normal(call) == normal(&run[0]));
-            same && gets_nowhere(run) && is_of_one_tool(run) && in_turn(run)
-        }),
-        LoopKind::NearRepeat => goes(&|length| {
-            let run = &calls[..length];
-            let alike = run.windows(2).all(|pair| is_alike(&pair[0], &pair[1], options));
-            alike && gets_nowhere(run) && is_of_one_tool(run) && in_turn(run)
-        }),
+        LoopKind::ErrorRetry => {
+            let fails = |run: &[Call]| run.iter().all(|call| call.failed == Some(true));
+            goes(&|run| fails(run) && is_of_one_tool(run)).map(|length| (length, 1))
+        }
+        LoopKind::ExactRepeat => {
+            let same = |run: &[Call]| run.iter().all(|call| normal(call) == normal(&run[0]));
+            goes(&|run| same(run) && gets_nowhere(run) && is_of_one_tool(run))
+                .map(|length| (length, 1))
+        }
+        LoopKind::NearRepeat => {
+            let most = goes(&|run| gets_nowhere(run) && is_of_one_tool(run))?;
+            let near = |length: &usize| is_near(&steps[..*length], options);
+            (1..=most).take_while(near).last().map(|length| (length, 1))
+        }
         LoopKind::Cycle => {
-            let runs = (2..=LONGEST).filter_map(|period| Some((cycle(calls, period)?, period)));
+            let runs = (1..=LONGEST).filter_map(|period| Some((cycle(steps, period)?, period)));
             let loops = runs
                 .filter(|(length, period)| {
-                    of_run(kind, *period, &calls[..*length], 0, options).is_some()
+                    of_run(kind, *period, &steps[..*length], 0, options).is_some()
                 })
                 .collect::<Vec<_>>();
             let most = loops.iter().map(|(length, _)| *length).max()?;
@@ -191,38 +244,61 @@ fn longest(kind: LoopKind, calls: &[Call], options: &LoopOptions) -> Option<(usi
     }
 }
 
-/// The number of calls in the full periods of this length that begin with the first of these calls.
-fn cycle(calls: &[Call], period: usize) -> Option<usize> {
-    let holds = |length: &usize| {
-        let run = &calls[..*length];
-        let repeats = (period..*length).all(|at| asks(&run[at]) == asks(&run[at - period]));
-        let places = (0..period).map(|place| run.iter().skip(place).step_by(period));
-        let mut outcomes = places.map(|calls| calls.cloned().collect::<Vec<_>>());
-        let known = run.iter().all(|call| call.name.is_some());
-        repeats && known && in_turn(run) && outcomes.all(|calls| is_no_progress(&calls))
+/// The calls of these steps.
+fn flat(steps: &[Step]) -> Vec<Call> {
+    steps.iter().flatten().map(|(_, call)| call.clone()).collect()
+}
+
+/// Whether the calls of each step are like each other, and like all of the step before it.
+fn is_near(steps: &[Step], options: &LoopOptions) -> bool {
+    let alike = |one: &Step, other: &Step| {
+        let pairs = one.iter().flat_map(|(_, a)| other.iter().map(move |(_, b)| (a, b)));
+        pairs.into_iter().all(|(a, b)| is_alike(a, b, options))
     };
-    let length = (1..=calls.len()).take_while(holds).last()?;
-    let full = length / period * period;
-    let differ = calls.iter().take(period).any(|call| asks(call) != asks(&calls[0]));
-    (differ && calls.len() >= 2 * period).then_some(full)
+    steps.iter().all(|step| step.len() == 1 || (step.len() <= LONGEST && alike(step, step)))
+        && steps.windows(2).all(|pair| alike(&pair[0], &pair[1]))
+}
+
+/// The number of steps in the full periods of this length that begin with the first of these steps.
+fn cycle(steps: &[Step], period: usize) -> Option<usize> {
+    let asked = |step: &Step| step.iter().map(|(_, call)| asked_by(call)).collect::<Vec<_>>();
+    let holds = |length: &usize| {
+        let run = &steps[..*length];
+        let repeats = (period..*length).all(|at| asked(&run[at]) == asked(&run[at - period]));
+        let known = flat(run).iter().all(|call| call.name.is_some());
+        let gets_nowhere = |place: usize| {
+            let again: Vec<&Step> = run.iter().skip(place).step_by(period).collect();
+            let same = |number: usize| {
+                again.iter().map(|step| step[number].1.clone()).collect::<Vec<Call>>()
+            };
+            again.first().is_none_or(|first| (0..first.len()).all(|at| is_no_progress(&same(at))))
+        };
+        repeats && known && in_turn(run) && (0..period).all(gets_nowhere)
+    };
+    let length = (1..=steps.len()).take_while(holds).last()?;
+    let calls = flat(&steps[..period.min(steps.len())]);
+    let differ = calls.iter().any(|call| asked_by(call) != asked_by(&calls[0]));
+    let fits = differ && calls.len() <= LONGEST && steps.len() >= 2 * period;
+    fits.then_some(length / period * period)
 }
 
 /// The tool and the arguments of a call, and whether it failed.
-fn asks(call: &Call) -> (Option<&str>, Option<&str>, bool) {
-    (call.name.as_deref(), normal(call), call.failed == Some(true))
+fn asked_by(call: &Call) -> (Option<String>, Option<String>, bool) {
+    let name = call.name.as_deref().map(str::to_owned);
+    (name, normal(call).map(str::to_owned), call.failed == Some(true))
 }
 
-/// The loop of a run whose calls are those from `first` on, if it is long enough for its kind, and not only of tools that are allowed to
-/// repeat.
+/// The loop of a run whose steps are those from `first` on, if it is long enough for its kind, and not only of tools that are allowed to
+/// repeat. Its calls are counted in steps.
 fn of_run(
     kind: LoopKind,
     period: usize,
-    run: &[Call],
+    run: &[Step],
     first: usize,
     options: &LoopOptions,
 ) -> Option<Found> {
     let allowed = |call: &Call| options.allow.iter().any(|pattern| fits(pattern, &name(call)));
-    if run.iter().all(allowed) {
+    if flat(run).iter().all(allowed) {
         return None;
     }
     let count = run.len() / period;
@@ -231,8 +307,8 @@ fn of_run(
     let (evidence, severity) = match evidence {
         // The failed calls whose arguments were sent may be a loop without the others.
         Evidence::Names | Evidence::Arguments if kind == LoopKind::ErrorRetry => {
-            let told = run.iter().filter(|call| call.arguments.is_some()).count();
-            let severity = severity(kind, told, options);
+            let known = |step: &&Step| step.iter().all(|(_, call)| call.arguments.is_some());
+            let severity = severity(kind, run.iter().filter(known).count(), options);
             let evidence = severity.map_or(Evidence::Names, |_| Evidence::Arguments);
             (evidence, severity.or(by_names))
         }
@@ -241,12 +317,13 @@ fn of_run(
             (evidence, severity(kind, count, options))
         }
     };
+    let tools = if kind == LoopKind::Cycle { LONGEST } else { 1 };
     Some(Found {
         kind,
         severity: severity?,
         evidence,
         count,
-        tools: run.iter().take(period).map(name).collect(),
+        tools: flat(&run[..period]).iter().take(tools).map(name).collect(),
         calls: first..first + run.len(),
         time: 0..0,
         spans: Vec::new(),
@@ -267,10 +344,12 @@ fn severity(kind: LoopKind, count: usize, options: &LoopOptions) -> Option<Sever
 
 /// How much of a run is known from the wire. A failed call needs no result. Results alone are known if those of as many periods were
 /// sent as a loop of names alone needs.
-fn evidence(kind: LoopKind, run: &[Call], period: usize, options: &LoopOptions) -> Evidence {
-    let arguments = run.iter().all(|call| call.arguments.is_some());
-    let lacks = |call: &Call| {
-        call.result.is_none() && !(kind == LoopKind::Cycle && call.failed == Some(true))
+fn evidence(kind: LoopKind, run: &[Step], period: usize, options: &LoopOptions) -> Evidence {
+    let arguments = run.iter().flatten().all(|(_, call)| call.arguments.is_some());
+    let lacks = |step: &Step| {
+        step.iter().any(|(_, call)| {
+            call.result.is_none() && !(kind == LoopKind::Cycle && call.failed == Some(true))
+        })
     };
     let incomplete: BTreeSet<usize> =
         (0..run.len()).filter(|at| lacks(&run[*at])).map(|at| at / period).collect();
@@ -305,14 +384,19 @@ fn is_of_one_tool(run: &[Call]) -> bool {
     run.iter().all(|call| call.name.is_some() && call.name == run[0].name)
 }
 
-/// Whether each call began after the one before had ended; to a millisecond, if its start is in whole milliseconds.
-fn in_turn(run: &[Call]) -> bool {
-    run.windows(2).all(|pair| {
-        let (before, after) = (&pair[0], &pair[1]);
-        let early = if after.start % 1_000_000 == 0 { 1_000_000 } else { 0 };
-        let together = (before.start, before.end) == (after.start, after.end);
-        after.start + early >= before.end && !(together && after.start < after.end)
+/// Whether each step began after the calls of the one before had ended.
+fn in_turn(steps: &[Step]) -> bool {
+    steps.windows(2).all(|pair| {
+        let first = pair[1].iter().min_by_key(|(place, _)| *place);
+        first.is_none_or(|(_, next)| pair[0].iter().all(|(_, before)| !together(before, next)))
     })
+}
+
+/// Whether the later of two calls began before the other had ended; to a millisecond, if its start is in whole milliseconds.
+fn together(before: &Call, after: &Call) -> bool {
+    let early = if after.start % 1_000_000 == 0 { 1_000_000 } else { 0 };
+    let equal = (before.start, before.end) == (after.start, after.end);
+    after.start + early < before.end || (equal && after.start < after.end)
 }
 
 fn normal(call: &Call) -> Option<&str> {
@@ -329,7 +413,6 @@ fn is_alike(one: &Call, other: &Call, options: &LoopOptions) -> bool {
 
 /// Names the spans of a loop, and its time.
 fn place(found: &mut Found, calls: &[Call]) {
-    let calls = &calls[found.calls.clone()];
     found.spans = calls.iter().map(|call| call.span_id).take(MOST_SPANS).collect();
     let from = calls.first().map_or(0, |call| call.start);
     found.time = from..calls.iter().map(|call| call.end).max().unwrap_or(0);

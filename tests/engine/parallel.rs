@@ -174,3 +174,76 @@ fn agents_that_work_at_the_same_time_do_not_hide_each_others_loops() {
     let known = loops_after_each(&spans);
     assert_eq!(known[known.len() - 4], both);
 }
+
+/// Rounds of a model call and then these calls, each with its name, value, start and end.
+fn rounds(count: u64, calls: &[((&str, u64), (u64, u64))]) -> Vec<Span> {
+    let mut spans = vec![root(count * 10_000 + 10_000)];
+    for round in 0..count {
+        let start = 1_000 + round * 10_000;
+        let id = 100 + round * 20;
+        spans.push(chat(id, ROOT, (start, start + 2_000)));
+        for (at, (asked, (from, to))) in (1..).zip(calls) {
+            spans.push(tool(id + at, ROOT, *asked, (start + from, start + to)));
+        }
+    }
+    spans
+}
+
+#[test]
+fn rounds_of_parallel_calls_are_a_loop() {
+    let (search, fetch) = (("search", 1), ("fetch", 2));
+    let times = [(3_000, 4_000), (3_001, 4_100)];
+    let cycle = [("cycle", CRITICAL, 15)];
+    assert_eq!(loops(&rounds(15, &[(search, times[0]), (fetch, times[1])])), cycle);
+    assert_eq!(loops(&rounds(15, &[(search, times[0]), (("search", 3), times[1])])), cycle);
+    // In whatever order the calls of a round begin.
+    let turned: Vec<Span> = [(fetch, search), (search, fetch)]
+        .into_iter()
+        .flat_map(|(one, other)| rounds(15, &[(one, times[0]), (other, times[1])]))
+        .enumerate()
+        .filter(|(at, span)| {
+            let first = *at < rounds(15, &[(fetch, times[0]), (search, times[1])]).len();
+            let id = u64::from_be_bytes(span.span_id.0);
+            if first { id < 100 || (id / 20) % 2 == 0 } else { id >= 100 && (id / 20) % 2 == 1 }
+        })
+        .map(|(_, span)| span)
+        .collect();
+    assert_eq!(loops(&turned), cycle);
+    // The same call twice, each time.
+    let twice = rounds(12, &[(search, times[0]), (search, times[1])]);
+    assert_eq!(loops(&twice), [("exact_repeat", CRITICAL, 12)]);
+    let failing = |calls: &[((&str, u64), (u64, u64))]| {
+        let rounds = rounds(12, calls).into_iter();
+        let fails = |span: Span| if span.tool.is_some() { failed(span) } else { span };
+        loops(&rounds.map(fails).collect::<Vec<Span>>())
+    };
+    let retry = [("error_retry", CRITICAL, 12)];
+    assert_eq!(failing(&[(search, times[0]), (("search", 3), times[1])]), retry);
+    // A parallel step within a longer period.
+    let longer = [(search, times[0]), (fetch, times[1]), (("read", 1), (5_000, 5_500))];
+    assert_eq!(loops(&rounds(15, &longer)), cycle);
+    // One round is none, however many calls it has; nor are rounds that differ.
+    let at_once: Vec<_> = (0..12).map(|at| (search, (3_000 + at, 4_000 + at))).collect();
+    assert_eq!(loops(&rounds(1, &at_once)), []);
+    let mut differing = rounds(15, &[(search, times[0]), (fetch, times[1])]);
+    for (at, span) in (0..).zip(&mut differing) {
+        span.tool.iter_mut().for_each(|tool| tool.result_hash = Some(at));
+    }
+    assert_eq!(loops(&differing), []);
+}
+
+#[test]
+fn a_long_call_beside_a_loop_does_not_hide_it() {
+    let long = tool(9_000, ROOT, ("watch", 1), (500, 900_000));
+    let one = rounds(12, &[(("search", 1), (3_000, 4_000))]);
+    let found = loops(&[one, vec![long.clone()]].concat());
+    assert_eq!(found, [("exact_repeat", CRITICAL, 12)]);
+    let two = rounds(12, &[(("search", 1), (3_000, 4_000)), (("fetch", 2), (3_001, 4_100))]);
+    assert_eq!(loops(&[two, vec![long]].concat()), [("cycle", CRITICAL, 12)]);
+    // Calls of which a few run at any time are parallel, all of them.
+    let mut pool = vec![root(100_000)];
+    pool.extend((0..30).map(|at| {
+        failed(tool(100 + at, ROOT, ("fetch", at), (1_000 * at + 500, 1_000 * at + 2_900)))
+    }));
+    assert_eq!(loops(&pool), []);
+}

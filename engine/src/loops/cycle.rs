@@ -1,59 +1,75 @@
-//! `cycle`: a few different calls, one after the other, again and again: A-B-A-B.
+//! `cycle`: a few different calls, one after the other or at the same time, again and again: A-B-A-B.
 //!
-//! Each call equals the one a period before it: name, arguments, result, and whether it failed. Only full periods
+//! Each step has the calls of the one a period before it: name, arguments, result, and whether they failed. Only full periods
 //! count, and the shortest period that explains the run.
 
-use super::{Evidence, Need, Outcomes, Run, overlap};
+use std::ops::RangeInclusive;
+
+use super::step::Step;
+use super::{Evidence, MOST_CALLS, Need, Outcomes, Run, length};
 use crate::facts::ToolCall;
 
-/// Lengths that a period may have, in calls.
-const PERIODS: std::ops::RangeInclusive<usize> = 2..=8;
+/// Lengths that a period may have, in steps; it has several calls, and [`MOST_CALLS`] at most.
+const PERIODS: RangeInclusive<usize> = 1..=MOST_CALLS;
 
 /// Finds all runs of repeated sequences.
-pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
-    // A call that does not come again begins no run, unless one period is enough.
+pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
+    // A step that does not come again begins no run, unless one period is enough.
     let once = need.least() < 2;
     let recurs = |first: usize, period: usize| {
-        calls.get(first + period).is_some_and(|call| same(call, calls[first]))
+        steps.get(first + period).is_some_and(|step| same(step, &steps[first]))
     };
     // All calls of a run are of the tools of its first period.
     let allowed = |first: usize, period: usize| {
-        calls.get(first..first + period).is_some_and(|calls| need.allows_all(calls))
+        steps.get(first..first + period).is_some_and(|steps| need.allows_all(steps))
     };
-    need.runs(calls, |calls, first| {
+    need.runs(steps, |steps, first| {
         let periods = PERIODS.filter(|period| once || recurs(first, *period));
         let periods = periods.filter(|period| !allowed(first, *period));
-        let runs = periods.map(|period| run_from(calls, first, period, need));
-        let runs = runs.filter(|run| need.is_met(run, calls));
-        // Of runs with equally many calls the first has the shortest period.
-        runs.reduce(|best, run| if run.calls > best.calls { run } else { best })
+        let runs = periods.map(|period| run_from(steps, first, period, need));
+        let runs = runs.filter(|run| need.is_met(run, steps));
+        // Of runs with equally many steps the first has the shortest period.
+        runs.reduce(|best, run| if run.steps > best.steps { run } else { best })
     })
 }
 
-/// The full periods of this length that start with this call.
-fn run_from(calls: &[&ToolCall], first: usize, period: usize, need: &Need<'_>) -> Run {
-    let none = Run { first, calls: 0, period, evidence: Evidence::Names };
-    let rest = &calls[first..];
-    if rest.len() < 2 * period || rest[..period].iter().all(|call| same(call, rest[0])) {
+/// The full periods of this length that start with this step.
+fn run_from(steps: &[Step<'_>], first: usize, period: usize, need: &Need<'_>) -> Run {
+    let none = Run { first, steps: 0, period, evidence: Evidence::Names };
+    let rest = &steps[first..];
+    if rest.len() < 2 * period || !is_period(&rest[..period]) {
         return none;
     }
-    let mut outcomes = [Outcomes::default(); 8];
-    let mut length = 0;
-    for (at, call) in rest.iter().enumerate() {
-        let fits = !call.name.is_empty()
-            && at.checked_sub(period).is_none_or(|before| same(call, rest[before]))
-            && at.checked_sub(1).is_none_or(|before| !overlap(rest[before], call));
-        if !fits || !outcomes[at % period].agree(call) {
-            break;
-        }
-        length += 1;
-    }
-    let calls = length / period * period;
-    Run { first, calls, period, evidence: need.evidence(&rest[..calls], period) }
+    let mut outcomes = [Outcomes::default(); MOST_CALLS];
+    let mut at = 0;
+    let steps = length(rest, |step| {
+        // The places of its calls in the period begin after those of the steps before it.
+        let place: usize = rest[..at % period].iter().map(Step::len).sum();
+        let fits = at.checked_sub(period).is_none_or(|before| same(step, &rest[before]));
+        at += 1;
+        let known = |call: &ToolCall| !call.name.is_empty();
+        fits && step
+            .calls()
+            .zip(&mut outcomes[place..])
+            .all(|(call, outcomes)| known(call) && outcomes.agree(call))
+    });
+    let steps = steps / period * period;
+    Run { first, steps, period, evidence: need.evidence(&rest[..steps], period) }
 }
 
-/// Whether two calls ask the same; [`Outcomes`] compares their results.
-fn same(a: &ToolCall, b: &ToolCall) -> bool {
+/// Whether these are the steps of a period: several calls, not all of which ask the same.
+fn is_period(steps: &[Step<'_>]) -> bool {
+    let calls = || steps.iter().flat_map(Step::calls);
+    let differ = calls().zip(calls().skip(1)).any(|(one, next)| !asks_same(one, next));
+    differ && calls().nth(MOST_CALLS).is_none()
+}
+
+/// Whether the calls of two steps ask the same; [`Outcomes`] compares their results.
+fn same(a: &Step<'_>, b: &Step<'_>) -> bool {
+    a.len() == b.len() && a.calls().zip(b.calls()).all(|(a, b)| asks_same(a, b))
+}
+
+fn asks_same(a: &ToolCall, b: &ToolCall) -> bool {
     a.name == b.name
         && a.arguments_hash == b.arguments_hash
         && (a.error == Some(true)) == (b.error == Some(true))

@@ -3,10 +3,26 @@
 //! The same call with a changing result is polling, and a call that failed is a retry: both end the run.
 //! Arguments that were not sent count as equal; the evidence tells how much was sent.
 
-use super::{Need, Run};
+use super::step::Step;
+use super::{Need, Outcomes, Run, length};
 use crate::facts::ToolCall;
 
 /// Finds all runs of equal calls.
-pub(super) fn find(calls: &[&ToolCall], need: &Need<'_>) -> Vec<Run> {
-    need.runs_of_like_calls(calls, |_, head, call| call.arguments_hash == head.arguments_hash)
+pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
+    need.runs_of_one_tool(steps, |steps, first| run_from(steps, first, need))
+}
+
+/// The longest run that starts with this step; each of its steps may be the same call several times.
+fn run_from(steps: &[Step<'_>], first: usize, need: &Need<'_>) -> Run {
+    let mut outcomes = Outcomes::default();
+    let head = steps[first].calls().next();
+    let same = |call: &ToolCall| {
+        let asks_same =
+            |head: &ToolCall| call.name == head.name && call.arguments_hash == head.arguments_hash;
+        head.is_some_and(asks_same) && call.error != Some(true) && !call.name.is_empty()
+    };
+    let length =
+        length(&steps[first..], |step| step.calls().all(|call| same(call) && outcomes.agree(call)));
+    let evidence = need.evidence(&steps[first..first + length], 1);
+    Run { first, steps: length, period: 1, evidence }
 }

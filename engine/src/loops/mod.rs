@@ -8,7 +8,8 @@
 //!
 //! One kind, one file, and one entry in the list of [`LoopKind`]. One run gives one loop, of the first kind that fits. The calls
 //! are in order of start, and those of one series follow one another: those made within the same call, or by the same one of agents
-//! that work at the same time. Calls that overlap in time are parallel and no loop; unknown tools are never equal.
+//! that work at the same time. Calls that overlap in time are one step ([`Step`]), and no loop of each other; loops are of steps. Unknown
+//! tools are never equal.
 
 mod cycle;
 mod error_retry;
@@ -16,6 +17,7 @@ mod exact_repeat;
 mod near_repeat;
 mod repeats;
 mod reported;
+mod step;
 #[cfg(test)]
 mod tests;
 
@@ -27,14 +29,15 @@ use serde::{Deserialize, Serialize};
 
 pub use self::repeats::Repeats;
 pub use self::reported::reported;
+use self::step::{Step, steps};
 
 use super::facts::{Loop, ToolCall};
 use super::math::Quanta;
 use super::options::{LoopOptions, Thresholds};
 use super::span::{Timestamp, Tokens};
 
-/// Finds the runs of one kind among calls.
-type Finder = fn(&[&ToolCall], &Need<'_>) -> Vec<Run>;
+/// Finds the runs of one kind among steps.
+type Finder = fn(&[Step<'_>], &Need<'_>) -> Vec<Run>;
 
 /// The list of kinds: of each what it is, its name, and what finds it among calls.
 macro_rules! kinds {
@@ -130,14 +133,17 @@ pub struct LoopLabels {
 /// Greatest number of spans that a loop names.
 const MOST_SPANS: usize = 100;
 
-/// A run of calls: `first..first + calls` of the sequence.
+/// Greatest number of different calls that a cycle repeats.
+const MOST_CALLS: usize = 8;
+
+/// A run of steps: `first..first + steps` of the sequence.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Run {
-    /// Index of its first call.
+    /// Index of its first step.
     first: usize,
-    /// Number of calls.
-    calls: usize,
-    /// Number of different calls that are repeated: 1, or the period of a cycle.
+    /// Number of steps.
+    steps: usize,
+    /// Number of steps that are repeated: 1, or the period of a cycle.
     period: usize,
     /// How much of it is on the wire.
     evidence: Evidence,
@@ -249,22 +255,26 @@ fn search_row(calls: &[&ToolCall], options: &LoopOptions) -> Vec<Found> {
     if calls.len() < known.min(names) {
         return found;
     }
-    let mut free = vec![Range { start: 0, end: calls.len() }];
+    let steps = steps(calls);
+    let mut free = vec![Range { start: 0, end: steps.len() }];
     for kind in LoopKind::ALL {
         let Some(find) = kind.finder() else { continue };
         let need = Need { options, kind: *kind };
         let mut left = Vec::new();
         for stretch in free {
             let mut from = stretch.start;
-            for run in find(&calls[stretch.clone()], &need) {
+            for run in find(&steps[stretch.clone()], &need) {
                 let first = stretch.start + run.first;
-                let range = first..first + run.calls;
-                let Some(severity) = need.severity(&run, &calls[range.clone()]) else { continue };
+                let range = first..first + run.steps;
+                let steps = &steps[range.clone()];
+                let Some(severity) = need.severity(&run, steps) else { continue };
                 left.push(from..range.start);
                 from = range.end;
-                let time = time(&calls[range.clone()]);
-                let entry = entry(*kind, severity, &run, &calls[range.clone()]);
-                found.push(Found { calls: range, entry, time });
+                let calls = in_order(steps);
+                let (Some(first), Some(last)) = (calls.first(), calls.last()) else { continue };
+                let entry = entry((*kind, severity), &run, steps);
+                let (calls, time) = (first.0..last.0 + 1, time(&calls));
+                found.push(Found { calls, entry, time });
             }
             left.push(from..stretch.end);
         }
@@ -400,15 +410,15 @@ impl fmt::Display for Severity {
 }
 
 impl Run {
-    /// The number of calls, or of full periods of a cycle.
+    /// The number of steps, or of full periods of a cycle.
     fn count(&self) -> u64 {
-        (self.calls / self.period.max(1)) as u64
+        (self.steps / self.period.max(1)) as u64
     }
 }
 
 impl Need<'_> {
     /// The severity of a run; `None`: it is no loop.
-    fn severity(&self, run: &Run, calls: &[&ToolCall]) -> Option<Severity> {
+    fn severity(&self, run: &Run, steps: &[Step<'_>]) -> Option<Severity> {
         let severity = match run.evidence {
             // Arguments that were not sent may differ each time.
             Evidence::Names | Evidence::Results => {
@@ -416,7 +426,7 @@ impl Need<'_> {
             }
             Evidence::Arguments | Evidence::Full | Evidence::Text => {
                 let retries = self.kind == LoopKind::ErrorRetry;
-                let count = if retries { error_retry::known(calls) } else { run.count() };
+                let count = if retries { error_retry::known(steps) } else { run.count() };
                 let Thresholds { warning, critical } = self.options.of_kind(self.kind);
                 if count >= critical {
                     Severity::Critical
@@ -425,7 +435,7 @@ impl Need<'_> {
                 }
             }
         };
-        (!self.allows_all(calls)).then_some(severity)
+        (!self.allows_all(steps)).then_some(severity)
     }
 
     /// The least count that can make a loop.
@@ -439,18 +449,19 @@ impl Need<'_> {
         warning.min(critical)
     }
 
-    /// Whether a run of these calls is a loop.
-    fn is_met(&self, run: &Run, calls: &[&ToolCall]) -> bool {
-        self.severity(run, &calls[run.first..run.first + run.calls]).is_some()
+    /// Whether a run of these steps is a loop.
+    fn is_met(&self, run: &Run, steps: &[Step<'_>]) -> bool {
+        self.severity(run, &steps[run.first..run.first + run.steps]).is_some()
     }
 
     /// What is known of a run: whether the arguments of all its calls are on the wire, and whether their results are. Where there are no
     /// arguments, enough periods with results are known by these, and others among them take nothing from that: the result of the
     /// last call is often yet to come. A call that failed needs no result.
-    fn evidence(&self, run: &[&ToolCall], period: usize) -> Evidence {
-        let is_told = |call: &&ToolCall| call.result_hash.is_some() || call.error == Some(true);
-        let told = run.chunks(period).filter(|calls| calls.iter().all(is_told)).count();
-        if run.iter().all(|call| call.arguments_hash.is_some()) {
+    fn evidence(&self, run: &[Step<'_>], period: usize) -> Evidence {
+        let is_told = |call: &ToolCall| call.result_hash.is_some() || call.error == Some(true);
+        let all_told = |steps: &&[Step<'_>]| steps.iter().flat_map(Step::calls).all(is_told);
+        let told = run.chunks(period).filter(all_told).count();
+        if run.iter().all(Step::is_known) {
             if told * period == run.len() { Evidence::Full } else { Evidence::Arguments }
         } else if told as u64 >= self.options.names_only {
             Evidence::Results
@@ -462,14 +473,14 @@ impl Need<'_> {
     /// Collects the runs that `from` finds, from left to right, each beginning where the one before it ended.
     fn runs(
         &self,
-        calls: &[&ToolCall],
-        from: impl Fn(&[&ToolCall], usize) -> Option<Run>,
+        steps: &[Step<'_>],
+        from: impl Fn(&[Step<'_>], usize) -> Option<Run>,
     ) -> Vec<Run> {
         let mut runs = Vec::new();
         let mut first = 0;
-        while first < calls.len() {
-            if let Some(run) = from(calls, first).filter(|run| self.is_met(run, calls)) {
-                first += run.calls;
+        while first < steps.len() {
+            if let Some(run) = from(steps, first).filter(|run| self.is_met(run, steps)) {
+                first += run.steps.max(1);
                 runs.push(run);
             } else {
                 first += 1;
@@ -481,56 +492,42 @@ impl Need<'_> {
     /// The same where all calls of a run are of one tool.
     fn runs_of_one_tool(
         &self,
-        calls: &[&ToolCall],
-        from: impl Fn(&[&ToolCall], usize) -> Run,
+        steps: &[Step<'_>],
+        from: impl Fn(&[Step<'_>], usize) -> Run,
     ) -> Vec<Run> {
-        self.runs(calls, |calls, first| self.may_begin(&calls[first..]).then(|| from(calls, first)))
+        self.runs(steps, |steps, first| self.may_begin(&steps[first..]).then(|| from(steps, first)))
     }
 
-    /// The runs of calls of one tool, of which none failed or overlaps the one before it, and whose outcomes agree. `alike` compares the
-    /// arguments of a call, its last parameter, with those of the call before it and with those of the first one.
-    fn runs_of_like_calls(
-        &self,
-        calls: &[&ToolCall],
-        alike: impl Fn(&ToolCall, &ToolCall, &ToolCall) -> bool,
-    ) -> Vec<Run> {
-        self.runs_of_one_tool(calls, |calls, first| {
-            let head = calls[first];
-            let mut outcomes = Outcomes::default();
-            outcomes.agree(head);
-            let mut length = 1;
-            if !head.name.is_empty() && head.error != Some(true) {
-                for pair in calls[first..].windows(2) {
-                    let (before, call) = (pair[0], pair[1]);
-                    let goes_on = call.name == head.name
-                        && call.error != Some(true)
-                        && alike(before, head, call)
-                        && !overlap(before, call);
-                    if !goes_on || !outcomes.agree(call) {
-                        break;
-                    }
-                    length += 1;
-                }
-            }
-            let evidence = self.evidence(&calls[first..first + length], 1);
-            Run { first, calls: length, period: 1, evidence }
-        })
-    }
-
-    /// Whether a loop of one tool may begin with the first of these calls. No long run is followed from each of its calls to its end only
+    /// Whether a loop of one tool may begin with the first of these steps. No long run is followed from each of its steps to its end only
     /// to find that its tool is allowed, or that it is too short.
-    fn may_begin(&self, calls: &[&ToolCall]) -> bool {
-        let Some(head) = calls.first() else { return false };
+    fn may_begin(&self, steps: &[Step<'_>]) -> bool {
+        let Some(head) = steps.first() else { return false };
         let by_arguments = matches!(self.kind, LoopKind::ExactRepeat | LoopKind::NearRepeat);
-        let is_known = by_arguments && head.arguments_hash.is_some();
-        let least = if is_known { self.least_known() } else { self.least() };
-        calls.len() as u64 >= least && !self.allows_all(&calls[..1])
+        let least = if by_arguments && head.is_known() { self.least_known() } else { self.least() };
+        steps.len() as u64 >= least && !self.allows_all(&steps[..1])
     }
 
-    /// Whether the tools of all these calls may be called again and again.
-    fn allows_all(&self, calls: &[&ToolCall]) -> bool {
-        calls.iter().all(|call| self.options.allows(&call.name))
+    /// Whether the tools of all calls of these steps may be called again and again.
+    fn allows_all(&self, steps: &[Step<'_>]) -> bool {
+        steps.iter().flat_map(Step::calls).all(|call| self.options.allows(&call.name))
     }
+}
+
+/// The number of these steps that fit, from the first on, and of which none begins before the one before it has ended.
+fn length<'s, 'c>(steps: &'s [Step<'c>], mut fits: impl FnMut(&'s Step<'c>) -> bool) -> usize {
+    let mut before: Option<&Step<'_>> = None;
+    let goes_on = |step: &&'s Step<'c>| {
+        let follows = before.replace(step).is_none_or(|before| !before.overlaps(step));
+        follows && fits(step)
+    };
+    steps.iter().take_while(goes_on).count()
+}
+
+/// The calls of these steps with their places, in the order of these.
+fn in_order<'c>(steps: &[Step<'c>]) -> Vec<(usize, &'c ToolCall)> {
+    let mut calls: Vec<(usize, &ToolCall)> = steps.iter().flat_map(Step::placed).collect();
+    calls.sort_unstable_by_key(|(place, _)| *place);
+    calls
 }
 
 /// The outcomes of calls that count as the same so far.
@@ -593,17 +590,19 @@ pub fn latest_start(start: u64) -> u64 {
 }
 
 /// The loop of a run, without what was spent in it.
-fn entry(kind: LoopKind, severity: Severity, run: &Run, calls: &[&ToolCall]) -> Loop {
+fn entry((kind, severity): (LoopKind, Severity), run: &Run, steps: &[Step<'_>]) -> Loop {
+    let calls = || steps.iter().take(run.period).flat_map(Step::calls);
+    let tools = calls().take(if kind == LoopKind::Cycle { MOST_CALLS } else { 1 });
     Loop {
         kind,
         severity,
-        tool: calls.first().map(|call| call.name.clone()).unwrap_or_default(),
-        tools: calls.iter().take(run.period).map(|call| call.name.clone()).collect(),
+        tool: calls().next().map(|call| call.name.clone()).unwrap_or_default(),
+        tools: tools.map(|call| call.name.clone()).collect(),
         count: run.count(),
         evidence: run.evidence,
-        span_ids: calls
-            .iter()
-            .map(|call| call.span_id)
+        span_ids: in_order(steps)
+            .into_iter()
+            .map(|(_, call)| call.span_id)
             .filter(|id| !id.is_zero())
             .take(MOST_SPANS)
             .collect(),
@@ -611,10 +610,10 @@ fn entry(kind: LoopKind, severity: Severity, run: &Run, calls: &[&ToolCall]) -> 
     }
 }
 
-/// When calls began and ended.
-fn time(calls: &[&ToolCall]) -> Range<u64> {
-    let from = calls.first().map_or(0, |call| call.start_unix_nano);
-    from..calls.iter().map(|call| call.end_unix_nano).max().unwrap_or(0)
+/// When calls in order began and ended.
+fn time(calls: &[(usize, &ToolCall)]) -> Range<u64> {
+    let from = calls.first().map_or(0, |(_, call)| call.start_unix_nano);
+    from..calls.iter().map(|(_, call)| call.end_unix_nano).max().unwrap_or(0)
 }
 
 fn is_inside(spend: &Spend, time: &Range<u64>) -> bool {

@@ -2,7 +2,9 @@
 //!
 //! The run is the last calls of one tool before the report.
 
-use super::{Evidence, LoopKind, Run, Severity, Spend, add_spend, entry, is_inside, time};
+use super::{
+    Evidence, LoopKind, Run, Severity, Spend, Step, add_spend, entry, in_order, is_inside, time,
+};
 use crate::facts::{Loop, ToolCall};
 use crate::span::Timestamp;
 
@@ -13,10 +15,11 @@ pub fn reported(calls: &[ToolCall], at: Timestamp, spends: &[Spend]) -> Loop {
     let same = |call: &&ToolCall| before.last().is_some_and(|last| last.name == call.name);
     let calls = before.iter().rev().take_while(same).count();
     let first = before.len() - calls;
-    let run = Run { first, calls, period: 1, evidence: Evidence::Text };
-    let calls: Vec<&ToolCall> = before[first..].iter().collect();
-    let mut entry = entry(LoopKind::Reported, Severity::Warning, &run, &calls);
-    let time = time(&calls);
+    let run = Run { first, steps: calls, period: 1, evidence: Evidence::Text };
+    let steps: Vec<Step<'_>> =
+        before[first..].iter().enumerate().map(|(at, call)| Step::of(at, call)).collect();
+    let mut entry = entry((LoopKind::Reported, Severity::Warning), &run, &steps);
+    let time = time(&in_order(&steps));
     add_spend(&mut entry, spends.iter().filter(|spend| is_inside(spend, &time)));
     entry
 }

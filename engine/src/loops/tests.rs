@@ -187,6 +187,37 @@ fn parallel_calls_are_no_loop() {
 }
 
 #[test]
+fn calls_at_the_same_time_are_one_step_of_a_loop() {
+    let round = |at: u64, calls: [(&str, u64, u64); 2]| {
+        calls.map(|(name, start, took)| ToolCall {
+            start_unix_nano: at * 100 + start,
+            end_unix_nano: at * 100 + start + took,
+            ..call(0, name, Some(1), Some(2))
+        })
+    };
+    let rounds = |calls: [(&str, u64, u64); 2]| -> Vec<ToolCall> {
+        (0..4).flat_map(|at| round(at, calls)).collect()
+    };
+    let both = rounds([("f", 1, 20), ("g", 3, 50)]);
+    assert_eq!(found(&both), one("cycle", 0, 8, 4, "full"));
+    let tools = |calls: &[ToolCall]| {
+        find(calls, &[], &LoopOptions::default())[0].entry.tools.clone()
+    };
+    assert_eq!(tools(&both), ["f", "g"].map(Arc::from));
+    assert_eq!(tools(&rounds([("g", 1, 20), ("f", 3, 50)])), ["f", "g"].map(Arc::from));
+    let twice = rounds([("f", 1, 20), ("f", 3, 50)]);
+    assert_eq!(found(&twice), one("exact_repeat", 0, 8, 4, "full"));
+    assert_eq!(tools(&twice), ["f"].map(Arc::from));
+    // Two rounds are none, though the tool was called four times.
+    assert_eq!(found(&twice[..4]), []);
+    // A call beside all of them is a step by itself.
+    let mut beside = twice;
+    let long = ToolCall { end_unix_nano: 1_000, ..call(0, "h", Some(1), Some(2)) };
+    beside.insert(0, long);
+    assert_eq!(found(&beside), one("exact_repeat", 1, 8, 4, "full"));
+}
+
+#[test]
 fn unknown_tools_are_never_equal() {
     assert_eq!(found(&calls(&[("", Some(1), None); 12])), []);
     assert_eq!(found(&calls(&[("", Some(1), None), ("g", Some(1), None)].repeat(6))), []);
@@ -361,11 +392,14 @@ fn alike() -> impl Strategy<Value = Vec<ToolCall>> {
         prop::option::weighted(0.8, (0_u64..3, prop_oneof![Just(0_u64), 1_u64..4, 8_u64..11]));
     let within = prop::option::weighted(0.3, 0_u32..2);
     let name = prop_oneof![Just("f"), Just("f"), Just("g"), Just("")];
-    let sent = (name, arguments, any::<bool>(), within);
+    // Some go on while the next ones begin.
+    let took = prop_oneof![3 => Just(5_u64), 1 => Just(12), 1 => Just(24)];
+    let sent = (name, arguments, any::<bool>(), within, took);
     prop::collection::vec(sent, 0..9).prop_map(|sent| {
         let sent = sent.into_iter().enumerate();
-        let calls = sent.map(|(at, (name, arguments, failed, within))| ToolCall {
+        let calls = sent.map(|(at, (name, arguments, failed, within, took))| ToolCall {
             within,
+            end_unix_nano: at as u64 * 10 + 1 + took,
             arguments_hash: arguments.map(|(hash, values)| 100 * values + hash),
             argument_values: arguments.map_or_else(Values::new, |(hash, values)| {
                 (1..values).chain((values > 0).then_some(100 + hash / 2)).collect()
