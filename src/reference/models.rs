@@ -67,6 +67,40 @@ pub(super) fn last<'c>(tree: &Tree, calls: &'c [ModelCall]) -> Option<&'c ModelC
     last_of(calls.iter().filter(is_own).collect()).or_else(|| last_of(calls.iter().collect()))
 }
 
+/// Whether the last model call of the outermost agent that made any failed. What a tool of an agent's made is the tool's; where calls of
+/// the agent went on together, none failed the trace if one went well.
+pub(super) fn failed_at_last(tree: &Tree, calls: &[ModelCall]) -> bool {
+    let count = |at: usize, operation: Operation| {
+        tree.ancestors(at).filter(|above| above.operation == operation).count()
+    };
+    let rank = |call: &ModelCall| {
+        (count(call.at, Operation::ExecuteTool), count(call.at, Operation::InvokeAgent))
+    };
+    let is_of_tool = |call: &ModelCall| {
+        let mut above =
+            tree.ancestors(call.at).skip_while(|above| above.operation != Operation::ExecuteTool);
+        above.any(|above| above.operation == Operation::InvokeAgent)
+    };
+    let own_turn: Vec<&ModelCall> = calls.iter().filter(|call| !tree.is_aside(call.at)).collect();
+    let turn = if own_turn.is_empty() { calls.iter().collect() } else { own_turn };
+    let made: Vec<&ModelCall> = turn.into_iter().filter(|call| !is_of_tool(call)).collect();
+    let least = made.iter().map(|call| rank(call)).min();
+    let own: Vec<&ModelCall> = made.into_iter().filter(|call| Some(rank(call)) == least).collect();
+    let failed = |call: &ModelCall| call.span.failed && !went_well_around(tree, call);
+    let Some(last) = own.iter().max_by_key(|call| place_in_time(call)) else { return false };
+    let cut = if last.span.start.0 % 1_000_000 == 0 { 1_000_000 } else { 0 };
+    let beside = |call: &ModelCall| last.span.start.0 + cut < call.span.end.0;
+    failed(last) && own.iter().all(|call| failed(call) || !beside(call))
+}
+
+/// Whether a model call around this one went well.
+pub(super) fn went_well_around(tree: &Tree, call: &ModelCall) -> bool {
+    let own = tree.spans.iter().position(|span| span.span_id == call.span.span_id);
+    let mut models =
+        own.into_iter().flat_map(|at| around(tree, at)).filter(|at| is_model(tree, *at));
+    models.any(|at| !tree.spans[at].failed)
+}
+
 /// What orders calls: their starts, then their ends.
 pub(super) fn place_in_time(call: &ModelCall) -> (Timestamp, Timestamp, SpanId) {
     (call.span.start, call.span.end, call.span.span_id)

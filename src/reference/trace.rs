@@ -87,7 +87,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
     if let Some(said) = said.filter(|_| found.is_empty()) {
         found.push(loops::reported(&calls, said.end.0, &spends));
     }
-    let last = models::last(&tree, &models);
+    let is_well = tree.root().is_some_and(|root| root.status == Status::Ok);
     let turn = Turn { tree: &tree, models: &models, logs };
     let output = turn.output();
     let (input_tokens, no_input) = sum(&models, &totals, |span| span.model.as_ref()?.tokens.input);
@@ -103,7 +103,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         status: tree.root().map(|root| root.status),
         error: tree.root().is_some_and(|root| root.failed)
             || is_given_up(&tree)
-            || last.is_some_and(|last| last.span.failed)
+            || (!is_well && models::failed_at_last(&tree, &models))
             || fails_by_a_part(&tree),
         error_type: outermost
             .iter()

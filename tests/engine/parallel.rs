@@ -247,3 +247,46 @@ fn a_long_call_beside_a_loop_does_not_hide_it() {
     }));
     assert_eq!(loops(&pool), []);
 }
+
+fn error(spans: &[Span]) -> bool {
+    traces(spans)[0].error
+}
+
+#[test]
+fn whether_a_trace_failed_does_not_hang_on_which_parallel_call_began_last() {
+    // Two calls at once, of which one fails and the other answers.
+    for (fails, answers) in [((1_000, 3_000), (1_500, 2_500)), ((1_500, 3_100), (1_000, 3_000))] {
+        let spans = [root(9_000), chat(2, ROOT, answers), failed(chat(3, ROOT, fails))];
+        assert!(!error(&spans));
+    }
+    let after = [root(9_000), chat(2, ROOT, (1_000, 2_000)), failed(chat(3, ROOT, (3_000, 4_000)))];
+    assert!(error(&after));
+    // All of those at once fail.
+    let both =
+        [root(9_000), failed(chat(2, ROOT, (1_000, 2_000))), failed(chat(3, ROOT, (1_500, 4_000)))];
+    assert!(error(&both));
+    // The root tells that it went well all the same.
+    let well = Span { status: Status::Ok, ..root(9_000) };
+    assert!(!error(&[&[well], &after[1..]].concat()));
+}
+
+#[test]
+fn of_the_model_calls_those_of_the_outermost_agent_decide_whether_a_trace_failed() {
+    // A worker's call fails, whichever it is, and the boss goes on; or its clock is ahead.
+    for late in [0, 100, 60_000] {
+        let mut spans = workers(&["worker"; 12], |at| (1_000 + 100 * at, 55_000 + late));
+        spans.push(chat(2, ROOT, (500, 900)));
+        spans.push(chat(3, ROOT, (56_000, 57_000)));
+        spans.push(failed(chat(4, 10, (54_000 + late, 54_900 + late))));
+        assert!(!error(&spans));
+    }
+    let mut within = vec![root(9_000), chat(2, ROOT, (1_000, 2_000))];
+    within.push(tool(3, ROOT, ("ask", 1), (2_500, 8_000)));
+    within.push(failed(chat(4, 3, (3_000, 7_000))));
+    assert!(!error(&within));
+    // Where the outermost one makes none itself, those of the agents next to it do.
+    let mut pipeline = vec![root(90_000), agent(2, Some(ROOT), "a", (1_000, 2_000))];
+    pipeline.extend([chat(3, 2, (1_100, 1_900)), agent(4, Some(ROOT), "b", (3_000, 9_000))]);
+    pipeline.push(failed(chat(5, 4, (3_100, 8_900))));
+    assert!(error(&pipeline));
+}

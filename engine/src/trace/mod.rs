@@ -195,7 +195,7 @@ pub fn evaluate(
     update.attempt = attempt::of(shape, parts).map(Box::new);
     update.remarks = remarks::of(shape, parts, &models).map(Box::new);
     update.reported = reported(parts);
-    outcome(&mut update, shape, last);
+    outcome(&mut update, shape, &models);
     update.error |= shape.has_failed_run();
     update.error_type = error_type(shape, &models);
     let turn = Turn { shape, models: &models, last, logs };
@@ -286,14 +286,16 @@ pub fn source<'a>(TraceView { shape, .. }: &TraceView<'a>) -> Option<(&'a Arc<Re
 }
 
 /// Fills in how the trace ended.
-fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, last: Option<&ModelCall<'_>>) {
+fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, models: &[ModelCall<'_>]) {
     let root = shape.root();
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
     // A root that says nothing of how it ended may be a step around the agent, and some libraries send none of a run that failed.
     let untold = root.is_none_or(|root| root.status == Status::Unset);
     let failed = root.is_some_and(|root| root.failed) || (untold && shape.gave_up());
-    update.error = failed || last.is_some_and(|model| model.failed);
+    // One that ended well survived whatever failed.
+    let well = root.is_some_and(|root| root.status == Status::Ok);
+    update.error = failed || (!well && shape.ended_in_failure(models));
 }
 
 /// The kind of error of the outermost span that failed and tells it, else of the last model call of which a record does.

@@ -16,6 +16,7 @@ use super::rows::Spans;
 use super::series::Series;
 use super::span_view::{Model, SpanView};
 use super::whose::agent_name;
+use crate::loops::begins_before;
 use crate::span::{IdHash, Operation, Resource, SpanId};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
@@ -503,6 +504,38 @@ impl<'a> Shape<'a> {
         let own = models.iter().filter(|call| !self.is_aside(call.at));
         own.max_by_key(|call| call.order())
             .or_else(|| models.iter().max_by_key(|call| call.order()))
+    }
+
+    /// Whether the last model call of the outermost agent that makes any failed. What an agent calls as a tool is not its own. Of calls
+    /// at the same time one that succeeded is enough.
+    pub(super) fn ended_in_failure(&self, models: &[ModelCall<'_>]) -> bool {
+        if !models.iter().any(|call| call.failed) {
+            return false;
+        }
+        let is_aside = |call: &ModelCall<'_>| self.is_aside(call.at);
+        let all_aside = models.iter().all(is_aside);
+        let own = models.iter().filter(|call| all_aside || !is_aside(call));
+        let own = own.filter(|call| !self.is_called(call.at));
+        let ranked: Vec<_> = own.map(|call| (self.steps_above(call.at), call)).collect();
+        let Some(outermost) = ranked.iter().map(|(steps, _)| *steps).min() else { return false };
+        let own = || ranked.iter().filter(|(steps, _)| *steps == outermost).map(|(_, call)| *call);
+        let failed = |call: &ModelCall<'_>| call.failed && !self.is_survived(call);
+        let Some(last) = own().max_by_key(|call| call.order()) else { return false };
+        let beside = |call: &ModelCall<'_>| begins_before(last.start.0, call.end.0);
+        failed(last) && !own().any(|call| !failed(call) && beside(call))
+    }
+
+    /// The numbers of tools and of agents above the span at a place.
+    fn steps_above(&self, at: usize) -> (usize, usize) {
+        let count =
+            |operation| self.ancestors(at).filter(|above| above.operation == operation).count();
+        (count(Operation::ExecuteTool), count(Operation::InvokeAgent))
+    }
+
+    /// Whether a model call that is around this one succeeded all the same, as where a gateway tries again.
+    pub(super) fn is_survived(&self, call: &ModelCall<'_>) -> bool {
+        let succeeded = |above: &SpanView<'a>| self.is_model(above) && !above.failed;
+        self.nested && self.around(call.span.at).any(succeeded)
     }
 
     /// The name of the agent that did what a span tells: the one that the span names, else the one of the span's id, else that of the
