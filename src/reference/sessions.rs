@@ -174,10 +174,13 @@ pub(super) fn weighs(entry: &Entry) -> bool {
 
 /// The chains of traces that continue one another, as places of at most `most` traces each.
 fn chains(traces: &[Trace], most: usize) -> Vec<Vec<usize>> {
-    let goes_on = |at: usize| match traces[at].begun {
-        Begun::Continued => true,
-        Begun::Unknown => traces[at - 1].is_unfinished,
-        Begun::Asked => false,
+    let goes_on = |at: usize| {
+        let continues = match traces[at].begun {
+            Begun::Continued => true,
+            Begun::Unknown => traces[at - 1].is_unfinished,
+            Begun::Asked => false,
+        };
+        continues && begins_after(&traces[at - 1], &traces[at])
     };
     let mut chains: Vec<Vec<usize>> = Vec::new();
     let mut length = 0;
@@ -189,6 +192,16 @@ fn chains(traces: &[Trace], most: usize) -> Vec<Vec<usize>> {
         }
     }
     chains
+}
+
+/// Whether a trace began when the one before it was over: to a millisecond, if it began in whole milliseconds; or to a second, if they
+/// have no more than half of the time of either in common.
+fn begins_after(before: &Trace, after: &Trace) -> bool {
+    let end = before.end.max(before.start);
+    let common = end.saturating_sub(after.start);
+    let shorter = (end - before.start).min(after.end.max(after.start) - after.start);
+    let cut = after.start % 1_000_000 == 0 && common <= 1_000_000;
+    common == 0 || cut || (common <= 1_000_000_000 && common <= shorter / 2)
 }
 
 fn own_loops(trace: &Trace, at: usize) -> Vec<(usize, usize, Entry)> {

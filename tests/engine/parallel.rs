@@ -290,3 +290,27 @@ fn of_the_model_calls_those_of_the_outermost_agent_decide_whether_a_trace_failed
     pipeline.push(failed(chat(5, 4, (3_100, 8_900))));
     assert!(error(&pipeline));
 }
+
+#[test]
+fn traces_of_a_session_that_run_at_the_same_time_do_not_continue_each_other() {
+    let trace = |number: u8, (start, end): (u64, u64)| {
+        let model = ModelFacts { asked_by_user: Some(false), ..ModelFacts::default() };
+        let of = |id, operation, times| span((number, id), (id > 1).then_some(1), operation, times);
+        let tool = Some(asked("read", 1));
+        [
+            of(1, Operation::Other, (start, end)),
+            Span { tool, ..of(2, Operation::ExecuteTool, (start + 10, start + 20)) },
+            Span { model: Some(model), ..of(3, Operation::Chat, (start + 30, end - 10)) },
+        ]
+    };
+    let run = |times: &dyn Fn(u64) -> (u64, u64)| -> Vec<Span> {
+        (1..13).flat_map(|at| trace(at, times(u64::from(at)))).collect()
+    };
+    let found = [("exact_repeat", CRITICAL, 12)];
+    assert_eq!(loops(&run(&|at| (20 * at, 20 * at + 30_000))), []);
+    assert_eq!(loops(&run(&|_| (0, 30_000))), []);
+    assert_eq!(loops(&run(&|at| (1_000 * at, 1_000 * at + 990))), found);
+    // Of two hosts with clocks that differ a little.
+    let skewed = |at: u64| (1_000 * at + at % 2 * 300, 1_000 * at + at % 2 * 300 + 900);
+    assert_eq!(loops(&run(&skewed)), found);
+}

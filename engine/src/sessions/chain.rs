@@ -1,7 +1,7 @@
 //! Runs of tool calls that go on over traces of a session.
 //!
 //! Where a library makes a trace of each model call, or of each step of an agent, a loop is spread over traces.
-//! Traces hang together as long as no new user input comes between them. Such a chain is searched as one sequence of
+//! Traces hang together as long as no new user input comes between them, and none begins while the one before it goes on. Such a chain is searched as one sequence of
 //! calls; an entry goes to the trace in which its run ends.
 
 use std::collections::BTreeMap;
@@ -28,11 +28,22 @@ pub(super) struct Link {
 
 /// Whether a trace goes on where the one before it in the session ended.
 pub(super) fn goes_on(before: &TraceRecord, after: &TraceRecord) -> bool {
-    match after.course.turn_start {
+    let continues = match after.course.turn_start {
         TurnStart::Continued => true,
         TurnStart::Unknown => before.course.unfinished,
         TurnStart::Asked => false,
-    }
+    };
+    continues && follows(before, after)
+}
+
+/// Whether a trace began after the one before it had ended. Clocks of two hosts may differ: an overlap of a second, and of half of the
+/// shorter trace, is none.
+fn follows(before: &TraceRecord, after: &TraceRecord) -> bool {
+    const SKEW_NANOS: u64 = 1_000_000_000;
+    let lasted = |trace: &TraceRecord| trace.end().0 - trace.start.0;
+    let overlap = before.end().0.saturating_sub(after.start.0);
+    let may_be_skew = overlap <= SKEW_NANOS.min(lasted(before).min(lasted(after)) / 2);
+    may_be_skew || !loops::begins_before(after.start.0, before.end().0)
 }
 
 /// Finds the loops of a chain of traces in order; one link for each of them.
