@@ -87,7 +87,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
     if let Some(said) = said.filter(|_| found.is_empty()) {
         found.push(loops::reported(&calls, said.end.0, &spends));
     }
-    let is_well = tree.root().is_some_and(|root| root.status == Status::Ok);
+    let is_well = tree.own_root().is_some_and(|root| root.status == Status::Ok);
     let turn = Turn { tree: &tree, models: &models, logs };
     let output = turn.output();
     let (input_tokens, no_input) = sum(&models, &totals, |span| span.model.as_ref()?.tokens.input);
@@ -100,8 +100,8 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
         start: tree.own().map(|span| span.start.0).min().unwrap_or(0),
         end: tree.own().map(|span| span.end.0).max().unwrap_or(0),
         complete: tree.root().is_some(),
-        status: tree.root().map(|root| root.status),
-        error: tree.root().is_some_and(|root| root.failed)
+        status: tree.own_root().map(|root| root.status),
+        error: tree.own_root().is_some_and(|root| root.failed)
             || is_given_up(&tree)
             || (!is_well && models::failed_at_last(&tree, &models))
             || fails_by_a_part(&tree),
@@ -158,7 +158,7 @@ fn is_given_up(tree: &Tree) -> bool {
     };
     let is_run =
         |at: usize| tree.spans[at].operation == Operation::InvokeAgent || is_around_work(at);
-    tree.root().is_none_or(|root| root.status == Status::Unset)
+    tree.own_root().is_none_or(|root| root.status == Status::Unset)
         && tree.behaviour().iter().any(|at| {
             let span = &tree.spans[*at];
             span.failed

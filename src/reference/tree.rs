@@ -1,5 +1,6 @@
 //! The spans of a trace as a tree.
 
+use super::names::name_of;
 use super::price::shipped;
 use crate::engine::span::{Operation, Span, SpanId, TOLD_BY_RECORD};
 
@@ -87,6 +88,18 @@ impl Tree {
     /// The earliest span without a parent.
     pub(super) fn root(&self) -> Option<&Span> {
         self.own().find(|span| span.parent.is_none())
+    }
+
+    /// Of several spans without a parent the one that tells how all ended: one of an agent with a name, else of an agent, else the earliest.
+    pub(super) fn own_root(&self) -> Option<&Span> {
+        let earliest = self.root()?;
+        let agents: Vec<&Span> = self
+            .own()
+            .filter(|span| span.parent.is_none() && span.operation == Operation::InvokeAgent)
+            .collect();
+        let named = agents.iter().find(|span| name_of(span).is_some());
+        let agent = named.or_else(|| agents.first()).copied();
+        if is_record(earliest) { Some(earliest) } else { agent.or(Some(earliest)) }
     }
 
     /// Whether two libraries may have told one thing at two places: one of both hangs from what is above the other, or each has a branch

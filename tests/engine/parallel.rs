@@ -314,3 +314,13 @@ fn traces_of_a_session_that_run_at_the_same_time_do_not_continue_each_other() {
     let skewed = |at: u64| (1_000 * at + at % 2 * 300, 1_000 * at + at % 2 * 300 + 900);
     assert_eq!(loops(&run(&skewed)), found);
 }
+
+#[test]
+fn of_several_spans_without_a_parent_the_one_that_names_the_agent_tells_how_it_ended() {
+    let request = span((1, 5), None, Operation::Other, (0, 9_000));
+    let request = Span { status: Status::Ok, ..request };
+    let own = agent(6, None, "boss", (100, 8_000));
+    let call = chat(7, 6, (200, 7_000));
+    assert!(!error(&[request.clone(), own.clone(), call.clone()]));
+    assert!(error(&[request, failed(own), call]));
+}

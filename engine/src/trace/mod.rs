@@ -287,7 +287,7 @@ pub fn source<'a>(TraceView { shape, .. }: &TraceView<'a>) -> Option<(&'a Arc<Re
 
 /// Fills in how the trace ended.
 fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, models: &[ModelCall<'_>]) {
-    let root = shape.root();
+    let root = shape.own_root();
     update.complete = root.is_some();
     update.status = root.map(|root| root.status);
     // A root that says nothing of how it ended may be a step around the agent, and some libraries send none of a run that failed.

@@ -197,6 +197,19 @@ impl<'a> Shape<'a> {
         self.behaviour().find(|span| span.parent().is_none())
     }
 
+    /// The span without a parent that tells how the trace ended: of several, as where the context was lost, that of the agent, best of one
+    /// that has a name of its own.
+    pub(super) fn own_root(&self) -> Option<&SpanView<'a>> {
+        let roots = || self.behaviour().filter(|span| span.parent().is_none());
+        let mut first_ones = roots();
+        let first = first_ones.next()?;
+        if first.is_record() || first_ones.next().is_none() {
+            return Some(first);
+        }
+        let agents = || roots().filter(|span| span.operation == Operation::InvokeAgent);
+        agents().find(|span| agent_name(span).is_some()).or_else(|| agents().next()).or(Some(first))
+    }
+
     /// Model calls without a model call below them, in order; two spans of one call count once.
     ///
     /// Two libraries may watch one call: one span inside the other, two spans of one answer, or one beside the other.
