@@ -119,7 +119,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
             .filter(|pair| pair[0].name.is_some() && pair[0].name == pair[1].name)
             .count(),
         steps: models.len() + calls.len(),
-        wasted_steps: wasted(&models, &calls),
+        wasted_steps: wasted(&tree, &models, &calls),
         model_calls: models.len(),
         failed_model_calls: models.iter().filter(|call| call.span.failed).count(),
         model_nanos: models.iter().map(|call| call.span.end.0 - call.span.start.0).sum(),
@@ -232,7 +232,7 @@ fn unpriced(models: &[ModelCall], totals: &[Total], spends: &[Spend]) -> usize {
 }
 
 /// The number of failed steps, and of tool calls that repeat an earlier call of their series with its result.
-fn wasted(models: &[ModelCall], calls: &[Call]) -> usize {
+fn wasted(tree: &Tree, models: &[ModelCall], calls: &[Call]) -> usize {
     let same = |one: &Call, other: &Call| {
         one.within == other.within
             && one.name.is_some()
@@ -246,7 +246,8 @@ fn wasted(models: &[ModelCall], calls: &[Call]) -> usize {
         let call = &calls[*at];
         call.failed == Some(true) || calls[..*at].iter().any(|before| same(before, call))
     };
-    models.iter().filter(|call| call.span.failed).count() + (0..calls.len()).filter(wasted).count()
+    let fails = |call: &&ModelCall| call.span.failed && !models::went_well_around(tree, call);
+    models.iter().filter(fails).count() + (0..calls.len()).filter(wasted).count()
 }
 
 /// The attempt: of each concept the first value from the outermost span inwards, evaluators included, then from resources;

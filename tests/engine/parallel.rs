@@ -324,3 +324,17 @@ fn of_several_spans_without_a_parent_the_one_that_names_the_agent_tells_how_it_e
     assert!(!error(&[request.clone(), own.clone(), call.clone()]));
     assert!(error(&[request, failed(own), call]));
 }
+
+#[test]
+fn an_attempt_below_a_model_call_that_succeeded_fails_nothing() {
+    let mut spans = vec![root(9_000), chat(2, ROOT, (1_000, 8_000))];
+    spans.extend((0..2).map(|at| failed(chat(10 + at, 2, (1_100 + at * 100, 1_150 + at * 100)))));
+    let beside = [&spans[..], &[chat(20, 2, (2_000, 7_000))]].concat();
+    for spans in [&spans, &beside] {
+        let trace = &traces(spans)[0];
+        assert!(!trace.error);
+        assert_eq!(trace.signals["confidence"].score.to_string(), "1");
+    }
+    let failing = failed(chat(2, ROOT, (1_000, 8_000)));
+    assert!(error(&[&[root(9_000), failing], &spans[2..]].concat()));
+}

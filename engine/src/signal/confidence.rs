@@ -6,7 +6,8 @@
 //!
 //! Ours, for traces whose confidence nobody reported or judged. A step is a model or tool call; a redundant
 //! one repeats an earlier tool call of its series with the same arguments and result. Absent without steps.
-//! Never derived from wording, whose predictions point the wrong way.
+//! An attempt that failed within a model call that succeeded is no failed step. Never derived from wording,
+//! whose predictions point the wrong way.
 
 use super::Computation;
 use crate::math::{Quanta, ratio};

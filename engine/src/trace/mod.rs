@@ -227,7 +227,7 @@ pub fn evaluate(
     update.adjacent_tool_repeats = calls.windows(2).filter(again).count() as u64;
     update.calls_without_tool = calls_without_tool(&models, &calls);
     update.steps = (models.len() + calls.len()) as u64;
-    update.wasted_steps = wasted(&models, &calls);
+    update.wasted_steps = wasted(shape, &models, &calls);
     let goes_on = update.unfinished || update.turn_start != TurnStart::Asked;
     tools::publish(&mut calls, rules.keep_content, goes_on);
     update.tools = calls;
@@ -494,14 +494,16 @@ fn longest_row(starts: impl Iterator<Item = u64>, calls: &[ToolCall]) -> u64 {
     longest
 }
 
-/// The number of failed model and tool calls, and of tool calls that repeat an earlier one of their series with the same result.
-fn wasted(models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
+/// The number of failed model and tool calls, and of tool calls that repeat an earlier one of their series with the same result. An attempt
+/// that failed within a model call that succeeded is none.
+fn wasted(shape: &Shape<'_>, models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
     let known = |call: &ToolCall| {
         call.arguments_hash.zip(call.result_hash).filter(|_| !call.name.is_empty())
     };
     let again = may_recur(calls.iter().filter_map(known).map(|(asked, told)| asked ^ told));
     let mut seen = BTreeSet::new();
-    let failed_models = models.iter().filter(|span| span.failed).count();
+    let failed_models =
+        models.iter().filter(|call| call.failed && !shape.is_survived(call)).count();
     let wasted_calls = calls.iter().filter(|call| {
         let known = known(call).filter(|_| again);
         let redundant = known.is_some_and(|known| !seen.insert((call.within, &call.name, known)));
