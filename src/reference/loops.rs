@@ -394,7 +394,7 @@ fn in_turn(steps: &[Step]) -> bool {
 
 /// Whether the later of two calls began before the other had ended; to a millisecond, if its start is in whole milliseconds.
 fn together(before: &Call, after: &Call) -> bool {
-    let early = if after.start % 1_000_000 == 0 { 1_000_000 } else { 0 };
+    let early = if after.start.is_multiple_of(1_000_000) { 1_000_000 } else { 0 };
     let equal = (before.start, before.end) == (after.start, after.end);
     after.start + early < before.end || (equal && after.start < after.end)
 }

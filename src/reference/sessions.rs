@@ -200,7 +200,7 @@ fn begins_after(before: &Trace, after: &Trace) -> bool {
     let end = before.end.max(before.start);
     let common = end.saturating_sub(after.start);
     let shorter = (end - before.start).min(after.end.max(after.start) - after.start);
-    let cut = after.start % 1_000_000 == 0 && common <= 1_000_000;
+    let cut = after.start.is_multiple_of(1_000_000) && common <= 1_000_000;
     common == 0 || cut || (common <= 1_000_000_000 && common <= shorter / 2)
 }
 

@@ -200,9 +200,8 @@ fn calls_at_the_same_time_are_one_step_of_a_loop() {
     };
     let both = rounds([("f", 1, 20), ("g", 3, 50)]);
     assert_eq!(found(&both), one("cycle", 0, 8, 4, "full"));
-    let tools = |calls: &[ToolCall]| {
-        find(calls, &[], &LoopOptions::default())[0].entry.tools.clone()
-    };
+    let tools =
+        |calls: &[ToolCall]| find(calls, &[], &LoopOptions::default())[0].entry.tools.clone();
     assert_eq!(tools(&both), ["f", "g"].map(Arc::from));
     assert_eq!(tools(&rounds([("g", 1, 20), ("f", 3, 50)])), ["f", "g"].map(Arc::from));
     let twice = rounds([("f", 1, 20), ("f", 3, 50)]);
