@@ -175,8 +175,11 @@ fn agents_that_work_at_the_same_time_do_not_hide_each_others_loops() {
     assert_eq!(known[known.len() - 4], both);
 }
 
-/// Rounds of a model call and then these calls, each with its name, value, start and end.
-fn rounds(count: u64, calls: &[((&str, u64), (u64, u64))]) -> Vec<Span> {
+/// What a call asks, by its name and value, and when it starts and ends in its round.
+type Call<'n> = ((&'n str, u64), (u64, u64));
+
+/// Rounds of a model call and then these calls.
+fn rounds(count: u64, calls: &[Call<'_>]) -> Vec<Span> {
     let mut spans = vec![root(count * 10_000 + 10_000)];
     for round in 0..count {
         let start = 1_000 + round * 10_000;
@@ -212,7 +215,7 @@ fn rounds_of_parallel_calls_are_a_loop() {
     // The same call twice, each time.
     let twice = rounds(12, &[(search, times[0]), (search, times[1])]);
     assert_eq!(loops(&twice), [("exact_repeat", CRITICAL, 12)]);
-    let failing = |calls: &[((&str, u64), (u64, u64))]| {
+    let failing = |calls: &[Call<'_>]| {
         let rounds = rounds(12, calls).into_iter();
         let fails = |span: Span| if span.tool.is_some() { failed(span) } else { span };
         loops(&rounds.map(fails).collect::<Vec<Span>>())
