@@ -27,6 +27,7 @@ pub mod reference;
 pub mod registry;
 pub mod rules;
 mod runbook;
+pub mod secret;
 pub mod store;
 pub mod telemetry;
 pub mod webhook;

@@ -32,7 +32,7 @@ pub use options::{
 pub use tls::PeerNames;
 
 use crate::files;
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 /// The least bytes of a token; a shorter one could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::options::{DAY, MILLISECOND, MINUTE};
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 crate::engine::options! {
     /// TLS of the listeners.

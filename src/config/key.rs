@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::files;
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 /// Why a key cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,8 @@ use super::{EmbedError, EmbedOptions, Vector, wire};
 use crate::clock::Clock;
 use crate::judge::budget::Breaker;
 use crate::judge::redact::Redactor;
-use crate::outbound::{CallError, Client, ClientOptions, Secret, backoff, check, check_keyless};
+use crate::outbound::{CallError, Client, ClientOptions, backoff, check, check_keyless};
+use crate::secret::Secret;
 
 /// The client of an embedding endpoint.
 #[derive(Debug)]

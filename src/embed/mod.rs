@@ -32,8 +32,9 @@ use crate::engine::embedding::{EmbedRequest, Embedded};
 use crate::engine::tenants::TraceKey;
 use crate::ingest::{Batch, Sink};
 use crate::judge::redact::Redactor;
-use crate::outbound::{EndpointError, Secret};
+use crate::outbound::EndpointError;
 use crate::registry::Registry;
+use crate::secret::Secret;
 
 /// A vector, shared by all traces with the same text.
 type Vector = Arc<[f32]>;

@@ -6,7 +6,7 @@ use super::minilm::InProcess;
 use super::{EmbedError, EmbedOptions, Vector};
 use crate::clock::Clock;
 use crate::judge::redact::Redactor;
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 /// Why texts have no vectors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::Vector;
 use crate::judge::wire;
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 /// A reply.
 #[derive(Deserialize)]

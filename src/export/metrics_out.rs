@@ -32,8 +32,8 @@ use super::otlp::{ScoresOutError, ScoresOutOptions, resource, scope};
 use super::prometheus::{Exposition, Format};
 use super::push::{Push, Signal};
 use crate::engine::span::Timestamp;
-use crate::outbound::Secret;
 use crate::registry::Registry;
+use crate::secret::Secret;
 
 /// Returns the page of the agents as OpenMetrics, the daemon's own metrics, and the time of both.
 pub type Page = Arc<dyn Fn() -> (Exposition, Vec<MetricFamily>, Timestamp) + Send + Sync>;

@@ -24,8 +24,9 @@ use crate::engine::convention::{
 };
 use crate::engine::judging::Score;
 use crate::engine::options::{DAY, HOUR, MILLISECOND, SECOND, human};
-use crate::outbound::{EndpointError, Secret};
+use crate::outbound::EndpointError;
 use crate::registry::Registry;
+use crate::secret::Secret;
 
 crate::engine::options! {
     /// Scores out. Without an address nothing is sent.

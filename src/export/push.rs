@@ -10,7 +10,8 @@ use prometheus::IntCounterVec;
 use prost::Message;
 
 use super::otlp::ScoresOutOptions;
-use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, backoff, check};
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError, backoff, check};
+use crate::secret::Secret;
 
 /// Sends requests of one signal.
 #[derive(Debug)]

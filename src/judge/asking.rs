@@ -27,7 +27,8 @@ use crate::engine::math::Quanta;
 use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::Prices;
 use crate::engine::span::{ModelFacts, Timestamp, Tokens};
-use crate::outbound::{CallError, Client, ClientOptions, Secret, backoff};
+use crate::outbound::{CallError, Client, ClientOptions, backoff};
+use crate::secret::Secret;
 use crate::telemetry;
 
 /// The client of one endpoint, with its budget.

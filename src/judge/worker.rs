@@ -29,8 +29,9 @@ use crate::engine::options::CostOptions;
 use crate::engine::span::{Report, Timestamp};
 use crate::engine::tenants::Shares;
 use crate::ingest::{Batch, Sink};
-use crate::outbound::{EndpointError, Secret, check, check_keyless};
+use crate::outbound::{EndpointError, check, check_keyless};
 use crate::registry::Registry;
+use crate::secret::Secret;
 
 /// How often the judge updates the metrics of its budget even if nobody asks it anything.
 const LOOK: Duration = Duration::from_secs(5);

@@ -24,8 +24,9 @@ use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, TenantHash, tenant_hash};
-use crate::outbound::{CallError, Client, ClientOptions, EndpointError, Secret, backoff, check};
+use crate::outbound::{CallError, Client, ClientOptions, EndpointError, backoff, check};
 use crate::registry::Registry;
+use crate::secret::Secret;
 
 /// Why there is no webhook.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use ring::hmac::{HMAC_SHA256, Key, sign};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 /// The signature of a body at a time, Unix seconds.
 pub(super) fn signature(secret: &Secret, seconds: u64, body: &str) -> String {

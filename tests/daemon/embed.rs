@@ -15,8 +15,8 @@ use agentgauge::engine::tenants::{Shares, TraceKey};
 use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::JudgeOptions;
 use agentgauge::judge::redact::Redactor;
-use agentgauge::outbound::Secret;
 use agentgauge::registry::Registry;
+use agentgauge::secret::Secret;
 use serde_json::{Value, json};
 
 use crate::support::collector::{Collector, ReceivedExport};

@@ -13,8 +13,8 @@ use agentgauge::engine::judging::Score;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::span::{SpanId, Timestamp, TraceId};
 use agentgauge::export::otlp::{ScoresOut, ScoresOutOptions};
-use agentgauge::outbound::Secret;
 use agentgauge::registry::Registry;
+use agentgauge::secret::Secret;
 use opentelemetry_proto::tonic::collector::logs::v1::{
     ExportLogsPartialSuccess, ExportLogsServiceRequest, ExportLogsServiceResponse,
 };

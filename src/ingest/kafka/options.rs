@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::Encoding;
 use crate::engine::options::{HOUR, MILLISECOND, SECOND, human};
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 crate::engine::options! {
     /// Where records come from and how they are read; without brokers there is no Kafka source.

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{Answer, Call, NoAnswer, Request, address, count, texts};
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 /// The version of the format.
 const VERSION: &str = "2023-06-01";

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{Answer, Call, Dialect, NoAnswer, Request, address, count, texts};
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 /// The finish reasons with which Gemini refuses.
 const REFUSALS: [&str; 6] =

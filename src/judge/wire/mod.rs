@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::options::Format;
 use super::prompt::Prompt;
 use super::stage::Stage;
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 /// A call as every format takes it.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{Answer, Call, NoAnswer, Request, address, count, texts};
-use crate::outbound::Secret;
+use crate::secret::Secret;
 
 pub(super) fn request(url: &str, key: Option<&Secret>, call: &Call<'_>) -> Request {
     let mut body = json!({

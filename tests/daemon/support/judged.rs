@@ -15,8 +15,8 @@ use agentgauge::engine::trace::{Step, Transcript};
 use agentgauge::ingest::{Batch, LeftOut, Overloaded, Sink};
 use agentgauge::judge::options::Format;
 use agentgauge::judge::{Judge, JudgeOptions, JudgeParts, Metric};
-use agentgauge::outbound::Secret;
 use agentgauge::registry::Registry;
+use agentgauge::secret::Secret;
 
 use crate::support::endpoint::Endpoint;
 
