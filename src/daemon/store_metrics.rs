@@ -25,6 +25,7 @@ pub(super) struct StoreMetrics {
     recovered: IntGaugeVec,
     recovery: Gauge,
     snapshots: IntCounterVec,
+    snapshot_failing: IntGauge,
     unapplied: IntGauge,
     failing: IntGauge,
     // Whether the budget has bitten, or the disk has begun to fail, since this was last asked for.
@@ -70,7 +71,7 @@ impl StoreMetrics {
             )?,
             missing: registry.counter(
                 "store_files_missing_total",
-                "Files in use that somebody removed; a snapshot replaces them.",
+                "Files in use that somebody removed; a snapshot replaces all but those of evicted sessions, which are lost.",
             )?,
             recovered: registry.gauges(
                 "store_recovered",
@@ -79,6 +80,10 @@ impl StoreMetrics {
             )?,
             recovery: registry.gauge("store_recovery_seconds", "Time the last start took.")?,
             snapshots: registry.counters("store_snapshots_total", "Snapshots.", &["outcome"])?,
+            snapshot_failing: registry.gauge(
+                "store_snapshot_failing",
+                "1 from a snapshot that could not be written until one is, else 0.",
+            )?,
             unapplied: registry
                 .gauge("store_replay_records", "Records that a start would replay by now.")?,
             failing: registry.gauge(
@@ -112,6 +117,7 @@ impl StoreMetrics {
     pub(super) fn snapshot(&self, written: bool, replay_records: u64) {
         let outcome = if written { "written" } else { "failed" };
         self.snapshots.with_label_values(&[outcome]).inc();
+        self.snapshot_failing.set(i64::from(!written));
         self.unapplied.set(signed(replay_records));
         self.measure();
     }
@@ -182,7 +188,7 @@ impl Watch for StoreMetrics {
     fn missing(&self, name: &str) {
         tracing::error!(
             file = name,
-            "somebody removed a file of the store that is in use; a snapshot is written in its place"
+            "somebody removed a file of the store that is in use; a snapshot is written in its place, but sessions in an away file are lost"
         );
         self.missing.inc();
     }
