@@ -16,7 +16,7 @@ use super::router::Router;
 use super::store_metrics::StoreMetrics;
 use crate::clock::Clock;
 use crate::engine::facts::Barrier;
-use crate::store::{Budget, Committer, Disk, KEPT, Section, SnapshotWriter};
+use crate::store::{Budget, Committer, Disk, KEPT, Refused, Section, SnapshotWriter, keep_newest};
 use crate::telemetry;
 
 /// Time between two checks whether a snapshot is due.
@@ -61,8 +61,8 @@ pub(super) struct Course {
     looked: Duration,
     // Whether one was asked for, to make room, since the last one began.
     pressed: bool,
-    // Whether the last one could not be written.
-    failed: bool,
+    // Why the last one could not be written.
+    failed: Option<Refused>,
     // Until when none is written that would free little, and none again that could not be written.
     rests_until: Duration,
 }
@@ -135,34 +135,59 @@ impl Snapshots {
         // One that frees little of the log may free sessions on disk, or be smaller than those before; it may as well free nothing.
         let rested = self.clock.elapsed() >= self.course.rests_until;
         let pressed = self.course.pressed && (rested || grown > both / 8);
-        let again = self.course.failed && rested && self.metrics.fails().is_none();
+        let again = self.course.failed.is_some() && rested && self.metrics.fails().is_none();
         pressed || again || long || grown >= self.snapshot_bytes.max(both)
     }
 
     async fn take(&mut self, stream: &mut Stream) {
         let seq = self.committer.ledger().applied();
         let pressed = mem::take(&mut self.course.pressed);
-        self.course.failed = false;
+        let failed = self.course.failed.take();
         if seq == self.last && !self.course.incomplete && !pressed {
             return;
         }
         let begun = self.clock.elapsed();
         self.course.written = (self.budget.written(), self.items.load(Ordering::Relaxed));
+        let fails = self.metrics.fails();
+        let is_full = fails.is_some_and(|failure| failure.why == Refused::Disk);
         // Where there is no room for two snapshots, one has to do.
-        let keep = if self.budget.is_tight() || self.metrics.fails().is_some() { 1 } else { KEPT };
+        let keep = if self.budget.is_tight() || fails.is_some() { 1 } else { KEPT };
+        if is_full || failed == Some(Refused::Disk) || !self.budget.has_room_for_snapshot() {
+            self.make_room().await;
+        }
+        self.budget.set_rescuing(is_full);
         let released = self.write(stream, seq, keep).await;
+        self.budget.set_rescuing(false);
         match &released {
             Ok(released) => {
                 (self.last, self.course.incomplete) = (seq, false);
                 self.committer.release(*released).await;
             }
-            Err(error) => tracing::error!(%error, "a snapshot could not be written"),
+            Err(error) => {
+                self.course.failed = Some(Refused::of(error));
+                tracing::error!(%error, "a snapshot could not be written");
+            }
         }
-        self.course.failed = released.is_err();
         let ended = self.clock.elapsed();
         self.course.rests_until = ended + REST.max(ended.saturating_sub(begun) * RESTS);
         let open = self.committer.ledger().applied().saturating_sub(self.last);
         self.metrics.snapshot(released.is_ok(), open);
+    }
+
+    /// Removes what is there only for the case that the newest snapshot is damaged, so that the next one has room: the snapshot before
+    /// it, and the log between the two.
+    async fn make_room(&self) {
+        if self.last == 0 {
+            return;
+        }
+        let (disk, budget, last) = (Arc::clone(&self.disk), Arc::clone(&self.budget), self.last);
+        let kept = spawn_blocking(move || keep_newest(disk.as_ref(), &budget, last)).await;
+        match kept.map_err(io::Error::other).flatten() {
+            Ok(true) => self.committer.release(last).await,
+            // Somebody removed it.
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "an older snapshot cannot be removed"),
+        }
     }
 
     /// Sends a barrier through the stages, and writes the state that each has as it passes; returns the sequence number up to which the
@@ -269,7 +294,7 @@ mod tests {
     use crate::ingest::decode::{Decoder, IngestLimits};
     use crate::ingest::{Batch, Compression, Encoding, Overloaded, Request, Signal, Sink};
     use crate::store::simulated::Simulated;
-    use crate::store::{Durability, Lock, Refused, Watch as _};
+    use crate::store::{Durability, Lock, Watch as _};
 
     /// How long a test waits for what should come.
     const PATIENCE: Duration = Duration::from_secs(20);
@@ -489,6 +514,64 @@ mod tests {
         assert_eq!(rig.written(), 1);
     }
 
+    /// The log alone can fill a disk that is smaller than the store may become, and then there is no room for the snapshot that would free
+    /// it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_disk_that_the_store_itself_has_filled_takes_requests_again() {
+        let disk = Simulated::default();
+        let mut rig = Rig::new(&disk, |config| config.store.segment_bytes = 2_000);
+        for _ in 0..2 {
+            for _ in 0..40 {
+                rig.send().await.unwrap();
+            }
+            rig.snapshots.take(&mut rig.stream).await;
+        }
+        assert_eq!(rig.written(), 2);
+        let used: u64 = disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum();
+        disk.limit(Some(usize::try_from(used).unwrap() + 3_000));
+        let mut filled = 0;
+        while rig.send().await.is_ok() {
+            filled += 1;
+            assert!(filled < 100, "the disk has no limit");
+        }
+        let mut refused = 0;
+        while rig.send().await.is_err() {
+            refused += 1;
+            assert!(refused < 10, "the disk is full for good");
+            rig.hand.pass(60);
+            rig.look().await;
+        }
+        assert_eq!(rig.count("store_snapshot_failing"), 0);
+        assert!(rig.written() > 2 && filled > 0);
+    }
+
+    /// The disk has no more room than the store may take.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_that_is_being_written_is_within_the_limit() {
+        const MAX_BYTES: u64 = 60_000;
+        let disk = Simulated::default();
+        let mut rig = Rig::new(&disk, |config| {
+            config.store.max_bytes = MAX_BYTES;
+            config.store.segment_bytes = 2_000;
+            config.store.snapshot_bytes = 4_000;
+        });
+        // Beside it there are the marks, and a snapshot may be larger than the one before.
+        disk.limit(Some(usize::try_from(MAX_BYTES + MAX_BYTES / 10).unwrap()));
+        let mut accepted = 0;
+        for round in 0..400 {
+            accepted += u64::from(rig.send().await.is_ok());
+            if round % 4 == 0 {
+                rig.hand.pass(15);
+                rig.look().await;
+            }
+            let sizes = disk.list().unwrap().into_iter().map(|(_, bytes)| bytes);
+            assert!(sizes.sum::<u64>() <= MAX_BYTES + MAX_BYTES / 10);
+        }
+        assert_eq!(rig.count("store_snapshots_total{outcome=\"failed\"}"), 0);
+        assert_eq!(rig.count("store_refused_total{reason=\"disk_full\"}"), 0);
+        assert!(rig.written() > 10 && accepted > 100, "{} {accepted}", rig.written());
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_snapshot_that_could_not_be_written_is_tried_again_after_a_rest() {
         let disk = Simulated::default();
@@ -500,12 +583,14 @@ mod tests {
         let counts =
             |rig: &Rig| (rig.written(), rig.count("store_snapshots_total{outcome=\"failed\"}"));
         assert_eq!(counts(&rig), (0, 1));
+        assert_eq!(rig.count("store_snapshot_failing"), 1);
         disk.limit(None);
         rig.look().await;
         assert_eq!(counts(&rig), (0, 1), "it rests");
         rig.hand.pass(10);
         rig.look().await;
         assert_eq!(counts(&rig), (1, 1));
+        assert_eq!(rig.count("store_snapshot_failing"), 0);
         rig.hand.pass(10);
         rig.look().await;
         assert_eq!(counts(&rig), (1, 1), "nobody needs another one");

@@ -1,6 +1,8 @@
 //! The bytes of the store, and their limit.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The bytes of the log, of snapshots and of evicted sessions, with their common limit.
 #[derive(Debug)]
@@ -8,11 +10,18 @@ pub struct Budget {
     max: u64,
     log: AtomicU64,
     snapshots: AtomicU64,
+    // Of the snapshots, the newest one, and the one that is being written.
+    newest: AtomicU64,
+    unfinished: AtomicU64,
     away: AtomicU64,
     written: AtomicU64,
     finished: AtomicU64,
     // Whether the session store asked for a snapshot, as one would make room.
     pressed: AtomicBool,
+    // Whether a snapshot is being written that makes room on a full disk.
+    rescuing: AtomicBool,
+    // The names of the files of evicted sessions that should be there.
+    in_use: Mutex<BTreeSet<String>>,
 }
 
 impl Budget {
@@ -22,10 +31,14 @@ impl Budget {
             max,
             log: AtomicU64::new(0),
             snapshots: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
+            unfinished: AtomicU64::new(0),
             away: AtomicU64::new(0),
             written: AtomicU64::new(0),
             finished: AtomicU64::new(0),
             pressed: AtomicBool::new(false),
+            rescuing: AtomicBool::new(false),
+            in_use: Mutex::default(),
         }
     }
 
@@ -34,9 +47,14 @@ impl Budget {
         self.log.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all snapshots.
+    /// Bytes of all snapshots that are finished.
     pub fn snapshots(&self) -> u64 {
         self.snapshots.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the snapshot that is being written.
+    fn unfinished(&self) -> u64 {
+        self.unfinished.load(Ordering::Relaxed)
     }
 
     /// Bytes of log that were replayed or written since the start.
@@ -55,15 +73,32 @@ impl Budget {
         self.log().saturating_add(self.snapshots()) > theirs / 2
     }
 
-    /// Whether `more` bytes are within the limit.
+    /// Whether `more` bytes of log are within the limit, beside the next snapshot, which is taken to be as large as the newest one.
     pub fn has_room(&self, more: u64) -> bool {
-        let taken = self.log().saturating_add(self.snapshots()).saturating_add(self.away());
-        taken.saturating_add(more) <= self.max
+        // Where snapshots alone would take all, some log is allowed all the same: without any the store would be of no use.
+        let is_little = self.log().saturating_add(more) <= self.max / LEAST_LOG;
+        self.fits(more) || (is_little && self.taken().saturating_add(more) <= self.max)
+    }
+
+    /// Whether `more` bytes are within the limit, beside the next snapshot.
+    fn fits(&self, more: u64) -> bool {
+        let next = self.newest.load(Ordering::Relaxed).max(self.unfinished());
+        self.taken().saturating_add(next).saturating_add(more) <= self.max
+    }
+
+    /// The bytes of the log, of finished snapshots and of evicted sessions.
+    fn taken(&self) -> u64 {
+        self.log().saturating_add(self.snapshots()).saturating_add(self.away())
+    }
+
+    /// Whether another snapshot fits beside all that is there.
+    pub fn has_room_for_snapshot(&self) -> bool {
+        self.taken().saturating_add(self.newest.load(Ordering::Relaxed)) <= self.max
     }
 
     /// Whether `more` bytes of sessions may be evicted: those on disk take half of the limit at most.
     pub(super) fn has_room_away(&self, more: u64) -> bool {
-        self.away().saturating_add(more) <= self.max / 2 && self.has_room(more)
+        self.away().saturating_add(more) <= self.max / 2 && self.fits(more)
     }
 
     /// Whether evicted sessions take so much that files which are not needed should be removed.
@@ -79,6 +114,25 @@ impl Budget {
     /// Subtracts the bytes of a removed file of evicted sessions.
     pub(super) fn remove_away(&self, bytes: u64) {
         self.away.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that a file of evicted sessions should be there.
+    pub(super) fn use_away(&self, name: String) {
+        self.in_use().insert(name);
+    }
+
+    /// Notes that a file of evicted sessions was removed, as it was not needed.
+    pub(super) fn disuse_away(&self, name: &str) {
+        self.in_use().remove(name);
+    }
+
+    /// The files of evicted sessions that should be there and are not, each once.
+    pub(super) fn missing_away(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+        self.in_use().extract_if(.., |name| !is_there(name)).collect()
+    }
+
+    fn in_use(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for a snapshot, as one would make room.
@@ -111,8 +165,30 @@ impl Budget {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Sets the bytes of all snapshots.
-    pub(super) fn set_snapshots(&self, bytes: u64) {
-        self.snapshots.store(bytes, Ordering::Relaxed);
+    /// Sets the bytes of the finished snapshots, from those of the newest one on.
+    pub(super) fn set_snapshots(&self, newest_first: impl IntoIterator<Item = u64>) {
+        let mut sizes = newest_first.into_iter();
+        let newest = sizes.next().unwrap_or(0);
+        self.newest.store(newest, Ordering::Relaxed);
+        self.snapshots.store(newest.saturating_add(sizes.sum()), Ordering::Relaxed);
+    }
+
+    /// Sets the bytes of the snapshot that is being written.
+    pub(super) fn set_unfinished(&self, bytes: u64) {
+        self.unfinished.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Sets whether a snapshot is being written that makes room on a full disk: until then the log takes nothing, as it would take the room
+    /// that the snapshot needs.
+    pub fn set_rescuing(&self, rescuing: bool) {
+        self.rescuing.store(rescuing, Ordering::Relaxed);
+    }
+
+    /// Whether a snapshot is being written that makes room on a full disk.
+    pub(super) fn is_rescuing(&self) -> bool {
+        self.rescuing.load(Ordering::Relaxed)
     }
 }
+
+/// The divisor of the limit that gives the log that is allowed even where the next snapshot may then be over the limit.
+const LEAST_LOG: u64 = 8;

@@ -103,6 +103,11 @@ pub enum Refused {
 }
 
 impl StoreError {
+    /// Whether the cause is that the disk is full.
+    pub(super) fn is_full_disk(&self) -> bool {
+        matches!(self, Self::File { source, .. } if Refused::of(source) == Refused::Disk)
+    }
+
     /// Makes the error for a file that could not be read.
     pub(super) fn read(path: PathBuf) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::File { what: "read", path, source }
@@ -116,7 +121,7 @@ impl StoreError {
 
 impl Refused {
     /// The refusal for a write that failed with this error.
-    pub(super) fn of(error: &io::Error) -> Self {
+    pub fn of(error: &io::Error) -> Self {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
         if full.contains(&error.kind()) { Self::Disk } else { Self::Write }
     }

@@ -99,6 +99,9 @@ impl Log {
         if !self.budget.has_room(bytes) {
             return Err(Refused::Budget);
         }
+        if self.budget.is_rescuing() {
+            return Err(Refused::Disk);
+        }
         self.make_ready()?;
         self.write(group)?;
         let first = self.next;
@@ -132,7 +135,7 @@ impl Log {
     }
 
     /// Looks for files that somebody removed, among them the snapshot after record `last`, and goes on without them; returns their
-    /// names. What the log has lost is lost until there is a new snapshot.
+    /// names. What the log has lost is lost until there is a new snapshot, and the sessions in a file of evicted ones are for good.
     pub(crate) fn missing(&mut self, last: u64) -> io::Result<Vec<String>> {
         let files: BTreeSet<String> = self.disk.list()?.into_iter().map(|(name, _)| name).collect();
         let is_there = |name: &str| files.contains(name);
@@ -141,7 +144,9 @@ impl Log {
         }
         let snapshot = (last > 0).then(|| snapshot::name(last));
         let needed = self.segments.iter().map(Segment::name).chain(snapshot);
-        let missing = needed.chain([MARKS.to_owned()]).filter(|name| !is_there(name)).collect();
+        let away = self.budget.missing_away(is_there);
+        let needed = needed.chain([MARKS.to_owned()]).filter(|name| !is_there(name));
+        let missing = needed.chain(away).collect();
         self.segments.retain(|segment| is_there(&segment.name()));
         self.measure();
         if !is_there(MARKS)

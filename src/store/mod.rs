@@ -43,7 +43,7 @@ pub use options::{DamagedRecords, Durability, StoreOptions};
 pub use record::{Kind, Record};
 pub use recover::{Found, Recovery, Replay};
 pub use session_store::FileSessionStore;
-pub use snapshot::{KEPT, Section, Snapshot, SnapshotWriter};
+pub use snapshot::{KEPT, Section, Snapshot, SnapshotWriter, keep_newest};
 
 use self::log::Log;
 
@@ -63,10 +63,19 @@ impl Opened {
     ///
     /// Fails if files cannot be read or written, are of another format, or miss acknowledged records.
     pub fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<Self, StoreError> {
-        let recovery = Recovery::run(disk.as_ref(), options)?;
+        let mut recovery = Recovery::run(disk.as_ref(), options)?;
         let budget = Arc::new(Budget::new(options.max_bytes));
-        let log = Log::open(Arc::clone(&disk), options, &recovery, Arc::clone(&budget))?;
-        budget.set_snapshots(snapshot::bytes(disk.as_ref())?);
+        // This also removes what an unfinished snapshot takes.
+        budget.set_snapshots(snapshot::sizes(disk.as_ref())?);
+        let open =
+            |recovery: &_| Log::open(Arc::clone(&disk), options, recovery, Arc::clone(&budget));
+        let log = match open(&recovery) {
+            // What the store itself has too much of may be all that the disk lacks.
+            Err(error) if error.is_full_disk() && recovery.make_room(disk.as_ref(), &budget)? => {
+                open(&recovery)?
+            }
+            opened => opened?,
+        };
         budget.add_written(budget.log());
         Ok(Self { recovery, log, budget, disk })
     }

@@ -15,6 +15,7 @@ use std::io::Read;
 
 use bytes::Bytes;
 
+use super::budget::Budget;
 use super::disk::Disk;
 use super::error::StoreError;
 use super::log::{LOG_MAGIC, Segment};
@@ -146,6 +147,25 @@ impl Recovery {
     /// The record after which the replay begins.
     pub fn base(&self) -> u64 {
         self.base
+    }
+
+    /// Removes what is there beside the snapshot that was read and the log after it, for want of room; returns whether there was a
+    /// snapshot.
+    pub(super) fn make_room(
+        &mut self,
+        disk: &dyn Disk,
+        budget: &Budget,
+    ) -> Result<bool, StoreError> {
+        let fail = || StoreError::write(disk.path(""));
+        if self.base == 0 || !snapshot::keep_newest(disk, budget, self.base).map_err(fail())? {
+            return Ok(false);
+        }
+        let needed = self.segments.partition_point(|segment| segment.first <= self.base + 1);
+        for old in self.segments.drain(..needed.saturating_sub(1)) {
+            disk.remove(&old.name()).map_err(fail())?;
+        }
+        disk.sync_names().map_err(fail())?;
+        Ok(true)
     }
 
     /// The number of the next record.

@@ -8,8 +8,10 @@
 //! synced before a snapshot may name it, and is removed when nothing in it is needed and no snapshot that is kept can name it.
 //! A start goes on with a new file.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
+use std::mem;
 use std::sync::Arc;
 
 use super::budget::Budget;
@@ -32,6 +34,10 @@ pub struct FileSessionStore {
     closed: Vec<Box<dyn DiskFile>>,
     // Whether a sync failed: then nothing is known of what is on disk.
     failed: bool,
+    // Whether the last session could not be put on disk, which is logged once.
+    refuses: bool,
+    // The file of the last session that could not be read, which is logged once, too.
+    unread: Cell<Option<u64>>,
 }
 
 /// What is known of one file.
@@ -75,9 +81,12 @@ impl FileSessionStore {
             open: None,
             closed: Vec::new(),
             failed: false,
+            refuses: false,
+            unread: Cell::new(None),
         };
         for (number, _) in session_store.files.iter().filter(|(_, file)| file.live > 0) {
             let name = session_store.name(*number);
+            session_store.budget.use_away(name.clone());
             let head = session_store.disk.read_at(&name, 0, FILE_HEAD).unwrap_or_default();
             if let Head::Other(found) = read_head(AWAY_MAGIC, &head) {
                 return Err(StoreError::OtherFormat {
@@ -97,30 +106,48 @@ impl FileSessionStore {
     /// Appends to the open file, or to a new one; returns the file's number and where the bytes begin in it.
     fn append(&mut self, bytes: &[u8]) -> io::Result<(u64, u64)> {
         let full = |file: &Stored| file.bytes >= self.file_bytes;
-        if self.open.as_ref().is_some_and(|(number, _)| self.files.get(number).is_none_or(full)) {
-            self.close();
-        }
-        if self.open.is_none() {
-            self.begin()?;
+        if self.open.as_ref().is_none_or(|(number, _)| self.files.get(number).is_none_or(full)) {
+            let begun = self.begin();
+            if self.open.is_none() {
+                begun?;
+            }
+            // Where no further file can be begun, a full one takes more.
         }
         let Some((number, file)) = &mut self.open else { return Err(io::Error::other("no file")) };
-        file.write_all(bytes)?;
         let stored = self.files.entry(*number).or_default();
         let at = stored.bytes;
+        if let Err(error) = file.write_all(bytes) {
+            // If it is not known what the file ends with, the next session goes into another.
+            if file.cut(at).is_err() {
+                self.close();
+            }
+            return Err(error);
+        }
         stored.bytes += bytes.len() as u64;
         self.budget.add_away(bytes.len() as u64);
         Ok((*number, at))
     }
 
-    /// Creates the next file to write to.
+    /// Creates the next file to write to. One that cannot be begun leaves nothing behind: while a disk is full or files cannot be opened,
+    /// each session that is to leave memory tries.
     fn begin(&mut self) -> io::Result<()> {
         let number = self.files.last_key_value().map_or(1, |(last, _)| last + 1);
-        // Even if the file cannot be created, its number is not used again.
-        self.files.insert(number, Stored::default());
-        let mut file = self.disk.create(&self.name(number))?;
-        file.write_all(&head(AWAY_MAGIC, self.shard as u64))?;
+        let name = self.name(number);
+        let begun = self.disk.create(&name).and_then(|mut file| {
+            file.write_all(&head(AWAY_MAGIC, self.shard as u64))?;
+            Ok(file)
+        });
+        let file = begun.inspect_err(|_| {
+            let removed = self.disk.remove(&name);
+            if removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
+                // It may be there, so its number is not used again.
+                self.files.insert(number, Stored::default());
+            }
+        })?;
+        self.close();
         self.files.insert(number, Stored { bytes: FILE_HEAD as u64, ..Stored::default() });
         self.budget.add_away(FILE_HEAD as u64);
+        self.budget.use_away(name);
         self.open = Some((number, file));
         Ok(())
     }
@@ -162,6 +189,8 @@ impl FileSessionStore {
             }
         }
         for (number, bytes) in gone {
+            // Before it is gone: nobody else removes it.
+            self.budget.disuse_away(&self.name(number));
             if let Err(error) = self.disk.remove(&self.name(number))
                 && error.kind() != io::ErrorKind::NotFound
             {
@@ -171,6 +200,30 @@ impl FileSessionStore {
             self.files.remove(&number);
             self.budget.remove_away(bytes);
         }
+    }
+
+    /// Lets go of files that somebody removed: they take no room, and nothing more is written to them. Their numbers are not used again.
+    fn let_go_of_missing(&mut self) {
+        // A directory that cannot be read is looked at again.
+        let Ok(files) = self.disk.list() else { return };
+        let there: BTreeSet<u64> =
+            files.iter().filter_map(|(name, _)| number_of(name, self.shard)).collect();
+        for (number, file) in self.files.iter_mut().filter(|(number, _)| !there.contains(number)) {
+            self.budget.remove_away(mem::take(&mut file.bytes));
+            self.open.take_if(|(open, _)| open == number);
+        }
+    }
+
+    /// Notes whether a session could be put on disk, and logs it where it changes.
+    fn note(&mut self, why: Option<&io::Error>) {
+        match why {
+            Some(error) if !self.refuses => {
+                tracing::error!(%error, "sessions cannot be put on disk, and are closed instead");
+            }
+            None if self.refuses => tracing::info!("sessions are put on disk again"),
+            Some(_) | None => {}
+        }
+        self.refuses = why.is_some();
     }
 }
 
@@ -194,13 +247,12 @@ impl SessionStore for FileSessionStore {
         }
         match self.append(bytes) {
             Ok((number, at)) => {
+                self.note(None);
                 self.files.entry(number).or_default().live += 1;
                 Some(SessionPlace { file: number, at, bytes: length, sum: crc32c::crc32c(bytes) })
             }
             Err(error) => {
-                // It is not known what the file ends with, so the next session goes into another.
-                self.close();
-                tracing::error!(%error, "a session cannot be put on disk");
+                self.note(Some(&error));
                 None
             }
         }
@@ -215,7 +267,10 @@ impl SessionStore for FileSessionStore {
         });
         whole
             .inspect_err(|error| {
-                tracing::error!(%error, file = name, at = place.at, "a session on disk is damaged");
+                // All sessions of a file that is gone are.
+                if self.unread.replace(Some(place.file)) != Some(place.file) {
+                    tracing::error!(%error, file = name, at = place.at, "a session on disk is damaged");
+                }
             })
             .ok()
     }
@@ -233,6 +288,7 @@ impl SessionStore for FileSessionStore {
             tracing::error!(%error, "sessions on disk are not safe: no snapshot is written any more");
             self.failed = true;
         }
+        self.let_go_of_missing();
         self.tidy();
         !self.failed
     }
@@ -397,6 +453,66 @@ mod tests {
         assert!(!session_store.keep());
         disk.power_loss(&mut Dice::new(1));
         assert!(!session_store.keep());
+    }
+
+    #[test]
+    fn sessions_for_which_a_disk_has_no_room_leave_no_files_behind() {
+        let (disk, budget) = (Simulated::default(), budget(1 << 30));
+        let mut session_store = open(&disk, &budget, &[]);
+        let sizes = || disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum::<u64>();
+        for key in 0..500 {
+            // Some have no room for a head.
+            let used = usize::try_from(sizes()).unwrap();
+            disk.limit(Some(used + if key % 7 == 0 { 3 } else { 900 }));
+            assert_eq!(session_store.put(&thing(key)), None);
+        }
+        assert!(files(&disk) <= 1, "{} files", files(&disk));
+        disk.limit(None);
+        let places: Vec<SessionPlace> =
+            (0..50).map(|key| session_store.put(&thing(key)).unwrap()).collect();
+        for (key, place) in places.iter().enumerate() {
+            assert_eq!(session_store.get(*place), Some(thing(key)));
+        }
+        assert_eq!(budget.away(), sizes());
+    }
+
+    #[test]
+    fn where_no_further_file_can_be_opened_a_full_one_takes_more() {
+        let disk = Simulated::default();
+        let mut session_store = open(&disk, &budget(1 << 30), &[]);
+        let first = session_store.put(&thing(0)).unwrap();
+        disk.limit_files(Some(0));
+        let rest: Vec<SessionPlace> =
+            (1..40).map(|key| session_store.put(&thing(key)).unwrap()).collect();
+        assert!(rest.iter().all(|place| place.file == first.file));
+        disk.limit_files(None);
+        assert!(session_store.put(&thing(40)).unwrap().file > first.file);
+        assert!(session_store.keep());
+        assert_eq!(session_store.get(rest[38]), Some(thing(39)));
+    }
+
+    #[test]
+    fn files_that_somebody_removed_are_told_of_once_and_take_no_room() {
+        let (disk, budget) = (Simulated::default(), budget(1 << 30));
+        let mut session_store = open(&disk, &budget, &[]);
+        let places: Vec<SessionPlace> =
+            (0..40).map(|key| session_store.put(&thing(key)).unwrap()).collect();
+        let missing = || {
+            let files = disk.list().unwrap();
+            budget.missing_away(|name| files.iter().any(|(there, _)| there == name))
+        };
+        assert_eq!(missing(), Vec::<String>::new());
+        let gone = [places[0].file, places[39].file].map(|number| session_store.name(number));
+        gone.iter().for_each(|name| disk.remove(name).unwrap());
+        assert_eq!((missing(), missing()), (gone.to_vec(), Vec::new()));
+        let before = budget.away();
+        assert!(session_store.keep());
+        let there: u64 = disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum();
+        assert!(budget.away() < before && budget.away() == there);
+        // Nothing goes where nobody would find it.
+        let next = session_store.put(&thing(1)).unwrap();
+        assert!(next.file > places[39].file);
+        assert_eq!(session_store.get(next), Some(thing(1)));
     }
 
     #[test]

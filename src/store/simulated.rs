@@ -55,6 +55,7 @@ struct State {
     crashed: bool,
     capacity: Option<usize>,
     fails_to_sync: bool,
+    files_left: Option<usize>,
     holds_syncs: bool,
     syncing: usize,
 }
@@ -99,6 +100,11 @@ impl Simulated {
     /// Syncs fail from now on.
     pub(crate) fn fail_syncs(&self) {
         self.state().fails_to_sync = true;
+    }
+
+    /// So many more files can be created.
+    pub(crate) fn limit_files(&self, more: Option<usize>) {
+        self.state().files_left = more;
     }
 
     /// Whether syncs of files wait, until this is called again.
@@ -229,6 +235,9 @@ impl Disk for Simulated {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let number = {
             let mut state = self.state();
+            if let Some(left) = &mut state.files_left {
+                *left = left.checked_sub(1).ok_or_else(|| io::Error::other("too many files"))?;
+            }
             state.files.push(Inode::default());
             state.files.len() - 1
         };

@@ -42,6 +42,7 @@ pub struct SnapshotWriter {
     file: Box<dyn DiskFile>,
     seq: u64,
     frames: u64,
+    bytes: u64,
     finished: bool,
 }
 
@@ -54,7 +55,7 @@ impl SnapshotWriter {
     pub fn begin(disk: Arc<dyn Disk>, budget: Arc<Budget>, seq: u64) -> io::Result<Self> {
         let mut file = disk.create(&part_name(seq))?;
         file.write_all(&head(SNAPSHOT_MAGIC, seq))?;
-        Ok(Self { disk, budget, file, seq, frames: 0, finished: false })
+        Ok(Self { disk, budget, file, seq, frames: 0, bytes: FILE_HEAD as u64, finished: false })
     }
 
     /// Adds a section.
@@ -99,7 +100,7 @@ impl SnapshotWriter {
         self.disk.sync_names()?;
         seqs.truncate(keep.max(1));
         let sizes = list(self.disk.as_ref())?.into_iter().map(|(_, bytes)| bytes);
-        self.budget.set_snapshots(sizes.sum());
+        self.budget.set_snapshots(sizes.rev());
         self.budget.add_finished();
         // While there are fewer snapshots than `keep`, the whole log is the second source.
         Ok(if seqs.len() < keep { 0 } else { seqs.last().copied().unwrap_or(0) })
@@ -110,12 +111,15 @@ impl SnapshotWriter {
         let mut bytes = Vec::new();
         let record = Record { arrival: Timestamp::default(), kind, payload };
         record.encode(0, self.frames, 0, &mut bytes);
+        self.bytes += bytes.len() as u64;
+        self.budget.set_unfinished(self.bytes);
         self.file.write_all(&bytes)
     }
 }
 
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
+        self.budget.set_unfinished(0);
         if !self.finished {
             // This makes room; if it fails, the next start removes the file.
             let _ = self.disk.remove(&part_name(self.seq));
@@ -153,18 +157,35 @@ pub(super) fn remove(disk: &dyn Disk, bad: &[u64]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The bytes of all snapshots. Removes the files of snapshots that were never finished.
-pub(super) fn bytes(disk: &dyn Disk) -> Result<u64, StoreError> {
+/// The bytes of all snapshots, the newest first. Removes the files of snapshots that were never finished.
+pub(super) fn sizes(disk: &dyn Disk) -> Result<Vec<u64>, StoreError> {
     let files = disk.list().map_err(StoreError::read(disk.path("")))?;
-    let mut sum = 0;
-    for (file, bytes) in files {
+    for (file, _) in files {
         if file.starts_with(PREFIX) && file.ends_with(PART) {
             disk.remove(&file).map_err(StoreError::write(disk.path(&file)))?;
-        } else if seq_of(&file).is_some() {
-            sum += bytes;
         }
     }
-    Ok(sum)
+    let listed = list(disk).map_err(StoreError::read(disk.path("")))?;
+    Ok(listed.into_iter().rev().map(|(_, bytes)| bytes).collect())
+}
+
+/// Removes the snapshots before the one after record `newest`, which is whole, to make room; returns whether that one is there, so
+/// that the log up to it is not needed.
+///
+/// # Errors
+///
+/// Fails if the system does.
+pub fn keep_newest(disk: &dyn Disk, budget: &Budget, newest: u64) -> io::Result<bool> {
+    let listed = list(disk)?;
+    if listed.last().is_none_or(|(seq, _)| *seq != newest) {
+        return Ok(false);
+    }
+    for (older, _) in &listed[..listed.len() - 1] {
+        disk.remove(&name(*older))?;
+    }
+    disk.sync_names()?;
+    budget.set_snapshots(listed.last().map(|(_, bytes)| *bytes));
+    Ok(true)
 }
 
 /// Snapshots and their sizes, oldest first.

@@ -492,6 +492,40 @@ fn another_format_is_refused_with_the_setting_that_helps() {
 }
 
 #[test]
+fn a_start_on_a_disk_that_the_store_has_filled_lets_go_of_what_is_not_needed() {
+    let disk = Simulated::default();
+    let (opened, _) = open(&disk, &options()).unwrap();
+    let budget = Arc::clone(opened.budget());
+    let (mut log, mut held) = (opened.into_log(), Payloads::new());
+    for round in 0..3 {
+        for _ in 0..10 {
+            let group = vec![vec![b'a' + round; 60]];
+            append(&mut log, &group).unwrap();
+            held.extend(group);
+        }
+        if round < 2 {
+            assert!(snap(&disk, &budget, &mut log, &held));
+        }
+    }
+    drop(log);
+    // The machine had no time to remove what it was writing.
+    let mut part = disk.create("snapshot-00000000000000000030.part").unwrap();
+    std::io::Write::write_all(&mut part, &[0; 500]).unwrap();
+    let used = || disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum::<u64>();
+    disk.limit(Some(usize::try_from(used()).unwrap()));
+    let (opened, found) = open(&disk, &options()).unwrap();
+    assert_eq!(found, held);
+    drop(opened);
+    // And where that is gone, the older snapshot and the log before the newest one go. The empty end of the log is begun anew.
+    disk.limit(Some(usize::try_from(used()).unwrap() - FILE_HEAD + 4));
+    let (opened, found) = open(&disk, &options()).unwrap();
+    assert_eq!(found, held);
+    let snapshots = |(name, _): &&(String, u64)| name.starts_with("snapshot-");
+    assert_eq!(disk.list().unwrap().iter().filter(snapshots).count(), 1);
+    assert_eq!(opened.budget().snapshots(), 20 * 61 + 150);
+}
+
+#[test]
 fn bytes_of_a_frame_in_a_request_are_not_taken_for_one() {
     let disk = Simulated::default();
     let (opened, _) = open(&disk, &options()).unwrap();

@@ -121,6 +121,33 @@ fn damage_to_a_session_on_disk_costs_that_one_alone() {
     assert!(told, "{}", daemon.get("/metrics"));
 }
 
+#[test]
+fn a_file_of_sessions_that_is_removed_under_the_daemon_is_counted() {
+    let (store, recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut daemon = Daemon::start(store.path(), &LITTLE_ROOM);
+    speak_again(&mut daemon, (store.path(), recordings.path()), 240);
+    let before = daemon.metric("agentgauge_store_bytes{what=\"away\"}");
+    let gone = away(store.path());
+    gone.iter().for_each(|path| fs::remove_file(path).unwrap());
+    let (mut missing, mut after) = (0.0, before);
+    for _ in 0..LOOKS {
+        missing = daemon.metric("agentgauge_store_files_missing_total");
+        after = daemon.metric("agentgauge_store_bytes{what=\"away\"}");
+        if missing > 0.5 && after < before {
+            break;
+        }
+        std::thread::park_timeout(BETWEEN);
+    }
+    assert!(missing > 0.5 && missing < gone.len() as f64 + 0.5, "{missing} of {}", gone.len());
+    assert!(after < before, "{after} bytes of {before} are gone");
+    // It goes on, with files that are there.
+    let base = now();
+    for number in 0..60 {
+        assert_eq!(post(&daemon.otlp_http, &request(20_000 + number, base)).unwrap().0, 200);
+    }
+    daemon.ends_well();
+}
+
 /// They go with the second snapshot that names nothing in them; what is away stays within its part of the budget.
 #[test]
 fn files_of_sessions_that_are_not_needed_go() {
