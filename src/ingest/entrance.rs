@@ -2,7 +2,8 @@
 //!
 //! A small body is read as it comes, and then waits for its turn: for room to be decoded and applied in. A turn is as large as
 //! the request is expected to become, judged by the bytes of its body, and all turns together are an eighth of the budget, so that
-//! a request with a turn finds room in the budget.
+//! a request with a turn finds room in the budget. One request takes half of it at most, and small ones have as much as a quarter of
+//! it for themselves: whoever sends the largest bodies does not make all others wait for seconds.
 //!
 //! A body that is read and then refused has cost the sender's time and ours for nothing. So the rest of a larger body is read only
 //! once turns are given out again and a place is free, which bounds how many are read at a time; until then the rest stays with its
@@ -24,8 +25,9 @@ use crate::fair::{Entered, Fair, Turn, Whose};
 /// The turns, and the places of larger bodies.
 #[derive(Debug)]
 pub(super) struct Entrance {
-    // Both in units of `UNIT_BYTES`.
+    // All in units of `UNIT_BYTES`.
     turns: Arc<Fair>,
+    small_turns: Arc<Fair>,
     places: Arc<Fair>,
     max_wait: Duration,
     /// The decoded size of plain and of compressed bodies, in sixteenths of the bytes of the body.
@@ -38,6 +40,13 @@ const UNIT_BYTES: usize = 1 << 10;
 
 /// The divisor of the budget that gives the room of all turns.
 const SHARE: usize = 8;
+
+/// The divisor of that room that gives the most of it for one request.
+const LARGEST: u32 = 2;
+
+/// The divisors that give the room of small requests, and the most that one of them takes.
+const SMALL_ROOM: u32 = 4;
+const SMALL: u32 = 16;
 
 /// The part of the budget for each waiting request: more than HTTP/2 takes in for it.
 const WAITING_BYTES: usize = 1 << 20;
@@ -59,6 +68,7 @@ impl Entrance {
         let max_waiting = (max_bytes / WAITING_BYTES).max(MIN_WAITING);
         Self {
             turns: Fair::new(all, max_waiting),
+            small_turns: Fair::new((all / SMALL_ROOM).max(1), max_waiting),
             places: Fair::new(all, max_waiting),
             max_wait,
             plain: AtomicUsize::new(PLAIN),
@@ -73,7 +83,7 @@ impl Entrance {
 
     /// The number of requests that wait for a turn or a place.
     pub(super) fn waiting(&self) -> usize {
-        self.turns.waiting() + self.places.waiting()
+        self.turns.waiting() + self.small_turns.waiting() + self.places.waiting()
     }
 
     /// The longest time that a request waits.
@@ -90,7 +100,12 @@ impl Entrance {
         max_wait: Duration,
     ) -> Entered {
         let known = self.sixteenths(compression).load(Ordering::Relaxed);
-        self.turns.enter(whose, units(bytes.saturating_mul(known) / 16), max_wait).await
+        let (units, all) = (units(bytes.saturating_mul(known) / 16), self.turns.all());
+        if units <= all / SMALL {
+            self.small_turns.enter(whose, units, max_wait).await
+        } else {
+            self.turns.enter(whose, units.min(all.div_ceil(LARGEST)), max_wait).await
+        }
     }
 
     /// Waits for a place for a larger body, of which `bytes` are still to come; first in the line for turns. Also returns whether it
@@ -175,7 +190,10 @@ mod tests {
     async fn a_larger_body_is_not_read_while_there_is_no_room_and_takes_no_turn_itself() {
         let entrance = entrance(Duration::ZERO);
         let whose = Whose::default();
-        let all = entrance.turn(&whose, PLAIN, usize::MAX, LONG).await;
+        let all = [
+            entrance.turn(&whose, PLAIN, usize::MAX, LONG).await,
+            entrance.turn(&whose, PLAIN, usize::MAX, LONG).await,
+        ];
         assert!(entrance.place(&whose, 1).await.is_none());
         drop(all);
         let place = entrance.place(&whose, usize::MAX).await.unwrap();
@@ -184,5 +202,29 @@ mod tests {
         drop(place);
         assert!(entrance.place(&whose, 1).await.is_some());
         assert_eq!(entrance.waiting(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_largest_request_leaves_room_for_others() {
+        let entrance = entrance(Duration::ZERO);
+        let (attacker, other) =
+            [1, 2].map(|connection| Whose { connection, ..Whose::default() }).into();
+        let turn =
+            async |whose, bytes| entered(entrance.turn(whose, PLAIN, bytes, Duration::ZERO).await);
+        let largest = turn(&attacker, usize::MAX).await.unwrap();
+        let medium = turn(&other, 40 * UNIT_BYTES).await.unwrap();
+        assert!(entrance.place(&other, 1).await.is_some());
+        drop(medium);
+        // Even beside a second one there is room for small ones, for so many at a time.
+        let second = turn(&attacker, usize::MAX).await.unwrap();
+        assert!(turn(&other, 10 * UNIT_BYTES).await.is_none());
+        let small = [turn(&other, 5 * UNIT_BYTES).await, turn(&other, 1).await];
+        assert!(small.iter().all(Option::is_some));
+        let mut more = Vec::new();
+        while let Some(turn) = turn(&other, 5 * UNIT_BYTES).await {
+            more.push(turn);
+            assert!(more.len() < 10);
+        }
+        drop((largest, second));
     }
 }
