@@ -1,4 +1,4 @@
-//! Reads the files that options name: settings, keys, certificates, expectations.
+//! Reads the files that options name: settings, keys, certificates, expectations; and how many files may be open.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -30,6 +30,17 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}
+
+/// How many files this process may have open, if it is known.
+pub fn most_open() -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, getrlimit};
+        getrlimit(Resource::Nofile).current
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
 }
 
 #[cfg(test)]

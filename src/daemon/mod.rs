@@ -59,6 +59,7 @@ use crate::engine::options::ConventionOptions;
 use crate::engine::pipeline::Stages;
 use crate::export::board::Board;
 use crate::export::http::{Count, Exporter};
+use crate::files;
 use crate::fleet::Role;
 use crate::health::Health;
 use crate::ingest::decode::Decoder;
@@ -498,7 +499,8 @@ fn opener(
     health: &Arc<Health>,
     stopping: &watch::Receiver<bool>,
 ) -> impl Fn(Listener, TcpListener, Answer) -> JoinHandle<()> {
-    let (options, health, stopping) = (config.server.clone(), health.clone(), stopping.clone());
+    let options = config.server.clone().within(files::most_open());
+    let (health, stopping) = (health.clone(), stopping.clone());
     move |name, listener, answers| {
         let answers = doors.guard(name, listener.local_addr().ok(), answers, &health);
         let port = doors.port(name, listener);

@@ -115,6 +115,9 @@ pub const MAX_STREAMS: u32 = 64;
 /// The smallest buffer that hyper allows for the head of an HTTP/1 request.
 const MIN_HTTP1_HEAD_BYTES: usize = 8 << 10;
 
+/// The listeners of a process.
+const LISTENERS: u64 = 3;
+
 /// Pause after the system could not give us a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -124,6 +127,25 @@ const LEAVING: Duration = Duration::from_millis(100);
 tokio::task_local! {
     /// Ends the stream that this task runs when it is notified.
     static STREAM: Arc<Notify>;
+}
+
+impl ServerOptions {
+    /// The same where a process may have so many files open: connections of all listeners take half of them at most, so that whoever opens
+    /// connections does not keep the store from its files.
+    #[must_use]
+    pub fn within(self, files: Option<u64>) -> Self {
+        let share = files.map_or(usize::MAX, |files| {
+            usize::try_from(files / (2 * LISTENERS)).unwrap_or(usize::MAX).max(1)
+        });
+        if share < self.max_connections {
+            tracing::warn!(
+                connections = share,
+                files,
+                "`server.max_connections` is more than this process may have files open for: raise its limit (`ulimit -n`)"
+            );
+        }
+        Self { max_connections: self.max_connections.min(share), ..self }
+    }
 }
 
 impl Port {
@@ -525,5 +547,17 @@ impl http_body::Body for Tracked {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_take_half_of_the_files_that_may_be_open() {
+        let connections = |files| ServerOptions::default().within(files).max_connections;
+        assert_eq!([None, Some(1 << 20), Some(6_144)].map(connections), [1_024; 3]);
+        assert_eq!([Some(1_024), Some(64), Some(3)].map(connections), [170, 10, 1]);
     }
 }
