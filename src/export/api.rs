@@ -23,8 +23,8 @@ use super::http::Exporter;
 use super::live;
 use super::openapi::openapi;
 use super::params::{
-    AgentParams, ListDetail, NoParams, OneAgent, Queried, SessionParams, TraceParams, Whose,
-    bad_request, bounds, read,
+    AgentParams, ListDetail, NoParams, OneAgent, OneSession, Queried, SessionParams, TraceParams,
+    Whose, bad_request, bounds, read,
 };
 use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
@@ -170,6 +170,7 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
         .route("/api/v1/events", get(live::events::<Q>))
         .route("/api/v1/sessions", get(sessions::<Q>))
         .route("/api/v1/sessions/{id}", get(session::<Q>))
+        .route("/api/v1/session", get(session_of::<Q>))
         .route("/api/v1/traces/{id}", get(trace::<Q>))
 }
 
@@ -262,6 +263,15 @@ async fn session<Q: Query>(
 ) -> Result<Json<SessionView>, Refused> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
     exporter.session(&identity, &id, read(whose)?).await.map(Json)
+}
+
+async fn session_of<Q: Query>(
+    State(exporter): State<Exporter<Q>>,
+    identity: Identity,
+    params: Queried<OneSession>,
+) -> Result<Json<SessionView>, Refused> {
+    let OneSession { id, scope, tenant } = read(params)?;
+    exporter.session(&identity, &id, Whose { scope, tenant }).await.map(Json)
 }
 
 async fn trace<Q: Query>(

@@ -419,7 +419,7 @@ mod tests {
         }
         assert_eq!(*counted.lock().unwrap(), vec!["api_lists"; refused]);
         // With alerts, which are problems where there is no Prometheus to ask.
-        assert_eq!(refused, 5);
+        assert_eq!(refused, 6);
         drop(all);
         assert_eq!(ask("/api/v1/problems").await, StatusCode::OK);
         assert_eq!(ask("/api/v1/sessions").await, StatusCode::OK);
@@ -500,6 +500,23 @@ mod tests {
         let (_, _, body) = ask("/api/v1/sessions?detail=row", "*/*").await;
         assert!(body.contains("worst_loop"), "{body}");
         assert_eq!(ask("/api/v1/sessions/a%2Fb", "*/*").await.0, StatusCode::OK);
+    }
+
+    /// Browsers and proxies take these for steps in a path, escaped or not.
+    #[tokio::test]
+    async fn a_session_whose_id_no_path_can_name_is_found_by_a_parameter() {
+        for id in ["a/b", ".", "..", "%2e%2e", ""] {
+            let escaped: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
+            let (status, _, body) = ask(&format!("/api/v1/session?id={escaped}"), "*/*").await;
+            assert_eq!(status, StatusCode::OK, "{id}: {body}");
+            let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+            assert_eq!(body["session_id"], id);
+        }
+        let (status, _, _) = ask("/api/v1/session?id=nobody", "*/*").await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert_eq!(ask("/api/v1/session", "*/*").await.0, StatusCode::BAD_REQUEST);
+        let script = include_str!("web/session.js");
+        assert!(!script.contains("/api/v1/sessions/"), "the page names sessions in paths");
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ const MAX_WAITING_LISTS: usize = 256;
 /// What the paths begin with whose answers are made of sessions.
 const OF_SESSIONS: [&str; 7] = [
     "/api/v1/problems",
-    "/api/v1/sessions",
+    "/api/v1/session",
     "/api/v1/traces",
     "/agentgauge.v1.QueryService/ListProblems",
     "/agentgauge.v1.QueryService/ListSessions",

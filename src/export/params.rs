@@ -122,6 +122,19 @@ pub(super) struct Whose {
     pub(super) tenant: String,
 }
 
+/// One session, by an id that a path may not be able to name: clients take `.` and `..` in a path for steps, escaped or not.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OneSession {
+    /// The session id.
+    pub(super) id: String,
+    /// Its scope; needed only where several sessions have the id, and then the answer (409) names them.
+    pub(super) scope: Option<String>,
+    /// The tenant, for those who see more than one.
+    #[serde(default)]
+    pub(super) tenant: String,
+}
+
 /// Where a trace is.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -15,7 +15,7 @@ function begin(id, scope, tenant) {
 }
 
 export async function session(view, { id, scope, tenant }) {
-  const [one, { trace_link: link }] = await Promise.all([ask(`/api/v1/sessions/${encodeURIComponent(id)}`, { scope, tenant }, view.signal).catch((error) => error), about()]);
+  const [one, { trace_link: link }] = await Promise.all([ask("/api/v1/session", { id, scope, tenant }, view.signal).catch((error) => error), about()]);
   if (one.scopes) return several(view, id, one.scopes, tenant);
   if (one instanceof Error) throw one;
   begin(id, one.scope, tenant);
