@@ -36,6 +36,7 @@ use crate::store::{
     Committer, Disk, Durability, FileSessionStore, Folder, Kind, Lock, Opened, Record, Refused,
     Section, Snapshot, StoreError, Ticket,
 };
+use crate::webhook::SavedPace;
 
 /// When a sender whose request could not be made durable should come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -51,6 +52,9 @@ const PIECE: usize = 128 << 10;
 
 /// The name of the section that holds the time of a snapshot.
 pub(super) const CLOCK: &str = "clock";
+
+/// The name of the section that holds the pace of the webhook.
+pub(super) const PACE: &str = "webhook";
 
 /// The step of a replay: timers that are due within it run together, and the log has the times at which timers ran to within it.
 const STEP: Duration = Duration::from_millis(100);
@@ -80,6 +84,7 @@ pub(super) struct Recovered {
     items: u64,
     clock: Clock,
     shift: WallShift,
+    pace: SavedPace,
 }
 
 impl Durable {
@@ -185,9 +190,14 @@ impl Recovered {
         self.opened.recovery.found.lost_records
     }
 
+    /// The pace of the webhook when the snapshot was written.
+    pub(super) fn pace(&self) -> SavedPace {
+        self.pace.clone()
+    }
+
     /// Opens the log for appends; returns it and the writer of snapshots.
     pub(super) fn start(self, config: &Config) -> (Durable, Snapshots) {
-        let Self { lock, opened, metrics, items, clock, shift } = self;
+        let Self { lock, opened, metrics, items, clock, shift, .. } = self;
         let items = Arc::new(AtomicU64::new(items));
         let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
         let last = opened.recovery.base();
@@ -331,10 +341,10 @@ pub(super) fn recover_from(
     let begun = clock.elapsed();
     let Directory { lock, disk } = directory;
     let mut opened = Opened::open(disk, &config.store)?;
-    let mut last = SavedClock::default();
+    let (mut last, mut pace) = (SavedClock::default(), SavedPace::default());
     let mut pipeline = match opened.recovery.take_snapshot() {
         Some(snapshot) => {
-            last = read(&snapshot, CLOCK)?;
+            (last, pace) = (read(&snapshot, CLOCK)?, read(&snapshot, PACE)?);
             restore(options, config.engine.shards, &snapshot, last)?
         }
         None => fresh(config, options),
@@ -374,7 +384,7 @@ pub(super) fn recover_from(
         );
     }
     let (clock, shift) = (clock.clone(), last.shift);
-    Ok((stages, Recovered { lock, opened, metrics, items, clock, shift }))
+    Ok((stages, Recovered { lock, opened, metrics, items, clock, shift, pace }))
 }
 
 /// Stages that hold nothing.

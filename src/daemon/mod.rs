@@ -66,7 +66,7 @@ use crate::ingest::decode::Decoder;
 use crate::ingest::server::{Event, serve};
 use crate::ingest::{Observe, Receiver, Sink, Tally, grpc, http};
 use crate::telemetry::Telemetry;
-use crate::webhook::{self, Webhook};
+use crate::webhook::{self, SavedPace, Webhook};
 
 /// A running daemon.
 pub struct Daemon {
@@ -187,14 +187,12 @@ impl Daemon {
         let lost_records = recovered.as_ref().map_or(0, Recovered::lost_records);
         let keep = || upkeep::keep_history(config, &board, &clock, &health, stopping.clone());
         let keeping = recovered.as_ref().map(|_| keep()).transpose()?;
+        let pace = recovered.as_ref().map(Recovered::pace).unwrap_or_default();
         let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
-        let mut webhook = webhook(config, &clock, &health)?;
-        if let Some((webhook, handle)) = &mut webhook {
-            tell_of_replayed(&mut stages, webhook, handle, clock.now());
-        }
-        let (webhook, telling) = webhook.unzip();
+        let (webhook, telling) = resumed_webhook(config, &clock, &health, &mut stages, pace)?;
+        let pace = telling.as_ref().map(webhook::Handle::pace);
         let (askers, judge, embedder) = Askers::new(config, &clock, &health, paid, &board)?;
         let common = Common {
             clock: clock.clone(),
@@ -214,7 +212,7 @@ impl Daemon {
         let epoch = Arc::new(AtomicU64::new(0));
         let stored = snapshots.as_ref().map(Snapshots::check);
         let snapshots = snapshots.map(|snapshots| {
-            let stream = Stream { router: router.clone(), epoch: epoch.clone(), saved };
+            let stream = Stream { router: router.clone(), epoch: epoch.clone(), saved, pace };
             let (stop, stopping) = watch::channel(false);
             (stop, tokio::spawn(snapshots.run(stream, stopping)))
         });
@@ -490,6 +488,22 @@ fn receiver<S: Sink>(config: &Config, sink: S, clock: &Clock, health: &Arc<Healt
     let clock = clock.clone();
     let now = Arc::new(move || clock.moment());
     Receiver::new(decoder, sink, health.clone(), now, config.server.read_timeout)
+}
+
+/// The webhook and the handle to it, which go on where an earlier process has left off.
+fn resumed_webhook(
+    config: &Config,
+    clock: &Clock,
+    health: &Health,
+    stages: &mut Stages,
+    pace: SavedPace,
+) -> Result<(Option<Webhook>, Option<webhook::Handle>), StartError> {
+    let mut webhook = webhook(config, clock, health)?;
+    if let Some((webhook, handle)) = &mut webhook {
+        webhook.restore(pace);
+        tell_of_replayed(stages, webhook, handle, clock.now());
+    }
+    Ok(webhook.unzip())
 }
 
 /// Returns a function that answers requests at a listener until the daemon stops.

@@ -11,13 +11,14 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Check;
-use super::durable::{CLOCK, SavedClock, section};
+use super::durable::{CLOCK, PACE, SavedClock, section};
 use super::router::Router;
 use super::store_metrics::StoreMetrics;
 use crate::clock::Clock;
 use crate::engine::facts::Barrier;
 use crate::store::{Budget, Committer, Disk, KEPT, Refused, Section, SnapshotWriter, keep_newest};
 use crate::telemetry;
+use crate::webhook::SharedPace;
 
 /// Time between two checks whether a snapshot is due.
 const LOOK: Duration = Duration::from_millis(200);
@@ -72,6 +73,8 @@ pub(super) struct Stream {
     pub(super) router: Router,
     pub(super) epoch: Arc<AtomicU64>,
     pub(super) saved: mpsc::Receiver<(u64, Option<Section>)>,
+    /// The pace of the webhook, if there is one.
+    pub(super) pace: Option<SharedPace>,
 }
 
 impl Snapshots {
@@ -196,7 +199,7 @@ impl Snapshots {
         let _step = telemetry::step("store.snapshot");
         let (sections, inbox) = mpsc::channel(1);
         let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
-        let all = stream.stages() + 4;
+        let all = stream.stages() + 5;
         let writer = spawn_blocking(move || {
             write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
         });
@@ -216,7 +219,7 @@ impl Snapshots {
     ) -> io::Result<()> {
         let mut missing = stream.stages();
         let epoch = stream.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        let Stream { router, saved, .. } = stream;
+        let Stream { router, saved, pace, .. } = stream;
         // Late ones, of snapshots that were given up: there has to be room for those of this one.
         while saved.try_recv().is_ok() {}
         let clock = SavedClock { now: self.clock.now(), shift: self.clock.shift() };
@@ -247,6 +250,9 @@ impl Snapshots {
         // After all shards, as each adds to it: of what they hold nothing is missing.
         let learned = router.saved_learned().ok_or_else(absent)?;
         let _ = sections.send(learned).await;
+        // Likewise: a call that is missing would be made again, and one too many is replayed.
+        let pace = pace.as_ref().map(SharedPace::save).unwrap_or_default();
+        let _ = sections.send(section(PACE.to_owned(), &pace).ok_or_else(absent)?).await;
         Ok(())
     }
 }
@@ -339,7 +345,8 @@ mod tests {
             let board = Arc::new(Board::new(config.api));
             let capacity = config.engine.channel_capacity;
             let (router, _, _) = spawn(stages, capacity, &board, &common, Some(durable)).unwrap();
-            let stream = Stream { router: router.clone(), epoch: Arc::default(), saved };
+            let stream =
+                Stream { router: router.clone(), epoch: Arc::default(), saved, pace: None };
             Self { router, snapshots, stream, health, hand, requests: 0, _folder: folder }
         }
 

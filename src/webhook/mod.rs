@@ -9,7 +9,7 @@ mod pace;
 mod sign;
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::IntCounterVec;
@@ -17,13 +17,14 @@ use tokio::sync::mpsc;
 
 pub use body::Runaway;
 pub use options::WebhookOptions;
+pub use pace::SavedPace;
 
-use self::pace::{Key, Pace};
+use self::pace::Pace;
 use crate::clock::Clock;
 use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
-use crate::engine::tenants::{Shares, TenantHash, tenant_hash};
+use crate::engine::tenants::{Shares, tenant_hash};
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, backoff, check};
 use crate::registry::Registry;
 use crate::secret::Secret;
@@ -50,10 +51,17 @@ pub enum WebhookError {
 pub struct Handle {
     sender: mpsc::Sender<Call>,
     severity: Severity,
+    pace: SharedPace,
+    clock: Clock,
     outcomes: IntCounterVec,
     /// The address at which people reach the page.
     base: Arc<str>,
 }
+
+/// The pace of the calls, which a snapshot saves. A call counts as soon as it is queued, so that a snapshot after the last runaway has them
+/// all, whether or not they have been made.
+#[derive(Clone, Debug)]
+pub struct SharedPace(Arc<Mutex<Pace>>);
 
 /// The webhook, which calls the endpoint for one session after the other.
 #[derive(Debug)]
@@ -63,7 +71,7 @@ pub struct Webhook {
     secret: Secret,
     client: Client,
     clock: Clock,
-    pace: Pace,
+    pace: SharedPace,
     outcomes: IntCounterVec,
     /// Whether a call is under way.
     calling: bool,
@@ -73,10 +81,8 @@ pub struct Webhook {
 /// A call that waits for its turn.
 #[derive(Debug)]
 struct Call {
-    tenant: TenantHash,
     session_id: String,
     cause: Cause,
-    keys: Vec<Key>,
     body: String,
 }
 
@@ -125,8 +131,16 @@ impl Webhook {
         }
         let (sender, inbox) = mpsc::channel(QUEUE);
         let (severity, base) = (options.severity, Arc::default());
-        let handle = Handle { sender, severity, outcomes: outcomes.clone(), base };
         let pace = Pace::new(options.cooldown, options.max_per_minute, shares);
+        let pace = SharedPace(Arc::new(Mutex::new(pace)));
+        let handle = Handle {
+            sender,
+            severity,
+            pace: pace.clone(),
+            clock: clock.clone(),
+            outcomes: outcomes.clone(),
+            base,
+        };
         let (calling, grace) = (false, GRACE);
         let webhook =
             Self { inbox, options, secret, client, clock, pace, outcomes, calling, grace };
@@ -135,14 +149,19 @@ impl Webhook {
 
     /// Whether what it told at that time can still hold back a call.
     pub fn recalls(&self, at: Timestamp, now: Timestamp) -> bool {
-        self.pace.recalls(at, now)
+        self.pace.lock().recalls(at, now)
+    }
+
+    /// Goes on from the pace that an earlier process saved.
+    pub fn restore(&mut self, saved: SavedPace) {
+        self.pace.lock().restore(saved);
     }
 
     /// Takes note of a session that an earlier process told of; such sessions have to come in the order of time.
     pub fn told_before(&mut self, runaway: &Runaway) {
         let tenant = tenant_hash(Some(&runaway.tenant));
         // What is held back now was held back then.
-        let _ = self.pace.admit(runaway.keys(), tenant, runaway.at);
+        let _ = self.pace.lock().admit(runaway.keys(), tenant, runaway.at);
     }
 
     /// Calls the endpoint for sessions until the last handle is dropped. After `stop`, which also drops the handles, calls that wait have
@@ -174,19 +193,17 @@ impl Webhook {
     async fn tell_all(&mut self) {
         while let Some(call) = self.inbox.recv().await {
             self.calling = true;
-            let Call { tenant, session_id, cause, keys, body } = call;
-            let outcome = match self.pace.admit(keys, tenant, self.clock.now()) {
-                Err(held_back) => held_back,
-                Ok(()) if self.options.dry_run => {
-                    tracing::warn!(
-                        session = session_id,
-                        kind = cause.kind(),
-                        severity = cause.severity().name(),
-                        "a session runs away; the webhook is on dry run and was not told"
-                    );
-                    "dry_run"
-                }
-                Ok(()) => self.tell(&session_id, &body).await,
+            let Call { session_id, cause, body } = call;
+            let outcome = if self.options.dry_run {
+                tracing::warn!(
+                    session = session_id,
+                    kind = cause.kind(),
+                    severity = cause.severity().name(),
+                    "a session runs away; the webhook is on dry run and was not told"
+                );
+                "dry_run"
+            } else {
+                self.tell(&session_id, &body).await
             };
             self.outcomes.with_label_values(&[outcome]).inc();
             self.calling = false;
@@ -245,20 +262,39 @@ impl Handle {
         Self { base: Arc::from(base), ..self }
     }
 
-    /// Queues the call for a session, if there is room and the session is still there. What waits is as small as the body: a session may
-    /// be large.
+    /// The pace of the calls.
+    pub fn pace(&self) -> SharedPace {
+        self.pace.clone()
+    }
+
+    /// Queues the call for a session, if there is room, the session is still there, and it is not held back. What waits is as small as the
+    /// body: a session may be large.
     pub fn tell(&self, runaway: impl FnOnce() -> Option<Runaway>) {
         let Ok(room) = self.sender.try_reserve() else {
             return self.outcomes.with_label_values(&["queue_full"]).inc();
         };
         let Some(runaway) = runaway() else { return };
+        let tenant = tenant_hash(Some(&runaway.tenant));
+        let admitted = self.pace.lock().admit(runaway.keys(), tenant, self.clock.now());
+        if let Err(held_back) = admitted {
+            return self.outcomes.with_label_values(&[held_back]).inc();
+        }
         room.send(Call {
-            tenant: tenant_hash(Some(&runaway.tenant)),
-            keys: runaway.keys(),
             body: runaway.body(&self.base),
             cause: runaway.cause,
             session_id: runaway.session.session_id,
         });
+    }
+}
+
+impl SharedPace {
+    /// What it has let through.
+    pub fn save(&self) -> SavedPace {
+        self.lock().save()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pace> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,6 +4,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::facts::ScopedId;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, TenantHash};
@@ -20,8 +22,16 @@ pub(super) struct Pace {
     shares: Shares,
 }
 
+/// What a pace has let through, as a snapshot has it.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct SavedPace {
+    order: VecDeque<(Timestamp, Key)>,
+    minute: VecDeque<(Timestamp, TenantHash)>,
+}
+
 /// A key by which a reported session is recognised.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) enum Key {
     /// A tenant's session.
     Session(String, ScopedId),
@@ -33,6 +43,18 @@ impl Pace {
     pub(super) fn new(cooldown: Duration, max_per_minute: usize, shares: Shares) -> Self {
         let (told, order) = (BTreeSet::new(), VecDeque::new());
         Self { cooldown, max_per_minute, told, order, minute: VecDeque::new(), shares }
+    }
+
+    /// What it has let through.
+    pub(super) fn save(&self) -> SavedPace {
+        SavedPace { order: self.order.clone(), minute: self.minute.clone() }
+    }
+
+    /// Goes on from what an earlier process let through.
+    pub(super) fn restore(&mut self, saved: SavedPace) {
+        let SavedPace { order, minute } = saved;
+        self.told = order.iter().map(|(_, key)| key.clone()).collect();
+        (self.order, self.minute) = (order, minute);
     }
 
     /// Whether what was let through at that time still matters.
@@ -122,6 +144,20 @@ mod tests {
         assert_eq!(pace.admit(session("c"), 0, at(60)), Ok(()));
         assert_eq!(pace.admit(session("d"), 0, at(61)), Err("capped"));
         assert_eq!((pace.told.len(), pace.minute.len()), (3, 2));
+    }
+
+    #[test]
+    fn what_an_earlier_process_told_of_holds_back_and_counts() {
+        let mut before = pace(2);
+        assert_eq!(before.admit(session("a"), 0, at(0)), Ok(()));
+        assert_eq!(before.admit(session("b"), 0, at(30)), Ok(()));
+        let mut pace = pace(2);
+        pace.restore(before.save());
+        assert_eq!(pace.save(), before.save());
+        assert_eq!(pace.admit(session("a"), 0, at(40)), Err("cooldown"));
+        assert_eq!(pace.admit(session("c"), 0, at(40)), Err("capped"));
+        assert_eq!(pace.admit(session("a"), 0, at(600)), Ok(()));
+        assert_eq!(pace.admit(session("b"), 0, at(600)), Err("cooldown"));
     }
 
     #[test]

@@ -278,6 +278,16 @@ fn a_looping_session_is_told_once_signed_and_with_evidence() {
 
 #[test]
 fn what_is_replayed_after_a_crash_is_not_told_again() {
+    is_not_told_again(Daemon::crashes);
+}
+
+/// There is nothing to replay then: the last snapshot has all.
+#[test]
+fn what_was_told_before_a_stop_is_not_told_again() {
+    is_not_told_again(Daemon::ends_well);
+}
+
+fn is_not_told_again(ends: impl FnOnce(Daemon)) {
     let (url, calls) = endpoint(&[200]);
     let folder = tempfile::tempdir().unwrap();
     let start = || {
@@ -303,7 +313,7 @@ fn what_is_replayed_after_a_crash_is_not_told_again() {
     send(&first, &run_of("first", 1, false));
     assert_eq!(told()["session_id"], "first");
     first.settles_at(SENT, 1.0);
-    first.crashes();
+    ends(first);
     let second = start();
     until(|| second.get("/readyz").contains("ready\n"));
     send(&second, &run_of("second", 2, false));
