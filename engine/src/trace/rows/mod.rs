@@ -83,13 +83,19 @@ struct Origin {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Who {
     agent_name: Option<Symbol>,
-    workflow: Option<Symbol>,
     agent_id: Option<Symbol>,
-    agent_version: Option<Symbol>,
-    environment: Option<Symbol>,
+    further: Option<Box<Further>>,
     session: Option<SessionName>,
     session_in_json: Option<Box<SessionName>>,
     user: Option<Arc<str>>,
+}
+
+/// What few spans that name an agent name besides.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Further {
+    workflow: Option<Symbol>,
+    agent_version: Option<Symbol>,
+    environment: Option<Symbol>,
 }
 
 /// Rows by id.
@@ -133,6 +139,10 @@ struct Whole {
     answer: Option<Answer>,
     rare: Option<Rare>,
 }
+
+/// Nothing.
+static NOTHING_FURTHER: Further =
+    Further { workflow: None, agent_version: None, environment: None };
 
 /// Number of rows from which on they have an index; small in tests, so that these run with and without one.
 const LONG: usize = if cfg!(test) { 4 } else { 128 };
@@ -354,7 +364,8 @@ impl Spans {
             last = Some((row.origin, has_parent));
             let remote = row.remote_parent();
             let (resource, scope, operation) = (&origin.resource, origin.scope, row.operation);
-            let workflow = || origin.who.as_ref().is_some_and(|who| who.workflow.is_some());
+            let workflow =
+                || origin.who.as_ref().is_some_and(|who| who.further().workflow.is_some());
             let is_run = operation == Operation::InvokeAgent || workflow();
             Some(Hanging { resource, scope, operation, name, parent, remote, is_run, has_parent })
         })
@@ -786,12 +797,11 @@ impl Who {
     fn of(span: &Span, symbols: &mut Symbols) -> Self {
         let [agent_name, workflow, agent_id, agent_version, environment] =
             Self::names(span).map(|name| name.as_ref().map(|name| symbols.of(name)));
+        let further = Further { workflow, agent_version, environment };
         Self {
             agent_name,
-            workflow,
             agent_id,
-            agent_version,
-            environment,
+            further: (further != NOTHING_FURTHER).then(|| Box::new(further)),
             session: span.session.clone(),
             session_in_json: span.session_in_json.clone().map(Box::new),
             user: span.user.clone(),
@@ -799,11 +809,11 @@ impl Who {
     }
 
     fn bytes(&self) -> usize {
-        let Self { agent_name, workflow, agent_id, agent_version, environment, .. } = self;
-        let names = [agent_name, workflow, agent_id, agent_version, environment];
+        let further = self.further.as_deref().map_or(0, size_of_val);
         let sessions = [self.session.as_ref(), self.session_in_json.as_deref()];
         size_of::<Self>()
-            + names.into_iter().flatten().map(|name| name.len()).sum::<usize>()
+            + further
+            + self.own_names().into_iter().flatten().map(|name| name.len()).sum::<usize>()
             + sessions.into_iter().flatten().map(of_session).sum::<usize>()
             + self.user.as_deref().map_or(0, str::len)
     }
@@ -811,18 +821,20 @@ impl Who {
     /// Whether a span names the same agent, session and user.
     #[inline(never)] // Few spans name any, and all are compared with their origins.
     fn is_of(&self, span: &Span) -> bool {
-        let own = [
-            &self.agent_name,
-            &self.workflow,
-            &self.agent_id,
-            &self.agent_version,
-            &self.environment,
-        ];
-        let mut names = own.iter().zip(Self::names(span));
+        let mut names = self.own_names().into_iter().zip(Self::names(span));
         names.all(|(own, name)| own.as_deref() == name.as_deref())
             && self.session == span.session
             && self.session_in_json.as_deref() == span.session_in_json.as_ref()
             && self.user == span.user
+    }
+
+    fn further(&self) -> &Further {
+        self.further.as_deref().unwrap_or(&NOTHING_FURTHER)
+    }
+
+    fn own_names(&self) -> [&Option<Symbol>; 5] {
+        let Further { workflow, agent_version, environment } = self.further();
+        [&self.agent_name, workflow, &self.agent_id, agent_version, environment]
     }
 
     fn names(span: &Span) -> [&Option<Arc<str>>; 5] {

@@ -61,7 +61,7 @@ impl<'a> SpanView<'a> {
     }
 
     pub(in crate::trace) fn workflow(&self) -> Option<&'a str> {
-        self.who()?.workflow.as_deref()
+        self.who()?.further().workflow.as_deref()
     }
 
     pub(in crate::trace) fn agent_id(&self) -> Option<&'a str> {
@@ -69,11 +69,11 @@ impl<'a> SpanView<'a> {
     }
 
     pub(in crate::trace) fn agent_version(&self) -> Option<&'a str> {
-        self.who()?.agent_version.as_deref()
+        self.who()?.further().agent_version.as_deref()
     }
 
     pub(in crate::trace) fn environment(&self) -> Option<&'a str> {
-        self.who()?.environment.as_deref()
+        self.who()?.further().environment.as_deref()
     }
 
     pub(in crate::trace) fn session(&self) -> Option<&'a SessionName> {
