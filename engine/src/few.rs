@@ -27,6 +27,11 @@ impl<K, V> Default for Few<K, V> {
 }
 
 impl<K, V> Few<K, V> {
+    /// An empty map.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
     /// An empty map with room for `capacity` entries.
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity))

@@ -7,7 +7,6 @@
 //! A loop over traces counts in the one in which it begins. If that is another one than before, as an earlier trace has come or one has
 //! left, the traces share what their loops have counted, and what is new counts.
 
-use std::collections::BTreeMap;
 use std::mem;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::summary::Summary;
 use crate::counters::Counter;
 use crate::facts::{AgentKey, Loop, Spent, TraceFacts};
+use crate::few::Few;
 use crate::limits::LimitSet;
 use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::runs::told_outcome;
@@ -30,7 +30,7 @@ pub(super) struct Tally {
     pub(super) outcome: bool,
     /// Whether an agent was told the outcome of the session that the trace left, and this outcome goes with the trace.
     pub(super) session_outcome: bool,
-    pub(super) loops: BTreeMap<AgentKey, Loops>,
+    pub(super) loops: Few<AgentKey, Loops>,
     pub(super) spend: Spent,
     /// Limits whose excess is counted.
     pub(super) limits: LimitSet,
@@ -41,21 +41,21 @@ pub(super) struct Tally {
 /// What the loops of one trace have counted towards one agent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Loops {
-    entries: BTreeMap<LoopKind, u64>,
-    reached: BTreeMap<LoopLabels, u64>,
+    entries: Few<LoopKind, u64>,
+    reached: Few<LoopLabels, u64>,
     // By evidence, over loops that weigh.
-    wasted_input: BTreeMap<Evidence, u64>,
-    wasted_output: BTreeMap<Evidence, u64>,
+    wasted_input: Few<Evidence, u64>,
+    wasted_output: Few<Evidence, u64>,
     /// In 1e-12 USD.
-    wasted_cost: BTreeMap<Evidence, u64>,
+    wasted_cost: Few<Evidence, u64>,
 }
 
 /// What loops of several traces have counted, by agent, to be shared out among these traces.
 #[derive(Debug, Default)]
-pub(super) struct CountedLoops(BTreeMap<AgentKey, Loops>);
+pub(super) struct CountedLoops(Few<AgentKey, Loops>);
 
 /// How far the loops of a trace have grown, by kind and evidence.
-pub(super) type Growths = BTreeMap<(LoopKind, Evidence), Growth>;
+pub(super) type Growths = Few<(LoopKind, Evidence), Growth>;
 
 /// How far the loops of one kind have grown.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -85,7 +85,7 @@ impl Tally {
                 continue;
             }
             let agent = told.agent.clone().unwrap_or_default();
-            let counted = tally.loops.entry(agent).or_default();
+            let counted = tally.loops.or_default(agent);
             told.loops.iter().for_each(|entry| counted.add(entry));
         }
         (!tally.is_nothing()).then_some(tally)
@@ -111,7 +111,7 @@ impl Tally {
     ) {
         let fresh = Loops::of(found);
         if !fresh.entries.is_empty() {
-            self.loops.entry(agent.clone()).or_default().raise(&fresh, summary);
+            self.loops.or_default(agent.clone()).raise(&fresh, summary);
         }
     }
 
@@ -141,17 +141,17 @@ impl CountedLoops {
     /// Takes what the loops of a trace have counted.
     pub(super) fn add(&mut self, tally: &mut Tally) {
         for (agent, loops) in mem::take(&mut tally.loops) {
-            self.0.entry(agent).or_default().join(loops);
+            self.0.or_default(agent).join(loops);
         }
     }
 
     /// Gives a trace what these loops of it count, as far as that is counted.
     pub(super) fn share<'a>(&mut self, found: impl Iterator<Item = &'a Loop>, tally: &mut Tally) {
         let wanted = Loops::of(found);
-        for (agent, loops) in &mut self.0 {
+        for (agent, loops) in self.0.iter_mut() {
             let taken = loops.take(&wanted);
             if !taken.is_nothing() {
-                tally.loops.entry(agent.clone()).or_default().join(taken);
+                tally.loops.or_default(agent.clone()).join(taken);
             }
         }
         self.0.retain(|_, loops| !loops.is_nothing());
@@ -160,7 +160,7 @@ impl CountedLoops {
     /// Gives a trace the rest.
     pub(super) fn leave(self, tally: &mut Tally) {
         for (agent, loops) in self.0 {
-            tally.loops.entry(agent).or_default().join(loops);
+            tally.loops.or_default(agent).join(loops);
         }
     }
 }
@@ -202,15 +202,15 @@ impl Loops {
         let tokens = entry.tokens.unwrap_or_default();
         let cost = entry.cost_quanta.and_then(|cost| u64::try_from(cost).ok());
         let labels = LoopLabels::from(entry);
-        *self.entries.entry(labels.kind).or_default() += 1;
+        *self.entries.or_default(labels.kind) += 1;
         for severity in [Severity::Warning, Severity::Critical] {
             if severity <= labels.severity {
-                *self.reached.entry(LoopLabels { severity, ..labels }).or_default() += 1;
+                *self.reached.or_default(LoopLabels { severity, ..labels }) += 1;
             }
         }
         if labels.evidence.weighs() {
-            let add = |sums: &mut BTreeMap<Evidence, u64>, more: Option<u64>| {
-                let sum = sums.entry(labels.evidence).or_default();
+            let add = |sums: &mut Few<Evidence, u64>, more: Option<u64>| {
+                let sum = sums.or_default(labels.evidence);
                 *sum = sum.saturating_add(more.unwrap_or(0));
             };
             add(&mut self.wasted_input, tokens.input);
@@ -221,7 +221,7 @@ impl Loops {
 
     fn raise(&mut self, fresh: &Self, summary: &mut Summary) {
         for (kind, value) in &fresh.entries {
-            let counted = self.entries.entry(*kind).or_default();
+            let counted = self.entries.or_default(*kind);
             summary.count(Counter::Loops, &[kind.name()], excess(counted, *value));
         }
         raise(&mut self.reached, &fresh.reached, alike, |labels, more| {
@@ -254,14 +254,14 @@ impl Loops {
 /// Raises counts to those of `fresh`, and tells by how much. The counts of one kind rise together by no more than their sum has risen: a
 /// loop of which a result arrives later stays counted once, as it was known first.
 fn raise<K: Copy + Ord, G: PartialEq>(
-    counted: &mut BTreeMap<K, u64>,
-    fresh: &BTreeMap<K, u64>,
+    counted: &mut Few<K, u64>,
+    fresh: &Few<K, u64>,
     kind: impl Fn(K) -> G,
     mut tell: impl FnMut(K, u64),
 ) {
     for (key, value) in fresh {
         let room = sum(fresh, *key, &kind).saturating_sub(sum(counted, *key, &kind));
-        let held = counted.entry(*key).or_default();
+        let held = counted.or_default(*key);
         let more = value.saturating_sub(*held).min(room);
         *held += more;
         tell(*key, more);
@@ -271,11 +271,11 @@ fn raise<K: Copy + Ord, G: PartialEq>(
 /// Takes counts up to those that are wanted of a kind: first those of the same keys, then others, which a loop was counted under before
 /// more was known of it.
 fn take<K: Copy + Ord, G: PartialEq>(
-    counted: &mut BTreeMap<K, u64>,
-    wanted: &BTreeMap<K, u64>,
+    counted: &mut Few<K, u64>,
+    wanted: &Few<K, u64>,
     kind: impl Fn(K) -> G,
-) -> BTreeMap<K, u64> {
-    let mut taken = BTreeMap::new();
+) -> Few<K, u64> {
+    let mut taken = Few::default();
     for is_same in [true, false] {
         for (key, count) in counted.iter_mut() {
             let room = if is_same {
@@ -286,7 +286,7 @@ fn take<K: Copy + Ord, G: PartialEq>(
             let part = room.min(*count);
             if part > 0 {
                 *count -= part;
-                *taken.entry(*key).or_default() += part;
+                *taken.or_default(*key) += part;
             }
         }
     }
@@ -295,18 +295,14 @@ fn take<K: Copy + Ord, G: PartialEq>(
 }
 
 /// The sum of the counts of the same kind as that of a key.
-fn sum<K: Copy + Ord, G: PartialEq>(
-    counts: &BTreeMap<K, u64>,
-    key: K,
-    kind: impl Fn(K) -> G,
-) -> u64 {
+fn sum<K: Copy + Ord, G: PartialEq>(counts: &Few<K, u64>, key: K, kind: impl Fn(K) -> G) -> u64 {
     let alike = counts.iter().filter(|(other, _)| kind(**other) == kind(key));
     alike.map(|(_, count)| *count).fold(0, u64::saturating_add)
 }
 
-fn join<K: Ord>(counts: &mut BTreeMap<K, u64>, more: BTreeMap<K, u64>) {
+fn join<K: Ord>(counts: &mut Few<K, u64>, more: Few<K, u64>) {
     for (key, more) in more {
-        let count = counts.entry(key).or_default();
+        let count = counts.or_default(key);
         *count = count.saturating_add(more);
     }
 }
@@ -320,12 +316,18 @@ fn alike(labels: LoopLabels) -> (LoopKind, Severity, bool) {
 pub(super) fn growth(loops: &[Loop], before: &Growths, at: Timestamp) -> Growths {
     let mut grown = Growths::new();
     for Loop { kind, severity, evidence, count, .. } in loops {
-        let new = Growth { severity: *severity, calls: 0, at };
-        let growth = grown.entry((*kind, *evidence)).or_insert(new);
-        growth.calls = growth.calls.saturating_add(*count);
-        growth.severity = growth.severity.max(*severity);
+        match grown.get_mut(&(*kind, *evidence)) {
+            Some(growth) => {
+                growth.calls = growth.calls.saturating_add(*count);
+                growth.severity = growth.severity.max(*severity);
+            }
+            None => {
+                let growth = Growth { severity: *severity, calls: *count, at };
+                grown.insert((*kind, *evidence), growth);
+            }
+        }
     }
-    for (kind, growth) in &mut grown {
+    for (kind, growth) in grown.iter_mut() {
         if let Some(earlier) = before.get(kind).filter(|earlier| growth.calls <= earlier.calls) {
             growth.at = earlier.at;
             growth.calls = earlier.calls;
