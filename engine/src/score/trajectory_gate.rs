@@ -11,6 +11,8 @@
 //! Source: PandaProbe's harness, `evaluation/trajectory.py`. The gate consumes each
 //! done trace once and is not revised; a missing score is skipped.
 
+use std::hash::{Hash, Hasher};
+
 use serde::{Deserialize, Serialize};
 
 /// The numbers of the rule.
@@ -27,7 +29,7 @@ pub struct GateRule {
 }
 
 /// The state of one series.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct TrajectoryGate {
     // Minus infinity before the first value.
     peak: f64,
@@ -64,6 +66,23 @@ impl TrajectoryGate {
         }
         let Self { peak, turns_since_gain } = *self;
         Verdict { peak, turns_since_gain, stalled, regressed }
+    }
+}
+
+/// By the bits of the peak, which is a number.
+impl PartialEq for TrajectoryGate {
+    fn eq(&self, other: &Self) -> bool {
+        let bits = |gate: &Self| (gate.peak.to_bits(), gate.turns_since_gain);
+        bits(self) == bits(other)
+    }
+}
+
+impl Eq for TrajectoryGate {}
+
+impl Hash for TrajectoryGate {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.peak.to_bits());
+        state.write_u64(self.turns_since_gain.into());
     }
 }
 

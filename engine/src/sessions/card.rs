@@ -53,7 +53,7 @@ pub(super) struct Card {
     // Sort keys: the smaller comes first.
     reliability: u64,
     cost: u64,
-    loops: u64,
+    loops: u32,
     tenant: TenantHash,
     /// The agent of its first trace.
     agent: AgentKey,
@@ -126,7 +126,7 @@ impl Session {
         }
         let first = self.first()?;
         let Listed { end, loops, flagged, priced, agents, .. } = self.listed;
-        let reliability = scores.reliability.map(|score| u64::try_from(score.0).unwrap_or(0));
+        let reliability = scores.reliability().map(|score| u64::try_from(score.0).unwrap_or(0));
         Some(Card {
             start: first.start.0,
             end: end.0,
@@ -136,7 +136,7 @@ impl Session {
             } else {
                 u64::MAX
             },
-            loops: loops.into(),
+            loops,
             tenant: tenant_hash(Some(&self.id.tenant)),
             agent: first.agent().clone(),
             open: !self.closed,
@@ -164,7 +164,7 @@ impl Card {
             Sort::Start => (0, start),
             Sort::Recent => (newest, start),
             Sort::Reliability => (self.reliability, newest),
-            Sort::Loops => (u64::MAX - self.loops, newest),
+            Sort::Loops => (u64::from(u32::MAX - self.loops), newest),
             Sort::Cost => (self.cost, newest),
         }
     }

@@ -1,4 +1,4 @@
-//! Parts that many trace records of a shard have in common, each kept once.
+//! Parts that many trace records of a shard have in common, or many of its sessions, each kept once.
 
 use std::hash::Hash;
 use std::mem;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::record::{Call, Course, TraceRecord};
 use super::scoring::{Scored, Signals};
+use super::verdict::Gates;
 use crate::hash::FixedMap;
 
 /// How many parts are known at most; then all are forgotten, and records keep those that they have.
@@ -14,16 +15,20 @@ const MOST: usize = 4_096;
 /// A course or a score with more entries is taken for that of a single trace, and not shared.
 const LARGEST: usize = 64;
 
-/// What the records of a shard share.
+/// What the records of a shard share, and its sessions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Common {
     courses: Pool<Course>,
     scores: Pool<Scored>,
+    gates: Pool<Gates>,
     // What a record has before it is scored.
     unscored: Arc<Scored>,
-    // Room for the calls and the signals of the next one, which mostly turns out to be known.
+    // What a session has before a trace of it is done.
+    no_gates: Arc<Gates>,
+    // Room for the calls, the signals and the gates of the next one, which mostly turn out to be known.
     calls: Vec<Call>,
     signals: Signals,
+    next_gates: Gates,
 }
 
 #[derive(Clone, Debug)]
@@ -55,13 +60,41 @@ impl Common {
 
     /// These scores, shared with records that have the same.
     pub(super) fn scored(&mut self, mut scored: Scored) -> Arc<Scored> {
-        if let Some(known) = self.scores.known(&scored) {
-            scored.signals.clear();
-            self.signals = scored.signals;
-            return known;
-        }
-        let parts = scored.signals.len();
-        self.scores.add(Arc::new(scored), parts)
+        let known = self.scores.known(&scored).unwrap_or_else(|| {
+            let (exact, parts) = (scored.clone(), scored.signals.len());
+            self.scores.add(Arc::new(exact), parts)
+        });
+        scored.signals.clear();
+        self.signals = scored.signals;
+        known
+    }
+
+    /// These gates, to be changed.
+    pub(super) fn room_for_gates(&mut self, gates: &Gates) -> Gates {
+        let mut next = mem::take(&mut self.next_gates);
+        next.clear();
+        next.extend(gates.iter().map(|(name, gate)| (name.clone(), *gate)));
+        next
+    }
+
+    /// These gates, shared with sessions that have the same.
+    pub(super) fn gates(&mut self, gates: Gates) -> Arc<Gates> {
+        let known = self.gates.known(&gates).unwrap_or_else(|| {
+            let all = gates.iter().map(|(name, gate)| (name.clone(), *gate)).collect();
+            self.gates.add(Arc::new(all), gates.len())
+        });
+        self.next_gates = gates;
+        known
+    }
+
+    /// Makes gates shared that were deserialised.
+    pub(super) fn share_gates(&mut self, gates: &Arc<Gates>) -> Arc<Gates> {
+        self.gates.share(Arc::clone(gates), gates.len())
+    }
+
+    /// The gates of a session without done traces.
+    pub(super) fn no_gates(&self) -> Arc<Gates> {
+        Arc::clone(&self.no_gates)
     }
 
     /// The scores of a record that is not scored yet.

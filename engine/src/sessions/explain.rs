@@ -175,7 +175,8 @@ impl<'a> Explainer<'a> {
     /// The risk of the trace and the session's scores, with the risks of some traces changed; without the judge's scores.
     fn outlook(&self, changed: &BTreeMap<TraceId, Changed>) -> Outlook {
         let Self { session, held, rules, .. } = *self;
-        let (mut reliability, mut consistency) = (session.reliability.clone(), session.consistency);
+        let (mut reliability, mut consistency) =
+            (session.reliability.clone(), session.consistency());
         let mut own = held.scored.risk.risk;
         for (id, changed) in changed {
             if *id == held.id {

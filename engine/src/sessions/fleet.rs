@@ -8,7 +8,7 @@ use std::time::Duration;
 use hashbrown::HashTable;
 use serde::{Deserialize, Serialize};
 
-use super::pane;
+use super::pane::{self, Widths};
 use super::summary::Summary;
 use crate::facts::{AgentKey, SessionFacts};
 use crate::limits::Cause;
@@ -35,7 +35,7 @@ pub(super) struct Fleet {
     // The agent that was looked up last and its place, as long as it is dirty and not gone.
     current: Option<(AgentKey, usize)>,
     overflow: AgentKey,
-    widths: Arc<[u64]>,
+    widths: Widths,
     // The wall time until which no pane leaves its window.
     edge: Timestamp,
     /// How long an agent without traces is remembered, and how long if there is no room for other agents.
@@ -87,7 +87,7 @@ impl Fleet {
     }
 
     /// Widths of panes.
-    pub(super) fn widths(&self) -> Arc<[u64]> {
+    pub(super) fn widths(&self) -> Widths {
         Arc::clone(&self.widths)
     }
 

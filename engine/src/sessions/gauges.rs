@@ -84,7 +84,7 @@ impl Session {
             shared.fleet.summary(&agent).forget_effort(start, &effort);
             self.took = Took::from(self.took.effort().minus(effort));
             if effort.longest_call_nanos == self.took.longest_call_nanos {
-                let done = self.done_from_last().map(TraceRecord::longest_call_nanos);
+                let done = self.done_from_last().map(|record| record.times.longest_call_nanos());
                 self.took.longest_call_nanos = done.max().unwrap_or(0);
             }
         }
@@ -115,7 +115,7 @@ impl Session {
         let before = std::mem::replace(&mut self.spent, after.clone());
         let mut tell = |agent: &AgentKey, before: Option<&Spending>, after: Option<&Spending>| {
             let [before, after] = [before, after].map(|of| of.map(|of| (of.start, of.effort)));
-            let mark = self.marks.get(agent).copied();
+            let mark = self.mark_of(agent);
             shared.fleet.summary(agent).spend(mark, before, after);
         };
         match (&before, &after) {
@@ -215,7 +215,7 @@ impl Session {
     /// The session limits that it exceeds, of those that are set for the agent of its first trace.
     pub(super) fn exceeded(&self, rules: &Rules) -> Vec<Exceeded> {
         let Some(first) = self.first() else { return Vec::new() };
-        let mut usage = Usage { sums: self.used, ..Usage::default() };
+        let mut usage = Usage { sums: self.used.sums(), ..Usage::default() };
         if rules.limits.has(first.named(), RunLimit::SessionDuration) {
             let end = self.traces.iter().map(TraceRecord::end).max().unwrap_or_default();
             usage.nanos = end.0.saturating_sub(first.start.0);

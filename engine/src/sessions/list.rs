@@ -156,7 +156,7 @@ fn looks_like(
     let called = |tool: &String| {
         any(&|trace| trace.course.calls.iter().any(|call| call.name.contains(tool.as_str())))
     };
-    let of = |user: &String| any(&|trace| trace.said().user.as_ref() == Some(user));
+    let of = |user: &String| any(&|trace| trace.said().user.as_deref() == Some(user.as_str()));
     tool.as_ref().is_none_or(called) && user.as_ref().is_none_or(of)
 }
 
@@ -192,8 +192,8 @@ fn row(session: &Session, first: &TraceRecord, rules: &Rules) -> SessionRow {
         total_traces: session.traces.len() as u64,
         traces_evaluated: session.reliability.result().map_or(0, |result| result.evaluated),
         flagged: traces().filter(|trace| is_flagged(trace)).count() as u64,
-        reliability: scores.reliability.map(crate::math::Quanta::to_f64),
-        consistency: scores.consistency.map(crate::math::Quanta::to_f64),
+        reliability: scores.reliability().map(crate::math::Quanta::to_f64),
+        consistency: scores.consistency().map(crate::math::Quanta::to_f64),
         loops: loops().count() as u64,
         worst_loop: worst(loops()),
         tool_calls: traces().map(|trace| trace.course.calls.len() as u64).sum(),

@@ -59,6 +59,7 @@ mod linked;
 mod list;
 mod newest;
 mod open_traces;
+mod optional;
 mod outcomes;
 mod outstanding;
 mod pane;
@@ -75,6 +76,7 @@ mod table;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod times;
 mod took;
 mod trace_index;
 mod traces;
@@ -537,8 +539,7 @@ impl Sessions {
         if !self.evicted.has_store && self.sessions.len() >= self.max_sessions {
             self.make_room(tenant_hash(Some(&id.tenant)));
         }
-        let widths = self.shared.fleet.widths();
-        let mut session = Box::new(Session::new(Arc::new(id), widths));
+        let mut session = Box::new(Session::new(Arc::new(id), &self.shared));
         change(&mut session, &mut self.shared);
         self.file(session);
     }
@@ -572,7 +573,8 @@ impl Sessions {
             self.unsettled.push(number);
         }
         // A session that belongs later in the same order stays where it is filed until its turn comes.
-        let moves = after.0 != session.filed.0 || after < session.filed;
+        let filed = session.filed();
+        let moves = after.0 != filed.0 || after < filed;
         let placed = session.placed.as_ref().map(|(_, scores)| *scores);
         let card = session.card(placed.unwrap_or_else(|| session.scores(&self.shared.rules)));
         self.sessions.set_card(number, card);

@@ -80,7 +80,9 @@ impl Session {
 
     /// Takes the outcome of a run, if any of its traces is here; of several the latest holds.
     pub(super) fn report_run(&mut self, run: &RunName, outcome: &RunOutcome, shared: &mut Shared) {
-        let (Some(last), Some(runs)) = (self.last_of(run), &mut self.runs) else { return };
+        let last = self.last_of(run);
+        let runs = self.rare.as_mut().and_then(|rare| rare.runs.as_mut());
+        let (Some(last), Some(runs)) = (last, runs) else { return };
         if runs.outcomes.get(run).is_none_or(|held| held < outcome) {
             runs.outcomes.insert(run.clone(), outcome.clone());
             self.rescore(last, None, shared);
@@ -90,14 +92,15 @@ impl Session {
 
     /// Takes out the outcomes of runs that have no trace here any more: another session may get one.
     pub(super) fn take_homeless_outcomes(&mut self) -> Vec<(RunName, RunOutcome)> {
-        let Some(runs) = &mut self.runs else { return Vec::new() };
+        let Some(rare) = &mut self.rare else { return Vec::new() };
+        let Some(runs) = &mut rare.runs else { return Vec::new() };
         let SessionRuns { traces, outcomes } = &mut **runs;
         let (own, homeless) = std::mem::take(outcomes)
             .into_iter()
             .partition(|(run, _)| traces.contains_key(&RunHash::from(run)));
         let homeless: BTreeMap<_, _> = homeless;
         *outcomes = own;
-        self.runs.take_if(|runs| runs.traces.is_empty());
+        rare.runs.take_if(|runs| runs.traces.is_empty());
         homeless.into_iter().collect()
     }
 
@@ -139,13 +142,13 @@ impl Session {
         shared: &mut Shared,
     ) -> Vec<LastOfRun> {
         let own = &*self.id.id;
-        let former = if self.runs.is_some() { self.traces.get(trace) } else { None };
+        let former = if self.rare().runs.is_some() { self.traces.get(trace) } else { None };
         let from = former.and_then(|record| record.run_name(own));
         let to = form.and_then(|record| record.run_name(own));
         if from.is_none() && to.is_none() {
             return Vec::new();
         }
-        let runs = self.runs.get_or_insert_default();
+        let runs = self.rare.get_or_insert_default().runs.get_or_insert_default();
         if let Some(hash) = to.as_ref().map(RunHash::from) {
             *runs.traces.entry(hash).or_default() += 1;
             let is_full = shared.runs.insert(hash, &self.id, shared.max_sessions_per_run);
@@ -179,7 +182,7 @@ impl Session {
 
     /// The outcome of a trace's run, if the trace is the last one of the run here.
     fn outcome_of_run(&self, number: usize) -> Option<bool> {
-        let runs = self.runs.as_ref().filter(|runs| !runs.outcomes.is_empty())?;
+        let runs = self.rare().runs.as_ref().filter(|runs| !runs.outcomes.is_empty())?;
         let record = &self.traces[number];
         let run = record.run_name(&self.id.id)?;
         let outcome = runs.outcomes.get(&run)?;

@@ -76,6 +76,9 @@ impl PaneSet {
     }
 }
 
+/// The widths of panes, ascending; a single pointer, as each session has one.
+pub(super) type Widths = Arc<Box<[u64]>>;
+
 /// Where a session counts: the end of its newest trace, and the panes of that trace.
 pub(super) type Mark = (Timestamp, PaneSet);
 
@@ -88,7 +91,7 @@ fn numbered(widths: &[u64]) -> impl Iterator<Item = (u32, u64)> {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Panes {
     #[serde(skip)]
-    widths: Arc<[u64]>,
+    widths: Widths,
     // The column of everything, then one for each width, in their order.
     columns: Vec<Column>,
     era: u32,
@@ -142,7 +145,7 @@ impl Column {
 
 impl Panes {
     /// No panes yet, for windows with panes of these widths.
-    pub(super) fn new(widths: Arc<[u64]>) -> Self {
+    pub(super) fn new(widths: Widths) -> Self {
         let all = [0].into_iter().chain(widths.iter().copied());
         let columns = all.map(|width| Column { width, panes: Vec::new() }).collect();
         Self { widths, columns, era: 0 }
@@ -399,13 +402,13 @@ fn lower(levels: &mut BTreeMap<i32, u64>, level: i32) {
 }
 
 /// The widths of the panes of these windows, each once; a window without length has none.
-pub(super) fn widths(windows: &[Duration]) -> Arc<[u64]> {
+pub(super) fn widths(windows: &[Duration]) -> Widths {
     let widths: BTreeSet<u64> = windows
         .iter()
         .filter_map(|window| u64::try_from(window.as_nanos() / u128::from(PANES)).ok())
         .filter(|width| *width > 0)
         .collect();
-    widths.into_iter().collect()
+    Arc::new(widths.into_iter().collect())
 }
 
 /// A risk in steps of 1e-4, rounded half away from zero.
@@ -521,7 +524,7 @@ mod tests {
         let trace = Scored {
             risk: TraceRisk { risk, uncertainty, ..TraceRisk::default() },
             signals: [("confidence".into(), confidence)].into_iter().collect(),
-            unasked: Some(Unasked { confidence: Some(Quanta(6)), ..Unasked::default() }),
+            unasked: Some(Box::new(Unasked { confidence: Some(Quanta(6)), ..Unasked::default() })),
         };
         panes.observe(set, end, &trace);
         let took = Some(EffortBuckets::from(&Effort { model_calls: 3, ..Effort::default() }));

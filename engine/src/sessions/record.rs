@@ -2,7 +2,7 @@
 //!
 //! Parts that many traces have in common are shared ([`Course`], [`Scored`]); parts that few have are behind a pointer ([`Rare`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -14,9 +14,11 @@ use super::card::Marks;
 use super::chain::Link;
 use super::common::Common;
 use super::fleet::Fleet;
+use super::optional::OptionalNumber;
 use super::pane::PaneSet;
 use super::scoring::Scored;
 use super::tally::{CountedLoops, Growths, Tally, growth};
+use super::times::{Times, ToolTimes};
 use crate::counters::Counter;
 use crate::distributions::Taken;
 use crate::facts::{
@@ -41,19 +43,15 @@ pub(super) struct TraceRecord {
     /// Arrival of its newest span or record; zero: unknown.
     pub(super) arrived: Timestamp,
     pub(super) revision: u64,
-    input_tokens: OptionalNumber,
-    output_tokens: OptionalNumber,
+    // Read and written; `UNTOLD`: not told, or in `rare`.
+    tokens: [u32; 2],
     cost_quanta: OptionalNumber,
-    /// Time in model calls, in nanoseconds.
-    pub(super) model_nanos: u64,
-    /// The longest model call, in nanoseconds.
-    longest_model_nanos: u64,
     pub(super) course: Arc<Course>,
     pub(super) scored: Arc<Scored>,
     /// The panes that it counts in; empty exactly while it is not done.
     pub(super) panes: PaneSet,
-    // Start and end of each call of the course.
-    times: Box<[(Timestamp, Timestamp)]>,
+    /// Of its calls.
+    pub(super) times: Times,
     said: Option<Box<Said>>,
     rare: Option<Box<Rare>>,
     pub(super) state: TraceState,
@@ -119,11 +117,11 @@ pub(super) struct Call {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Said {
     output: Option<OutputDigest>,
-    pub(super) user: Option<String>,
-    pub(super) results: Vec<ToolResult>,
+    pub(super) user: Option<Box<str>>,
+    pub(super) results: Box<[ToolResult]>,
     // Empty, or one for each call; `texts` likewise.
-    hashes: Vec<Hashes>,
-    texts: Vec<CallTexts>,
+    hashes: Box<[Hashes]>,
+    texts: Box<[CallTexts]>,
 }
 
 /// Parts that few traces have.
@@ -132,10 +130,12 @@ pub(super) struct Rare {
     pub(super) attempt: Option<Box<Attempt>>,
     pub(super) remarks: Option<Box<Remarks>>,
     pub(super) reported: Vec<ReportedScore>,
-    pub(super) content: Option<Content>,
+    pub(super) content: Option<Box<Content>>,
     pub(super) expectations: Vec<Expectation>,
     pub(super) sub_agents: Vec<SubAgent>,
     pub(super) coherence: Option<Quanta>,
+    // Present where either number has no room in the record.
+    tokens: Option<Box<Tokens>>,
     loops: Vec<Loop>,
     // Absent where all it has counted is in `Counted`.
     tally: Option<Box<Tally>>,
@@ -166,11 +166,6 @@ struct CallTexts {
     argument_values: Values,
     call_id: Option<IdHash>,
 }
-
-/// An optional number in the room of a number: the bits of `i64::MIN` stand for none, and that number itself is held as the next one.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(from = "Option<u64>", into = "Option<u64>")]
-struct OptionalNumber(u64);
 
 /// What a trace has counted, in most cases.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -212,26 +207,6 @@ pub(super) struct TraceTook {
     pub(super) effort: Effort,
 }
 
-impl OptionalNumber {
-    const NOTHING: u64 = i64::MIN.cast_unsigned();
-}
-
-impl From<Option<u64>> for OptionalNumber {
-    fn from(number: Option<u64>) -> Self {
-        Self(match number {
-            None => Self::NOTHING,
-            Some(Self::NOTHING) => Self::NOTHING + 1,
-            Some(number) => number,
-        })
-    }
-}
-
-impl From<OptionalNumber> for Option<u64> {
-    fn from(OptionalNumber(number): OptionalNumber) -> Self {
-        (number != OptionalNumber::NOTHING).then_some(number)
-    }
-}
-
 impl From<Tally> for CarriedOver {
     fn from(tally: Tally) -> Self {
         Self { tally, ..Self::default() }
@@ -248,24 +223,29 @@ impl TraceRecord {
     ) -> Self {
         let mut said = Said {
             output: update.output_digest,
-            user: update.user,
-            results: update.results,
+            user: update.user.map(String::into_boxed_str),
+            results: update.results.into_boxed_slice(),
             ..Said::default()
         };
+        let tokens = update.tokens.unwrap_or_default();
+        let few = few(tokens.input).zip(few(tokens.output));
         let rare = Rare {
             attempt: update.attempt,
             remarks: update.remarks,
             reported: update.reported,
-            content: update.content,
+            content: update.content.map(Box::new),
             expectations: update.expectations,
             sub_agents: update.sub_agents,
             coherence: update.coherence_quanta.map(Quanta),
+            tokens: few.is_none().then(|| Box::new(tokens)),
             loops: update.loops,
             ..Rare::default()
         };
         let mut calls = common.room_for_calls();
-        let times = said.take_calls(update.tools, &mut calls);
-        let tokens = update.tokens.unwrap_or_default();
+        let start = Timestamp(update.start_unix_nano);
+        let of_models = (update.model_nanos, update.longest_model_nanos);
+        let times = Times::new(start, update.tools.iter().map(times_of), of_models);
+        said.take_calls(update.tools, &mut calls);
         let course = Course {
             named: update.agent.filter(|named| *named != agent),
             agent,
@@ -293,15 +273,12 @@ impl TraceRecord {
         };
         Self {
             id: update.trace_id,
-            start: Timestamp(update.start_unix_nano),
+            start,
             sent_end: Timestamp(update.end_unix_nano),
             arrived: Timestamp(update.touched_unix_nano),
             revision: update.revision,
-            input_tokens: OptionalNumber::from(tokens.input),
-            output_tokens: OptionalNumber::from(tokens.output),
+            tokens: few.map_or([UNTOLD; 2], |(input, output)| [input, output]),
             cost_quanta: OptionalNumber::from(update.cost_quanta.map(i64::cast_unsigned)),
-            model_nanos: update.model_nanos,
-            longest_model_nanos: update.longest_model_nanos,
             course: common.course(course),
             scored: common.unscored(),
             panes: PaneSet::default(),
@@ -317,7 +294,7 @@ impl TraceRecord {
     /// The bytes of memory that it takes, estimated; they do not change as it is scored and told.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
-            + size_of_val(&*self.times)
+            + self.times.bytes()
             + size_of_val(&*self.course.calls)
             + self.said.as_deref().map_or(0, Said::bytes)
             + self.rare().bytes()
@@ -356,12 +333,17 @@ impl TraceRecord {
 
     /// The digest of its answer.
     pub(super) fn output(&self) -> Option<&OutputDigest> {
-        self.said().output.as_ref()
+        self.said.as_deref()?.output.as_ref()
     }
 
     /// Tokens that it read and wrote.
     pub(super) fn tokens(&self) -> Tokens {
-        Tokens { input: self.input_tokens.into(), output: self.output_tokens.into() }
+        if let Some(tokens) = self.rare().tokens.as_deref() {
+            return *tokens;
+        }
+        let [input, output] =
+            self.tokens.map(|tokens| (tokens != UNTOLD).then_some(u64::from(tokens)));
+        Tokens { input, output }
     }
 
     /// What it cost, in 1e-12 USD.
@@ -417,10 +399,16 @@ impl TraceRecord {
         self.keep(run.is_some(), |rare| &mut rare.run, run);
     }
 
+    /// Its tool calls, in order of start, each with its start and its end.
+    fn timed_calls(&self) -> impl Iterator<Item = (&Call, (Timestamp, Timestamp))> {
+        let calls = &self.course.calls;
+        calls.iter().zip(self.times.of_tools(self.start, calls.len()))
+    }
+
     /// Its tool calls, in order of start.
     pub(super) fn calls(&self) -> impl Iterator<Item = ToolCall> + '_ {
         let said = self.said();
-        let calls = self.course.calls.iter().zip(&self.times).enumerate();
+        let calls = self.timed_calls().enumerate();
         calls.map(|(at, (call, (start, end)))| {
             let Call { name, error, error_type, timed, within } = call;
             let hashes = said.hashes.get(at);
@@ -448,8 +436,7 @@ impl TraceRecord {
 
     /// The failed call that ended last; of equals the last by name.
     pub(super) fn last_failed(&self) -> Option<&Call> {
-        let calls = self.course.calls.iter().zip(&self.times);
-        let failed = calls.filter(|(call, _)| call.error == Some(true));
+        let failed = self.timed_calls().filter(|(call, _)| call.error == Some(true));
         failed
             .max_by_key(|(call, (_, end))| (*end, &call.name, &call.error_type))
             .map(|(call, _)| call)
@@ -573,7 +560,7 @@ impl TraceRecord {
             output_tokens: told(self.tokens().output),
             cost_quanta: told(self.cost().and_then(|cost| u64::try_from(cost).ok())),
             nanos: self.sent_end.0.saturating_sub(self.start.0),
-            longest_call_nanos: self.longest_call_nanos(),
+            longest_call_nanos: self.times.longest_call_nanos(),
             answer_words: self.answer_words(),
             last_tool: self.last_tool(),
             last_models: self.last_models(),
@@ -603,13 +590,6 @@ impl TraceRecord {
         let rare = self.rare();
         let failed_hard = rare.expectations.iter().any(|expectation| expectation.hard_fail);
         self.course.error || !rare.loops.is_empty() || failed_hard
-    }
-
-    /// The longest call of a model or a tool, in nanoseconds.
-    pub(super) fn longest_call_nanos(&self) -> u64 {
-        let timed = self.course.calls.iter().zip(&self.times).filter(|(call, _)| call.timed);
-        let tools = timed.map(|(_, (start, end))| end.0.saturating_sub(start.0));
-        tools.max().unwrap_or(0).max(self.longest_model_nanos)
     }
 
     /// What it has used of what limits are set on.
@@ -858,6 +838,7 @@ impl Rare {
             expectations: Vec::new(),
             sub_agents: Vec::new(),
             coherence: None,
+            tokens: None,
             loops: Vec::new(),
             tally: None,
             growth: Growths::new(),
@@ -877,6 +858,7 @@ impl Rare {
             && self.expectations.is_empty()
             && self.sub_agents.is_empty()
             && self.coherence.is_none()
+            && self.tokens.is_none()
             && self.loops.is_empty()
     }
 
@@ -897,22 +879,11 @@ impl Rare {
             + lists.into_iter().sum::<usize>()
             + self.attempt.as_deref().map_or(0, of_run)
             + self.remarks.as_deref().map_or(0, bytes::of_remarks)
-            + self.content.as_ref().map_or(0, bytes::of_content)
+            + self.content.as_deref().map_or(0, bytes::of_content)
     }
 }
 
 impl Said {
-    /// Empty.
-    const fn none() -> Self {
-        Self {
-            output: None,
-            user: None,
-            results: Vec::new(),
-            hashes: Vec::new(),
-            texts: Vec::new(),
-        }
-    }
-
     fn is_empty(&self) -> bool {
         let Self { output, user, results, hashes, texts } = self;
         output.is_none()
@@ -939,15 +910,8 @@ impl Said {
             + size_of_val(&**hashes)
     }
 
-    /// Splits calls into what other calls have in common with them and their times; keeps the rest here.
-    fn take_calls(
-        &mut self,
-        calls: Vec<ToolCall>,
-        shared: &mut Vec<Call>,
-    ) -> Box<[(Timestamp, Timestamp)]> {
-        let nanos =
-            |call: &ToolCall| (Timestamp(call.start_unix_nano), Timestamp(call.end_unix_nano));
-        let times = calls.iter().map(nanos).collect();
+    /// Takes out of calls what other calls have in common with them, but for their times; keeps the rest here.
+    fn take_calls(&mut self, calls: Vec<ToolCall>, shared: &mut Vec<Call>) {
         if calls.iter().any(|call| call.arguments_hash.or(call.result_hash).is_some()) {
             let hashes = calls.iter().map(|call| Hashes {
                 arguments: call.arguments_hash.into(),
@@ -959,23 +923,35 @@ impl Said {
             call.arguments.is_some() || call.call_id.is_some() || !call.argument_values.is_empty()
         };
         let any_texts = calls.iter().any(has_texts);
-        if any_texts {
-            self.texts.reserve_exact(calls.len());
-        }
+        let mut texts = Vec::with_capacity(if any_texts { calls.len() } else { 0 });
         shared.extend(calls.into_iter().map(|call| {
             let ToolCall { name, error, error_type, timed, within, .. } = call;
             let ToolCall { arguments, argument_values, call_id, .. } = call;
             if any_texts {
-                self.texts.push(CallTexts { arguments, argument_values, call_id });
+                texts.push(CallTexts { arguments, argument_values, call_id });
             }
             Call { name, error, error_type, timed, within }
         }));
-        times
+        self.texts = texts.into_boxed_slice();
     }
 }
 
+fn times_of(call: &ToolCall) -> ToolTimes {
+    let ToolCall { start_unix_nano, end_unix_nano, timed, .. } = *call;
+    ToolTimes { start: Timestamp(start_unix_nano), end: Timestamp(end_unix_nano), timed }
+}
+
+/// A number of tokens as a record has it; `None`: there is no room for it there.
+fn few(tokens: Option<u64>) -> Option<u32> {
+    let Some(tokens) = tokens else { return Some(UNTOLD) };
+    u32::try_from(tokens).ok().filter(|tokens| *tokens != UNTOLD)
+}
+
+/// A number of tokens that is not told.
+const UNTOLD: u32 = u32::MAX;
+
 /// These parts of a trace that has none.
-static SILENT: Said = Said::none();
+static SILENT: LazyLock<Said> = LazyLock::new(Said::default);
 
 /// The rare parts of a trace that has none.
 static NOTHING: Rare = Rare::none();

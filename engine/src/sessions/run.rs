@@ -50,7 +50,7 @@ pub(super) fn trace(
         end_unix_nano: trace.sent_end.0,
         actions: calls.map(|call| call.name.clone()).collect(),
         effort: trace.effort(),
-        model_nanos: trace.model_nanos,
+        model_nanos: trace.times.model_nanos(),
         errors: failed.saturating_add(trace.course.failed_model_calls),
         cost_quanta: trace.cost(),
         flagged: trace.is_always_judged(),

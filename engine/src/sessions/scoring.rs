@@ -54,7 +54,7 @@ pub(super) struct Scored {
     /// The risk that follows from them.
     pub(super) risk: TraceRisk,
     /// Present if the trace is done and the judge gave a score that has a weight.
-    pub(super) unasked: Option<Unasked>,
+    pub(super) unasked: Option<Box<Unasked>>,
 }
 
 /// The result of scoring a trace.
@@ -86,7 +86,7 @@ impl Scoring {
         let risk = rules.risk(scores(&signals));
         let (mut unasked, mut output_repeat) = (None, None);
         if trace.is_done() {
-            unasked = self::unasked(trace, &signals, rules);
+            unasked = self::unasked(trace, &signals, rules).map(Box::new);
             let repeats = likeness.is_some_and(|score| score.to_f64() < rules.loop_threshold);
             output_repeat = repeats.then(|| self::output_repeat(trace, earlier));
         }
@@ -104,22 +104,22 @@ impl Scored {
 
     /// Its risk without the judge's scores.
     pub(super) fn own_risk(&self) -> Option<Quanta> {
-        self.unasked.map_or(self.risk.risk, |unasked| unasked.risk)
+        self.unasked.as_ref().map_or(self.risk.risk, |unasked| unasked.risk)
     }
 
     /// Its weighted uncertainty without the judge's scores.
     pub(super) fn own_uncertainty(&self) -> Option<Quanta> {
-        self.unasked.map_or(self.risk.uncertainty, |unasked| unasked.uncertainty)
+        self.unasked.as_ref().map_or(self.risk.uncertainty, |unasked| unasked.uncertainty)
     }
 
     /// Its risk with the judge's scores; `None` if the judge was not asked, or gave no score that has a weight.
     pub(super) fn judged_risk(&self) -> Option<Quanta> {
-        self.unasked.and(self.risk.risk)
+        self.unasked.as_ref().and(self.risk.risk)
     }
 
     /// Its signals as if our judge had not been asked.
     pub(super) fn own_signals(&self) -> Signals {
-        let Some(unasked) = self.unasked else { return self.signals.clone() };
+        let Some(unasked) = &self.unasked else { return self.signals.clone() };
         let own = self.signals.iter().filter(|(_, signal)| signal.source != Source::Judge);
         let own = own.map(|(name, signal)| (name.clone(), *signal));
         let confidence = unasked.confidence.map(|score| signal(score, Source::Computed));
@@ -128,7 +128,7 @@ impl Scored {
 
     /// The signals that have sums: confidence that is computed and confidence that is judged are two.
     pub(super) fn sums(&self) -> impl Iterator<Item = (&SignalName, Quanta)> {
-        let computed = self.unasked.and_then(|unasked| unasked.confidence);
+        let computed = self.unasked.as_ref().and_then(|unasked| unasked.confidence);
         let summed = self.signals.iter().filter(|(_, signal)| signal.is_summed);
         let named = summed.map(move |(name, signal)| match computed {
             Some(_) if *name == CONFIDENCE => (&*JUDGED_CONFIDENCE, signal.score),
@@ -139,8 +139,8 @@ impl Scored {
 
     /// Whether both add the same to panes.
     pub(super) fn adds_like(&self, other: &Self) -> bool {
-        let risks = |scored: &Self| (scored.risk.risk, scored.risk.uncertainty, scored.unasked);
-        risks(self) == risks(other) && self.sums().eq(other.sums())
+        let risks = |scored: &Self| (scored.risk.risk, scored.risk.uncertainty);
+        risks(self) == risks(other) && self.unasked == other.unasked && self.sums().eq(other.sums())
     }
 
     /// The computed signals alone, even where somebody reported another score of the same name.

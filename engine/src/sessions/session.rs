@@ -13,7 +13,7 @@ use super::fleet::Fleet;
 use super::key::SessionId;
 use super::open_traces::OpenTraces;
 use super::outcomes::SessionRuns;
-use super::pane::{Mark, PaneSet};
+use super::pane::{Mark, PaneSet, Widths};
 use super::record::{CarriedOver, Contribution, TraceRecord};
 use super::rules::Rules;
 use super::run;
@@ -21,19 +21,16 @@ use super::run_outcomes::RunIndex;
 use super::scoring::Scoring;
 use super::summary::SessionScores;
 use super::tally::Tally;
-use super::took::Took;
+use super::took::{Took, Used};
 use super::traces::Traces;
-use super::verdict::{self, PASS, evaluate, verdict};
+use super::verdict::{self, Gates, PASS, evaluate, verdict};
 use crate::count::Counts;
 use crate::counters::Counter;
 use crate::facts::{AgentKey, TraceFacts, TraceState};
-use crate::few::Few;
-use crate::limits::{Cause, LimitSet, RunLimit, UsageSums};
+use crate::limits::{Cause, LimitSet, RunLimit};
 use crate::predict::EffortBuckets;
 use crate::score::agent_consistency::AgentConsistency;
 use crate::score::agent_reliability::AgentReliability;
-use crate::score::trajectory_gate::TrajectoryGate;
-use crate::signal::SignalName;
 use crate::silences::Level;
 use crate::span::{Report, Timestamp, TraceId};
 use crate::time::WallShift;
@@ -106,6 +103,8 @@ pub(super) struct Rare {
     // Revisions at which traces moved elsewhere: an older update must not bring them back.
     left: BTreeMap<TraceId, u64>,
     pub(super) reports: BTreeMap<Arc<str>, Report>,
+    /// Present exactly while any of its traces belongs to a run at a task.
+    pub(super) runs: Option<Box<SessionRuns>>,
     /// Whether an agent was told the session's outcome.
     pub(super) has_told_outcome: bool,
     /// The reliability over the traces that our judge was asked about, with its scores.
@@ -117,27 +116,28 @@ pub(super) struct Rare {
 pub(super) struct Session {
     pub(super) id: Arc<SessionId>,
     // The pane widths that the bits of its `PaneSet`s stand for.
-    widths: Arc<[u64]>,
+    widths: Widths,
     pub(super) traces: Traces,
     pub(super) rare: Option<Box<Rare>>,
-    /// Present exactly while any of its traces belongs to a run at a task.
-    pub(super) runs: Option<Box<SessionRuns>>,
-    /// Where the session table has filed it: its place in the order of eviction, or one before that.
+    // Where the session table has filed it.
     #[serde(skip)]
-    pub(super) filed: (EvictionOrder, Timestamp),
+    filed_at: Timestamp,
+    #[serde(skip)]
+    filed_under: EvictionOrder,
     /// Arrival time of the newest update or report.
     pub(super) touched: Timestamp,
     pub(super) closed: bool,
     close_counted: bool,
     /// Reliability by what all traces have: without our judge's scores.
     pub(super) reliability: AgentReliability,
-    /// Consistency, likewise.
-    pub(super) consistency: AgentConsistency,
+    // Consistency, likewise; with how many traces tell it in less room.
+    uncertainty_squares: i128,
+    measured: u32,
     /// How many of its traces are done and count in scores.
-    pub(super) done: usize,
-    // For each agent the end and the panes of its newest done trace: the session counts in those panes.
-    pub(super) marks: Few<AgentKey, Mark>,
-    gates: Few<SignalName, TrajectoryGate>,
+    pub(super) done: u32,
+    // In the order of agents. For each the end and the panes of its newest done trace: the session counts in those panes.
+    marks: SmallVec<[(AgentKey, Mark); 1]>,
+    gates: Arc<Gates>,
     // Done traces whose verdicts are not counted yet.
     unsettled: SmallVec<[TraceId; 1]>,
     pub(super) placed: Option<(AgentKey, SessionScores)>,
@@ -151,7 +151,7 @@ pub(super) struct Session {
     /// What the session took as its agent was last told.
     pub(super) spent: Option<Spending>,
     /// What all of its traces have used together.
-    pub(super) used: UsageSums,
+    pub(super) used: Used,
     /// Limits of the session whose excess is counted.
     pub(super) over: LimitSet,
     /// What its traces add to its card.
@@ -180,29 +180,30 @@ pub(super) struct Spending {
 
 impl Session {
     /// A session without traces.
-    pub(super) fn new(id: Arc<SessionId>, widths: Arc<[u64]>) -> Self {
+    pub(super) fn new(id: Arc<SessionId>, shared: &Shared) -> Self {
         Self {
             id,
-            widths,
+            widths: shared.fleet.widths(),
             traces: Traces::default(),
             rare: None,
-            runs: None,
-            filed: <(EvictionOrder, Timestamp)>::default(),
+            filed_at: Timestamp::default(),
+            filed_under: EvictionOrder::default(),
             touched: Timestamp::default(),
             closed: false,
             close_counted: false,
             reliability: AgentReliability::default(),
-            consistency: AgentConsistency::default(),
+            uncertainty_squares: 0,
+            measured: 0,
             done: 0,
-            marks: Few::default(),
-            gates: Few::default(),
+            marks: SmallVec::new(),
+            gates: shared.common.no_gates(),
             unsettled: SmallVec::new(),
             placed: None,
             restless: None,
             took: Took::default(),
             took_changed: false,
             spent: None,
-            used: UsageSums::default(),
+            used: Used::default(),
             over: LimitSet::default(),
             listed: Listed::default(),
             trace_bytes: 0,
@@ -227,10 +228,11 @@ impl Session {
             shared.common.share(record);
             record.panes = record.panes.translated(&self.widths, &widths);
         }
-        for (_, (_, panes)) in self.marks.iter_mut() {
+        for (_, (_, panes)) in &mut self.marks {
             *panes = panes.translated(&self.widths, &widths);
         }
         self.widths = widths;
+        self.gates = shared.common.share_gates(&self.gates);
         self.trace_bytes = self.traces.iter().map(TraceRecord::bytes).sum();
         self.list();
     }
@@ -243,6 +245,17 @@ impl Session {
             (false, false) => EvictionOrder::Open,
         };
         (order, self.touched)
+    }
+
+    /// Where the session table has filed it: its place in the order of eviction, or one before that.
+    pub(super) fn filed(&self) -> (EvictionOrder, Timestamp) {
+        (self.filed_under, self.filed_at)
+    }
+
+    /// Notes that the session table files it at its place in the order of eviction, which is returned.
+    pub(super) fn file(&mut self) -> (EvictionOrder, Timestamp) {
+        (self.filed_under, self.filed_at) = self.place();
+        self.filed()
     }
 
     /// The last revision of a trace that is here or has moved elsewhere.
@@ -337,7 +350,7 @@ impl Session {
         shared: &mut Shared,
     ) -> Replaced {
         let place = record.position();
-        self.used = self.used.plus(record.usage().sums);
+        self.used = self.used.sums().plus(record.usage().sums).into();
         self.trace_bytes += record.bytes();
         let number = self.traces.number(record.id);
         self.note_agent(&record, number);
@@ -354,7 +367,7 @@ impl Session {
         };
         let old = &mut self.traces[number];
         old.end_silence(&record, shared.rules.stall_after);
-        self.used = self.used.minus(old.usage().sums);
+        self.used = self.used.sums().minus(old.usage().sums).into();
         self.trace_bytes -= old.bytes();
         shared.fleet.summary(old.agent()).held -= 1;
         let given = old.given();
@@ -393,7 +406,7 @@ impl Session {
         let runs = self.change_run(trace, None, shared);
         let mut record = self.traces.remove(trace)?;
         shared.moved = Some(trace);
-        self.used = self.used.minus(record.usage().sums);
+        self.used = self.used.sums().minus(record.usage().sums).into();
         self.trace_bytes -= record.bytes();
         self.listed.remove(&record);
         if self.listed.agents == AgentsHeld::Several {
@@ -440,7 +453,9 @@ impl Session {
             self.traces[number].settle(has_outcome);
             let (record, earlier) = (&self.traces[number], self.traces.earlier(number));
             let done = verdict::done(record, &self.id, earlier, &shared.rules);
-            evaluate(record, done, &mut self.gates, &shared.rules, &mut shared.fleet);
+            let mut gates = shared.common.room_for_gates(&self.gates);
+            evaluate(record, done, &mut gates, &shared.rules, &mut shared.fleet);
+            self.gates = shared.common.gates(gates);
             let over = record.count_names(&mut shared.fleet);
             shared.counts.add_many("label_values_limited", "agent_names", over);
             let silences = &mut shared.fleet.summary(record.agent()).silences;
@@ -468,7 +483,7 @@ impl Session {
         };
         self.close_counted = true;
         let (scores, worst) = (self.scores(&shared.rules), self.worst());
-        let verdict = verdict(scores.reliability, PASS);
+        let verdict = verdict(scores.reliability(), PASS);
         let summary = shared.fleet.summary(&agent);
         summary.count(Counter::SessionsClosed, &[reason, verdict.name()], 1);
         summary.close(scores, worst);
@@ -482,7 +497,7 @@ impl Session {
     /// Ends a closed session, whose verdicts are all counted: what it has given to its agents stays. Returns its traces that are not
     /// sealed, of which updates may still come.
     pub(super) fn evict(mut self, shared: &mut Shared) -> Vec<TraceId> {
-        shared.runs.forget(&self.id, self.runs.as_deref());
+        shared.runs.forget(&self.id, self.rare().runs.as_deref());
         if let Some(restless) = &mut self.restless {
             restless.stand(BTreeMap::new(), shared);
         }
@@ -499,12 +514,23 @@ impl Session {
         unsealed
     }
 
+    /// Consistency by what all traces have: without our judge's scores.
+    pub(super) fn consistency(&self) -> AgentConsistency {
+        AgentConsistency { count: self.measured.into(), squares: self.uncertainty_squares }
+    }
+
+    fn change_consistency(&mut self, change: impl FnOnce(&mut AgentConsistency)) {
+        let mut consistency = self.consistency();
+        change(&mut consistency);
+        // Invariant: a session has far fewer traces than there are numbers.
+        self.measured = u32::try_from(consistency.count).unwrap_or(u32::MAX);
+        self.uncertainty_squares = consistency.squares;
+    }
+
     /// Its scores, by the rules of the profile.
     pub(super) fn scores(&self, rules: &Rules) -> SessionScores {
-        SessionScores {
-            reliability: rules.reliability(&self.reliability),
-            consistency: rules.quanta(self.consistency.result().map(|result| result.score)),
-        }
+        let consistency = self.consistency().result().map(|result| result.score);
+        SessionScores::new(rules.reliability(&self.reliability), rules.quanta(consistency))
     }
 
     /// The done trace with the greatest risk, of equals the one that ended last, with its end.
@@ -610,13 +636,16 @@ impl Session {
         shared.counts.add_many("panes", "outside_window", missed as u64);
         let scored = &record.scored;
         scored.own_risk().into_iter().for_each(|risk| self.reliability.observe(risk));
-        let uncertainty = scored.own_uncertainty().into_iter();
-        uncertainty.for_each(|uncertainty| self.consistency.observe(uncertainty));
-        if let Some(risk) = scored.judged_risk() {
+        let uncertainty = scored.own_uncertainty();
+        let judged = scored.judged_risk();
+        if let Some(uncertainty) = uncertainty {
+            self.change_consistency(|consistency| consistency.observe(uncertainty));
+        }
+        if let Some(risk) = judged {
             self.rare_mut().judged.observe(risk);
         }
         self.done += 1;
-        if self.marks.get(&agent).is_none_or(|(newest, _)| *newest < end) {
+        if self.mark_of(&agent).is_none_or(|(newest, _)| newest < end) {
             self.mark(&agent, Some(end), shared);
         }
     }
@@ -627,13 +656,14 @@ impl Session {
         let agent = &took.agent;
         shared.fleet.summary(agent).forget(trace, given);
         scored.own_risk().into_iter().for_each(|risk| self.reliability.forget(risk));
-        let uncertainty = scored.own_uncertainty().into_iter();
-        uncertainty.for_each(|uncertainty| self.consistency.forget(uncertainty));
+        if let Some(uncertainty) = scored.own_uncertainty() {
+            self.change_consistency(|consistency| consistency.forget(uncertainty));
+        }
         if let Some((rare, risk)) = self.rare.as_mut().zip(scored.judged_risk()) {
             rare.judged.forget(risk);
         }
         self.done -= 1;
-        if self.marks.get(agent).is_some_and(|(newest, _)| *newest == *end) {
+        if self.mark_of(agent).is_some_and(|(newest, _)| newest == *end) {
             let others = self.traces.iter().filter(|other| !other.panes.is_empty());
             let others = others.filter(|other| other.agent() == agent);
             let newest = others.map(TraceRecord::end).max();
@@ -643,14 +673,24 @@ impl Session {
         }
     }
 
+    /// Where the session counts of an agent.
+    pub(super) fn mark_of(&self, agent: &AgentKey) -> Option<Mark> {
+        self.place_of_mark(agent).ok().map(|at| self.marks[at].1)
+    }
+
+    fn place_of_mark(&self, agent: &AgentKey) -> Result<usize, usize> {
+        self.marks.binary_search_by(|(held, _)| held.cmp(agent))
+    }
+
     /// Moves the session into the panes of an agent's newest trace, which ended at `newest`; `None` takes it out of all panes.
     fn mark(&mut self, agent: &AgentKey, newest: Option<Timestamp>, shared: &mut Shared) {
         let wall = shared.wall();
         let took = self.spent.as_ref().filter(|spent| spent.agent == *agent);
         let took = took.map(|spent| spent.effort);
-        let before = self.marks.remove(agent);
+        let (Ok(at) | Err(at)) = self.place_of_mark(agent);
+        let before = self.mark_of(agent).map(|_| self.marks.remove(at).1);
         if let Some(mark) = shared.fleet.summary(agent).mark(before, newest, wall, took) {
-            self.marks.insert(agent.clone(), mark);
+            self.marks.insert(at, (agent.clone(), mark));
         }
     }
 
@@ -689,6 +729,7 @@ impl Rare {
         Self {
             left: BTreeMap::new(),
             reports: BTreeMap::new(),
+            runs: None,
             has_told_outcome: false,
             judged: AgentReliability::new(),
         }

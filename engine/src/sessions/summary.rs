@@ -9,7 +9,8 @@ use super::exemplar::Exemplified;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
-use super::pane::{Mark, PaneSet, Panes};
+use super::optional::OptionalNumber;
+use super::pane::{Mark, PaneSet, Panes, Widths};
 use super::record::{Contribution, TraceRecord};
 use super::verdict::Verdict;
 use crate::counters::{Counter, Counters, Labels};
@@ -131,15 +132,13 @@ struct Closed {
 /// The two scores of one session; `None` without a done trace.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct SessionScores {
-    /// `agent_reliability`.
-    pub(super) reliability: Option<Quanta>,
-    /// `agent_consistency`.
-    pub(super) consistency: Option<Quanta>,
+    reliability: OptionalNumber,
+    consistency: OptionalNumber,
 }
 
 impl Summary {
     /// An agent of which nothing is known yet.
-    pub(super) fn new(widths: Arc<[u64]>, options: &AgentOptions) -> Self {
+    pub(super) fn new(widths: Widths, options: &AgentOptions) -> Self {
         let AgentOptions { last_traces: max_last, max_signals_per_agent: max_signals, .. } =
             *options;
         Self {
@@ -336,8 +335,8 @@ impl Summary {
     /// Adds a session that closed; `worst` is its trace of the greatest risk, with its end.
     pub(super) fn close(&mut self, scores: SessionScores, worst: Option<(Timestamp, TraceId)>) {
         let Closed { reliability, consistency } = &mut self.closed;
-        scores.reliability.into_iter().for_each(|score| reliability.observe(score, worst));
-        scores.consistency.into_iter().for_each(|score| consistency.observe(score, worst));
+        scores.reliability().into_iter().for_each(|score| reliability.observe(score, worst));
+        scores.consistency().into_iter().for_each(|score| consistency.observe(score, worst));
     }
 
     /// Adds a session that runs away.
@@ -461,15 +460,33 @@ impl Counted {
     }
 }
 
+impl SessionScores {
+    /// These scores.
+    pub(super) fn new(reliability: Option<Quanta>, consistency: Option<Quanta>) -> Self {
+        let number = |score: Option<Quanta>| score.map(|score| score.0.cast_unsigned()).into();
+        Self { reliability: number(reliability), consistency: number(consistency) }
+    }
+
+    /// `agent_reliability`.
+    pub(super) fn reliability(self) -> Option<Quanta> {
+        quanta(self.reliability)
+    }
+
+    /// `agent_consistency`.
+    pub(super) fn consistency(self) -> Option<Quanta> {
+        quanta(self.consistency)
+    }
+}
+
 impl Scores {
     fn observe(&mut self, scores: SessionScores) {
-        scores.reliability.into_iter().for_each(|score| self.reliability.observe(score));
-        scores.consistency.into_iter().for_each(|score| self.consistency.observe(score));
+        scores.reliability().into_iter().for_each(|score| self.reliability.observe(score));
+        scores.consistency().into_iter().for_each(|score| self.consistency.observe(score));
     }
 
     fn forget(&mut self, scores: SessionScores) {
-        scores.reliability.into_iter().for_each(|score| self.reliability.forget(score));
-        scores.consistency.into_iter().for_each(|score| self.consistency.forget(score));
+        scores.reliability().into_iter().for_each(|score| self.reliability.forget(score));
+        scores.consistency().into_iter().for_each(|score| self.consistency.forget(score));
     }
 }
 
@@ -486,6 +503,10 @@ const TOTALS: [Counter; 10] = [
     Counter::Tokens,
     Counter::UnpricedCalls,
 ];
+
+fn quanta(score: OptionalNumber) -> Option<Quanta> {
+    Option::<u64>::from(score).map(|score| Quanta(score.cast_signed()))
+}
 
 fn last_trace(((start, id), worth): (&(Timestamp, TraceId), &Worth)) -> LastTrace {
     LastTrace {

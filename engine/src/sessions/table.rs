@@ -111,8 +111,7 @@ impl SessionTable {
 
     /// Keeps a session with its card, and files it; there is none of its id. Returns its number.
     pub(super) fn insert(&mut self, mut session: Box<Session>, card: Option<Card>) -> u32 {
-        session.filed = session.place();
-        let (place, bytes) = (session.filed, session.bytes());
+        let (place, bytes) = (session.file(), session.bytes());
         let id = Arc::clone(&session.id);
         let number = match self.free.pop() {
             Some(number) => number,
@@ -140,7 +139,7 @@ impl SessionTable {
     /// Takes a session out.
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Session>> {
         let number = self.number(id)?;
-        let (place, bytes) = (self.at(number)?.filed, self.at(number)?.bytes());
+        let (place, bytes) = (self.at(number)?.filed(), self.at(number)?.bytes());
         self.bytes -= bytes;
         self.filed.resize(tenant_of(id), bytes, 0);
         self.filed.remove(tenant_of(id), place, number);
@@ -169,11 +168,10 @@ impl SessionTable {
     /// Files a session where it belongs in the order of eviction; returns whether it was filed elsewhere.
     pub(super) fn refile(&mut self, number: u32) -> bool {
         let Some(Some(session)) = self.slots.get_mut(index(number)) else { return false };
-        let (before, after) = (session.filed, session.place());
+        let (before, after) = (session.filed(), session.file());
         if before == after {
             return false;
         }
-        session.filed = after;
         let tenant = tenant_of(&session.id);
         // In this order, so that the tenant has a session all the time.
         let moved = self.filed.insert(tenant, after, number);

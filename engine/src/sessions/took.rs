@@ -1,8 +1,9 @@
-//! What the done traces of a session took, in little room, as there is one of it for each session.
+//! What the done traces of a session took, and what all of its traces have used, in little room, as there is one of it for each session.
 
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{Effort, PartialSum};
+use crate::limits::UsageSums;
 
 /// An [`Effort`] without the answer and what was called last. Counts are below 2^32: a session has few traces, and a trace few spans.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -22,9 +23,34 @@ pub(super) struct Took {
     pub(super) longest_call_nanos: u64,
 }
 
+/// [`UsageSums`], with counts below 2^32.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Used {
+    model_calls: u32,
+    tool_calls: u32,
+    tokens: u64,
+    pub(super) cost_quanta: u64,
+}
+
+impl From<UsageSums> for Used {
+    fn from(sums: UsageSums) -> Self {
+        let UsageSums { model_calls, tool_calls, tokens, cost_quanta } = sums;
+        let (model_calls, tool_calls) = (count(model_calls), count(tool_calls));
+        Self { model_calls, tool_calls, tokens, cost_quanta }
+    }
+}
+
+impl Used {
+    /// As sums.
+    pub(super) fn sums(self) -> UsageSums {
+        let Self { model_calls, tool_calls, tokens, cost_quanta } = self;
+        let (model_calls, tool_calls) = (model_calls.into(), tool_calls.into());
+        UsageSums { model_calls, tool_calls, tokens, cost_quanta }
+    }
+}
+
 impl From<Effort> for Took {
     fn from(effort: Effort) -> Self {
-        let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         Self {
             model_calls: count(effort.model_calls),
             tool_calls: count(effort.tool_calls),
@@ -64,6 +90,10 @@ impl Took {
     }
 }
 
+fn count(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,9 +118,14 @@ mod tests {
         let kept = Took::from(effort).effort();
         let Effort { answer_words, last_tool, last_models, .. } = effort;
         assert_eq!(Effort { answer_words, last_tool, last_models, ..kept }, effort);
-        // Of each session there is one, with what was told of it to its agent.
+        let sums =
+            UsageSums { model_calls: 1, tool_calls: 2, tokens: 3 << 33, cost_quanta: 4 << 33 };
+        assert_eq!(Used::from(sums).sums(), sums);
+        // Of each session there is one, with what was told of it to its agent, and of each trace a record.
         assert_eq!(size_of::<Took>(), 64);
         assert_eq!(size_of::<Option<super::super::session::Spending>>(), 32);
-        assert_eq!(size_of::<super::super::session::Session>(), 448);
+        assert_eq!(size_of::<super::super::session::Session>(), 384);
+        assert_eq!(size_of::<Option<super::super::card::Card>>(), 56);
+        assert_eq!(size_of::<super::super::record::TraceRecord>(), 128);
     }
 }

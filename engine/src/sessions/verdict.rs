@@ -19,11 +19,14 @@ use crate::signal::name::CONFIDENCE;
 use crate::signal::{SignalName, tool_loop};
 use crate::span::Timestamp;
 
+/// The trajectory gates of a session, by signal.
+pub(super) type Gates = Few<SignalName, TrajectoryGate>;
+
 /// Counts the verdicts of a trace that is done for the first time.
 pub(super) fn evaluate(
     trace: &TraceRecord,
     done: DoneTrace,
-    gates: &mut Few<SignalName, TrajectoryGate>,
+    gates: &mut Gates,
     rules: &Rules,
     fleet: &mut Fleet,
 ) {
@@ -37,9 +40,6 @@ pub(super) fn evaluate(
         summary.count(Counter::Expectations, &[layer, result.name()], 1);
     }
     let (mut next, mut next_gate) = (0, 0);
-    if gates.is_empty() {
-        gates.reserve(scored.sums().filter(|(name, _)| rules.weight(name).is_some()).count());
-    }
     for (name, score) in scored.sums() {
         let judged = summary.judged(&mut next, name);
         judged.count(verdict(Some(score), rules.threshold(name)));

@@ -39,7 +39,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
     let traces: Vec<&TraceRecord> = session.traces.iter().collect();
     let first = traces.first();
     let reliability = session.reliability.result();
-    let consistency = session.consistency.result();
+    let consistency = session.consistency().result();
     let empty = (rules.empty_is_one && !traces.is_empty()).then_some(1.0);
     let score = |score: Option<f64>| score.or(empty).map(|score| rules.shown(score));
     let shown = score(reliability.map(|result| result.score));
@@ -90,7 +90,7 @@ pub(super) fn session(session: &Session, rules: &Rules) -> SessionView {
 
 pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
     let (rare, course, risk) = (held.rare(), &held.course, &held.scored.risk);
-    let content = rare.content.as_ref();
+    let content = rare.content.as_deref();
     let remarks = rare.remarks.as_deref().unwrap_or(&NO_REMARKS);
     let signals = held.scored.signals.iter();
     let usage = held.usage();
@@ -111,13 +111,13 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
         tools: held.calls().map(|call| tool(&call)).collect(),
         steps: content.into_iter().flat_map(|content| &content.steps).map(step).collect(),
         llm_calls: course.llm_calls,
-        model_seconds: ratio(held.model_nanos.into(), NANOS),
+        model_seconds: ratio(held.times.model_nanos().into(), NANOS),
         tokens: tokens(Some(held.tokens())),
         cost_usd: dollars(held.cost()),
         calls_without_tokens: course.calls_without_tokens,
         calls_without_cost: course.calls_without_cost,
         models: course.models.iter().map(ToString::to_string).collect(),
-        user: held.said().user.clone(),
+        user: held.said().user.as_deref().map(str::to_owned),
         attempt: attempt(rare),
         guardrails: remarks.guardrails.clone(),
         waits_since_unix_nano: remarks.waits_since_unix_nano.map(|since| since.to_string()),
