@@ -70,6 +70,7 @@ mod usage;
 mod vercel_ai;
 mod voltagent;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
@@ -94,8 +95,8 @@ use self::lines::Line;
 use self::spoken::Dialect;
 use super::options::ConventionOptions;
 use super::span::{
-    Log, Operation, Pause, Report, Resource, SessionName, Span, Target, Text, ToolFacts,
-    ToolResult, Violation,
+    Log, Operation, Pause, Report, Resource, SessionName, Span, Target, ToolFacts, ToolResult,
+    Violation,
 };
 
 /// What one library or specification calls things: a file writes down what it has beyond [`Self::NONE`].
@@ -480,27 +481,26 @@ impl Conventions {
         for convention in CONVENTIONS {
             (convention.log)(raw, event, &mut draft);
         }
+        let text = |text: Option<String>| Some(caps.text(text::ranked(90, text.map(Cow::Owned))?));
+        let (input, output) = (text(draft.input), text(draft.output));
         let says = draft.failed
             || draft.waits.is_some()
-            || draft.input.is_some()
-            || draft.output.is_some()
+            || input.is_some()
+            || output.is_some()
             || draft.asked_by_user.is_some()
             || !draft.tool_calls.is_empty()
             || !draft.tool_results.is_empty()
             || !draft.violations.is_empty();
         match raw.trace_id {
             Some(trace_id) if says => {
-                let text = |text: Option<String>| {
-                    text.map(|text| caps.text(Text { rank: 90, text: Arc::from(text) }))
-                };
                 reading.log = Some(Log {
                     trace_id,
                     span_id: raw.span_id,
                     time: raw.time,
                     index: raw.index,
                     id: identity(raw, event),
-                    input: text(draft.input),
-                    output: text(draft.output),
+                    input,
+                    output,
                     tool_calls: draft.tool_calls,
                     tool_results: draft.tool_results,
                     failed: draft.failed,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::math::Quanta;
-use crate::span::{IdHash, Pause, SpanId, Status, Timestamp, Tokens, TraceId};
+use crate::span::{IdHash, Pause, SpanId, Status, Text, Timestamp, Tokens, TraceId};
 
 fn attributes(list: &[(&'static str, RawValue<'static>)]) -> RawAttributes<'static> {
     list.iter().map(|(key, value)| ((*key).into(), value.clone())).collect()
@@ -50,6 +50,17 @@ fn read_log(raw: &RawLog<'_>) -> LogReading {
     let conventions = Conventions::new(ConventionOptions::default());
     let scope = conventions.scope(&RawScope::default());
     conventions.log(raw, Emitter { scope, resource: &Arc::default() })
+}
+
+#[test]
+fn a_log_record_that_elides_its_content_has_no_text() {
+    for event in ["gen_ai.user.message", "gen_ai.choice"] {
+        let body = RawValue::Map([("content".into(), text("<elided>"))].into_iter().collect());
+        let raw = RawLog { trace_id: Some(TraceId([1; 16])), body, ..record(event, &[]) };
+        let log = read_log(&raw).log;
+        assert_eq!(log.as_ref().and_then(|log| log.input.clone()), None, "{event}");
+        assert_eq!(log.and_then(|log| log.output), None, "{event}");
+    }
 }
 
 #[test]
