@@ -46,9 +46,10 @@ pub(super) fn result_hash(value: &RawValue<'_>) -> u64 {
 pub(super) fn hash_of(value: Json<'_>) -> u64 {
     let value = read(value);
     let result = match &value {
-        Json::Text(text) => python::content(text).map(|text| Json::Text(text.into())),
+        Json::Text(text) => python::content(text).map(without_ids),
+        Json::List(parts) if parts.iter().all(is_text) => Some(without_ids(value.clone())),
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => {
-            let content = messages::content_of_tool(&value);
+            let content = messages::content_of_tool(&value).map(without_ids);
             let content = content.or_else(|| said_by_sub_agent(&value));
             content.or_else(|| without_stamps(&value)).map(read)
         }
@@ -57,6 +58,19 @@ pub(super) fn hash_of(value: Json<'_>) -> u64 {
     let mut text = Written::new();
     value.write(&mut text, &mut |_| ());
     xxh3_64(&text)
+}
+
+/// Whether a tool's result says itself that the tool failed, as a library or a protocol words it: what a tool answers in words of its own
+/// is never read.
+pub(super) fn is_failure(value: &RawValue<'_>) -> bool {
+    // Most results have nothing of `error`, `isError` or `is_error`.
+    if value.as_str().is_some_and(|text| !text.contains("rror")) {
+        return false;
+    }
+    match read(Json::of(value)) {
+        Json::Text(text) => python::is_failure(&text),
+        value => messages::failed_tool(&value),
+    }
 }
 
 /// What a sub-agent said that was called as a tool: Mastra gives it together with ids of the sub-agent's thread and calls.
@@ -69,22 +83,38 @@ fn said_by_sub_agent<'v>(value: &Json<'v>) -> Option<Json<'v>> {
 
 /// A result in parts with texts, without the ids and times of it and of its parts; `None` if it is no such result.
 fn without_stamps<'v>(result: &Json<'v>) -> Option<Json<'v>> {
-    const STAMPS: [&str; 3] = ["id", "created_at", "finished_at"];
-    let lasting = |map: &Object<'v>| -> Object<'v> {
-        map.clone().into_entries().filter(|(key, _)| !STAMPS.contains(&&**key)).collect()
-    };
-    let is_text = |part: &Json<'_>| part.get("type").and_then(Json::as_str) == Some("text");
     let parts = result.get("content")?.as_list().filter(|parts| !parts.is_empty())?;
-    let part = |part: &Json<'v>| {
-        part.as_object().filter(|_| is_text(part)).map(|part| Json::Object(lasting(part)))
-    };
-    let parts: Vec<Json<'_>> = parts.iter().map(part).collect::<Option<_>>()?;
+    if !parts.iter().all(is_text) {
+        return None;
+    }
     let entries = lasting(result.as_object()?).into_entries();
     let entries = entries.map(|(key, value)| match &*key {
-        "content" => (key, Json::List(parts.clone())),
+        "content" => (key, without_ids(value)),
         _ => (key, value),
     });
     Some(Json::Object(entries.collect()))
+}
+
+/// A content without the ids and times of the texts in it, of which LangChain gives each an id.
+fn without_ids(content: Json<'_>) -> Json<'_> {
+    let Json::List(parts) = content else { return content };
+    Json::List(parts.into_iter().map(without_id).collect())
+}
+
+fn without_id(part: Json<'_>) -> Json<'_> {
+    let text = part.as_object().filter(|_| is_text(&part)).map(lasting);
+    text.map_or(part, Json::Object)
+}
+
+/// Whether a part of a content is a text.
+fn is_text(part: &Json<'_>) -> bool {
+    part.get("type").and_then(Json::as_str) == Some("text")
+}
+
+/// What lasts of a result or a part of one: all but ids and times.
+fn lasting<'v>(map: &Object<'v>) -> Object<'v> {
+    const STAMPS: [&str; 3] = ["id", "created_at", "finished_at"];
+    map.clone().into_entries().filter(|(key, _)| !STAMPS.contains(&&**key)).collect()
 }
 
 /// Whether a key is a library's bookkeeping rather than an argument or a result.
@@ -221,5 +251,61 @@ mod tests {
         };
         assert_eq!(parts("18 C", 1), parts("18 C", 2));
         assert_ne!(parts("18 C", 1), parts("19 C", 1));
+    }
+
+    #[test]
+    fn a_result_is_the_same_whatever_ids_langchain_gave_its_texts() {
+        let forms: [fn(&str, &str) -> String; 4] = [
+            |parts, id| {
+                format!(r#"{{"type":"tool","data":{{"content":{parts},"tool_call_id":"{id}"}}}}"#)
+            },
+            |parts, id| {
+                format!(
+                    r#"{{"output":{{"type":"constructor","kwargs":{{"type":"tool","content":{parts},"tool_call_id":"{id}"}}}}}}"#
+                )
+            },
+            |parts, _| parts.to_owned(),
+            |parts, id| {
+                let parts = parts.replace('"', "'");
+                format!("content={parts} name='get_weather' tool_call_id='{id}'")
+            },
+        ];
+        for form in forms {
+            let result = |text: &str, id: &str| {
+                let parts = format!(r#"[{{"type":"text","text":"{text}","id":"lc_{id}"}}]"#);
+                result_hash(&RawValue::Str(form(&parts, id).into()))
+            };
+            assert_eq!(result("18 C", "a"), result("18 C", "b"));
+            assert_ne!(result("18 C", "a"), result("19 C", "a"));
+        }
+        let things = |id: u8| result_hash(&RawValue::Str(format!(r#"[{{"id":{id}}}]"#).into()));
+        assert_ne!(things(1), things(2));
+    }
+
+    #[test]
+    fn a_result_tells_of_a_failure_in_words_of_a_library_or_a_protocol_alone() {
+        let is_failure = |text: &str| is_failure(&RawValue::Str(text.to_owned().into()));
+        for failed in [
+            r#"{"type":"tool","data":{"content":"no order","tool_call_id":"c","status":"error"}}"#,
+            r#"{"output":{"lc":1,"type":"constructor","id":["x","ToolMessage"],"kwargs":{"content":"no order","type":"tool","tool_call_id":"c","status":"error"}},"kwargs":{"name":"x"}}"#,
+            r#"{"output":{"content":"no order","type":"tool","tool_call_id":"c","status":"error"}}"#,
+            "content='no order' name='get_order' tool_call_id='c' status='error'",
+            "content=[{'type': 'text', 'text': 'no order'}] tool_call_id='c' status='error'",
+            r#"{"content":[{"type":"text","text":"no order"}],"isError":true}"#,
+            r#"{"type":"tool_result","tool_use_id":"c","is_error":true,"content":"no order"}"#,
+        ] {
+            assert!(is_failure(failed), "{failed}");
+        }
+        for answer in [
+            "error: no order",
+            r#"{"status":"error","order":null}"#,
+            r#"{"error":"no order"}"#,
+            r#"{"isError":true}"#,
+            r#"{"type":"tool","data":{"content":"{\"status\":\"error\"}","tool_call_id":"c","status":"success"}}"#,
+            "content='tool_call_id= status=error' tool_call_id='c'",
+            "tool_call_id='c' status='error'",
+        ] {
+            assert!(!is_failure(answer), "{answer}");
+        }
     }
 }

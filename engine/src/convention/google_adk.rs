@@ -10,7 +10,7 @@ use super::draft::Draft;
 use super::json::{self, Json};
 use super::lines::{Says, line};
 use super::raw::{RawSpan, RawValue};
-use super::{Convention, Mark, messages, text};
+use super::{Convention, Mark, arguments, messages, text};
 use crate::span::{Operation, Status};
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -53,6 +53,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
                 .offer(40, arguments.and_then(|value| text::arguments(value, draft.keep_texts)));
             let response = said("gcp.vertex.agent.tool_response");
             draft.failed |= response.and_then(RawValue::as_str).is_some_and(tells_of_throw);
+            draft.failed |= response.is_some_and(arguments::is_failure);
             draft.result_hash.offer(40, response.and_then(text::result));
         }
         Some(Operation::Chat) => {

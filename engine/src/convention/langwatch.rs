@@ -7,7 +7,7 @@ use super::json::Json;
 use super::lines::{Says, line};
 use super::messages::{self, InputFacts, Said};
 use super::raw::{RawAttributes, RawSpan, RawValue};
-use super::{Convention, Trigger, text};
+use super::{Convention, Trigger, arguments, text};
 use crate::span::Operation;
 
 const INPUT: &str = "langwatch.input";
@@ -58,6 +58,7 @@ fn read_tool(attributes: &RawAttributes<'_>, draft: &mut Draft<'_>) {
         draft.arguments.offer(84, text::arguments(&input, draft.keep_texts));
     }
     if let Some(output) = value(attributes, OUTPUT) {
+        draft.failed |= arguments::is_failure(&output);
         draft.result_hash.offer(84, text::result(&output));
         draft.result.offer(84, text::plain(84, &output).filter(|_| draft.keep_texts));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::draft::{self, Draft, SessionDraft, count, lower, name, number};
 use super::json::Json;
 use super::raw::{RawSpan, RawValue};
-use super::{messages, text};
+use super::{arguments, messages, text};
 use crate::math::Quanta;
 use crate::span::Operation;
 
@@ -180,6 +180,7 @@ impl Says {
                     draft.result.offer(rank, text::plain(rank, value));
                 }
                 draft.result_hash.offer(rank, text::result(value));
+                draft.failed |= arguments::is_failure(value);
             }
             Self::Model => draft.model.offer(rank, draft::model(value)),
             Self::RequestedModel => draft.requested_model.offer(rank, draft::model(value)),

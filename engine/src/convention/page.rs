@@ -53,7 +53,8 @@ a tool's name on a model span is a request, tokens on an agent's span are a sum.
 
 Where no attribute tells, the span's name does: of an agent, and, without `execute_tool ` and `.tool`, of a tool. A span
 failed if its status is ERROR or any attribute under `failed` says so; an `exception` event counts where the status is
-unset. The kind of error is that of an attribute under `error_type`, else the type of the last exception.
+unset. A tool failed, too, if its result says so in the words of LangChain (`status` of a message of a tool), of MCP (`isError`)
+or of a model's API (`is_error`); what a tool answers in words of its own is not looked at. The kind of error is that of an attribute under `error_type`, else the type of the last exception.
 
 ";
 

@@ -17,7 +17,7 @@ use super::index::{Hits, KeyHasher};
 use super::lines::{self, Says};
 use super::names::Shared;
 use super::raw::{Outline, Plain, RawSpan, RawValue};
-use super::{Conventions, Emitter, Names, Scope, messages, text};
+use super::{Conventions, Emitter, Names, Scope, arguments, messages, text};
 use crate::options::ConventionOptions;
 use crate::saved::Name;
 use crate::span::{
@@ -624,6 +624,9 @@ impl<'a> Reader<'_, 'a> {
         let value = self.value(at)?;
         if self.options.keep_texts && span.output.is_none() {
             span.output = self.whole(text::plain(rank, &value))?;
+        }
+        if arguments::is_failure(&value) {
+            return None;
         }
         tool.result_hash = text::result(&value);
         Some(())

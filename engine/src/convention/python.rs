@@ -19,8 +19,16 @@ pub(super) fn parse(text: &str) -> Option<Json<'static>> {
 }
 
 /// The content in the `repr` of a LangChain message, `content='..' name='..' tool_call_id='..'`.
-pub(super) fn content(text: &str) -> Option<String> {
-    Reader { rest: text.strip_prefix("content=")? }.string()
+pub(super) fn content(text: &str) -> Option<Json<'static>> {
+    Reader { rest: text.strip_prefix("content=")? }.value(0)
+}
+
+/// Whether a text is the `repr` of a LangChain message from a tool that failed, which its last field tells.
+pub(super) fn is_failure(text: &str) -> bool {
+    let mut reader = Reader { rest: text.strip_prefix("content=").unwrap_or_default() };
+    reader.value(0).is_some()
+        && reader.rest.contains(" tool_call_id=")
+        && reader.rest.ends_with(" status='error'")
 }
 
 /// Whether a text is the `repr` of an object, `Event(result=...`, and not what anybody said.
@@ -168,7 +176,8 @@ mod tests {
 
     #[test]
     fn the_content_of_a_message_is_read() {
-        assert_eq!(content("content='it\\'s' name='f' tool_call_id='c'").as_deref(), Some("it's"));
+        let said = content("content='it\\'s' name='f' tool_call_id='c'");
+        assert_eq!(said, Some(Json::Text("it's".into())));
         assert_eq!(content("content"), None);
     }
 

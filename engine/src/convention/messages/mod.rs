@@ -236,6 +236,11 @@ pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> Said<'v> {
 
 /// The content of a message from a tool, without the ids around it; `None` if it is no such message.
 pub(super) fn content_of_tool<'v>(value: &Json<'v>) -> Option<Json<'v>> {
+    message_of_tool(value)?.get("content").cloned()
+}
+
+/// A message from a tool, also where it is wrapped; `None` if it is no such message.
+fn message_of_tool<'t, 'v>(value: &'t Json<'v>) -> Option<&'t Object<'v>> {
     let wrapped = value.as_object().and_then(|map| map.get("output")).filter(|inner| {
         let mut keys = value.as_object().into_iter().flat_map(Object::keys);
         inner.as_object().is_some()
@@ -244,7 +249,15 @@ pub(super) fn content_of_tool<'v>(value: &Json<'v>) -> Option<Json<'v>> {
     let value = wrapped.unwrap_or(value);
     let message = body(value)?;
     let is_message = role(value) == Some(Role::Tool) || message.contains_key("tool_call_id");
-    is_message.then(|| message.get("content").cloned()).flatten()
+    is_message.then_some(message)
+}
+
+/// Whether a tool's result says that the tool failed: a message or a part of one that says so, or what MCP answers.
+pub(super) fn failed_tool(value: &Json<'_>) -> bool {
+    let message = message_of_tool(value).is_some_and(|message| result_of(message).failed);
+    let of_mcp = value.get("isError") == Some(&Json::Bool(true))
+        && value.get("content").and_then(Json::as_list).is_some();
+    message || of_mcp || result_in(value).is_some_and(|result| result.failed)
 }
 
 /// The name that a message from a tool gives; `None` if it is no such message or gives none.
