@@ -64,6 +64,8 @@ pub(super) struct Draft<'v> {
     pub(super) error_type: Ranked<Cow<'v, str>>,
     /// Whether a status of OK says nothing of the span, as its library gives it to all of them.
     pub(super) always_ok: Ranked<bool>,
+    /// Whether what the span says of a failure is said by its parts too, which alone tell whether the whole failed.
+    pub(super) repeated: Ranked<bool>,
     /// Whether some attribute says that something stopped the span.
     pub(super) stopped: bool,
     /// Of a streamed answer to the request of another span, how long it took to come.

@@ -99,8 +99,9 @@ impl Naming<'_> {
             draft.remarks().interrupted = true;
         }
         let is_tool = operation == Operation::ExecuteTool;
+        let repeated = draft.repeated.take() == Some(true);
         let untold = raw.status == Status::Ok && draft.always_ok.take() == Some(true);
-        let status = if untold { Status::Unset } else { raw.status };
+        let status = if repeated || untold { Status::Unset } else { raw.status };
         let mut shared = |name: Option<Cow<'_, str>>| name.map(|name| self.share(&name));
         let mut span = Span {
             trace_id: raw.trace_id,
@@ -113,7 +114,8 @@ impl Naming<'_> {
             end: raw.end,
             operation,
             status,
-            failed: (status == Status::Error || fails(raw, status, draft))
+            failed: !repeated
+                && (status == Status::Error || fails(raw, status, draft))
                 && !draft.is_interrupted(),
             stopped: draft.stopped,
             streamed: draft.streamed_nanos.is_some(),

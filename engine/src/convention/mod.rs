@@ -11,6 +11,7 @@ mod agentscope;
 mod anthropic;
 mod arguments;
 mod autogen;
+mod aws_distro;
 mod beeai;
 mod braintrust;
 mod caps;
@@ -215,6 +216,7 @@ const CONVENTIONS: &[Convention] = &[
     dspy::CONVENTION,
     openai_agents::CONVENTION,
     google_genai_oi::CONVENTION,
+    aws_distro::CONVENTION,
     beeai::CONVENTION,
     braintrust::CONVENTION,
     voltagent::CONVENTION,
