@@ -25,6 +25,7 @@ const AGENT: (&str, &str) = ("openinference.span.kind", "AGENT");
 const CHAIN: (&str, &str) = ("openinference.span.kind", "CHAIN");
 const LLM: (&str, &str) = ("openinference.span.kind", "LLM");
 const INVOKE: (&str, &str) = ("gen_ai.operation.name", "invoke_agent");
+const WORKFLOW: (&str, &str) = ("gen_ai.operation.name", "invoke_workflow");
 const TOOL: (&str, &str) = ("gen_ai.operation.name", "execute_tool");
 const CHAT: (&str, &str) = ("gen_ai.operation.name", "chat");
 const OPENAI_AGENTS: &str = "openinference.instrumentation.openai_agents";
@@ -55,6 +56,17 @@ const CASES: &[Case] = &[
         scope: OPENAI_AGENTS,
         spans: &[("refunds", None, &[AGENT]), ("response", Some(0), &[LLM])],
         agent: "refunds",
+    },
+    // An agent that a workflow calls as a tool does a part of its work.
+    Case {
+        scope: "opentelemetry.instrumentation.genai.langchain",
+        spans: &[
+            ("invoke_workflow boss", None, &[WORKFLOW, ("gen_ai.workflow.name", "boss")]),
+            ("execute_tool task", Some(0), &[TOOL, ("gen_ai.tool.name", "task")]),
+            ("invoke_agent weather", Some(1), &[INVOKE, ("gen_ai.agent.name", "weather")]),
+            ("chat gpt-4o-mini", Some(2), &[CHAT]),
+        ],
+        agent: "boss",
     },
     // Of two agents below it the outermost, not the first to come.
     Case {

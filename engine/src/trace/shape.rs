@@ -15,7 +15,7 @@ use super::calls::{
 use super::rows::Spans;
 use super::series::Series;
 use super::span_view::{Model, SpanView};
-use super::whose::agent_name;
+use super::whose::{agent_name, is_own};
 use crate::loops::begins_before;
 use crate::span::{IdHash, Operation, Resource, SpanId};
 
@@ -602,12 +602,15 @@ impl<'a> Shape<'a> {
         self.ancestors(at).any(|above| above.operation == Operation::ExecuteTool)
     }
 
-    /// Whether the span at this place is part of a tool call that an agent made.
+    /// Whether the span at this place is part of a tool call that an agent made, or a workflow with a name of its own.
     pub(super) fn is_called(&self, at: usize) -> bool {
         let agents = self.has(Operation::InvokeAgent) && self.has(Operation::ExecuteTool);
         let mut above = self.ancestors(at).filter(|_| agents);
         above.any(|above| above.operation == Operation::ExecuteTool)
-            && above.any(|above| above.operation == Operation::InvokeAgent)
+            && above.any(|above| {
+                above.operation == Operation::InvokeAgent
+                    || above.workflow().is_some_and(|name| is_own(&name))
+            })
     }
 
     /// Finds the request of each streamed answer: of those that the same library sent beside it and that ended before it began, the last

@@ -53,7 +53,7 @@ pub fn scope_by_agent(update: &mut TraceFacts, scope: SessionScope) {
 }
 
 /// The agent of a trace: the name of the outermost agent span that has one of its own, else that of the outermost other span that names
-/// an agent, but of none that an agent called as a tool, which does only a part of the work; version, environment and service from that span, else from its resource. If no span names an agent, the name is that of the
+/// an agent, but of none that an agent or a named workflow called as a tool, which does only a part of the work; version, environment and service from that span, else from its resource. If no span names an agent, the name is that of the
 /// resource, of the outermost workflow or the agent's id; empty if there is none.
 pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
     let outermost = || shape.outermost_first();
@@ -72,7 +72,6 @@ pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
         let own = chosen.and_then(|span| of(span.resource()));
         own.or_else(|| shape.resources().find_map(|resource| of(resource))).map(|name| &**name)
     };
-    let is_own = |name: &&str| !is_generic(name) && !is_random(name);
     // Workflows and ids further in are only of parts of the trace: they do not replace a generic one of the outermost span.
     let name = named
         .map(|(_, name)| name)
@@ -91,6 +90,11 @@ pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
         environment.or_else(|| resource(|resource| resource.environment.as_ref())),
     ];
     known.of(parts.map(Option::unwrap_or_default))
+}
+
+/// Whether a name is a user's: neither a library's generic name nor a random id.
+pub(super) fn is_own(name: &&str) -> bool {
+    !is_generic(name) && !is_random(name)
 }
 
 /// The agent that a span names, or that an agent's span is named after; a library's generic name for agents is none, nor is a model's.
