@@ -56,10 +56,10 @@ pub struct Lasting(#[serde(with = "human")] pub Duration);
 
 /// The value of an option.
 trait Amount {
-    /// The value in the units of [`Usage`].
-    /// How many of the units of what runs use make one, for people.
+    /// How many of the units of [`Usage`] make one, for people.
     const PER_UNIT: i64;
 
+    /// The value in the units of [`Usage`].
     fn units(self) -> u64;
 }
 

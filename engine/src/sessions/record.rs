@@ -2,6 +2,7 @@
 //!
 //! Parts that many traces have in common are shared ([`Course`], [`Scored`]); parts that few have are behind a pointer ([`Rare`]).
 
+use std::num::NonZeroU8;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -178,8 +179,8 @@ struct Counted {
     spend: bool,
     /// Limits whose excess is counted.
     limits: LimitSet,
-    /// The longest silence of the open trace that something ended.
-    silence: Option<Level>,
+    /// The level of the longest silence of the open trace that something ended, and one: so it takes a byte.
+    silence: Option<NonZeroU8>,
 }
 
 /// What a new record of a trace takes over from the one that it replaces.
@@ -526,13 +527,14 @@ impl TraceRecord {
     pub(super) fn end_silence(&mut self, next: &Self, stall_after: Duration) {
         if self.may_be_silent() {
             let ended = level(next.arrived.0.saturating_sub(self.arrived.0), stall_after);
+            let ended = ended.and_then(|level| NonZeroU8::new(level.saturating_add(1)));
             self.counted.silence = self.counted.silence.max(ended);
         }
     }
 
     /// The longest silence that something ended while it was open; `None`: it had no long one.
     pub(super) fn silence(&self) -> Option<Level> {
-        self.counted.silence
+        self.counted.silence.map(|level| level.get() - 1)
     }
 
     /// For how many nanoseconds nothing has come, if its root was waited for in vain and it was silent for long at the end.
