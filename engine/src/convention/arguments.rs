@@ -67,10 +67,9 @@ pub(super) fn is_failure(value: &RawValue<'_>) -> bool {
     if value.as_str().is_some_and(|text| !text.contains("rror")) {
         return false;
     }
-    match read(Json::of(value)) {
-        Json::Text(text) => python::is_failure(&text),
-        value => messages::failed_tool(&value),
-    }
+    let value = read(Json::of(value));
+    let in_text = value.as_str().map(python::is_failure);
+    in_text.unwrap_or_else(|| messages::failed_tool(&value))
 }
 
 /// What a sub-agent said that was called as a tool: Mastra gives it together with ids of the sub-agent's thread and calls.

@@ -8,6 +8,7 @@
 //! left, the traces share what their loops have counted, and what is new counts.
 
 use std::mem;
+use std::num::NonZeroU8;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,6 @@ use crate::few::Few;
 use crate::limits::LimitSet;
 use crate::loops::{Evidence, LoopKind, LoopLabels, Severity};
 use crate::runs::told_outcome;
-use crate::silences::Level;
 use crate::span::Timestamp;
 
 /// What one trace has counted.
@@ -34,8 +34,8 @@ pub(super) struct Tally {
     pub(super) spend: Spent,
     /// Limits whose excess is counted.
     pub(super) limits: LimitSet,
-    /// The longest silence of the open trace that something ended; it counts with the verdicts.
-    pub(super) silence: Option<Level>,
+    /// The level of the longest silence of the open trace that something ended, and one; it counts with the verdicts.
+    pub(super) silence: Option<NonZeroU8>,
 }
 
 /// What the loops of one trace have counted towards one agent.
