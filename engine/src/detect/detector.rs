@@ -357,6 +357,19 @@ impl Detector {
         next
     }
 
+    /// Takes over the evidence that an earlier version kept when it was replaced, of which nothing comes any more. Evidence of either grows
+    /// by no more than the time that it spends while nothing changed, and so does their sum.
+    pub fn take_over(&mut self, earlier: &mut Self) {
+        if self.incident.is_some() || earlier.incident.is_some() {
+            return;
+        }
+        self.changed.add(std::mem::take(&mut earlier.changed));
+        self.intolerable.add(std::mem::take(&mut earlier.intolerable));
+        if let (Some(own), Some(left)) = (&mut self.predicted, &mut earlier.predicted) {
+            own.told.add(std::mem::take(&mut left.told));
+        }
+    }
+
     /// The same drop in the next version of the agent, whose values decide when it is over.
     pub fn carried_on(&self) -> Self {
         Self { budget: Budget::default(), ..self.clone() }
@@ -844,6 +857,26 @@ mod tests {
         assert!((detector.days() - 5.0).abs() < 1e-9);
         detector.intolerable.seed(0.5);
         assert!((detector.days() - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_a_version_kept_goes_on_once() {
+        let limits = DropOptions::default().limits(1);
+        let mut versions = [Detector::default(), Detector::default(), Detector::default()];
+        versions[0].changed.seed(8.0);
+        versions[0].intolerable.seed(4.0);
+        let [first, second, third] = &mut versions;
+        *second = first.bequeath(&limits);
+        *third = second.bequeath(&limits);
+        third.take_over(first);
+        for (version, days) in [(&*first, 0.0), (&*second, 2.0), (&*third, 6.0)] {
+            assert!((version.changed.days() - days).abs() < 1e-9, "{days} {version:?}");
+            assert!((version.intolerable.days() - days / 2.0).abs() < 1e-9, "{days} {version:?}");
+        }
+        // What speaks for a drop is no evidence of a change from its level.
+        third.page(Timestamp(1), &limits);
+        third.take_over(second);
+        assert!((second.changed.days() - 2.0).abs() < 1e-9);
     }
 
     #[test]

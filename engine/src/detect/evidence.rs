@@ -56,6 +56,13 @@ impl Evidence {
         *self
     }
 
+    /// Adds what another has: bets on the same change.
+    pub(super) fn add(&mut self, other: Self) {
+        for (sum, other) in self.0.iter_mut().zip(other.0) {
+            *sum = (*sum + other).min(MOST);
+        }
+    }
+
     /// Spends days on a change that begins with the next value.
     pub(super) fn seed(&mut self, days: f64) {
         self.observe(1.0, days, 0);

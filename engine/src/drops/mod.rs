@@ -429,7 +429,7 @@ impl Drops {
             let Some(value) = stream.value(told, watch) else { continue };
             if watch.streams.0[place].is_none() {
                 let left = watch.left_by(agent);
-                let begun = self.begin_stream(agent, stream, left);
+                let begun = self.begin_stream(told, stream, left);
                 let Some(own) = self.watches.get_mut(agent) else { return ended };
                 watch = own;
                 watch.streams.0[place] = Some(begun);
@@ -477,20 +477,47 @@ impl Drops {
         self.end_mended(shown, since, stream.name)
     }
 
-    /// Begins a stream with what it takes over from the version before.
+    /// Begins a stream with what it takes over from the version before, and with what those before that kept.
     fn begin_stream(
         &mut self,
-        agent: &AgentKey,
+        told: &ArrivedTrace,
         stream: &Stream,
         before: Option<AgentKey>,
     ) -> Watched {
         self.shares.add(stream.pages);
-        let limits = self.shares.limits(&self.options, agent, stream);
+        let limits = self.shares.limits(&self.options, &told.agent, stream);
         let left = before.and_then(|key| {
-            let watch = self.watches.get_mut(&key)?;
-            Some(watch.streams.get_mut(stream.name)?.bequeath(&key.agent_version, &limits))
+            let watched = self.watches.get_mut(&key)?.streams.get_mut(stream.name)?;
+            let left = watched.bequeath(&key.agent_version, &limits);
+            Some(self.gather(left, (&key, stream), &limits))
         });
-        left.unwrap_or_default()
+        left.unwrap_or_default().begin_at(told.at)
+    }
+
+    /// Adds to a stream that begins the evidence that the versions before `before` kept, of those of which nothing has come since that one
+    /// began: half of it stays with each version that is replaced, and of versions that live for a few traces nothing would add up.
+    fn gather(
+        &mut self,
+        mut begun: Watched,
+        (before, stream): (&AgentKey, &Stream),
+        limits: &Limits,
+    ) -> Watched {
+        let mut version = before.clone();
+        for _ in 0..GATHERED {
+            let Some(earlier) =
+                self.watches.get(&version).and_then(|watch| watch.left_by(&version))
+            else {
+                break;
+            };
+            let of = |agent| self.watched(agent, stream.name);
+            let outlived = of(&earlier)
+                .is_some_and(|kept| of(before).is_some_and(|own| own.has_outlived(kept)));
+            let kept = self.watches.get_mut(&earlier).filter(|_| outlived);
+            let kept = kept.and_then(|watch| watch.streams.get_mut(stream.name));
+            kept.into_iter().for_each(|kept| begun.take_over(kept, limits));
+            version = earlier;
+        }
+        begun
     }
 }
 
@@ -541,6 +568,9 @@ const GOES_ON: Duration = Duration::from_secs(86_400);
 
 /// Time after which streams that go on are counted again.
 const LOOK: Duration = Duration::from_secs(3_600);
+
+/// Versions before the version before whose evidence goes on: more than one, as the old and the new one may run at the same time for a while.
+const GATHERED: usize = 4;
 
 /// Deployments that are shown of an agent.
 const SHOWN: usize = 32;

@@ -515,6 +515,30 @@ fn a_drop_is_found_though_no_version_lives_to_see_it() {
 }
 
 #[test]
+fn a_drop_is_found_though_versions_live_for_a_few_traces() {
+    for overlap in [0, 2] {
+        let mut told = Fixture::new(1_000);
+        let mut number = 0;
+        // Three traces a version; in a rollout the first one of the next version may come before the last one of this.
+        let mut trace_of = |told: &mut Fixture, failed: bool| {
+            number += 1;
+            let version = (number + overlap * u64::from(number % 3 == 1)) / 3;
+            told.tell(&version.to_string(), trace(number, failed));
+            let view = told.view(&version.to_string()).remove(0);
+            (view.severity, view.against)
+        };
+        for hour in 0..1_200 {
+            assert_ne!(trace_of(&mut told, hour % 50 == 0).0, "critical", "{overlap} {hour}");
+        }
+        let found = (0..120).find_map(|hour| {
+            let (severity, against) = trace_of(&mut told, hour % 5 == 0);
+            (severity == "critical").then_some(against)
+        });
+        assert_eq!(found, Some("past"), "{overlap}");
+    }
+}
+
+#[test]
 fn a_drop_of_a_version_that_was_replaced_ends_after_a_day_and_its_past_stays() {
     let mut told = Fixture::new(10);
     failing(&mut told, "1", 1..600, u64::MAX);

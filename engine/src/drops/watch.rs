@@ -50,6 +50,8 @@ pub(super) struct Watched {
     pub(super) detector: Detector,
     /// Whether its baseline is that of the version before, as it has no past of its own yet, and no drop began with that version.
     pub(super) inherited: bool,
+    /// The time of the first value; zero: its level was accepted, of which evidence of earlier versions says nothing.
+    began: Timestamp,
     /// The time of the last value.
     pub(super) last: Timestamp,
     // The session of the last value, hashed.
@@ -328,6 +330,23 @@ impl Watched {
         }
     }
 
+    /// Begins with a value of this time.
+    pub(super) fn begin_at(self, began: Timestamp) -> Self {
+        Self { began, ..self }
+    }
+
+    /// Whether an earlier version kept evidence for nothing: no value of it has come since this one began, which is in no drop.
+    pub(super) fn has_outlived(&self, earlier: &Self) -> bool {
+        let is_in_none = matches!(self.detector.severity(), Severity::Quiet | Severity::Warning);
+        is_in_none && self.carried.is_none() && earlier.last < self.began
+    }
+
+    /// Takes over the evidence that an earlier version kept; a drop to which that adds is no fault of this one.
+    pub(super) fn take_over(&mut self, earlier: &mut Self, limits: &Limits) {
+        self.inherited &= !earlier.detector.has_evidence(limits);
+        self.detector.take_over(&mut earlier.detector);
+    }
+
     /// Where the next value stands in its session.
     pub(super) fn in_session(&mut self, session: Option<u64>, is_bad: bool) -> InSession {
         let is_change = session.is_none() || session != self.session;
@@ -429,6 +448,7 @@ impl Watched {
         let accepted = self.detector.accept(at) | self.carried.take().is_some();
         if accepted {
             (self.inherited, self.example) = (false, None);
+            self.began = Timestamp::default();
         }
         accepted
     }
