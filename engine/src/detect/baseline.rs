@@ -107,13 +107,17 @@ impl Baseline {
     /// failures that have one cause.
     pub(super) fn level_after(&self, cell: Option<usize>, level: f64, pending: &Pending) -> f64 {
         let Some(cell) = cell.map(|cell| cell.min(CELLS - 1)) else { return level };
-        if cell >= RUNS {
-            let least = if cell >= WITHIN { self.follows_within(pending) } else { 0.0 };
-            return self.after[cell].above(level.max(least)).surely();
-        }
-        let mut follow = Follow { mean: level.max(FOLLOWS), count: PRIOR_AFTER };
-        for after in &self.after[..=cell] {
-            follow = after.above(follow.mean);
+        let (first, least) = match cell {
+            ..RUNS => (0, FOLLOWS),
+            RUNS..WITHIN => return self.after[cell].above(level).surely(),
+            WITHIN.. => (WITHIN, self.follows_within(pending)),
+        };
+        let least = level.max(least);
+        let mut follow = Follow { mean: least, count: PRIOR_AFTER };
+        for after in &self.after[first..=cell] {
+            // By chance alone a session seldom fails often: those that do are others than those that fail once.
+            follow =
+                after.above(if first == WITHIN { follow.mean.max(least) } else { follow.mean });
         }
         follow.surely()
     }
@@ -234,6 +238,11 @@ impl Pending {
         self.changes.count
     }
 
+    /// How many of the values whose order is not learnt yet come after another failure of their own session.
+    pub(super) fn within(&self) -> u64 {
+        self.after[WITHIN..].iter().map(|tally| tally.count).sum()
+    }
+
     /// Adds a value to its cell alone.
     pub(super) fn follow(&mut self, value: f64, place: Place) {
         if let Some(after) = place.cell.and_then(|cell| self.after.get_mut(cell)) {
@@ -293,7 +302,7 @@ const RUNS: usize = 6;
 const WITHIN: usize = RUNS + 3;
 
 /// Cells: kinds of values before another.
-const CELLS: usize = WITHIN + 3;
+const CELLS: usize = WITHIN + 6;
 
 /// Values of a past that is enough to compare with.
 const ENOUGH: f64 = 100.0;
@@ -310,7 +319,7 @@ const PRIOR: f64 = 10.0;
 /// How fast cells age, relative to the level: they have fewer values.
 const ORDER_AGES: f64 = 0.125;
 
-/// Values that are added to each cell: at the usual level, or after a run at the level of the cell before.
+/// Values that are added to each cell: at the usual level, or after a run, of all sessions or of one, at the level of the cell before.
 const PRIOR_AFTER: f64 = 10.0;
 
 /// How often a first failure is followed by another, as assumed beforehand.
@@ -321,3 +330,26 @@ const FOLLOWS_WITHIN: f64 = 0.9;
 
 /// Days that pass before the past ages.
 const AGE_STEP: f64 = 1.0 / 24.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_that_fail_a_few_times_by_chance_say_nothing_of_those_that_fail_for_long() {
+        let (mut baseline, mut pending) = (Baseline::default(), Pending::default());
+        let place = |failed| Place { cell: Some(cell_within(failed)), is_change: true };
+        for number in 0..1_000 {
+            pending.add(f64::from(u8::from(number % 11 == 0)), place(1 + number % 4));
+        }
+        baseline.take_order(&mut pending, Timestamp(1), 14.0);
+        let after = |failed| baseline.level_after(place(failed).cell, 0.1, &pending);
+        assert!(after(1) < 0.2 && after(4) < 0.2, "{} {}", after(1), after(4));
+        assert!(after(6) > 0.75 && after(20) > 0.75, "{} {}", after(6), after(20));
+        // What fails for long does so more and more surely.
+        (0..30).for_each(|_| pending.add(1.0, place(6)));
+        baseline.take_order(&mut pending, Timestamp(2), 14.0);
+        let after = |failed| baseline.level_after(place(failed).cell, 0.1, &pending);
+        assert!(after(6) > 0.9 && after(4) < 0.2, "{} {}", after(6), after(4));
+    }
+}

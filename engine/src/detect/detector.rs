@@ -158,10 +158,23 @@ struct Incident {
     /// How many of the values only repeat what their session told before: all such, where each value is of another session than the one
     /// before, and none where one session is all there is.
     repeats: f64,
+    one_session: OneSession,
     confidence: f64,
     /// The weight of evidence of a recovery: 1, and a tenth of it after each relapse, so that a level that does not settle needs
     /// more and more evidence of a recovery and of a relapse.
     trust: f64,
+}
+
+/// Whether a drop is of one session that fails to its end, as far as its values since the page say: no other session fails, and nothing of that
+/// one is good again. An outage that ends within a session, or goes on in the next one, is none.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+struct OneSession {
+    /// By all values so far.
+    so_far: bool,
+    /// By those before the good ones at its end, and the first of these.
+    until_good: bool,
+    /// How many values come after another failure of their session.
+    within: u64,
 }
 
 /// A value as it is counted.
@@ -531,10 +544,14 @@ impl Detector {
             if place.is_within() {
                 incident.repeats += self.baseline.alternation(&self.pending);
             }
+            let is_bad = self.nulls.is_some_and(|nulls| value > nulls.tolerated);
+            let begins = self.recovery.stretch.count <= 1;
+            incident.one_session.observe(place, is_bad, begins);
         }
         if self.recovery.is_better(incident.trust) {
             incident.values = incident.values.minus(self.recovery.stretch);
-            if incident.values.count as f64 - incident.repeats > BURST {
+            let repeats = incident.one_session.repeats().unwrap_or(incident.repeats);
+            if incident.values.count as f64 - repeats > BURST {
                 self.pending.forget_order();
             }
             self.pending.all = self.recovery.stretch;
@@ -557,6 +574,7 @@ impl Detector {
         if self.days() >= limits.page {
             // The relapse may have another level than the drop.
             (incident.values, incident.repeats) = (self.since_start(), 0.0);
+            incident.one_session = OneSession::after(self.pending.within());
             incident.trust *= TRUST_AGAIN;
             self.begin(incident);
         } else if self.recovery.is_good(incident.trust) {
@@ -663,6 +681,7 @@ impl Detector {
             from: self.usual(limits),
             values: self.since_start(),
             repeats: 0.0,
+            one_session: OneSession::after(self.pending.within()),
             confidence: self.confidence(),
             trust: 1.0,
         });
@@ -751,6 +770,27 @@ impl Incident {
     }
 }
 
+impl OneSession {
+    /// After so many values that came after another failure of their session.
+    fn after(within: u64) -> Self {
+        Self { so_far: true, until_good: true, within }
+    }
+
+    /// Takes the next value; `begins`: the good values at the end of the drop begin with it, as far as is known.
+    fn observe(&mut self, place: Place, is_bad: bool, begins: bool) {
+        self.so_far &= place.is_within() == is_bad;
+        self.within += u64::from(place.is_within());
+        if begins {
+            self.until_good = self.so_far;
+        }
+    }
+
+    /// How many values only repeat what the one session told; `None`: there is no such.
+    fn repeats(self) -> Option<f64> {
+        self.until_good.then_some(self.within as f64)
+    }
+}
+
 /// The mean of values; the level before if there are none, as only chances have come since.
 fn level_of(values: Tally, before: f64) -> f64 {
     if values.count == 0 { before } else { values.mean() }
@@ -824,7 +864,8 @@ const RELAPSE: f64 = 2.5;
 /// Trust after a relapse, as a part of that before.
 const TRUST_AGAIN: f64 = 0.1;
 
-/// Values of a drop up to which its failures may have one cause that comes again: how they followed each other is learnt.
+/// Values of a drop up to which its failures may have one cause that comes again: how they followed each other is learnt, as it is of one
+/// session that failed to its end, however long that was.
 const BURST: f64 = 16.0;
 
 /// Pending values that are enough to be learnt.

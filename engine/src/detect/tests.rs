@@ -92,6 +92,87 @@ impl Stream {
     }
 }
 
+/// Sessions of eight traces, one after another.
+struct Sessions {
+    stream: Stream,
+    left: u32,
+    failed: usize,
+}
+
+impl Sessions {
+    fn after(seed: u64, level: f64, count: u32) -> Self {
+        let limits = DropOptions { objective: 0.85, ..DropOptions::default() }.limits(3);
+        let stream = Stream { limits, ..Stream::new(seed) };
+        let mut sessions = Self { stream, left: 0, failed: 0 };
+        assert_eq!(sessions.traces(level, count), 0);
+        sessions
+    }
+
+    /// One more trace; returns whether that pages.
+    fn trace(&mut self, is_bad: bool) -> bool {
+        let is_change = self.left == 0;
+        if is_change {
+            (self.left, self.failed) = (8, 0);
+        }
+        self.left -= 1;
+        let session = InSession { failed: self.failed, is_change };
+        self.failed = if is_bad { self.failed + 1 } else { 0 };
+        let value = Observation::verdict(is_bad).within(session);
+        self.stream.value(value) == Some(Severity::Critical)
+    }
+
+    /// So many traces of this level; returns how often they page.
+    fn traces(&mut self, level: f64, count: u32) -> usize {
+        let mut pages = 0;
+        for _ in 0..count {
+            let is_bad = self.stream.random() < level;
+            pages += usize::from(self.trace(is_bad));
+        }
+        pages
+    }
+
+    /// A session that fails so often, to its end; returns how often that pages.
+    fn failing(&mut self, count: u32) -> usize {
+        self.left = 0;
+        let pages = usize::from(self.trace(true));
+        self.left = count - 1;
+        pages + self.traces(1.0, count - 1)
+    }
+}
+
+#[test]
+fn a_session_that_fails_to_its_end_pages_a_few_times_though_no_other_runs_beside_it() {
+    for level in [0.02, 0.1] {
+        let mut pages = [0; 3];
+        let mut sessions = Sessions::after(42, level, 5_000);
+        for number in 0..30 {
+            pages[number / 10] += sessions.failing(20) + sessions.traces(level, 1_000);
+        }
+        assert!((1..=4).contains(&pages[0]), "{level} {pages:?}");
+        assert!(pages[1] + pages[2] <= 1, "{level} {pages:?}");
+        // An outage goes on in the next session, and pages there at the latest; so does the next one.
+        for _ in 0..3 {
+            let found = (1..200).find(|_| sessions.trace(true));
+            assert!(found.is_some_and(|traces| traces <= 24), "{level} {found:?}");
+            sessions.traces(1.0, 100);
+            sessions.traces(level, 3_000);
+        }
+    }
+}
+
+#[test]
+fn an_outage_within_a_session_is_no_habit_of_sessions() {
+    let mut sessions = Sessions::after(43, 0.02, 5_000);
+    for _ in 0..5 {
+        // One session is all there is, and it goes on.
+        sessions.left = 2_000;
+        let found = (1..200).find(|_| sessions.trace(true));
+        assert!(found.is_some_and(|traces| traces <= 8), "{found:?}");
+        sessions.traces(1.0, 60);
+        sessions.traces(0.02, 1_000);
+    }
+}
+
 #[test]
 fn a_drop_is_found_with_its_begin_and_both_levels() {
     let mut stream = Stream::after(1, 0.01, 2_000);
