@@ -123,7 +123,9 @@ pub(super) fn of_span(
         results.push(report(caps, semconv(&raw.attributes), about.clone(), raw.end));
     }
     for event in raw.events.iter().filter(|event| event.name == RESULT) {
-        results.push(report(caps, semconv(&event.attributes), about.clone(), raw.end));
+        // Of several on one span the last one counts.
+        let time = if event.time.0 == 0 { raw.end } else { event.time.max(raw.start) };
+        results.push(report(caps, semconv(&event.attributes), about.clone(), time));
     }
     for ((scope, _, _), finding) in annotations(&raw.attributes) {
         let target = match scope {

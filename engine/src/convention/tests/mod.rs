@@ -422,6 +422,26 @@ fn a_failed_evaluator_made_no_score() {
 }
 
 #[test]
+fn a_score_in_an_event_has_the_time_of_the_event() {
+    let list = [
+        ("gen_ai.evaluation.name", text("outcome")),
+        ("gen_ai.evaluation.score.value", RawValue::Int(1)),
+    ];
+    let event = |time| RawEvent {
+        name: "gen_ai.evaluation.result".into(),
+        time: Timestamp(time),
+        attributes: attributes(&list),
+    };
+    let mut span = raw("chat", &[]);
+    (span.start, span.end) = (Timestamp(100), Timestamp(200));
+    // One without a time, and one whose time is not by the same clock.
+    span.events = vec![event(120), event(180), event(0), event(7)];
+    let reading = read(&span);
+    let times: Vec<u64> = reading.reports.iter().map(|report| report.time.0).collect();
+    assert_eq!(times, [120, 180, 200, 100]);
+}
+
+#[test]
 fn a_score_is_about_a_trace_a_response_or_a_session() {
     let list = [
         ("gen_ai.evaluation.name", text("x")),
