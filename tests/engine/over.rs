@@ -391,6 +391,87 @@ fn a_workflow_that_another_process_called_counts_as_the_root() {
     }
 }
 
+/// The span of a request that only begins the work, and ends at once.
+fn request(trace: u64, begun: Duration) -> Span {
+    Span {
+        operation: Operation::Other,
+        convention: None,
+        name: Arc::from("POST /run"),
+        ..span(trace, 8, 0, (begun, begun + SECOND / 20))
+    }
+}
+
+/// A model call of the agent that a request begins, and the agent; it failed.
+fn work(trace: u64, times: (Duration, Duration)) -> [Span; 2] {
+    let operation = Operation::Chat;
+    let model = Span { operation, remote_parent: Some(false), ..span(trace, 2, 1, times) };
+    [model, Span { parent: Some(SpanId([8; 8])), ..root(trace, times) }]
+}
+
+#[test]
+fn a_root_that_ends_before_the_work_does_not_end_its_trace() {
+    for shards in [1, 3] {
+        let mut daemon = Daemon::new(shards);
+        // What is known: parents of such model calls come.
+        let mut now = Duration::ZERO;
+        for trace in 0..3 {
+            let [model, agent] = work(trace, (now, now + SECOND));
+            let last = Span { end: at(now + SECOND), ..request(trace, now) };
+            daemon.send(vec![model, agent, last], now + SECOND);
+            assert_eq!(done_after(&mut daemon, now + SECOND, MINUTE), Some(10 * SECOND));
+            now += MINUTE;
+        }
+        assert_eq!(daemon.verdicts("support"), (0, 3));
+        let (session, id) = (trace_id(3).to_string(), 3);
+        let first = work(id, (now, now + SECOND))[0].clone();
+        daemon.send(vec![request(id, now), first], now + SECOND);
+        daemon.run_to(now + SECOND, now + 20 * MINUTE);
+        assert_eq!(daemon.decided_on(&session, id), ("parents_come".to_owned(), false));
+        now += 20 * MINUTE;
+        let [model, agent] = work(id, (now - MINUTE, now));
+        daemon.send(vec![Span { span_id: SpanId([3; 8]), ..model }, agent], now);
+        assert_eq!(done_after(&mut daemon, now, 10 * MINUTE), Some(5 * MINUTE));
+        assert_eq!(daemon.decided_on("conversation 3", id), ("root".to_owned(), true));
+        daemon.run_to(now + 5 * MINUTE, now + 2 * HOUR);
+        assert_eq!(daemon.verdicts("support"), (0, 4));
+        let names: Vec<&str> = daemon.shown.iter().map(String::as_str).collect();
+        assert_eq!(names, ["support"], "not that of the service");
+    }
+}
+
+#[test]
+fn a_trace_that_outlasts_its_root_goes_by_its_missing_parents_or_rests_longer() {
+    let after = |spans: Vec<Span>| {
+        let mut daemon = Daemon::new(1);
+        daemon.send(spans, SECOND);
+        let after = done_after(&mut daemon, SECOND, 61 * MINUTE);
+        let (_, counted) = daemon.decided_on(&trace_id(0).to_string(), 0);
+        (after, counted)
+    };
+    let chat = |parent, remote_parent, end| {
+        let times = (Duration::ZERO, end);
+        Span { operation: Operation::Chat, remote_parent, ..span(0, 2, parent, times) }
+    };
+    let root = request(0, Duration::ZERO);
+    // All parents are in.
+    let whole = |end| after(vec![chat(8, None, end), root.clone()]);
+    assert_eq!(whole(SECOND / 20), (Some(10 * SECOND), true));
+    assert_eq!(whole(SECOND / 8), (Some(10 * SECOND), true), "clocks differ a little");
+    assert_eq!(whole(SECOND), (Some(5 * MINUTE), true));
+    // One is missing, and the root ended last.
+    let last = after(vec![chat(9, None, SECOND / 20), root.clone()]);
+    assert_eq!(last, (Some(10 * SECOND), true));
+    // It did not: nothing is known, or the caller of an agent still runs.
+    let lacking = after(vec![chat(9, None, SECOND), root.clone()]);
+    assert_eq!(lacking, (Some(5 * MINUTE), false));
+    let local = Span { operation: Operation::InvokeAgent, ..chat(9, Some(false), SECOND) };
+    assert_eq!(after(vec![local, root.clone()]), (Some(HOUR), false));
+    // An evaluator comes when all is over.
+    let evaluation = Span { operation: Operation::Evaluation, ..chat(8, None, MINUTE) };
+    let judged = after(vec![chat(8, None, SECOND / 20), evaluation, root.clone()]);
+    assert_eq!(judged, (Some(10 * SECOND), true));
+}
+
 #[test]
 fn what_is_waited_for_follows_from_flags_and_from_earlier_traces() {
     let agent = |trace, remote, now| Span {

@@ -432,7 +432,7 @@ impl OpenTrace {
             OverBy::NothingKnown | OverBy::ParentsCome | OverBy::LocalParent => {
                 options.rootless_idle
             }
-            OverBy::Root if self.goes_on() => options.rootless_idle,
+            OverBy::Root if self.goes_on() || self.outlasts_root() => options.rootless_idle,
             OverBy::Root
             | OverBy::RemoteParent
             | OverBy::ParentsNeverCome
@@ -455,7 +455,7 @@ impl OpenTrace {
         self.evidence = evidence;
         self.revise(1);
         self.deadline = now.after(options.late_horizon);
-        if self.goes_on() || (!self.is_rooted() && self.is_agents() && !never) {
+        if self.goes_on() || (evidence != OverBy::Root && self.is_agents() && !never) {
             self.deadline = self.deadline.max(self.oldest(options));
         }
     }
@@ -485,6 +485,16 @@ impl OpenTrace {
     /// Whether the trace is a turn that only the next one ends, which has not begun.
     fn goes_on(&self) -> bool {
         self.signs.turn && !self.followed
+    }
+
+    /// Whether something went on after its root had ended; only the next turn ends one that log records tell.
+    fn outlasts_root(&self) -> bool {
+        !self.signs.turn && self.parts.spans.outlast_root()
+    }
+
+    /// Whether its root is in and tells its end: nothing ended after it, or at least no parent is missing.
+    pub(super) fn root_tells_end(&self) -> bool {
+        self.is_rooted() && !(self.outlasts_root() && self.parts.spans.lack_parent())
     }
 
     /// Whether its agent waits for somebody, and its root is still to end.

@@ -2,11 +2,15 @@
 //!
 //! | What tells | Then it is done |
 //! |---|---|
-//! | a span without a parent is in | after `trace_idle` |
+//! | a span without a parent is in, and nothing ended after it | after `trace_idle` |
+//! | one is in, something ended after it, and no parent is missing | after `rootless_idle` |
 //! | the missing parent of an agent's or a workflow's span is of another process | after `trace_idle` |
 //! | parents of such spans never came in earlier traces | after `trace_idle` |
 //! | they came, or the missing parent of an agent's span is of its own process | at `trace_max_age` |
 //! | nothing | after `rootless_idle` |
+//!
+//! A root that ended before others did and while a parent is missing, as of a request that only began the work, tells nothing: the
+//! trace is as one without a root.
 //!
 //! "Such" spans have the same tenant, service, scope, operation and, if they are of agents or of no known operation, name. A
 //! trace is quiet while it gets no input. A trace that is done without its root waits for it until `trace_max_age`, and nothing of
@@ -30,7 +34,7 @@ impl Assemble {
     /// Makes a trace done that was quiet for a while, or has it looked at again later.
     pub(super) fn close_or_wait(&mut self, id: TraceKey, now: Timestamp, known: &Learned) {
         let Some(held) = self.traces.get_mut(id) else { return };
-        let rooted = held.is_rooted();
+        let rooted = held.root_tells_end();
         let is_quiet = held.heard.after(self.options.rootless_idle) <= now;
         if is_quiet && !rooted && held.without_root != WithoutRoot::Quiet {
             held.without_root = WithoutRoot::Quiet;
@@ -40,6 +44,10 @@ impl Assemble {
         let evidence = if rooted { OverBy::Root } else { known.parents.outlook(spans) };
         let done = held.done_at(evidence, &self.options);
         if done > now {
+            if held.is_rooted() && held.evidence != evidence {
+                // It was told at once, before this was known.
+                held.tell_at = now;
+            }
             held.evidence = evidence;
             // What is learned until then may give better evidence.
             held.deadline = done.min(now.after(self.options.rootless_idle));
@@ -62,7 +70,7 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return };
         let spans = &held.parts.spans;
         let came = known.parents.came(spans, now, &mut self.lessons);
-        let rooted = held.is_rooted();
+        let rooted = held.root_tells_end();
         let never = !rooted && known.parents.never_come(spans, &came);
         let spared = never && known.parents.come_late(spans, now);
         if spared {
@@ -83,7 +91,7 @@ impl Assemble {
     /// Marks a trace that is about to be sealed for lack of room as partial, unless it is done and has its root.
     pub(super) fn take_for_over(&mut self, id: TraceKey, evidence: OverBy) {
         let Some(held) = self.traces.get_mut(id) else { return };
-        if held.state == State::Open || !held.is_rooted() {
+        if held.state == State::Open || !held.root_tells_end() {
             (held.partial, held.evidence) = (true, evidence);
             self.counts.add("traces_partial", "room");
         }
@@ -91,7 +99,7 @@ impl Assemble {
 
     /// Learns from a trace that becomes final without a root, for the sake of others.
     pub(super) fn learn_at_end(&mut self, id: TraceKey, known: &Learned) {
-        let Some(held) = self.traces.get(id).filter(|held| !held.is_rooted()) else { return };
+        let Some(held) = self.traces.get(id).filter(|held| !held.root_tells_end()) else { return };
         if !matches!(held.evidence, OverBy::Room | OverBy::EndOfInput) {
             let trace = (id.id, held.opened);
             known.parents.without(trace, &held.parts.spans, &mut self.lessons);
@@ -131,7 +139,8 @@ impl Assemble {
     ) {
         let Some(agent) = &mut update.agent else { return };
         let (unnamed, sealed) = (agent.agent_name.is_empty(), held.state == State::Sealed);
-        let over = sealed || (update.complete && held.state != State::Open);
+        let ended = held.state != State::Open && held.evidence == OverBy::Root;
+        let over = sealed || (update.complete && ended);
         update.uncertain = !over && (unnamed || !is_turn(trace));
         let only = known.filter(|_| unnamed).zip(source(trace)).and_then(|(known, source)| {
             let (resource, scope) = source;

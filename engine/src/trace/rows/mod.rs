@@ -10,6 +10,7 @@ mod view;
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -176,6 +177,9 @@ const STOPPED: u16 = 1 << 9;
 /// Flag of a row: the span is the streamed answer to the request of another span.
 const STREAMED: u16 = 1 << 10;
 
+/// How much later than its root a span may end that did not outlast it: clocks differ, and what is streamed is told a little late.
+const LEEWAY: Duration = Duration::from_millis(100);
+
 /// What tells kinds of spans with a parent apart: resource, scope, operation and, of agents and of spans of no known operation, the
 /// name.
 #[derive(Clone, Copy, Debug)]
@@ -323,6 +327,17 @@ impl Spans {
             self.origins.get(place(row.origin)).is_some_and(|origin| origin.parent.is_none())
         };
         self.rows.iter().filter(is_root).map(|row| row.end).max()
+    }
+
+    /// Whether a span that is not an evaluator's ended later than the last one without a parent, by more than [`LEEWAY`].
+    pub fn outlast_root(&self) -> bool {
+        let Some(end) = self.root_end().map(|end| end.after(LEEWAY)) else { return false };
+        self.rows.iter().any(|row| row.end > end && row.operation != Operation::Evaluation)
+    }
+
+    /// Whether a parent is missing.
+    pub fn lack_parent(&self) -> bool {
+        self.hanging().any(|span| !span.has_parent)
     }
 
     /// Whether a span or a resource tells of an attempt at a task.
