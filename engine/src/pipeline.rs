@@ -290,7 +290,10 @@ impl Pipeline {
         self.resolve.restart_counts();
         self.assemble.iter_mut().for_each(Assemble::restart_counts);
         self.learned.restart_counts();
-        self.sessions.iter_mut().for_each(Sessions::restart_counts);
+        for stage in &mut self.sessions {
+            stage.restart_counts();
+            stage.take_over(now);
+        }
         self.unseen = false;
         self.flow(now);
         self.agents.restart_counts();

@@ -16,7 +16,7 @@
 //! hundred does. Of a trace whose agent no span has named yet, silences are usual that are so for any agent of its service. Are there
 //! less than twenty traces in all, the first edge holds. Beyond the last one every trace is stalled. All are counts, so shards add up,
 //! and what is stalled does not depend on how many there are. A trace whose agent waits for somebody (`gen_ai.agent.paused`) is not
-//! silent.
+//! silent. Silence counts from when the process took the shard over at the earliest: before, it could not have noticed a span.
 //!
 //! A trace of which spans were lost, or whose process was stopped, looks as one that hangs. Where that happens again and again, one more
 //! says nothing, but many at a time do. What was lost counts for all versions of an agent, and what was lost under the name of a

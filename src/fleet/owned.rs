@@ -27,6 +27,8 @@ pub(super) struct OwnedPartition<P> {
     pub(super) target: i64,
     /// Whether it has caught up with that end.
     pub(super) live: bool,
+    /// Whether its part was told that.
+    pub(super) listens: bool,
     /// Whether there was no record after the last one.
     pub(super) at_end: bool,
     /// Whether it began with a checkpoint, or with all records.
@@ -74,6 +76,14 @@ impl<P: Part> OwnedPartition<P> {
         }
         let (time, seen) = self.seen;
         now.max(Timestamp(time.0.saturating_add(now.0.saturating_sub(seen.0))))
+    }
+
+    /// Tells its part once that it has caught up, when the clock says `now`.
+    pub(super) fn listen(&mut self, now: Timestamp) {
+        if self.live && !std::mem::replace(&mut self.listens, self.live) {
+            let time = self.time(now);
+            self.part.listen(time);
+        }
     }
 
     /// Lets windows follow the wall clock where the partition's time is far from it, as the ends of traces go by the wall clock.
@@ -176,6 +186,7 @@ mod tests {
             next: 0,
             target: 0,
             live: true,
+            listens: false,
             at_end: true,
             whole: true,
             now: Timestamp(0),

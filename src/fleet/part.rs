@@ -87,6 +87,9 @@ pub(super) trait Part {
     /// Sets by how much wall time is ahead of the partition's time.
     fn shift_to(&mut self, _: WallShift) {}
 
+    /// Takes note that the partition has caught up at this time, from which on its owner notices what comes.
+    fn listen(&mut self, _: Timestamp) {}
+
     /// Tells what has changed since the last call; only called once the partition has caught up.
     fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>);
 

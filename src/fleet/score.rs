@@ -138,6 +138,12 @@ impl Part for Scored {
         }
     }
 
+    fn listen(&mut self, now: Timestamp) {
+        for place in 0..self.shards.len() {
+            self.change(place, |stage| stage.take_over(now));
+        }
+    }
+
     fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>) {
         let first = !std::mem::replace(&mut self.began, true);
         if self.told_all.after(self.tell_all_interval) <= now {

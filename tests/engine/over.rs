@@ -674,6 +674,30 @@ fn a_crash_changes_no_verdict_of_traces_without_a_root() {
     }
 }
 
+#[test]
+fn silence_counts_from_when_the_daemon_listens() {
+    let options = EngineOptions::default();
+    for listens in [false, true] {
+        let mut pipeline = Pipeline::new(&options, 2);
+        let times = (Duration::ZERO, SECOND);
+        let parent = Some(SpanId([9; 8]));
+        let agent = Span { parent, remote_parent: Some(false), ..root(0, times) };
+        pipeline.apply(vec![agent], vec![], vec![], at(SECOND));
+        pipeline.advance(at(MINUTE));
+        let mut next = restarted(pipeline, &options, Route::new(2, 0));
+        if listens {
+            let (_, _, sessions, _) = next.lasting();
+            sessions.iter_mut().for_each(|stage| stage.take_over(at(26 * MINUTE)));
+        }
+        let mut stalled = |minute| -> u64 {
+            next.advance(at(minute * MINUTE));
+            next.board().values().map(|update| update.view.traces_stalled).sum()
+        };
+        let missed = u64::from(!listens);
+        assert_eq!([stalled(26), stalled(40), stalled(42)], [missed, missed, 1]);
+    }
+}
+
 /// Two weeks of 500 traces a day, of which one in a hundred loses its root; then ten hang within an hour.
 #[test]
 fn where_roots_are_lost_again_and_again_only_many_silent_traces_stall() {

@@ -272,7 +272,7 @@ impl Session {
         let stall_after = shared.rules.stall_after;
         let mut silent: BTreeMap<(AgentKey, Level), u64> = BTreeMap::new();
         for record in open.quietest_first().filter_map(|trace| self.traces.get(trace)) {
-            let heard = record.touched(shared.now);
+            let heard = record.touched(shared.now).max(shared.since);
             let level = silences::level(shared.now.0.saturating_sub(heard.0), stall_after);
             if let Some(level) = level {
                 *silent.entry((record.agent().clone(), level)).or_default() += 1;

@@ -192,6 +192,7 @@ impl Sessions {
                 counts,
                 now,
                 shift: WallShift::default(),
+                since: Timestamp::default(),
                 runs: RunIndex::default(),
                 max_sessions_per_run,
                 runaways: BTreeMap::new(),
@@ -320,6 +321,19 @@ impl Sessions {
 
     /// Closes all sessions at the end of the input. They can still be asked for.
     pub fn finish(&mut self, now: Timestamp) {
+    /// Takes note that this process has the shard from `now` on, and listens: before that it could not have noticed what came. No timer
+    /// runs.
+    pub fn take_over(&mut self, now: Timestamp) {
+        self.shared.since = now.max(self.shared.now);
+        let is_silent = |session: &&Session| {
+            session.restless.as_ref().is_some_and(|restless| !restless.silent.is_empty())
+        };
+        let silent = self.sessions.iter().filter(is_silent).map(|session| Arc::clone(&session.id));
+        for id in silent.collect::<Vec<_>>() {
+            self.change_known(&id, Session::refresh);
+        }
+    }
+
         self.advance(now);
         let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
         let mut open: Vec<_> =

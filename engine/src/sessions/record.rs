@@ -523,10 +523,15 @@ impl TraceRecord {
         self.rare().remarks.as_ref().map_or(&[], |remarks| &remarks.compacted_unix_nano)
     }
 
+    /// For how many nanoseconds nothing has come up to `end`, as far as a process knows that has listened since then.
+    pub(super) fn silent_for(&self, end: Timestamp, since: Timestamp) -> u64 {
+        end.0.saturating_sub(self.touched(end).max(since).0)
+    }
+
     /// Notes the silence that the next record of the trace ends, if it was a long one and the trace is open.
-    pub(super) fn end_silence(&mut self, next: &Self, stall_after: Duration) {
+    pub(super) fn end_silence(&mut self, next: &Self, since: Timestamp, stall_after: Duration) {
         if self.may_be_silent() {
-            let ended = level(next.arrived.0.saturating_sub(self.arrived.0), stall_after);
+            let ended = level(self.silent_for(next.arrived, since), stall_after);
             let ended = ended.and_then(|level| NonZeroU8::new(level.saturating_add(1)));
             self.counted.silence = self.counted.silence.max(ended);
         }
@@ -537,9 +542,8 @@ impl TraceRecord {
         self.counted.silence.map(|level| level.get() - 1)
     }
 
-    /// For how many nanoseconds nothing has come, if its root was waited for in vain and it was silent for long at the end.
-    pub(super) fn lost(&self, now: Timestamp, stall_after: Duration) -> Option<u64> {
-        let silence = now.0.saturating_sub(self.touched(now).0);
+    /// The nanoseconds of `silence` at its end, if its root was waited for in vain and they are many.
+    pub(super) fn lost(&self, silence: u64, stall_after: Duration) -> Option<u64> {
         let is_lost = self.course.evidence == OverBy::Age && level(silence, stall_after).is_some();
         is_lost.then_some(silence)
     }

@@ -57,6 +57,8 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     /// The stage's time, which never goes back.
     pub(super) now: Timestamp,
+    /// When this process took the shard over: before, nobody listened, so silence counts from then.
+    pub(super) since: Timestamp,
     /// How far wall time is ahead of the stage's time.
     pub(super) shift: WallShift,
     /// Which sessions have traces of which runs.
@@ -366,7 +368,7 @@ impl Session {
             return Replaced { given: None, before: None };
         };
         let old = &mut self.traces[number];
-        old.end_silence(&record, shared.rules.stall_after);
+        old.end_silence(&record, shared.since, shared.rules.stall_after);
         self.used = self.used.sums().minus(old.usage().sums).into();
         self.trace_bytes -= old.bytes();
         shared.fleet.summary(old.agent()).held -= 1;
@@ -459,7 +461,8 @@ impl Session {
             let over = record.count_names(&mut shared.fleet);
             shared.counts.add_many("label_values_limited", "agent_names", over);
             let silences = &mut shared.fleet.summary(record.agent()).silences;
-            let lost = record.lost(shared.now, shared.rules.stall_after);
+            let quiet = record.silent_for(shared.now, shared.since);
+            let lost = record.lost(quiet, shared.rules.stall_after);
             silences.count(record.silence(), lost, shared.now);
             self.traces[number].count(&mut shared.fleet);
         }

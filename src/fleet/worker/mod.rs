@@ -257,6 +257,7 @@ impl<S: Stage> Worker<S> {
         let now = moment.now;
         for (partition, held) in &mut self.held {
             held.follow(moment);
+            held.listen(now);
             if !(held.live && held.at_end) {
                 continue;
             }

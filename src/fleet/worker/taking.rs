@@ -88,6 +88,7 @@ impl<S: Stage> Worker<S> {
             next,
             target,
             live: next >= target,
+            listens: false,
             at_end: false,
             whole,
             now,

@@ -249,6 +249,52 @@ fn an_open_trace_of_which_nothing_comes_stalls_until_something_does() {
     assert_eq!(stalled(&mut stage), 0);
 }
 
+/// What the next process has, which starts at that second.
+fn taken_over(stage: &Sessions, second: u64) -> Sessions {
+    let saved = crate::saved::write(&stage.save()).unwrap();
+    let mut next = super::stage();
+    crate::saved::read_with(&mut saved.as_slice(), |from| next.restore(from)).unwrap();
+    next.restart_counts();
+    next.take_over(at(second));
+    next
+}
+
+#[test]
+fn silence_counts_from_when_the_process_took_the_shard_over() {
+    let update = |second: u64, revision| TraceFacts {
+        touched_unix_nano: at(second).0,
+        ..trace(1, 10).revision(revision)
+    };
+    let stalled = |stage: &mut Sessions, second: u64| -> u64 {
+        stage.handle_timeout(at(second));
+        stage.drain().iter().map(|update| update.silences.stalled()).sum()
+    };
+    let mut stage = stage();
+    stage.handle(update(20, 1), at(20));
+    assert_eq!(stalled(&mut stage, 40), 0);
+    // For 25 minutes there was no process.
+    let mut next = taken_over(&stage, 1_540);
+    assert_eq!(stalled(&mut next, 1_540), 0);
+    assert_eq!(stalled(&mut next, 1_540 + 899), 0);
+    assert_eq!(stalled(&mut next, 1_540 + 900), 1);
+    // Nobody knows whether one that stalled before still does.
+    let mut third = taken_over(&next, 2_500);
+    assert_eq!(stalled(&mut third, 2_500), 0);
+    // Its next span ended no silence of all that time, but one of 1,000 seconds.
+    third.handle(update(3_500, 2), at(3_500));
+    third.handle(update(3_501, 3).done(), at(3_501));
+    assert_eq!(ended_silences(&only(third.drain())), [(0, 1)]);
+    // Nor was one lost in silence that the daemon did not listen to.
+    for (quiet, lost) in [(60, 0), (900, 1)] {
+        let mut next = taken_over(&stage, 1_540);
+        let evidence = crate::facts::OverBy::Age;
+        let update = TraceFacts { evidence, ..update(20, 2).done() };
+        next.handle(update, at(1_540 + quiet));
+        let weeks = only(next.drain()).silences.weeks;
+        assert_eq!(weeks.values().map(|week| week.lost).sum::<u64>(), lost, "{quiet}");
+    }
+}
+
 #[test]
 fn an_agent_that_waits_for_somebody_is_not_stalled_and_shows_nothing_of_what_is_usual() {
     let mut stage = stage();
