@@ -288,9 +288,9 @@ options! {
         pub max_sessions: usize = 200_000, within 1..=1 << 30;
         /// Bytes of memory that sessions take, estimated; over it sessions go in the same order.
         pub max_bytes: usize = 512 << 20, within 1 << 20..=1 << 40;
-        /// Traces of one session; further ones are refused.
+        /// Traces of one session; with one more it closes, and its id begins anew. While none of them is done, further ones are refused.
         pub max_traces_per_session: usize = 10_000, within 1..=1 << 30;
-        /// Bytes of memory that the traces of one session take, estimated; further traces are refused.
+        /// Bytes of memory that the traces of one session take, estimated; with one more trace it closes likewise.
         pub max_session_bytes: usize = 64 << 20, within 1 << 16..=1 << 40;
         /// Names of scores reported for one session as a whole; further ones are refused.
         pub max_reports_per_session: usize = 100, within 1..=1 << 20;

@@ -1,5 +1,5 @@
-//! Sessions that have `max_traces_per_session` traces, or `max_session_bytes` of them: the assemble stage refuses further traces while
-//! their senders can still be told.
+//! Sessions that have `max_traces_per_session` traces, or `max_session_bytes` of them, of which none is done, so that they cannot begin
+//! anew: the assemble stage refuses further traces while their senders can still be told.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -20,10 +20,11 @@
 //! | | `stale` | updates of a lower revision than the one held: dropped |
 //! | | `unheld` | updates that seal a trace that is not held as a done one: dropped |
 //! | | `late` | updates of traces of an evicted session: dropped |
-//! | | `session_full` | updates of further traces over `max_traces_per_session` or `max_session_bytes`: dropped |
+//! | | `session_full` | updates of further traces over `max_traces_per_session` or `max_session_bytes`, while none is done: dropped |
 //! | | `agent_overflow` | updates that count towards `__overflow__` because of `max_agents` |
 //! | | `tenant_overflow` | likewise because of the tenant's share of `max_agents` |
 //! | `sessions` | `evicted` | sessions that were closed and dropped because of `max_sessions` or `max_bytes` |
+//! | | `full` | sessions that were closed and dropped because of `max_traces_per_session` or `max_session_bytes`: their id begins anew |
 //! | | `trace_not_done` | traces that were not done when their session was evicted: in no score |
 //! | `away` | `left` | sessions evicted to the session store |
 //! | | `returned` | those of them that were restored |
@@ -191,8 +192,8 @@ impl Sessions {
                 common: Common::default(),
                 counts,
                 now,
-                shift: WallShift::default(),
                 since: Timestamp::default(),
+                shift: WallShift::default(),
                 runs: RunIndex::default(),
                 max_sessions_per_run,
                 runaways: BTreeMap::new(),
@@ -231,11 +232,12 @@ impl Sessions {
         } else if self.departed.is_evicted(id.trace(trace)) {
             self.shared.counts.add("trace_updates", "late");
         } else if held.is_some_and(|session| {
-            session.is_full(&self.shared.rules) && session.traces.number(trace).is_none()
+            session.takes_none(&self.shared.rules) && session.traces.number(trace).is_none()
         }) {
             self.shared.counts.add("trace_updates", "session_full");
             self.full.add(&id);
         } else {
+            let number = number.filter(|_| !self.ends_full(&id, trace));
             let tally = self.departed.arrive(id.trace(trace)).or_else(|| Tally::told(&update));
             let waits = self.has_waiting(&id).then(|| id.clone());
             let run = self.run_of(&id, &update);
@@ -247,7 +249,7 @@ impl Sessions {
                     session.report_run(run, outcome, shared);
                 }
                 homeless = session.take_homeless_outcomes();
-                let is_full = session.is_full(&shared.rules);
+                let is_full = session.takes_none(&shared.rules);
                 full = (is_full || names_full).then(|| (Arc::clone(&session.id), is_full));
             });
             self.remember(homeless);
@@ -319,8 +321,6 @@ impl Sessions {
         }
     }
 
-    /// Closes all sessions at the end of the input. They can still be asked for.
-    pub fn finish(&mut self, now: Timestamp) {
     /// Takes note that this process has the shard from `now` on, and listens: before that it could not have noticed what came. No timer
     /// runs.
     pub fn take_over(&mut self, now: Timestamp) {
@@ -334,6 +334,8 @@ impl Sessions {
         }
     }
 
+    /// Closes all sessions at the end of the input. They can still be asked for.
+    pub fn finish(&mut self, now: Timestamp) {
         self.advance(now);
         let places = self.sessions.iter().map(|session| (session.place(), Arc::clone(&session.id)));
         let mut open: Vec<_> =
@@ -533,8 +535,35 @@ impl Sessions {
         if self.has_waiting(id) {
             self.deliver_waiting(id);
         }
+        self.leave(id.trace(trace), tally);
+    }
+
+    /// Ends a session that is full, as this trace is new, so that its id begins anew; returns whether it was full. What it has counted
+    /// stays, and its done traces are final. Those that are not, and those of which nothing is counted yet, are of the new session from
+    /// their next update on.
+    fn ends_full(&mut self, id: &SessionId, newcomer: TraceId) -> bool {
+        let is_full = |session: &&Session| {
+            session.is_full(&self.shared.rules) && session.traces.number(newcomer).is_none()
+        };
+        let Some(session) = self.sessions.get(id).filter(is_full) else { return false };
+        let id = Arc::clone(&session.id);
+        for (trace, revision) in session.unfinished().collect::<Vec<_>>() {
+            let mut tally = None;
+            self.change_known(&id, |session, shared| {
+                tally = session.remove(trace, revision, shared);
+            });
+            self.leave(id.trace(trace), tally);
+        }
+        self.change_known(&id, |session, shared| session.close(FULL, shared));
+        self.shared.counts.add("sessions", FULL);
+        self.evict(&id);
+        true
+    }
+
+    /// Keeps what a trace that leaves its session has counted, for the session that gets it.
+    fn leave(&mut self, trace: TraceKey, tally: Option<Tally>) {
         if let Some(tally) = tally.filter(|tally| !tally.is_nothing()) {
-            let (trace, fate) = (id.trace(trace), Fate::Moved(Box::new(tally)));
+            let fate = Fate::Moved(Box::new(tally));
             let forgotten = self.departed.insert(trace, fate, &self.shares);
             self.shared.counts.add_many("departed_traces", "forgotten", u64::from(forgotten));
         }
@@ -732,6 +761,8 @@ const ORDERS: [EvictionOrder; 3] =
 
 /// Why sessions close.
 const IDLE: &str = "idle";
+/// They had as many traces, or bytes of them, as one session may have.
+const FULL: &str = "full";
 /// They had to make room.
 const EVICTED: &str = "evicted";
 /// The input ended.

@@ -217,7 +217,22 @@ impl Session {
         size_of::<Self>() + self.id.id.len() + self.trace_bytes
     }
 
-    /// Whether it takes no further trace.
+    /// Whether it takes no further trace: it is full, and as none of its traces is done, it cannot begin anew.
+    pub(super) fn takes_none(&self, rules: &Rules) -> bool {
+        self.done == 0 && self.is_full(rules)
+    }
+
+    /// Its traces of which more has to be told, as they are open, or nothing is counted of them yet, with their revisions.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = (TraceId, u64)> {
+        let unfinished = |record: &&TraceRecord| match record.state {
+            TraceState::Open => true,
+            TraceState::Done => record.course.uncertain,
+            TraceState::Sealed => false,
+        };
+        self.traces.iter().filter(unfinished).map(|record| (record.id, record.revision))
+    }
+
+    /// Whether it has as many traces, or bytes of them, as it may have.
     pub(super) fn is_full(&self, rules: &Rules) -> bool {
         self.traces.len() >= rules.max_traces || self.trace_bytes >= rules.max_session_bytes
     }

@@ -57,13 +57,13 @@ fn over_the_bound_on_bytes_the_quietest_sessions_go() {
 }
 
 #[test]
-fn a_session_that_takes_too_many_bytes_takes_no_further_trace() {
+fn a_session_that_takes_too_many_bytes_takes_no_further_trace_before_one_is_done() {
     let options = SessionOptions { max_session_bytes: 70_000, ..SessionOptions::default() };
     let mut stage = stage_of(options, AgentOptions::default());
     let answer: Vec<u64> = (0..5_000).collect();
     for id in 1..4 {
         let second = u64::from(id) * 10;
-        stage.handle(trace(id, second).output(&answer).done(), at(second));
+        stage.handle(trace(id, second).output(&answer), at(second));
     }
     assert_eq!(ids(&views(&stage)[0]), [hex(1), hex(2)]);
     assert_eq!(stage.counts().get("trace_updates", "session_full"), 1);
@@ -73,6 +73,40 @@ fn a_session_that_takes_too_many_bytes_takes_no_further_trace() {
     assert_eq!(stage.full_sessions().map(|full| full.len()), Some(0));
     stage.handle(trace(3, 30).revision(2).done(), at(51));
     assert_eq!(ids(&views(&stage)[0]), [hex(1), hex(2), hex(3)]);
+}
+
+#[test]
+fn a_session_that_is_full_ends_and_its_id_begins_anew() {
+    let options = SessionOptions { max_traces_per_session: 10, ..SessionOptions::default() };
+    let mut stage = stage_of(options, AgentOptions::default());
+    // Two are still open, and one is done without a root, when the session is full for the first time.
+    let uncertain = |id: u8, second| TraceFacts { uncertain: true, ..trace(id, second).done() };
+    for id in 1..36_u8 {
+        let second = u64::from(id) * 10;
+        match id {
+            2 | 9 => stage.handle(trace(id, second), at(second)),
+            5 => stage.handle(uncertain(id, second), at(second)),
+            _ => stage.handle(trace(id, second).done(), at(second)),
+        }
+        assert!(stage.held_sessions() == 1 && stage.session("", "s").unwrap().traces.len() <= 10);
+    }
+    assert_eq!(ids(&views(&stage)[0]), (31..36).map(hex).collect::<Vec<_>>());
+    // Those go on in the session that has the id now.
+    stage.handle(trace(2, 20).revision(2).done(), at(400));
+    stage.handle(trace(9, 90).revision(2).done(), at(400));
+    stage.handle(trace(5, 50).revision(2).done(), at(400));
+    // What was counted is final, and is not counted again.
+    stage.handle(trace(1, 10).revision(2).done(), at(400));
+    stage.handle(trace(12, 120).sealed().revision(2), at(400));
+    let counts =
+        ["late", "session_full", "unheld"].map(|why| stage.counts().get("trace_updates", why));
+    assert_eq!(counts, [1, 0, 0]);
+    let update = only(stage.drain());
+    assert_eq!(counter(&update, Counter::Traces, &[]), 35);
+    assert_eq!(everything(&update).traces, 35);
+    assert_eq!(counter(&update, Counter::SessionsClosed, &["full", "pass"]), 3);
+    assert_eq!((stage.open_sessions(), update.sessions_active), (1, 1));
+    assert_eq!(stage.counts().get("sessions", "full"), 3);
 }
 
 #[test]
