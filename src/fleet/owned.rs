@@ -27,8 +27,8 @@ pub(super) struct OwnedPartition<P> {
     pub(super) target: i64,
     /// Whether it has caught up with that end.
     pub(super) live: bool,
-    /// Whether its part was told that.
-    pub(super) listens: bool,
+    /// When its part was told that.
+    pub(super) listened: Option<Timestamp>,
     /// Whether there was no record after the last one.
     pub(super) at_end: bool,
     /// Whether it began with a checkpoint, or with all records.
@@ -80,8 +80,9 @@ impl<P: Part> OwnedPartition<P> {
 
     /// Tells its part once that it has caught up, when the clock says `now`.
     pub(super) fn listen(&mut self, now: Timestamp) {
-        if self.live && !std::mem::replace(&mut self.listens, self.live) {
+        if self.live && self.listened.is_none() {
             let time = self.time(now);
+            self.listened = Some(time);
             self.part.listen(time);
         }
     }
@@ -186,7 +187,7 @@ mod tests {
             next: 0,
             target: 0,
             live: true,
-            listens: false,
+            listened: None,
             at_end: true,
             whole: true,
             now: Timestamp(0),

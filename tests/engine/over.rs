@@ -440,7 +440,7 @@ fn a_root_that_ends_before_the_work_does_not_end_its_trace() {
 }
 
 #[test]
-fn a_trace_that_outlasts_its_root_goes_by_its_missing_parents_or_rests_longer() {
+fn a_trace_that_outlasts_its_root_goes_by_its_missing_parents() {
     let after = |spans: Vec<Span>| {
         let mut daemon = Daemon::new(1);
         daemon.send(spans, SECOND);
@@ -452,11 +452,11 @@ fn a_trace_that_outlasts_its_root_goes_by_its_missing_parents_or_rests_longer() 
         Span { operation: Operation::Chat, remote_parent, ..span(0, 2, parent, times) }
     };
     let root = request(0, Duration::ZERO);
-    // All parents are in.
-    let whole = |end| after(vec![chat(8, None, end), root.clone()]);
-    assert_eq!(whole(SECOND / 20), (Some(10 * SECOND), true));
-    assert_eq!(whole(SECOND / 8), (Some(10 * SECOND), true), "clocks differ a little");
-    assert_eq!(whole(SECOND), (Some(5 * MINUTE), true));
+    // All parents are in: the host of a span may have another clock, or it is of something that was left to be done.
+    for end in [SECOND / 20, SECOND] {
+        let whole = after(vec![chat(8, None, end), root.clone()]);
+        assert_eq!(whole, (Some(10 * SECOND), true));
+    }
     // One is missing, and the root ended last.
     let last = after(vec![chat(9, None, SECOND / 20), root.clone()]);
     assert_eq!(last, (Some(10 * SECOND), true));

@@ -432,7 +432,7 @@ impl OpenTrace {
             OverBy::NothingKnown | OverBy::ParentsCome | OverBy::LocalParent => {
                 options.rootless_idle
             }
-            OverBy::Root if self.goes_on() || self.outlasts_root() => options.rootless_idle,
+            OverBy::Root if self.goes_on() => options.rootless_idle,
             OverBy::Root
             | OverBy::RemoteParent
             | OverBy::ParentsNeverCome

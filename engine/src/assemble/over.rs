@@ -2,8 +2,7 @@
 //!
 //! | What tells | Then it is done |
 //! |---|---|
-//! | a span without a parent is in, and nothing ended after it | after `trace_idle` |
-//! | one is in, something ended after it, and no parent is missing | after `rootless_idle` |
+//! | a span without a parent is in | after `trace_idle` |
 //! | the missing parent of an agent's or a workflow's span is of another process | after `trace_idle` |
 //! | parents of such spans never came in earlier traces | after `trace_idle` |
 //! | they came, or the missing parent of an agent's span is of its own process | at `trace_max_age` |

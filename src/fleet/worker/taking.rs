@@ -88,7 +88,7 @@ impl<S: Stage> Worker<S> {
             next,
             target,
             live: next >= target,
-            listens: false,
+            listened: None,
             at_end: false,
             whole,
             now,
