@@ -240,7 +240,7 @@ async fn an_overload_says_when_to_come_back() {
     assert_eq!(ingest.sink.span_names(), ["a"]);
 }
 
-/// Ingest with room for one request of ours, in which another waits for so long.
+/// Ingest with room for two requests of ours, for which another waits for so long.
 async fn narrow(max_wait: Duration) -> Ingest {
     let mut setup = Setup::grpc();
     setup.limits.max_decoded_bytes = 16 << 10;
@@ -248,7 +248,7 @@ async fn narrow(max_wait: Duration) -> Ingest {
     setup.start().await
 }
 
-/// A name that makes a request as large as there is room.
+/// A name that makes a request of which each takes half of the room, the most for one.
 fn long(name: &str) -> String {
     name.repeat(700)
 }
@@ -258,21 +258,19 @@ async fn a_request_waits_until_there_is_room() {
     let ingest = narrow(Duration::from_secs(60)).await;
     ingest.sink.becomes(Mood::Hold);
     let export = async |name: &str| ingest.traces().await.export(spans(&[&long(name)])).await;
-    let second = async {
-        eventually("the first was read", || ingest.sink.entered() == 1).await;
-        export("b").await
+    let third = async {
+        eventually("two were read", || ingest.sink.entered() == 2).await;
+        export("c").await
     };
     let in_between = async {
-        eventually("the second waits", || ingest.receiver.waiting() == 1).await;
-        assert_eq!(ingest.sink.entered(), 1);
-        ingest.sink.let_go();
-        ingest.sink.let_go();
+        eventually("the third waits", || ingest.receiver.waiting() == 1).await;
+        assert_eq!(ingest.sink.entered(), 2);
+        (0..3).for_each(|_| ingest.sink.let_go());
     };
-    let (first, second, ()) = tokio::join!(export("a"), second, in_between);
-    assert!(first.is_ok() && second.is_ok());
-    let order: Vec<_> =
-        ingest.sink.span_names().iter().map(|name| name.chars().next().unwrap()).collect();
-    assert_eq!(order, ['a', 'b']);
+    let (first, second, third, ()) = tokio::join!(export("a"), export("b"), third, in_between);
+    first.and(second).and(third).unwrap();
+    let names = ingest.sink.span_names();
+    assert!(names.len() == 3 && names[2].starts_with('c'), "{names:?}");
     assert_eq!((ingest.receiver.waiting(), ingest.sink.seen().waited["entered"]), (0, 1));
     assert_eq!(ingest.receiver.admission().taken_bytes(), 0);
 }
@@ -282,25 +280,28 @@ async fn a_request_that_waits_too_long_is_refused_unread_and_its_connection_live
     let ingest = narrow(Duration::ZERO).await;
     ingest.sink.becomes(Mood::Hold);
     let mut client = ingest.traces().await;
-    let mut other = client.clone();
+    let (mut second, mut other) = (client.clone(), client.clone());
     let refused = async {
-        eventually("the first was read", || ingest.sink.entered() == 1).await;
+        // Each takes half of the room.
+        eventually("both were read", || ingest.sink.entered() == 2).await;
         // More than what is taken in for one that waits.
         for _ in 0..100 {
             let error = other.export(spans(&["x".repeat(1 << 20).as_str()])).await.unwrap_err();
             assert_eq!(error.code(), Code::Unavailable, "{error:?}");
             assert!(error.get_details_retry_info().is_some());
         }
-        ingest.sink.let_go();
+        (0..2).for_each(|_| ingest.sink.let_go());
     };
-    let name = long("a");
-    let (first, ()) = tokio::join!(client.export(spans(&[&name])), refused);
-    first.unwrap();
+    let names = ["a", "b"].map(long);
+    let [of_first, of_second] = names.each_ref().map(|name| spans(&[name.as_str()]));
+    let (first, second, ()) =
+        tokio::join!(client.export(of_first), second.export(of_second), refused);
+    first.and(second).unwrap();
     ingest.sink.becomes(Mood::Accept);
-    client.export(spans(&["b"])).await.unwrap();
+    client.export(spans(&["c"])).await.unwrap();
     let seen = ingest.sink.seen();
     assert_eq!((seen.waited["refused"], seen.refused["overloaded"]), (100, 100));
-    assert_eq!(ingest.sink.entered(), 2);
+    assert_eq!(ingest.sink.entered(), 3);
 }
 
 #[tokio::test]
