@@ -430,9 +430,9 @@ fn a_root_that_ends_before_the_work_does_not_end_its_trace() {
         now += 20 * MINUTE;
         let [model, agent] = work(id, (now - MINUTE, now));
         daemon.send(vec![Span { span_id: SpanId([3; 8]), ..model }, agent], now);
-        assert_eq!(done_after(&mut daemon, now, 10 * MINUTE), Some(5 * MINUTE));
+        assert_eq!(done_after(&mut daemon, now, 10 * MINUTE), Some(10 * SECOND));
         assert_eq!(daemon.decided_on("conversation 3", id), ("root".to_owned(), true));
-        daemon.run_to(now + 5 * MINUTE, now + 2 * HOUR);
+        daemon.run_to(now + MINUTE, now + 2 * HOUR);
         assert_eq!(daemon.verdicts("support"), (0, 4));
         let names: Vec<&str> = daemon.shown.iter().map(String::as_str).collect();
         assert_eq!(names, ["support"], "not that of the service");
@@ -466,8 +466,9 @@ fn a_trace_that_outlasts_its_root_goes_by_its_missing_parents() {
     let local = Span { operation: Operation::InvokeAgent, ..chat(9, Some(false), SECOND) };
     assert_eq!(after(vec![local, root.clone()]), (Some(HOUR), false));
     // An evaluator comes when all is over.
-    let evaluation = Span { operation: Operation::Evaluation, ..chat(8, None, MINUTE) };
-    let judged = after(vec![chat(8, None, SECOND / 20), evaluation, root.clone()]);
+    let operation = Operation::Evaluation;
+    let evaluation = Span { operation, span_id: SpanId([4; 8]), ..chat(8, None, MINUTE) };
+    let judged = after(vec![chat(9, None, SECOND / 20), evaluation, root.clone()]);
     assert_eq!(judged, (Some(10 * SECOND), true));
 }
 
