@@ -18,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 def shown(command, stream, enough, how=signal.SIGTERM):
     """What a command writes to a terminal in the place of this stream, until that is enough or the command is over; then a signal ends it."""
     ours, theirs = pty.openpty()
+    # Whatever runs this may have SIGHUP ignored.
+    command = ["env", "--default-signal=HUP", *command]
     process = subprocess.Popen(command, **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: theirs})
     os.close(theirs)
     text = b""
