@@ -1,8 +1,8 @@
 //! Runs of tool calls that go on over traces of a session.
 //!
 //! Where a library makes a trace of each model call, or of each step of an agent, a loop is spread over traces.
-//! Traces hang together as long as no new user input comes between them, and none begins while the one before it goes on. Such a chain is searched as one sequence of
-//! calls; an entry goes to the trace in which its run ends.
+//! Traces hang together as long as no new user input comes between them, and none begins while the one before it goes
+//! on. Such a chain is searched as one sequence of calls; an entry goes to the trace in which its run ends.
 
 use std::collections::BTreeMap;
 

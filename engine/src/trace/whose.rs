@@ -53,8 +53,9 @@ pub fn scope_by_agent(update: &mut TraceFacts, scope: SessionScope) {
 }
 
 /// The agent of a trace: the name of the outermost agent span that has one of its own, else that of the outermost other span that names
-/// an agent, but of none that an agent or a named workflow called as a tool, which does only a part of the work; version, environment and service from that span, else from its resource. If no span names an agent, the name is that of the
-/// resource, of the outermost workflow or the agent's id; empty if there is none.
+/// an agent. An agent that another one or a named workflow calls as a tool does only a part of the work, and is none of these. Version,
+/// environment and service are those of that span, else of its resource. If no span names an agent, the name is that of the resource, of
+/// the outermost workflow, or the agent's id; empty if there is none.
 pub(super) fn agent(shape: &Shape<'_>, known: &mut AgentKeys) -> AgentKey {
     let outermost = || shape.outermost_first();
     let agents = || outermost().filter(|span| span.operation == Operation::InvokeAgent);
