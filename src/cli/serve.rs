@@ -81,7 +81,7 @@ impl Serve {
                 () = daemon.failed() => true,
             };
             daemon.stop().await;
-            tracing::info!("stopped; all that was acknowledged is applied");
+            tracing::info!("stopped");
             if failed { Err(CliError::Sync) } else { Ok(()) }
         });
         // What still computes is of nobody: a recovery that breaks off, which is a crash like any other, or a request whose sender was given

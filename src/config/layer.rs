@@ -152,8 +152,9 @@ fn in_plain_words(message: &str) -> String {
         ("expected a sequence", "expected a list, like [\"a\", \"b\"]"),
         ("expected a map", "expected a table"),
         ("expected f64", "expected a number"),
+        ("expected i64", "expected a whole number"),
     ];
-    let whole = ["usize", "u64", "u32", "u16", "u8", "i64", "i32"];
+    let whole = ["usize", "u64", "u32", "u16", "u8"];
     let whole =
         whole.map(|kind| (format!("expected {kind}"), "expected a whole number, 0 or more"));
     let mut all = words
