@@ -24,6 +24,7 @@ pub mod judge;
 pub mod memory;
 pub mod outbound;
 pub mod reference;
+mod refused;
 pub mod registry;
 pub mod rules;
 mod runbook;

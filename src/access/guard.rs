@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::response::{IntoResponse, Json, Response};
+use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, EXPECT, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode, Version};
 use http_body_util::BodyExt;
-use prost::Message;
-use serde_json::json;
 use tokio::time::timeout;
 
 use super::{Access, Answer, Denied, Hosts, Identity, May, PeerNames};
+use crate::refused::Refused;
 
 /// The paths of health, which are open to anybody, as machines without a token often ask.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
@@ -128,19 +127,9 @@ fn refuse(denied: Denied, request: Request) -> Response {
     if head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT) {
         tokio::spawn(timeout(MAX_DISCARDING, discard(body)));
     }
-    let mut response = if content_type.starts_with("application/x-protobuf") {
-        let (code, message) = (denied.code().into(), denied.message().to_owned());
-        let status = tonic_types::Status { code, message, details: Vec::new() };
-        let content_type = HeaderValue::from_static("application/x-protobuf");
-        ([(CONTENT_TYPE, content_type)], status.encode_to_vec()).into_response()
-    } else if head.uri.path().starts_with("/v1/") {
-        Json(json!({ "code": i32::from(denied.code()), "message": denied.message() }))
-            .into_response()
-    } else {
-        let (code, message) = (denied.reason(), denied.message());
-        Json(json!({ "error": { "code": code, "message": message } })).into_response()
-    };
-    *response.status_mut() = denied.status();
+    let protobuf = content_type.starts_with("application/x-protobuf");
+    let refused = Refused::new(denied.status(), denied.reason(), denied.message());
+    let mut response = refused.answer(head.uri.path(), protobuf, denied.code());
     if denied == Denied::Unknown {
         for scheme in ["Bearer realm=\"agentgauge\"", "Basic realm=\"agentgauge\""] {
             response.headers_mut().append(WWW_AUTHENTICATE, HeaderValue::from_static(scheme));

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::settings::Settings;
+use super::settings::Flags;
 use super::{CliError, Process};
 use crate::daemon;
 
@@ -10,15 +10,14 @@ use crate::daemon;
 #[derive(Args, Debug)]
 pub(super) struct Check {
     #[command(flatten)]
-    settings: Settings,
+    flags: Flags,
 }
 
 impl Check {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
-        let config = self.settings.load(process, &[])?;
+        let config = self.flags.load(process)?;
         let expected = daemon::check(&config)?;
-        let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
-        for remark in expected.remarks.iter().chain(unjudged) {
+        for remark in &expected.remarks {
             writeln!(process.out, "{remark}").map_err(CliError::Output)?;
         }
         let listen = &config.listen;

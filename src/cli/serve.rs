@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use clap::Args;
 
-use super::settings::Settings;
+use super::settings::Flags;
 use super::{CliError, Process, logging};
 use crate::daemon::{Bound, Daemon};
 use crate::memory;
@@ -15,38 +15,14 @@ use crate::memory;
 #[derive(Args, Debug)]
 pub(super) struct Serve {
     #[command(flatten)]
-    settings: Settings,
-    /// Address for OTLP over gRPC; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
-    otlp_grpc: Option<String>,
-    /// Address for OTLP over HTTP
-    #[arg(long, value_name = "ADDR")]
-    otlp_http: Option<String>,
-    /// Address for metrics, health and API
-    #[arg(long, value_name = "ADDR")]
-    http: Option<String>,
-    /// Keep state in this directory, so that it survives a restart; implies `--durability fsync` unless that is given
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<String>,
-    /// When a request is acknowledged: memory (once applied), flush (once it survives the process) or fsync (once on disk)
-    #[arg(long, value_name = "MODE")]
-    durability: Option<String>,
-    /// Kafka brokers to read from, separated by commas
-    #[arg(long, value_name = "LIST", value_parser = list)]
-    kafka_brokers: Option<String>,
-    /// Kafka topics with spans, separated by commas
-    #[arg(long, value_name = "LIST", value_parser = list)]
-    kafka_topics: Option<String>,
-    /// Kafka consumer group
-    #[arg(long, value_name = "NAME")]
-    kafka_group: Option<String>,
+    flags: Flags,
 }
 
 impl Serve {
     pub(super) fn run(&self, process: &mut Process<'_>) -> Result<(), CliError> {
         memory::take_small_pages();
         take_files();
-        let config = self.settings.load(process, &self.flags())?;
+        let config = self.flags.load(process)?;
         logging::start(&config.log);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -89,32 +65,6 @@ impl Serve {
         runtime.shutdown_background();
         ended
     }
-
-    fn flags(&self) -> Vec<(&'static str, &'static str, String)> {
-        // A directory is of use only if something is written to it.
-        let fsync = self.data_dir.as_ref().map(|_| "fsync".to_owned());
-        let durability = self.durability.clone().or(fsync);
-        [
-            ("--otlp-grpc", "listen.otlp_grpc", &self.otlp_grpc),
-            ("--otlp-http", "listen.otlp_http", &self.otlp_http),
-            ("--http", "listen.http", &self.http),
-            ("--data-dir", "store.directory", &self.data_dir),
-            ("--durability", "store.durability", &durability),
-            ("--kafka-brokers", "kafka.brokers", &self.kafka_brokers),
-            ("--kafka-topics", "kafka.traces_topics", &self.kafka_topics),
-            ("--kafka-group", "kafka.group", &self.kafka_group),
-        ]
-        .into_iter()
-        .filter_map(|(flag, key, value)| Some((flag, key, value.clone()?)))
-        .collect()
-    }
-}
-
-/// Makes a TOML list of names that are separated by commas; no names are a mistake, such as a variable that is not set.
-fn list(names: &str) -> Result<String, &'static str> {
-    let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let names: Vec<String> = names.map(|name| serde_json::Value::from(name).to_string()).collect();
-    if names.is_empty() { Err("it names nothing") } else { Ok(format!("[{}]", names.join(", "))) }
 }
 
 /// The text that tells people where the page is and where to send data.

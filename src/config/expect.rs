@@ -46,25 +46,22 @@ pub struct Expectations {
     pub suites: Vec<Suite>,
     /// What the files ask for and is not done, in plain sentences that begin with the file.
     pub remarks: Vec<String>,
-    /// What the files ask for and is not done without a judge, in such sentences.
-    pub unjudged: Vec<String>,
 }
 
-/// Reads specifications and their baselines; the folders of baselines are relative to the specification.
+/// Reads specifications and their baselines; the folders of baselines are relative to the specification. `judged` tells whether there
+/// is a judge.
 ///
 /// # Errors
 ///
 /// Fails if a file cannot be read or is no valid specification. An invalid baseline is left out with a remark; there
 /// may be no baselines.
-pub fn read(paths: &[PathBuf]) -> Result<Expectations, ExpectError> {
+pub fn read(paths: &[PathBuf], judged: bool) -> Result<Expectations, ExpectError> {
     let mut expectations = Expectations::default();
     for path in paths {
-        let (suite, remarks) = one(path)?;
-        let unjudged = suite.spec().rubrics_without(&Judgements::new());
-        if unjudged > 0 {
-            let path = path.display();
-            let remark = format!("{path}: {unjudged} rubrics are not judged: there is no judge");
-            expectations.unjudged.push(remark);
+        let (suite, mut remarks) = one(path)?;
+        let rubrics = suite.spec().rubrics_without(&Judgements::new());
+        if rubrics > 0 && !judged {
+            remarks.push(format!("{rubrics} rubrics are not judged: there is no judge"));
         }
         expectations.suites.push(suite);
         let remarks = remarks.into_iter().map(|remark| format!("{}: {remark}", path.display()));
@@ -136,7 +133,7 @@ mod tests {
         fs::write(at("good/other/v1.json"), file("other")).unwrap();
         let spec = "agent: mine\nbaseline_dir: good\nrunner: a:b\nqueries: [{query: q, path: {match_mode: strict}}]\n";
         fs::write(at("spec.yaml"), spec).unwrap();
-        let Expectations { suites, remarks, .. } = read(&[at("spec.yaml")]).unwrap();
+        let Expectations { suites, remarks } = read(&[at("spec.yaml")], false).unwrap();
         let [suite] = suites.as_slice() else { panic!("{} suites", suites.len()) };
         assert!(remarks.iter().all(|remark| remark.contains("spec.yaml: ")), "{remarks:?}");
         assert_eq!(remarks.len(), 2, "{remarks:?}");
@@ -151,8 +148,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("spec.yaml");
         fs::write(&path, "agent: a\nqueries: [{query: q}]\n").unwrap();
-        assert!(read(&[path]).unwrap().remarks.is_empty());
+        assert!(read(&[path], false).unwrap().remarks.is_empty());
         let none = [folder.path().join("none.yaml")];
-        assert!(matches!(read(&none), Err(ExpectError::Read { .. })));
+        assert!(matches!(read(&none, false), Err(ExpectError::Read { .. })));
     }
 }

@@ -135,7 +135,7 @@ impl Daemon {
     /// Binds all addresses, then starts all tasks, by this clock.
     async fn start_by(clock: Clock, config: &Config) -> Result<Self, StartError> {
         let expected = check(config)?;
-        remark(&expected, config);
+        expected.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
         let health = Health::new(clock.wall())?;
         health.clock(&clock)?;
         let own = config.listen.telemetry();
@@ -404,12 +404,6 @@ fn spawn(
     };
     common.health.queues(router.queues())?;
     Ok((router, tasks, flushed))
-}
-
-/// Warns of what the files of expectations ask for and this daemon does not do.
-fn remark(expected: &Expectations, config: &Config) {
-    let unjudged = expected.unjudged.iter().filter(|_| !config.judge.is_on());
-    expected.remarks.iter().chain(unjudged).for_each(|remark| tracing::warn!("{remark}"));
 }
 
 /// How spans are read: texts that people and models read are kept if any of these do.

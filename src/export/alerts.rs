@@ -15,11 +15,11 @@ use super::lists::whose;
 use super::params::AgentParams;
 use super::problems::Problem;
 use super::query::Query;
-use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::span::Timestamp;
 use crate::engine::view::AgentName;
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError};
+use crate::refused::Refused;
 use crate::runbook;
 
 /// The alerts of this daemon and its agents.

@@ -28,7 +28,6 @@ use super::params::{
 };
 use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
-use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::agent_facts::{AgentFacts, look_at_explanation, look_at_session};
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
@@ -38,6 +37,7 @@ use crate::engine::span::TraceId;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
 use crate::export::board::{Board, headline};
 use crate::fair::{self, Turn};
+use crate::refused::Refused;
 
 /// The most traces, and bytes, on a page of whole sessions: over them the page ends early, after one session at least.
 const MAX_TRACES: usize = 10_000;

@@ -24,10 +24,10 @@ use super::http::Exporter;
 use super::live::Stream;
 use super::params::{AgentParams, OneAgent, SessionParams, TraceParams, Whose};
 use super::query::Query;
-use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::explained::{AgentFilter, Sort};
 use crate::fair;
+use crate::refused::Refused;
 
 /// The messages and the service, generated from `proto/agentgauge/v1/query.proto`.
 #[expect(

@@ -25,11 +25,11 @@ use super::live::Streams;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
 use super::readers::{Asker, Readers};
-use super::refused::Refused;
 use super::scrapes::Scrapes;
 use super::{api, grpc, web};
 use crate::access::Insider;
 use crate::engine::span::Timestamp;
+use crate::refused::Refused;
 use crate::{runbook as runbooks, telemetry};
 
 /// The time within which something of an answer has to be taken, unless told otherwise.

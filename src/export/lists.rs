@@ -7,9 +7,9 @@ use std::time::Duration;
 use axum::http::StatusCode;
 
 use super::http::Count;
-use super::refused::Refused;
 use crate::access::Identity;
 use crate::fair::{Entered, Fair, Turn, Whose};
+use crate::refused::Refused;
 
 /// The most answers of one kind that are made at a time, and the most that wait for their turn.
 pub(super) const MAX_LISTS: u32 = 2;

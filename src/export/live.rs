@@ -25,13 +25,13 @@ use super::history::{Lookback, Range};
 use super::http::{Count, Exporter};
 use super::params::read;
 use super::query::Query;
-use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::explained::AgentFilter;
 use crate::engine::facts::AgentKey;
 use crate::engine::span::Timestamp;
 use crate::engine::view::AgentName;
+use crate::refused::Refused;
 
 /// Time between two looks at the board.
 const STEP: Duration = Duration::from_secs(1);

@@ -24,7 +24,6 @@ mod push;
 pub mod query;
 mod readers;
 mod reading;
-mod refused;
 mod scrapes;
 mod watched;
 mod web;

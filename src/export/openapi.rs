@@ -224,7 +224,7 @@ fn agent() -> Map<String, Value> {
 
 fn taken_in_of_a_tenant() -> Value {
     let mut responses = taken_in();
-    responses["403"] = json!({ "description": "It names a tenant, and its sender may not." });
+    responses["403"] = failure("`forbidden`: it names a tenant, and its sender may not.");
     responses
 }
 
@@ -239,8 +239,9 @@ fn taken_in() -> Value {
                 "rejected": { "type": "array", "items": rejected },
             },
         }}}},
-        "400": { "description": "It cannot be read, or is too large." },
-        "503": { "description": "There is no room now; Retry-After says when to come back." },
+        "400": failure("`malformed`: it cannot be read; the message says why."),
+        "413": failure("`too_large`."),
+        "503": failure("There is no room now; Retry-After says when to come back."),
     })
 }
 

@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::history::Range;
-use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::explained::{AgentFilter, Sort};
+use crate::refused::Refused;
 
 /// The entries on one page by default, and at most.
 const PAGE: usize = 100;

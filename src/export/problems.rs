@@ -9,7 +9,6 @@ use super::api::worst_drop;
 use super::http::Exporter;
 use super::params::{AgentParams, bounds};
 use super::query::{ListRequest, Query};
-use super::refused::Refused;
 use crate::access::Identity;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, Sort};
@@ -17,6 +16,7 @@ use crate::engine::limits::RunLimit;
 use crate::engine::loops::Severity;
 use crate::engine::sessions::Found;
 use crate::engine::view::{AgentName, DropView, SessionName, SessionView};
+use crate::refused::Refused;
 
 /// The most sessions among which examples of one kind of problem are looked for.
 const NEWEST: usize = 50;

@@ -25,8 +25,8 @@ use tokio::time::{sleep, timeout};
 use super::history::ApiOptions;
 use super::http::Count;
 use super::reading::{Moves, Piece, Reading, Unread};
-use super::refused::Refused;
 use crate::access::{Identity, Line};
+use crate::refused::Refused;
 
 /// The bytes of an answer that are given to its connection at a time. Its reader has to take as many within `server.read_timeout`.
 const PIECE_BYTES: usize = 16 << 10;

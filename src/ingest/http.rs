@@ -89,7 +89,7 @@ async fn answer<S: Sink>(receiver: Receiver<S>, take: Option<Take>, request: Req
             if sending && failure.leaves_a_body() {
                 receiver.discard(body, source);
             }
-            failure.http(encoding)
+            failure.http(head.uri.path(), encoding)
         }
     }
 }

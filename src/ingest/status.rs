@@ -18,6 +18,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::admission::{self, NoRoom};
 use super::{Encoding, Overloaded, Refusal, Signal, Tally, report};
+use crate::refused::Refused;
 
 /// Why a request was not applied.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -98,20 +99,10 @@ impl Failure {
         !matches!(self, Self::Slow | Self::Broken | Self::Deadline)
     }
 
-    /// The answer over HTTP: a `google.rpc.Status` in the request's own encoding.
-    pub(super) fn http(&self, encoding: Encoding) -> Response {
-        let code = self.code();
-        let message = self.message();
-        let body: Bytes = match encoding {
-            Encoding::Protobuf => {
-                let status = tonic_types::Status { code: code.into(), message, details: vec![] };
-                status.encode_to_vec().into()
-            }
-            Encoding::Json => serde_json::json!({ "code": i32::from(code), "message": message })
-                .to_string()
-                .into(),
-        };
-        let mut response = response(self.status(), encoding, body);
+    /// The answer over HTTP to a request for `path` in this encoding.
+    pub(super) fn http(&self, path: &str, encoding: Encoding) -> Response {
+        let refused = Refused::new(self.status(), self.reason(), &self.message());
+        let mut response = refused.answer(path, encoding == Encoding::Protobuf, self.code());
         let headers = response.headers_mut();
         if let Some(after) = self.retry_after() {
             headers.insert(RETRY_AFTER, seconds(after).into());
@@ -308,12 +299,12 @@ mod tests {
     #[test]
     fn only_an_overload_asks_to_come_back() {
         let overloaded = Failure::Overloaded(Overloaded::after(Duration::from_millis(1_200)));
-        assert_eq!(overloaded.http(Encoding::Json).headers()[RETRY_AFTER], "2");
+        assert_eq!(overloaded.http("/v1/traces", Encoding::Json).headers()[RETRY_AFTER], "2");
         assert!(overloaded.grpc().get_details_retry_info().is_some());
         let too_large = Failure::Refused(Refusal::TooLarge { what: "it", max: 1, key: "key" });
         assert_eq!(too_large.grpc().code(), Code::ResourceExhausted);
         assert!(too_large.grpc().get_details_retry_info().is_none());
-        assert!(too_large.http(Encoding::Json).headers().get(RETRY_AFTER).is_none());
+        assert!(too_large.http("/v1/traces", Encoding::Json).headers().get(RETRY_AFTER).is_none());
     }
 
     #[test]

@@ -229,6 +229,29 @@ fn the_listed_defaults_pass_the_check() {
 }
 
 #[test]
+fn check_takes_the_flags_of_serve_and_tells_of_what_will_not_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    let judge =
+        "[judge]\nformat = \"openai\"\nmodel = \"m\"\nurl = \"https://judge.example.org/v1\"\n";
+    let check = |text: &str, flags: &[&str]| {
+        std::fs::write(&path, text).unwrap();
+        let of_file = ["check", "--config", path.to_str().unwrap()];
+        agentgauge(&[&of_file, flags].concat())
+    };
+    let output = check(judge, &["--otlp-http", "127.0.0.1:9999"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let said = out(&output);
+    assert!(said.contains("OTLP/HTTP on 127.0.0.1:9999"), "{said}");
+    assert!(said.contains("`judge.url` is asked without a key"), "{said}");
+    let keyless = format!("{judge}api_key_env = \"\"\n");
+    assert!(!out(&check(&keyless, &[])).contains("key"), "nobody expected one");
+    let output = check("", &["--durability", "flsh"]);
+    assert_eq!(output.status.code(), USAGE);
+    assert!(err(&output).contains("--durability"), "{}", err(&output));
+}
+
+#[test]
 fn a_variable_of_the_environment_is_checked() {
     let output = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
         .arg("check")

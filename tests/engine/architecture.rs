@@ -9,8 +9,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fair", &[]),
     ("files", &[]),
     ("secret", &[]),
-    ("access", &["access", "engine", "files", "secret"]),
-    ("ingest", &["access", "engine", "fair", "files", "ingest", "secret", "telemetry"]),
+    ("refused", &[]),
+    ("access", &["access", "engine", "files", "refused", "secret"]),
+    ("ingest", &["access", "engine", "fair", "files", "ingest", "refused", "secret", "telemetry"]),
     (
         "export",
         &[
@@ -19,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "export",
             "fair",
             "outbound",
+            "refused",
             "registry",
             "runbook",
             "secret",
