@@ -166,7 +166,10 @@ impl AgentParams {
 
 /// The parameters, unless they could not be read.
 pub(super) fn read<T>(params: Queried<T>) -> Result<T, Refused> {
-    params.map(|Params(params)| params).map_err(|rejection| bad_request(&rejection.body_text()))
+    params.map(|Params(params)| params).map_err(|rejection| {
+        let why = rejection.body_text();
+        bad_request(why.strip_prefix("Failed to deserialize query string: ").unwrap_or(&why))
+    })
 }
 
 /// The limit and the offset of a page.

@@ -19,6 +19,9 @@ export function listed(names, signal) {
   return ask("/api/v1/sessions", { ...names, ...chosen, detail: "row", sort: state.sort, limit: PAGE, offset: state.offset }, signal);
 }
 
+/** Of what only wide windows have room for, narrow ones show what the list is sorted by. */
+const wide = (sort) => (state.sort === sort ? "" : "wide");
+
 export function sessionTable(view, list, withAgent = false) {
   const set = (change) => { Object.assign(state, { offset: 0 }, change); view.again(); };
   const sorting = (sort, ascending = false) => ({ on: state.sort === sort, ascending, sort: () => set({ sort }) });
@@ -27,8 +30,8 @@ export function sessionTable(view, list, withAgent = false) {
     onchange: (event) => set({ [name]: event.target.value.trim() }),
   });
   const columns = [["Session"], withAgent && ["Agent"], ["Failing", "number", "Failing traces of all traces"], ["Loops", "number", "Loops found; click for most first", sorting("loops")],
-    ["Reliability", "number wide", "1 is best: 1 minus the risk of its worst traces; click for worst first", sorting("reliability", true)], ["Spent", withAgent ? "number wide" : "number", "Click for costliest first", sorting("cost")],
-    ["Began", "wide"], ["Last active", "wide", "Click for newest first", sorting("recent")], ["Lasted", "number wide"], ["State", "wide"]].filter(Boolean);
+    ["Reliability", `number ${wide("reliability")}`, "1 is best: 1 minus the risk of its worst traces; click for worst first", sorting("reliability", true)], ["Spent", withAgent ? `number ${wide("cost")}` : "number", "Click for costliest first", sorting("cost")],
+    ["Began", "wide"], ["Last active", wide("recent"), "Click for newest first", sorting("recent")], ["Lasted", "number wide"], ["State", "wide"]].filter(Boolean);
   return [
     el("div", { class: "bar filters", role: "group", "aria-label": "Filter sessions" },
       FILTERS.map(([name, label]) => toggle(label, state[name], (on) => set({ [name]: on }))),
@@ -45,8 +48,8 @@ function row(session, withAgent) {
     withAgent && el("td", {}, el("a", { href: agentLink(session.agent) }, foreign(agentTitle(session.agent), 60))),
     el("td", { class: "number" }, session.flagged ? el("span", { class: "mark bad" }, `✗ ${number(session.flagged)}`) : "0", ` of ${number(session.total_traces)}`),
     el("td", { class: "number" }, looping(session.loops)),
-    el("td", { class: "number wide" }, plain(session.reliability)), el("td", { class: withAgent ? "number wide" : "number" }, dollars(session.cost_usd)),
-    el("td", { class: "wide" }, when(session.start_unix_nano)), el("td", { class: "wide" }, when(session.end_unix_nano, true)),
+    el("td", { class: `number ${wide("reliability")}` }, plain(session.reliability)), el("td", { class: withAgent ? `number ${wide("cost")}` : "number" }, dollars(session.cost_usd)),
+    el("td", { class: "wide" }, when(session.start_unix_nano)), el("td", { class: wide("recent") }, when(session.end_unix_nano, true)),
     el("td", { class: "number wide" }, lasted(session.start_unix_nano, session.end_unix_nano)),
     el("td", { class: "wide" }, session.open ? "open" : "closed"));
 }
