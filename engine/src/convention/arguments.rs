@@ -2,7 +2,8 @@
 //!
 //! The form is JSON with sorted keys; JSON inside a JSON string is unwrapped, twice at most; a Python `repr` is
 //! understood; wrappers that libraries put around arguments, and the run ids inside them, are taken off. What is
-//! not JSON becomes a JSON string.
+//! not JSON becomes a JSON string. Arguments of which something was masked, or cut off, are not known: others may
+//! look the same.
 
 use std::borrow::Cow;
 
@@ -10,6 +11,7 @@ use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::json::{self, Json, Object, Written};
+use super::masked;
 use super::messages;
 use super::python;
 use super::raw::RawValue;
@@ -27,23 +29,28 @@ const BOOKKEEPING: [&str; 8] = [
     "inputs",
 ];
 
-/// Returns the canonical arguments of a value as sent, with their text if that is to be kept.
-pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Arguments {
+/// Returns the canonical arguments of a value as sent, with their text if that is to be kept; `None` if part of them was masked or cut off.
+pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Option<Arguments> {
     // About as long as it is sent, so that room for it is taken at once.
     let mut text = Written::with_capacity(value.as_str().map_or(0, str::len));
     let mut values = SmallVec::<[u64; 16]>::new();
     let value = sorted(unwrap(read(Json::of(value))));
-    value.write(&mut text, &mut |scalar| values.push(xxh3_64(scalar)));
-    Arguments::from_canonical(&text, &values, keep_text)
+    let mut is_masked = false;
+    value.write(&mut text, &mut |scalar| {
+        is_masked |= masked::is_masked(scalar);
+        values.push(xxh3_64(scalar));
+    });
+    let is_known = !is_masked && !value.as_str().is_some_and(masked::is_cut);
+    is_known.then(|| Arguments::from_canonical(&text, &values, keep_text))
 }
 
-/// Returns the hash of a tool's result, without the ids that frameworks wrap around it.
-pub(super) fn result_hash(value: &RawValue<'_>) -> u64 {
+/// Returns the hash of a tool's result, without the ids that frameworks wrap around it; `None` if it was masked.
+pub(super) fn result_hash(value: &RawValue<'_>) -> Option<u64> {
     hash_of(Json::of(value))
 }
 
 /// Returns the hash of a tool's result that is JSON already.
-pub(super) fn hash_of(value: Json<'_>) -> u64 {
+pub(super) fn hash_of(value: Json<'_>) -> Option<u64> {
     let value = read(value);
     let result = match &value {
         Json::Text(text) => python::content(text).map(without_ids),
@@ -57,7 +64,7 @@ pub(super) fn hash_of(value: Json<'_>) -> u64 {
     let value = sorted(result.unwrap_or(value));
     let mut text = Written::new();
     value.write(&mut text, &mut |_| ());
-    xxh3_64(&text)
+    (!masked::is_masked(&text)).then(|| xxh3_64(&text))
 }
 
 /// Whether a tool's result says itself that the tool failed, as a library or a protocol words it: what a tool answers in words of its own
@@ -198,7 +205,7 @@ mod tests {
     use super::*;
 
     fn canonical_of(text: &str) -> String {
-        canonical(&RawValue::Str(text.into()), true).text().unwrap().to_string()
+        canonical(&RawValue::Str(text.into()), true).unwrap().text().unwrap().to_string()
     }
 
     #[test]

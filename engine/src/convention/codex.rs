@@ -71,7 +71,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
             let other = agent.filter(|agent| *agent != "/root");
             heard.aside = other.map(|agent| Helper::Agent(agent.to_owned().into()));
             let output = raw.attributes.str("output").map(without_measures);
-            heard.result = output.map(|text| arguments::result_hash(&RawValue::Str(text)));
+            heard.result = output.and_then(|text| arguments::result_hash(&RawValue::Str(text)));
         }
         Some(Tells::Prompt | Tells::Answer | Tells::Loop) | None => {}
     }

@@ -75,14 +75,17 @@ impl<'a> Messages<'a> {
                 failed: false,
                 hash: message
                     .content
-                    .map(|text| arguments::result_hash(&RawValue::Str(text.into()))),
+                    .and_then(|text| arguments::result_hash(&RawValue::Str(text.into()))),
             })
             .collect();
         results.reverse();
         InputFacts {
             text: last_first().find(is_user).and_then(Message::text),
             results,
-            by_user: last_first().next().map(|message| is_user(&message)),
+            by_user: last_first().next().map(|_| {
+                let mut speakers = last_first().filter(|message| !message.instructs());
+                speakers.next().is_none_or(|message| is_user(&message))
+            }),
             loose: false,
         }
     }
@@ -106,6 +109,11 @@ impl<'a> Message<'a> {
         self.role == "tool" || self.answers.is_some()
     }
 
+    /// Whether it is an instruction, which comes from nobody that takes part.
+    fn instructs(&self) -> bool {
+        matches!(self.role, "system" | "developer")
+    }
+
     fn text(&self) -> Option<Cow<'a, str>> {
         let parts = || self.parts.values().copied().collect::<Vec<_>>().join("\n").into();
         let text = self.content.filter(|content| !content.is_empty()).map_or_else(parts, Cow::from);
@@ -116,7 +124,7 @@ impl<'a> Message<'a> {
         self.calls.values().filter(|call| call.name.is_some()).map(|call| ToolFacts {
             name: call.name.map(Arc::from),
             call_id: call.id.map(IdHash::from),
-            arguments: call.arguments.map(|value| arguments::canonical(value, true)),
+            arguments: call.arguments.and_then(|value| arguments::canonical(value, true)),
             result_hash: None,
             phantom: false,
         })

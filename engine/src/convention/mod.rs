@@ -42,6 +42,7 @@ mod litellm;
 mod livekit;
 mod llama_index;
 mod logfire;
+mod masked;
 mod mastra;
 pub mod mend;
 mod messages;

@@ -9,14 +9,14 @@ use super::raw::RawValue;
 use super::{arguments, messages};
 use crate::span::{Arguments, Text};
 
-/// Canonical arguments, with their text if that is to be kept; `None` if the value is empty or a placeholder.
+/// Canonical arguments, with their text if that is to be kept; `None` if the value is empty or does not tell them.
 pub(super) fn arguments(value: &RawValue<'_>, keep_text: bool) -> Option<Arguments> {
-    present(value).then(|| arguments::canonical(value, keep_text))
+    present(value).then(|| arguments::canonical(value, keep_text)).flatten()
 }
 
-/// The hash of a result; `None` if the value is empty or a placeholder.
+/// The hash of a result; `None` if the value is empty or does not tell it.
 pub(super) fn result(value: &RawValue<'_>) -> Option<u64> {
-    present(value).then(|| arguments::result_hash(value))
+    present(value).then(|| arguments::result_hash(value)).flatten()
 }
 
 /// A value as a text: a string as it is, anything else as JSON.

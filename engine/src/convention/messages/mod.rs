@@ -91,7 +91,7 @@ pub(super) struct InputFacts<'v> {
     pub(super) text: Option<Cow<'v, str>>,
     /// Results of tools after the last message that has none: this call is the first to see them.
     pub(super) results: Vec<ToolResult>,
-    /// Whether a user's message comes last.
+    /// Whether a user's message comes last, instructions aside, or there are only instructions.
     pub(super) by_user: Option<bool>,
     /// Whether the text is no message but the written form of some other value.
     pub(super) loose: bool,
@@ -150,7 +150,7 @@ fn asked_last(text: &str) -> Option<InputFacts<'_>> {
 
 fn asked_in_all<'v>(value: &'v RawValue<'_>) -> InputFacts<'v> {
     if let Some((text, last)) = value.as_str().and_then(|list| texts(list, Role::User)) {
-        let by_user = Some(last == Role::User);
+        let by_user = Some(last != Role::Assistant);
         return InputFacts { text, by_user, ..InputFacts::default() };
     }
     let parsed = parsed(value);
@@ -324,6 +324,10 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
     let (mut by_user, mut whole) = (None, false);
     for message in messages.iter().rev() {
         let own = message.results();
+        // Instructions may come anywhere, and from nobody that takes part.
+        if own.is_empty() && message.role == Role::Other {
+            continue;
+        }
         if own.is_empty() {
             by_user = by_user.or_else(|| Some(message.role == Role::User));
             whole = true;
@@ -334,6 +338,7 @@ fn asked_by<'v>(messages: &[Message<'_, 'v>]) -> (InputFacts<'v>, bool) {
         results.extend(own.into_iter().rev());
     }
     results.reverse();
+    let by_user = by_user.or_else(|| (!messages.is_empty()).then_some(true));
     let users = messages.iter().rev().filter(|message| message.role == Role::User);
     let text = users.into_iter().find_map(Message::text);
     (InputFacts { text, results, by_user, loose: false }, whole)
@@ -565,7 +570,7 @@ fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
     Some(ToolFacts {
         name: Some(Arc::from(&**name)),
         call_id: id_of(function),
-        arguments: arguments.filter(|value| **value != Json::Null).map(canonical),
+        arguments: arguments.filter(|value| **value != Json::Null).and_then(canonical),
         result_hash: None,
         phantom: false,
     })
@@ -599,6 +604,9 @@ fn result_of(map: &Object<'_>) -> ToolResult {
     ToolResult {
         call_id: id_of(map),
         failed: marked || inside || typed(map) || matches!(status, "error" | "failure"),
-        hash: content.filter(|content| **content != Json::Null).cloned().map(arguments::hash_of),
+        hash: content
+            .filter(|content| **content != Json::Null)
+            .cloned()
+            .and_then(arguments::hash_of),
     }
 }

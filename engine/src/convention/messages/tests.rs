@@ -116,7 +116,7 @@ fn results_are_those_after_the_last_word_of_anybody_else() {
         let asked = asked(&sent);
         assert_eq!(asked.text.as_deref(), Some("Hi"), "{text}");
         assert_eq!(asked.by_user, Some(false), "{text}");
-        let hash = Some(arguments::hash_of(Json::Text("x".into())));
+        let hash = arguments::hash_of(Json::Text("x".into()));
         let result = ToolResult { call_id: Some(IdHash::from("1")), failed: false, hash };
         assert_eq!(asked.results, [result], "{text}");
     }
@@ -199,7 +199,7 @@ proptest! {
                 let Some((said, last)) = texts(&text, role) else { continue };
                 let tree = json::parse(&text).unwrap();
                 let messages = messages_in(&tree, role);
-                let (asked, by_user) = (asked_by(&messages).0, Some(last == Role::User));
+                let (asked, by_user) = (asked_by(&messages).0, Some(last != Role::Assistant));
                 prop_assert_eq!((asked.by_user, asked.results), (by_user, vec![]), "{}", text);
                 let by_tree = if role == Role::User { asked.text } else { said_in(&messages).text };
                 prop_assert_eq!((said, said_in(&messages).calls), (by_tree, vec![]), "{}", text);
@@ -235,6 +235,38 @@ fn of_a_long_history_the_end_is_enough() {
         let said = asked_last(&text).unwrap();
         assert_eq!((said.text.as_deref(), said.by_user), (Some("Hi"), Some(by_user)));
         assert_eq!(said, asked_in_all(&raw(&text)));
+    }
+}
+
+#[test]
+fn instructions_are_from_nobody_that_takes_part() {
+    const SYSTEM: &str = r#"{"role":"system","content":"Look after the inbox."}"#;
+    const DEVELOPER: &str = r#"{"role":"developer","content":"Be brief."}"#;
+    const USER: &str = r#"{"role":"user","content":"Hi"}"#;
+    const ANSWER: &str = r#"{"role":"assistant","content":"Done."}"#;
+    const RESULT: &str = r#"{"role":"tool","tool_call_id":"1","content":"18 C"}"#;
+    for (messages, by_user) in [
+        (&[SYSTEM][..], true),
+        (&[SYSTEM, DEVELOPER], true),
+        (&[USER, SYSTEM], true),
+        (&[USER, ANSWER, SYSTEM], false),
+        (&[USER, ANSWER, RESULT, DEVELOPER], false),
+    ] {
+        let text = format!("[{}]", messages.join(","));
+        assert_eq!(asked(&raw(&text)).by_user, Some(by_user), "{text}");
+        let mut flat = crate::convention::raw::RawAttributes::with_capacity(8);
+        for (number, message) in messages.iter().enumerate() {
+            let message = json::parse(message).unwrap();
+            for key in ["role", "content", "tool_call_id"] {
+                let text = message.get(key).and_then(Json::as_str);
+                let name = format!("llm.input_messages.{number}.message.{key}");
+                text.into_iter().for_each(|text| {
+                    flat.push(name.clone().into(), RawValue::Str(text.to_owned().into()))
+                });
+            }
+        }
+        let flat = crate::convention::flat::Messages::of(&flat, "llm.input_messages.");
+        assert_eq!(flat.asked().by_user, Some(by_user), "{text}");
     }
 }
 

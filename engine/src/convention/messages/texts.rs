@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use super::Role;
 use crate::convention::json::Lexer;
 
-/// The last text of this role in a list of messages, an assistant's after the last user's, and the role of the last message, as the
-/// tree of the list would give them.
+/// The last text of this role in a list of messages, an assistant's after the last user's, and the role of the last message that is no
+/// instruction, as the tree of the list would give them.
 /// `None` if the messages have more than texts, or if this is no such list.
 pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Role)> {
     let mut lexer = Lexer::of(list);
-    let mut said = None;
+    let (mut said, mut last) = (None, Role::Other);
     lexer.take(b'[').then_some(())?;
     loop {
         let (role, text) = message(&mut lexer)?;
@@ -19,8 +19,9 @@ pub(super) fn texts(list: &str, whose: Role) -> Option<(Option<Cow<'_, str>>, Ro
         } else if role == Role::User && whose == Role::Assistant {
             said = None;
         }
+        last = if role == Role::Other { last } else { role };
         if !lexer.take(b',') {
-            return (lexer.take(b']') && lexer.is_over()).then_some((said, role));
+            return (lexer.take(b']') && lexer.is_over()).then_some((said, last));
         }
     }
 }
