@@ -111,25 +111,37 @@ fn share(found: &mut [Found], spends: &[Spend]) {
 fn find(calls: &[Call], options: &LoopOptions) -> Vec<Found> {
     let steps = steps(calls);
     let mut found: Vec<Found> = Vec::new();
+    // Runs that only waited: no loops, nor parts of any.
+    let mut waits: Vec<Range<usize>> = Vec::new();
     for kind in KINDS {
         let mut own: Vec<Found> = Vec::new();
+        let mut own_waits: Vec<Range<usize>> = Vec::new();
         let mut first = 0;
         while first < steps.len() {
-            let taken = |at: usize| found.iter().any(|found| found.calls.contains(&at));
+            let taken = |at: usize| {
+                waits
+                    .iter()
+                    .chain(found.iter().map(|found| &found.calls))
+                    .any(|all| all.contains(&at))
+            };
             let end = (first..steps.len()).find(|at| taken(*at)).unwrap_or(steps.len());
             let run = longest(kind, &steps[first..end], options);
             let found = run.and_then(|(length, period)| {
-                of_run(kind, period, &steps[first..first + length], first, options)
+                let run = of_run(kind, period, &steps[first..first + length], first, options)?;
+                Some((
+                    run,
+                    waited(kind, &steps[..first + length], &steps[first + length..], period),
+                ))
             });
+            first = found.as_ref().map_or(first + 1, |(entry, _)| entry.calls.end);
             match found {
-                Some(entry) => {
-                    first = entry.calls.end;
-                    own.push(entry);
-                }
-                None => first += 1,
+                Some((entry, true)) => own_waits.push(entry.calls),
+                Some((entry, false)) => own.push(entry),
+                None => {}
             }
         }
         found.append(&mut own);
+        waits.append(&mut own_waits);
     }
     for found in &mut found {
         let mut own: Vec<(usize, Call)> = steps[found.calls.clone()].concat();
@@ -242,6 +254,27 @@ fn longest(kind: LoopKind, steps: &[Step], options: &LoopOptions) -> Option<(usi
         }
         LoopKind::Reported | LoopKind::OutputRepeat => None,
     }
+}
+
+/// Whether the calls after a run ask what those one period before them asked, and one of them, of the first period, had another result.
+fn waited(kind: LoopKind, run: &[Step], after: &[Step], period: usize) -> bool {
+    if kind != LoopKind::ExactRepeat && kind != LoopKind::Cycle {
+        return false;
+    }
+    let all: Vec<&Step> = run.iter().rev().take(period).rev().chain(after).collect();
+    let pairs = |at: usize| {
+        all[at].iter().map(|(_, call)| call).zip(all[at + period].iter().map(|(_, call)| call))
+    };
+    let asks = |at: usize| {
+        let same = |(one, next): (&Call, &Call)| {
+            normal(one).is_some() && asked_by(one) == asked_by(next) && one.failed != Some(true)
+        };
+        all[at].len() == all[at + period].len() && pairs(at).all(same)
+    };
+    let differs = |at: usize| {
+        pairs(at).any(|(one, next)| matches!((one.result, next.result), (Some(one), Some(next)) if one != next))
+    };
+    (0..period.min(after.len())).any(|last| (0..=last).all(asks) && differs(last))
 }
 
 /// The calls of these steps.

@@ -1,6 +1,7 @@
 //! `exact_repeat`: the same tool with the same arguments and the same result, again and again.
 //!
-//! The same call with a changing result is polling, and a call that failed is a retry: both end the run.
+//! The same call with a changing result is polling, and a call that failed is a retry: both end the run. A run after which the same call
+//! returned something else at last has waited for that, and is no loop any more.
 //! Arguments that were not sent count as equal; the evidence tells how much was sent.
 
 use super::step::Step;

@@ -1,7 +1,8 @@
 //! Loops: unbroken runs of tool calls that get nowhere.
 //!
 //! Calls that make progress are no loop: a call that returns something else than before, or, if its result is not on the
-//! wire, takes much longer or shorter ([`Outcomes`]). Nor is a run whose tools are all in `loops.allow`.
+//! wire, takes much longer or shorter ([`Outcomes`]). Nor is a run whose tools are all in `loops.allow`, or after which the same call
+//! at last returns something else: it waited for that.
 //!
 //! A run of which only names are on the wire is reported and counted separately, and affects no signal, no waste and no
 //! alert ([`Evidence::weighs`]).
@@ -266,10 +267,14 @@ fn search_row(calls: &[&ToolCall], options: &LoopOptions) -> Vec<Found> {
             for run in find(&steps[stretch.clone()], &need) {
                 let first = stretch.start + run.first;
                 let range = first..first + run.steps;
+                let waited = need.waited(range.clone(), run.period, &steps);
                 let steps = &steps[range.clone()];
                 let Some(severity) = need.severity(&run, steps) else { continue };
                 left.push(from..range.start);
                 from = range.end;
+                if waited {
+                    continue;
+                }
                 let calls = in_order(steps);
                 let (Some(first), Some(last)) = (calls.first(), calls.last()) else { continue };
                 let entry = entry((*kind, severity), &run, steps);
@@ -452,6 +457,16 @@ impl Need<'_> {
     /// Whether a run of these steps is a loop.
     fn is_met(&self, run: &Run, steps: &[Step<'_>]) -> bool {
         self.severity(run, &steps[run.first..run.first + run.steps]).is_some()
+    }
+
+    /// Whether a run of these steps was a wait: the calls after it ask the same as those a period before them, and one of them was told
+    /// something else. Of a run that still goes on nobody can know.
+    fn waited(&self, run: Range<usize>, period: usize, steps: &[Step<'_>]) -> bool {
+        let Some(before) = run.end.checked_sub(period) else { return false };
+        let again = steps[before..].iter().zip(&steps[run.end..]).take(period);
+        let mut again = again.take_while(|(before, after)| before.asks_same(after));
+        matches!(self.kind, LoopKind::ExactRepeat | LoopKind::Cycle)
+            && again.any(|(before, after)| before.is_told_otherwise(after))
     }
 
     /// What is known of a run: whether the arguments of all its calls are on the wire, and whether their results are. Where there are no

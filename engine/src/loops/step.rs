@@ -46,6 +46,25 @@ impl<'c> Step<'c> {
         self.calls.iter().min_by_key(|(place, _)| *place).map(|(_, call)| *call)
     }
 
+    /// Whether the calls of another step ask the same, with arguments that are on the wire, and none of them failed.
+    pub(super) fn asks_same(&self, other: &Self) -> bool {
+        let asks_same = |(one, other): (&ToolCall, &ToolCall)| {
+            one.name == other.name
+                && one.arguments_hash.is_some()
+                && one.arguments_hash == other.arguments_hash
+                && ![one, other].iter().any(|call| call.error == Some(true))
+        };
+        self.len() == other.len() && self.calls().zip(other.calls()).all(asks_same)
+    }
+
+    /// Whether a result of these calls differs from that of the same call of another step; results that are not on the wire do not.
+    pub(super) fn is_told_otherwise(&self, other: &Self) -> bool {
+        let mut both = self.calls().zip(other.calls());
+        both.any(|(one, other)| {
+            one.result_hash.zip(other.result_hash).is_some_and(|(one, other)| one != other)
+        })
+    }
+
     /// Whether a later step began before this one had ended.
     pub(super) fn overlaps(&self, later: &Self) -> bool {
         later.first().is_some_and(|first| self.calls().any(|call| overlap(call, first)))

@@ -55,6 +55,33 @@ fn equal_calls_in_a_row_are_a_loop_from_three() {
 }
 
 #[test]
+fn calls_that_are_told_something_else_in_the_end_have_waited_for_it() {
+    let pending = [("status", Some(1), Some(1)); 12];
+    let then = |last| found(&calls(&[&pending[..], &[last]].concat()));
+    assert_eq!(then(("status", Some(1), Some(2))), []);
+    let stuck = one("exact_repeat", 0, 12, 12, "full");
+    assert_eq!(then(("status", Some(2), Some(2))), stuck, "something else was asked");
+    assert_eq!(then(("other", Some(1), Some(2))), stuck);
+    let again = [[("status", Some(1), Some(2)); 4], [("status", Some(1), Some(3)); 4]].concat();
+    let list = calls(&[&pending[..], &again].concat());
+    assert_eq!(
+        found(&list),
+        one("exact_repeat", 16, 4, 4, "full"),
+        "nothing came of the last ones"
+    );
+    let mut failed = calls(&[&pending[..], &[("status", Some(1), Some(2))]].concat());
+    failed[12].error = Some(true);
+    assert_eq!(found(&failed), stuck, "it broke off");
+    // Nor is a wait in which something else is called in between.
+    let slept = [("status", Some(1), Some(1)), ("sleep", Some(30), Some(9))].repeat(10);
+    let list = calls(&[&slept[..], &[("status", Some(1), Some(2))]].concat());
+    assert_eq!(found(&list), []);
+    let list = calls(&[&slept[..], &[slept[0], slept[1], ("status", Some(1), Some(2))]].concat());
+    assert_eq!(found(&list), []);
+    assert_eq!(found(&calls(&slept)), one("cycle", 0, 20, 10, "full"));
+}
+
+#[test]
 fn a_changing_result_is_polling() {
     let list: Vec<_> = (0..6).map(|at| call(at, "f", Some(1), Some(at))).collect();
     assert_eq!(found(&list), []);
@@ -240,7 +267,7 @@ fn what_is_not_on_the_wire_lowers_the_evidence() {
         ("f", Some(1), Some(1)),
         ("f", Some(1), None),
         ("f", Some(1), Some(1)),
-        ("f", Some(1), Some(2)),
+        ("f", Some(2), Some(2)),
     ]);
     assert_eq!(found(&list), one("exact_repeat", 0, 3, 3, "arguments"));
 }
