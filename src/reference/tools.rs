@@ -113,6 +113,14 @@ impl<'t> Around<'t> {
             let call = (self.told_by)(*above).filter(|call| *call != at);
             call.or_else(|| self.agents.get(above).copied())
         };
+        let id = |place: usize| {
+            let span = &self.tree.spans[place];
+            span.agent_id.as_deref().filter(|_| is_record(span))
+        };
+        if let Some(own) = id(at) {
+            let mut own = (0..self.tree.spans.len()).filter(|place| id(*place) == Some(own));
+            return own.next().map(|place| (1, place));
+        }
         let above = self.tree.above(at);
         let outermost = above.last().copied().unwrap_or(at);
         let parent = self.tree.spans[outermost].parent;

@@ -368,6 +368,28 @@ fn an_agent_that_another_one_began_gives_no_trace_its_name() {
 }
 
 #[test]
+fn sub_agents_that_begin_with_the_same_call_are_no_loop_of_each_other() {
+    let loops = |own_id: bool| {
+        let mut records = vec![of_prompt("p", 0, "user_prompt", json!({"prompt": "Look around"}))];
+        for sub_agent in 0..12_u64 {
+            let mut sent = json!({
+                "tool_name": "Read", "tool_use_id": format!("r{sub_agent}"), "success": "true", "duration_ms": "5",
+                "tool_input": "{\"file_path\":\"CLAUDE.md\"}", "tool_result_size_bytes": "500",
+            });
+            if own_id {
+                sent["agent_id"] = json!(format!("a{sub_agent}"));
+            }
+            records.push(of_prompt("p", 100 + 10 * sub_agent, "tool_result", sent));
+        }
+        let document = read(&ConventionOptions::default(), &[claude(&records)]);
+        let loops = only(&document).loops.iter();
+        loops.map(|found| (found.kind.name(), found.count)).collect::<Vec<_>>()
+    };
+    assert_eq!(loops(true), []);
+    assert_eq!(loops(false), [("exact_repeat", 12)]);
+}
+
+#[test]
 fn a_loop_that_the_agent_reports_is_one_where_arguments_were_not_sent() {
     let of = |ms, event: &str, more: Value| {
         let mut sent = json!({"session.id": "s"});

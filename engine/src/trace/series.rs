@@ -3,7 +3,8 @@
 //! An agent that works alone, as in a handoff, goes on with the series of who began it. Of agents that the same call or agent began and
 //! that work at the same time, those of one name that do not overlap each other, as one that is begun again and again beside another,
 //! are one series; each other one is a series of its own. So is what hangs from a span that has not come, if that span must have lasted
-//! while another such one did: while agents are at work, only what is below them has come.
+//! while another such one did: while agents are at work, only what is below them has come. A log record that tells the id of the sub-agent
+//! that made a call stands for that sub-agent: records hang from no agent.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +16,13 @@ use crate::span::{Operation, SpanId};
 
 /// The series of the calls of a trace, as places of spans; numbers that are no places stand for spans that have not come.
 #[derive(Debug, Default)]
-pub(super) struct Series {
+pub(super) struct Series<'a> {
     /// By place, the agents whose calls are a series that is not the one around them.
     agents: BTreeMap<usize, usize>,
     /// The same of spans that have not come.
     absent: BTreeMap<SpanId, usize>,
+    /// The ids of sub-agents that records tell, in order.
+    ids: Vec<&'a str>,
 }
 
 /// What lasted for a time, with what it is of.
@@ -29,9 +32,9 @@ struct Lasted<T> {
     end: u64,
 }
 
-impl Series {
+impl<'a> Series<'a> {
     /// The series of a trace, some of whose spans tell calls: these are in order of their places, each with that of its call.
-    pub(super) fn of(shape: &Shape<'_>, told: &[(usize, usize)]) -> Self {
+    pub(super) fn of(shape: &Shape<'a>, told: &[(usize, usize)]) -> Self {
         let is_agent = |span: &&SpanView<'_>| span.operation == Operation::InvokeAgent;
         let agents = || shape.behaviour().filter(is_agent);
         let loose = || shape.behaviour().filter_map(|span| Some((shape.absent(span)?, span)));
@@ -44,6 +47,11 @@ impl Series {
         if loose().any(|(id, _)| Some(id) != first) {
             series.absent = absent_apart(loose(), shape.spans.len());
         }
+        if shape.recorded {
+            series.ids.extend(shape.behaviour().filter_map(recorded_id));
+            series.ids.sort_unstable();
+            series.ids.dedup();
+        }
         series
     }
 
@@ -54,6 +62,10 @@ impl Series {
         at: usize,
         told: &[(usize, usize)],
     ) -> Option<usize> {
+        if let Some(id) = recorded_id(&shape.spans[at]).filter(|_| shape.recorded) {
+            let number = self.ids.binary_search(&id).unwrap_or_else(|number| number);
+            return Some(shape.spans.len() + self.absent.len() + number);
+        }
         let own = |above: &SpanView<'_>| {
             call_at(told, above.at)
                 .filter(|call| *call != at)
@@ -66,6 +78,11 @@ impl Series {
         let found = shape.ancestors(at).find_map(own);
         if self.absent.is_empty() { found } else { found.or_else(absent) }
     }
+}
+
+/// The id of the sub-agent that made a call, if a log record tells it.
+fn recorded_id<'a>(span: &SpanView<'a>) -> Option<&'a str> {
+    span.agent_id().filter(|_| span.is_record())
 }
 
 /// The place of the call that the span at a place tells.

@@ -32,7 +32,7 @@ pub(super) struct Shape<'a> {
     // Number of spans whose resources may differ: one if all have the same.
     differing: usize,
     // Whether log records tell some of the spans.
-    recorded: bool,
+    pub(super) recorded: bool,
     // The operation of the spans that count as model calls.
     model: Operation,
     // Whether a model call has another one below it.
