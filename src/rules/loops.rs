@@ -62,10 +62,12 @@ fn limit() -> Rule {
 }
 
 fn spend(plan: &Plan) -> Rule {
+    const SPENT: &str = "agentgauge_loop_wasted_cost_usd_total";
     let limit = number(plan.loop_spend);
-    let expr = format!(
-        "sum by ({AGENT}) (increase(agentgauge_loop_wasted_cost_usd_total[15m])) > {limit}"
-    );
+    // A series begins with what its agent has spent until the first scrape, of which `increase` knows nothing. It is new if its target was
+    // scraped before it came: after a gap of Prometheus itself nothing is.
+    let new = format!("({SPENT} unless {SPENT} offset 15m) and on (job, instance) up offset 15m");
+    let expr = format!("sum by ({AGENT}) (\n  {new}\n  or increase({SPENT}[15m])\n) > {limit}");
     Alert::new("AgentLoopSpend", "critical", expr)
         .explained_by(BY_COST)
         .says(
