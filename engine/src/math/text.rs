@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::mem;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -42,33 +43,64 @@ const STOPS: [u64; 256] = {
     let (mut stops, mut at) = ([0; 256], 0);
     while at < STOP_WORDS.len() {
         let number = number(STOP_WORDS[at].as_bytes());
-        let mut place = place(number);
-        while stops[place as usize] != 0 {
-            place = place.wrapping_add(1);
+        let mut free = stop_at(number);
+        while stops[free as usize] != 0 {
+            free = free.wrapping_add(1);
         }
-        stops[place as usize] = number;
+        stops[free as usize] = number;
         at += 1;
     }
     stops
 };
 
-/// The kind of each byte: between words, of a word, or of a character that is not ASCII.
-const KINDS: [Kind; 256] = {
-    let (mut kinds, mut byte) = ([Kind::Other; 256], 0_u8);
-    while byte < 0x80 {
-        let is_word = byte.is_ascii_alphanumeric() || byte == b'_';
-        kinds[byte as usize] = if is_word { Kind::Word } else { Kind::Between };
+/// The characters of words in ASCII, in lower case.
+const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
+
+/// The codes of what is between words, of characters that are not ASCII, and of the first of [`LETTERS`].
+const BETWEEN: u8 = 0;
+const OTHER: u8 = 1;
+const LETTER: u8 = 2;
+
+/// The code of each byte of a text in lower case.
+const CODES: [u8; 256] = {
+    let (mut codes, mut byte, mut letter) = ([BETWEEN; 256], 0x80, 0);
+    while byte < codes.len() {
+        codes[byte] = OTHER;
         byte += 1;
     }
-    kinds
+    let mut code = LETTER;
+    while letter < LETTERS.len() {
+        codes[LETTERS[letter] as usize] = code;
+        (letter, code) = (letter + 1, code + 1);
+    }
+    codes
 };
 
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Kind {
-    Between,
-    Word,
-    Other,
-}
+/// The place of what does not count: that of no feature.
+const NOWHERE: u16 = 512;
+
+/// The number of sequences of three codes of six bits each.
+const SEQUENCES: usize = 1 << 18;
+
+/// The bits of the last three codes, and of these with a mark in place of the last one.
+const LAST: usize = SEQUENCES - 1;
+const MARKED: usize = LAST & !0x3f;
+
+/// The places of all pieces of words in ASCII, by the codes of their three characters: what is between words stands for the marks
+/// around a word. Most characters of most texts end such a piece, and a hash takes longer than a look at a table.
+static PIECES: LazyLock<Box<[u16]>> = LazyLock::new(|| {
+    let mut pieces = vec![NOWHERE; SEQUENCES];
+    let letters = || (usize::from(LETTER)..).zip(LETTERS);
+    let mark = usize::from(BETWEEN);
+    for (first, a) in letters().chain([(mark, &b'^')]) {
+        for (second, b) in letters() {
+            for (third, c) in letters().chain([(mark, &b'$')]) {
+                pieces[first << 12 | second << 6 | third] = place(xxh3_64(&[*a, *b, *c]));
+            }
+        }
+    }
+    pieces.into()
+});
 
 /// The embedding of a text, in whole numbers, so that a cosine has the same bits everywhere.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
@@ -197,20 +229,30 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
         return None;
     }
     let lower = text.to_lowercase();
-    let mut features = Features::default();
-    let mut tokens = Vec::with_capacity(lower.len() / USUAL);
-    let mut end = 0;
-    loop {
-        let start = after(&lower, end, Kind::Between);
-        end = features.add_pieces(&lower, start);
-        let Some(word) = lower.get(start..end).filter(|word| !word.is_empty()) else { break };
-        let hash = xxh3_64(word.as_bytes());
-        features.count(hash);
-        if is_token(word) {
-            tokens.push(hash);
+    let mut features = Features::new(lower.len() / USUAL);
+    // As an array of this size, no look at it is checked: it has a place for whatever three codes make.
+    let pieces = PIECES.as_array::<SEQUENCES>()?;
+    // Where the word begins, where the next character is, and the codes of those before it.
+    let (mut start, mut at, mut last) = (0, 0, 0);
+    while let Some(byte) = lower.as_bytes().get(at) {
+        let code = CODES[usize::from(*byte)];
+        last = (last << 6 | usize::from(code)) & LAST;
+        if code >= LETTER {
+            features.add(pieces[last]);
+            at += 1;
+        } else if code == BETWEEN {
+            features.add(pieces[last]);
+            features.add_word(&lower.as_bytes()[start..at], at - start > 1);
+            at += 1;
+            start = at;
+        } else {
+            (start, at) = features.add_other(&lower, (start, at), pieces[last & MARKED]);
+            last = 0;
         }
     }
-    let tokens = each_once(&tokens);
+    features.add(pieces[last << 6 & LAST]);
+    features.add_word(&lower.as_bytes()[start..], at - start > 1);
+    let tokens = each_once(&features.tokens);
     Some(OutputDigest { tokens, embedding: features.cells(), ..OutputDigest::default() })
 }
 
@@ -264,31 +306,6 @@ fn each_once(hashes: &[u64]) -> Vec<u64> {
     sorted.as_slice().into()
 }
 
-/// The end of the characters of one kind that begin at a place.
-#[inline]
-fn after(text: &str, at: usize, kind: Kind) -> usize {
-    let end = after_ascii(text, at, kind);
-    if text.as_bytes().get(end).is_none_or(u8::is_ascii) { end } else { after_any(text, end, kind) }
-}
-
-/// The same of characters that are ASCII.
-#[inline]
-fn after_ascii(text: &str, at: usize, kind: Kind) -> usize {
-    let rest = text.as_bytes().get(at..).unwrap_or_default();
-    let end = rest.iter().position(|byte| KINDS[usize::from(*byte)] != kind);
-    at + end.unwrap_or(rest.len())
-}
-
-/// The same of characters of which the first is not ASCII: their kind takes longer to find.
-#[cold]
-fn after_any(text: &str, mut at: usize, kind: Kind) -> usize {
-    let is_of = |c: &char| !c.is_ascii() && is_word(*c) == (kind == Kind::Word);
-    while let Some(c) = text[at..].chars().next().filter(is_of) {
-        at = after_ascii(text, at + c.len_utf8(), kind);
-    }
-    at
-}
-
 fn is_word(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_alphanumeric() || c == '_';
@@ -306,22 +323,16 @@ fn is_word(c: char) -> bool {
     )
 }
 
-/// Whether a word has more than one character and is no stop word.
-fn is_token(word: &str) -> bool {
-    // No character has more than four bytes.
-    (word.len() > 4 || word.chars().nth(1).is_some()) && !is_stop_word(word.as_bytes())
-}
-
 fn is_stop_word(word: &[u8]) -> bool {
     if word.len() > LONGEST {
         return false;
     }
     let number = number(word);
-    let mut place = place(number);
-    while ![0, number].contains(&STOPS[usize::from(place)]) {
-        place = place.wrapping_add(1);
+    let mut at = stop_at(number);
+    while ![0, number].contains(&STOPS[usize::from(at)]) {
+        at = at.wrapping_add(1);
     }
-    STOPS[usize::from(place)] == number
+    STOPS[usize::from(at)] == number
 }
 
 /// A word of eight bytes at most as a number.
@@ -340,8 +351,14 @@ const fn number(word: &[u8]) -> u64 {
 }
 
 /// The place in [`STOPS`] where the number of a word is looked for first.
-const fn place(number: u64) -> u8 {
+const fn stop_at(number: u64) -> u8 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]
+}
+
+/// The place where a feature is counted by its hash: the dimension is the lowest byte, the sign the highest bit.
+fn place(hash: u64) -> u16 {
+    let [.., high, low] = hash.rotate_left(1).to_be_bytes();
+    u16::from_be_bytes([high & 1, low])
 }
 
 /// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts
@@ -349,67 +366,64 @@ const fn place(number: u64) -> u8 {
 struct Features {
     // For each dimension the number of features with the sign plus, and minus.
     counts: [i32; 512],
-    // A buffer for a word between its marks.
-    padded: String,
-}
-
-impl Default for Features {
-    fn default() -> Self {
-        Self { counts: [0; 512], padded: String::new() }
-    }
+    // The hashes of words that tell what a text is about.
+    tokens: Vec<u64>,
 }
 
 impl Features {
-    /// Counts the pieces of the word that begins at a place, between its marks; returns its end.
-    fn add_pieces(&mut self, text: &str, start: usize) -> usize {
-        let is_of_word = |byte: &&u8| KINDS[usize::from(**byte)] == Kind::Word;
-        let mut bytes = text.as_bytes().get(start..).unwrap_or_default().iter();
-        let Some(first) = bytes.next().filter(is_of_word) else {
-            let end = after(text, start, Kind::Word);
-            self.add_characters(&text[start..end], 0);
-            return end;
-        };
-        // The last bytes of the word.
-        let mut last = u32::from_be_bytes([0, 0, b'^', *first]);
-        let mut pieces = 0;
-        for byte in bytes.take_while(is_of_word) {
-            last = last << 8 | u32::from(*byte);
-            self.count_piece(last);
-            pieces += 1;
+    fn new(words: usize) -> Self {
+        Self { counts: [0; 512], tokens: Vec::with_capacity(words) }
+    }
+
+    /// Counts a word, if it is not empty; it is a token if it has several characters and is no stop word.
+    #[inline]
+    fn add_word(&mut self, word: &[u8], several: bool) {
+        if word.is_empty() {
+            return;
         }
-        let end = after(text, start + pieces + 1, Kind::Word);
-        if end > start + pieces + 1 {
-            self.add_characters(&text[start..end], pieces);
+        let hash = xxh3_64(word);
+        self.add(place(hash));
+        if several && !is_stop_word(word) {
+            self.tokens.push(hash);
+        }
+    }
+
+    /// Takes the character at a place, which is not ASCII and ends the word that begins at `start`, or is one of its characters:
+    /// counts this word. Returns where the next word begins, and where to go on.
+    #[cold]
+    fn add_other(
+        &mut self,
+        text: &str,
+        (start, at): (usize, usize),
+        last_piece: u16,
+    ) -> (usize, usize) {
+        let rest = &text[at..];
+        let letters = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+        let word = &text[start..at + letters];
+        if letters > 0 {
+            // Each of the characters before it but the first has ended a piece.
+            self.add_pieces(word, (at - start).saturating_sub(1));
         } else {
-            self.count_piece(last << 8 | u32::from(b'$'));
+            self.add(last_piece);
         }
-        end
+        self.add_word(word.as_bytes(), word.chars().nth(1).is_some());
+        let between = rest[letters..].chars().next().map_or(0, char::len_utf8);
+        let next = at + letters + between;
+        (next, next)
     }
 
-    /// Counts the piece of the three low bytes.
-    fn count_piece(&mut self, last: u32) {
-        let [_, piece @ ..] = last.to_be_bytes();
-        self.count(xxh3_64(&piece));
-    }
-
-    /// Counts the pieces of a word that is not ASCII, without the first ones.
-    fn add_characters(&mut self, word: &str, without: usize) {
-        let mut padded = mem::take(&mut self.padded);
-        padded.clear();
-        padded.push('^');
-        padded.push_str(word);
-        padded.push('$');
+    /// Counts the pieces of a word, without the first ones.
+    fn add_pieces(&mut self, word: &str, without: usize) {
+        let padded = format!("^{word}$");
         let ends = padded.char_indices().map(|(at, c)| at + c.len_utf8()).skip(2);
         for ((start, _), end) in padded.char_indices().zip(ends).skip(without) {
-            self.count(xxh3_64(&padded.as_bytes()[start..end]));
+            self.add(place(xxh3_64(&padded.as_bytes()[start..end])));
         }
-        self.padded = padded;
     }
 
-    /// Counts a feature by its hash: the dimension is the lowest byte, the sign the highest bit.
-    fn count(&mut self, hash: u64) {
-        let at = hash.rotate_left(1) & 0x1ff;
-        if let Some(count) = usize::try_from(at).ok().and_then(|at| self.counts.get_mut(at)) {
+    /// Counts a feature at its place.
+    fn add(&mut self, place: u16) {
+        if let Some(count) = self.counts.get_mut(usize::from(place)) {
             *count += 1;
         }
     }
