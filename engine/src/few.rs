@@ -143,17 +143,27 @@ impl<K: Ord, V> Few<K, V> {
         K: Clone,
         V: Default,
     {
-        let mut ahead = self.0.get(*next..).unwrap_or_default().iter();
-        let at = match ahead.position(|(held, _)| held == key) {
-            Some(skipped) => *next + skipped,
-            None => self.find(key).unwrap_or_else(|| {
-                let (Ok(at) | Err(at)) = self.place(key);
-                self.add(at, (key.clone(), V::default()));
-                at
-            }),
-        };
+        let is_next = self.0.get(*next).is_some_and(|(held, _)| held == key);
+        let at = if is_next { *next } else { self.place_from(*next, key) };
         *next = at + 1;
         &mut self.0[at].1
+    }
+
+    /// The place of a key, which is looked for from place `next` on first; adds the default if there is none.
+    #[inline(never)] // It is seldom needed, and long.
+    fn place_from(&mut self, next: usize, key: &K) -> usize
+    where
+        K: Clone,
+        V: Default,
+    {
+        let mut ahead = self.0.get(next..).unwrap_or_default().iter();
+        let skipped = ahead.position(|(held, _)| held == key);
+        let known = skipped.map(|skipped| next + skipped).or_else(|| self.find(key));
+        known.unwrap_or_else(|| {
+            let (Ok(at) | Err(at)) = self.place(key);
+            self.add(at, (key.clone(), V::default()));
+            at
+        })
     }
 
     fn add(&mut self, at: usize, entry: (K, V)) {
