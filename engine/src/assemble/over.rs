@@ -69,7 +69,7 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return };
         let spans = &held.parts.spans;
         let came = known.parents.came(spans, now, &mut self.lessons);
-        let rooted = held.root_tells_end();
+        let rooted = evidence == OverBy::Root || held.root_tells_end();
         let never = !rooted && known.parents.never_come(spans, &came);
         let spared = never && known.parents.come_late(spans, now);
         if spared {

@@ -144,7 +144,7 @@ pub fn may_repeat(parts: &TraceContents, options: &LoopOptions) -> bool {
         }
         // A function that ran may be a tool that a model called.
         (span.failed && span.operation == Operation::Other).then(|| said.fail());
-        let Some(model) = span.model() else { continue };
+        let Some(model) = span.model_details() else { continue };
         for call in model.calls {
             said.add(call.seen().arguments.map(|arguments| &arguments.values[..]));
         }
