@@ -173,9 +173,39 @@ pub(crate) fn ends() {
         );
     }
     println!();
+    short();
     better();
     lasting();
     coming_and_going();
+}
+
+/// Bad traces of a drop after which it is over.
+const SHORT: [u32; 5] = [6, 10, 20, 50, 200];
+
+/// How soon short drops end.
+fn short() {
+    let runs = RUNS / 10;
+    println!(
+        "Good traces until a drop of so many bad ones recovers, 50 % and 95 % of those of {runs} runs that paged:"
+    );
+    println!();
+    println!("| Change | {} |", SHORT.map(|bad| bad.to_string()).join(" | "));
+    println!("|---|---|---|---|---|---|");
+    let rate = 200.0 / DAY;
+    for change in [
+        Change::new("0 -> 100 %, 200 a day", Some(0.0), 1.0, rate),
+        Change::new("2 -> 100 %, 200 a day", Some(0.02), 1.0, rate),
+        Change::new("2 -> 50 %, 200 a day", Some(0.02), 0.5, rate),
+        Change::new("10 -> 100 %, 200 a day", Some(0.1), 1.0, rate),
+    ] {
+        let cells = SHORT.map(|bad| {
+            let of = |seed| change.recovers(bad, seed);
+            let mut traces: Vec<f64> = (FIRST_SEED..FIRST_SEED + runs).filter_map(of).collect();
+            format!("{:.0}, {:.0}", percentile(&mut traces, 50), percentile(&mut traces, 95))
+        });
+        println!("| {} | {} |", change.name, cells.join(" | "));
+    }
+    println!();
 }
 
 /// How a drop ended, in good traces.
@@ -207,6 +237,17 @@ impl End {
 }
 
 impl Change {
+    /// Good traces until a drop of so many bad ones recovers; `None`: they did not page.
+    fn recovers(&self, bad: u32, seed: u64) -> Option<f64> {
+        let before = self.before?;
+        let mut agent = self.past(options(before).limits(1), 14.0, seed)?;
+        (0..bad).for_each(|_| {
+            agent.trace(self.after);
+        });
+        let is_critical = agent.severity() == Severity::Critical;
+        is_critical.then(|| End::of(&mut agent, before).recovering)
+    }
+
     /// How often a drop stops being critical while the level is bad.
     fn left(&self, limits: Limits, seed: u64) -> u64 {
         let Some(mut agent) = self.past(limits, 0.5, seed) else { return 0 };

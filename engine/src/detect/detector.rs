@@ -612,7 +612,12 @@ impl Detector {
     fn look_for_recovery(&mut self, turn: &Turn, incident: &Incident) {
         let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
         let before = incident.values.minus(self.recovery.stretch);
-        let levels = Levels::of(tolerated, incident.level(), before);
+        let surely = match self.severity {
+            Severity::Critical => self.recovery.level_surely(incident.values),
+            // Its values are without the good ones at its end.
+            Severity::Quiet | Severity::Recovering | Severity::Warning => 0.0,
+        };
+        let levels = Levels::of(tolerated, incident.level().max(surely), before);
         if let (Turned::Chance(chance), Some(predicted)) = (turn.kind, &self.predicted) {
             let ratio =
                 |level| predicted.usual.ratio_of_good(chance, odds_ratio(level, incident.from));

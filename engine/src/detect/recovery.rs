@@ -4,13 +4,15 @@
 //! G(m) = sum of G_k     G_k <- (G_k + w_k b) (1 - f_k + f_k (1 - x) / (1 - m))     b: days that the value spends, 1/4000 at most
 //!
 //! recovering if G(d) >= 90 and G(m1) >= 1/4    d  = level from the change to the good values at its end, less its standard error
-//!                                              m1 = sqrt(tolerated * level since the change)
+//!                                              m1 = sqrt(tolerated * level since the change), or of what that surely was
+//!                                                   without the first 40 good values at its end, if that is more
 //! quiet      if G(m2) >= 2.5                   m2 = sqrt(tolerated * m1)
 //! ```
 //!
 //! While values have a mean of `m` or more, `G(m)` reaches a number once in as many days, or in 4,000 times as many values if these take
 //! longer. So a drop that goes on stops being critical once in 90 days at most, whatever the rate; one that got better, but to `m1` only,
-//! once in six hours or in 1,000 values, whichever is rarer.
+//! once in six hours or in 1,000 values, whichever is rarer. Good values lower the level since the change, and so `m1`: without those that do
+//! not, a drop of a few values would last for several times as many good ones as one of many.
 
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +72,18 @@ impl Recovery {
         }
     }
 
+    /// What the level of a drop of these values surely is, two standard errors below their mean (Wilson's), without the first good ones at its
+    /// end.
+    pub(super) fn level_surely(&self, values: Tally) -> f64 {
+        let before = values.minus(self.stretch);
+        let later = self.stretch.count.saturating_sub(FIRST_GOOD) as f64;
+        let count = (before.count as f64 + later).max(1.0);
+        let mean = ((before.sum + later * self.stretch.mean()) / count).clamp(0.0, 1.0);
+        let errors = SURE * SURE / count;
+        let width = (errors * (mean * (1.0 - mean) + errors / 4.0)).sqrt();
+        (mean + errors / 2.0 - width) / (1.0 + errors)
+    }
+
     /// Whether the drop is over and the level much better, by the evidence times `trust`.
     pub(super) fn is_better(&self, trust: f64) -> bool {
         let reaches = |sums: &[f64], days| sums.iter().sum::<f64>() * trust >= days;
@@ -99,6 +113,12 @@ const BETTER: f64 = 0.25;
 /// Evidence that a level is good, in such days.
 const GOOD: f64 = 2.5;
 
+/// Good values at the end of a drop that say nothing of what its level was.
+const FIRST_GOOD: u64 = 40;
+
+/// Standard errors by which a level is at least what it surely is.
+const SURE: f64 = 2.0;
+
 /// Bets, as in [`super::evidence`]; small ones are of no use, as successes tell less than failures do.
 const BETS: [f64; 3] = [0.25, 0.55, 0.9];
 
@@ -112,3 +132,23 @@ const WEIGHT: f64 = 1.0 / BETS.len() as f64;
 const MOST_BAD: f64 = 0.99;
 
 const MOST: f64 = 1e100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_surely_less_than_the_mean_and_the_first_good_values_do_not_lower_it() {
+        let of = |bad: u64, good: u64, good_at_end: u64| {
+            let stretch = Tally { count: good_at_end, sum: 0.0 };
+            let values = Tally { count: bad + good + good_at_end, sum: bad as f64 };
+            Recovery { stretch, ..Recovery::default() }.level_surely(values)
+        };
+        // Wilson's bound for 6 of 6 is 6 / (6 + 2^2).
+        assert!((of(6, 0, 0) - 0.6).abs() < 1e-9);
+        assert!((of(6, 0, 40) - 0.6).abs() < 1e-9);
+        assert!(of(6, 0, 60) < 0.2);
+        assert!(of(200, 0, 40) > 0.98 && of(200, 300, 0) < 0.4 && of(200, 300, 0) > 0.35);
+        assert!(of(0, 30, 0).abs() < 1e-9);
+    }
+}

@@ -293,6 +293,22 @@ fn the_good_values_by_which_a_drop_ends_are_not_of_it() {
 }
 
 #[test]
+fn a_short_drop_is_over_about_as_soon_as_a_long_one() {
+    for seed in 0..5 {
+        let past = Stream::every(300, 190 + seed, 0.0, 3_000);
+        let after = |count| {
+            let mut stream = Stream { detector: past.detector.clone(), ..past };
+            stream.verdicts(1.0, count);
+            stream.until(Severity::Recovering, 0.0)
+        };
+        let long = after(200);
+        for short in [6, 10, 20] {
+            assert!(after(short) < long + 20, "{short} {} {long}", after(short));
+        }
+    }
+}
+
+#[test]
 fn what_does_not_settle_stays_critical() {
     let mut stream = Stream::after(20, 0.02, 5_000);
     stream.until(Severity::Critical, 0.5);
