@@ -1,8 +1,8 @@
 //! How soon drops are found, how they end, how often there is a false alarm, and what a value costs.
 //!
 //! Everything but the cost is simulated, from fixed seeds other than those that constants were chosen with. Arguments name the
-//! tables: `delays`, `small`, `ends`, `alarms`, `shared`, `sessions`, `streams`, `predicted`, `cost`, and `fast` and `fast-streams`, which take half an
-//! hour each; without any all others are made. A number is of how many seeds `sessions` and `streams` are made, or of how many agents `predicted`.
+//! tables: `delays`, `small`, `ends`, `months`, `alarms`, `shared`, `sessions`, `streams`, `predicted`, `cost`, and `fast` and `fast-streams`, which take half an
+//! hour each; without any all others are made. A number is of how many seeds `months`, `sessions` and `streams` are made, or of how many agents `predicted`.
 
 #![expect(clippy::print_stdout, reason = "the tables are what this is for")]
 
@@ -10,6 +10,7 @@ mod agent;
 mod alarms;
 mod changes;
 mod cost;
+mod months;
 mod predicted;
 mod sessions;
 mod small;
@@ -20,10 +21,11 @@ mod streams;
 const FIRST_SEED: u64 = 5_000_000;
 
 fn main() {
-    let tables: [(&str, fn()); 11] = [
+    let tables: [(&str, fn()); 12] = [
         ("delays", changes::delays),
         ("small", small::small),
         ("ends", changes::ends),
+        ("months", months::table),
         ("alarms", alarms::slow),
         ("fast", alarms::fast),
         ("shared", alarms::shared),
