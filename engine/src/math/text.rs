@@ -368,11 +368,13 @@ struct Features {
     counts: [i32; 512],
     // The hashes of words that tell what a text is about.
     tokens: Vec<u64>,
+    // A buffer for a word between its marks.
+    padded: String,
 }
 
 impl Features {
     fn new(words: usize) -> Self {
-        Self { counts: [0; 512], tokens: Vec::with_capacity(words) }
+        Self { counts: [0; 512], tokens: Vec::with_capacity(words), padded: String::new() }
     }
 
     /// Counts a word, if it is not empty; it is a token if it has several characters and is no stop word.
@@ -414,11 +416,14 @@ impl Features {
 
     /// Counts the pieces of a word, without the first ones.
     fn add_pieces(&mut self, word: &str, without: usize) {
-        let padded = format!("^{word}$");
+        let mut padded = mem::take(&mut self.padded);
+        padded.clear();
+        padded.extend(["^", word, "$"]);
         let ends = padded.char_indices().map(|(at, c)| at + c.len_utf8()).skip(2);
         for ((start, _), end) in padded.char_indices().zip(ends).skip(without) {
             self.add(place(xxh3_64(&padded.as_bytes()[start..end])));
         }
+        self.padded = padded;
     }
 
     /// Counts a feature at its place.
