@@ -90,3 +90,43 @@ fn list(names: &str) -> Result<String, &'static str> {
     let names: Vec<String> = names.map(|name| serde_json::Value::from(name).to_string()).collect();
     if names.is_empty() { Err("it names nothing") } else { Ok(format!("[{}]", names.join(", "))) }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    fn flags(arguments: &[&str]) -> Vec<(&'static str, String)> {
+        let line = Line::try_parse_from([&["serve"], arguments].concat()).unwrap();
+        line.flags.values().into_iter().map(|(_, key, value)| (key, value)).collect()
+    }
+
+    #[test]
+    fn a_directory_is_written_to_unless_told_otherwise() {
+        let written = ("store.directory", "d".to_owned());
+        let durability = |mode: &str| ("store.durability", mode.to_owned());
+        assert_eq!(flags(&[]), []);
+        assert_eq!(flags(&["--data-dir", "d"]), [written.clone(), durability("fsync")]);
+        let flushed = flags(&["--data-dir", "d", "--durability", "flush"]);
+        assert_eq!(flushed, [written, durability("flush")]);
+    }
+
+    #[test]
+    fn brokers_and_topics_are_lists() {
+        let arguments =
+            ["--kafka-brokers", "a:1, b:2", "--kafka-topics", "t", "--kafka-group", "g"];
+        let expected = [
+            ("kafka.brokers", r#"["a:1", "b:2"]"#),
+            ("kafka.traces_topics", r#"["t"]"#),
+            ("kafka.group", "g"),
+        ];
+        assert_eq!(flags(&arguments), expected.map(|(key, value)| (key, value.to_owned())));
+    }
+}

@@ -261,7 +261,7 @@ fn instructions_are_from_nobody_that_takes_part() {
                 let text = message.get(key).and_then(Json::as_str);
                 let name = format!("llm.input_messages.{number}.message.{key}");
                 text.into_iter().for_each(|text| {
-                    flat.push(name.clone().into(), RawValue::Str(text.to_owned().into()))
+                    flat.push(name.clone().into(), RawValue::Str(text.to_owned().into()));
                 });
             }
         }
