@@ -120,6 +120,8 @@ pub struct TraceExplanation {
     pub decided_on: String,
     /// Its verdicts are counted: its root is in, or it is final without one.
     pub counted: bool,
+    /// Not all of it is known: it was taken for over before its root came, or was full, so that what its agent did later was left out.
+    pub partial: bool,
     /// The scores of its session as they are.
     pub now: Outlook,
     /// Where its predicted failure comes from; left out where there is none.

@@ -153,7 +153,8 @@ options! {
         /// an agent that speaks in log records, unless its session's next one has begun.
         #[serde(with = "human")]
         pub rootless_idle: Duration = 5 * MINUTE, within MILLISECOND..=DAY;
-        /// A trace is done at the latest this long after it opened, then partial; so long a root that is to come is waited for.
+        /// A trace is done at the latest this long after it opened, then partial; so long a root that is to come is waited for. Without its
+        /// root it is sealed when it was quiet for as long.
         #[serde(with = "human")]
         pub trace_max_age: Duration = HOUR, within MILLISECOND..=DAY;
         /// How long a done trace can be re-opened by a late span, if its root is in; then it is sealed.
@@ -172,7 +173,8 @@ options! {
         pub max_open_traces: usize = 100_000, within 1..=1 << 30;
         /// Bytes of memory that open and done traces take, estimated; over it traces go in the same order.
         pub max_bytes: usize = 256 << 20, within 1 << 20..=1 << 40;
-        /// Spans and logs of one trace; further ones are dropped.
+        /// Spans and logs of one trace; further ones are dropped. Half are for model calls, tools and agents alone; roots and agents have a
+        /// hundredth more, 64 at least.
         pub max_spans_per_trace: usize = 10_000, within 1..=1 << 30;
         /// Bytes of memory that one trace takes, estimated; over it its texts go, and further spans and logs are dropped if it is as large without
         /// them.

@@ -599,10 +599,21 @@ impl TraceId {
         SpanId::of(&[&self.0, b"prompt"])
     }
 
-    /// The bytes that decide the shard; those of all turns of a session are the same.
+    /// The id under which a further turn of this trace is held: its number is added to the first two bytes, bit by bit. The same, of that
+    /// id, is the id as it was sent.
+    pub(super) fn of_further_turn(self, turn: u16) -> Self {
+        let Self([a, b, rest @ ..]) = &self;
+        let [x, y] = turn.to_be_bytes();
+        let mut id = [0; 16];
+        id[..2].copy_from_slice(&[a ^ x, b ^ y]);
+        id[2..].copy_from_slice(rest);
+        Self(id)
+    }
+
+    /// The bytes that decide the shard; those of all turns of a session are the same, and those of all turns of one trace id.
     pub(super) fn routed_by(&self) -> &[u8] {
-        let session = self.session_of_turn().and_then(|_| self.0.get(..8));
-        session.unwrap_or(&self.0)
+        let bytes = if self.session_of_turn().is_some() { 0..8 } else { 2..16 };
+        self.0.get(bytes).unwrap_or(&self.0)
     }
 
     /// Whether the id is all zero, which the specification forbids.

@@ -289,6 +289,10 @@ fn is_zero(count: &u64) -> bool {
 pub struct TraceView {
     /// Hex.
     pub trace_id: String,
+    /// The id that its spans have, if the trace is a further turn of that id: the turns before were sealed when it began. Left out where it
+    /// is the trace's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_trace_id: Option<String>,
     /// First start of its spans.
     pub start_unix_nano: String,
     /// Last end of its spans.

@@ -195,11 +195,13 @@ fn where_parents_come_a_trace_waits_for_its_root_from_the_second_run_on() {
         assert_eq!(board.map(|update| update.view.traces).sum::<u64>(), traces);
     };
     window(&daemon, 1);
-    // Its agent died: it is judged as it stands, by the name of its service, when its time is over.
+    // Its agent died: what it spent counts by the name of its service, when its time is over; how it ended nobody knows.
     daemon.run_to(now + 55 * MINUTE, now + 66 * MINUTE);
     window(&daemon, 2);
-    assert_eq!(daemon.decided_on(&trace, 1), ("age".to_owned(), true));
-    assert_eq!(daemon.verdicts("shop"), (1, 0));
+    assert_eq!(daemon.decided_on(&trace, 1), ("age".to_owned(), false));
+    assert_eq!((daemon.verdicts("shop"), daemon.count("shop", Counter::Traces, &[])), ((0, 0), 1));
+    let skipped = daemon.count("shop", Counter::TraceEvaluations, &["trace_risk", "skipped"]);
+    assert_eq!((skipped, daemon.count("shop", Counter::ToolCalls, &["ok"])), (1, 1));
     let (_, stages, _, _) = daemon.pipeline.lasting();
     assert_eq!(stages[0].counts().get("traces_partial", "age"), 1);
 }
@@ -220,6 +222,37 @@ fn a_run_of_hours_counts_once_when_its_root_comes_and_once_as_taken_for_over() {
     assert_eq!((daemon.verdicts("support"), daemon.verdicts("shop")), ((0, 1), (0, 0)));
     let (_, stages, _, _) = daemon.pipeline.lasting();
     assert_eq!(stages[0].counts().get("traces_partial", "age"), 1);
+}
+
+#[test]
+fn a_run_that_goes_on_after_a_pause_is_one_trace_however_long_it_lasts() {
+    for known in [false, true] {
+        let mut daemon = Daemon::new(1);
+        let mut now = Duration::ZERO;
+        if known {
+            let ended = run(&mut daemon, 1, now, SECOND);
+            now = ended + MINUTE;
+            daemon.run_to(ended, now);
+        }
+        let begun = now;
+        // A person answers after fifty minutes; a build takes seven, in the second hour.
+        let steps = [4, 4, 50, 4, 7, 7, 45, 1].into_iter().cycle().take(24);
+        for (id, step) in (2..).zip(steps) {
+            let from = now;
+            now += step * MINUTE;
+            daemon.run_to(from, now);
+            daemon.send(vec![tool(0, id, 1, (from, now))], now);
+        }
+        assert_eq!(daemon.verdicts("shop"), (0, 0), "{known}");
+        daemon.send(vec![root(0, (begun, now))], now);
+        daemon.run_to(now, now + 2 * HOUR);
+        let runs = if known { 2 } else { 1 };
+        assert_eq!((daemon.verdicts("support"), daemon.verdicts("shop")), ((0, runs), (0, 0)));
+        let calls = if known { 25 } else { 24 };
+        assert_eq!(daemon.count("support", Counter::ToolCalls, &["ok"]), calls);
+        let (_, stages, _, _) = daemon.pipeline.lasting();
+        assert_eq!(stages[0].counts().get("late", "dropped"), 0);
+    }
 }
 
 #[test]
@@ -539,10 +572,16 @@ fn verdicts_of_traces_without_a_root_count_when_they_are_final() {
     daemon.send(vec![root(0, (SECOND, 59 * MINUTE))], 59 * MINUTE);
     daemon.run_to(59 * MINUTE, 59 * MINUTE + 20 * SECOND);
     assert_eq!(daemon.verdicts("support"), (0, 1));
-    // Of another one it never comes: it goes by the name of its service.
+    // Of another one it never comes, though such roots do: it goes by the name of its service, but has no verdict.
     daemon.send(vec![tool(1, 3, 1, (SECOND, SECOND))], HOUR);
     daemon.run_to(HOUR, HOUR + 66 * MINUTE);
-    assert_eq!((daemon.verdicts("shop"), daemon.verdicts("support")), ((1, 0), (0, 1)));
+    assert_eq!((daemon.verdicts("shop"), daemon.verdicts("support")), ((0, 0), (0, 1)));
+    assert_eq!(daemon.count("shop", Counter::Traces, &[]), 1);
+    // Where nothing is known of roots it has one.
+    let elsewhere = Span { scope: 9, ..tool(2, 3, 1, (SECOND, SECOND)) };
+    daemon.send(vec![elsewhere], 3 * HOUR);
+    daemon.run_to(3 * HOUR, 3 * HOUR + 66 * MINUTE);
+    assert_eq!((daemon.verdicts("shop"), daemon.count("shop", Counter::Traces, &[])), ((1, 0), 2));
     assert!(daemon.pipeline.board().keys().all(|agent| !agent.agent_name.is_empty()));
 }
 
@@ -733,4 +772,97 @@ fn where_roots_are_lost_again_and_again_only_many_silent_traces_stall() {
     (7_000..7_010).for_each(|trace| send(&mut daemon, trace, false));
     daemon.pipeline.advance(at(pace * 7_010 + Duration::from_secs(900)));
     assert!(stalled(&daemon) >= 9, "{}", stalled(&daemon));
+}
+
+/// A turn of a conversation that is one trace: tool calls below a root of its own, all with ids that no other turn has.
+fn turn(number: u8, calls: u8, begun: Duration) -> Vec<Span> {
+    let first = number * 20 + 1;
+    let ends = |call: u8| begun + SECOND * u32::from(call);
+    let called = (1..=calls).map(|call| tool(0, first + call, first, (ends(call - 1), ends(call))));
+    let named = Span { span_id: SpanId([first; 8]), ..root(0, (begun, ends(calls) + SECOND)) };
+    called.chain([named]).collect()
+}
+
+#[test]
+fn what_runs_on_behind_a_turn_that_is_sealed_is_late_and_begins_none() {
+    let mut daemon = Daemon::new(1);
+    daemon.send(turn(0, 3, Duration::ZERO), 5 * SECOND);
+    daemon.run_to(5 * SECOND, 10 * MINUTE);
+    // A summary is written behind the answer, and what was sent is sent again, both roots and calls.
+    let behind = Span { operation: Operation::Chat, ..span(0, 90, 1, (7 * MINUTE, 8 * MINUTE)) };
+    let job = Span { convention: None, ..span(0, 91, 1, (7 * MINUTE, 8 * MINUTE)) };
+    daemon.send([vec![behind, job], turn(0, 3, Duration::ZERO)].concat(), 10 * MINUTE);
+    daemon.run_to(10 * MINUTE, 3 * HOUR);
+    assert_eq!(daemon.verdicts("support"), (0, 1));
+    assert_eq!(daemon.verdicts("shop"), (0, 0));
+    assert_eq!(daemon.count("support", Counter::ToolCalls, &["ok"]), 3);
+}
+
+#[test]
+fn a_root_that_comes_for_a_trace_that_was_sealed_without_it_has_a_counter() {
+    let mut daemon = Daemon::new(1);
+    daemon.send(vec![tool(0, 2, 1, (SECOND, SECOND))], SECOND);
+    daemon.run_to(SECOND, 2 * HOUR);
+    let late = [tool(0, 3, 1, (SECOND, SECOND)), root(0, (Duration::ZERO, 2 * HOUR))];
+    daemon.send(late.to_vec(), 2 * HOUR);
+    daemon.run_to(2 * HOUR, 4 * HOUR);
+    assert_eq!(daemon.verdicts("support"), (0, 0));
+    let (_, stages, _, _) = daemon.pipeline.lasting();
+    let late = |outcome| stages[0].counts().get("late", outcome);
+    assert_eq!((late("dropped"), late("root_dropped")), (1, 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_turn_of_a_trace_id_that_comes_when_those_before_are_sealed_counts_once(
+        turns in prop::collection::vec((0_u8..12, 8_u64..90), 1..6),
+        order in prop::collection::vec(any::<u16>(), 17),
+        // What is sent again of earlier turns, between two requests.
+        again in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        (shards, together, restart) in (1_u32..5, 1_usize..6, 0_usize..8),
+    ) {
+        let options = EngineOptions::default();
+        let mut pipeline = Pipeline::new(&options, shards);
+        let (mut now, mut earlier) = (Duration::ZERO, Vec::<Span>::new());
+        let (mut calls, mut late) = (0, 0);
+        for (number, (called, minutes)) in turns.iter().enumerate() {
+            if number == restart {
+                pipeline = restarted(pipeline, &options, Route::new(shards, 0));
+            }
+            let mut spans = turn(u8::try_from(number).unwrap(), *called, now);
+            calls += u64::from(*called);
+            let kept = spans.clone();
+            spans.sort_by_key(|span| order[usize::from(span.span_id.0[0]) % order.len()]);
+            now += 20 * SECOND;
+            for request in spans.chunks(together) {
+                pipeline.apply(request.to_vec(), vec![], vec![], at(now));
+                let old = again.iter().filter(|_| !earlier.is_empty());
+                let old: Vec<Span> = old.map(|again| again.get(&earlier).clone()).collect();
+                late += old.len() as u64;
+                pipeline.apply(old, vec![], vec![], at(now));
+                now += Duration::from_millis(900);
+                pipeline.advance(at(now));
+            }
+            earlier.extend(kept);
+            // Sealed after five minutes and a few seconds.
+            now += MINUTE * u32::try_from(*minutes).unwrap();
+            pipeline.advance(at(now));
+        }
+        pipeline.advance(at(now + 3 * HOUR));
+        let count = |family: Counter, labels: &[&str]| -> u64 {
+            let board = pipeline.board().values();
+            board.filter_map(|update| update.counters.get(family, labels)).sum()
+        };
+        let traces = count(Counter::TraceEvaluations, &["trace_risk", "fail"]);
+        let evaluated = (traces, count(Counter::Traces, &[]), count(Counter::ToolCalls, &["ok"]));
+        let (_, stages, _, _) = pipeline.lasting();
+        let dropped: u64 = stages.iter().map(|stage| stage.counts().get("late", "dropped")).sum();
+        prop_assert_eq!(evaluated, (turns.len() as u64, turns.len() as u64, calls));
+        // A restart begins the counts of stages anew.
+        if restart == 0 || restart >= turns.len() {
+            prop_assert_eq!(dropped, late);
+        }
+    }
 }

@@ -1,15 +1,17 @@
 //! Stage 1: spans, log records and reports become traces, keyed by tenant and trace id.
 //!
 //! A trace is done when its root has ended and it was quiet, or when its root is not waited for any longer (`over.rs`); a late span
-//! re-opens it; then it is sealed. Its facts are sent on as a full [`TraceFacts`] under a higher revision when it is done, re-opened,
-//! reported on or sealed. An open trace is sent at once only for what cannot wait: that a loop began or grew, with the span that
-//! closes it, and that the trace may go on in another one, as a loop may be in both. All else of it is sent once every `trace_idle`.
+//! re-opens it; then it is sealed, and what begins later under its id is a trace of its own (`further.rs`). Its facts are sent on as a
+//! full [`TraceFacts`] under a higher revision when it is done, re-opened, reported on or sealed. An open trace is sent at once only for
+//! what cannot wait: that a loop began or grew, with the span that closes it, and that the trace may go on in another one, as a loop may
+//! be in both. All else of it is sent once every `trace_idle`.
 //! So is what comes of a trace that is older than `trace_max_age`: that is done anew no more often.
 
 mod ages;
 mod calls;
 mod deadlines;
 mod full;
+mod further;
 mod judgement;
 mod learned;
 mod names;
@@ -372,6 +374,14 @@ impl Assemble {
     ) -> Option<Box<TraceFacts>> {
         let held = self.traces.get_mut(id)?;
         let look = mem::take(&mut held.look);
+        if !held.has_begun() {
+            if held.state == State::Sealed {
+                let late = held.parts.len() as u64;
+                self.remove(id);
+                self.counts.add_many("late", "dropped", late);
+            }
+            return None;
+        }
         // What is told anew of an old trace can wait until it is done anew.
         let old = held.is_of_age(held.touched, &self.options);
         let linked = held.is_linked() && !old;
@@ -472,11 +482,25 @@ impl Assemble {
     /// Applies spans of one trace that arrived at `now`.
     fn group<'s>(&mut self, spans: impl Iterator<Item = &'s Span> + Clone, now: Timestamp) {
         let Some(first) = spans.clone().next() else { return };
-        let id = TraceKey::from(first);
+        let sent = TraceKey::from(first);
+        match self.turn_of(sent) {
+            (id, _) if id == sent => self.group_of(id, spans, now),
+            (id, end) => self.further_spans((sent, id), end, spans, now),
+        }
+    }
+
+    /// Applies spans of one trace, which may be held under another id than they have.
+    fn group_of<'s>(
+        &mut self,
+        id: TraceKey,
+        spans: impl Iterator<Item = &'s Span> + Clone,
+        now: Timestamp,
+    ) {
+        let Some(sent) = spans.clone().next().map(TraceKey::from) else { return };
         if self.is_of_full_session(id, spans.clone(), now) {
             return self.counts.add_many("spans", SESSION_FULL, spans.count() as u64);
         }
-        if !self.open(id, now) {
+        if !self.open((sent, id), now) {
             return self.dropped(id, spans, now);
         }
         let (readers, reads) = (self.has_readers(), self.attention.reads(id.tenant));
@@ -490,6 +514,7 @@ impl Assemble {
         held.note_spending(rules);
         held.parts.spans.expect(spans.clone().count().min(options.max_spans_per_trace));
         let (mut taken, was_rooted, before) = (0, held.is_rooted(), held.bytes());
+        let was_cut = held.cut;
         let spared = held.is_spared(now, options);
         for span in spans.clone() {
             let texts = keeping.texts(bytes.after(before, held.bytes()).extra, counts);
@@ -516,6 +541,7 @@ impl Assemble {
             counts.add_many("texts", TRACE_FULL, u64::from(held.slim(options.max_trace_bytes)));
         }
         bytes.change(id, before, held.bytes());
+        counts.add_many("traces_partial", CUT, u64::from(held.cut && !was_cut));
         if taken > 0 {
             let rooted = !was_rooted && held.is_rooted();
             held.root_is_new |= rooted;
@@ -544,8 +570,9 @@ impl Assemble {
     }
 
     fn log(&mut self, log: Log, now: Timestamp) {
-        let id = TraceKey::from(&log);
-        if !self.open(id, now) {
+        let sent = TraceKey::from(&log);
+        let (id, end) = self.turn_of(sent);
+        if (id != sent && log.time <= end) || !self.open((sent, id), now) {
             return self.counts.add("late", "dropped");
         }
         let Some(held) = self.traces.get_mut(id) else { return };
@@ -555,6 +582,8 @@ impl Assemble {
             self.counts.add("logs", "duplicate");
         } else if !held.has_room(&self.options) {
             self.counts.add("logs", TRACE_FULL);
+            let was_cut = mem::replace(&mut held.cut, true);
+            self.counts.add_many("traces_partial", CUT, u64::from(!was_cut));
         } else {
             let before = held.bytes();
             held.note_spending(&self.rules);
@@ -568,8 +597,8 @@ impl Assemble {
         }
     }
 
-    /// Opens the trace if there is none; returns whether it takes input, which a sealed trace does not.
-    fn open(&mut self, id: TraceKey, now: Timestamp) -> bool {
+    /// Opens the trace if there is none, given the id as its spans have it; returns whether it takes input, which a sealed trace does not.
+    fn open(&mut self, (sent, id): (TraceKey, TraceKey), now: Timestamp) -> bool {
         let state = self.traces.get(id).map(|held| held.state);
         if state.map_or_else(|| self.sealed.contains(id), |state| state == State::Sealed) {
             return false;
@@ -579,6 +608,7 @@ impl Assemble {
             let due = now.after(self.options.trace_idle);
             self.ages.add(now);
             let mut held = Box::new(OpenTrace::new(id, now, due));
+            held.turn = self.number_of_turn((sent, id));
             self.came.begins(id, &mut held);
             self.deadlines.insert((held.queued, id), false);
             self.bytes.change(id, Bytes::default(), held.bytes());
@@ -634,7 +664,7 @@ impl Assemble {
         if self.traces.get(id).is_some_and(OpenTrace::is_told) {
             let Some(mut held) = self.remove(id) else { return };
             self.farewells.extend(held.farewell());
-            return self.note_sealed((id, held.ends_early(&self.options)));
+            return self.note_sealed(id, held.ending(&self.options));
         }
         let Some(held) = self.traces.get_mut(id) else { return };
         self.deadlines.remove((held.queued, id));
@@ -642,18 +672,13 @@ impl Assemble {
             self.ages.remove(held.opened);
         }
         self.bytes.change(id, held.bytes(), Bytes::default());
-        let early = held.ends_early(&self.options);
+        let ending = held.ending(&self.options);
         held.state = State::Sealed;
         held.revise(1);
         self.deadlines.mark(id, held, Pending::News);
-        self.note_sealed((id, early));
-    }
-
-    /// Remembers that a trace is sealed, so that nothing more is taken for it.
-    fn note_sealed(&mut self, (id, early): (TraceKey, bool)) {
-        let max = self.options.max_sealed_traces;
-        let forgotten = self.sealed.insert((id, early), max, &self.shares);
-        self.counts.add_many("sealed_traces", "forgotten", forgotten);
+        if held.has_begun() {
+            self.note_sealed(id, ending);
+        }
     }
 
     fn remove(&mut self, id: TraceKey) -> Option<Box<OpenTrace>> {
@@ -666,6 +691,9 @@ impl Assemble {
 
 /// The reason for leaving out spans and log records of a full trace.
 const TRACE_FULL: &str = "trace_full";
+
+/// The reason for which a trace is partial that such a thing was left out of.
+const CUT: &str = "full";
 
 /// Whether an update can be trusted for the agent of its trace: once the root is in, later spans seldom name another one.
 fn is_named(update: &TraceFacts) -> bool {

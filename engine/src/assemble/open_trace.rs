@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::Calls;
 use super::judgement::{PendingJudgement, Questions};
+use super::sealed::Ending;
 use super::{NEVER, TRACE_FULL};
 use crate::convention::whole_words;
 use crate::embedding::Embedded;
@@ -41,16 +42,22 @@ pub(super) struct OpenTrace {
     // Serialised beside the trace.
     #[serde(skip)]
     pub(super) id: TraceKey,
+    /// Which turn of its trace id it is: zero is the first, and each further one is held under an id of its own.
+    pub(super) turn: u16,
     pub(super) parts: TraceContents,
     revision: u64,
     pub(super) opened: Timestamp,
     pub(super) touched: Timestamp,
     /// When the newest span or log record came.
     pub(super) heard: Timestamp,
+    /// When it was done the last time.
+    closed: Timestamp,
     /// When it is sealed, or is checked for whether it is done.
     pub(super) deadline: Timestamp,
     pub(super) state: State,
     pub(super) partial: bool,
+    /// Whether something of what its agent did was left out for want of room.
+    pub(super) cut: bool,
     /// Why it counts as over, or does not yet.
     pub(super) evidence: OverBy,
     pub(super) without_root: WithoutRoot,
@@ -210,19 +217,25 @@ const LONG: usize = 256;
 /// The pause between two searches of such a trace, for each of its spans: a search takes a small part of it, however often spans come.
 const PAUSE_PER_SPAN: Duration = Duration::from_micros(100);
 
+/// How long a trace is held whose agent said that it waits for somebody, in times of `trace_max_age`.
+const LONG_PAUSE: u32 = 24;
+
 impl OpenTrace {
     /// A trace that begins at `now`.
     pub(super) fn new(id: TraceKey, now: Timestamp, deadline: Timestamp) -> Self {
         Self {
             id,
+            turn: 0,
             parts: TraceContents::default(),
             revision: 0,
             opened: now,
             touched: now,
             heard: now,
+            closed: now,
             deadline,
             state: State::Open,
             partial: false,
+            cut: false,
             evidence: OverBy::default(),
             without_root: WithoutRoot::Unnoticed,
             followed: false,
@@ -362,7 +375,8 @@ impl OpenTrace {
         loops: &LoopOptions,
         add: impl FnOnce(&mut Spans, &Span) -> Added,
     ) -> Result<Added, &'static str> {
-        if !self.has_room(options) && !self.parts.spans.contains(span.span_id) {
+        if !self.has_room_for(span, options) && !self.parts.spans.contains(span.span_id) {
+            self.cut |= span.operation != Operation::Other;
             return Err(TRACE_FULL);
         }
         let added = add(&mut self.parts.spans, span);
@@ -403,11 +417,7 @@ impl OpenTrace {
         }
         match self.state {
             State::Open | State::Sealed => self.deadline,
-            State::Done => {
-                let late = u64::try_from(options.late_horizon.as_nanos()).unwrap_or(u64::MAX);
-                let done = Timestamp(self.deadline.0.saturating_sub(late));
-                done.after(options.trace_idle).max(now)
-            }
+            State::Done => self.closed.after(options.trace_idle).max(now),
         }
     }
 
@@ -443,7 +453,8 @@ impl OpenTrace {
         self.heard.after(quiet).min(oldest)
     }
 
-    /// Makes the trace done. If its root is missing, that can re-open it until `trace_max_age`, unless such roots never come.
+    /// Makes the trace done. If its root is missing, all that comes of it can re-open it until it was quiet for `trace_max_age`, unless
+    /// such roots never come; so long, or longer if its agent waits for somebody, can what comes of a turn that nothing has ended.
     pub(super) fn close(
         &mut self,
         now: Timestamp,
@@ -454,9 +465,14 @@ impl OpenTrace {
         self.state = State::Done;
         self.evidence = evidence;
         self.revise(1);
+        self.closed = now;
         self.deadline = now.after(options.late_horizon);
+        let quiet = options.trace_max_age;
         if self.goes_on() || (evidence != OverBy::Root && self.is_agents() && !never) {
-            self.deadline = self.deadline.max(self.oldest(options));
+            self.deadline = self.deadline.max(self.heard.after(quiet));
+        }
+        if self.waits() {
+            self.deadline = self.deadline.max(self.heard.after(quiet.saturating_mul(LONG_PAUSE)));
         }
     }
 
@@ -464,6 +480,11 @@ impl OpenTrace {
     pub(super) fn is_spared(&self, now: Timestamp, options: &AssembleOptions) -> bool {
         let early = self.heard.after(options.trace_idle).after(options.late_horizon);
         self.without_root == WithoutRoot::Spared && self.state == State::Done && early <= now
+    }
+
+    /// Whether its root was known to come, and was waited for until the trace was of age, or is waited for.
+    pub(super) fn waits_for_root(&self) -> bool {
+        matches!(self.evidence, OverBy::Age | OverBy::ParentsCome | OverBy::LocalParent)
     }
 
     /// Whether it is final before it is of age without its root, as such roots never come.
@@ -528,6 +549,24 @@ impl OpenTrace {
     /// Whether a span without a parent is in.
     pub(super) fn is_rooted(&self) -> bool {
         self.signs.rooted
+    }
+
+    /// Whether a span without a parent or an agent's is in, and an agent is at work.
+    pub(super) fn begins(&self) -> bool {
+        self.signs.invoked || (self.signs.rooted && self.is_agents())
+    }
+
+    /// How it ended, as it is sealed.
+    pub(super) fn ending(&self, options: &AssembleOptions) -> Ending {
+        let logs = self.parts.logs().map(|log| log.time);
+        let end = self.parts.spans.end().into_iter().chain(logs).max().unwrap_or_default();
+        Ending {
+            // What there was no room for takes none again.
+            end: if self.evidence == OverBy::Room { Timestamp(u64::MAX) } else { end },
+            turns: self.turn.saturating_add(1),
+            rootless: !self.is_rooted(),
+            early: self.ends_early(options),
+        }
     }
 
     /// Whether the trace may continue the one before it, or be continued by the next: then a loop may be in both. This
@@ -650,9 +689,10 @@ impl OpenTrace {
             State::Sealed => TraceState::Sealed,
         };
         update.revision = self.revision;
+        update.turn = self.turn;
         update.touched_unix_nano = self.touched.0;
         update.heard_unix_nano = update.heard_unix_nano.max(self.heard.0);
-        (update.partial, update.evidence) = (self.partial, self.evidence);
+        (update.partial, update.evidence) = (self.partial || self.cut, self.evidence);
         update.told = self.told.as_ref().map(|told| told.to_sessions()).unwrap_or_default();
     }
 }

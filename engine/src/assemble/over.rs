@@ -11,9 +11,13 @@
 //! A root that ended before others did and while a parent is missing, as of a request that only began the work, tells nothing: the
 //! trace is as one without a root.
 //!
+//! A trace that was done without its root is sealed when it was quiet for `trace_max_age`: so a run that goes on after a pause is one
+//! trace, however long it lasts. If by then no span has named its agent, and the root was known to come, its verdicts are skipped: half
+//! of a run that went well tells nothing.
+//!
 //! "Such" spans have the same tenant, service, scope, operation and, if they are of agents or of no known operation, name. A
-//! trace is quiet while it gets no input. A trace that is done without its root waits for it until `trace_max_age`, and nothing of
-//! it is counted before: so what was learned decides when it shows in gauges, and not what is counted. Only where traces became
+//! trace is quiet while it gets no input. A trace that is done without its root waits for it, and nothing of it is counted before
+//! it is sealed: so what was learned decides when it shows in gauges, and not what is counted. Only where traces became
 //! final without a root time and again are further ones final after `late_horizon`.
 
 use super::ages::AGES;
@@ -35,7 +39,7 @@ impl Assemble {
         let Some(held) = self.traces.get_mut(id) else { return };
         let rooted = held.root_tells_end();
         let is_quiet = held.heard.after(self.options.rootless_idle) <= now;
-        if is_quiet && !rooted && held.without_root != WithoutRoot::Quiet {
+        if is_quiet && !rooted && held.has_begun() && held.without_root != WithoutRoot::Quiet {
             held.without_root = WithoutRoot::Quiet;
             known.parents.quiet(id.id, &held.parts.spans, &mut self.lessons);
         }
@@ -91,6 +95,7 @@ impl Assemble {
     pub(super) fn take_for_over(&mut self, id: TraceKey, evidence: OverBy) {
         let Some(held) = self.traces.get_mut(id) else { return };
         if held.state == State::Open || !held.root_tells_end() {
+            held.cut |= held.waits_for_root();
             (held.partial, held.evidence) = (true, evidence);
             self.counts.add("traces_partial", "room");
         }
@@ -98,7 +103,8 @@ impl Assemble {
 
     /// Learns from a trace that becomes final without a root, for the sake of others.
     pub(super) fn learn_at_end(&mut self, id: TraceKey, known: &Learned) {
-        let Some(held) = self.traces.get(id).filter(|held| !held.root_tells_end()) else { return };
+        let without = |held: &&OpenTrace| held.has_begun() && !held.root_tells_end();
+        let Some(held) = self.traces.get(id).filter(without) else { return };
         if !matches!(held.evidence, OverBy::Room | OverBy::EndOfInput) {
             let trace = (id.id, held.opened);
             known.parents.without(trace, &held.parts.spans, &mut self.lessons);
@@ -119,11 +125,15 @@ impl Assemble {
         spans: impl Iterator<Item = &'s Span> + Clone,
         now: Timestamp,
     ) {
+        let roots = spans.clone().filter(|span| span.parent.is_none()).count();
         // A root that was in time may be sent again.
-        if spans.clone().any(|span| span.parent.is_none()) && self.sealed.finds_root(id) {
+        if roots > 0 && self.sealed.finds_root(id) {
             self.too_late(spans.clone(), now);
         }
-        self.counts.add_many("late", "dropped", spans.count() as u64);
+        let rootless = self.sealed.ending(id).is_some_and(|ending| ending.rootless);
+        let missed = if rootless { roots } else { 0 };
+        self.counts.add_many("late", "root_dropped", missed as u64);
+        self.counts.add_many("late", "dropped", (spans.count() - missed) as u64);
     }
 
     /// Sets the agent of an update, and whether that is certain: it is once nothing more is waited for, whatever came first, or, in a
@@ -145,6 +155,10 @@ impl Assemble {
             let (resource, scope) = source;
             known.names.only(resource, scope, held.touched)
         });
+        // The span that names the agent, and tells how it ended, was waited for in vain, or there was no room for what came.
+        let half = held.cut || held.waits_for_root();
+        // A further turn may be no more than what a sub-agent does, whose caller began before it.
+        update.unjudged = (unnamed || held.turn > 0) && over && !update.complete && half;
         if unnamed && over {
             *agent = agent.with(|parts| parts.agent_name.clone_from(&parts.service_name));
             // Nobody could know before whose it was.

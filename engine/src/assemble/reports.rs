@@ -17,7 +17,7 @@ impl Subject for TraceId {
 
 impl Assemble {
     /// Takes a report about a trace, or keeps it until the trace comes.
-    pub(super) fn report(&mut self, report: Report, now: Timestamp) {
+    pub(super) fn report(&mut self, mut report: Report, now: Timestamp) {
         let Target::Trace(id) = report.target else {
             self.counts.add("reports", "misdirected");
             return;
@@ -26,6 +26,8 @@ impl Assemble {
         let only = || self.traces.only(id).or_else(|| self.sealed.only(id));
         let everybody = report.tenant.is_none().then(only).flatten();
         let key = everybody.unwrap_or_else(|| TraceKey::new(id, report.tenant.as_deref()));
+        let key = self.reported_turn(key, report.time);
+        report.target = Target::Trace(key.id);
         if self.sealed.contains(key) {
             self.counts.add("reports", "late");
             self.late_reports.push(report);

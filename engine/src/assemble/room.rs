@@ -6,14 +6,16 @@
 //! first. If that is the tenant that needs room for texts, its new spans are kept without theirs.
 //!
 //! One trace has `assemble.max_trace_bytes`. Over it, its texts go, as most of them are answers that are not the last one; a trace that is
-//! as large without them is full.
+//! as large without them is full, as one is with `assemble.max_spans_per_trace` spans. Both bound memory, and not what is known of the
+//! agent: spans of no known operation take half of the places and three quarters of the bytes at most; and spans without a parent and
+//! those of agents, which come last and say whose the trace is and how it ended, have a reserve beyond both.
 
 use std::collections::BTreeMap;
 
 use super::{Assemble, OpenTrace, State, TraceKey};
 use crate::facts::OverBy;
 use crate::options::AssembleOptions;
-use crate::span::Span;
+use crate::span::{Operation, Span};
 use crate::tenants::{Shares, TenantHash};
 use crate::trace::Bytes;
 
@@ -105,10 +107,37 @@ impl OpenTrace {
         slims
     }
 
-    /// Whether there is room for one more span or log record.
+    /// Whether there is room for one more log record.
     pub(super) fn has_room(&self, options: &AssembleOptions) -> bool {
-        self.parts.len() < options.max_spans_per_trace
-            && wide(self.parts.bytes().all) < options.max_trace_bytes
+        self.is_within(options.max_spans_per_trace, options.max_trace_bytes)
+    }
+
+    /// Whether there is room for a span.
+    pub(super) fn has_room_for(&self, span: &Span, options: &AssembleOptions) -> bool {
+        let (spans, bytes) = (options.max_spans_per_trace, options.max_trace_bytes);
+        let reserve = (spans / RESERVE).max(LEAST_RESERVE);
+        let within_reserve = |reserve| {
+            self.is_within(spans.saturating_add(reserve), bytes.saturating_add(bytes / RESERVE))
+        };
+        match span.operation {
+            _ if span.parent.is_none() => within_reserve(reserve),
+            Operation::InvokeAgent => within_reserve(reserve / 2),
+            Operation::Other => {
+                self.parts.spans.others() < spans.div_ceil(2)
+                    && self.is_within(spans, bytes - bytes / 4)
+            }
+            Operation::Chat
+            | Operation::CreateAgent
+            | Operation::Embeddings
+            | Operation::Evaluation
+            | Operation::ExecuteTool
+            | Operation::Retrieval => self.has_room(options),
+        }
+    }
+
+    /// Whether it has fewer spans and log records, and takes fewer bytes.
+    fn is_within(&self, spans: usize, bytes: usize) -> bool {
+        self.parts.len() < spans && wide(self.parts.bytes().all) < bytes
     }
 }
 
@@ -177,6 +206,11 @@ impl Assemble {
         self.quietest_with_texts.next(tenant, &self.traces, all, |held| held.bytes().extra > 0)
     }
 }
+
+/// The part of the bounds of a trace that is kept beyond them for spans without a parent and those of agents, as one in so many; and for
+/// how many of them at least. Spans of agents with a parent have half of these places.
+const RESERVE: usize = 100;
+const LEAST_RESERVE: usize = 64;
 
 /// Bytes of all texts of a span, at least as many as are kept of it.
 pub(super) fn said_bytes(span: &Span) -> usize {

@@ -1,5 +1,5 @@
-//! Ids of sealed traces, each with whether it was made final early without its root, which may still come. They are bounded: over the
-//! bound, the tenant that has the most in proportion to its share loses its oldest id.
+//! Ids of sealed traces, each with what tells the end of the trace from what is late or begins a further turn of the id. They are bounded:
+//! over the bound, the tenant that has the most in proportion to its share loses its oldest id.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -8,16 +8,52 @@ use hashbrown::HashTable;
 use serde::{Deserialize, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::span::TraceId;
+use crate::span::{Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, TraceKey};
 
 /// A bounded set of sealed traces.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(from = "Written<Vec<(TraceKey, bool)>>")]
+#[serde(from = "Written<Vec<(TraceKey, Ending)>>")]
 pub(super) struct Sealed {
     // Invariant: no tenant without ids.
     tenants: BTreeMap<TenantHash, SealedOfTenant>,
     len: usize,
+}
+
+/// How the last turn of a trace id ended.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Ending {
+    /// When its last span or log record ended, by its own time.
+    pub(super) end: Timestamp,
+    /// The number of turns that the id has had.
+    pub(super) turns: u16,
+    /// Whether its root had not come.
+    pub(super) rootless: bool,
+    /// Whether it was made final early without its root, which may still come.
+    pub(super) early: bool,
+}
+
+/// An id and its ending, in 28 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: TraceId,
+    end: [u8; 8],
+    turns: [u8; 2],
+    rootless: bool,
+    early: bool,
+}
+
+impl Entry {
+    fn new(id: TraceId, ending: Ending) -> Self {
+        let Ending { end, turns, rootless, early } = ending;
+        Self { id, end: end.0.to_ne_bytes(), turns: turns.to_ne_bytes(), rootless, early }
+    }
+
+    fn ending(&self) -> Ending {
+        let Self { end, turns, rootless, early, .. } = *self;
+        let (end, turns) = (Timestamp(u64::from_ne_bytes(end)), u16::from_ne_bytes(turns));
+        Ending { end, turns, rootless, early }
+    }
 }
 
 /// The serialised set: of each tenant the oldest first.
@@ -31,7 +67,7 @@ struct SealedOfTenant {
     // Numbers of the ids in order of arrival, which wrap around.
     numbers: HashTable<u32>,
     first: u32,
-    oldest_first: VecDeque<(TraceId, bool)>,
+    oldest_first: VecDeque<Entry>,
 }
 
 impl Sealed {
@@ -46,21 +82,33 @@ impl Sealed {
         Some(TraceKey { id, tenant: *tenant })
     }
 
-    /// Adds an id, and whether the trace ended early without its root; returns how many had to be forgotten for it.
-    pub(super) fn insert(&mut self, sealed: (TraceKey, bool), max: usize, shares: &Shares) -> u64 {
+    /// How the last turn of this id ended, if it is sealed.
+    pub(super) fn ending(&self, id: TraceKey) -> Option<Ending> {
+        let sealed = self.tenants.get(&id.tenant)?;
+        Some(at(&sealed.oldest_first, sealed.first, sealed.number(id.id)?)?.ending())
+    }
+
+    /// Adds an id, or what its next turn changes; returns how many had to be forgotten for it.
+    pub(super) fn insert(
+        &mut self,
+        sealed: (TraceKey, Ending),
+        max: usize,
+        shares: &Shares,
+    ) -> u64 {
         self.add(sealed);
         self.make_room(max, shares)
     }
 
-    fn add(&mut self, (id, early): (TraceKey, bool)) {
+    fn add(&mut self, (id, ending): (TraceKey, Ending)) {
         let of_tenant = self.tenants.entry(id.tenant).or_default();
-        self.len += usize::from(of_tenant.insert(id.id, early));
+        self.len += usize::from(of_tenant.insert(id.id, ending));
     }
 
     /// Notes that a root of a sealed trace has come; returns whether the trace ended early without it, and this is the first one.
     pub(super) fn finds_root(&mut self, id: TraceKey) -> bool {
         let sealed = self.tenants.get_mut(&id.tenant);
-        sealed.and_then(|sealed| sealed.early(id.id)).is_some_and(mem::take)
+        let entry = sealed.and_then(|sealed| sealed.entry(id.id));
+        entry.is_some_and(|entry| mem::take(&mut entry.early))
     }
 
     /// Forgets ids while there are too many; returns how many.
@@ -89,14 +137,14 @@ impl Serialize for Sealed {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let ids = self.tenants.iter().flat_map(|(tenant, sealed)| {
             let ids = sealed.oldest_first.iter();
-            ids.map(|(id, early)| (TraceKey { id: *id, tenant: *tenant }, *early))
+            ids.map(|entry| (TraceKey { id: entry.id, tenant: *tenant }, entry.ending()))
         });
         Written { oldest_first: ids.collect::<Vec<_>>() }.serialize(serializer)
     }
 }
 
-impl From<Written<Vec<(TraceKey, bool)>>> for Sealed {
-    fn from(written: Written<Vec<(TraceKey, bool)>>) -> Self {
+impl From<Written<Vec<(TraceKey, Ending)>>> for Sealed {
+    fn from(written: Written<Vec<(TraceKey, Ending)>>) -> Self {
         let mut sealed = Self::default();
         written.oldest_first.into_iter().for_each(|id| sealed.add(id));
         sealed
@@ -112,30 +160,37 @@ impl SealedOfTenant {
         self.numbers.find(hash(id), |number| self.id(*number) == Some(id)).copied()
     }
 
-    /// Whether the trace ended early without its root, to be changed.
-    fn early(&mut self, id: TraceId) -> Option<&mut bool> {
+    /// The entry of an id, to be changed.
+    fn entry(&mut self, id: TraceId) -> Option<&mut Entry> {
         let place = usize::try_from(self.number(id)?.wrapping_sub(self.first)).ok()?;
-        self.oldest_first.get_mut(place).map(|(_, early)| early)
+        self.oldest_first.get_mut(place)
     }
 
-    /// Adds an id; returns whether it is new.
-    fn insert(&mut self, id: TraceId, early: bool) -> bool {
-        if self.contains(id) {
+    /// Adds an id, or what a further turn of it changes; returns whether it is new.
+    fn insert(&mut self, id: TraceId, ending: Ending) -> bool {
+        if let Some(entry) = self.entry(id) {
+            let former = entry.ending();
+            if former.turns < ending.turns {
+                let end = former.end.max(ending.end);
+                *entry = Entry::new(id, Ending { end, ..ending });
+            }
             return false;
         }
         let number = u32::try_from(self.oldest_first.len()).unwrap_or(u32::MAX);
         let number = self.first.wrapping_add(number);
-        self.oldest_first.push_back((id, early));
+        self.oldest_first.push_back(Entry::new(id, ending));
         let Self { numbers, first, oldest_first } = self;
-        let hashed = |number: &u32| at(oldest_first, *first, *number).map_or(0, hash);
+        let hashed =
+            |number: &u32| at(oldest_first, *first, *number).map_or(0, |entry| hash(entry.id));
         numbers.insert_unique(hash(id), number, hashed);
         true
     }
 
     /// Forgets the oldest id; returns whether there was one.
     fn forget_oldest(&mut self) -> bool {
-        let Some((oldest, _)) = self.oldest_first.front() else { return false };
-        if let Ok(entry) = self.numbers.find_entry(hash(*oldest), |number| *number == self.first) {
+        let Some(oldest) = self.oldest_first.front() else { return false };
+        if let Ok(entry) = self.numbers.find_entry(hash(oldest.id), |number| *number == self.first)
+        {
             entry.remove();
         }
         self.oldest_first.pop_front();
@@ -144,12 +199,12 @@ impl SealedOfTenant {
     }
 
     fn id(&self, number: u32) -> Option<TraceId> {
-        at(&self.oldest_first, self.first, number)
+        at(&self.oldest_first, self.first, number).map(|entry| entry.id)
     }
 }
 
-fn at(ids: &VecDeque<(TraceId, bool)>, first: u32, number: u32) -> Option<TraceId> {
-    ids.get(usize::try_from(number.wrapping_sub(first)).ok()?).map(|(id, _)| *id)
+fn at(ids: &VecDeque<Entry>, first: u32, number: u32) -> Option<&Entry> {
+    ids.get(usize::try_from(number.wrapping_sub(first)).ok()?)
 }
 
 fn hash(id: TraceId) -> u64 {
@@ -164,6 +219,36 @@ mod tests {
         TraceKey { id: TraceId(number.to_be_bytes()), tenant }
     }
 
+    /// The end of a first turn.
+    fn ended(early: bool) -> Ending {
+        Ending { end: Timestamp(7), turns: 1, rootless: early, early }
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert_eq!(size_of::<Entry>(), 28);
+    }
+
+    #[test]
+    fn an_id_has_the_ending_of_its_last_turn() {
+        let (mut sealed, shares) = (Sealed::default(), Shares::default());
+        let turn = |turns, end| Ending { end: Timestamp(end), turns, ..Ending::default() };
+        for (ending, expected) in [
+            (turn(1, 10), turn(1, 10)),
+            (turn(1, 90), turn(1, 10)),
+            (turn(2, 30), turn(2, 30)),
+            (turn(3, 20), turn(3, 30)),
+            (turn(2, 99), turn(3, 30)),
+        ] {
+            sealed.insert((of(0, 1), ending), 10, &shares);
+            assert_eq!(sealed.ending(of(0, 1)), Some(expected));
+        }
+        let written = rmp_serde::to_vec_named(&sealed).unwrap();
+        let restored: Sealed = rmp_serde::from_slice(&written).unwrap();
+        assert_eq!(restored.ending(of(0, 1)), Some(turn(3, 30)));
+        assert_eq!((restored.ending(of(1, 1)), sealed.len), (None, 1));
+    }
+
     #[test]
     fn over_the_bound_the_oldest_is_forgotten_also_where_numbers_begin_anew() {
         let (mut sealed, shares) = (Sealed::default(), Shares::default());
@@ -171,8 +256,8 @@ mod tests {
         sealed.tenants.insert(0, nobody);
         for number in 0..1_000_u128 {
             let id = of(0, number);
-            assert_eq!(sealed.insert((id, false), 10, &shares), u64::from(number >= 10));
-            assert_eq!(sealed.insert((id, true), 10, &shares), 0);
+            assert_eq!(sealed.insert((id, ended(false)), 10, &shares), u64::from(number >= 10));
+            assert_eq!(sealed.insert((id, ended(true)), 10, &shares), 0);
             assert!(!sealed.finds_root(id));
             for other in 0..=number {
                 assert_eq!(sealed.contains(of(0, other)), number - other < 10);
@@ -182,7 +267,7 @@ mod tests {
             rmp_serde::from_slice(&rmp_serde::to_vec_named(&sealed).unwrap()).unwrap();
         assert_eq!(restored.len, sealed.len);
         let held = sealed.tenants[&0].oldest_first.iter();
-        let mut held = held.map(|(id, _)| TraceKey { id: *id, tenant: 0 });
+        let mut held = held.map(|entry| TraceKey { id: entry.id, tenant: 0 });
         assert!(held.all(|id| restored.contains(id)));
     }
 
@@ -190,7 +275,7 @@ mod tests {
     fn the_root_of_a_trace_that_ended_early_is_found_once_also_after_a_restart() {
         let (mut sealed, shares) = (Sealed::default(), Shares::default());
         for number in 0..10_u128 {
-            sealed.insert((of(0, number), number % 2 == 0), 8, &shares);
+            sealed.insert((of(0, number), ended(number % 2 == 0)), 8, &shares);
         }
         let written = rmp_serde::to_vec_named(&sealed).unwrap();
         let mut sealed: Sealed = rmp_serde::from_slice(&written).unwrap();
@@ -203,7 +288,7 @@ mod tests {
     fn a_trace_of_one_tenant_is_found_without_the_tenant() {
         let (mut sealed, shares) = (Sealed::default(), Shares::default());
         for id in [of(1, 1), of(1, 2), of(2, 2)] {
-            sealed.insert((id, false), 10, &shares);
+            sealed.insert((id, ended(false)), 10, &shares);
         }
         let only = |number: u128| sealed.only(TraceId(number.to_be_bytes()));
         assert_eq!([1, 2, 3].map(only), [Some(of(1, 1)), None, None]);
@@ -213,10 +298,10 @@ mod tests {
     fn over_the_bound_the_tenant_with_the_most_makes_room() {
         let (mut sealed, shares) = (Sealed::default(), Shares::default());
         for number in 0..4 {
-            sealed.insert((of(1, number), false), 10, &shares);
+            sealed.insert((of(1, number), ended(false)), 10, &shares);
         }
         for number in 0..100 {
-            sealed.insert((of(2, number), false), 10, &shares);
+            sealed.insert((of(2, number), ended(false)), 10, &shares);
         }
         assert!((0..4).all(|number| sealed.contains(of(1, number))));
         let held = (0..100).filter(|number| sealed.contains(of(2, *number)));

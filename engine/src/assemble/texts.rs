@@ -129,7 +129,9 @@ impl Assemble {
                 held.untold = false;
                 held.parts.spans = Spans::default();
                 for span in spans {
-                    if held.has_room(&self.options) || held.parts.spans.contains(span.span_id) {
+                    if held.has_room_for(span, &self.options)
+                        || held.parts.spans.contains(span.span_id)
+                    {
                         let resource = self.resources.shared(&span.resource);
                         held.parts.spans.add(span, resource, &mut self.symbols, true);
                     }

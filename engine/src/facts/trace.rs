@@ -341,6 +341,8 @@ facts! {
     pub struct TraceFacts {
         /// The trace.
         pub trace_id: TraceId,
+        /// Which turn of the trace id it is that its spans have: zero is the first, and each further one has an id of its own here.
+        pub turn: u16,
         /// Distinct spans, log records and reports applied, plus changes of state.
         pub revision: u64,
         /// Whether the trace has left this session, which is to forget it.
@@ -398,7 +400,7 @@ facts! {
         /// Arrival time of the newest span or log record applied; where nothing named the agent, and so none was known before it was
         /// sealed, when that was due.
         pub heard_unix_nano: u64,
-        /// Whether the trace was ended early (age, shutdown, eviction).
+        /// Whether the trace was ended early (age, shutdown, eviction), or something was left out as it was full.
         pub partial: bool,
         /// What other sessions were told before the trace moved to this one, so that it counts once.
         pub told: Vec<ToldLoops>,
@@ -432,6 +434,8 @@ facts! {
         pub coherence_quanta: Option<i64>,
         /// Whether nothing of it counts yet: its root, or the name of its agent, is missing and may still come.
         pub uncertain: bool,
+        /// Whether its verdicts count as skipped, as the span that names its agent and tells how it ended is missing.
+        pub unjudged: bool,
         /// Why it is taken to be over, or what it waits for.
         pub evidence: OverBy,
         /// Whether nothing has come since it was told as done: only the state is new, and beside it only trace, revision

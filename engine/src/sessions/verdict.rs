@@ -9,6 +9,7 @@ use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring;
+use super::summary::Summary;
 use crate::counters::Counter;
 use crate::facts::{DoneTrace, Expectation, ExpectedStatus};
 use crate::few::Few;
@@ -35,6 +36,9 @@ pub(super) fn evaluate(
     summary.count(Counter::Traces, &[], 1);
     summary.take(&trace.taken());
     summary.tell_done(done);
+    if trace.course.unjudged {
+        return skip(rules, summary);
+    }
     for (layer, expected) in trace.rare().expectations.iter().flat_map(Expectation::layers) {
         let result = expected.map_or(ExpectedStatus::Skip, |layer| layer.status);
         summary.count(Counter::Expectations, &[layer, result.name()], 1);
@@ -62,6 +66,14 @@ pub(super) fn evaluate(
     summary.judged(&mut next, &TRACE_RISK).count(verdict(safety, PASS));
 }
 
+/// Counts the verdicts of a trace of which too little is known as skipped.
+fn skip(rules: &Rules, summary: &mut Summary) {
+    let mut next = 0;
+    let weighed = rules.weights.iter().map(|(name, _)| name);
+    weighed.for_each(|name| summary.judged(&mut next, name).count(Verdict::Skipped));
+    summary.judged(&mut next, &TRACE_RISK).count(Verdict::Skipped);
+}
+
 /// What drops are detected from, of a trace that is done for the first time. It has verdicts of computed signals alone, so that a stream
 /// of verdicts does not change with how much is judged or reported.
 pub(super) fn done(
@@ -70,6 +82,9 @@ pub(super) fn done(
     earlier: &[TraceRecord],
     rules: &Rules,
 ) -> DoneTrace {
+    if trace.course.unjudged {
+        return DoneTrace { at_unix_nano: trace.end().0, ..named(trace, session) };
+    }
     let own = trace.scored.own(trace, earlier, rules);
     // Whatever fails lowers confidence too, and says more than confidence does.
     let greatest = rules

@@ -98,6 +98,7 @@ pub(super) fn trace(held: &TraceRecord, rules: &Rules) -> TraceView {
     let weighed = rules.risks(scores(&held.scored.signals));
     TraceView {
         trace_id: held.id.to_string(),
+        sent_trace_id: (course.turn > 0).then(|| held.id.of_further_turn(course.turn).to_string()),
         start_unix_nano: held.start.0.to_string(),
         end_unix_nano: held.sent_end.0.to_string(),
         complete: course.complete,

@@ -206,7 +206,7 @@ function inside(view, one, trace, link) {
   });
   if (explanation) why.append(...explained(explanation));
   return [texts(trace), waterfall(trace, trace.trace_id), remarks(trace), risks(trace),
-    el("div", { class: "bar" }, button, el("code", { class: "id" }, trace.trace_id), copy(trace.trace_id, "the trace id"), outward(link, trace.trace_id)), why];
+    el("div", { class: "bar" }, button, el("code", { class: "id" }, trace.trace_id), copy(trace.trace_id, "the trace id"), outward(link, trace.sent_trace_id ?? trace.trace_id)), why];
 }
 
 /** What guardrails and people decided. */

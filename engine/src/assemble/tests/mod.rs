@@ -1,4 +1,5 @@
 mod aged;
+mod full;
 mod judged;
 mod roots;
 
@@ -635,7 +636,8 @@ fn a_trace_that_is_too_large_loses_its_texts_and_then_takes_no_more() {
         ..span(number, 1, Operation::Other)
     });
     feed(&mut stage, named.collect(), at(2));
-    assert!((100_000..110_000).contains(&stage.bytes.all().all));
+    // They leave a quarter to what the agent does.
+    assert!((75_000..85_000).contains(&stage.bytes.all().all));
     assert_eq!(stage.bytes.all(), held_bytes(&stage));
     assert!(stage.refused().trace_full > 100);
 }
@@ -961,7 +963,7 @@ fn one_tenant_s_traces_do_not_push_out_another_s() {
 
 #[test]
 fn an_open_trace_is_small() {
-    assert_eq!(size_of::<OpenTrace>(), 320);
+    assert_eq!(size_of::<OpenTrace>(), 336);
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn roots_that_would_be_late_have_others_waited_for_as_long_as_they_come() {
         shard.look();
         shard.now += 590;
         shard.send(trace, root());
-        assert_eq!(shard.stage.counts().get("late", "dropped"), 1, "{time}");
+        assert_eq!(shard.stage.counts().get("late", "root_dropped"), 1, "{time}");
         // More traces than it takes to learn that roots do not come.
         (0..17).for_each(|_| assert!(shard.rest() >= HOUR, "{time}"));
     }
@@ -136,6 +136,6 @@ fn the_root_of_a_trace_that_made_room_did_not_come_late() {
     }
     shard.now += 5;
     shard.send(first, root());
-    assert_eq!(shard.stage.counts().get("late", "dropped"), 1);
+    assert_eq!(shard.stage.counts().get("late", "root_dropped"), 1);
     assert_eq!(shard.rest(), 310);
 }

@@ -38,6 +38,9 @@ pub struct Spans {
     places: Option<Box<Places>>,
     #[serde(skip)]
     bytes: Bytes,
+    // Number of the spans of no known operation.
+    #[serde(skip)]
+    others: u32,
     // Whether such texts are not kept.
     forgone: bool,
 }
@@ -208,6 +211,11 @@ impl Spans {
         self.rows.len()
     }
 
+    /// The number of spans of no known operation, as of HTTP clients and databases.
+    pub fn others(&self) -> usize {
+        place(self.others)
+    }
+
     /// Whether there are no spans.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
@@ -319,6 +327,11 @@ impl Spans {
     /// The last time that the agent stopped to wait or went on, by the spans.
     pub fn pause(&self) -> Option<Pause> {
         self.rare().iter().filter_map(|rare| rare.remarks.as_ref()?.pause).max()
+    }
+
+    /// When the last of the spans ended.
+    pub fn end(&self) -> Option<Timestamp> {
+        self.rows.iter().map(|row| row.end).max()
     }
 
     /// When the last span without a parent ended.
@@ -436,6 +449,7 @@ impl Spans {
         for name in self.rows.iter_mut().filter_map(|row| row.name.as_mut()) {
             *name = symbols.of_model(name.text(), name.requested().map(Symbol::text));
         }
+        self.others = self.operations().map(|other| u32::from(other == Operation::Other)).sum();
         self.index();
         self.measure();
     }
@@ -604,6 +618,7 @@ impl Spans {
         if let Some(places) = &mut self.places {
             places.0.insert(row.span_id, at);
         }
+        self.others += u32::from(row.operation == Operation::Other);
         self.rows.push(row);
         if self.rows.len() == LONG {
             self.index();
@@ -622,6 +637,8 @@ impl Spans {
             let known = self.known_origin(|other| *other == origin);
             row.origin = known.unwrap_or_else(|| self.add_origin(origin));
         }
+        self.others += u32::from(row.operation == Operation::Other);
+        self.others -= u32::from(self.rows[at].operation == Operation::Other);
         self.rows[at] = row;
         if self.beside.is_some() || answer.is_some() || rare.is_some() {
             let Beside { answers, rare: facts } = &mut **self.beside.get_or_insert_default();

@@ -1,0 +1,84 @@
+//! Further turns of a trace id.
+//!
+//! A conversation may be one trace, whatever the number of its turns. A turn that comes while the trace can still change is part of it.
+//! After that the id stays, and what began when all of the sealed turn had ended belongs to a further one: a trace of its own, in the same
+//! session, held under [`TraceId::of_further_turn`]. What began before is late. By their own times, not by when they come, so the order
+//! in which the spans of a turn come makes no difference, and what is sent again begins no turn.
+//!
+//! A turn has begun once a span without a parent or an agent's is in. If neither comes until it would be sealed, what came belonged to
+//! the turn before, as what runs on behind an answer does: it is dropped as late, and nobody is told of it.
+
+use super::open_trace::{OpenTrace, State};
+use super::sealed::Ending;
+use super::{Assemble, Span, Timestamp, TraceKey};
+
+impl Assemble {
+    /// The trace that spans of this id belong to: its id, and after which time they have to have begun to do so.
+    pub(super) fn turn_of(&self, sent: TraceKey) -> (TraceKey, Timestamp) {
+        let is_held = self.traces.get(sent).is_some_and(|held| held.state != State::Sealed);
+        let sealed = if is_held { None } else { self.sealed.ending(sent) };
+        // Turns that log records tell of have ids of their own.
+        let further = sealed.filter(|ending| {
+            ending.turns < u16::MAX && sent.id.session_of_turn().is_none() && ending.end.0 > 0
+        });
+        further.map_or((sent, Timestamp(0)), |ending| (turn(sent, ending.turns), ending.end))
+    }
+
+    /// Applies spans of one id of which the turns before are sealed; those that began after `end` are of a further turn.
+    pub(super) fn further_spans<'s>(
+        &mut self,
+        (sent, turn): (TraceKey, TraceKey),
+        end: Timestamp,
+        spans: impl Iterator<Item = &'s Span>,
+        now: Timestamp,
+    ) {
+        let (own, late): (Vec<&Span>, Vec<&Span>) = spans.partition(|span| span.start > end);
+        if !late.is_empty() {
+            self.dropped(sent, late.into_iter(), now);
+        }
+        if !own.is_empty() {
+            self.group_of(turn, own.into_iter(), now);
+        }
+    }
+
+    /// The last turn of this id that a report of this time can be about.
+    pub(super) fn reported_turn(&self, sent: TraceKey, time: Timestamp) -> TraceKey {
+        let (next, end) = self.turn_of(sent);
+        if next == sent || (end < time && self.traces.get(next).is_some_and(OpenTrace::has_begun)) {
+            return next;
+        }
+        let turns = self.sealed.ending(sent).map_or(0, |ending| ending.turns);
+        turn(sent, turns.saturating_sub(1))
+    }
+
+    /// The number of the turn that a trace of this key is if it is opened, given the id as its spans have it.
+    pub(super) fn number_of_turn(&self, (sent, id): (TraceKey, TraceKey)) -> u16 {
+        let sealed = if sent == id { None } else { self.sealed.ending(sent) };
+        sealed.map_or(0, |ending| ending.turns)
+    }
+
+    /// Remembers that a trace is sealed, so that nothing more is taken for it.
+    pub(super) fn note_sealed(&mut self, id: TraceKey, ending: Ending) {
+        let max = self.options.max_sealed_traces;
+        let own = turn(id, ending.turns.saturating_sub(1));
+        let mut forgotten = self.sealed.insert((own, ending), max, &self.shares);
+        if own != id {
+            // Reports name it by the id under which it was held.
+            let one = Ending { turns: u16::MAX, ..ending };
+            forgotten += self.sealed.insert((id, one), max, &self.shares);
+        }
+        self.counts.add_many("sealed_traces", "forgotten", forgotten);
+    }
+}
+
+impl OpenTrace {
+    /// Whether it is a first turn, or a span is in that begins a further one.
+    pub(super) fn has_begun(&self) -> bool {
+        self.turn == 0 || self.begins()
+    }
+}
+
+/// The key of a turn of an id; of that key, the key of the id.
+fn turn(sent: TraceKey, turn: u16) -> TraceKey {
+    TraceKey { id: sent.id.of_further_turn(turn), ..sent }
+}
