@@ -225,12 +225,7 @@ impl TraceRecord {
         session_source: Arc<str>,
         common: &mut Common,
     ) -> Self {
-        let mut said = Said {
-            output: update.output_digest,
-            user: update.user.map(String::into_boxed_str),
-            results: update.results.into_boxed_slice(),
-            ..Said::default()
-        };
+        let mut said = Said::of(update.output_digest, update.user, update.results);
         let tokens = update.tokens.unwrap_or_default();
         let few = few(tokens.input).zip(few(tokens.output));
         let rare = Rare {
@@ -896,6 +891,12 @@ impl Rare {
 }
 
 impl Said {
+    /// What a trace says beside its calls.
+    fn of(output: Option<OutputDigest>, user: Option<String>, results: Vec<ToolResult>) -> Self {
+        let (user, results) = (user.map(String::into_boxed_str), results.into_boxed_slice());
+        Self { output, user, results, ..Self::default() }
+    }
+
     fn is_empty(&self) -> bool {
         let Self { output, user, results, hashes, texts } = self;
         output.is_none()
