@@ -9,6 +9,7 @@ use super::{AgentKey, SessionKey, facts, is_default};
 use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
 use crate::math::text::Embedding;
+use crate::math::words::Words;
 use crate::signal::CONSTRAINT_VIOLATION;
 use crate::span::{
     Attempt, Guardrail, IdHash, Report, Source, SpanId, Status, ToolResult, TraceId, Values,
@@ -204,8 +205,8 @@ facts! {
 
     /// What the similarity of an output to those of neighbouring traces is computed from.
     pub struct OutputDigest {
-        /// Sorted hashes of the distinct tokens.
-        pub tokens: Vec<u64>,
+        /// The distinct tokens.
+        pub tokens: Words,
         /// The hashed embedding, made of counts of tokens.
         pub embedding: Embedding,
         /// What an embedding model made of the text.

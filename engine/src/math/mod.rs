@@ -7,5 +7,6 @@ pub mod ordered;
 pub mod sequence;
 pub mod sheet;
 pub mod text;
+pub mod words;
 
 pub use fixed::{Quanta, ratio};

@@ -252,22 +252,8 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     }
     features.add(pieces[last << 6 & LAST]);
     features.add_word(&lower.as_bytes()[start..], at - start > 1);
-    let tokens = each_once(&features.tokens);
+    let tokens = each_once(&features.tokens).into();
     Some(OutputDigest { tokens, embedding: features.cells(), ..OutputDigest::default() })
-}
-
-/// Jaccard similarity of two sorted sets, in `[0,1]`; 0 for two empty ones.
-pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
-    // A step goes past the lesser of two values, or past both if they are equal.
-    let (mut at_a, mut at_b, mut steps) = (0, 0, 0_usize);
-    while let (Some(x), Some(y)) = (a.get(at_a), b.get(at_b)) {
-        at_a += usize::from(x <= y);
-        at_b += usize::from(y <= x);
-        steps += 1;
-    }
-    let common = at_a + at_b - steps;
-    let union = a.len() + b.len() - common;
-    if union == 0 { 0.0 } else { common as f64 / union as f64 }
 }
 
 /// Writes a value as the reference does: null as nothing, a string as it is, anything else as Python's
@@ -516,6 +502,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::words::Words;
     use super::*;
 
     /// The same, character by character.
@@ -582,7 +569,7 @@ mod tests {
         let set = |text: &str| digest(text).unwrap().tokens;
         let hashes = |words: &[&str]| {
             let hashes: BTreeSet<u64> = words.iter().map(|word| xxh3_64(word.as_bytes())).collect();
-            hashes.into_iter().collect::<Vec<_>>()
+            hashes.into_iter().collect::<Words>()
         };
         assert_eq!(set("The x² of Straße_1, the ΣΑΣ!"), hashes(&["straße_1", "x²", "σας"]));
         // A combining mark ends a word.
@@ -595,9 +582,9 @@ mod tests {
         let b = digest("Quarterly tax filing deadlines").unwrap();
         assert!((a.embedding.cosine(&a.embedding) - 1.0).abs() < 1e-12);
         assert!(a.embedding.cosine(&b.embedding) < 0.4);
-        assert!((jaccard(&a.tokens, &a.tokens) - 1.0).abs() < 1e-12);
-        assert!(jaccard(&a.tokens, &b.tokens) < 1e-12);
-        assert!(jaccard(&[], &[]) < 1e-12);
+        assert!((a.tokens.jaccard(&a.tokens) - 1.0).abs() < 1e-12);
+        assert!(a.tokens.jaccard(&b.tokens) < 1e-12);
+        assert!(Words::default().jaccard(&Words::default()) < 1e-12);
         assert_eq!(digest(""), None);
     }
 

@@ -11,7 +11,7 @@ use crate::span::{Guardrail, SpanId, TraceId};
 pub(super) fn of_output(output: &OutputDigest) -> usize {
     let by_model = output.by_model.as_deref();
     let by_model = by_model.map_or(0, |made| size_of_val(made) + made.embedding.bytes());
-    size_of_val(&*output.tokens) + output.embedding.bytes() + by_model
+    output.tokens.len() * size_of::<u64>() + output.embedding.bytes() + by_model
 }
 
 /// The bytes of the texts of a trace.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::record::{Call, Course, TraceRecord};
 use super::scoring::{Scored, Signals};
 use super::verdict::Gates;
+use crate::facts::OutputDigest;
 use crate::hash::FixedMap;
+use crate::math::words::Vocabulary;
 
 /// How many parts are known at most; then all are forgotten, and records keep those that they have.
 const MOST: usize = 4_096;
@@ -21,6 +23,7 @@ pub(super) struct Common {
     courses: Pool<Course>,
     scores: Pool<Scored>,
     gates: Pool<Gates>,
+    words: Vocabulary,
     // What a record has before it is scored.
     unscored: Arc<Scored>,
     // What a session has before a trace of it is done.
@@ -102,8 +105,15 @@ impl Common {
         Arc::clone(&self.unscored)
     }
 
+    /// This digest, whose words are shared with those of other answers.
+    pub(super) fn output(&mut self, mut digest: OutputDigest) -> OutputDigest {
+        self.words.list(&mut digest.tokens);
+        digest
+    }
+
     /// Makes a deserialised record share its parts with others.
     pub(super) fn share(&mut self, record: &mut TraceRecord) {
+        record.words_mut().into_iter().for_each(|words| self.words.list(words));
         record.course = self.courses.share(Arc::clone(&record.course), parts_of(&record.course));
         record.scored = self.scores.share(Arc::clone(&record.scored), record.scored.signals.len());
     }

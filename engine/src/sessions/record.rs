@@ -29,6 +29,7 @@ use crate::facts::{
 use crate::limits::{LimitSet, RunLimit, Usage, UsageSums};
 use crate::loops::{Severity, worst};
 use crate::math::Quanta;
+use crate::math::words::Words;
 use crate::runs::RunName;
 use crate::silences::{Level, level};
 use crate::span::{Attempt, IdHash, SpanId, Status, Timestamp, ToolResult, TraceId, Values};
@@ -225,7 +226,8 @@ impl TraceRecord {
         session_source: Arc<str>,
         common: &mut Common,
     ) -> Self {
-        let mut said = Said::of(update.output_digest, update.user, update.results);
+        let output = update.output_digest.map(|digest| common.output(digest));
+        let mut said = Said::of(output, update.user, update.results);
         let tokens = update.tokens.unwrap_or_default();
         let few = few(tokens.input).zip(few(tokens.output));
         let rare = Rare {
@@ -336,6 +338,11 @@ impl TraceRecord {
     /// The digest of its answer.
     pub(super) fn output(&self) -> Option<&OutputDigest> {
         self.said.as_deref()?.output.as_ref()
+    }
+
+    /// The words of its answer.
+    pub(super) fn words_mut(&mut self) -> Option<&mut Words> {
+        Some(&mut self.said.as_deref_mut()?.output.as_mut()?.tokens)
     }
 
     /// Tokens that it read and wrote.

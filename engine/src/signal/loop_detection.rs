@@ -12,7 +12,7 @@
 use super::Computation;
 use crate::facts::OutputDigest;
 use crate::math::Quanta;
-use crate::math::text::{Embedding, jaccard};
+use crate::math::text::Embedding;
 
 /// The signal's name.
 pub const NAME: &str = "loop_detection";
@@ -62,7 +62,7 @@ pub fn of_one_model<'d>(
 fn hybrid(a: &OutputDigest, b: &OutputDigest, floor: f64) -> f64 {
     let (one, other) = of_one_model(a, b).unwrap_or((&a.embedding, &b.embedding));
     let cosine = one.cosine(other);
-    if cosine <= floor { 0.0 } else { cosine * jaccard(&a.tokens, &b.tokens) }
+    if cosine <= floor { 0.0 } else { cosine * a.tokens.jaccard(&b.tokens) }
 }
 
 #[cfg(test)]

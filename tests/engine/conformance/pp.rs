@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use agentgauge::engine::math::Quanta;
-use agentgauge::engine::math::text::{digest, jaccard, to_text};
+use agentgauge::engine::math::text::{digest, to_text};
+use agentgauge::engine::math::words::Words;
 use agentgauge::engine::score::agent_consistency::AgentConsistency;
 use agentgauge::engine::score::agent_reliability::AgentReliability;
 use agentgauge::engine::score::risk::{TraceRisk, risk};
@@ -321,11 +322,11 @@ fn tokenize(case: &Value, tolerance: f64) -> Result<(), String> {
     let (a, b) = (token_hashes(text("a")), token_hashes(text("b")));
     same("hashes of tokens_a", &hashes_of(&expected["tokens_a"]), &json!(a), tolerance)?;
     same("hashes of tokens_b", &hashes_of(&expected["tokens_b"]), &json!(b), tolerance)?;
-    same("incremental jaccard", &expected["jaccard"], &json!(jaccard(&a, &b)), 1e-9)
+    same("incremental jaccard", &expected["jaccard"], &json!(a.jaccard(&b)), 1e-9)
 }
 
 /// The hashes of a text's tokens, in order.
-fn token_hashes(text: &str) -> Vec<u64> {
+fn token_hashes(text: &str) -> Words {
     digest(text).map(|digest| digest.tokens).unwrap_or_default()
 }
 

@@ -88,7 +88,8 @@ impl TraceFacts {
 
     fn output(self, tokens: &[u64]) -> Self {
         let embedding = (0..16).map(|index| i32::from(tokens.contains(&index))).collect();
-        let digest = OutputDigest { tokens: tokens.into(), embedding, ..OutputDigest::default() };
+        let tokens = tokens.iter().copied().collect();
+        let digest = OutputDigest { tokens, embedding, ..OutputDigest::default() };
         Self { output_digest: Some(digest), ..self }
     }
 
