@@ -443,9 +443,12 @@ impl View {
     }
 
     fn take(&mut self, key: &RunKey, run: &Run, counts: &mut Counts) {
+        let over = self.tasks.refused().over_max_tasks;
         let taken = self.tasks.upsert(record(key, run)) && self.ars.upsert(ars_run(key, run));
         if !taken {
             counts.add("runs", "refused");
+        } else if self.tasks.refused().over_max_tasks > over {
+            counts.add("runs", "without_task");
         }
     }
 

@@ -283,17 +283,35 @@ fn attempt(task: &str, id: u64, success: bool) -> RunRecord {
 }
 
 #[test]
-fn a_task_too_many_is_refused_and_counted() {
+fn runs_at_a_task_too_many_count_without_it_and_are_counted() {
     let mut agent = AgentTasks::new(TaskOptions { max_tasks: 1, ..TaskOptions::default() });
+    let accuracy = |agent: &AgentTasks| {
+        let scores = agent.scores();
+        let mut all = scores.iter().map(|(name, score)| (name, score.value, score.samples));
+        all.find(|(name, ..)| *name == "accuracy").map(|(_, value, samples)| (value, samples))
+    };
     for id in 0..3 {
         agent.upsert(attempt("known", id, true));
         agent.upsert(attempt("new", id, false));
     }
     assert_eq!(agent.refused(), Refused { over_max_tasks: 3, settled: 0 });
     assert_eq!(agent.tasks().count(), 1);
+    assert_eq!(accuracy(&agent), Some((0.5, 6)));
+    // They can be revised and taken back.
+    agent.upsert(attempt("new", 2, true));
+    assert_eq!(accuracy(&agent), Some((4.0 / 6.0, 6)));
+    agent.remove(Some("new"), "2");
+    assert_eq!(accuracy(&agent), Some((3.0 / 5.0, 5)));
+    // Once there is room, a task has the runs that come or change from then on.
     (0..3).for_each(|id| agent.remove(Some("known"), &format!("{id}")));
+    assert_eq!((agent.tasks().count(), accuracy(&agent)), (0, Some((0.0, 2))));
     agent.upsert(attempt("new", 0, false));
-    assert_eq!(agent.tasks().next().unwrap().task.as_ref(), "new");
+    let task = agent.tasks().next().unwrap();
+    assert_eq!((task.task.as_ref(), task.runs), ("new", 1));
+    agent.upsert(attempt("new", 1, true));
+    assert_eq!((agent.tasks().next().unwrap().runs, accuracy(&agent)), (2, Some((0.5, 2))));
+    (0..2).for_each(|id| agent.remove(Some("new"), &format!("{id}")));
+    assert_eq!((agent.tasks().count(), accuracy(&agent)), (0, None));
 }
 
 #[test]

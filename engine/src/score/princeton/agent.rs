@@ -21,8 +21,8 @@ use super::{Condition, RunRecord, TaskOptions, aggregate};
 pub struct AgentTasks {
     options: TaskOptions,
     tasks: BTreeMap<Arc<str>, Task>,
-    /// Runs without a task.
-    taskless: BTreeMap<Arc<str>, Facts>,
+    /// Runs without a task, and those at a task that is not held: they count in what needs no task.
+    taskless: BTreeMap<(Option<Arc<str>>, Arc<str>), Facts>,
     /// The runs that can still be revised.
     open: BTreeSet<RunKey>,
     /// The last run that is settled: it cannot be revised.
@@ -33,10 +33,10 @@ pub struct AgentTasks {
     refused: Refused,
 }
 
-/// Numbers of refused runs, by reason.
+/// Numbers of runs that do not count, or not in all scores, by reason.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Refused {
-    /// Runs whose task would have been one too many.
+    /// Runs whose task would have been one too many: they count as if they had none.
     pub over_max_tasks: u64,
     /// Runs that are settled, or began before a settled one.
     pub settled: u64,
@@ -72,8 +72,9 @@ impl AgentTasks {
         let task = run.task.clone();
         let old = self.retract(task.as_deref(), &run.id);
         // If the new run is on the side of the old one, its task goes back into that pool only once, with the new run.
-        let again = old.is_some_and(|old| Sides::<Pool>::are_one(old, run.condition));
-        if let Some(old) = old.filter(|_| !again) {
+        let of_task = old.and_then(|(condition, of_task)| of_task.then_some(condition));
+        let again = of_task.is_some_and(|old| Sides::<Pool>::are_one(old, run.condition));
+        if let Some(old) = of_task.filter(|_| !again) {
             self.put_back(task.as_deref(), old);
         }
         let taken = old.is_some() || self.admits(&run);
@@ -86,7 +87,7 @@ impl AgentTasks {
 
     /// Takes back a run, unless it is settled or unknown.
     pub fn remove(&mut self, task: Option<&str>, id: &str) {
-        if let Some(condition) = self.retract(task, id) {
+        if let Some((condition, true)) = self.retract(task, id) {
             self.put_back(task, condition);
         }
         if let Some(task) = task.filter(|task| self.tasks.get(*task).is_some_and(Task::is_empty)) {
@@ -107,6 +108,10 @@ impl AgentTasks {
         for run in latest_first {
             if !self.lacks_earlier(task) {
                 return;
+            }
+            // Taken before there was room for the task, it is none of its runs.
+            if self.taskless.contains_key(&(run.task.clone(), Arc::clone(&run.id))) {
+                continue;
             }
             self.refill_side(task, run.condition, Some(run));
         }
@@ -172,15 +177,18 @@ impl AgentTasks {
         self.pools.primary(self.pools.undisturbed.runs > 0)
     }
 
-    /// Whether a run that is not known can be taken; counts it as refused if not.
+    /// Whether a run that is not known can be taken; counts it if not, or if it cannot count for its task.
     fn admits(&mut self, run: &RunRecord) -> bool {
-        let over = run.task.as_ref().is_some_and(|task| {
-            self.tasks.len() >= self.options.max_tasks && !self.tasks.contains_key(task)
-        });
         let late = self.settled.as_ref().is_some_and(|settled| *settled >= RunKey::new(run));
-        self.refused.over_max_tasks += u64::from(over);
-        self.refused.settled += u64::from(late && !over);
-        !over && !late
+        let over = run.task.as_deref().is_some_and(|task| !self.has_room_for(task));
+        self.refused.over_max_tasks += u64::from(over && !late);
+        self.refused.settled += u64::from(late);
+        !late
+    }
+
+    /// Whether runs at a task count for it.
+    fn has_room_for(&self, task: &str) -> bool {
+        self.tasks.contains_key(task) || self.tasks.len() < self.options.max_tasks
     }
 
     /// Adds a run; `again`: its task has been taken out of the pool already.
@@ -191,15 +199,15 @@ impl AgentTasks {
             self.robustness.observe(facts.condition, success);
         }
         self.safety.observe(facts.worst, facts.looked);
-        let pool = self.pools.under(facts.condition);
-        pool.observe(&facts);
-        let Some(task) = run.task.clone() else {
-            self.taskless.insert(run.id, facts);
+        self.pools.under(facts.condition).observe(&facts);
+        let Some(task) = run.task.clone().filter(|task| self.has_room_for(task)) else {
+            self.taskless.insert((run.task, run.id), facts);
             return;
         };
         let last = last_run(&run, &self.options);
         let task = self.tasks.entry(task).or_default();
         let repeats = task.sides.under(facts.condition);
+        let pool = self.pools.under(facts.condition);
         if !again {
             pool.forget_task(repeats);
         }
@@ -208,21 +216,22 @@ impl AgentTasks {
         task.runs.insert(run.id, facts);
     }
 
-    /// Takes back a run that can still be revised, and takes its task out of the pool; returns the condition that it ran under.
-    fn retract(&mut self, task: Option<&str>, id: &str) -> Option<Condition> {
-        let (key, facts) = self.close(task, id)?;
+    /// Takes back a run that can still be revised, and takes its task out of the pool; returns the condition that it ran under, and
+    /// whether it counted for its task.
+    fn retract(&mut self, task: Option<&str>, id: &str) -> Option<(Condition, bool)> {
+        let (key, facts, of_task) = self.close(task, id)?;
         if let Some(success) = facts.success {
             self.robustness.forget(facts.condition, success);
         }
         self.safety.forget(facts.worst, facts.looked);
         let pool = self.pools.under(facts.condition);
         pool.forget(&facts);
-        if let Some(task) = task.and_then(|task| self.tasks.get_mut(task)) {
+        if let Some(task) = task.filter(|_| of_task).and_then(|task| self.tasks.get_mut(task)) {
             let repeats = task.sides.under(facts.condition);
             pool.forget_task(repeats);
             repeats.forget(&facts, &(key.start, key.id));
         }
-        Some(facts.condition)
+        Some((facts.condition, of_task))
     }
 
     /// Puts a task that was taken out of the pool back, with its scores computed anew.
@@ -234,18 +243,24 @@ impl AgentTasks {
         }
     }
 
-    /// Forgets what is needed to revise a run; its contribution stays.
-    fn close(&mut self, task: Option<&str>, id: &str) -> Option<(RunKey, Facts)> {
-        let (task, (id, facts)) = match task {
-            None => (None, self.taskless.remove_entry(id)?),
-            Some(task) => {
-                let name = Arc::clone(self.tasks.get_key_value(task)?.0);
-                (Some(name), self.tasks.get_mut(task)?.runs.remove_entry(id)?)
+    /// Forgets what is needed to revise a run; its contribution stays. Returns also whether it counted for its task.
+    fn close(&mut self, task: Option<&str>, id: &str) -> Option<(RunKey, Facts, bool)> {
+        let of_task = task.and_then(|task| {
+            let name = Arc::clone(self.tasks.get_key_value(task)?.0);
+            Some((name, self.tasks.get_mut(task)?.runs.remove_entry(id)?))
+        });
+        let (key, facts, of_task) = match of_task {
+            Some((name, (id, facts))) => {
+                (RunKey { start: facts.start, task: Some(name), id }, facts, true)
+            }
+            None => {
+                let key = (task.map(Arc::from), Arc::from(id));
+                let ((task, id), facts) = self.taskless.remove_entry(&key)?;
+                (RunKey { start: facts.start, task, id }, facts, false)
             }
         };
-        let key = RunKey { start: facts.start, task, id };
         self.open.remove(&key);
-        Some((key, facts))
+        Some((key, facts, of_task))
     }
 
     /// Settles the earliest runs over the bound of runs that can be revised.

@@ -9,7 +9,7 @@ crate::options! {
     pub struct TaskOptions in "tasks" {
         /// Latest runs of a task whose trajectories and resources are compared, at most 50.
         pub last_runs: usize = 5, within 2..=AgentTasks::MAX_LAST_RUNS;
-        /// Tasks of one agent; runs at further ones are refused.
+        /// Tasks of one agent; runs at further ones count as if they had none.
         pub max_tasks: usize = 1_000, within 1..=1_000_000;
         /// Runs of one agent that can still be revised; over it the earliest is settled: it keeps counting, and what more comes
         /// of it, or of a run that began before it, is refused.
