@@ -104,15 +104,24 @@ impl Prices {
 }
 
 /// The price that ships for a model, under any of its names: as it is, without the provider before it (`models/`,
-/// `openai/`, `us.anthropic.`), and without the date or version after it. A price is never that of a model whose name only begins alike.
+/// `openai/`, `us.anthropic.`), without the date or version after it, and with dashes for the dots of its version. A model with a tag
+/// (`:7b`, `:free`), or behind the name of a server of one's own (`ollama/`), has none. A price is never that of a model whose name only begins alike.
 pub fn shipped(model: &str) -> Option<&'static Rate> {
     if let Some(rate) = SHIPPED.get(model) {
         return Some(rate);
     }
     let lower = model.to_ascii_lowercase();
+    if lower.split('/').rev().skip(1).any(|part| LOCAL.contains(&part)) {
+        return None;
+    }
     let short = lower.rsplit('/').next().unwrap_or_default();
     let own = short.rsplit_once("anthropic.").map_or(short, |(_, own)| own);
-    let own = own.split([':', '@']).next().unwrap_or_default();
+    let (own, tag) = own.split_once(':').unwrap_or((own, ""));
+    // A number is Bedrock's; any other tag is another model, or another service, than the vendor's: `:7b`, `:free`.
+    if !tag.split(':').next().is_some_and(|tag| tag.bytes().all(|byte| byte.is_ascii_digit())) {
+        return None;
+    }
+    let own = own.split('@').next().unwrap_or_default();
     let version = |(before, last): (&'_ str, &str)| {
         let digits = last.strip_prefix('v').unwrap_or(last);
         let is_version = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -123,8 +132,26 @@ pub fn shipped(model: &str) -> Option<&'static Rate> {
         versioned.rsplit_once('-').and_then(version).map_or(versioned, |end| &versioned[..end]);
     let day = dash_date(dated).map_or(dated, |end| &dated[..end]);
     let latest = day.strip_suffix("-latest").unwrap_or(day);
-    [short, own, versioned, dated, day, latest].iter().find_map(|name| SHIPPED.get(*name))
+    let names = [short, own, versioned, dated, day, latest];
+    names.iter().find_map(|name| SHIPPED.get(*name)).or_else(|| {
+        // Gateways write versions with a dot where the vendor has a dash.
+        let dashed = names.map(|name| name.replace('.', "-"));
+        dashed.iter().find_map(|name| SHIPPED.get(name.as_str()))
+    })
 }
+
+/// Names before a model's that say that a server of one's own runs it: no price ships for it.
+const LOCAL: [&str; 9] = [
+    "hosted_vllm",
+    "llama.cpp",
+    "llamacpp",
+    "llamafile",
+    "lm_studio",
+    "local",
+    "ollama",
+    "ollama_chat",
+    "vllm",
+];
 
 /// The place where the `-YYYY-MM-DD` at the end of a name begins.
 fn dash_date(name: &str) -> Option<usize> {
@@ -243,10 +270,18 @@ mod tests {
             ["gpt-4o-mini", "GPT-4o-mini-2031-01-01"],
             ["gemini-2.5-pro", "models/gemini-2.5-pro"],
             ["claude-haiku-4-5", "claude-haiku-4-5-latest"],
+            ["claude-sonnet-4-5", "anthropic/claude-sonnet-4.5"],
+            ["claude-haiku-4-5", "openrouter/anthropic/claude-haiku-4.5"],
+            ["gemini-2.5-pro", "google/gemini-2.5-pro"],
         ];
         for [name, other] in same {
             assert!(cost(name).is_some(), "{name}");
             assert_eq!(cost(name), cost(other), "{other}");
+        }
+        // A tag makes it another model, or another service; a server of one's own has no price.
+        let own = ["deepseek-r1:7b", "deepseek-r1:latest", "ollama/deepseek-r1", "vllm/org/gpt-4o"];
+        for other in own.into_iter().chain(["deepseek/deepseek-r1:free", "claude-sonnet-4-5:x"]) {
+            assert_eq!(cost(other), None, "{other}");
         }
         for unknown in ["gpt-4o-mini-of-ours", "gpt", "", "claude-sonnet-4-5-turbo", "-20250929"] {
             assert_eq!(cost(unknown), None, "{unknown}");

@@ -35,6 +35,14 @@ pub(super) fn shipped(model: &str) -> Option<Price> {
     let lower = model.to_ascii_lowercase();
     let short = lower.rsplit('/').next().unwrap_or_default();
     let own = short.rsplit("anthropic.").next().unwrap_or_default();
+    let is_local = |part: &str| {
+        let servers = ["hosted_vllm", "lm_studio", "local", "ollama", "ollama_chat", "vllm"];
+        servers.contains(&part) || ["llama.cpp", "llamacpp", "llamafile"].contains(&part)
+    };
+    let before: Vec<&str> = lower.split('/').collect();
+    let tag = own.split(':').nth(1).unwrap_or_default();
+    let is_other = before[..before.len() - 1].iter().any(|part| is_local(part))
+        || tag.chars().any(|c| !c.is_ascii_digit());
     let own = own.split([':', '@']).next().unwrap_or_default();
     let without_version = |name: &str| match name.rsplit_once('-') {
         Some((before, last)) => {
@@ -49,10 +57,17 @@ pub(super) fn shipped(model: &str) -> Option<Price> {
     let dated = without_version(&versioned);
     let day = without_day(&dated);
     let latest = day.strip_suffix("-latest").unwrap_or(&day).to_owned();
-    let names = [model, short, own, &versioned, &dated, &day, &latest];
-    names.into_iter().find_map(|name| {
+    let of = |name: &str| {
         let mut lines = SHIPPED_TABLE.lines().filter(|line| !line.starts_with('#'));
         lines.find_map(|line| price_of_line(line).filter(|price| price.model == name))
+    };
+    if is_other {
+        return of(model);
+    }
+    let names = [model, short, own, &versioned, &dated, &day, &latest];
+    names.into_iter().find_map(of).or_else(|| {
+        let dashed = names[1..].iter().map(|name| name.replace('.', "-"));
+        dashed.into_iter().find_map(|name| of(&name))
     })
 }
 
