@@ -11,6 +11,7 @@ use super::price;
 use super::text::Digest;
 use super::tools::{self, Call};
 use super::tree::{Tree, is_record};
+use crate::engine::options::LoopOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::{
     Attempt, Log, Operation, REPORTED_LOOP, Report, Span, Status, Text, ToolResult, TraceId,
@@ -93,6 +94,7 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
     let (input_tokens, no_input) = sum(&models, &totals, |span| span.model.as_ref()?.tokens.input);
     let (output_tokens, no_output) =
         sum(&models, &totals, |span| span.model.as_ref()?.tokens.output);
+    let again = models.iter().filter(|call| is_made_again(call, &models, &calls)).count();
     Some(Trace {
         id,
         agent,
@@ -118,8 +120,8 @@ pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option
             .windows(2)
             .filter(|pair| pair[0].name.is_some() && pair[0].name == pair[1].name)
             .count(),
-        steps: models.len() + calls.len(),
-        wasted_steps: wasted(&tree, &models, &calls),
+        steps: models.len() + calls.len() - again,
+        wasted_steps: wasted(&tree, &models, &calls, &options.loops),
         model_calls: models.len(),
         failed_model_calls: models.iter().filter(|call| call.span.failed).count(),
         model_nanos: models.iter().map(|call| call.span.end.0 - call.span.start.0).sum(),
@@ -231,8 +233,9 @@ fn unpriced(models: &[ModelCall], totals: &[Total], spends: &[Spend]) -> usize {
     unknown.count()
 }
 
-/// The number of failed steps, and of tool calls that repeat an earlier call of their series with its result.
-fn wasted(tree: &Tree, models: &[ModelCall], calls: &[Call]) -> usize {
+/// The number of failed steps, and of tool calls that repeat an earlier call of their series with its result, unless their tool is allowed
+/// to; an attempt that was made again is no step.
+fn wasted(tree: &Tree, models: &[ModelCall], calls: &[Call], options: &LoopOptions) -> usize {
     let same = |one: &Call, other: &Call| {
         one.within == other.within
             && one.name.is_some()
@@ -244,10 +247,34 @@ fn wasted(tree: &Tree, models: &[ModelCall], calls: &[Call]) -> usize {
     };
     let wasted = |at: &usize| {
         let call = &calls[*at];
-        call.failed == Some(true) || calls[..*at].iter().any(|before| same(before, call))
+        let name = call.name.as_deref().unwrap_or_default();
+        let allowed = options.allow.iter().any(|pattern| loops::fits(pattern, name));
+        call.failed == Some(true)
+            || (!allowed && calls[..*at].iter().any(|before| same(before, call)))
     };
-    let fails = |call: &&ModelCall| call.span.failed && !models::went_well_around(tree, call);
+    let fails = |call: &&ModelCall| {
+        call.span.failed
+            && !models::went_well_around(tree, call)
+            && !is_made_again(call, models, calls)
+    };
     models.iter().filter(fails).count() + (0..calls.len()).filter(wasted).count()
+}
+
+/// Whether a call failed and was made again: the next call beside it began after its end, before any tool call, and went well or was made
+/// again.
+fn is_made_again(call: &ModelCall, models: &[ModelCall], calls: &[Call]) -> bool {
+    let later = |other: &&ModelCall| {
+        other.span.parent == call.span.parent
+            && other.span.agent_id == call.span.agent_id
+            && models::place_in_time(other) > models::place_in_time(call)
+    };
+    let next = models.iter().filter(later).min_by_key(|other| models::place_in_time(other));
+    let Some(next) = next.filter(|_| call.span.failed) else { return false };
+    let (begun, ended) = (call.span.start.0, call.span.end.0);
+    let cut = if next.span.start.0 % 1_000_000 == 0 { 1_000_000 } else { 0 };
+    let is_after = next.span.start.0 + cut >= ended;
+    let between = calls.iter().any(|tool| tool.start >= begun && tool.start < next.span.start.0);
+    is_after && !between && (!next.span.failed || is_made_again(next, models, calls))
 }
 
 /// The attempt: of each concept the first value from the outermost span inwards, evaluators included, then from resources;

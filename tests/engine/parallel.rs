@@ -75,7 +75,11 @@ fn root(end: u64) -> Span {
 
 /// The traces of these spans, which come together.
 fn traces(spans: &[Span]) -> Vec<TraceView> {
-    let mut pipeline = Pipeline::new(&EngineOptions::default(), 2);
+    traces_with(&EngineOptions::default(), spans)
+}
+
+fn traces_with(options: &EngineOptions, spans: &[Span]) -> Vec<TraceView> {
+    let mut pipeline = Pipeline::new(options, 2);
     let now = Timestamp(START + 1_000_000 * MILLISECOND);
     pipeline.apply(spans.to_vec(), Vec::new(), Vec::new(), now);
     pipeline.finish(now);
@@ -340,4 +344,42 @@ fn an_attempt_below_a_model_call_that_succeeded_fails_nothing() {
     }
     let failing = failed(chat(2, ROOT, (1_000, 8_000)));
     assert!(error(&[&[root(9_000), failing], &spans[2..]].concat()));
+}
+
+#[test]
+fn attempts_beside_a_model_call_that_succeeded_at_once_are_one_step_with_it() {
+    let confidence = |spans: &[Span]| {
+        let spans = [&[root(9_000)], spans].concat();
+        traces(&spans)[0].signals["confidence"].score.to_string()
+    };
+    let call = |id: u64, times| chat(id, ROOT, times);
+    let attempts = [failed(call(10, (1_000, 1_100))), failed(call(11, (1_200, 1_300)))];
+    let and = |after: &[Span]| confidence(&[&attempts[..], after].concat());
+    assert_eq!(and(&[call(12, (1_400, 2_000))]), "1");
+    // None that succeeds, a tool's call between, another parent, or at the same time: each failed by itself.
+    assert_eq!(confidence(&attempts), "0");
+    let after_tool = [tool(20, ROOT, ("read", 1), (1_350, 1_390)), call(12, (1_400, 2_000))];
+    assert_eq!(and(&after_tool), "0.5");
+    let elsewhere = [agent(30, Some(ROOT), "other", (1_350, 3_000)), chat(12, 30, (1_400, 2_000))];
+    assert_eq!(and(&elsewhere), "0.333333333333");
+    // The second one began while the first was still going on: only the second was made again.
+    let beside = [failed(call(10, (1_000, 1_250))), attempts[1].clone(), call(12, (1_400, 2_000))];
+    assert_eq!(confidence(&beside), "0.5");
+    // What goes well later is another step.
+    assert_eq!(and(&[call(12, (1_400, 2_000)), call(13, (2_100, 3_000))]), "1");
+}
+
+#[test]
+fn a_tool_that_may_be_called_again_wastes_no_step() {
+    let mut spans = vec![root(90_000)];
+    spans.extend((0..31).map(|at| {
+        let start = 1_000 + at * 2_000;
+        tool(10 + at, ROOT, ("job_status", 1), (start, start + 200))
+    }));
+    let mut options = EngineOptions::default();
+    assert_ne!(traces_with(&options, &spans)[0].signals["confidence"].score.to_string(), "1");
+    options.loops.allow = vec!["job_*".to_owned()];
+    let trace = &traces_with(&options, &spans)[0];
+    assert_eq!(trace.signals["confidence"].score.to_string(), "1");
+    assert!(trace.loops.is_empty());
 }

@@ -45,7 +45,7 @@ use super::facts::{AgentKey, AgentKeys, Loop, ReportedScore, ToolCall, TraceFact
 use super::loops::{self, Spend};
 use super::options::{LoopOptions, SessionFallback, SessionScope};
 use super::price::Prices;
-use super::span::{Log, Operation, Report, Resource, SpanId, Status, Tokens, TraceId};
+use super::span::{Log, Operation, Report, Resource, SpanId, Status, Timestamp, Tokens, TraceId};
 
 /// All that is known of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -226,8 +226,12 @@ pub fn evaluate(
     let again = |pair: &&[ToolCall]| !pair[0].name.is_empty() && pair[0].name == pair[1].name;
     update.adjacent_tool_repeats = calls.windows(2).filter(again).count() as u64;
     update.calls_without_tool = calls_without_tool(&models, &calls);
-    update.steps = (models.len() + calls.len()) as u64;
-    update.wasted_steps = wasted(shape, &models, &calls);
+    let attempts = attempts(&models, &calls);
+    update.steps = (models.len() + calls.len() - attempts.len()) as u64;
+    let failed =
+        |at: usize| models[at].failed && !attempts.contains(&at) && !shape.is_survived(&models[at]);
+    update.wasted_steps = (0..models.len()).filter(|at| failed(*at)).count() as u64;
+    update.wasted_steps += wasted(&calls, &rules.loops);
     let goes_on = update.unfinished || update.turn_start != TurnStart::Asked;
     tools::publish(&mut calls, rules.keep_content, goes_on);
     update.tools = calls;
@@ -494,22 +498,49 @@ fn longest_row(starts: impl Iterator<Item = u64>, calls: &[ToolCall]) -> u64 {
     longest
 }
 
-/// The number of failed model and tool calls, and of tool calls that repeat an earlier one of their series with the same result. An attempt
-/// that failed within a model call that succeeded is none.
-fn wasted(shape: &Shape<'_>, models: &[ModelCall<'_>], calls: &[ToolCall]) -> u64 {
+/// The places of model calls that failed and were made again at once: the next call with the same parent began when this one had ended, no
+/// tool was called between them, and it succeeded or is an attempt as well. All of them are one step.
+fn attempts(models: &[ModelCall<'_>], calls: &[ToolCall]) -> BTreeSet<usize> {
+    let mut attempts = BTreeSet::new();
+    if !models.iter().any(|call| call.failed) {
+        return attempts;
+    }
+    let mut beside: BTreeMap<(Option<SpanId>, Option<&str>), Vec<usize>> = BTreeMap::new();
+    for (at, call) in models.iter().enumerate() {
+        beside.entry((call.parent(), call.agent_id())).or_default().push(at);
+    }
+    // Invariant: calls are in the order of their starts.
+    let begun = |by: Timestamp| calls.partition_point(|call| call.start_unix_nano < by.0);
+    for mut places in beside.into_values() {
+        places.sort_by_key(|at| models[*at].order());
+        let mut next: Option<&ModelCall<'_>> = None;
+        for at in places.into_iter().rev() {
+            let call = &models[at];
+            let is_again = |next: &&ModelCall<'_>| {
+                !loops::begins_before(next.start.0, call.end.0)
+                    && begun(call.start) == begun(next.start)
+            };
+            next = next.filter(is_again).filter(|_| call.failed);
+            attempts.extend(next.map(|_| at));
+            next = (!call.failed || next.is_some()).then_some(call);
+        }
+    }
+    attempts
+}
+
+/// The number of tool calls that failed, or repeat an earlier one of their series with the same result and are not allowed to.
+fn wasted(calls: &[ToolCall], options: &LoopOptions) -> u64 {
     let known = |call: &ToolCall| {
         call.arguments_hash.zip(call.result_hash).filter(|_| !call.name.is_empty())
     };
     let again = may_recur(calls.iter().filter_map(known).map(|(asked, told)| asked ^ told));
     let mut seen = BTreeSet::new();
-    let failed_models =
-        models.iter().filter(|call| call.failed && !shape.is_survived(call)).count();
-    let wasted_calls = calls.iter().filter(|call| {
+    let wasted = calls.iter().filter(|call| {
         let known = known(call).filter(|_| again);
         let redundant = known.is_some_and(|known| !seen.insert((call.within, &call.name, known)));
-        redundant || call.error == Some(true)
+        (redundant && !options.allows(&call.name)) || call.error == Some(true)
     });
-    (failed_models + wasted_calls.count()) as u64
+    wasted.count() as u64
 }
 
 /// The reported score of each name that is to be believed.
