@@ -136,6 +136,9 @@ options! {
         /// the page are to see them.
         #[serde(skip)]
         pub keep_texts: bool = false;
+        /// Scores from which graded outcomes are a success; set from `session.signal_thresholds`.
+        #[serde(skip)]
+        pub signal_thresholds: BTreeMap<String, f64> = BTreeMap::new();
         /// Longest text kept of one input or output, in bytes; the rest is cut at a character.
         pub max_text_bytes: usize = 65_536, within 1..=16 << 20;
         /// Longest name (agent, tool, session, model), in bytes; longer ones are cut.

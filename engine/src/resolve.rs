@@ -205,6 +205,7 @@ mod tests {
             name: Arc::from("relevance"),
             score: Quanta(1),
             label: None,
+            success: None,
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from(""),

@@ -16,11 +16,9 @@ use super::facts::{AgentKey, Effort, ReportedScore, RunTrace, ScopedId};
 use super::math::Quanta;
 use super::sessions::reported_bytes;
 use super::signal::CONSTRAINT_VIOLATION;
+use super::signal::outcome::TOLD_BY as OUTCOMES;
 use super::span::{Attempt, Report, RunTarget, Source, Timestamp, TraceId, Violation};
 use super::trace::attempt_bytes;
-
-/// Names of scores that say whether a task succeeded; only 1 is success.
-const OUTCOMES: [&str; 3] = ["outcome", "task_completion", "goal_success"];
 
 /// Names of scores that say how good an answer was, the most preferred first.
 const ACCURACIES: [&str; 3] = ["accuracy", "correctness", "answer_correctness"];
@@ -163,10 +161,11 @@ pub fn told_outcome(reported: &[ReportedScore], attempt: Option<&Attempt>) -> Op
     let told = reported.iter().filter(|score| {
         OUTCOMES.contains(&score.name.as_str()) && score.source == Source::Reported
     });
-    let last = told
-        .max_by_key(|score| (score.time_unix_nano, score.identifier.as_str(), score.score_quanta));
-    last.map(|score| score.score_quanta >= Quanta::ONE)
-        .or_else(|| attempt.and_then(|attempt| attempt.success))
+    let last = told.max_by_key(|score| {
+        let ReportedScore { time_unix_nano, identifier, score_quanta, .. } = score;
+        (*time_unix_nano, identifier.as_str(), *score_quanta, score.is_success())
+    });
+    last.map(ReportedScore::is_success).or_else(|| attempt.and_then(|attempt| attempt.success))
 }
 
 /// The last score that our judge gave an outcome, in `[0,1]`.
@@ -268,7 +267,8 @@ impl Runs {
             parts.perturbation = perturbation;
         }
         let held = parts.reports.get(&(report.name.clone(), report.identifier.clone()));
-        let rank = |report: &Report| (report.source, report.time, report.score);
+        let rank =
+            |report: &Report| (report.source, report.time, report.score, report.is_success());
         let is_known = held.is_some_and(|held| rank(held) >= rank(&report));
         if is_known || (held.is_none() && parts.reports.len() >= self.max_traces) {
             counts.add("reports", if is_known { "duplicate" } else { "run_full" });
@@ -414,7 +414,7 @@ impl Parts {
         let times = || self.reports.values().map(|report| report.time);
         let start = traces().map(|trace| Timestamp(trace.start_unix_nano)).min();
         let end = traces().map(|trace| Timestamp(trace.end_unix_nano)).max();
-        let success = self.score(&OUTCOMES).map(|score| score.0 >= Quanta::ONE);
+        let success = self.told(&OUTCOMES).map(|(_, success)| success);
         let success = success.or_else(|| attempts.iter().rev().find_map(|attempt| attempt.success));
         let own = success.map(|success| Quanta(if success { Quanta::ONE } else { 0 }));
         Run {
@@ -452,16 +452,22 @@ impl Parts {
 
     /// The score to use among those of these names: that of the source that ranks highest, then the latest.
     fn score(&self, names: &[&str]) -> Option<Quanta> {
+        self.told(names).map(|(score, _)| score)
+    }
+
+    /// The same, and whether it is a success, if it tells an outcome.
+    fn told(&self, names: &[&str]) -> Option<(Quanta, bool)> {
         let named = |name: &str| names.contains(&name);
-        let reports = self.reports.values().filter(|report| named(&report.name));
-        let reports =
-            reports.map(|report| (report.source, report.time.0, &*report.identifier, report.score));
+        let reports = self.reports.values().filter(|report| named(&report.name)).map(|report| {
+            let told = (report.score, report.is_success());
+            (report.source, report.time.0, &*report.identifier, told)
+        });
         let own = self.traces.iter().flat_map(|(_, trace)| &trace.reported);
         let own = own.filter(|score| named(&score.name)).map(|score| {
-            let id = score.identifier.as_str();
-            (score.source, score.time_unix_nano, id, Quanta(score.score_quanta))
+            let told = (Quanta(score.score_quanta), score.is_success());
+            (score.source, score.time_unix_nano, score.identifier.as_str(), told)
         });
-        reports.chain(own).max().map(|(.., score)| score)
+        reports.chain(own).max().map(|(.., told)| told)
     }
 
     /// Whether there is a verdict on rules, and not just a report of a broken one.
@@ -579,6 +585,7 @@ mod tests {
             name: Arc::from(name),
             score: Quanta::from_f64(score).unwrap(),
             label: None,
+            success: None,
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from(time.to_string()),
@@ -622,6 +629,22 @@ mod tests {
         assert_eq!(run.success, Some(true));
         let run = set(runs.trace(trace(1, "t", "s", 10), &mut counts));
         assert_eq!((run.success, run.traces, run.violations), (Some(true), 1, None));
+    }
+
+    #[test]
+    fn a_graded_outcome_is_what_its_report_says() {
+        let (mut runs, mut counts) = (Runs::new(10, 9), Counts::default());
+        let graded = |success, time| Report {
+            success: Some(success),
+            ..report("task_completion", 0.85, time)
+        };
+        let run = set(runs.report(&target(), graded(true, 1), &mut counts));
+        assert_eq!((run.success, run.accuracy), (Some(true), Some(Quanta(Quanta::ONE))));
+        let run = set(runs.report(&target(), graded(false, 2), &mut counts));
+        assert_eq!(run.success, Some(false));
+        let scores: Vec<ReportedScore> =
+            [graded(false, 1), graded(true, 2)].iter().map(ReportedScore::from).collect();
+        assert_eq!(told_outcome(&scores, None), Some(true));
     }
 
     #[test]

@@ -483,6 +483,10 @@ pub struct Report {
     pub score: Quanta,
     /// The score's label, if it has one.
     pub label: Option<Arc<str>>,
+    /// Of an outcome, whether it is a success: as its label says or, of a grade without such a label, as the signal's threshold does;
+    /// `None`: only 1 is one.
+    #[serde(default)]
+    pub success: Option<bool>,
     /// The reason for the score, if our judge gave one.
     pub explanation: Option<Arc<str>>,
     /// Who made it.
@@ -498,6 +502,13 @@ pub struct Report {
     /// The authenticated tenant of the sender: the report holds for this tenant's trace; `None`: for that of any.
     #[serde(default)]
     pub tenant: Option<Arc<str>>,
+}
+
+impl Report {
+    /// Whether it is a success, if it tells an outcome.
+    pub fn is_success(&self) -> bool {
+        self.success.unwrap_or(self.score.0 >= Quanta::ONE)
+    }
 }
 
 impl Span {

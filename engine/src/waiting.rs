@@ -168,6 +168,7 @@ mod tests {
             name: Arc::from("outcome"),
             score: Quanta(0),
             label: None,
+            success: None,
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from(""),

@@ -157,7 +157,7 @@ pub(super) fn replay(
         return Err(CliError::NoRecording { paths: paths.join(", ") });
     }
     let options = config.engine_options(expected);
-    let decoder = Decoder::new(config.ingest, config.convention);
+    let decoder = Decoder::new(config.ingest.clone(), config.convention());
     let mut pipeline = Pipeline::new(&options, config.engine.shards);
     let mut rejected = BTreeMap::new();
     let mut end = Timestamp::default();

@@ -376,6 +376,12 @@ impl Config {
         }
     }
 
+    /// How spans and scores are read.
+    pub fn convention(&self) -> ConventionOptions {
+        let signal_thresholds = self.session.signal_thresholds.clone();
+        ConventionOptions { signal_thresholds, ..self.convention.clone() }
+    }
+
     /// The options of the stages, with these expectations.
     pub fn engine_options(&self, expected: Arc<[Suite]>) -> EngineOptions {
         EngineOptions {

@@ -411,7 +411,7 @@ fn convention(config: &Config) -> ConventionOptions {
     let read = config.judge.is_on() || !config.expect.files.is_empty();
     let embedded = config.embed.wanted().is_some();
     let keep_texts = read || embedded || config.assemble.keep_content;
-    ConventionOptions { keep_texts, ..config.convention.clone() }
+    ConventionOptions { keep_texts, ..config.convention() }
 }
 
 /// Listens at the address that option `key` sets; port 0 takes a free one.

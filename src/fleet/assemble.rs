@@ -375,6 +375,7 @@ mod tests {
             name: "outcome".into(),
             score: Quanta(0),
             label: None,
+            success: None,
             explanation: None,
             source: Source::Reported,
             identifier: "".into(),

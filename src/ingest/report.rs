@@ -185,6 +185,7 @@ fn of_agents(caps: &Caps<'_>, target: Target, report: v1::Report) -> Report {
         name: Arc::from(report.name),
         score: Quanta(if report.score.unwrap_or(0.0) > 0.0 { Quanta::ONE } else { 0 }),
         label: label.map(|label| caps.shared(Arc::from(label))),
+        success: None,
         explanation: None,
         source: Source::Reported,
         identifier: caps.shared(Arc::from(report.id)),

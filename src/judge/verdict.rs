@@ -11,6 +11,7 @@ use crate::engine::expect::judge::{self, Judgement};
 use crate::engine::facts::AgentKey;
 use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
+use crate::engine::signal::outcome;
 use crate::engine::span::{Report, Source, SpanId, Target, Timestamp, TraceId};
 
 /// A metric, and who judged a trace by it.
@@ -106,6 +107,7 @@ impl Verdict {
             name: Arc::from(self.metric.name()),
             score: self.score,
             label: self.label.map(Arc::from),
+            success: outcome::told(self.metric.name(), None, self.score, None),
             explanation: self.explanation.map(|why| Arc::from(brief(&why))),
             source: Source::Judge,
             identifier: Arc::from(self.identifier),

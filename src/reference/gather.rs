@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::signals::succeeds;
 use crate::engine::span::{
     IdHash, Log, Operation, Report, Span, SpanId, TOLD_BY_RECORD, Target, Timestamp, TraceId,
 };
@@ -65,7 +66,7 @@ pub(super) fn traces(recorded: &Recorded) -> BTreeMap<TraceId, Parts> {
 /// latest, then the greatest.
 pub(super) fn reports(all: &[Report], about: impl Fn(&Target) -> bool) -> Vec<Report> {
     let mut best: BTreeMap<(&str, &str), &Report> = BTreeMap::new();
-    let rank = |report: &Report| (report.source, report.time, report.score);
+    let rank = |report: &Report| (report.source, report.time, report.score, succeeds(report));
     for report in all.iter().filter(|report| about(&report.target)) {
         let held = best.entry((&report.name, &report.identifier)).or_insert(report);
         if rank(report) > rank(held) {

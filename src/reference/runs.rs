@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::gather::reports;
 use super::loops::plus;
 use super::sessions::{Scored, Session};
-use super::signals::{believed, quanta};
+use super::signals::{believed, quanta, succeeds};
 use super::trace::Trace;
 use crate::engine::math::Quanta;
 use crate::engine::score::ars::ArsRun;
@@ -149,7 +149,7 @@ impl Run<'_> {
     }
 
     fn success(&self) -> Option<bool> {
-        let told = self.score(&OUTCOMES).map(|score| quanta(score.0) >= 1.0);
+        let told = believed(&self.told, &OUTCOMES, None).map(succeeds);
         told.or_else(|| self.attempts().rev().find_map(|attempt| attempt.success))
     }
 

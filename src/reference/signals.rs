@@ -92,7 +92,12 @@ pub(super) fn weights(options: &SessionOptions) -> BTreeMap<String, f64> {
 
 /// The reported outcome, if there is one: the last report counts.
 pub(super) fn told_outcome(reports: &[Report]) -> Option<bool> {
-    believed(reports, &OUTCOMES, Some(Source::Reported)).map(|last| quanta(last.score.0) >= 1.0)
+    believed(reports, &OUTCOMES, Some(Source::Reported)).map(succeeds)
+}
+
+/// Whether an outcome is a success: as it says itself, else only if it is 1.
+pub(super) fn succeeds(report: &Report) -> bool {
+    report.success.unwrap_or_else(|| quanta(report.score.0) >= 1.0)
 }
 
 /// The score to believe among those of these names: of the source that ranks highest, then the latest, then the greatest.
@@ -103,7 +108,9 @@ pub(super) fn believed<'r>(
 ) -> Option<&'r Report> {
     let named = reports.iter().filter(|report| names.contains(&&*report.name));
     let named = named.filter(|report| source.is_none_or(|source| report.source == source));
-    named.max_by_key(|report| (report.source, report.time, &report.identifier, report.score))
+    named.max_by_key(|report| {
+        (report.source, report.time, &report.identifier, report.score, succeeds(report))
+    })
 }
 
 /// A decoded score, in steps of 1e-12, as a float.

@@ -59,6 +59,7 @@ fn outcome(number: u64, failed: bool) -> Report {
         name: Arc::from("outcome"),
         score: Quanta(if failed { 0 } else { Quanta::ONE }),
         label: None,
+        success: None,
         explanation: None,
         source: Source::Reported,
         identifier: Arc::from(""),

@@ -328,6 +328,7 @@ fn reported(
         name: shared(SIGNALS[usize::from(name)]),
         score: Quanta::from_f64(f64::from(tenths) / 10.0).unwrap(),
         label: None,
+        success: None,
         explanation: None,
         source: if is_judged { Source::Judge } else { Source::Reported },
         identifier: shared(identifier.to_string()),

@@ -113,6 +113,7 @@ fn reports(number: usize, one: &One) -> Vec<(RunTarget, Report)> {
             name: Arc::from("confidence"),
             score: Quanta::from_f64(f64::from(*tenths) / 10.0).unwrap(),
             label: None,
+            success: None,
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from(id.to_string()),

@@ -54,6 +54,7 @@ fn attempted(batches: Vec<Batch>) -> Vec<Batch> {
             name: Arc::from(if number.is_multiple_of(3) { "confidence" } else { "outcome" }),
             score: Quanta(if number.is_multiple_of(4) { 0 } else { Quanta::ONE }),
             label: None,
+            success: None,
             explanation: None,
             source: Source::Reported,
             identifier: Arc::from("ci"),

@@ -23,7 +23,6 @@ use crate::drops::{DEPLOYMENT, Deployment, Drops, SavedDrops, Stream};
 use crate::facts::{AgentKey, DoneTrace, SessionFacts, Silences};
 use crate::few::Few;
 use crate::judging::JudgeRules;
-use crate::math::Quanta;
 use crate::options::AgentOptions;
 use crate::run_scores::{self, AgentRuns, SavedAgentRuns};
 use crate::runs::tells_outcome;
@@ -349,7 +348,7 @@ impl Agents {
             start_unix_nano: start.0,
             at_unix_nano: self.shift.wall(self.now).0,
             touched_unix_nano: self.now.0,
-            outcome_failed: Some(report.score.0 < Quanta::ONE),
+            outcome_failed: Some(!report.is_success()),
             effort,
             session: session.unwrap_or_default(),
             ..DoneTrace::default()
@@ -663,6 +662,7 @@ mod tests {
     use crate::facts::{AgentParts, OVERFLOW};
     use crate::facts::{Level, PaneSum, RunTrace};
     use crate::limits::RunLimit;
+    use crate::math::Quanta;
     use crate::silences::tests::done;
     use crate::span::{Attempt, Source, TraceId};
     use crate::view::{DropView, WindowView};
@@ -867,6 +867,7 @@ mod tests {
             name: name.into(),
             score: Quanta(0),
             label: None,
+            success: None,
             explanation: None,
             source: Source::Reported,
             identifier: "ci".into(),

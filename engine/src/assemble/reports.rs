@@ -50,7 +50,8 @@ impl Assemble {
         let max = self.options.max_reports_per_trace;
         let Some(held) = self.traces.get_mut(id) else { return };
         let key = (report.name.clone(), report.identifier.clone());
-        let rank = |report: &Report| (report.source, report.time, report.score);
+        let rank =
+            |report: &Report| (report.source, report.time, report.score, report.is_success());
         let reports = &mut held.parts.others.get_or_insert_default().reports;
         match reports.get(&key) {
             Some(other) if rank(other) >= rank(&report) => self.counts.add("reports", "duplicate"),

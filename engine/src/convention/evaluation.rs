@@ -12,7 +12,7 @@ use super::json::Json;
 use super::raw::{RawAttributes, RawSpan, RawValue};
 use super::{Caps, Trigger, messages};
 use crate::math::Quanta;
-use crate::signal::CONSTRAINT_VIOLATION;
+use crate::signal::{CONSTRAINT_VIOLATION, outcome};
 use crate::span::{Operation, Report, Source, Target, Timestamp, TraceId};
 
 /// The name of the log record and span event.
@@ -249,25 +249,31 @@ fn report(
     if finding.failed {
         return Err("evaluator_failed");
     }
+    let options = &caps.conventions.options;
+    let mapped = options.score_names.get(&*sent).map_or(&*sent, String::as_str);
+    let said = finding.label.and_then(verdict);
     let value = match (finding.value.map(number), finding.label) {
         (Some(value), _) => value.ok_or("report_without_score")?,
         (None, Some(label)) if sent.as_ref() == CONSTRAINT_VIOLATION => severity(label),
-        (None, Some(label)) => labelled(label).ok_or("report_without_score")?,
+        (None, Some(_)) => said.map(whole).ok_or("report_without_score")?,
         (None, None) => return Err("report_without_score"),
     };
-    let options = &caps.conventions.options;
-    let mapped = options.score_names.get(&*sent).map_or(&*sent, String::as_str);
     let range = options.score_ranges.get(&*sent).or_else(|| options.score_ranges.get(mapped));
     let range = range.copied().or_else(|| range_of(finding.range?));
     let value = range.map_or(value, |[min, max]| (value - min) / (max - min));
+    // An outcome of which the label says what it is needs no range.
+    let labelled = said.filter(|_| outcome::TOLD_BY.contains(&mapped)).map(whole);
     let score = Quanta::from_f64(value)
         .filter(|score| (0..=Quanta::ONE).contains(&score.0))
+        .or_else(|| Quanta::from_f64(labelled?))
         .ok_or("report_out_of_range")?;
+    let threshold = options.signal_thresholds.get(mapped).copied();
     Ok(Report {
         target,
         name: Arc::from(caps.name(mapped)),
         score,
         label: finding.label.map(|label| caps.shared(Arc::from(label))),
+        success: outcome::told(mapped, said, score, threshold),
         explanation: None,
         source: Source::Reported,
         identifier: finding
@@ -307,10 +313,15 @@ fn severity(label: &str) -> f64 {
     }
 }
 
-fn labelled(label: &str) -> Option<f64> {
+/// Whether a label says that something passed.
+fn verdict(label: &str) -> Option<bool> {
     match label.trim().to_ascii_lowercase().as_str() {
-        "pass" | "passed" | "true" | "yes" | "success" => Some(1.0),
-        "fail" | "failed" | "false" | "no" | "failure" => Some(0.0),
+        "pass" | "passed" | "true" | "yes" | "success" => Some(true),
+        "fail" | "failed" | "false" | "no" | "failure" => Some(false),
         _ => None,
     }
+}
+
+fn whole(passed: bool) -> f64 {
+    if passed { 1.0 } else { 0.0 }
 }

@@ -52,6 +52,7 @@ impl Fixture {
             name: DEPLOYMENT.into(),
             score: Quanta(if accept { Quanta::ONE } else { 0 }),
             label: Some(format!("release {id}").into()),
+            success: None,
             explanation: None,
             source: Source::Reported,
             identifier: id.into(),

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::{AgentKey, SessionKey, facts, is_default};
 use crate::counters::Counter;
 use crate::loops::{Evidence, LoopKind, Severity};
+use crate::math::Quanta;
 use crate::math::text::Embedding;
 use crate::math::words::Words;
 use crate::signal::CONSTRAINT_VIOLATION;
@@ -197,6 +198,8 @@ facts! {
         pub time_unix_nano: u64,
         /// The score's label, if it has one.
         pub label: Option<String>,
+        /// Of an outcome, whether it is a success, as in [`Report`].
+        pub success: Option<bool>,
         /// The reason for the score, if our judge gave one.
         pub explanation: Option<String>,
         /// Our judge, with its model and the version of its prompts, where `identifier` is the rule that was broken.
@@ -461,6 +464,7 @@ impl From<&Report> for ReportedScore {
             identifier: report.identifier.to_string(),
             time_unix_nano: report.time.0,
             label: report.label.as_ref().map(ToString::to_string),
+            success: report.success,
             explanation: report.explanation.as_ref().map(ToString::to_string),
             judge: report.judge.as_ref().map(ToString::to_string),
         }
@@ -490,8 +494,14 @@ impl ReportedScore {
         (&self.name, rule)
     }
 
-    fn rank(&self) -> (Source, u64, &str, i64) {
-        (self.source, self.time_unix_nano, &self.identifier, self.score_quanta)
+    /// Whether it is a success, if it tells an outcome.
+    pub fn is_success(&self) -> bool {
+        self.success.unwrap_or(self.score_quanta >= Quanta::ONE)
+    }
+
+    fn rank(&self) -> (Source, u64, &str, i64, bool) {
+        let Self { source, time_unix_nano, identifier, score_quanta, .. } = self;
+        (*source, *time_unix_nano, identifier, *score_quanta, self.is_success())
     }
 }
 

@@ -10,7 +10,6 @@ use super::record::TraceRecord;
 use super::run;
 use super::run_outcomes::{RunHash, RunOutcome};
 use super::session::{Session, Shared};
-use crate::math::Quanta;
 use crate::runs::{RunName, is_about_runs, is_outcome, tells_outcome};
 use crate::span::{Report, Timestamp, TraceId};
 
@@ -37,7 +36,8 @@ impl Session {
     /// Takes a reported score of the session as a whole; of each name the one with the most trusted source is kept, of equals the latest.
     pub(super) fn report(&mut self, report: Report, shared: &mut Shared) {
         let rank = |report: &Report| {
-            (report.source, report.time, Arc::clone(&report.identifier), report.score)
+            let Report { source, time, identifier, score, .. } = report;
+            (*source, *time, Arc::clone(identifier), *score, report.is_success())
         };
         let reports = &self.rare().reports;
         let held = reports.get(&report.name);
@@ -171,13 +171,15 @@ impl Session {
 
     /// The outcome of the session, if it was reported.
     fn outcome(&self) -> Option<bool> {
-        self.outcome_report().map(|report| report.score.0 >= Quanta::ONE)
+        self.outcome_report().map(Report::is_success)
     }
 
     /// The report of the session's outcome, by anybody but our judge; of several the latest holds.
     fn outcome_report(&self) -> Option<&Report> {
         let told = self.rare().reports.values().filter(|report| tells_outcome(report));
-        told.max_by_key(|report| (report.time, &report.identifier, report.score))
+        told.max_by_key(|report| {
+            (report.time, &report.identifier, report.score, report.is_success())
+        })
     }
 
     /// The outcome of a trace's run, if the trace is the last one of the run here.

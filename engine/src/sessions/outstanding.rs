@@ -10,7 +10,6 @@ use super::newest::{Newest, OfTenant};
 use super::record::TraceRecord;
 use super::session::{Session, Shared};
 use crate::facts::{AgentKey, DoneTrace, Effort};
-use crate::math::Quanta;
 use crate::runs::tells_outcome;
 use crate::span::{Report, Timestamp, TraceId};
 use crate::tenants::{TenantHash, TraceKey, tenant_hash};
@@ -80,7 +79,7 @@ impl Outstanding {
             start_unix_nano: self.start.0,
             at_unix_nano: shared.wall().0,
             touched_unix_nano: shared.now.0,
-            outcome_failed: Some(outcome.score.0 < Quanta::ONE),
+            outcome_failed: Some(!outcome.is_success()),
             effort: self.effort,
             session: self.session.scoped(),
             ..DoneTrace::default()

@@ -24,6 +24,7 @@ pub(super) struct RunOutcome {
     time: Timestamp,
     identifier: Arc<str>,
     score: Quanta,
+    success: bool,
 }
 
 /// The hash of a run's name. Names with equal hashes cost no more than a look into the sessions of the other run.
@@ -55,12 +56,13 @@ impl RunOutcome {
             time: *time,
             identifier: Arc::clone(identifier),
             score: *score,
+            success: report.is_success(),
         })
     }
 
-    /// Only 1 is success.
+    /// Whether the run succeeded.
     pub(super) fn is_success(&self) -> bool {
-        self.score.0 >= Quanta::ONE
+        self.success
     }
 }
 

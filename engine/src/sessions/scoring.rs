@@ -304,6 +304,7 @@ mod tests {
             identifier: "judge-1".to_owned(),
             time_unix_nano: time,
             label: None,
+            success: None,
             explanation: None,
             judge: None,
         }

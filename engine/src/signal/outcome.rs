@@ -3,12 +3,41 @@
 //! Ours. Reported of the trace, or by it. A report about a session counts for its last trace, one about a run for the run's last trace
 //! in each of its sessions; the worst of all reports holds. Only without a report it is our judge's score (`task_completion`). It is
 //! never computed, so drops, which are found by computed signals, have a stream of its own for it.
+//!
+//! Reports of it are scores named `outcome`, `task_completion` or `goal_success`. A label that says so (pass, fail, true, yes, success, ...)
+//! decides whether one is a success, also where the value is out of range. Without one an `outcome` is a success only at 1, as Princeton's
+//! rewards are, and the other two, which are grades, from their threshold on (`session.signal_thresholds`, one half by default).
 
+use super::thresholds;
 use crate::math::Quanta;
 use crate::span::Source;
 
 /// The signal's name.
 pub const NAME: &str = "outcome";
+
+/// Names of scores that say whether a task succeeded.
+pub const TOLD_BY: [&str; 3] = [NAME, "task_completion", "goal_success"];
+
+/// Those of them that are grades: they say how much of the task was done.
+const GRADES: [&str; 2] = ["task_completion", "goal_success"];
+
+/// The threshold of a grade that has no other.
+const HALF: f64 = 0.5;
+
+/// Whether a reported score says that the task succeeded: as its label does, if that says either, else, of a grade, whether it is at least
+/// the signal's threshold; `None` if it is no outcome, or one that only 1 makes a success, as a reward.
+pub fn told(
+    name: &str,
+    label: Option<bool>,
+    score: Quanta,
+    threshold: Option<f64>,
+) -> Option<bool> {
+    let by_grade = || {
+        let own = || thresholds::of(name).map_or(HALF, |metric| metric.threshold.to_f64());
+        GRADES.contains(&name).then(|| score.to_f64() >= threshold.unwrap_or_else(own))
+    };
+    label.filter(|_| TOLD_BY.contains(&name)).or_else(by_grade)
+}
 
 /// The signal and its source; `None` if no outcome was reported or judged. `of_session`: the outcome reported of the session or the
 /// run, if this is its last trace.
@@ -26,6 +55,24 @@ pub fn score(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_goes_before_a_grade_and_a_grade_has_a_threshold() {
+        let at = |name, label, tenths: i64, threshold| {
+            told(name, label, Quanta(Quanta::ONE / 10 * tenths), threshold)
+        };
+        for grade in ["task_completion", "goal_success"] {
+            assert_eq!(
+                [5, 4].map(|tenths| at(grade, None, tenths, None)),
+                [Some(true), Some(false)]
+            );
+            assert_eq!(at(grade, None, 8, Some(0.9)), Some(false));
+            assert_eq!(at(grade, Some(false), 10, None), Some(false));
+        }
+        assert_eq!(at("outcome", Some(true), 9, None), Some(true));
+        assert_eq!(at("outcome", None, 9, Some(0.1)), None);
+        assert_eq!(at("helpfulness", Some(true), 9, None), None);
+    }
 
     #[test]
     fn the_worse_of_what_is_reported_goes_before_the_judge() {

@@ -84,6 +84,7 @@ fn report(score: i64) -> Report {
         name: Arc::from("confidence"),
         score: Quanta(score),
         label: None,
+        success: None,
         explanation: None,
         source: Source::Reported,
         identifier: Arc::from(""),

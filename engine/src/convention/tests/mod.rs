@@ -47,7 +47,11 @@ fn record(event: &'static str, list: &[(&'static str, RawValue<'static>)]) -> Ra
 }
 
 fn read_log(raw: &RawLog<'_>) -> LogReading {
-    let conventions = Conventions::new(ConventionOptions::default());
+    read_log_with(ConventionOptions::default(), raw)
+}
+
+fn read_log_with(options: ConventionOptions, raw: &RawLog<'_>) -> LogReading {
+    let conventions = Conventions::new(options);
     let scope = conventions.scope(&RawScope::default());
     conventions.log(raw, Emitter { scope, resource: &Arc::default() })
 }
@@ -404,6 +408,39 @@ fn scores_come_as_floats_integers_strings_and_labels() {
             Err(why) => assert_eq!(reading.unused, [why]),
         }
     }
+}
+
+#[test]
+fn an_outcome_is_what_its_label_says_and_a_grade_what_its_threshold_says() {
+    let told = |name: &'static str, value, label: Option<&'static str>| {
+        let mut list = vec![
+            ("gen_ai.evaluation.name", text(name)),
+            ("gen_ai.evaluation.score.value", RawValue::Double(value)),
+        ];
+        list.extend(label.map(|label| ("gen_ai.evaluation.score.label", text(label))));
+        let mut record = record("gen_ai.evaluation.result", &list);
+        record.trace_id = Some(TraceId([1; 16]));
+        let options = ConventionOptions {
+            signal_thresholds: BTreeMap::from([("goal_success".to_owned(), 0.9)]),
+            ..ConventionOptions::default()
+        };
+        let reading = read_log_with(options, &record);
+        reading.reports.first().map(|report| (report.score.to_f64(), report.is_success()))
+    };
+    assert_eq!(told("task_completion", 0.85, Some("pass")), Some((0.85, true)));
+    assert_eq!(told("task_completion", 0.85, None), Some((0.85, true)));
+    assert_eq!(told("task_completion", 0.45, None), Some((0.45, false)));
+    assert_eq!(told("task_completion", 0.85, Some("fail")), Some((0.85, false)));
+    assert_eq!(told("goal_success", 0.85, None), Some((0.85, false)));
+    // Only 1 is a success, as of a reward.
+    assert_eq!(told("outcome", 0.99, None), Some((0.99, false)));
+    assert_eq!(told("outcome", 0.99, Some("so-so")), Some((0.99, false)));
+    assert_eq!(told("outcome", 0.9, Some("pass")), Some((0.9, true)));
+    // The label counts where the value is out of range; where it says nothing, or of no outcome, there is no score.
+    assert_eq!(told("task_completion", 5.0, Some("Pass")), Some((1.0, true)));
+    assert_eq!(told("outcome", 2.0, Some("failed")), Some((0.0, false)));
+    assert_eq!(told("outcome", 2.0, Some("so-so")), None);
+    assert_eq!(told("task_adherence", 5.0, Some("pass")), None);
 }
 
 #[test]

@@ -17,6 +17,7 @@ fn outcome(score: i64, source: Source, time: u64) -> Report {
         name: Arc::from("outcome"),
         score: Quanta(score),
         label: None,
+        success: None,
         explanation: None,
         source,
         identifier: Arc::from("x"),

@@ -20,6 +20,7 @@ fn outcome(run: &str, success: bool, second: u64) -> Report {
         name: "outcome".into(),
         score: Quanta(if success { Quanta::ONE } else { 0 }),
         label: None,
+        success: None,
         explanation: None,
         source: Source::Reported,
         identifier: "ci".into(),

@@ -16,6 +16,7 @@ fn outcome(scope: Option<&str>) -> Report {
         name: "outcome".into(),
         score: Quanta(0),
         label: None,
+        success: None,
         explanation: None,
         source: Source::Reported,
         identifier: "x".into(),
