@@ -17,6 +17,7 @@ pub(super) const CONVENTION: Convention = Convention {
         "A tool's span is named `NAME.__call__`. `finish`, by which ReAct ends its run, is no call.",
     ],
     phantoms: &["finish"],
+    generic_names: &["ReAct.forward", "dspy.ReAct"],
     read,
     ..Convention::NONE
 };

@@ -1,5 +1,7 @@
 //! MLflow tracing over OTLP: every value is JSON, quotes included.
 
+use std::borrow::Cow;
+
 use super::draft::{Draft, name};
 use super::lines::{Says, line};
 use super::raw::RawSpan;
@@ -10,7 +12,7 @@ pub(super) const CONVENTION: Convention = Convention {
     name: "mlflow",
     title: "MLflow tracing 3",
     session: "set `session.id` as an attribute of the root span (`span.set_attribute(\"session.id\", \"...\")`): the trace's own session metadata is not exported over OTLP; LangGraph's `thread_id` is read",
-    agent: "the name of the span of type `AGENT`, else of the root",
+    agent: "`Agent(..., name=\"...\")` of Pydantic AI, else the name of the span of type `AGENT`, else of the root",
     lines: &[
         line(Says::Operation(of_kind), 78, "mlflow.spanType"),
         line(Says::User, 77, "mlflow.trace.user"),
@@ -28,7 +30,10 @@ pub(super) const CONVENTION: Convention = Convention {
     also: &[
         "`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`.",
         "`lc_agent_name` in `metadata` names the agent, and the chain of that name is the agent's run; a root that is another chain is the workflow.",
+        "Pydantic AI (`mlflow.message.format`): `name` is the agent's.",
+        "A tool of DSPy is named without `Tool.` before it.",
     ],
+    generic_names: &["Agent.run", "Agent.run_sync", "Agent.run_stream", "Agent.iter"],
     looks_for: &[Trigger::Key("mlflow.chat.tokenUsage"), Trigger::Key("mlflow.spanType")],
     operation,
     read,
@@ -51,6 +56,15 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     if is_own(raw) {
         draft.agent_name.offer(49, langchain::agent_in_metadata(raw));
         langchain::root_chain(raw, draft);
+        let format = raw.attributes.get("mlflow.message.format").and_then(name);
+        if format.as_deref() == Some("pydantic_ai")
+            && draft.operation.get() == Some(&Operation::InvokeAgent)
+        {
+            draft.agent_name.offer(48, raw.attributes.get("name").and_then(name));
+        }
+        if draft.operation.get() == Some(&Operation::ExecuteTool) {
+            draft.tool_name.offer(90, raw.name.strip_prefix("Tool.").map(Cow::from));
+        }
     }
 }
 

@@ -53,6 +53,7 @@ mod openai_agents;
 mod openhands;
 mod openinference;
 mod openlit;
+mod openlit_steps;
 mod openllmetry;
 mod otel_genai;
 mod page;
@@ -64,6 +65,7 @@ mod quarkus;
 mod qwen_code;
 mod raw;
 mod score_record;
+mod span_kind;
 mod spoken;
 mod spring_ai;
 mod strands;
@@ -201,6 +203,7 @@ const CONVENTIONS: &[Convention] = &[
     autogen::CONVENTION,
     ag2::CONVENTION,
     openlit::CONVENTION,
+    openlit_steps::CONVENTION,
     anthropic::CONVENTION,
     claude_code::CONVENTION,
     codex::CONVENTION,
@@ -225,6 +228,7 @@ const CONVENTIONS: &[Convention] = &[
     agentscope::CONVENTION,
     livekit::CONVENTION,
     pipecat::CONVENTION,
+    span_kind::CONVENTION,
     agentgauge::CONVENTION,
 ];
 

@@ -24,12 +24,16 @@ pub(super) const CONVENTION: Convention = Convention {
         line(Says::Operation(operation_named), 72, "llm.request.type"),
         // A task of CrewAI, whatever its operation: an agent's span is inside.
         line(Says::Operation(|_| Some(Operation::Other)), 19, "crewai.task.id"),
+        // A team of Agno is led by an agent of its own.
+        line(Says::Operation(|_| Some(Operation::InvokeAgent)), 18, "agno.team.name"),
+        line(Says::AgentName, 47, "agno.team.name"),
         line(Says::User, 30, "traceloop.association.properties.user_id"),
         line(Says::User, 81, "llm.user"),
         line(Says::AgentName, 47, "traceloop.association.properties.lc_agent_name"),
         line(Says::Workflow, 40, "traceloop.workflow.name"),
         line(Says::AgentVersion, 30, "traceloop.entity.version"),
         line(Says::Failed(failure), 60, "gen_ai.task.status"),
+        line(Says::Failed(agno_failure), 61, "traceloop.entity.output"),
         line(Says::ToolName, 60, "traceloop.entity.name"),
         line(Says::ToolArguments, 70, "traceloop.entity.input"),
         line(Says::ToolResult, 70, "traceloop.entity.output"),
@@ -46,6 +50,7 @@ pub(super) const CONVENTION: Convention = Convention {
         "`gen_ai.prompt.N.*` and `gen_ai.completion.N.*`, as sent before the GenAI messages.",
         "A step of LlamaIndex with `tool.name` and `tool.arguments` is a tool call; in its `traceloop.entity.output` are `tool_id`, `tool_output.raw_output` and `.is_error`.",
         "A crew of CrewAI: the descriptions in `crewai.crew.tasks` are its input.",
+        "A tool of Agno whose result is `status='failure' ...` failed, whatever the span's status; a team is an agent.",
         "`db.query.result.id` of the span events `db.query.result`: documents found.",
     ],
     generic_names: &["crewai.workflow"],
@@ -137,6 +142,11 @@ fn read_crew<'v>(attributes: &'v RawAttributes<'_>, draft: &mut Draft<'v>) {
     let tasks = tasks.as_ref().and_then(Json::as_list).into_iter().flatten();
     let asked: Vec<&str> = tasks.filter_map(|task| task.get("description")?.as_str()).collect();
     draft.input.offer(78, text::ranked(78, Some(asked.join("\n").into())));
+}
+
+/// Whether a tool's result of Agno, which is the `repr` of an object, says that it failed.
+fn agno_failure(result: &RawValue<'_>) -> bool {
+    result.as_str().is_some_and(|result| result.starts_with("status='failure' result="))
 }
 
 fn kind(kind: &str) -> Option<Operation> {

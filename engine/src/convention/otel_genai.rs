@@ -53,6 +53,7 @@ pub(super) const CONVENTION: Convention = Convention {
         line(Says::Failed(present), 10, "error.type"),
         line(Says::ErrorType, 10, "error.type"),
         line(Says::Failed(error_among), 70, "gen_ai.response.finish_reasons"),
+        line(Says::Failed(ended_in_error), 71, "gen_ai.output.messages"),
         line(Says::Stopped(stopped), 70, "gen_ai.response.finish_reasons"),
         line(Says::Stopped(stopped), 72, "gen_ai.agent.finish_reason"),
         line(Says::ToolName, 10, "gen_ai.tool.name"),
@@ -108,6 +109,7 @@ pub(super) const CONVENTION: Convention = Convention {
         "`gen_ai.usage.reasoning.output_tokens` is a part of the output tokens and not added to them; `gen_ai.usage.cost.input`, `.output` and so on, and Sentry's `gen_ai.cost.input_tokens` and `.output_tokens`, are added up where no total is.",
         "`gen_ai.agent.finish_reason`: `error`, `max_iterations`, `max_turns` and `timeout` are failures, `guardrail` is none. A negative `rpc.response.status_code` is an error of JSON-RPC, as MCP has them.",
         "The span events or log records `gen_ai.agent.paused` and `gen_ai.agent.resumed`: an agent that waits for somebody is not stalled, and its turn is not over; at `assemble.trace_max_age` it is.",
+        "`finish_reason` in `gen_ai.output.messages`: what ended in an `error` failed.",
         "`gen_ai.react.round` is not needed: a round is a model call, and the spans of rounds are steps.",
         "A span with `mcp.method.name` and no parent is a server's side of a call, in a trace of its own: no behaviour of an agent.",
         "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
@@ -337,6 +339,18 @@ const STOPS: [&str; 17] = [
 ];
 
 /// Whether a finish reason is `error`; reasons are a list, the JSON text of one, or alone.
+/// Whether an answer ended in an error.
+fn ended_in_error(answers: &RawValue<'_>) -> bool {
+    // Most texts need not be read: the reason is a word of its own.
+    if answers.as_str().is_some_and(|text| !text.contains(r#""error""#)) {
+        return false;
+    }
+    let is_error =
+        |answer: &Json<'_>| answer.get("finish_reason").and_then(Json::as_str) == Some("error");
+    let answers = messages::parsed(answers);
+    answers.as_ref().and_then(Json::as_list).into_iter().flatten().any(is_error)
+}
+
 fn error_among(reasons: &RawValue<'_>) -> bool {
     let is_error = |reason: &Json<'_>| reason.as_str() == Some("error");
     match messages::parsed(reasons) {

@@ -242,3 +242,63 @@ fn asking_azure_how_far_a_run_is_is_no_model_call() {
     }
     assert_eq!(of("process_thread_run", &[used]), Operation::InvokeAgent);
 }
+
+#[test]
+fn spans_with_a_kind_are_told_by_it_and_their_values_are_read() {
+    let of = |kind, more: &[(&'static str, RawValue<'static>)]| {
+        let list = [&[("gen_ai.span.kind", text(kind))], more].concat();
+        read(&raw("a step", &list)).span
+    };
+    let tool = of(
+        "TOOL",
+        &[
+            ("tool.name", text("get_order")),
+            ("tool.parameters", text(r#"{"order_id": "X"}"#)),
+            ("input.value", text(r#"{"order_id": "X"}"#)),
+            ("output.value", text("shipped")),
+        ],
+    );
+    assert_eq!(tool.operation, Operation::ExecuteTool);
+    assert_eq!(tool.output.map(|text| text.text).as_deref(), Some("shipped"));
+    let tool = tool.tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("get_order"));
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"order_id":"X"}"#);
+    let model = of("LLM", &[("gen_ai.model_name", text("gpt-4o-mini"))]);
+    assert_eq!(model.operation, Operation::Chat);
+    assert_eq!(model.model.unwrap().name.as_deref(), Some("gpt-4o-mini"));
+    assert_eq!(of("AGENT", &[]).operation, Operation::InvokeAgent);
+    assert_eq!(of("TASK", &[]).operation, Operation::Other);
+    // What a span is said to do goes before its kind.
+    let step = [("gen_ai.operation.name", text("invoke_agent"))];
+    assert_eq!(of("CHAIN", &step).operation, Operation::InvokeAgent);
+}
+
+#[test]
+fn an_answer_that_ended_in_an_error_failed() {
+    let failed = |messages| {
+        let list = [
+            ("gen_ai.operation.name", text("invoke_agent")),
+            ("gen_ai.output.messages", text(messages)),
+        ];
+        read(&raw("invoke_agent a", &list)).span.failed
+    };
+    assert!(failed(r#"[{"role":"assistant","parts":[],"finish_reason": "error"}]"#));
+    assert!(!failed(r#"[{"role":"assistant","parts":[],"finish_reason":"stop"}]"#));
+    let said = r#"[{"role":"assistant","parts":[{"type":"text","content":"error"}]}]"#;
+    assert!(!failed(said));
+}
+
+#[test]
+fn a_step_that_openlit_takes_for_an_agent_is_none() {
+    let of = |scope, more: &[(&'static str, RawValue<'static>)]| {
+        let list = [&[("gen_ai.operation.name", text("invoke_agent"))], more].concat();
+        read_in(scope, "invoke_agent generate_plan", &list).operation
+    };
+    let crewai = "openlit.instrumentation.crewai";
+    assert_eq!(of(crewai, &[]), Operation::Other);
+    assert_eq!(of(crewai, &[("gen_ai.agent.name", text("support"))]), Operation::InvokeAgent);
+    assert_eq!(of("openlit.instrumentation.agno", &[]), Operation::InvokeAgent);
+    // What failed has nothing but a name.
+    let failed = read_in(crewai, "invoke_agent support", &[]).operation;
+    assert_eq!(failed, Operation::InvokeAgent);
+}

@@ -1,0 +1,44 @@
+//! Libraries that tell what a span is by `gen_ai.span.kind`, with the values of OpenInference: Dify, Alibaba's LoongSuite, traceAI.
+//!
+//! Dify sends nothing else that tells a tool from a step. Beside it are the names of the GenAI conventions and of OpenInference.
+
+use super::draft::lower;
+use super::lines::{Says, line};
+use super::{Convention, Mark};
+use crate::span::Operation;
+
+pub(super) const CONVENTION: Convention = Convention {
+    name: "span_kind",
+    title: "`gen_ai.span.kind` (Dify, LoongSuite, traceAI)",
+    session: "Dify: the conversation's id is sent by itself; LoongSuite: `gen_ai.session.id` on a span around the run; traceAI: `with using_session(\"...\"):`",
+    agent: "`gen_ai.agent.name`, else the service's name, which in Dify is the app's",
+    marks: &[Mark::Key("gen_ai.span.kind"), Mark::Key("fi.span.kind")],
+    lines: &[
+        line(Says::Operation(kind), 68, "gen_ai.span.kind"),
+        line(Says::Operation(kind), 69, "fi.span.kind"),
+        line(Says::User, 82, "gen_ai.user.id"),
+        line(Says::ToolName, 22, "tool.name"),
+        line(Says::ToolArguments, 60, "input.value"),
+        line(Says::ToolArguments, 71, "tool.parameters"),
+        line(Says::ToolResult, 60, "output.value"),
+        line(Says::Model, 64, "gen_ai.model_name"),
+        line(Says::Input, 40, "input.value"),
+        line(Says::Output, 40, "output.value"),
+    ],
+    ..Convention::NONE
+};
+
+fn kind(kind: &str) -> Option<Operation> {
+    Some(match &*lower(kind) {
+        "llm" => Operation::Chat,
+        "tool" => Operation::ExecuteTool,
+        "agent" => Operation::InvokeAgent,
+        "embedding" => Operation::Embeddings,
+        "retriever" | "reranker" => Operation::Retrieval,
+        "evaluator" => Operation::Evaluation,
+        "chain" | "workflow" | "task" | "step" | "entry" | "guardrail" | "memory" | "unknown" => {
+            Operation::Other
+        }
+        _ => return None,
+    })
+}
