@@ -19,7 +19,7 @@ pub(super) const CONVENTION: Convention = Convention {
         line(Says::ToolArguments, 15, "gen_ai.tool.args"),
         line(Says::ToolResult, 15, "gen_ai.tool.output"),
         // A team of Agno is led by an agent of its own.
-        line(Says::Operation(|_| Some(Operation::InvokeAgent)), 18, TEAM),
+        line(Says::Operation(|_| Some(Operation::InvokeAgent)), 17, TEAM),
     ],
     also: &[
         "Where tools have no spans of their own, a span named like the called tool is its execution: its times and whether it failed.",

@@ -25,8 +25,8 @@ pub(super) const CONVENTION: Convention = Convention {
         // A task of CrewAI, whatever its operation: an agent's span is inside.
         line(Says::Operation(|_| Some(Operation::Other)), 19, "crewai.task.id"),
         // A team of Agno is led by an agent of its own.
-        line(Says::Operation(|_| Some(Operation::InvokeAgent)), 18, "agno.team.name"),
-        line(Says::AgentName, 47, "agno.team.name"),
+        line(Says::Operation(|_| Some(Operation::InvokeAgent)), 16, "agno.team.name"),
+        line(Says::AgentName, 45, "agno.team.name"),
         line(Says::User, 30, "traceloop.association.properties.user_id"),
         line(Says::User, 81, "llm.user"),
         line(Says::AgentName, 47, "traceloop.association.properties.lc_agent_name"),

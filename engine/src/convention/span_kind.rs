@@ -15,7 +15,7 @@ pub(super) const CONVENTION: Convention = Convention {
     marks: &[Mark::Key("gen_ai.span.kind"), Mark::Key("fi.span.kind")],
     lines: &[
         line(Says::Operation(kind), 68, "gen_ai.span.kind"),
-        line(Says::Operation(kind), 69, "fi.span.kind"),
+        line(Says::Operation(kind), 71, "fi.span.kind"),
         line(Says::User, 82, "gen_ai.user.id"),
         line(Says::ToolName, 22, "tool.name"),
         line(Says::ToolArguments, 60, "input.value"),
