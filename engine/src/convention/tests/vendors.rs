@@ -265,7 +265,7 @@ fn spans_with_a_kind_are_told_by_it_and_their_values_are_read() {
     assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"order_id":"X"}"#);
     let model = of("LLM", &[("gen_ai.model_name", text("gpt-4o-mini"))]);
     assert_eq!(model.operation, Operation::Chat);
-    assert_eq!(model.model.unwrap().name.as_deref(), Some("gpt-4o-mini"));
+    assert_eq!(model.model.unwrap().model.as_deref(), Some("gpt-4o-mini"));
     assert_eq!(of("AGENT", &[]).operation, Operation::InvokeAgent);
     assert_eq!(of("TASK", &[]).operation, Operation::Other);
     // What a span is said to do goes before its kind.
