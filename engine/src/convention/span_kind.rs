@@ -14,7 +14,7 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "`gen_ai.agent.name`, else the service's name, which in Dify is the app's",
     marks: &[Mark::Key("gen_ai.span.kind"), Mark::Key("fi.span.kind")],
     lines: &[
-        line(Says::Operation(kind), 68, "gen_ai.span.kind"),
+        line(Says::Operation(kind), 65, "gen_ai.span.kind"),
         line(Says::Operation(kind), 71, "fi.span.kind"),
         line(Says::User, 82, "gen_ai.user.id"),
         line(Says::ToolName, 22, "tool.name"),
