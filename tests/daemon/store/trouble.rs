@@ -263,8 +263,10 @@ fn a_full_disk_is_called_so_everywhere_and_the_daemon_goes_on_by_itself() {
     }
     assert!(daemon.metric("agentgauge_requests_refused_total{reason=\"disk_full\"}") > 2.5);
     assert!(daemon.metric("agentgauge_store_refused_total{reason=\"disk_full\"}") > 2.5);
-    // It looks again meanwhile, and a few bytes would find room.
+    // It looks again meanwhile, and a few bytes would find room; a snapshot, which would make room, finds none.
     assert!((0..1_000).all(|_| !daemon.is_ready()));
+    until(|| daemon.metric("agentgauge_store_snapshot_failing") > 0.5);
+    assert!(daemon.metric("agentgauge_store_snapshot_failing") > 0.5 && !daemon.is_ready());
     assert!(daemon.metric("agentgauge_store_failing") > 0.5);
     // Nobody sends anything.
     fs::remove_file(&full).unwrap();
