@@ -14,11 +14,14 @@ use crate::engine::assemble::AGES;
 use crate::engine::span::Timestamp;
 use crate::ingest::Tally;
 use crate::registry::Registry;
+use crate::vital::Vital;
 
 /// The daemon's own metrics.
 #[derive(Debug)]
 pub struct Health {
     registry: Registry,
+    /// The tasks that have to live.
+    pub(crate) vital: Vital,
     received: IntCounterVec,
     logs: IntCounterVec,
     points: IntCounterVec,
@@ -145,6 +148,7 @@ impl Health {
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let transport = ["transport", "encoding"];
         Ok(Arc::new(Self {
+            vital: Vital::default(),
             received: registry.counters("spans_received_total", "Spans received.", &transport)?,
             logs: registry.counters(
                 "log_records_received_total",

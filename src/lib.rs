@@ -9,6 +9,7 @@
 //! [`engine`] is pure; everything else is a thin shell around it.
 
 pub mod access;
+mod blocking;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -31,6 +32,7 @@ mod runbook;
 pub mod secret;
 pub mod store;
 pub mod telemetry;
+mod vital;
 pub mod webhook;
 
 pub use agentgauge_engine as engine;

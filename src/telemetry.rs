@@ -26,12 +26,12 @@ use opentelemetry_sdk::trace::{
 use prometheus::IntCounterVec;
 use prost::Message;
 use tokio::runtime::Handle;
-use tokio::task::spawn_blocking;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
+use crate::blocking::blocking;
 use crate::outbound::{Client, ClientOptions, EndpointError, check};
 use crate::registry::Registry;
 
@@ -194,7 +194,7 @@ impl Telemetry {
 
     /// Sends what is left, and stops.
     pub async fn stop(self) {
-        let stopped = spawn_blocking(move || {
+        let stopped = blocking(move || {
             // What the endpoint does not take within this time is lost.
             let _ = self.tracers.shutdown_with_timeout(LAST);
             let _ = self.loggers.map(|loggers| loggers.shutdown_with_timeout(LAST));

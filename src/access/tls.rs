@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -20,6 +19,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 use super::{AccessError, ClientAuth, TlsOptions};
+use crate::blocking::blocking;
 use crate::files;
 
 /// The names in a client's certificate: DNS names and URIs.
@@ -108,7 +108,7 @@ async fn reload(
             () = sleep(options.reload_interval) => {}
         }
         let (now, before) = (options.clone(), files.clone());
-        let read = spawn_blocking(move || match Files::read(&now)? {
+        let read = blocking(move || match Files::read(&now)? {
             Some(files) if files != before => Ok(Some((files.config(&now)?, files))),
             Some(_) | None => Ok::<_, AccessError>(None),
         });

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt::Write;
 use std::io;
+use std::time::Duration;
 
 use super::{EXIT_FAILURE, EXIT_GATE, EXIT_USAGE};
 use crate::config::ConfigError;
@@ -57,6 +58,22 @@ pub enum CliError {
         "the disk of `store.directory` failed to sync, and nothing was acknowledged after that: check the disk, then start again"
     )]
     Sync,
+    /// A task of the daemon panicked.
+    #[error(
+        "a task of the daemon panicked ({task}), and nothing goes on without it: start again; the log has where, please report it"
+    )]
+    Task {
+        /// Its name.
+        task: &'static str,
+    },
+    /// The daemon did not stop in time.
+    #[error("the stop took longer than {limit:?} and was broken off: {left}")]
+    Stop {
+        /// The limit.
+        limit: Duration,
+        /// What was left.
+        left: &'static str,
+    },
     /// The runtime does not start.
     #[error("failed to start the runtime")]
     Runtime(#[source] io::Error),
@@ -142,7 +159,9 @@ impl CliError {
             | Self::NoRecording { .. }
             | Self::NoSpans { .. }
             | Self::Start(_)
+            | Self::Stop { .. }
             | Self::Sync
+            | Self::Task { .. }
             | Self::Runtime(_)
             | Self::Output(_)
             | Self::Json(_)

@@ -3,12 +3,15 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use clap::Args;
+use tokio::runtime::Runtime;
 
 use super::settings::Flags;
 use super::{CliError, Process, logging};
-use crate::daemon::{Bound, Daemon};
+use crate::daemon::{Bound, Daemon, Failed};
 use crate::memory;
 
 /// Runs the daemon.
@@ -25,17 +28,19 @@ impl Serve {
         let config = self.flags.load(process)?;
         logging::start(&config.log);
         let runtime = tokio::runtime::Builder::new_multi_thread()
+            // Said here, as the runtime would read a variable of its own, and panic at what it cannot use.
+            .worker_threads(std::thread::available_parallelism().map_or(1, usize::from))
             .enable_all()
             .build()
             .map_err(CliError::Runtime)?;
-        let ended = runtime.block_on(async {
+        let ran = runtime.block_on(async {
             // Signals are caught before the daemon says that it is ready, so that none after that is missed.
             let mut asked = pin!(Stop::listen().map_err(CliError::Runtime)?.asked());
             let daemon = tokio::select! {
                 daemon = Daemon::start(&config) => daemon?,
                 signal = asked.as_mut() => {
                     tracing::info!(signal, "asked to stop before the start was over");
-                    return Ok(());
+                    return Ok(None);
                 }
             };
             let text = match std::io::stdout().is_terminal() {
@@ -49,21 +54,67 @@ impl Serve {
             let (version, durability) = (env!("CARGO_PKG_VERSION"), config.store.durability);
             let directory = &config.store.directory;
             tracing::info!(version, ?otlp_grpc, ?otlp_http, %http, ?durability, directory, "started");
-            let failed = tokio::select! {
+            let ended = tokio::select! {
                 signal = asked => {
                     tracing::info!(signal, "stopping");
-                    false
+                    Ok(())
                 }
-                () = daemon.failed() => true,
+                failed = daemon.failed() => Err(failed.into()),
             };
-            daemon.stop().await;
-            tracing::info!("stopped");
-            if failed { Err(CliError::Sync) } else { Ok(()) }
+            Ok(Some((daemon, ended)))
+        });
+        let limit = config.server.drain_timeout + MAX_STOP;
+        let ended = ran.and_then(|ran| match ran {
+            Some((daemon, ended)) => {
+                let stopped = stop(&runtime, daemon, limit);
+                ended.and(stopped)
+            }
+            None => Ok(()),
         });
         // What still computes is of nobody: a recovery that breaks off, which is a crash like any other, or a request whose sender was given
         // up. It ends with the process.
         runtime.shutdown_background();
         ended
+    }
+}
+
+/// How long a stop may take after `server.drain_timeout`: less than what is usual until a kill.
+const MAX_STOP: Duration = Duration::from_secs(40);
+
+/// Stops the daemon, within a limit: a disk that hangs would hold it up for ever. This thread waits, as those of the runtime may all hang.
+fn stop(runtime: &Runtime, daemon: Daemon, limit: Duration) -> Result<(), CliError> {
+    let step = daemon.stop_step();
+    match within(runtime, daemon.stop(), limit) {
+        Ok(()) => tracing::info!("stopped"),
+        Err(RecvTimeoutError::Timeout) => {
+            let left = *step.borrow();
+            return Err(CliError::Stop { limit, left });
+        }
+        Err(RecvTimeoutError::Disconnected) => return Err(CliError::Task { task: "the stop" }),
+    }
+    Ok(())
+}
+
+/// Runs a future to its end, if that comes within the limit.
+fn within(
+    runtime: &Runtime,
+    run: impl Future<Output = ()> + Send + 'static,
+    limit: Duration,
+) -> Result<(), RecvTimeoutError> {
+    let (done, ends) = std::sync::mpsc::channel();
+    runtime.spawn(async move {
+        run.await;
+        let _ = done.send(());
+    });
+    ends.recv_timeout(limit)
+}
+
+impl From<Failed> for CliError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Sync => Self::Sync,
+            Failed::Task(task) => Self::Task { task },
+        }
     }
 }
 
@@ -178,5 +229,29 @@ impl Stop {
             std::future::pending::<()>().await;
         }
         "Ctrl-C"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_ends_even_if_every_thread_of_the_runtime_hangs() {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let limit = Duration::from_secs(20);
+        assert_eq!(within(&runtime, async {}, limit), Ok(()));
+        assert_eq!(
+            within(&runtime, async { panic!("of a test") }, limit),
+            Err(RecvTimeoutError::Disconnected)
+        );
+        let (hang, hangs) = std::sync::mpsc::channel::<()>();
+        let hung = async move {
+            let _ = hangs.recv();
+        };
+        let short = Duration::from_millis(50);
+        assert_eq!(within(&runtime, hung, short), Err(RecvTimeoutError::Timeout));
+        drop(hang);
     }
 }

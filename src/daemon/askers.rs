@@ -22,6 +22,7 @@ use crate::health::Health;
 use crate::ingest::Sink;
 use crate::judge::redact::Redactor;
 use crate::judge::{Handle, Judge, JudgeError, JudgeParts};
+use crate::vital::Vital;
 
 /// The clients that are configured.
 pub(super) struct Askers {
@@ -51,14 +52,15 @@ impl Askers {
     pub(super) fn start<S: Sink>(
         self,
         router: &S,
+        vital: &Vital,
         stopping: &watch::Receiver<bool>,
     ) -> Vec<JoinHandle<()>> {
         let stop = || stopped(stopping.clone());
-        let judge = self.judge.map(|judge| tokio::spawn(judge.run(router.clone(), stop())));
+        let judge = self.judge.map(|it| vital.spawn("the judge", it.run(router.clone(), stop())));
         let embedder =
-            self.embedder.map(|embedder| tokio::spawn(embedder.run(router.clone(), stop())));
-        let scores_out = self.scores_out.map(|out| tokio::spawn(out.run(stop())));
-        let metrics_out = self.metrics_out.map(|out| tokio::spawn(out.run(stop())));
+            self.embedder.map(|it| vital.spawn("embeddings", it.run(router.clone(), stop())));
+        let scores_out = self.scores_out.map(|it| vital.spawn("scores out", it.run(stop())));
+        let metrics_out = self.metrics_out.map(|it| vital.spawn("metrics out", it.run(stop())));
         judge.into_iter().chain(embedder).chain(scores_out).chain(metrics_out).collect()
     }
 }

@@ -81,7 +81,7 @@ impl Doors {
     fn lacks(&self, name: Listener, address: SocketAddr) -> Option<&'static str> {
         let tls = self.tls_of(name).is_some();
         let mutual = tls && self.options.client_ca_file.is_some();
-        if address.ip().is_loopback() {
+        if address.ip().to_canonical().is_loopback() {
             return None;
         }
         // Metrics alone are often meant for all; sending data and reading content are not.
@@ -128,7 +128,7 @@ mod tests {
         for name in [Listener::OtlpGrpc, Listener::OtlpHttp, Listener::Http] {
             let open = doors(false, &[]);
             assert!(lacks(&open, name).contains("`tls.cert_file` and `access.tokens`"));
-            for loopback in ["127.0.0.1:1", "[::1]:1"] {
+            for loopback in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
                 assert_eq!(open.lacks(name, loopback.parse().unwrap()), None);
             }
             assert!(lacks(&doors(true, &[]), name).starts_with("in plain text, tokens included"));

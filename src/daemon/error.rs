@@ -83,8 +83,8 @@ pub enum StartError {
     #[error(transparent)]
     Prometheus(#[from] EndpointError),
     /// The recovery of the store ended without a result.
-    #[error("recovery of the store broke off")]
-    Recovery,
+    #[error("recovery of the store broke off: {0}")]
+    Recovery(String),
 }
 
 /// What may help where an address cannot be listened on.

@@ -34,7 +34,7 @@ pub(super) async fn start(
     let doors = Doors::open(config, &health)?;
     let (bound, listeners) = Listeners::bind(config, &doors).await?;
     let board = Arc::new(Board::new(config.api));
-    upkeep::begin(&board, config.api.history_step, clock.clone());
+    upkeep::begin(&board, config.api.history_step, clock.clone(), &health.vital);
     let (shutdown, stopping) = watch::channel(false);
     let open = opener(doors, config, &health, &stopping);
     let query = SessionQuery::default();
@@ -46,8 +46,8 @@ pub(super) async fn start(
     let mut routes = exporter.router();
 
     let (webhook, telling) = webhook(config, &clock, &health)?.unzip();
-    let mut tasks: Vec<_> = Vec::new();
-    tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(ended(stopping.clone())))));
+    let telling_all = webhook.map(|webhook| webhook.run(ended(stopping.clone())));
+    let tasks = telling_all.map(|run| health.vital.spawn("the webhook", run)).into_iter().collect();
     // What earlier processes spent on the judge is not known here: the budget is this instance's, from its start on.
     let (askers, judge, embedder) = Askers::new(config, &clock, &health, Vec::new(), &board)?;
     let engine = EngineOptions {
@@ -72,15 +72,14 @@ pub(super) async fn start(
         stopping: halting,
     };
     let workers = share.start()?;
-    let mut checks: Vec<Check> = vec![Arc::new(workers.check())];
-    let mut sources = Vec::new();
+    let (mut checks, mut sources) = (vec![Arc::new(workers.check()) as Check], Vec::new());
     if config.fleet.has(Role::Gateway) || config.fleet.has(Role::Assemble) {
         let (prefix, partitions) = (&config.fleet.prefix, config.fleet.partitions);
         let gateway = Gateway::new(&config.kafka, prefix, partitions).map_err(FleetError::from)?;
         let status = gateway.status().clone();
         checks.push(Arc::new(move || status.ready()));
         // Their answers go to the gateway, as requests do.
-        sources.extend(askers.start(&gateway, &stopping));
+        sources.extend(askers.start(&gateway, &health.vital, &stopping));
         let receiver = receiver(config, gateway, &clock, &health);
         let listens = config.fleet.has(Role::Gateway);
         if listens
@@ -101,5 +100,6 @@ pub(super) async fn start(
     }
     query.open_shared(config.fleet.has(Role::Score).then_some(asking), checks);
     sources.push(open(Listener::Http, export, routes.into()));
-    Ok(Daemon { bound, board, work: Work::Shared(workers, working), shutdown, sources, tasks })
+    let (work, stop_step) = (Work::Shared(workers, working), watch::Sender::default());
+    Ok(Daemon { bound, board, work, health, shutdown, stop_step, sources, tasks })
 }

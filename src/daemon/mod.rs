@@ -28,7 +28,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 
 pub use check::check;
 pub use error::StartError;
@@ -47,6 +47,7 @@ use self::tasks::assemble::AssembleTask;
 use self::tasks::barriers::BarrierRoom;
 use self::tasks::sessions::{SessionTask, tell_of_replayed};
 use crate::access::{Answer, Listener};
+use crate::blocking::blocking;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::expect::Expectations;
@@ -73,10 +74,21 @@ pub struct Daemon {
     bound: Bound,
     board: Arc<Board>,
     work: Work,
+    health: Arc<Health>,
     shutdown: watch::Sender<bool>,
+    stop_step: watch::Sender<&'static str>,
     /// The tasks that feed the stages: listeners, askers, and the one that waits for the Kafka source to end.
     sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// Why a daemon has to be started again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Failed {
+    /// A sync of the log failed.
+    Sync,
+    /// The task with this name panicked.
+    Task(&'static str),
 }
 
 /// Where the stages are.
@@ -166,7 +178,7 @@ impl Daemon {
         let board = Arc::new(Board::new(config.api));
         // Upkeep is not among the tasks that are waited for: it ends when the board is dropped.
         let step = config.api.history_step;
-        upkeep::begin(&board, step, clock.clone());
+        upkeep::begin(&board, step, clock.clone(), &health.vital);
         let (shutdown, stopping) = watch::channel(false);
         let door = Door::default();
         let receiver = receiver(config, door.clone(), &clock, &health);
@@ -208,31 +220,46 @@ impl Daemon {
         let (router, mut tasks, flushed) =
             spawn(stages, config.engine.channel_capacity, &board, &common, durable)?;
         tasks.extend(keeping);
-        tasks.extend(webhook.map(|webhook| tokio::spawn(webhook.run(ended(stopping.clone())))));
+        let tell = |webhook: Webhook| webhook.run(ended(stopping.clone()));
+        tasks.extend(webhook.map(|it| health.vital.spawn("the webhook", tell(it))));
         let epoch = Arc::new(AtomicU64::new(0));
         let stored = snapshots.as_ref().map(Snapshots::check);
         let snapshots = snapshots.map(|snapshots| {
             let stream = Stream { router: router.clone(), epoch: epoch.clone(), saved, pace };
             let (stop, stopping) = watch::channel(false);
-            (stop, tokio::spawn(snapshots.run(stream, stopping)))
+            (stop, health.vital.spawn("snapshots", snapshots.run(stream, stopping)))
         });
         door.open(router.clone());
         let kafka = source(config, &receiver, &health, &stopping)?;
         let (reading, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         sources.extend(reading);
         // Askers stop as listeners do: they begin nothing new, and what is under way is applied before the last flush.
-        sources.extend(askers.start(&router, &stopping));
+        sources.extend(askers.start(&router, &health.vital, &stopping));
         query.open(&router, checks.into_iter().chain(stored).collect(), lost_records);
         let (otlp_grpc, otlp_http) =
             (grpc::answers(receiver.clone(), bound.otlp_http), http::answers(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
         let work = Work::Here(Here { router, epoch, flushed, snapshots });
-        Ok(Self { bound, board, work, shutdown, sources, tasks })
+        let stop_step = watch::Sender::default();
+        Ok(Self { bound, board, work, health, shutdown, stop_step, sources, tasks })
     }
 
-    /// Returns when a sync of the log has failed: the daemon can make nothing durable any more and has to be started again.
-    pub async fn failed(&self) {
+    /// Returns when the daemon has to be started again: a sync of the log has failed, so that it can make nothing durable any more, or a
+    /// task without which it is half dead has panicked.
+    pub async fn failed(&self) -> Failed {
+        tokio::select! {
+            () = self.sync_failed() => Failed::Sync,
+            name = self.health.vital.panicked() => Failed::Task(name),
+        }
+    }
+
+    /// What a stop does at present, for the message if it takes too long.
+    pub fn stop_step(&self) -> watch::Receiver<&'static str> {
+        self.stop_step.subscribe()
+    }
+
+    async fn sync_failed(&self) {
         let durable = match &self.work {
             Work::Here(here) => here.router.durable.as_ref(),
             #[cfg(feature = "kafka")]
@@ -268,12 +295,13 @@ impl Daemon {
     /// Stops accepting, lets what is in flight finish, and waits until it is applied.
     pub async fn stop(mut self) {
         self.shutdown.send_replace(true);
+        self.stop_step.send_replace("requests and calls that are under way have not ended");
         for source in std::mem::take(&mut self.sources) {
             // A source that panicked has nothing left to finish.
             let _ = source.await;
         }
         match &mut self.work {
-            Work::Here(here) => here.end().await,
+            Work::Here(here) => here.end(&self.stop_step).await,
             #[cfg(feature = "kafka")]
             Work::Shared(workers, stop) => {
                 stop.send_replace(true);
@@ -281,6 +309,7 @@ impl Daemon {
             }
         }
         let tasks = std::mem::take(&mut self.tasks);
+        self.stop_step.send_replace("not every task has ended");
         // This drops the last senders: the tasks end one after the other as their channels close.
         drop(self);
         for task in tasks {
@@ -299,8 +328,10 @@ impl Here {
         let _ = self.flushed.clone().wait_for(|flushed| *flushed >= epoch).await;
     }
 
-    async fn end(&mut self) {
+    async fn end(&mut self, step: &watch::Sender<&'static str>) {
+        step.send_replace("what was acknowledged is not applied; with a store it is in the log");
         self.flush().await;
+        step.send_replace("the last snapshot is not written, so the next start replays the log");
         if let Some((stop, task)) = self.snapshots.take() {
             stop.send_replace(true);
             // If the last snapshot fails, the next start replays more.
@@ -338,9 +369,8 @@ async fn recover(
 ) -> Result<(Stages, Option<Recovered>), StartError> {
     let (config, clock, health) = (config.clone(), clock.clone(), health.clone());
     let recovery =
-        spawn_blocking(move || durable::recover(&config, expected, &clock, health.registry()))
-            .await;
-    recovery.unwrap_or(Err(StartError::Recovery))
+        blocking(move || durable::recover(&config, expected, &clock, health.registry())).await;
+    recovery.unwrap_or_else(|why| Err(StartError::Recovery(why.to_string())))
 }
 
 /// Runs the stages as tasks; returns the router, the tasks and the last flushed epoch.
@@ -371,7 +401,8 @@ fn spawn(
         flushed: flushed_sender,
         common: common.clone(),
     };
-    let mut tasks = vec![tokio::spawn(task.run(agents_inbox, inputs))];
+    let vital = &common.health.vital;
+    let mut tasks = vec![vital.spawn("agents", task.run(agents_inbox, inputs))];
 
     let (mut session_senders, mut full) = (Vec::new(), Vec::new());
     for (shard, (stage, session_store)) in sessions.into_iter().zip(session_stores).enumerate() {
@@ -379,7 +410,7 @@ fn spawn(
         let (full_sender, full_sessions) = watch::channel(tasks::FullSessions::new());
         let agents = agents_sender.clone();
         let task = SessionTask::new(shard, stage, session_store, agents, common.clone());
-        tasks.push(tokio::spawn(task.run(inbox, inputs, full_sender)));
+        tasks.push(vital.spawn("sessions", task.run(inbox, inputs, full_sender)));
         session_senders.push(sender);
         full.push(full_sessions);
     }
@@ -387,9 +418,10 @@ fn spawn(
     let mut assemble_senders = Vec::new();
     for (shard, stage) in assemble.into_iter().enumerate() {
         let (sender, inbox) = mpsc::channel(capacity);
-        let (sessions, common) = (session_senders.clone(), common.clone());
-        let task = AssembleTask { shard, stage, learned: learned.clone(), sessions, route, common };
-        tasks.push(tokio::spawn(task.run(inbox, full.clone())));
+        let (learned, sessions) = (learned.clone(), session_senders.clone());
+        let common = common.clone();
+        let task = AssembleTask { shard, stage, learned, sessions, route, common };
+        tasks.push(vital.spawn("assemble", task.run(inbox, full.clone())));
         assemble_senders.push(sender);
     }
     let router = Router {
@@ -506,14 +538,15 @@ fn opener(
     config: &Config,
     health: &Arc<Health>,
     stopping: &watch::Receiver<bool>,
-) -> impl Fn(Listener, TcpListener, Answer) -> JoinHandle<()> {
+) -> impl Fn(Listener, TcpListener, Answer) -> JoinHandle<()> + use<> {
     let options = config.server.clone().within(files::most_open());
     let (health, stopping) = (health.clone(), stopping.clone());
     move |name, listener, answers| {
         let answers = doors.guard(name, listener.local_addr().ok(), answers, &health);
         let port = doors.port(name, listener);
         let stop = stopped(stopping.clone());
-        tokio::spawn(serve(port, answers, options.clone(), tell(&health), stop))
+        let serving = serve(port, answers, options.clone(), tell(&health), stop);
+        health.vital.spawn("a listener", serving)
     }
 }
 

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Check;
 use super::durable::{CLOCK, PACE, SavedClock, section};
 use super::router::Router;
 use super::store_metrics::StoreMetrics;
+use crate::blocking::blocking;
 use crate::clock::Clock;
 use crate::engine::facts::Barrier;
 use crate::store::{Budget, Committer, Disk, KEPT, Refused, Section, SnapshotWriter, keep_newest};
@@ -184,8 +184,8 @@ impl Snapshots {
             return;
         }
         let (disk, budget, last) = (Arc::clone(&self.disk), Arc::clone(&self.budget), self.last);
-        let kept = spawn_blocking(move || keep_newest(disk.as_ref(), &budget, last)).await;
-        match kept.map_err(io::Error::other).flatten() {
+        let kept = blocking(move || keep_newest(disk.as_ref(), &budget, last)).await;
+        match kept.map_err(io::Error::from).flatten() {
             Ok(true) => self.committer.release(last).await,
             // Somebody removed it.
             Ok(false) => {}
@@ -200,12 +200,11 @@ impl Snapshots {
         let (sections, inbox) = mpsc::channel(1);
         let (disk, budget) = (Arc::clone(&self.disk), Arc::clone(&self.budget));
         let all = stream.stages() + 5;
-        let writer = spawn_blocking(move || {
-            write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep)
-        });
+        let writer =
+            blocking(move || write(SnapshotWriter::begin(disk, budget, seq)?, all, inbox, keep));
         let gathered = self.gather(stream, seq, sections).await;
         // It ends before the next one begins, which may have the same name.
-        let written = writer.await.map_err(io::Error::other)?;
+        let written = writer.await?;
         gathered?;
         written
     }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::StartError;
+use crate::blocking::blocking;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::export::alerts::AlertSource;
@@ -16,6 +17,7 @@ use crate::export::http::Now;
 use crate::export::kept_history::{KeptHistory, NotKept};
 use crate::health::Health;
 use crate::memory;
+use crate::vital::Vital;
 
 /// Time between two checks of the wall clock.
 const LOOK: Duration = Duration::from_secs(1);
@@ -24,10 +26,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const ROW: Duration = Duration::from_secs(60);
 
 /// Starts the background tasks; `step` is the time between two points of an agent's history.
-pub(super) fn begin(board: &Arc<Board>, step: Duration, clock: Clock) {
-    tokio::spawn(watch(Arc::downgrade(board), clock.clone()));
-    tokio::spawn(history(Arc::downgrade(board), step, clock));
-    tokio::spawn(give_back(Arc::downgrade(board)));
+pub(super) fn begin(board: &Arc<Board>, step: Duration, clock: Clock, vital: &Vital) {
+    vital.spawn("the clock", watch(Arc::downgrade(board), clock.clone()));
+    vital.spawn("the history", history(Arc::downgrade(board), step, clock));
+    vital.spawn("memory", give_back(Arc::downgrade(board)));
 }
 
 /// Checks regularly for steps of the wall clock, as there may be no requests that would do so, as long as the board exists.
@@ -61,8 +63,10 @@ pub(super) fn keep_history(
 ) -> Result<JoinHandle<()>, StartError> {
     let path = Path::new(&config.store.directory).join("history");
     let kept = KeptHistory::open(&path, config.api.history_agents);
-    board.keep(kept.map_err(|source| StartError::History { path, source })?);
-    Ok(tokio::spawn(rows(Arc::downgrade(board), clock.clone(), Arc::clone(health), stopping)))
+    let kept = kept.map_err(|source| StartError::History { path, source })?;
+    board.keep(kept.shared_by(config.tenants.shares(config.known_tenants())));
+    let rows = rows(Arc::downgrade(board), clock.clone(), Arc::clone(health), stopping);
+    Ok(health.vital.spawn("the kept history", rows))
 }
 
 /// The Prometheus that is asked for the state of alerts, if one is configured.
@@ -97,9 +101,11 @@ async fn rows(
         };
         let Some(board) = board.upgrade() else { return };
         let now = clock.wall();
-        // Fails only while the process ends.
-        let missed = tokio::task::spawn_blocking(move || board.keep_rows(now)).await;
-        missed.iter().flatten().for_each(|why| match why {
+        let missed = blocking(move || board.keep_rows(now)).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no agent has a row of this minute in the kept history");
+            vec![NotKept::Disk]
+        });
+        missed.iter().for_each(|why| match why {
             NotKept::Full => health.forgot("history_agents"),
             NotKept::Names | NotKept::Disk => health.limit_reached(why.name()),
         });

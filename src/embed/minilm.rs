@@ -25,6 +25,7 @@ use tokenizers::{Tokenizer, TruncationParams};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{EmbedOptions, Vector};
+use crate::blocking::blocking;
 
 /// A loaded model.
 pub struct Model {
@@ -221,7 +222,7 @@ impl InProcess {
         for text in texts {
             let (model, text) = (Arc::clone(&self.model), (*text).to_owned());
             // One at a time, so that a stop waits for one text at most.
-            let embedded = tokio::task::spawn_blocking(move || model.embed(&[&text]));
+            let embedded = blocking(move || model.embed(&[&text]));
             vectors.push(Vector::from(embedded.await.ok()?.ok()?.pop()?));
         }
         Some(vectors)

@@ -34,7 +34,8 @@ pub(super) fn request(model: &str, texts: &[String]) -> Vec<u8> {
 /// The number of parts of the longest vector that is accepted; models have hundreds to thousands.
 const MAX_PARTS: usize = 16_384;
 
-/// The vectors of a reply, in the order of the texts; `None` unless there is one for each, all of one length and finite.
+/// The vectors of a reply, in the order of the texts; `None` unless there is one for each, all of one length, finite, and with a direction:
+/// one of zeros has none.
 pub(super) fn vectors(reply: &[u8], texts: usize) -> Option<Vec<Vector>> {
     let mut items = serde_json::from_slice::<Reply>(reply).ok()?.data;
     items.sort_by_key(|item| item.index);
@@ -45,6 +46,7 @@ pub(super) fn vectors(reply: &[u8], texts: usize) -> Option<Vec<Vector>> {
             item.index == at
                 && item.embedding.len() == length
                 && item.embedding.iter().all(|part| part.is_finite())
+                && item.embedding.iter().any(|part| *part != 0.0)
         });
     whole.then(|| items.into_iter().map(|item| Vector::from(item.embedding)).collect())
 }
@@ -65,6 +67,7 @@ mod tests {
             r#"{"data":[{"index":0,"embedding":[1]},{"index":0,"embedding":[1]}]}"#,
             r#"{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[1,2]}]}"#,
             r#"{"data":[{"index":0,"embedding":[]},{"index":1,"embedding":[]}]}"#,
+            r#"{"data":[{"index":0,"embedding":[1,0]},{"index":1,"embedding":[0,-0.0]}]}"#,
             r#"{"data":[{"index":0,"embedding":[1e99]},{"index":1,"embedding":[1]}]}"#,
         ] {
             assert!(read(bad).is_none(), "{bad}");

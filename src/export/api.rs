@@ -29,6 +29,7 @@ use super::params::{
 use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
 use crate::access::Identity;
+use crate::blocking::{NotDone, blocking};
 use crate::engine::agent_facts::{AgentFacts, look_at_explanation, look_at_session};
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
 use crate::engine::facts::{AgentKey, AgentParts};
@@ -472,14 +473,17 @@ async fn reading<T: Send + 'static>(
     turn: Turn,
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refused> {
-    let read = tokio::task::spawn_blocking(move || {
+    let read = blocking(move || {
         let _turn = turn;
         read()
     })
     .await;
-    read.map_err(|_| {
-        let message = "the past could not be read";
-        Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "history", message)
+    read.map_err(|why| {
+        let status = match why {
+            NotDone::NoThread => StatusCode::SERVICE_UNAVAILABLE,
+            NotDone::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Refused::new(status, "history", &format!("the past could not be read: {why}"))
     })
 }
 

@@ -19,12 +19,14 @@ use crc32c::crc32c;
 use super::history::{Archive, Row};
 use crate::engine::facts::{AgentKey, AgentParts};
 use crate::engine::span::Timestamp;
+use crate::engine::tenants::{Shares, tenant_hash};
 use crate::store::{Disk, Folder};
 
 /// The file, and the slot of each agent.
 pub struct KeptHistory {
     disk: Arc<dyn Disk>,
     max_agents: usize,
+    shares: Shares,
     slots: Mutex<Slots>,
 }
 
@@ -78,6 +80,12 @@ impl KeptHistory {
         Self::on(Arc::new(Folder::new(directory)?), max_agents)
     }
 
+    /// The same, with the slots shared by tenants.
+    #[must_use]
+    pub fn shared_by(self, shares: Shares) -> Self {
+        Self { shares, ..self }
+    }
+
     fn on(disk: Arc<dyn Disk>, max_agents: usize) -> io::Result<Self> {
         let found = disk.list()?.into_iter().find(|(name, _)| name == FILE);
         let bytes = match found {
@@ -91,7 +99,8 @@ impl KeptHistory {
                 slots.of.insert(agent, Slot { number, began, last: 0 });
             }
         }
-        let kept = Self { disk, max_agents, slots: Mutex::new(slots) };
+        let shares = Shares::default();
+        let kept = Self { disk, max_agents, shares, slots: Mutex::new(slots) };
         kept.find_last();
         Ok(kept)
     }
@@ -128,7 +137,8 @@ impl KeptHistory {
         written.map_err(|_| NotKept::Disk)
     }
 
-    /// Takes a slot for a new agent: a free or new one, or that of the agent that has had no row for longest.
+    /// Takes a slot for a new agent: a free or new one, or that of the agent that has had no row for longest, of the tenant that would have
+    /// the most of its share, else of its own tenant.
     fn claim(&self, slots: &mut Slots, agent: &AgentKey, at: u32) -> Result<u64, NotKept> {
         let began = Timestamp(u64::from(at) * 1_000_000_000);
         let head = head(agent, began).ok_or(NotKept::Names)?;
@@ -136,10 +146,7 @@ impl KeptHistory {
             let taken: BTreeSet<u64> = slots.of.values().map(|slot| slot.number).collect();
             (0..=slots.count).find(|number| !taken.contains(number)).unwrap_or(slots.count)
         } else {
-            let oldest = slots.of.iter().min_by_key(|(_, slot)| slot.last);
-            let oldest = oldest.filter(|(_, slot)| slot.last + Archive::Minutes.step() < at);
-            let (agent, slot) =
-                oldest.map(|(agent, slot)| (agent.clone(), *slot)).ok_or(NotKept::Full)?;
+            let (agent, slot) = self.quietest(slots, agent, at).ok_or(NotKept::Full)?;
             slots.of.remove(&agent);
             slots.displaced += 1;
             slot.number
@@ -155,6 +162,23 @@ impl KeptHistory {
         slots.count = slots.count.max(number + 1);
         slots.of.insert(agent.clone(), Slot { number, began, last: at });
         Ok(number)
+    }
+
+    /// The agent that makes room for a new one, with its slot.
+    fn quietest(&self, slots: &Slots, new: &AgentKey, at: u32) -> Option<(AgentKey, Slot)> {
+        let tenant = |agent: &AgentKey| tenant_hash(Some(&agent.tenant));
+        let mut held = BTreeMap::from([(tenant(new), 1)]);
+        for agent in slots.of.keys() {
+            *held.entry(tenant(agent)).or_default() += 1;
+        }
+        let greediest = self.shares.greediest(held.into_iter())?;
+        let quietest = |of| {
+            let own = slots.of.iter().filter(|(agent, _)| tenant(agent) == of);
+            let oldest = own.min_by_key(|(_, slot)| slot.last);
+            oldest.filter(|(_, slot)| slot.last + Archive::Minutes.step() < at)
+        };
+        let found = quietest(greediest).or_else(|| quietest(tenant(new)));
+        found.map(|(agent, slot)| (agent.clone(), *slot))
     }
 
     /// The rows of an agent from the second `since` on, the oldest first; empty if it has none.
@@ -293,6 +317,22 @@ mod tests {
         // Both have rows of this minute.
         assert_eq!(kept.note(&agent("d"), row(600, 1)), Err(NotKept::Full));
         assert_eq!(kept.note(&agent(&"x".repeat(2_000)), row(900, 1)), Err(NotKept::Names));
+    }
+
+    #[test]
+    fn a_tenant_whose_versions_change_takes_no_slot_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = KeptHistory::open(directory.path(), 3).unwrap();
+        let of = |tenant: &str, name: &str| -> AgentKey {
+            AgentParts { tenant: tenant.into(), agent_name: name.into(), ..AgentParts::default() }
+                .into()
+        };
+        kept.note(&of("quiet", "a"), row(0, 1)).unwrap();
+        for build in 1..10 {
+            kept.note(&of("flood", &build.to_string()), row(600 * build, 1)).unwrap();
+        }
+        assert_eq!(kept.read(&of("quiet", "a"), Archive::Minutes, 0).len(), 1);
+        assert_eq!(kept.take_displaced(), 7);
     }
 
     #[test]

@@ -224,6 +224,7 @@ fn agent() -> Map<String, Value> {
 
 fn taken_in_of_a_tenant() -> Value {
     let mut responses = taken_in();
+    responses["400"] = failure("`malformed`: it is not taken; the message says why.");
     responses["403"] = failure("`forbidden`: it names a tenant, and its sender may not.");
     responses
 }

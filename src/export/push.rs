@@ -10,6 +10,7 @@ use prometheus::IntCounterVec;
 use prost::Message;
 
 use super::otlp::ScoresOutOptions;
+use crate::blocking::blocking;
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, backoff, check};
 use crate::secret::Secret;
 
@@ -158,8 +159,8 @@ async fn compressed(body: Vec<u8>) -> Result<Vec<u8>, CallError> {
         gzip.truncate(length);
         Some(gzip)
     };
-    // The buffer has room for any result, so this fails only if the process ends.
-    tokio::task::spawn_blocking(compress).await.ok().flatten().ok_or(CallError::BrokenOff)
+    // The buffer has room for any result, so this fails only without a thread.
+    blocking(compress).await.ok().flatten().ok_or(CallError::BrokenOff)
 }
 
 #[cfg(test)]

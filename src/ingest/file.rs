@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::decode::Decoder;
 use super::{Batch, Compression, Encoding, Refusal, Signal};
@@ -102,7 +104,7 @@ pub fn read(path: &Path, decoder: &Decoder) -> Result<Vec<Batch>, FileError> {
     // The text is one document, or has one in each line.
     let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
     let first = lines.iter().find(|line| !line.iter().all(u8::is_ascii_whitespace));
-    let whole = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
+    let whole = serde_json::from_slice::<IgnoredAny>(&text).is_ok();
     // A document that has to be mended does not parse as it is; then the first line tells which of the two it is.
     if whole || first.is_some_and(|line| !super::json::is_nearly(line)) {
         lines = vec![&text[..]];
@@ -140,15 +142,34 @@ fn recording(path: &Path) -> Option<(Encoding, Compression, Option<Signal>)> {
     }
 }
 
-/// The signals of a JSON request, by the names in it.
+/// The lists at the top of a JSON request.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Lists {
+    #[serde(alias = "resource_logs")]
+    resource_logs: Option<IgnoredAny>,
+    #[serde(alias = "resource_metrics")]
+    resource_metrics: Option<IgnoredAny>,
+    #[serde(alias = "resource_spans")]
+    resource_spans: Option<IgnoredAny>,
+}
+
+/// The signals of a JSON request, by the names in it; metrics are left out.
 fn signals(line: &[u8]) -> Vec<Signal> {
     let text = String::from_utf8_lossy(line);
-    let has = |names: [&str; 2]| names.iter().any(|name| text.contains(name));
+    // One that has to be mended is searched for the names.
+    let within = |name: &str| text.contains(name).then_some(IgnoredAny);
+    let lists = serde_json::from_slice(line).unwrap_or_else(|_| Lists {
+        resource_logs: within("resourceLogs").or_else(|| within("resource_logs")),
+        resource_metrics: within("resourceMetrics").or_else(|| within("resource_metrics")),
+        resource_spans: within("resourceSpans").or_else(|| within("resource_spans")),
+    });
+    let Lists { resource_logs, resource_metrics, resource_spans } = lists;
     let mut signals = Vec::new();
-    if has(["resourceLogs", "resource_logs"]) {
+    if resource_logs.is_some() {
         signals.push(Signal::Logs);
     }
-    if signals.is_empty() || has(["resourceSpans", "resource_spans"]) {
+    if resource_spans.is_some() || (signals.is_empty() && resource_metrics.is_none()) {
         signals.push(Signal::Traces);
     }
     signals

@@ -150,6 +150,10 @@ async fn export<S: Sink>(
     }
     let Envelope { signal, encoding, .. } = envelope;
     let tally = receiver.apply(envelope, received).await?;
+    // One object, one outcome: where a batch would list it among its rejected ones, it is an error.
+    if let (Some((what, _)), Some((_, why))) = (said, tally.rejected_reports.first()) {
+        return Err(Refusal::Malformed { what, why: why.clone() }.into());
+    }
     Ok(status::success(signal, encoding, &tally))
 }
 

@@ -104,6 +104,42 @@ pub(super) fn decode(
     reader.request(signal, &request, builder)
 }
 
+/// The reason for rejecting what is in another value where a list of records, or of their scopes, belongs: it counts as one record.
+const NO_LIST: &str = "not_a_list";
+
+/// The reason for rejecting records in lists by the name that they had before OTLP 1.0.
+const OLD_SCOPE: &str = "instrumentation_library";
+
+/// The lists of requests by signal.
+const LISTS: [(Signal, &str, &str); 3] = [
+    (Signal::Traces, "resourceSpans", "traces go to /v1/traces"),
+    (Signal::Logs, "resourceLogs", "logs go to /v1/logs"),
+    (Signal::Metrics, "resourceMetrics", "metrics go to /v1/metrics"),
+];
+
+/// Refuses a request of another signal, and one whose list is something else: nothing of it would be read.
+fn expect(signal: Signal, request: &Json<'_>) -> Result<(), Refusal> {
+    let Some((_, own, _)) = LISTS.iter().find(|(of, ..)| *of == signal) else { return Ok(()) };
+    let why = match get(request, own) {
+        Some(_) if is_no_list(request, own) => format!("`{own}` must be a list"),
+        Some(_) => return Ok(()),
+        None => match LISTS.iter().find(|(_, name, _)| get(request, name).is_some()) {
+            Some((_, other, way)) => {
+                format!("expected `{own}`, and it has `{other}` in its place; {way}")
+            }
+            None => return Ok(()),
+        },
+    };
+    Err(Refusal::Malformed { what: "JSON", why })
+}
+
+/// Whether there is something else where a list belongs. An empty object has nothing to lose.
+fn is_no_list(holder: &Json<'_>, name: &str) -> bool {
+    get(holder, name).is_some_and(|value| {
+        value.as_list().is_none() && value.as_object().is_none_or(|object| !object.is_empty())
+    })
+}
+
 /// Parses JSON whose nesting is known to be bounded.
 fn strictly(text: &str) -> serde_json::Result<Json<'_>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -169,6 +205,7 @@ impl Reader {
             let why = "the request is not an object".to_owned();
             return Err(Refusal::Malformed { what: "JSON", why });
         }
+        expect(signal, request)?;
         match signal {
             Signal::Traces => self.traces(request, builder),
             Signal::Logs => self.logs(request, builder),
@@ -191,6 +228,15 @@ impl Reader {
                 for span in self.list(scope_spans, "spans") {
                     self.span(span, scope, builder);
                 }
+                if is_no_list(scope_spans, "spans") {
+                    builder.reject(NO_LIST, false);
+                }
+            }
+            if is_no_list(resource_spans, "scopeSpans") {
+                builder.reject(NO_LIST, false);
+            }
+            for scope_spans in self.list(resource_spans, "instrumentationLibrarySpans") {
+                self.list(scope_spans, "spans").for_each(|_| builder.reject(OLD_SCOPE, false));
             }
         }
     }
@@ -207,6 +253,15 @@ impl Reader {
                 for log in self.list(scope_logs, "logRecords") {
                     self.log(log, scope, builder);
                 }
+                if is_no_list(scope_logs, "logRecords") {
+                    builder.reject(NO_LIST, true);
+                }
+            }
+            if is_no_list(resource_logs, "scopeLogs") {
+                builder.reject(NO_LIST, true);
+            }
+            for scope_logs in self.list(resource_logs, "instrumentationLibraryLogs") {
+                self.list(scope_logs, "logRecords").for_each(|_| builder.reject(OLD_SCOPE, true));
             }
         }
     }

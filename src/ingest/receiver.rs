@@ -14,7 +14,6 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
 use super::admission::{Admission, Permit, RETRY_AFTER};
@@ -27,6 +26,7 @@ use super::{
     Signal, Sink, TRACE_FULL, Tally,
 };
 #[cfg(feature = "kafka")]
+use crate::blocking::{NotDone, blocking};
 use crate::engine::span::Timestamp;
 use crate::engine::time::Moment;
 use crate::fair::Turn;
@@ -373,11 +373,11 @@ impl<S: Sink> Receiver<S> {
         } else {
             let thread = Arc::clone(&self.shared.decoding).acquire_owned().await;
             let receiver = self.clone();
-            let decoded = spawn_blocking(move || {
+            let decoded = blocking(move || {
                 let _thread = thread;
                 receiver.decode(envelope, body, permit)
             });
-            decoded.await.unwrap_or_else(|error| failed(&error))?
+            decoded.await.unwrap_or_else(failed)?
         };
         Ok(self.hand_on(Taken { transport, batch, permit, _turn: Some(turn), encoding }).await?)
     }
@@ -473,12 +473,11 @@ fn is_small(compression: Compression, bytes: usize) -> bool {
     }
 }
 
-/// The failure of a request whose task ended early: a panic is our fault, a cancelled task means that the daemon goes down.
-fn failed<T>(error: &JoinError) -> Result<T, Failure> {
-    if error.is_panic() {
-        Err(panicked())
-    } else {
-        Err(Overloaded::after(Duration::from_secs(1)).into())
+/// The failure of a request that was not decoded: a panic is our fault, a thread may be there soon.
+fn failed<T>(why: NotDone) -> Result<T, Failure> {
+    match why {
+        NotDone::Panicked => Err(panicked()),
+        NotDone::NoThread => Err(Overloaded::after(Duration::from_secs(1)).into()),
     }
 }
 

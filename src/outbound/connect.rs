@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::ready;
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,6 +24,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tower::Service;
 
 use super::address::{is_refused, is_refused_host};
+use crate::blocking::blocking;
 
 /// Connects to addresses that are not refused, within a limit of time.
 #[derive(Clone, Debug)]
@@ -176,7 +177,8 @@ fn tls() -> Result<ClientConfig, String> {
 
 /// Looks names up as the system does.
 pub(super) fn system(name: Name) -> Soon<io::Result<Vec<SocketAddr>>> {
-    Box::pin(async move { Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.collect()) })
+    let look = move || Ok((name.as_str(), 0).to_socket_addrs()?.collect());
+    Box::pin(async move { blocking(look).await? })
 }
 
 /// A lookup without refused addresses. Its results are connected to directly: names are not looked up a second time.

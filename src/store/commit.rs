@@ -127,13 +127,13 @@ impl Committer {
     /// Removes the log up to record `seq`, which is not needed; returns when that is done.
     pub async fn release(&self, seq: u64) {
         let (done, released) = oneshot::channel();
-        let jobs = self.jobs.clone();
-        // On a thread that may block, as the channel may be full.
-        let sent = tokio::task::spawn_blocking(move || jobs.send(Job::Release { seq, done }));
-        if sent.await.is_ok_and(|sent| sent.is_ok()) {
-            // Fails if the writer has ended; then nothing is removed.
-            let _ = released.await;
+        let mut job = Job::Release { seq, done };
+        while let Err(TrySendError::Full(back)) = self.jobs.try_send(job) {
+            job = back;
+            tokio::time::sleep(FULL).await;
         }
+        // Fails if the writer has ended; then nothing is removed.
+        let _ = released.await;
     }
 
     /// The ledger of which records have been applied.
@@ -273,6 +273,9 @@ fn bytes(records: &[Record]) -> u64 {
 }
 
 type Answer = Result<Ticket, Refused>;
+
+/// How long to wait for room among the waiting records.
+const FULL: Duration = Duration::from_millis(10);
 
 /// How many records may wait to be written; more are refused.
 const MAX_WAITING: usize = 4096;

@@ -25,6 +25,7 @@ use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, tenant_hash};
+use crate::judge::lines::{Excess, Lines};
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, backoff, check};
 use crate::registry::Registry;
 use crate::secret::Secret;
@@ -49,7 +50,9 @@ pub enum WebhookError {
 /// The stages' handle to the webhook, which never waits.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    sender: mpsc::Sender<Call>,
+    lines: Arc<Mutex<Lines<Call>>>,
+    // Rung when a call waits; once all clones are gone, no more come.
+    bell: mpsc::Sender<()>,
     severity: Severity,
     pace: SharedPace,
     clock: Clock,
@@ -66,7 +69,9 @@ pub struct SharedPace(Arc<Mutex<Pace>>);
 /// The webhook, which calls the endpoint for one session after the other.
 #[derive(Debug)]
 pub struct Webhook {
-    inbox: mpsc::Receiver<Call>,
+    // Tenants take turns.
+    lines: Arc<Mutex<Lines<Call>>>,
+    rung: mpsc::Receiver<()>,
     options: WebhookOptions,
     secret: Secret,
     client: Client,
@@ -129,12 +134,14 @@ impl Webhook {
         for outcome in ["failed", "queue_full"] {
             outcomes.with_label_values(&[outcome]);
         }
-        let (sender, inbox) = mpsc::channel(QUEUE);
+        let lines = Arc::new(Mutex::new(Lines::new(shares.clone())));
+        let (bell, rung) = mpsc::channel(1);
         let (severity, base) = (options.severity, Arc::default());
         let pace = Pace::new(options.cooldown, options.max_per_minute, shares);
         let pace = SharedPace(Arc::new(Mutex::new(pace)));
         let handle = Handle {
-            sender,
+            lines: Arc::clone(&lines),
+            bell,
             severity,
             pace: pace.clone(),
             clock: clock.clone(),
@@ -143,7 +150,7 @@ impl Webhook {
         };
         let (calling, grace) = (false, GRACE);
         let webhook =
-            Self { inbox, options, secret, client, clock, pace, outcomes, calling, grace };
+            Self { lines, rung, options, secret, client, clock, pace, outcomes, calling, grace };
         Ok((webhook, handle))
     }
 
@@ -179,8 +186,8 @@ impl Webhook {
                 return;
             }
         }
-        self.inbox.close();
-        let waiting = std::iter::from_fn(|| self.inbox.try_recv().ok()).count();
+        self.rung.close();
+        let waiting = std::iter::from_fn(|| lock(&self.lines).take()).count();
         let given_up =
             u64::try_from(waiting).unwrap_or(u64::MAX).saturating_add(u64::from(self.calling));
         self.outcomes.with_label_values(&["failed"]).inc_by(given_up);
@@ -191,7 +198,7 @@ impl Webhook {
     }
 
     async fn tell_all(&mut self) {
-        while let Some(call) = self.inbox.recv().await {
+        while let Some(call) = self.next().await {
             self.calling = true;
             let Call { session_id, cause, body } = call;
             let outcome = if self.options.dry_run {
@@ -207,6 +214,19 @@ impl Webhook {
             };
             self.outcomes.with_label_values(&[outcome]).inc();
             self.calling = false;
+        }
+    }
+
+    /// Waits for the next call; `None` once there is none and no handle is left.
+    async fn next(&mut self) -> Option<Call> {
+        loop {
+            let next = lock(&self.lines).take();
+            if next.is_some() {
+                return next;
+            }
+            if self.rung.recv().await.is_none() {
+                return lock(&self.lines).take();
+            }
         }
     }
 
@@ -267,23 +287,26 @@ impl Handle {
         self.pace.clone()
     }
 
-    /// Queues the call for a session, if there is room, the session is still there, and it is not held back. What waits is as small as the
-    /// body: a session may be large.
+    /// Queues the call for a session, if the session is still there, and it is not held back. Where there is no room, the last call of the
+    /// tenant that takes the most of its share is left out. What waits is as small as the body: a session may be large.
     pub fn tell(&self, runaway: impl FnOnce() -> Option<Runaway>) {
-        let Ok(room) = self.sender.try_reserve() else {
-            return self.outcomes.with_label_values(&["queue_full"]).inc();
-        };
         let Some(runaway) = runaway() else { return };
         let tenant = tenant_hash(Some(&runaway.tenant));
         let admitted = self.pace.lock().admit(runaway.keys(), tenant, self.clock.now());
         if let Err(held_back) = admitted {
             return self.outcomes.with_label_values(&[held_back]).inc();
         }
-        room.send(Call {
-            body: runaway.body(&self.base),
-            cause: runaway.cause,
-            session_id: runaway.session.session_id,
-        });
+        let body = runaway.body(&self.base);
+        let (cause, session_id) = (runaway.cause, runaway.session.session_id);
+        let mut lines = lock(&self.lines);
+        let bytes = body.len();
+        lines.put(tenant, Call { body, cause, session_id }, bytes);
+        if (self.bell.is_closed() || lines.len() > QUEUE) && lines.push_out(Excess::Items) {
+            self.outcomes.with_label_values(&["queue_full"]).inc();
+        }
+        drop(lines);
+        // Fails if the bell is already rung.
+        let _ = self.bell.try_send(());
     }
 }
 
@@ -296,6 +319,10 @@ impl SharedPace {
     fn lock(&self) -> MutexGuard<'_, Pace> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn lock(lines: &Mutex<Lines<Call>>) -> MutexGuard<'_, Lines<Call>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn seconds(at: Timestamp) -> u64 {
@@ -324,6 +351,38 @@ mod tests {
             at: Timestamp(1),
             session: Box::new(SessionView { session_id: id.to_owned(), ..SessionView::default() }),
         }
+    }
+
+    #[tokio::test]
+    async fn tenants_take_turns_and_one_that_floods_takes_no_room_of_another() {
+        let registry = Registry::new();
+        let options = WebhookOptions {
+            url: "https://hook.example/".to_owned(),
+            max_per_minute: 10_000,
+            ..WebhookOptions::default()
+        };
+        let (mut webhook, handle) = Webhook::new(
+            options,
+            Secret::new("a secret of ours"),
+            Shares::default(),
+            Clock::system(),
+            &registry,
+        )
+        .unwrap();
+        let tell = |tenant: &str, number: usize| {
+            let of =
+                Runaway { tenant: tenant.to_owned(), ..runaway(&format!("{tenant}-{number}")) };
+            handle.tell(|| Some(of));
+        };
+        (0..QUEUE + 10).for_each(|number| tell("flood", number));
+        (0..2).for_each(|number| tell("quiet", number));
+        assert_eq!(webhook.outcomes.with_label_values(&["queue_full"]).get(), 12);
+        let mut first = Vec::new();
+        for _ in 0..4 {
+            first.push(webhook.next().await.unwrap().session_id);
+        }
+        let of_quiet = first.iter().filter(|id| id.starts_with("quiet")).count();
+        assert_eq!(of_quiet, 2, "{first:?}");
     }
 
     #[tokio::test]

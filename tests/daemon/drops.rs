@@ -116,8 +116,13 @@ fn a_drop_is_on_the_page_with_where_to_look_until_its_level_is_accepted() {
         agent[key] = json!(value);
         agent
     };
-    assert_eq!(accept(with("stream", "verdicts")), (200, json!(0)), "there is no such stream");
-    assert_eq!(accept(json!({ "stream": "verdict" })), (200, json!(0)), "no agent is named");
+    let (status, answer) =
+        daemon.post("/api/v1/agents/baseline", &with("stream", "verdicts").to_string());
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!((status, &answer["error"]["code"]), (400, &json!("malformed")));
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("there is no stream `verdicts`"), "{message}");
+    assert_eq!(accept(json!({ "stream": "verdict" })).0, 400, "no agent is named");
     assert_eq!(accept(with("agent", "a")).0, 400);
     assert_eq!(accept(with("agent_version", "2")), (200, json!(1)));
     daemon.settles_at("agentgauge_reports_total{outcome=\"nothing_to_accept\"}", 1.0);
@@ -144,7 +149,12 @@ fn a_deployment_is_shown_accepts_what_it_brings_and_outlives_a_crash() {
         (status, serde_json::from_str::<Value>(&answer).unwrap()["accepted"].clone())
     };
     assert_eq!(tell(json!({ "service_name": "shop", "release": "1" })).0, 400);
-    assert_eq!(tell(json!({ "id": "1" })), (200, json!(0)), "no agent is named");
+    assert_eq!(tell(json!({ "id": "1" })).0, 400, "no agent is named");
+    assert_eq!(
+        tell(json!({ "service_name": "", "accept": true })).0,
+        400,
+        "a variable that is unset"
+    );
     // Of all agents of the service, and of one that there is not.
     assert_eq!(tell(json!({ "service_name": "shop", "id": "1", "name": "tools" })).0, 200);
     assert_eq!(tell(json!({ "agent_name": "b", "accept": true })), (200, json!(1)));

@@ -30,5 +30,7 @@ mod spoken;
 mod store;
 mod support;
 mod telemetry;
+#[cfg(target_os = "linux")]
+mod threads;
 mod transport;
 mod webhook;

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use agentgauge::engine::options::ConventionOptions;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
-use agentgauge::ingest::{Batch, Encoding, Refusal, Signal, Tally};
+use agentgauge::ingest::{Batch, Compression, Encoding, Refusal, Signal, Tally};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -566,6 +566,59 @@ fn around_the_spans_too_what_is_odd_costs_itself_alone() {
     let eleven = ten.replacen("\"spans\": [", "\"spans\": [5, ", 1);
     let tally = decode(Encoding::Json, eleven.as_bytes()).unwrap().tally;
     assert_eq!((tally.spans, tally.rejected.get("malformed_span")), (11, Some(&1)));
+}
+
+#[test]
+fn json_of_another_shape_is_refused_and_says_what_was_expected() {
+    let refused = |signal, json: &str| {
+        let body = bytes::Bytes::from(json.to_owned());
+        let decoder = decoder();
+        let prepared = decoder.prepare(signal, Encoding::Json, Compression::None, body).unwrap();
+        decoder.decode(prepared, None, None).map(|batch| batch.tally)
+    };
+    for (signal, json, says) in [
+        (
+            Signal::Traces,
+            r#"{"resourceSpans": {"scopeSpans": []}}"#,
+            "`resourceSpans` must be a list",
+        ),
+        (Signal::Logs, r#"{"resource_logs": 5}"#, "`resourceLogs` must be a list"),
+        (Signal::Traces, r#"{"resourceLogs": []}"#, "expected `resourceSpans`"),
+        (Signal::Logs, r#"{"resourceSpans": []}"#, "traces go to /v1/traces"),
+        (Signal::Metrics, r#"{"resource_spans": []}"#, "expected `resourceMetrics`"),
+    ] {
+        let error = refused(signal, json).unwrap_err().to_string();
+        assert!(error.contains(says), "{json}: {error}");
+    }
+    for json in ["{}", r#"{"resourceSpans": null}"#, r#"{"resourceSpans": {}}"#, r#"{"other": 1}"#]
+    {
+        assert_eq!(refused(Signal::Traces, json).unwrap(), Tally::default(), "{json}");
+    }
+    for (signal, json, why, count) in [
+        (Signal::Traces, r#"{"resourceSpans": [{"scopeSpans": {"spans": []}}]}"#, "not_a_list", 1),
+        (
+            Signal::Traces,
+            r#"{"resourceSpans": [{"scopeSpans": [{"spans": {"name": "a"}}]}]}"#,
+            "not_a_list",
+            1,
+        ),
+        (
+            Signal::Logs,
+            r#"{"resourceLogs": [{"scopeLogs": [{"logRecords": "a"}]}]}"#,
+            "not_a_list",
+            1,
+        ),
+        (
+            Signal::Traces,
+            r#"{"resourceSpans": [{"instrumentationLibrarySpans": [{"spans": [{}, {}]}, {"spans": [{}]}]}]}"#,
+            "instrumentation_library",
+            3,
+        ),
+    ] {
+        let tally = refused(signal, json).unwrap();
+        assert_eq!(tally.rejected, BTreeMap::from([(why, count)]), "{json}");
+        assert_eq!(tally.spans + tally.logs, count, "{json}");
+    }
 }
 
 #[test]

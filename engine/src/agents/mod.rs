@@ -135,7 +135,7 @@ impl Agents {
             windows: options.windows.iter().map(named).collect(),
             all: run_scores::ALL.into(),
             last: format!("last_{}", options.last_traces).into(),
-            drops: Drops::new(drops, options.max_agents),
+            drops: Drops::new(drops, options.max_agents).shared_by(shares.clone()),
             shares,
             trace_idle,
             judging,

@@ -51,7 +51,7 @@ use super::drift::sequential::difference;
 use super::facts::{AgentKey, DoneTrace, ScopedId};
 use super::math::Quanta;
 use super::span::Timestamp;
-use super::tenants;
+use super::tenants::{self, tenant_hash};
 use super::time::WallShift;
 use super::view::{AgentView, DeploymentView, VersionView};
 
@@ -68,6 +68,7 @@ pub struct Drops {
     // The agents of these traces.
     told: Vec<AgentKey>,
     shares: Shares,
+    tenants: tenants::Shares,
 }
 
 /// A done trace or an outcome of an agent that was told and is not counted yet.
@@ -119,7 +120,14 @@ impl Drops {
             waiting: Vec::new(),
             told: Vec::new(),
             shares: Shares::default(),
+            tenants: tenants::Shares::default(),
         }
+    }
+
+    /// The same, with the room for watches shared by tenants.
+    #[must_use]
+    pub fn shared_by(self, tenants: tenants::Shares) -> Self {
+        Self { tenants, ..self }
     }
 
     /// The watches for a snapshot; must be settled.
@@ -377,8 +385,7 @@ impl Drops {
     fn begin(&mut self, agent: &AgentKey, counts: &mut Counts) -> Watch {
         let before = self.latest_before(agent).map(|key| key.agent_version.clone());
         if self.watches.len() >= self.max {
-            let oldest = self.watches.iter().min_by_key(|(key, watch)| (watch.told, *key));
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+            if let Some(oldest) = self.least_missed(agent) {
                 self.watches.remove(&oldest);
                 if oldest.other_versions(&self.watches).next().is_none() {
                     self.gaps.forget(&oldest);
@@ -394,6 +401,22 @@ impl Drops {
             (watch.usual, watch.learner) = (left.usual.clone(), left.learner.clone());
         }
         watch
+    }
+
+    /// The agent that makes room for a new one: of the tenant that then has the most of its share, the one of which nothing came for longest.
+    fn least_missed(&self, new: &AgentKey) -> Option<AgentKey> {
+        let tenant = |key: &AgentKey| tenant_hash(Some(&key.tenant));
+        let mut held = BTreeMap::from([(tenant(new), 1)]);
+        for key in self.watches.keys() {
+            *held.entry(tenant(key)).or_default() += 1;
+        }
+        let greediest = self.tenants.greediest(held.into_iter());
+        let of_greediest = self.watches.iter().filter(|(key, _)| Some(tenant(key)) == greediest);
+        let oldest = of_greediest.min_by_key(|(key, watch)| (watch.told, *key));
+        // It may have none but the new one.
+        let oldest =
+            oldest.or_else(|| self.watches.iter().min_by_key(|(key, watch)| (watch.told, *key)));
+        oldest.map(|(key, _)| key.clone())
     }
 
     /// The other version of this agent of which something came last.

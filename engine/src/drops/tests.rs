@@ -125,6 +125,26 @@ fn streams_that_went_silent_leave_their_share_to_others() {
 }
 
 #[test]
+fn a_tenant_whose_versions_change_takes_no_watch_of_another() {
+    let of = |tenant: &str, version: &str| -> AgentKey {
+        let parts = AgentParts { tenant: tenant.into(), ..AgentParts::clone(&key(version)) };
+        parts.into()
+    };
+    let mut told = Fixture::new(1);
+    let tell = |told: &mut Fixture, agent: &AgentKey, hour| {
+        told.drops.tell(agent, [trace(hour, false)], WallShift::default());
+        told.drops.settle(&DriftOptions::default(), &mut told.counts);
+    };
+    let quiet = of("quiet", "1");
+    tell(&mut told, &quiet, 1);
+    for build in 0..20 {
+        tell(&mut told, &of("flood", &build.to_string()), 2 + build);
+    }
+    assert!(told.drops.watches.contains_key(&quiet));
+    assert_eq!(told.drops.watches.len(), REMEMBERED);
+}
+
+#[test]
 fn what_was_unheard_of_for_longest_is_forgotten_over_the_bound_and_all_in_the_end() {
     let mut told = Fixture::new(1);
     for (hour, version) in (1..).zip(["1", "2", "3", "4", "1", "5"]) {

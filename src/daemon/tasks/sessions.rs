@@ -1,13 +1,15 @@
 //! The task of a session shard.
 
 use std::collections::VecDeque;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
 
 use super::barriers::{Alignment, Step};
 use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, give_up, save};
+use crate::blocking::blocking;
 use crate::daemon::pace::Pace;
 use crate::engine::assemble::FullSession;
 use crate::engine::facts::{Barrier, SessionFacts};
@@ -214,19 +216,16 @@ impl SessionTask {
 
     /// Makes the evicted sessions as safe on disk as the snapshot that is about to refer to them; returns whether they are.
     async fn keep(&mut self) -> bool {
-        let mut session_store =
-            std::mem::replace(&mut self.session_store, Box::new(NoSessionStore));
-        let kept = spawn_blocking(move || {
-            let safe = session_store.keep();
-            (session_store, safe)
-        });
-        match kept.await {
-            Ok((session_store, safe)) => {
-                self.session_store = session_store;
-                safe
-            }
-            Err(_) => false,
-        }
+        let none: Box<dyn SessionStore + Send> = Box::new(NoSessionStore);
+        let session_store = Arc::new(Mutex::new(mem::replace(&mut self.session_store, none)));
+        let lent = Arc::clone(&session_store);
+        let keep = move || lent.lock().unwrap_or_else(PoisonError::into_inner).keep();
+        let safe = blocking(keep).await.unwrap_or(false);
+        // It is back even if there was no thread for it.
+        let mut back = session_store.lock().unwrap_or_else(PoisonError::into_inner);
+        mem::swap(&mut self.session_store, &mut *back);
+        drop(back);
+        safe
     }
 
     /// Sends all updates, makes room for sessions, and updates the metrics.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 #[cfg(feature = "s3")]
 use super::s3::Bucket;
+use crate::blocking::blocking;
 use crate::store::{Disk, Folder};
 
 /// A directory or a bucket.
@@ -104,8 +105,8 @@ async fn in_directory<T: Send + 'static>(
     work: impl FnOnce(&Folder, &str) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (folder, name) = (base.join(folder), name.to_owned());
-    let done = tokio::task::spawn_blocking(move || work(&Folder::new(&folder)?, &name));
-    done.await.map_err(io::Error::other)?
+    let done = blocking(move || work(&Folder::new(&folder)?, &name));
+    done.await?
 }
 
 fn create(folder: &Folder, name: &str) -> io::Result<()> {

@@ -43,7 +43,17 @@ impl Daemon {
 
     /// Likewise, with its log there.
     pub(crate) fn logging(environment: &[(&str, &str)], log: impl Into<Stdio>) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_agentgauge"))
+        let binary = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
+        Self::begun_by(binary, environment, log)
+    }
+
+    /// Likewise, by a command that names the binary.
+    pub(crate) fn begun_by(
+        mut command: Command,
+        environment: &[(&str, &str)],
+        log: impl Into<Stdio>,
+    ) -> Self {
+        let mut process = command
             .args(["--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0"])
             .args(["--http", "127.0.0.1:0"])
             .env("AGENTGAUGE__ASSEMBLE__TRACE_IDLE", "200ms")
@@ -179,6 +189,11 @@ impl Daemon {
             std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         peak.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Ends it as a crash does.

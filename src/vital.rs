@@ -1,0 +1,64 @@
+//! Tasks without which the daemon is half dead.
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// Starts tasks, and notices when one of them panics.
+#[derive(Debug, Default)]
+pub(crate) struct Vital(watch::Sender<Option<&'static str>>);
+
+/// Dropped with its task, which has panicked or not.
+struct Alarm {
+    task: &'static str,
+    panicked: watch::Sender<Option<&'static str>>,
+}
+
+impl Vital {
+    /// Starts a task with this name.
+    pub(crate) fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let alarm = Alarm { task: name, panicked: self.0.clone() };
+        tokio::spawn(async move {
+            let _alarm = alarm;
+            task.await;
+        })
+    }
+
+    /// Waits until one of the tasks has panicked; returns its name.
+    pub(crate) async fn panicked(&self) -> &'static str {
+        let mut panicked = self.0.subscribe();
+        let name = panicked.wait_for(Option::is_some).await.ok().and_then(|name| *name);
+        match name {
+            Some(name) => name,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.panicked.send_replace(Some(self.task));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_panic_is_noticed() {
+        let vital = Vital::default();
+        vital.spawn("ends", async {}).await.unwrap();
+        let dropped = vital.spawn("dropped", std::future::pending());
+        dropped.abort();
+        assert!(dropped.await.is_err());
+        assert!(vital.0.borrow().is_none());
+        assert!(vital.spawn("panics", async { panic!("of a test") }).await.is_err());
+        assert_eq!(vital.panicked().await, "panics");
+    }
+}
