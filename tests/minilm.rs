@@ -13,7 +13,7 @@ mod turn;
 use std::path::{Path, PathBuf};
 
 use agentgauge::embed::minilm::{Model, ModelError};
-use agentgauge::engine::math::text::{digest, jaccard};
+use agentgauge::engine::math::text::digest;
 use agentgauge::engine::signal::coherence;
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ fn coherence_and_loops_of_the_daemon_are_by_it() {
         coherence::score(&a, &b).unwrap().to_f64()
     };
     let [first, second] = turns.map(|(_, answer)| digest(answer).unwrap());
-    let shared = jaccard(&first.tokens, &second.tokens);
+    let shared = first.tokens.jaccard(&second.tokens);
     let (by_model, by_hashes) =
         (near(turns[0].1, turns[1].1), first.embedding.cosine(&second.embedding));
     assert!(((by_model - by_hashes) * shared).abs() > 0.01, "the two cannot be told apart");
