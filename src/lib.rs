@@ -22,6 +22,7 @@ pub mod fleet;
 pub mod health;
 pub mod ingest;
 pub mod judge;
+mod lines;
 pub mod memory;
 pub mod outbound;
 pub mod reference;

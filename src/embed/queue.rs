@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::outcomes;
 use crate::engine::embedding::EmbedRequest;
 use crate::engine::tenants::Shares;
-use crate::judge::lines::{Excess, Lines};
+use crate::lines::{Excess, Lines};
 use crate::registry::Registry;
 
 /// The engine's end of the queue. Cheap to clone.

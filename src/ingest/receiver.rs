@@ -25,8 +25,8 @@ use super::{
     Batch, Compression, Encoding, Overloaded, RECORD_TOO_LARGE, Refusal, Request, SESSION_FULL,
     Signal, Sink, TRACE_FULL, Tally,
 };
-#[cfg(feature = "kafka")]
 use crate::blocking::{NotDone, blocking};
+#[cfg(feature = "kafka")]
 use crate::engine::span::Timestamp;
 use crate::engine::time::Moment;
 use crate::fair::Turn;

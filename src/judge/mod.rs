@@ -14,7 +14,6 @@ pub mod canary;
 pub mod case;
 mod form;
 mod keyed;
-pub(crate) mod lines;
 pub mod meter;
 pub mod metric;
 mod money;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::lines::{Excess, Lines};
 use super::meter::Meter;
 use super::options::JudgeOptions;
 use super::pace::Pace;
 use crate::engine::judging::{Attention, JudgeRequest};
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::Shares;
+use crate::lines::{Excess, Lines};
 
 /// The engine's end of the queue. Cheap to clone.
 #[derive(Clone, Debug)]

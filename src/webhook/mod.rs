@@ -25,7 +25,7 @@ use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, tenant_hash};
-use crate::judge::lines::{Excess, Lines};
+use crate::lines::{Excess, Lines};
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, backoff, check};
 use crate::registry::Registry;
 use crate::secret::Secret;

@@ -2,7 +2,7 @@
 //!
 //! A conversation may be one trace, whatever the number of its turns. A turn that comes while the trace can still change is part of it.
 //! After that the id stays, and what began when all of the sealed turn had ended belongs to a further one: a trace of its own, in the same
-//! session, held under [`TraceId::of_further_turn`]. What began before is late. By their own times, not by when they come, so the order
+//! session, held under [`crate::span::TraceId::of_further_turn`]. What began before is late. By their own times, not by when they come, so the order
 //! in which the spans of a turn come makes no difference, and what is sent again begins no turn.
 //!
 //! A turn has begun once a span without a parent or an agent's is in. If neither comes until it would be sealed, what came belonged to

@@ -5,9 +5,9 @@
 //! score = 1 - gap
 //! ```
 //!
-//! Source: PandaProbe, `trace/coherence/metric.py`. An embedding model is needed, as a hashed embedding
-//! agrees with one too little to stand in for it. Departures: if a side is empty or has no embedding, the signal is absent
-//! rather than 1; if a vector is zero, which has no direction, it is absent rather than 0.
+//! Source: PandaProbe, `trace/coherence/metric.py`. A zero vector has a gap of 1. An embedding model is
+//! needed, as a hashed embedding agrees with one too little to stand in for it. Departure: if a side is empty,
+//! or has no embedding, the signal is absent rather than 1.
 
 use super::Computation;
 use crate::math::Quanta;
@@ -26,15 +26,18 @@ pub(super) const COMPUTATION: Computation = Computation {
 
 /// Computes the signal from the embeddings of the input and of the output.
 ///
-/// `None` if one is empty or has no direction, if their lengths differ, so that they are not of one model, or if they contain
-/// something that is no finite number.
+/// `None` if one is empty, if their lengths differ, so that they are not of one model, or if they contain something that is no
+/// finite number.
 pub fn score<T: Copy + Into<f64>>(input: &[T], output: &[T]) -> Option<Quanta> {
     if input.is_empty() || input.len() != output.len() {
         return None;
     }
     let norms = dot(input, input).sqrt() * dot(output, output).sqrt();
-    // Without a direction this is NaN, which stays NaN when it is clamped, and has no quanta.
-    let cosine = dot(input, output) / norms;
+    if norms.is_nan() {
+        return None;
+    }
+    let cosine = if norms > 0.0 { dot(input, output) / norms } else { 0.0 };
+    // NaN stays NaN when it is clamped, and has no quanta.
     Quanta::from_f64(cosine.clamp(0.0, 1.0))
 }
 
@@ -51,14 +54,13 @@ mod tests {
         assert_eq!(score(&[1.0, 2.0], &[10.0, 20.0]), Some(Quanta(Quanta::ONE)));
         assert_eq!(score(&[1.0_f32, 1.0], &[1.0, 0.0]), Quanta::from_f64(0.5_f64.sqrt()));
         assert_eq!(score(&[1.0, 0.0], &[-1.0, 0.0]), Some(Quanta(0)));
+        assert_eq!(score(&[0.0, 0.0], &[1.0, 0.0]), Some(Quanta(0)));
     }
 
     #[test]
     fn what_cannot_be_compared_has_no_coherence() {
         assert_eq!(score::<f32>(&[], &[]), None);
         assert_eq!(score(&[1.0], &[1.0, 0.0]), None);
-        assert_eq!(score(&[0.0, 0.0], &[1.0, 0.0]), None);
-        assert_eq!(score(&[1.0_f32, 0.0], &[0.0, 0.0]), None);
         assert_eq!(score(&[f64::NAN, 1.0], &[1.0, 0.0]), None);
         assert_eq!(score(&[f64::INFINITY, 1.0], &[1.0, 0.0]), None);
         assert_eq!(score(&[f64::INFINITY, 1.0], &[0.0, 0.0]), None);

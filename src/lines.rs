@@ -1,4 +1,4 @@
-//! What waits for a model, in a line for each tenant: tenants share the room and take turns.
+//! What waits to be sent somewhere, in a line for each tenant: tenants share the room and take turns.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
