@@ -485,7 +485,6 @@ pub struct Report {
     pub label: Option<Arc<str>>,
     /// Of an outcome, whether it is a success: as its label says or, of a grade without such a label, as the signal's threshold does;
     /// `None`: only 1 is one.
-    #[serde(default)]
     pub success: Option<bool>,
     /// The reason for the score, if our judge gave one.
     pub explanation: Option<Arc<str>>,

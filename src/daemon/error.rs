@@ -87,6 +87,15 @@ pub enum StartError {
     Recovery(String),
 }
 
+/// Why a daemon has to be started again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Failed {
+    /// A sync of the log failed.
+    Sync,
+    /// The task with this name panicked.
+    Task(&'static str),
+}
+
 /// What may help where an address cannot be listened on.
 fn hint(kind: io::ErrorKind) -> &'static str {
     let hints = [

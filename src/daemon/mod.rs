@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 pub use check::check;
-pub use error::StartError;
+pub use error::{Failed, StartError};
 pub use families::own_families;
 pub use query::SessionQuery;
 pub use router::Router;
@@ -80,15 +80,6 @@ pub struct Daemon {
     /// The tasks that feed the stages: listeners, askers, and the one that waits for the Kafka source to end.
     sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
-}
-
-/// Why a daemon has to be started again.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Failed {
-    /// A sync of the log failed.
-    Sync,
-    /// The task with this name panicked.
-    Task(&'static str),
 }
 
 /// Where the stages are.

@@ -121,7 +121,8 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     }
 }
 
-fn operation(kind: &str) -> Option<Operation> {
+/// What the values of `openinference.span.kind` stand for, which other libraries use, too.
+pub(super) fn operation(kind: &str) -> Option<Operation> {
     Some(match &*lower(kind) {
         "llm" => Operation::Chat,
         "tool" => Operation::ExecuteTool,

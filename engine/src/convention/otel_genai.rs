@@ -6,6 +6,9 @@
 //! `gen_ai.completion`. Input tokens include cached ones, output tokens reasoning.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::draft::{Draft, number};
 use super::json::Json;
@@ -338,11 +341,11 @@ const STOPS: [&str; 17] = [
     "timeout",
 ];
 
-/// Whether a finish reason is `error`; reasons are a list, the JSON text of one, or alone.
 /// Whether an answer ended in an error.
 fn ended_in_error(answers: &RawValue<'_>) -> bool {
+    static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(r#""error""#));
     // Most texts need not be read: the reason is a word of its own.
-    if answers.as_str().is_some_and(|text| !text.contains(r#""error""#)) {
+    if answers.as_str().is_some_and(|text| REASON.find(text.as_bytes()).is_none()) {
         return false;
     }
     let is_error =
@@ -351,6 +354,7 @@ fn ended_in_error(answers: &RawValue<'_>) -> bool {
     answers.as_ref().and_then(Json::as_list).into_iter().flatten().any(is_error)
 }
 
+/// Whether a finish reason is `error`; reasons are a list, the JSON text of one, or alone.
 fn error_among(reasons: &RawValue<'_>) -> bool {
     let is_error = |reason: &Json<'_>| reason.as_str() == Some("error");
     match messages::parsed(reasons) {

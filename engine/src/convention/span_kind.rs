@@ -4,7 +4,7 @@
 
 use super::draft::lower;
 use super::lines::{Says, line};
-use super::{Convention, Mark};
+use super::{Convention, Mark, openinference};
 use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -29,16 +29,7 @@ pub(super) const CONVENTION: Convention = Convention {
 };
 
 fn kind(kind: &str) -> Option<Operation> {
-    Some(match &*lower(kind) {
-        "llm" => Operation::Chat,
-        "tool" => Operation::ExecuteTool,
-        "agent" => Operation::InvokeAgent,
-        "embedding" => Operation::Embeddings,
-        "retriever" | "reranker" => Operation::Retrieval,
-        "evaluator" => Operation::Evaluation,
-        "chain" | "workflow" | "task" | "step" | "entry" | "guardrail" | "memory" | "unknown" => {
-            Operation::Other
-        }
-        _ => return None,
-    })
+    const STEPS: [&str; 6] = ["workflow", "task", "step", "entry", "memory", "unknown"];
+    let step = || STEPS.contains(&&*lower(kind)).then_some(Operation::Other);
+    openinference::operation(kind).or_else(step)
 }
