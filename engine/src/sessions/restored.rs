@@ -79,7 +79,7 @@ impl<'de> Visitor<'de> for Shard<'_> {
                     stage.shared.counts.add_many("reports", "waiting_full", over);
                 }
                 Field::RunOutcomes => {
-                    let over = stage.run_outcomes.restore(map.next_value()?);
+                    let over = stage.run_outcomes.restore(map.next_value()?, &stage.shares);
                     stage.shared.counts.add_many("run_outcomes", "forgotten", over);
                 }
                 Field::Runs => stage.shared.runs = map.next_value()?,

@@ -3,6 +3,7 @@
 //! Sessions of one run may be in any shard, so every shard gets every outcome. It delivers the outcome to its sessions that have traces of
 //! the run, and remembers it for `report_wait` for sessions that get one later. The run itself is scored by the agent stage.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::facts::TraceFacts;
 use crate::math::Quanta;
 use crate::runs::{RunName, tells_outcome};
 use crate::span::{Report, RunTarget, Timestamp};
+use crate::tenants::{Shares, TenantHash, tenant_hash};
 
 /// An outcome of a run; of two the greater holds, which is the later one.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -35,12 +37,16 @@ pub(super) struct RunHash(u64);
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct RunIndex(BTreeMap<RunHash, BTreeSet<Arc<SessionId>>>);
 
-/// Outcomes of runs that are remembered for sessions that get a trace of the run later; bounded in number and in time.
+/// Outcomes of runs that are remembered for sessions that get a trace of the run later; bounded in number and in time. Where there is no
+/// room, the oldest is forgotten of the tenant that uses the most of its share.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct RunOutcomes {
     outcomes: BTreeMap<RunName, (RunOutcome, u64)>,
     // Invariant: the order of age is that of deadlines, as all wait equally long and time does not go back.
     by_age: BTreeMap<u64, (Timestamp, RunName)>,
+    // The ages of a tenant's outcomes; no tenant without any.
+    #[serde(skip)]
+    by_tenant: BTreeMap<TenantHash, BTreeSet<u64>>,
     next: u64,
     #[serde(skip)]
     max: usize,
@@ -125,27 +131,38 @@ impl RunIndex {
 impl RunOutcomes {
     /// Makes room for `max` outcomes, each for `wait`.
     pub(super) fn new(max: usize, wait: Duration) -> Self {
-        Self { outcomes: BTreeMap::new(), by_age: BTreeMap::new(), next: 0, max, wait }
+        let (outcomes, by_age, by_tenant) = Default::default();
+        Self { outcomes, by_age, by_tenant, next: 0, max, wait }
     }
 
     /// Takes over the outcomes of a snapshot; returns how many had to be forgotten, as it was written with room for more.
-    pub(super) fn restore(&mut self, saved: Self) -> u64 {
+    pub(super) fn restore(&mut self, saved: Self, shares: &Shares) -> u64 {
         *self = Self { max: self.max, wait: self.wait, ..saved };
-        self.make_room()
+        for (age, (_, run)) in &self.by_age {
+            self.by_tenant.entry(tenant(run)).or_default().insert(*age);
+        }
+        self.make_room(shares)
     }
 
     /// Remembers an outcome, unless a later one is known; returns whether another run's had to make room.
-    fn insert(&mut self, run: RunName, outcome: RunOutcome, now: Timestamp) -> bool {
-        if let Some((held, age)) = self.outcomes.get(&run) {
-            if *held > outcome {
+    fn insert(
+        &mut self,
+        run: RunName,
+        outcome: RunOutcome,
+        now: Timestamp,
+        shares: &Shares,
+    ) -> bool {
+        if let Some((known, age)) = self.outcomes.get(&run) {
+            if *known > outcome {
                 return false;
             }
-            self.by_age.remove(age);
+            self.remove(*age);
         }
+        self.by_tenant.entry(tenant(&run)).or_default().insert(self.next);
         self.by_age.insert(self.next, (now.after(self.wait), run.clone()));
         self.outcomes.insert(run, (outcome, self.next));
         self.next += 1;
-        self.make_room() > 0
+        self.make_room(shares) > 0
     }
 
     /// When the first outcome is dropped.
@@ -155,23 +172,40 @@ impl RunOutcomes {
 
     /// Drops the outcomes that were remembered for long enough.
     pub(super) fn handle_timeout(&mut self, now: Timestamp) {
-        while self.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.pop_oldest();
+        while let Some((age, (deadline, _))) = self.by_age.first_key_value()
+            && *deadline <= now
+        {
+            self.remove(*age);
         }
     }
 
     /// Forgets outcomes while there are too many; returns how many.
-    fn make_room(&mut self) -> u64 {
-        let over = self.outcomes.len().saturating_sub(self.max);
-        (0..over).for_each(|_| self.pop_oldest());
-        over as u64
+    fn make_room(&mut self, shares: &Shares) -> u64 {
+        let mut forgotten = 0;
+        while self.outcomes.len() > self.max {
+            let counts = self.by_tenant.iter().map(|(tenant, ages)| (*tenant, ages.len()));
+            let greediest = shares.greediest(counts).and_then(|tenant| self.by_tenant.get(&tenant));
+            let Some(oldest) = greediest.and_then(BTreeSet::first).copied() else { break };
+            self.remove(oldest);
+            forgotten += 1;
+        }
+        forgotten
     }
 
-    fn pop_oldest(&mut self) {
-        if let Some((_, (_, run))) = self.by_age.pop_first() {
-            self.outcomes.remove(&run);
+    fn remove(&mut self, age: u64) {
+        let Some((_, run)) = self.by_age.remove(&age) else { return };
+        self.outcomes.remove(&run);
+        if let Entry::Occupied(mut ages) = self.by_tenant.entry(tenant(&run)) {
+            ages.get_mut().remove(&age);
+            if ages.get().is_empty() {
+                ages.remove();
+            }
         }
     }
+}
+
+fn tenant(run: &RunName) -> TenantHash {
+    tenant_hash(Some(&run.agent.tenant))
 }
 
 impl Sessions {
@@ -191,7 +225,7 @@ impl Sessions {
     /// Remembers outcomes for traces that are still to come.
     pub(super) fn remember(&mut self, outcomes: Vec<(RunName, RunOutcome)>) {
         for (run, outcome) in outcomes {
-            let over = self.run_outcomes.insert(run, outcome, self.shared.now);
+            let over = self.run_outcomes.insert(run, outcome, self.shared.now, &self.shares);
             // It may have reached all traces of its run.
             self.shared.counts.add_many("run_outcomes", "forgotten", u64::from(over));
         }

@@ -1,6 +1,7 @@
 //! What came of runs, as it is reported by task and run.
 
 use super::*;
+use crate::facts::AgentParts;
 use crate::math::Quanta;
 use crate::span::{Report, RunTarget, Source, Target};
 
@@ -102,6 +103,37 @@ fn over_the_bound_the_oldest_outcome_is_forgotten() {
     stage.handle(attempt(1, 10, Some("r")), at(20));
     stage.handle(attempt(2, 11, Some("q")), at(20));
     assert_eq!(failed(&stage, "s"), [hex(2)]);
+}
+
+#[test]
+fn a_tenant_with_many_outcomes_forgets_its_own() {
+    let of = |tenant: &str, run: &str, second| {
+        let mut report = outcome(run, false, second);
+        if let Target::Run(target) = &mut report.target {
+            target.agent =
+                AgentParts { tenant: tenant.into(), ..AgentParts::clone(&target.agent) }.into();
+        }
+        report
+    };
+    let options = SessionOptions { max_waiting_reports: 4, ..SessionOptions::default() };
+    let mut stage = stage_of(options.clone(), AgentOptions::default());
+    stage.report(of("quiet", "r", 1), at(1));
+    for second in 2..20 {
+        stage.report(of("flood", &second.to_string(), second), at(second));
+    }
+    let bytes = rmp_serde::to_vec_named(&stage.save()).unwrap();
+    let mut after = stage_of(options, AgentOptions::default());
+    crate::saved::read_with(&mut bytes.as_slice(), |from| after.restore(from)).unwrap();
+    for mut stage in [stage, after] {
+        assert_eq!(stage.counts().get("run_outcomes", "forgotten") % 15, 0);
+        stage.report(of("flood", "20", 20), at(20));
+        let mut facts = attempt(1, 10, Some("r"));
+        let agent = facts.agent.take().unwrap();
+        facts.agent =
+            Some(AgentParts { tenant: "quiet".into(), ..AgentParts::clone(&agent) }.into());
+        stage.handle(facts, at(21));
+        assert_eq!(failed(&stage, "s"), [hex(1)]);
+    }
 }
 
 #[test]
