@@ -119,6 +119,7 @@ pub struct Runs {
 /// The traces and reports that a run is made of.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Parts {
+    // Its age: see `began`.
     since: Timestamp,
     // In the order of their starts. A list, as most runs have one trace and a node of a map has room for eleven.
     traces: Vec<((Timestamp, TraceId), RunTrace)>,
@@ -376,6 +377,12 @@ impl Runs {
         }
         parts.bytes = parts.weigh(key);
         self.bytes += parts.bytes;
+        let since = parts.began();
+        if since != parts.since {
+            self.oldest_first.remove(&(parts.since, key.clone()));
+            self.oldest_first.insert((since, key.clone()));
+            parts.since = since;
+        }
         Some(Change::Set(key.clone(), Box::new(parts.run())))
     }
 }
@@ -395,6 +402,13 @@ fn worst_signals<'a>(
 }
 
 impl Parts {
+    /// The start of its first trace, or the time of its first report if that was before; however they came.
+    fn began(&self) -> Timestamp {
+        let first = self.traces.first().map(|((start, _), _)| *start);
+        let reports = self.reports.values().map(|report| report.time);
+        first.into_iter().chain(reports).min().unwrap_or(self.since)
+    }
+
     /// The bytes of memory that they and the run made of them take, estimated: what both have counts twice, and names that are shared
     /// count each time.
     fn weigh(&self, key: &RunKey) -> usize {
