@@ -125,20 +125,20 @@ impl Shares {
 
 /// How many things of each tenant a table has.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TenantCounts {
+pub struct TenantCounts {
     by_tenant: BTreeMap<TenantHash, usize>,
     all: usize,
 }
 
 impl TenantCounts {
     /// Counts one more thing of a tenant.
-    pub(crate) fn add(&mut self, tenant: TenantHash) {
+    pub fn add(&mut self, tenant: TenantHash) {
         *self.by_tenant.entry(tenant).or_default() += 1;
         self.all += 1;
     }
 
     /// Counts one thing less of a tenant.
-    pub(crate) fn remove(&mut self, tenant: TenantHash) {
+    pub fn remove(&mut self, tenant: TenantHash) {
         if let Some(count) = self.by_tenant.get_mut(&tenant) {
             *count -= 1;
             self.all -= 1;
@@ -149,22 +149,30 @@ impl TenantCounts {
     }
 
     /// How many things of all tenants there are.
-    pub(crate) fn all(&self) -> usize {
+    pub fn all(&self) -> usize {
         self.all
     }
 
     /// Whether a tenant has its quota of `bound`.
-    pub(crate) fn is_at_quota(&self, tenant: TenantHash, shares: &Shares, bound: usize) -> bool {
+    pub fn is_at_quota(&self, tenant: TenantHash, shares: &Shares, bound: usize) -> bool {
         self.by_tenant.get(&tenant).is_some_and(|count| *count >= shares.quota(tenant, bound))
     }
 
     /// Whether any tenant has its quota of `bound`.
-    pub(crate) fn is_any_at_quota(&self, shares: &Shares, bound: usize) -> bool {
+    pub fn is_any_at_quota(&self, shares: &Shares, bound: usize) -> bool {
         self.by_tenant.iter().any(|(tenant, count)| *count >= shares.quota(*tenant, bound))
     }
 
+    /// The tenant that would have the most in proportion to its share if `newcomer` had one thing more, and has to make room for that.
+    pub fn greediest_with(&self, shares: &Shares, newcomer: TenantHash) -> Option<TenantHash> {
+        let count = |tenant| self.by_tenant.get(&tenant).copied().unwrap_or(0);
+        let others = self.by_tenant.iter().filter(|(tenant, _)| **tenant != newcomer);
+        let others = others.map(|(tenant, count)| (*tenant, *count));
+        shares.greediest(others.chain([(newcomer, count(newcomer) + 1)]))
+    }
+
     /// The tenant that has the most in proportion to its share, and has to make room at the bound.
-    pub(crate) fn greediest(&self, shares: &Shares) -> Option<TenantHash> {
+    pub fn greediest(&self, shares: &Shares) -> Option<TenantHash> {
         shares.greediest(self.by_tenant.iter().map(|(tenant, count)| (*tenant, *count)))
     }
 }

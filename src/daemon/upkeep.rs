@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::export::alerts::AlertSource;
 use crate::export::board::Board;
 use crate::export::http::Now;
-use crate::export::kept_history::{KeptHistory, NotKept};
+use crate::export::kept_history::KeptHistory;
 use crate::health::Health;
 use crate::memory;
 use crate::vital::Vital;
@@ -62,9 +62,9 @@ pub(super) fn keep_history(
     stopping: watch::Receiver<bool>,
 ) -> Result<JoinHandle<()>, StartError> {
     let path = Path::new(&config.store.directory).join("history");
-    let kept = KeptHistory::open(&path, config.api.history_agents);
-    let kept = kept.map_err(|source| StartError::History { path, source })?;
-    board.keep(kept.shared_by(config.tenants.shares(config.known_tenants())));
+    let shares = config.tenants.shares(config.known_tenants());
+    let kept = KeptHistory::open(&path, config.api.history_agents, shares);
+    board.keep(kept.map_err(|source| StartError::History { path, source })?);
     let rows = rows(Arc::downgrade(board), clock.clone(), Arc::clone(health), stopping);
     Ok(health.vital.spawn("the kept history", rows))
 }
@@ -101,14 +101,15 @@ async fn rows(
         };
         let Some(board) = board.upgrade() else { return };
         let now = clock.wall();
-        let missed = blocking(move || board.keep_rows(now)).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "no agent has a row of this minute in the kept history");
-            vec![NotKept::Disk]
-        });
-        missed.iter().for_each(|why| match why {
-            NotKept::Full => health.forgot("history_agents"),
-            NotKept::Names | NotKept::Disk => health.limit_reached(why.name()),
-        });
+        match blocking(move || board.keep_rows(now)).await {
+            Ok((missed, displaced)) => {
+                missed.iter().for_each(|why| health.limit_reached(why.name()));
+                (0..displaced).for_each(|_| health.forgot("history_agents"));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no agent has a row of this minute in the kept history");
+            }
+        }
     }
 }
 

@@ -95,17 +95,16 @@ impl Board {
         let _ = self.kept.set(history);
     }
 
-    /// Writes a row of every agent to the kept history, if there is one; returns why rows were not written, or agents displaced.
-    pub fn keep_rows(&self, now: Timestamp) -> Vec<NotKept> {
-        let Some(kept) = self.kept.get() else { return Vec::new() };
+    /// Writes a row of every agent to the kept history, if there is one; returns why rows were not written, and how many agents lost their
+    /// slots to others since the last time.
+    pub fn keep_rows(&self, now: Timestamp) -> (Vec<NotKept>, usize) {
+        let Some(kept) = self.kept.get() else { return Default::default() };
         let agents = self.sorted();
         let rows = agents.iter().map(|update| {
             let window = headline(update).map(|(_, window)| window);
             kept.note(&update.agent, Row::of(update, window, now))
         });
-        let mut missed: Vec<NotKept> = rows.filter_map(Result::err).collect();
-        missed.extend(std::iter::repeat_n(NotKept::Full, kept.take_displaced()));
-        missed
+        (rows.filter_map(Result::err).collect(), kept.take_displaced())
     }
 
     /// How far back the past reaches.
@@ -127,15 +126,18 @@ impl Board {
         self.changed(0, wanted).0
     }
 
-    /// The agents that `wanted` admits and that were updated after the revision `since`, and the current revision.
+    /// The agents that `wanted` admits and that were updated after the revision `since`, and the revision up to which that is. Nothing is
+    /// passed over while no agents are shown.
     pub fn changed(
         &self,
         since: u64,
         wanted: impl Fn(&AgentFacts) -> bool,
     ) -> (Vec<Arc<AgentFacts>>, u64) {
-        let is_shown = self.is_shown();
+        if !self.is_shown() {
+            return (Vec::new(), since);
+        }
         let posts = self.read();
-        let posted = posts.agents.values().filter(|posted| is_shown && posted.revision > since);
+        let posted = posts.agents.values().filter(|posted| posted.revision > since);
         let updates = posted.map(|posted| &posted.update).filter(|update| wanted(update));
         (updates.cloned().collect(), posts.revision)
     }
@@ -281,6 +283,7 @@ mod tests {
 
     use super::*;
     use crate::engine::facts::AgentParts;
+    use crate::engine::tenants::Shares;
 
     fn agent(name: &str) -> AgentFacts {
         let agent = AgentParts { agent_name: name.into(), ..AgentParts::default() }.into();
@@ -314,6 +317,12 @@ mod tests {
         assert_eq!(board.sorted().len(), 1);
         own.store(0, Ordering::Relaxed);
         assert!(board.sorted().is_empty());
+        // What changes meanwhile is told once they are shown again.
+        board.apply(agent("b"));
+        let (none, up_to) = board.changed(1, |_| true);
+        assert!(none.is_empty());
+        own.store(1, Ordering::Relaxed);
+        assert_eq!(board.changed(up_to, |_| true).0.len(), 1);
     }
 
     #[test]
@@ -341,14 +350,14 @@ mod tests {
         };
         let board = |minutes: &[u64]| {
             let board = Board::default();
-            board.keep(KeptHistory::open(directory.path(), 2).unwrap());
+            board.keep(KeptHistory::open(directory.path(), 2, Shares::default()).unwrap());
             for at in minutes {
                 board.apply(version("1"));
                 if *at > 5 {
                     board.apply(version("2"));
                 }
                 board.sample(Timestamp(at * minute));
-                assert!(board.keep_rows(Timestamp(at * minute)).is_empty());
+                assert_eq!(board.keep_rows(Timestamp(at * minute)), (vec![], 0));
             }
             board
         };

@@ -312,8 +312,13 @@ impl Archive {
         }
     }
 
+    /// The number of rows of all archives.
+    pub(super) const fn all_rows() -> usize {
+        Self::Minutes.rows() + Self::FiveMinutes.rows() + Self::HalfHours.rows()
+    }
+
     /// The number of rows.
-    pub(super) fn rows(self) -> usize {
+    pub(super) const fn rows(self) -> usize {
         match self {
             Self::Minutes => 360,
             Self::FiveMinutes => 288,
@@ -426,9 +431,11 @@ fn packed(score: Option<f64>) -> u16 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "clamped to what fits; a score that is no number is 0"
+        reason = "clamped to what fits"
     )]
-    score.map_or(u16::MAX, |score| (score.clamp(0.0, 1.0) * f64::from(MOST)).round() as u16)
+    score
+        .filter(|score| !score.is_nan())
+        .map_or(u16::MAX, |score| (score.clamp(0.0, 1.0) * f64::from(MOST)).round() as u16)
 }
 
 fn unpacked(score: u16) -> Option<f64> {

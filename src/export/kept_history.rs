@@ -19,7 +19,7 @@ use crc32c::crc32c;
 use super::history::{Archive, Row};
 use crate::engine::facts::{AgentKey, AgentParts};
 use crate::engine::span::Timestamp;
-use crate::engine::tenants::{Shares, tenant_hash};
+use crate::engine::tenants::{Shares, TenantCounts, TenantHash, tenant_hash};
 use crate::store::{Disk, Folder};
 
 /// The file, and the slot of each agent.
@@ -33,10 +33,14 @@ pub struct KeptHistory {
 #[derive(Debug, Default)]
 struct Slots {
     of: BTreeMap<AgentKey, Slot>,
+    /// The number of slots of each tenant.
+    tenants: TenantCounts,
     /// The number of slots in the file.
     count: u64,
     /// The number of agents that lost their slot to others since it was last taken.
     displaced: usize,
+    /// Tenants for whose new agents there was no slot at this second: slots are not searched again for each of these agents.
+    refused: (u32, BTreeSet<TenantHash>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +55,8 @@ struct Slot {
 /// Why an agent's row was not written, for a counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NotKept {
-    /// All slots have agents with a row of the last minute; or an agent lost its slot to another.
-    Full,
+    /// All slots that it could get have agents with a row of the last minute.
+    NoSlot,
     /// The agent's names are too long for a head.
     Names,
     /// The disk failed.
@@ -63,7 +67,7 @@ impl NotKept {
     /// The name as a label value.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Full => "history_agents",
+            Self::NoSlot => "history_agents",
             Self::Names => "history_names",
             Self::Disk => "history_disk",
         }
@@ -71,47 +75,52 @@ impl NotKept {
 }
 
 impl KeptHistory {
-    /// Opens or makes the history in a directory, with room for `max_agents`.
+    /// Opens or makes the history in a directory, with room for `max_agents`, which tenants share. Agents over that lose their slots.
     ///
     /// # Errors
     ///
-    /// Fails if the directory or the file cannot be made or read.
-    pub fn open(directory: &Path, max_agents: usize) -> io::Result<Self> {
-        Self::on(Arc::new(Folder::new(directory)?), max_agents)
+    /// Fails if the directory or the file cannot be made, read, or written.
+    pub fn open(directory: &Path, max_agents: usize, shares: Shares) -> io::Result<Self> {
+        Self::on(Arc::new(Folder::new(directory)?), max_agents, shares)
     }
 
-    /// The same, with the slots shared by tenants.
-    #[must_use]
-    pub fn shared_by(self, shares: Shares) -> Self {
-        Self { shares, ..self }
-    }
-
-    fn on(disk: Arc<dyn Disk>, max_agents: usize) -> io::Result<Self> {
+    fn on(disk: Arc<dyn Disk>, max_agents: usize, shares: Shares) -> io::Result<Self> {
         let found = disk.list()?.into_iter().find(|(name, _)| name == FILE);
         let bytes = match found {
             Some((_, bytes)) => bytes,
             None => disk.create(FILE).map(|_| 0)?,
         };
+        let kept = Self { disk, max_agents, shares, slots: Mutex::default() };
         let mut slots = Slots { count: bytes.div_ceil(SLOT), ..Slots::default() };
         for number in 0..slots.count {
-            let head = disk.read_at(FILE, number * SLOT, HEAD).ok();
+            let head = kept.disk.read_at(FILE, number * SLOT, HEAD).ok();
             if let Some((agent, began)) = head.as_deref().and_then(read_head) {
-                slots.of.insert(agent, Slot { number, began, last: 0 });
+                let rows = kept.rows(number, Archive::HalfHours);
+                let last = rows.iter().map(|row| row.at).max().unwrap_or(0);
+                slots.insert(agent, Slot { number, began, last });
             }
         }
-        let shares = Shares::default();
-        let kept = Self { disk, max_agents, shares, slots: Mutex::new(slots) };
-        kept.find_last();
+        kept.make_room(&mut slots)?;
+        *kept.slots() = slots;
         Ok(kept)
     }
 
-    /// Reads the time of the last row of each slot: the agent with the oldest loses its slot first.
-    fn find_last(&self) {
-        let slots = &mut *self.slots();
-        for slot in slots.of.values_mut() {
-            let rows = self.rows(slot.number, Archive::HalfHours);
-            slot.last = rows.iter().map(|row| row.at).max().unwrap_or(0);
+    /// Takes the slots of agents over the bound, and cuts the file after the last slot that is taken.
+    fn make_room(&self, slots: &mut Slots) -> io::Result<()> {
+        while slots.of.len() > self.max_agents
+            && let Some(tenant) = slots.tenants.greediest(&self.shares)
+            && let Some((agent, slot)) = slots.quietest_of(tenant)
+        {
+            self.disk.write_at(FILE, slot.number * SLOT, &[0; HEAD])?;
+            slots.remove(&agent);
+            slots.displaced += 1;
         }
+        let taken = slots.of.values().map(|slot| slot.number + 1).max().unwrap_or(0);
+        if taken < slots.count {
+            self.disk.truncate(FILE, taken * SLOT)?;
+            slots.count = taken;
+        }
+        Ok(())
     }
 
     /// Writes a row of an agent, at each step.
@@ -142,49 +151,56 @@ impl KeptHistory {
     fn claim(&self, slots: &mut Slots, agent: &AgentKey, at: u32) -> Result<u64, NotKept> {
         let began = Timestamp(u64::from(at) * 1_000_000_000);
         let head = head(agent, began).ok_or(NotKept::Names)?;
-        let number = if slots.of.len() < self.max_agents {
+        let (number, displaced) = if slots.of.len() < self.max_agents {
             let taken: BTreeSet<u64> = slots.of.values().map(|slot| slot.number).collect();
-            (0..=slots.count).find(|number| !taken.contains(number)).unwrap_or(slots.count)
+            let free = (0..=slots.count).find(|number| !taken.contains(number));
+            (free.unwrap_or(slots.count), None)
         } else {
-            let (agent, slot) = self.quietest(slots, agent, at).ok_or(NotKept::Full)?;
-            slots.of.remove(&agent);
-            slots.displaced += 1;
-            slot.number
+            if slots.refused.0 != at {
+                slots.refused = (at, BTreeSet::new());
+            }
+            let own = tenant(agent);
+            let is_refused = slots.refused.1.contains(&own);
+            let quietest = if is_refused { None } else { self.quietest(slots, agent, at) };
+            let Some((other, slot)) = quietest else {
+                slots.refused.1.insert(own);
+                return Err(NotKept::NoSlot);
+            };
+            (slot.number, Some(other))
         };
         // The rows of the slot's earlier agent are cleared before the new names are written.
-        let mut blank = vec![0; usize::try_from(SLOT).unwrap_or_default()];
+        let blank = vec![0; usize::try_from(SLOT).unwrap_or_default()];
         let write = |bytes: &[u8]| {
             self.disk.write_at(FILE, number * SLOT, bytes).map_err(|_| NotKept::Disk)
         };
         write(&blank)?;
-        blank.truncate(0);
+        if let Some(other) = displaced {
+            slots.remove(&other);
+            slots.displaced += 1;
+        }
         write(&head)?;
         slots.count = slots.count.max(number + 1);
-        slots.of.insert(agent.clone(), Slot { number, began, last: at });
+        slots.insert(agent.clone(), Slot { number, began, last: at });
         Ok(number)
     }
 
     /// The agent that makes room for a new one, with its slot.
     fn quietest(&self, slots: &Slots, new: &AgentKey, at: u32) -> Option<(AgentKey, Slot)> {
-        let tenant = |agent: &AgentKey| tenant_hash(Some(&agent.tenant));
-        let mut held = BTreeMap::from([(tenant(new), 1)]);
-        for agent in slots.of.keys() {
-            *held.entry(tenant(agent)).or_default() += 1;
-        }
-        let greediest = self.shares.greediest(held.into_iter())?;
-        let quietest = |of| {
-            let own = slots.of.iter().filter(|(agent, _)| tenant(agent) == of);
-            let oldest = own.min_by_key(|(_, slot)| slot.last);
-            oldest.filter(|(_, slot)| slot.last + Archive::Minutes.step() < at)
-        };
-        let found = quietest(greediest).or_else(|| quietest(tenant(new)));
-        found.map(|(agent, slot)| (agent.clone(), *slot))
+        let is_quiet = |(_, slot): &(AgentKey, Slot)| slot.last + Archive::Minutes.step() < at;
+        let quietest = |tenant| slots.quietest_of(tenant).filter(is_quiet);
+        let greediest = slots.tenants.greediest_with(&self.shares, tenant(new))?;
+        quietest(greediest).or_else(|| quietest(tenant(new)))
     }
 
     /// The rows of an agent from the second `since` on, the oldest first; empty if it has none.
     pub(super) fn read(&self, agent: &AgentKey, archive: Archive, since: u32) -> Vec<Row> {
-        let number = self.slots().of.get(agent).map(|slot| slot.number);
-        let mut rows = number.map_or_else(Vec::new, |number| self.rows(number, archive));
+        let number = || self.slots().of.get(agent).map(|slot| slot.number);
+        let Some(own) = number() else { return Vec::new() };
+        let mut rows = self.rows(own, archive);
+        // Another agent may have got the slot while it was read.
+        if number() != Some(own) {
+            return Vec::new();
+        }
         rows.retain(|row| row.at >= since);
         rows.sort_by_key(|row| row.at);
         rows
@@ -209,6 +225,29 @@ impl KeptHistory {
     fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Slots {
+    fn insert(&mut self, agent: AgentKey, slot: Slot) {
+        self.tenants.add(tenant(&agent));
+        self.of.insert(agent, slot);
+    }
+
+    fn remove(&mut self, agent: &AgentKey) {
+        if self.of.remove(agent).is_some() {
+            self.tenants.remove(tenant(agent));
+        }
+    }
+
+    /// The agent of a tenant that has had no row for longest, with its slot.
+    fn quietest_of(&self, of: TenantHash) -> Option<(AgentKey, Slot)> {
+        let own = self.of.iter().filter(|(agent, _)| tenant(agent) == of);
+        own.min_by_key(|(_, slot)| slot.last).map(|(agent, slot)| (agent.clone(), *slot))
+    }
+}
+
+fn tenant(agent: &AgentKey) -> TenantHash {
+    tenant_hash(Some(&agent.tenant))
 }
 
 impl std::fmt::Debug for KeptHistory {
@@ -258,11 +297,12 @@ const HEAD: usize = 1_024;
 /// The bytes of a row.
 pub(super) const ROW: usize = 48;
 /// The bytes of a slot: a head and the rows of three archives.
-const SLOT: u64 = (HEAD + ROW * (360 + 288 + 336)) as u64;
+const SLOT: u64 = (HEAD + ROW * Archive::all_rows()) as u64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::simulated::Simulated;
 
     fn agent(name: &str) -> AgentKey {
         AgentParts { agent_name: name.into(), ..AgentParts::default() }.into()
@@ -272,27 +312,25 @@ mod tests {
         Row::failing(at, failing)
     }
 
+    fn open(directory: &tempfile::TempDir, max_agents: usize) -> KeptHistory {
+        KeptHistory::open(directory.path(), max_agents, Shares::default()).unwrap()
+    }
+
     fn failing(kept: &KeptHistory, name: &str, archive: Archive) -> Vec<(u32, u16)> {
         let rows = kept.read(&agent(name), archive, 0);
         rows.into_iter().map(|row| (row.at, row.failing)).collect()
     }
 
     #[test]
-    fn a_slot_holds_what_the_archives_need() {
-        let rows: usize = Archive::ALL.into_iter().map(Archive::rows).sum();
-        assert_eq!(SLOT, (HEAD + ROW * rows) as u64);
-    }
-
-    #[test]
     fn rows_outlive_the_process_and_a_torn_one_is_none() {
         let directory = tempfile::tempdir().unwrap();
-        let kept = KeptHistory::open(directory.path(), 2).unwrap();
+        let kept = open(&directory, 2);
         for (minute, share) in [(0, 1), (1, 2), (2, 3)] {
             kept.note(&agent("a"), row(60 * minute, share)).unwrap();
         }
         kept.note(&agent("b"), row(60, 9)).unwrap();
         drop(kept);
-        let kept = KeptHistory::open(directory.path(), 2).unwrap();
+        let kept = open(&directory, 2);
         assert_eq!(failing(&kept, "a", Archive::Minutes), [(0, 1), (60, 2), (120, 3)]);
         // Of a longer step the last word in it holds.
         assert_eq!(failing(&kept, "a", Archive::HalfHours), [(120, 3)]);
@@ -306,7 +344,7 @@ mod tests {
     #[test]
     fn the_agent_that_was_quiet_for_longest_makes_room() {
         let directory = tempfile::tempdir().unwrap();
-        let kept = KeptHistory::open(directory.path(), 2).unwrap();
+        let kept = open(&directory, 2);
         for (name, at) in [("a", 0), ("b", 60), ("b", 600)] {
             kept.note(&agent(name), row(at, 1)).unwrap();
         }
@@ -315,14 +353,14 @@ mod tests {
         assert_eq!((kept.take_displaced(), kept.take_displaced()), (1, 0));
         assert!(failing(&kept, "a", Archive::Minutes).is_empty());
         // Both have rows of this minute.
-        assert_eq!(kept.note(&agent("d"), row(600, 1)), Err(NotKept::Full));
+        assert_eq!(kept.note(&agent("d"), row(600, 1)), Err(NotKept::NoSlot));
         assert_eq!(kept.note(&agent(&"x".repeat(2_000)), row(900, 1)), Err(NotKept::Names));
     }
 
     #[test]
     fn a_tenant_whose_versions_change_takes_no_slot_of_another() {
         let directory = tempfile::tempdir().unwrap();
-        let kept = KeptHistory::open(directory.path(), 3).unwrap();
+        let kept = open(&directory, 3);
         let of = |tenant: &str, name: &str| -> AgentKey {
             AgentParts { tenant: tenant.into(), agent_name: name.into(), ..AgentParts::default() }
                 .into()
@@ -336,9 +374,40 @@ mod tests {
     }
 
     #[test]
+    fn with_a_lower_bound_the_quietest_lose_their_slots_and_the_file_its_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = open(&directory, 3);
+        for (name, at) in [("a", 600), ("b", 0), ("c", 60)] {
+            kept.note(&agent(name), row(at, 1)).unwrap();
+        }
+        drop(kept);
+        let kept = open(&directory, 1);
+        let known = ["a", "b", "c"].map(|name| kept.began(&agent(name)).is_some());
+        assert_eq!((known, kept.take_displaced()), ([true, false, false], 2));
+        assert_eq!(failing(&kept, "a", Archive::Minutes), [(600, 1)]);
+        let files = Folder::new(directory.path()).unwrap().list().unwrap();
+        assert_eq!(files, [(FILE.to_owned(), SLOT)]);
+        drop(kept);
+        let kept = open(&directory, 3);
+        assert!(kept.began(&agent("b")).is_none());
+    }
+
+    #[test]
+    fn on_a_disk_that_fails_nobody_loses_a_slot() {
+        let disk = Arc::new(Simulated::default());
+        let kept =
+            KeptHistory::on(Arc::clone(&disk) as Arc<dyn Disk>, 1, Shares::default()).unwrap();
+        kept.note(&agent("a"), row(0, 1)).unwrap();
+        disk.limit(Some(0));
+        assert_eq!(kept.note(&agent("b"), row(600, 1)), Err(NotKept::Disk));
+        assert!(kept.began(&agent("a")).is_some() && kept.began(&agent("b")).is_none());
+        assert_eq!(kept.take_displaced(), 0);
+    }
+
+    #[test]
     fn a_week_goes_round() {
         let directory = tempfile::tempdir().unwrap();
-        let kept = KeptHistory::open(directory.path(), 1).unwrap();
+        let kept = open(&directory, 1);
         for hour in 0..200 {
             kept.note(&agent("a"), row(3_600 * hour, 1)).unwrap();
         }
