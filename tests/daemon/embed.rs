@@ -20,7 +20,7 @@ use agentgauge::secret::Secret;
 use serde_json::{Value, json};
 
 use crate::support::collector::{Collector, ReceivedExport};
-use crate::support::daemon::{Daemon, until};
+use crate::support::daemon::{Daemon, comes_true};
 use crate::support::turn::spans_saying;
 
 /// Keeps what the engine is told, once it has room.
@@ -342,11 +342,12 @@ fn turn_of(daemon: &Daemon, number: u8, question: &str, answer: &str) -> String 
 /// Looks at a trace's explanation until it is as it should be; what it was last.
 fn explained(daemon: &Daemon, trace: &str, is_right: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
-    until(|| {
+    let is_so = comes_true(|| {
         let path = format!("/api/v1/traces/{trace}");
         last = serde_json::from_str(&daemon.get(&path)).unwrap_or_default();
         is_right(&last)
     });
+    assert!(is_so, "{last:#}");
     last
 }
 

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use agentgauge::judge::{Metric, Stage};
 use serde_json::{Value, json};
 
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, until};
 use crate::support::endpoint::Endpoint;
 use crate::support::turn::{spans, spans_saying};
 
@@ -44,17 +43,6 @@ fn send(daemon: &Daemon, spans: &str) {
     assert_eq!(status, 200, "{answer}");
 }
 
-/// Looks until something holds.
-fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..600 {
-        if holds() {
-            return;
-        }
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
-    assert!(holds(), "{what}");
-}
-
 /// How often each stage was asked.
 fn asked(endpoint: &Endpoint) -> BTreeMap<Stage, usize> {
     let mut often = BTreeMap::new();
@@ -75,7 +63,7 @@ fn judged(daemon: &Daemon, session: &str) -> BTreeMap<String, f64> {
 fn waits_for_the_plan(directory: &Path, endpoint: &Endpoint) -> Daemon {
     let daemon = start(directory, endpoint, &[]);
     send(&daemon, &spans());
-    until("the plan is asked for", || asked(endpoint).contains_key(&Stage::Plan));
+    until(|| asked(endpoint).contains_key(&Stage::Plan));
     daemon
 }
 
@@ -92,7 +80,7 @@ fn goes_on(directory: &Path, endpoint: &Endpoint) -> Daemon {
     assert_eq!(asked(endpoint).len(), CALLS);
     let left = daemon.metric("agentgauge_judge_budget_left_usd ");
     assert!((left - (1.0 - CALLS as f64 * CALL_USD)).abs() < 1e-9, "{left}");
-    until("all scores are shown", || judged(&daemon, "s-judged").len() >= 3);
+    until(|| judged(&daemon, "s-judged").len() >= 3);
     daemon
 }
 
@@ -125,7 +113,7 @@ fn what_was_judged_stays_judged_after_a_crash() {
         &daemon,
         &spans().replace("0af7651916cd43dd", "1bf7651916cd43dd").replace("s-judged", "s-2"),
     );
-    until("the second is judged", || judged(&daemon, "s-2").len() == before.len());
+    until(|| judged(&daemon, "s-2").len() == before.len());
     assert_eq!(endpoint.seen().len(), questions + CALLS);
     daemon.ends_well();
 }
@@ -149,18 +137,18 @@ fn texts_that_were_embedded_are_not_embedded_again() {
     };
     let daemon = start();
     send(&daemon, &spans_saying("a refund", "a refund and the weather"));
-    until("the texts are embedded", || coherence(&daemon, "s-judged").is_some());
+    until(|| coherence(&daemon, "s-judged").is_some());
     let before = coherence(&daemon, "s-judged");
     daemon.crashes();
     let daemon = start();
-    until("it is known", || coherence(&daemon, "s-judged") == before);
+    until(|| coherence(&daemon, "s-judged") == before);
     // What is asked after this comes after anything that would have been asked again.
     let other = spans_saying("the weather", "a refund");
     send(
         &daemon,
         &other.replace("0af7651916cd43dd", "1bf7651916cd43dd").replace("s-judged", "s-2"),
     );
-    until("the second is embedded", || coherence(&daemon, "s-2").is_some());
+    until(|| coherence(&daemon, "s-2").is_some());
     let asked: Vec<Value> = endpoint.seen().iter().map(|seen| seen.body["input"].clone()).collect();
     assert_eq!(
         asked,
@@ -169,7 +157,7 @@ fn texts_that_were_embedded_are_not_embedded_again() {
     daemon.ends_well();
     // A snapshot has it, too.
     let daemon = start();
-    until("it is known", || coherence(&daemon, "s-judged") == before);
+    until(|| coherence(&daemon, "s-judged") == before);
     assert_eq!(endpoint.seen().len(), 2);
     daemon.ends_well();
 }
@@ -190,7 +178,7 @@ queries: [{query: Refund me, correctness: {llm_judge: [{rule: Is it polite?}]}}]
     let asked = |model: &str| endpoint.asked(model).len();
     let daemon = start(&directory, &endpoint, &others);
     send(&daemon, &spans_saying("Refund me", "No way."));
-    until("the third judge is asked", || asked("rubric.timeout.once.three") == 1);
+    until(|| asked("rubric.timeout.once.three") == 1);
     daemon.crashes();
     let daemon = start(&directory, &endpoint, &others);
     daemon.settles_at("agentgauge_judge_results_total{metric=\"rubric\",result=\"scored\"}", 1.0);

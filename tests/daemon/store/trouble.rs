@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::support::{Daemon, command, fails, now, post, request, traces};
 use crate::support::account::{Account, sum};
-use crate::support::daemon::until;
+use crate::support::daemon::{comes_true, until};
 
 #[test]
 fn a_directory_that_cannot_be_used_is_named_with_its_setting() {
@@ -34,12 +34,12 @@ fn a_daemon_that_recovers_its_store_can_be_stopped() {
     let marks = fs::File::options().write(true).open(&marks).unwrap();
     let id = process.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-    until(|| process.try_wait().unwrap().is_some());
+    let has_ended = comes_true(|| process.try_wait().unwrap().is_some());
     let ended = process.try_wait().unwrap().and_then(|status| status.code());
     // Without this it would wait for the end.
     drop(marks);
     process.wait().unwrap();
-    assert_eq!(ended, Some(0));
+    assert_eq!((has_ended, ended), (true, Some(0)));
 }
 
 #[test]

@@ -14,14 +14,22 @@ use serde_json::Value;
 const LOOKS: u32 = 300;
 const BETWEEN: Duration = Duration::from_millis(100);
 
-/// Looks again and again until something is so; in vain if it never is.
-pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
-    for _ in 0..LOOKS {
-        if is_so() {
-            return;
+/// Looks again and again until something is so; fails if it never is.
+#[track_caller]
+pub(crate) fn until(is_so: impl FnMut() -> bool) {
+    assert!(comes_true(is_so), "waited in vain");
+}
+
+/// Whether something becomes so in time, for a test that has more to say if it does not.
+#[must_use]
+pub(crate) fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
+    (0..LOOKS).any(|_| {
+        let so = is_so();
+        if !so {
+            std::thread::park_timeout(BETWEEN);
         }
-        std::thread::park_timeout(BETWEEN);
-    }
+        so
+    })
 }
 
 pub(crate) struct Daemon {
