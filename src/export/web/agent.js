@@ -211,9 +211,14 @@ function did(sessions) {
     }
     const steps = trace.steps.filter((step) => step.kind === "model");
     const add = (name, calls, lasting, tokens, cost) => {
-      const all = entry(models, name, () => ({ calls: 0, seconds: 0, input: 0, output: 0, cost: null }));
-      all.calls += calls; all.seconds += lasting; all.input += tokens.input ?? 0; all.output += tokens.output ?? 0;
-      if (cost !== null) all.cost = (all.cost ?? 0) + cost;
+      // What nobody sent stays unknown.
+      const plus = (sum, more) => (more ?? null) === null ? sum : (sum ?? 0) + more;
+      const all = entry(models, name, () => ({ calls: 0, seconds: 0, input: null, output: null, cost: null }));
+      all.calls += calls;
+      all.seconds += lasting;
+      all.input = plus(all.input, tokens.input);
+      all.output = plus(all.output, tokens.output);
+      all.cost = plus(all.cost, cost);
     };
     if (steps.length > 0) steps.forEach((step) => add(step.name ?? "(unknown)", 1, seconds(step.start_unix_nano, step.end_unix_nano), step.tokens, step.cost_usd));
     else if (trace.llm_calls > 0) add(trace.models.join(", ") || "(unknown)", trace.llm_calls, trace.model_seconds, trace.tokens, trace.cost_usd);

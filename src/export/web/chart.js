@@ -1,5 +1,5 @@
 // Charts, by uPlot, and sparklines, on a canvas. Lines differ in dash as well as in colour.
-import { el } from "./dom.js";
+import { el, firstLetters } from "./dom.js";
 
 /** A colour of the style sheet, as it is in the scheme that is shown. */
 const probe = el("i", { hidden: true });
@@ -98,7 +98,7 @@ function mark(plot, time, name, free) {
   ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   ctx.textBaseline = "top";
-  const text = name.length > 16 ? `${name.slice(0, 15)}…` : name;
+  const text = name.length > 16 ? `${firstLetters(name, 15)}…` : name;
   const after = x + ctx.measureText(text).width + 6 * ratio < bbox.left + bbox.width;
   ctx.textAlign = "left";
   const wide = ctx.measureText(text).width, from = after ? x + 4 * ratio : x - 4 * ratio - wide;

@@ -15,11 +15,14 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** The first letters of a text, none of them cut in two. */
+export const firstLetters = (text, most) => [...text.slice(0, 2 * most)].slice(0, most).join("");
+
 /** Text from outside, with a direction of its own, cut to a length. */
 export function foreign(text, most = 200) {
   const shown = String(text);
   const cut = shown.length > most;
-  return el("bdi", cut ? { title: shown.slice(0, 1000) } : {}, cut ? [...shown.slice(0, most)].join("") + "…" : shown);
+  return el("bdi", cut ? { title: firstLetters(shown, 1000) } : {}, cut ? firstLetters(shown, most) + "…" : shown);
 }
 
 /** An id from outside, cut in the middle to a length: those that differ often do at the end alone. */
@@ -27,7 +30,7 @@ export function foreignId(id, most = 60) {
   const letters = [...String(id)];
   if (letters.length <= most) return foreign(id, id.length);
   const half = Math.floor(most / 2);
-  return el("bdi", { title: String(id).slice(0, 1000) }, [...letters.slice(0, half), "…", ...letters.slice(-half)].join(""));
+  return el("bdi", { title: letters.slice(0, 1000).join("") }, [...letters.slice(0, half), "…", ...letters.slice(-half)].join(""));
 }
 
 /** Asks the API, or with a body tells it; an error has the API's message. */
@@ -173,7 +176,7 @@ export function choice(label, values, chosen, pick) {
   const shown = values.length > 0 ? [...values] : [];
   if (chosen && !shown.includes(chosen)) shown.push(chosen);
   const select = el("select", { "aria-label": label, id: `choice-${label.replaceAll(" ", "-").toLowerCase()}`, onchange: (event) => pick(event.target.value) },
-    el("option", { value: "" }, `${label}: all`), shown.map((value) => el("option", { value, selected: value === chosen }, value.slice(0, 80))));
+    el("option", { value: "" }, `${label}: all`), shown.map((value) => el("option", { value, selected: value === chosen }, firstLetters(value, 80))));
   return select;
 }
 export const toggle = (label, on, set) => el("button", { type: "button", "aria-pressed": String(Boolean(on)), onclick: () => set(!on) }, label);

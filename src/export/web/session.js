@@ -1,5 +1,5 @@
 // One session: all of its turns on one screen, then turn by turn, and why a turn has its score.
-import { about, agentDetail, agentLink, agentTitle, ask, copy, dollars, el, fold, foreign, foreignId, isSame, lasted, number, outward, percent, plain, refold, score, sessionLink, severity, table, tile, tiles, traceLink, unfold, when } from "./dom.js";
+import { about, agentDetail, agentLink, agentTitle, ask, copy, dollars, el, firstLetters, fold, foreign, foreignId, isSame, lasted, number, outward, percent, plain, refold, score, sessionLink, severity, table, tile, tiles, traceLink, unfold, when } from "./dom.js";
 import { limitName, loopName } from "./problems.js";
 import { howToKeep, waterfall } from "./timeline.js";
 
@@ -19,7 +19,7 @@ export async function session(view, { id, scope, tenant }) {
   if (one.scopes) return several(view, id, one.scopes, tenant);
   if (one instanceof Error) throw one;
   begin(id, one.scope, tenant);
-  view.title(`Session ${id.slice(0, 40)}`);
+  view.title(`Session ${firstLetters(id, 40)}`);
   const names = Object.fromEntries(Object.entries(one.agent).map(([name, value]) => [name, value ?? ""]));
   view.concerns = (changed) => isSame(changed, names);
   const { traces } = one;
@@ -116,7 +116,7 @@ function reach(view, at) {
 
 /** The sessions of one id, by their scopes. */
 function several(view, id, scopes, tenant) {
-  view.title(`Sessions ${id.slice(0, 40)}`);
+  view.title(`Sessions ${firstLetters(id, 40)}`);
   const link = (scope) => `#/session/${encodeURIComponent(id)}?${new URLSearchParams({ scope, ...(tenant && { tenant }) })}`;
   return [el("h1", {}, "Sessions ", foreign(id, 120)), el("p", { class: "sub" }, "Several agents or services have a session with this id."),
     el("ul", {}, scopes.map((scope) => el("li", {}, el("a", { href: link(scope), "data-row": true }, scope ? foreign(scope, 60) : "without a scope"))))];
@@ -136,7 +136,7 @@ function effort(one) {
 /** Finds the session of a trace and goes there. */
 export async function trace(view, id, tenant) {
   const [found, { trace_link: link }] = await Promise.all([ask(`/api/v1/traces/${encodeURIComponent(id)}`, { tenant }, view.signal), about()]);
-  view.title(`Trace ${id.slice(0, 40)}`);
+  view.title(`Trace ${firstLetters(id, 40)}`);
   begin(found.session_id, found.scope, tenant);
   if (!state.explained.has(found.trace.trace_id)) state.explained.set(found.trace.trace_id, found);
   const one = { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id, scope: found.scope };
@@ -236,7 +236,7 @@ function linked(line) {
 
 function texts(trace) {
   if (trace.content !== "kept") return trace.tools.length > 0 ? null : el("p", { class: "note" }, howToKeep(trace));
-  const box = (title, text) => text === null ? null : el("div", {}, el("small", { class: "none", "aria-hidden": "true" }, title), el("pre", { class: "text", dir: "auto", tabindex: "0", role: "group", "aria-label": title }, text.slice(0, 20000)));
+  const box = (title, text) => text === null ? null : el("div", {}, el("small", { class: "none", "aria-hidden": "true" }, title), el("pre", { class: "text", dir: "auto", tabindex: "0", role: "group", "aria-label": title }, firstLetters(text, 20000)));
   return el("div", { class: "texts" }, box("Input", trace.input), box("Output", trace.output));
 }
 
