@@ -84,7 +84,11 @@ impl Push {
                 count("rejected", rejected);
                 count("sent", items - rejected);
             }
-            Err(_) => count("dropped", items),
+            Err(error) => {
+                let error = error.name();
+                tracing::warn!(url = self.url, error, items, "scores or metrics were not sent");
+                count("dropped", items);
+            }
         }
     }
 

@@ -182,26 +182,12 @@ impl Traces {
         now: Timestamp,
         out: &mut Vec<Record>,
     ) -> Result<(), &'static str> {
-        let mut touched = None;
-        for input in inputs {
-            let trace = match &input {
-                Input::Span(span) => span.trace_id,
-                Input::Log(log) => log.trace_id,
-                Input::Judged(reply) => reply.trace.id,
-                Input::Embedded(trace, _) => trace.id,
-                Input::Report(report) => match report.target {
-                    Target::Trace(trace) => trace,
-                    Target::Response { .. }
-                    | Target::Session { .. }
-                    | Target::Run(_)
-                    | Target::Agent(_) => {
-                        return Err("misdirected");
-                    }
-                },
-            };
-            let place = self.place(trace).ok_or("misdirected")?;
-            // All inputs of a record are of one trace.
-            touched = Some(place);
+        let places: Option<Vec<usize>> =
+            inputs.iter().map(|input| self.place(trace_of(input)?)).collect();
+        let places = places.ok_or("misdirected")?;
+        // All inputs of a record are of one trace.
+        let touched = places.last().copied();
+        for (place, input) in places.into_iter().zip(inputs) {
             self.shards[place].1.handle(input, now);
         }
         if let Some(place) = touched {
@@ -265,6 +251,23 @@ const LEARNED: &str = "learned";
 
 /// The number of bits of a revision that are below the generation.
 pub(super) const GENERATION: u32 = 32;
+
+/// The trace that an input is about; `None` if it is about something else.
+fn trace_of(input: &Input) -> Option<TraceId> {
+    match input {
+        Input::Span(span) => Some(span.trace_id),
+        Input::Log(log) => Some(log.trace_id),
+        Input::Judged(reply) => Some(reply.trace.id),
+        Input::Embedded(trace, _) => Some(trace.id),
+        Input::Report(report) => match report.target {
+            Target::Trace(trace) => Some(trace),
+            Target::Response { .. }
+            | Target::Session { .. }
+            | Target::Run(_)
+            | Target::Agent(_) => None,
+        },
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -33,14 +33,15 @@ enum Pattern {
     Backtracking(fancy_regex::Regex),
 }
 
-/// A pattern that is no regular expression.
+/// Why no redactor can be made.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("`{pattern}` in `judge.redact_patterns` is not a regular expression: {why}")]
-pub struct BadPattern {
-    /// The pattern, as it was written.
-    pub pattern: String,
-    /// What is wrong with it.
-    pub why: String,
+pub enum BadRedaction {
+    /// A pattern that is no regular expression, as it was written, and why.
+    #[error("`{0}` in `judge.redact_patterns` is not a regular expression: {1}")]
+    Pattern(String, String),
+    /// Keys for which no pattern can be made.
+    #[error("`judge.redact_keys` are too many or too long: {0}")]
+    Keys(String),
 }
 
 impl Redactor {
@@ -48,10 +49,10 @@ impl Redactor {
     ///
     /// # Errors
     ///
-    /// Fails on a pattern that is no regular expression.
-    pub fn new(keys: &[String], patterns: &[String]) -> Result<Self, BadPattern> {
-        let bad = |pattern: &str, why: String| BadPattern { pattern: pattern.to_owned(), why };
-        let keyed = Keyed::new(keys).map_err(|error| bad("redact_keys", error.to_string()))?;
+    /// Fails on a pattern that is no regular expression, and on keys that are too many or too long.
+    pub fn new(keys: &[String], patterns: &[String]) -> Result<Self, BadRedaction> {
+        let bad = |pattern: &str, why| BadRedaction::Pattern(pattern.to_owned(), why);
+        let keyed = Keyed::new(keys).map_err(|error| BadRedaction::Keys(error.to_string()))?;
         let compiled = patterns
             .iter()
             .map(|pattern| Pattern::new(pattern).map_err(|error| bad(pattern, error.to_string())));

@@ -19,7 +19,7 @@ use super::noise::{Noise, is_picked};
 use super::options::JudgeOptions;
 use super::pace::Pace;
 use super::queue::{self, Handle, Inbox, Waiting};
-use super::redact::{BadPattern, Redactor};
+use super::redact::{BadRedaction, Redactor};
 use super::trace_questions::TraceQuestions;
 use super::verdict::{AskedTrace, Judged, evaluator, told_of_rules, worth};
 use crate::clock::Clock;
@@ -75,7 +75,7 @@ pub enum JudgeError {
     Endpoint(#[from] EndpointError),
     /// A pattern is no regular expression.
     #[error(transparent)]
-    Pattern(#[from] BadPattern),
+    Pattern(#[from] BadRedaction),
     /// The traces with known answers cannot be read.
     #[error(transparent)]
     Canaries(#[from] CanaryError),
