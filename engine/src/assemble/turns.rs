@@ -59,12 +59,19 @@ struct Change {
     moved: Vec<(TraceId, Span)>,
     /// Turns after which there is another prompt.
     followed: Vec<TraceId>,
-    /// Numbers of sessions and of spans that there was no room for.
-    forgotten: (u64, u64),
+    forgotten: Forgotten,
+}
+
+/// How many of each there was no room for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Forgotten {
+    sessions: u64,
+    spans: u64,
+    prompts: u64,
 }
 
 impl Assemble {
-    /// Applies a span of a log record; its turn may depend on the order of the session's prompts.
+    /// Adds a span made from a log record to the turn that its session's prompts put it in.
     pub(super) fn told(&mut self, span: Span, now: Timestamp) {
         let limits = Limits {
             now,
@@ -83,9 +90,10 @@ impl Assemble {
         for turn in change.followed {
             self.is_followed(TraceKey { id: turn, tenant }, now);
         }
-        let (sessions, spans) = change.forgotten;
+        let Forgotten { sessions, spans, prompts } = change.forgotten;
         self.counts.add_many("turns", "session_forgotten", sessions);
         self.counts.add_many("turns", "span_settled", spans);
+        self.counts.add_many("turns", "prompt_forgotten", prompts);
     }
 
     /// Notes that the session of a turn has a later prompt, so that the turn is not waited for any longer.
@@ -139,7 +147,8 @@ impl Turns {
         let after = session.held;
         own.held = (own.held + after).saturating_sub(before);
         self.held = (self.held + after).saturating_sub(before);
-        change.forgotten = self.fit(limits, shares);
+        let (sessions, spans) = self.fit(limits, shares);
+        change.forgotten = Forgotten { sessions, spans, ..change.forgotten };
         change
     }
 
@@ -264,6 +273,7 @@ impl Session {
         }
         while self.prompts.len() > MAX_PROMPTS {
             self.prompts.pop_first();
+            change.forgotten.prompts += 1;
         }
     }
 
