@@ -13,8 +13,8 @@
 //! A trace that goes on after a silence shows that such a one is healthy: a tool that takes minutes, a person who is asked. It counts
 //! when it is done and certain to be its agent's, with the longest of its silences; the last four weeks count that had any traces.
 //! Before three hundred of an agent's traces are done, those of its other versions count with its own: fewer cannot tell what one in a
-//! hundred does. Of a trace whose agent no span has named yet, silences are usual that are so for any agent of its service. Are there
-//! less than twenty traces in all, the first edge holds. Beyond the last one every trace is stalled. All are counts, so shards add up,
+//! hundred does. For a trace whose agent no span has named yet, a silence is usual if it is for any agent of its service. With fewer than
+//! twenty traces in all, the first edge is the usual one. Beyond the last one every trace is stalled. All are counts, so shards add up,
 //! and what is stalled does not depend on how many there are. A trace whose agent waits for somebody (`gen_ai.agent.paused`) is not
 //! silent. Silence counts from when the process took the shard over at the earliest: before, it could not have noticed a span.
 //!

@@ -97,7 +97,7 @@ pub struct Config {
     pub judge: JudgeOptions,
     /// Embeddings.
     pub embed: EmbedOptions,
-    /// Scores to others.
+    /// Where scores are sent, besides the store.
     pub scores_out: ScoresOutOptions,
     /// Where the daemon's own telemetry goes.
     pub telemetry: TelemetryOptions,
@@ -107,7 +107,7 @@ pub struct Config {
     pub api: ApiOptions,
     /// Where people find what is said of agents.
     pub links: LinkOptions,
-    /// Whom to tell of sessions that run away.
+    /// Where sessions that run away are reported.
     pub webhook: WebhookOptions,
     /// What outlives the process.
     pub store: StoreOptions,
@@ -171,14 +171,14 @@ pub struct Log {
 pub enum LogLevel {
     /// Only what needs a person.
     Error,
-    /// And what may soon.
+    /// Also what may need one soon.
     Warn,
-    /// And the course of things.
+    /// Also the normal course: starts, stops, reloads.
     #[default]
     Info,
-    /// And what helps to find a fault.
+    /// Also details for finding a fault.
     Debug,
-    /// And everything.
+    /// Everything.
     Trace,
 }
 
@@ -256,7 +256,7 @@ pub enum ConfigError {
         /// The known key that looks most like it.
         nearest: Option<String>,
     },
-    /// A variable of the environment has other underscores than one that sets an option.
+    /// An environment variable differs only in its underscores from one that sets an option.
     #[error("the environment variable {name} sets nothing; write {right}")]
     Misspelt {
         /// Its name.

@@ -82,7 +82,7 @@ impl Gauges {
             )?,
             gone: registry.counters(
                 "kafka_records_gone_total",
-                "Records that the brokers let go of before they were read.",
+                "Records that the brokers deleted before they were read.",
                 &["topic"],
             )?,
             dead_letters: registry.counters(

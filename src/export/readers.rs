@@ -91,20 +91,21 @@ pub(super) struct Reader {
     // The last move that a step has seen, and the steps since.
     seen: u64,
     still: u32,
-    // Whether nothing more of it is given to the connection, and what it holds is in the buffers of that; and whether it was cut off.
+    // Whether all of it was handed to the connection, whose buffers hold the rest.
     pub(super) is_over: bool,
+    // Whether it was cut off.
     is_cut: bool,
 }
 
 /// Why there is no room for an answer.
 #[derive(Debug, Eq, PartialEq)]
-enum Room {
-    /// What was cut off is not dropped yet.
-    Comes,
-    /// This one should be cut off.
-    After(u64),
-    /// Others who read are in the way.
-    None,
+enum NoRoom {
+    /// What was cut off is being freed.
+    Freeing,
+    /// There will be once this reader is cut off.
+    CutOff(u64),
+    /// All who read go on reading.
+    Full,
 }
 
 impl Readers {
@@ -168,21 +169,21 @@ impl Readers {
                 let freed = self.moves.freed.notified();
                 match self.enter_if_room(asker, bytes) {
                     Ok(number) => return Some(number),
-                    Err(Room::After(number)) => self.cut_off(number, "memory"),
-                    Err(Room::Comes) => {
+                    Err(NoRoom::CutOff(number)) => self.cut_off(number, "memory"),
+                    Err(NoRoom::Freeing) => {
                         if place.is_none() {
                             place = Some(waiting.try_acquire().ok()?);
                         }
                         freed.await;
                     }
-                    Err(Room::None) => return None,
+                    Err(NoRoom::Full) => return None,
                 }
             }
         });
         admitted.await.ok().flatten().ok_or_else(refused)
     }
 
-    fn enter_if_room(self: &Arc<Self>, asker: &Asker, bytes: usize) -> Result<u64, Room> {
+    fn enter_if_room(self: &Arc<Self>, asker: &Asker, bytes: usize) -> Result<u64, NoRoom> {
         let mut state = self.state();
         state.room(asker, bytes, self.max_bytes())?;
         Ok(self.enter(&mut state, asker, bytes).0)
@@ -355,7 +356,7 @@ impl State {
     }
 
     /// Whether an answer of so many bytes is within `max_bytes`, or what has to be done before. One that is larger is sent alone.
-    fn room(&mut self, asker: &Asker, bytes: usize, max_bytes: usize) -> Result<(), Room> {
+    fn room(&mut self, asker: &Asker, bytes: usize, max_bytes: usize) -> Result<(), NoRoom> {
         self.sweep();
         let side = |reader: &Reader| reader.asker.is_tenant() == asker.is_tenant();
         let live = |reader: &Reader| side(reader) && reader.is_held();
@@ -365,14 +366,14 @@ impl State {
             return Ok(());
         }
         if fits(self.sum(live)) {
-            return Err(Room::Comes);
+            return Err(NoRoom::Freeing);
         }
         if let Some(stalled) = self.stalest(|reader| live(reader) && reader.still > 0) {
-            return Err(Room::After(stalled));
+            return Err(NoRoom::CutOff(stalled));
         }
         let own = self.sum(own) + bytes;
         let most = self.most(asker.is_tenant()).filter(|(_, held)| *held > own);
-        Err(most.map_or(Room::None, |(number, _)| Room::After(number)))
+        Err(most.map_or(NoRoom::Full, |(number, _)| NoRoom::CutOff(number)))
     }
 
     /// The bytes that these readers hold.

@@ -168,7 +168,7 @@ impl<S: Sink> Receiver<S> {
         &self.shared.admission
     }
 
-    /// Requests that wait for room before their bodies are read.
+    /// The number of requests that wait for their turn or for room.
     pub fn waiting(&self) -> usize {
         self.shared.entrance.waiting()
     }

@@ -267,7 +267,7 @@ fn a_loop_is_shown_at_once_under_the_one_agent_that_is_known_and_counted_when_it
     daemon.send(calls(0, SECOND), SECOND);
     assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (1, 0));
     assert_eq!(daemon.count("", Counter::Loops, &["exact_repeat"]), 0);
-    // The root is in: it is not done, but whose it is is known, of this trace and of others.
+    // The root is in: it is not done, but it is known whose it is, of this trace and of others.
     daemon.send(vec![root(0, (Duration::ZERO, 2 * SECOND))], 2 * SECOND);
     assert_eq!((looping(&daemon, ""), looping(&daemon, "support")), (0, 1));
     assert_eq!(daemon.count("support", Counter::Loops, &["exact_repeat"]), 0);

@@ -4,8 +4,8 @@
 //! re-opens it; then it is sealed, and what begins later under its id is a trace of its own (`further.rs`). Its facts are sent on as a
 //! full [`TraceFacts`] under a higher revision when it is done, re-opened, reported on or sealed. An open trace is sent at once only for
 //! what cannot wait: that a loop began or grew, with the span that closes it, and that the trace may go on in another one, as a loop may
-//! be in both. All else of it is sent once every `trace_idle`.
-//! So is what comes of a trace that is older than `trace_max_age`: that is done anew no more often.
+//! be in both. Everything else is sent once every `trace_idle`. A trace older than `trace_max_age` that gets more spans is done again no
+//! more often than that.
 
 mod ages;
 mod calls;
@@ -334,8 +334,8 @@ impl Assemble {
     }
 
     /// Takes the updates of at most `at_most` traces that have changed since they were last looked at, those that come first in the
-    /// order of trace ids; returns whether these were all. So, of thousands of traces that change at once, only a few are looked at at a
-    /// time.
+    /// order of trace ids; returns whether these were all. So when thousands of traces change at once, they are evaluated a few at
+    /// a time.
     pub fn drain_some(&mut self, at_most: usize, known: &Learned) -> (Vec<Box<TraceFacts>>, bool) {
         let mut updates = Vec::new();
         let all = self.drain_some_into(&mut updates, at_most, known);
@@ -429,7 +429,8 @@ impl Assemble {
         tombstone
     }
 
-    /// Whether an open trace was searched for loops lately, for its length; then it is told when it may be searched again.
+    /// Whether an open trace was searched for loops too recently, for its length, to be searched again; its next update is then due when it
+    /// may be.
     fn waits_for_search(&mut self, id: TraceKey) -> bool {
         let Some(held) = self.traces.get_mut(id) else { return false };
         let Some(again) = held.search() else { return false };
@@ -541,7 +542,7 @@ impl Assemble {
             counts.add_many("texts", TRACE_FULL, u64::from(held.slim(options.max_trace_bytes)));
         }
         bytes.change(id, before, held.bytes());
-        counts.add_many("traces_partial", CUT, u64::from(held.cut && !was_cut));
+        counts.add_many("traces_partial", FULL, u64::from(held.cut && !was_cut));
         if taken > 0 {
             let rooted = !was_rooted && held.is_rooted();
             held.root_is_new |= rooted;
@@ -583,7 +584,7 @@ impl Assemble {
         } else if !held.has_room(&self.options) {
             self.counts.add("logs", TRACE_FULL);
             let was_cut = mem::replace(&mut held.cut, true);
-            self.counts.add_many("traces_partial", CUT, u64::from(!was_cut));
+            self.counts.add_many("traces_partial", FULL, u64::from(!was_cut));
         } else {
             let before = held.bytes();
             held.note_spending(&self.rules);
@@ -692,8 +693,8 @@ impl Assemble {
 /// The reason for leaving out spans and log records of a full trace.
 const TRACE_FULL: &str = "trace_full";
 
-/// The reason for which a trace is partial that such a thing was left out of.
-const CUT: &str = "full";
+/// The reason counted for a partial trace of which spans or log records were left out.
+const FULL: &str = "full";
 
 /// Whether an update can be trusted for the agent of its trace: once the root is in, later spans seldom name another one.
 fn is_named(update: &TraceFacts) -> bool {

@@ -142,7 +142,7 @@ pub(super) enum State {
     Sealed,
 }
 
-/// What the lack of its root had others learn, or what was learned of others for it.
+/// What the missing root of a trace taught about other traces, or what was learned from others about it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum WithoutRoot {
     /// Nothing.
@@ -524,8 +524,8 @@ impl OpenTrace {
         !self.followed && self.signs.pause.as_deref().is_some_and(waits)
     }
 
-    /// Whether a model, a tool or an agent is at work in it, or may be later: what libraries tell of agents, as of a guardrail, ends first
-    /// where it is innermost.
+    /// Whether a model, a tool or an agent is at work in it, or may be later: some libraries record parts of an agent's run, such as
+    /// guardrails, as spans of which the innermost end first.
     fn is_agents(&self) -> bool {
         let behaves = |operation| {
             matches!(operation, Operation::Chat | Operation::ExecuteTool | Operation::InvokeAgent)
@@ -763,7 +763,7 @@ impl Signs {
     }
 }
 
-/// A number of calls that is enough for any loop, for where the agent itself reports one.
+/// The number of calls of a loop that the agent itself reports: enough for any threshold.
 const MANY: u32 = u32::MAX;
 
 fn is_report_of_loop(span: &Span) -> bool {

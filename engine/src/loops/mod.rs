@@ -62,7 +62,7 @@ macro_rules! kinds {
                 }
             }
 
-                /// What finds it among calls; `None`: outputs tell it, to the session stage, or the agent does.
+            /// How it is found among calls; `None` if the session stage finds it by outputs, or the agent reports it.
             fn finder(self) -> Option<Finder> {
                 match self {
                     $(Self::$kind => $find,)*

@@ -38,8 +38,10 @@
 //! | | `unmatched` | reports whose session did not come within `report_wait`, or ended too long ago for `max_outstanding_outcomes` |
 //! | | `applied`, `duplicate`, `trace_full` | reports about traces that were sealed: taken, outranked by another one, over `max_reports_per_session` |
 //! | | `waiting_full` | waiting reports dropped for newer ones over `max_waiting_reports` |
-//! | `run_sessions` | `run_full` | traces of further sessions of a run over `agents.max_traces_per_run`: its outcome does not reach them |
 //! | | `session_full` | reports of further names over `max_reports_per_session` |
+//! | `run_sessions` | `run_full` | traces of further sessions of a run over `agents.max_traces_per_run`: its outcome does not reach them |
+//! | `loop_chains` | `cut` | chains of traces that were cut at `loops.max_traces`: their repetitions are counted anew |
+//! | `label_values_limited` | `agent_names` | names of agents beyond those that a session keeps |
 //! | `run_outcomes` | `forgotten` | outcomes of runs forgotten before `report_wait`, for newer ones over `max_waiting_reports` |
 
 mod bytes;

@@ -45,7 +45,7 @@ pub(super) struct TraceRecord {
     /// Arrival of its newest span or record; zero: unknown.
     pub(super) arrived: Timestamp,
     pub(super) revision: u64,
-    // Read and written; `UNTOLD`: not told, or in `rare`.
+    // Read and written; `UNTOLD`: not sent, or in `rare` as they are too many for here.
     tokens: [u32; 2],
     cost_quanta: OptionalNumber,
     pub(super) course: Arc<Course>,

@@ -39,9 +39,9 @@ pub(super) struct Shape<'a> {
     nested: bool,
     // The places of streamed answers by those of their requests.
     answers: BTreeMap<usize, usize>,
-    // Made where it is asked which spans are below which.
+    // Built when it is first asked whether a span is below another.
     jumps: OnceCell<Jumps>,
-    // Made where spans of several libraries are compared, for each span.
+    // Built when spans of several libraries are first compared; one for each span.
     lines: OnceCell<Vec<Line>>,
 }
 
@@ -253,7 +253,7 @@ impl<'a> Shape<'a> {
         calls
     }
 
-    /// The place of the call that is the same as this one, which another library or a log record tells.
+    /// The place of the call that is the same as this one, that another library or a log record also recorded.
     fn watched(&self, calls: &[ModelCall<'_>], call: &ModelCall<'_>) -> Option<usize> {
         if !self.mixed {
             return None;
@@ -285,7 +285,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Whether two spans are of two libraries that tell of the same work side by side: from what is above both, present or absent, only
+    /// Whether two spans are of two libraries that record the same work beside each other: from what is above both, present or absent, only
     /// spans of its own library lead down to each.
     fn hang_apart(&self, one: &SpanView<'_>, other: &SpanView<'_>) -> bool {
         let (outermost, outer) = (self.outermost(one.at), self.outermost(other.at));
@@ -772,7 +772,7 @@ pub(super) fn agent_below<'s>(span: &SpanView<'s>) -> Option<&'s str> {
     }
 }
 
-/// As many as are told from one.
+/// Counting stops here: more than one is all that matters.
 const SEVERAL: u8 = 2;
 
 /// The bit of an operation in a set.

@@ -28,7 +28,7 @@ fn what_does_not_tell_of_the_agent_leaves_half_of_a_trace_to_what_does() {
     let update = done(&mut stage, vec![failed()], at(2)).pop().unwrap();
     assert_eq!((update.tools.len(), update.error, update.partial), (40, true, false));
     assert_eq!(stage.counts().get("spans", TRACE_FULL), 70);
-    assert_eq!(stage.counts().get("traces_partial", CUT), 0, "nothing of the agent is missing");
+    assert_eq!(stage.counts().get("traces_partial", FULL), 0, "nothing of the agent is missing");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_full_trace_takes_what_says_whose_it_is_and_how_it_ended() {
     feed(&mut stage, many(100, 400, &root()), at(3));
     assert_eq!(stage.traces.get(TraceKey::from(TraceId([7; 16]))).unwrap().parts.len(), 164);
     assert_eq!(stage.counts().get("spans", TRACE_FULL), 50 + 68 + 69);
-    assert_eq!(stage.counts().get("traces_partial", CUT), 1);
+    assert_eq!(stage.counts().get("traces_partial", FULL), 1);
 }
 
 #[test]

@@ -167,12 +167,11 @@ const OUTPUT_TOKENS: u16 = 1 << 4;
 const ENDS: u16 = 1 << 5;
 const ENDS_WITH_USER: u16 = 1 << 6;
 
-/// Flags of a row: it is known whether the parent is of another process, and it is.
+/// Flag of a row: it is known whether the parent is in another process.
 const PARENT_KNOWN: u16 = 1 << 7;
-const PARENT_REMOTE: u16 = 1 << 8;
 
-/// Flag of a row: it is known how many of the model call's tokens were read from a cache.
-const CACHED_TOKENS: u16 = 1 << 11;
+/// Flag of a row: the parent is in another process.
+const PARENT_REMOTE: u16 = 1 << 8;
 
 /// Flag of a row: something stopped the span before its end.
 const STOPPED: u16 = 1 << 9;
@@ -180,7 +179,10 @@ const STOPPED: u16 = 1 << 9;
 /// Flag of a row: the span is the streamed answer to the request of another span.
 const STREAMED: u16 = 1 << 10;
 
-/// How much later than its root a span may end that did not outlast it: clocks differ, and what is streamed is told a little late.
+/// Flag of a row: it is known how many of the model call's tokens were read from a cache.
+const CACHED_TOKENS: u16 = 1 << 11;
+
+/// How much later than its root a span may end that did not outlast it: clocks differ, and streamed spans end a little late.
 const LEEWAY: Duration = Duration::from_millis(100);
 
 /// What tells kinds of spans with a parent apart: resource, scope, operation and, of agents and of spans of no known operation, the
