@@ -13,8 +13,19 @@ use crate::clock::Clock;
 use crate::engine::assemble::AGES;
 use crate::engine::span::Timestamp;
 use crate::ingest::Tally;
-use crate::registry::Registry;
+use crate::registry::{Registry, metrics};
 use crate::vital::Vital;
+
+metrics! {
+    /// What requests brought.
+    struct Requests {
+        spans: IntCounterVec = counters("spans_received_total", "Spans received.", &["transport", "encoding"]),
+        logs: IntCounterVec = counters("log_records_received_total", "Log records received.", &["transport", "encoding"]),
+        points: IntCounterVec = counters("metric_points_received_total",
+            "Metric data points received; they are dropped.", &["transport", "encoding"]),
+        refused: IntCounterVec = counters("requests_refused_total", "Requests refused whole, by reason.", &["reason"]),
+    }
+}
 
 /// The daemon's own metrics.
 #[derive(Debug)]
@@ -22,10 +33,7 @@ pub struct Health {
     registry: Registry,
     /// The tasks that have to live.
     pub(crate) vital: Vital,
-    received: IntCounterVec,
-    logs: IntCounterVec,
-    points: IntCounterVec,
-    refused: IntCounterVec,
+    requests: Requests,
     stages: BTreeMap<&'static str, IntCounterVec>,
     held: Sums,
     held_bytes: Sums,
@@ -146,25 +154,9 @@ impl Health {
         let build: IntGaugeVec =
             registry.gauges("build_info", "The version that runs; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let transport = ["transport", "encoding"];
         Ok(Arc::new(Self {
             vital: Vital::default(),
-            received: registry.counters("spans_received_total", "Spans received.", &transport)?,
-            logs: registry.counters(
-                "log_records_received_total",
-                "Log records received.",
-                &transport,
-            )?,
-            points: registry.counters(
-                "metric_points_received_total",
-                "Metric data points received; they are dropped.",
-                &transport,
-            )?,
-            refused: registry.counters(
-                "requests_refused_total",
-                "Requests refused whole, by reason.",
-                &["reason"],
-            )?,
+            requests: Requests::new(&registry)?,
             held: Sums::new(
                 &registry,
                 "held",
@@ -197,9 +189,9 @@ impl Health {
     /// Counts the items of one request; `transport` is `grpc`, `http` or `kafka`, `encoding` is `protobuf` or `json`.
     pub fn received(&self, transport: &str, encoding: &str, tally: &Tally) {
         let labels = [transport, encoding];
-        self.received.with_label_values(&labels).inc_by(tally.spans);
-        self.logs.with_label_values(&labels).inc_by(tally.logs);
-        self.points.with_label_values(&labels).inc_by(tally.metric_points);
+        self.requests.spans.with_label_values(&labels).inc_by(tally.spans);
+        self.requests.logs.with_label_values(&labels).inc_by(tally.logs);
+        self.requests.points.with_label_values(&labels).inc_by(tally.metric_points);
         for (what, reasons) in
             [("spans", &tally.rejected), ("repaired", &tally.repaired), ("unused", &tally.unused)]
         {
@@ -211,7 +203,7 @@ impl Health {
 
     /// Counts a request that was refused whole.
     pub fn refused(&self, reason: &str) {
-        self.refused.with_label_values(&[reason]).inc();
+        self.requests.refused.with_label_values(&[reason]).inc();
     }
 
     /// Counts a request that waited for room; `outcome` is `entered` or `refused`.

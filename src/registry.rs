@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::Opts;
 use prometheus::core::{
     Atomic, Collector, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec,
 };
 use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::{Histogram, HistogramOpts, Opts};
 
 /// A family of the daemon's own metrics.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -136,6 +136,21 @@ impl Registry {
         self.add(GenericGaugeVec::new(opts(name, help), labels))
     }
 
+    /// Registers a histogram with these upper bounds; its family is called `agentgauge_` and this name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a family of this name is shown already.
+    pub fn histogram(
+        &self,
+        name: &str,
+        help: &str,
+        buckets: &[f64],
+    ) -> Result<Histogram, prometheus::Error> {
+        let opts = HistogramOpts::from(opts(name, help)).buckets(buckets.to_vec());
+        self.add(Histogram::with_opts(opts))
+    }
+
     /// The families that have series, with these.
     pub fn gather(&self) -> Vec<MetricFamily> {
         self.shown.gather()
@@ -149,6 +164,43 @@ impl Registry {
         families
     }
 }
+
+/// A struct of own metrics, each of which is a row, and its `new`, which makes them and registers them.
+///
+/// A row has the field and its type, and the call to the [`Registry`] that makes it:
+///
+/// ```ignore
+/// metrics! {
+///     /// The judge's own metrics.
+///     pub struct Meter {
+///         waiting: IntGauge = gauge("judge_queue_traces", "Traces waiting for the judge."),
+///         calls: IntCounterVec = counters("judge_calls_total", "Calls to the judge, by outcome.", &["outcome"]),
+///     }
+/// }
+/// ```
+macro_rules! metrics {
+    ($(#[$about:meta])* $vis:vis struct $name:ident {
+        $($(#[$note:meta])* $seen:vis $field:ident: $metric:ty = $make:ident($($argument:expr),+),)+
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug)]
+        $vis struct $name {
+            $($(#[$note])* $seen $field: $metric,)+
+        }
+
+        impl $name {
+            /// Makes the metrics and registers them.
+            ///
+            /// # Errors
+            ///
+            /// Fails if the registry has one of them already.
+            $vis fn new(registry: &$crate::registry::Registry) -> Result<Self, prometheus::Error> {
+                Ok(Self { $($field: registry.$make($($argument),+)?,)+ })
+            }
+        }
+    };
+}
+pub(crate) use metrics;
 
 fn opts(name: &str, help: &str) -> Opts {
     Opts::new(format!("agentgauge_{name}"), help)

@@ -14,21 +14,32 @@ use tokio::time::timeout;
 use super::{Check, StartError, stopped};
 use crate::ingest::kafka::{KafkaOptions, Source, Watch};
 use crate::ingest::{Receiver, Sink};
-use crate::registry::Registry;
+use crate::registry::{Registry, metrics};
 
 /// How long the source may take to end: it waits for the records in flight, then for the brokers to take its offsets.
 const GRACE: Duration = Duration::from_secs(10);
 
+metrics! {
+    /// The families of metrics of the source.
+    struct Families {
+        applied: IntCounterVec = counters("kafka_records_total", "Records applied.", &["topic"]),
+        skipped: IntCounterVec = counters("kafka_records_skipped_total",
+            "Records that cannot be read, by reason.", &["topic", "reason"]),
+        gone: IntCounterVec = counters("kafka_records_gone_total",
+            "Records that the brokers deleted before they were read.", &["topic"]),
+        dead_letters: IntCounterVec = counters("kafka_dead_letters_total",
+            "Records sent to the dead-letter topic, by outcome.", &["outcome"]),
+        lag: IntGaugeVec = gauges("kafka_consumer_lag_records",
+            "Records of an assigned partition that are not applied yet.", &["topic", "partition"]),
+        ready: IntGauge = gauge("kafka_ready", "Whether the source is in its group and nothing is in its way."),
+        paused: IntGauge = gauge("kafka_paused", "Whether the source pauses for want of room."),
+        pauses: IntCounter = counter("kafka_pauses_total", "Times that the source paused for want of room."),
+    }
+}
+
 /// The metrics of the source.
 pub(super) struct Gauges {
-    applied: IntCounterVec,
-    skipped: IntCounterVec,
-    gone: IntCounterVec,
-    dead_letters: IntCounterVec,
-    lag: IntGaugeVec,
-    ready: IntGauge,
-    paused: IntGauge,
-    pauses: IntCounter,
+    families: Families,
     /// The partitions whose lag is shown.
     known: Mutex<Vec<(String, i32)>>,
 }
@@ -73,84 +84,53 @@ async fn end(ended: oneshot::Receiver<()>, stopping: watch::Receiver<bool>) {
 
 impl Gauges {
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        Ok(Self {
-            applied: registry.counters("kafka_records_total", "Records applied.", &["topic"])?,
-            skipped: registry.counters(
-                "kafka_records_skipped_total",
-                "Records that cannot be read, by reason.",
-                &["topic", "reason"],
-            )?,
-            gone: registry.counters(
-                "kafka_records_gone_total",
-                "Records that the brokers deleted before they were read.",
-                &["topic"],
-            )?,
-            dead_letters: registry.counters(
-                "kafka_dead_letters_total",
-                "Records sent to the dead-letter topic, by outcome.",
-                &["outcome"],
-            )?,
-            lag: registry.gauges(
-                "kafka_consumer_lag_records",
-                "Records of an assigned partition that are not applied yet.",
-                &["topic", "partition"],
-            )?,
-            ready: registry.gauge(
-                "kafka_ready",
-                "Whether the source is in its group and nothing is in its way.",
-            )?,
-            paused: registry
-                .gauge("kafka_paused", "Whether the source pauses for want of room.")?,
-            pauses: registry
-                .counter("kafka_pauses_total", "Times that the source paused for want of room.")?,
-            known: Mutex::default(),
-        })
+        Ok(Self { families: Families::new(registry)?, known: Mutex::default() })
     }
 
     /// Shows counters of these topics from zero on, as an alert sees no rise from a series that was not there.
     fn begin<'t>(&self, topics: impl Iterator<Item = &'t String>) {
         for topic in topics {
-            self.applied.with_label_values(&[topic]);
-            self.gone.with_label_values(&[topic]);
+            self.families.applied.with_label_values(&[topic]);
+            self.families.gone.with_label_values(&[topic]);
         }
     }
 }
 
 impl Watch for Gauges {
     fn applied(&self, topic: &str) {
-        self.applied.with_label_values(&[topic]).inc();
+        self.families.applied.with_label_values(&[topic]).inc();
     }
 
     fn skipped(&self, topic: &str, reason: &'static str) {
-        self.skipped.with_label_values(&[topic, reason]).inc();
+        self.families.skipped.with_label_values(&[topic, reason]).inc();
     }
 
     fn gone(&self, topic: &str, records: u64) {
-        self.gone.with_label_values(&[topic]).inc_by(records);
+        self.families.gone.with_label_values(&[topic]).inc_by(records);
     }
 
     fn dead_letter(&self, delivered: bool) {
         let outcome = if delivered { "delivered" } else { "failed" };
-        self.dead_letters.with_label_values(&[outcome]).inc();
+        self.families.dead_letters.with_label_values(&[outcome]).inc();
     }
 
     fn paused(&self, paused: bool) {
-        self.paused.set(i64::from(paused));
-        self.pauses.inc_by(u64::from(paused));
+        self.families.paused.set(i64::from(paused));
+        self.families.pauses.inc_by(u64::from(paused));
     }
 
     fn ready(&self, ready: bool) {
-        self.ready.set(i64::from(ready));
+        self.families.ready.set(i64::from(ready));
     }
 
     fn lags(&self, lags: &BTreeMap<(String, i32), i64>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for key in known.iter().filter(|key| !lags.contains_key(key)) {
             // An error means that the partition was not shown.
-            let _ = self.lag.remove_label_values(&[&key.0, &key.1.to_string()]);
+            let _ = self.families.lag.remove_label_values(&[&key.0, &key.1.to_string()]);
         }
         for ((topic, partition), lag) in lags {
-            self.lag.with_label_values(&[topic, &partition.to_string()]).set(*lag);
+            self.families.lag.with_label_values(&[topic, &partition.to_string()]).set(*lag);
         }
         *known = lags.keys().cloned().collect();
     }

@@ -4,30 +4,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-};
+use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use crate::clock::Clock;
-use crate::registry::Registry;
+use crate::registry::{Registry, metrics};
 use crate::store::{Budget, Found, Refused, Watch};
+
+metrics! {
+    /// The families of metrics.
+    struct Families {
+        bytes: IntGaugeVec = gauges("store_bytes", "Bytes on disk.", &["what"]),
+        records: IntCounter = counter("store_records_total", "Records written."),
+        written: IntCounter = counter("store_written_bytes_total", "Bytes of log written, frames included."),
+        commit: Histogram = histogram("store_commit_seconds", "Time to write a group, sync included.", &COMMIT_BUCKETS),
+        refused: IntCounterVec = counters("store_refused_total",
+            "Requests refused since they could not be made durable.", &["reason"]),
+        missing: IntCounter = counter("store_files_missing_total",
+            "Files in use that somebody removed; a snapshot replaces all but those of evicted sessions, which are lost."),
+        recovered: IntGaugeVec = gauges("store_recovered", "What the last start found in the store.", &["what"]),
+        recovery: Gauge = gauge("store_recovery_seconds", "Time the last start took."),
+        snapshots: IntCounterVec = counters("store_snapshots_total", "Snapshots.", &["outcome"]),
+        snapshot_failing: IntGauge = gauge("store_snapshot_failing",
+            "1 from a snapshot that could not be written until one is, else 0."),
+        unapplied: IntGauge = gauge("store_replay_records", "Records that a start would replay by now."),
+        failing: IntGauge = gauge("store_failing",
+            "1 while records cannot be written as the disk is full or fails, else 0."),
+    }
+}
 
 /// The store's metrics.
 pub(super) struct StoreMetrics {
     clock: Clock,
     budget: Arc<Budget>,
-    bytes: IntGaugeVec,
-    records: IntCounter,
-    written: IntCounter,
-    commit: Histogram,
-    refused: IntCounterVec,
-    missing: IntCounter,
-    recovered: IntGaugeVec,
-    recovery: Gauge,
-    snapshots: IntCounterVec,
-    snapshot_failing: IntGauge,
-    unapplied: IntGauge,
-    failing: IntGauge,
+    families: Families,
     // Whether the budget has bitten, or the disk has begun to fail, since this was last asked for.
     pressed: AtomicBool,
     fails: Mutex<Option<Failure>>,
@@ -53,43 +62,10 @@ impl StoreMetrics {
         clock: Clock,
         budget: Arc<Budget>,
     ) -> Result<Arc<Self>, prometheus::Error> {
-        let help = "Time to write a group, sync included.";
-        let commit = HistogramOpts::new("agentgauge_store_commit_seconds", help);
-        let commit = commit.buckets(COMMIT_BUCKETS.to_vec());
         let metrics = Self {
             clock,
             budget,
-            bytes: registry.gauges("store_bytes", "Bytes on disk.", &["what"])?,
-            records: registry.counter("store_records_total", "Records written.")?,
-            written: registry
-                .counter("store_written_bytes_total", "Bytes of log written, frames included.")?,
-            commit: registry.add(Histogram::with_opts(commit))?,
-            refused: registry.counters(
-                "store_refused_total",
-                "Requests refused since they could not be made durable.",
-                &["reason"],
-            )?,
-            missing: registry.counter(
-                "store_files_missing_total",
-                "Files in use that somebody removed; a snapshot replaces all but those of evicted sessions, which are lost.",
-            )?,
-            recovered: registry.gauges(
-                "store_recovered",
-                "What the last start found in the store.",
-                &["what"],
-            )?,
-            recovery: registry.gauge("store_recovery_seconds", "Time the last start took.")?,
-            snapshots: registry.counters("store_snapshots_total", "Snapshots.", &["outcome"])?,
-            snapshot_failing: registry.gauge(
-                "store_snapshot_failing",
-                "1 from a snapshot that could not be written until one is, else 0.",
-            )?,
-            unapplied: registry
-                .gauge("store_replay_records", "Records that a start would replay by now.")?,
-            failing: registry.gauge(
-                "store_failing",
-                "1 while records cannot be written as the disk is full or fails, else 0.",
-            )?,
+            families: Families::new(registry)?,
             pressed: AtomicBool::new(false),
             fails: Mutex::new(None),
         };
@@ -107,18 +83,18 @@ impl StoreMetrics {
             ("bad_snapshots", bad_snapshots),
             ("lost_marks", lost_marks),
         ] {
-            self.recovered.with_label_values(&[what]).set(signed(count));
+            self.families.recovered.with_label_values(&[what]).set(signed(count));
         }
-        self.unapplied.set(signed(records));
-        self.recovery.set(took.as_secs_f64());
+        self.families.unapplied.set(signed(records));
+        self.families.recovery.set(took.as_secs_f64());
     }
 
     /// Counts a snapshot that was written or failed; `replay_records` are those that a start would replay.
     pub(super) fn snapshot(&self, written: bool, replay_records: u64) {
         let outcome = if written { "written" } else { "failed" };
-        self.snapshots.with_label_values(&[outcome]).inc();
-        self.snapshot_failing.set(i64::from(!written));
-        self.unapplied.set(signed(replay_records));
+        self.families.snapshots.with_label_values(&[outcome]).inc();
+        self.families.snapshot_failing.set(i64::from(!written));
+        self.families.unapplied.set(signed(replay_records));
         self.measure();
     }
 
@@ -138,7 +114,7 @@ impl StoreMetrics {
         if failure.is_some_and(|failure| bytes >= failure.bytes) {
             tracing::info!("the store takes records again");
             *failure = None;
-            self.failing.set(0);
+            self.families.failing.set(0);
         }
     }
 
@@ -157,7 +133,7 @@ impl StoreMetrics {
         }
         let most = failure.map_or(bytes, |failure| failure.bytes.max(bytes));
         *failure = Some(Failure { why, bytes: most });
-        self.failing.set(1);
+        self.families.failing.set(1);
     }
 
     fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
@@ -165,9 +141,9 @@ impl StoreMetrics {
     }
 
     fn measure(&self) {
-        self.bytes.with_label_values(&["log"]).set(signed(self.budget.log()));
-        self.bytes.with_label_values(&["away"]).set(signed(self.budget.away()));
-        self.bytes.with_label_values(&["snapshots"]).set(signed(self.budget.snapshots()));
+        self.families.bytes.with_label_values(&["log"]).set(signed(self.budget.log()));
+        self.families.bytes.with_label_values(&["away"]).set(signed(self.budget.away()));
+        self.families.bytes.with_label_values(&["snapshots"]).set(signed(self.budget.snapshots()));
     }
 }
 
@@ -178,10 +154,10 @@ impl Watch for StoreMetrics {
 
     fn committed(&self, records: u64, bytes: u64, nanos: u64) {
         self.took(bytes);
-        self.records.inc_by(records);
-        self.written.inc_by(bytes);
-        self.unapplied.add(signed(records));
-        self.commit.observe(Duration::from_nanos(nanos).as_secs_f64());
+        self.families.records.inc_by(records);
+        self.families.written.inc_by(bytes);
+        self.families.unapplied.add(signed(records));
+        self.families.commit.observe(Duration::from_nanos(nanos).as_secs_f64());
         self.measure();
     }
 
@@ -190,11 +166,11 @@ impl Watch for StoreMetrics {
             file = name,
             "somebody removed a file of the store that is in use; a snapshot is written in its place, but sessions in an away file are lost"
         );
-        self.missing.inc();
+        self.families.missing.inc();
     }
 
     fn refused(&self, records: u64, bytes: u64, why: Refused) {
-        self.refused.with_label_values(&[why.reason()]).inc_by(records);
+        self.families.refused.with_label_values(&[why.reason()]).inc_by(records);
         self.fell_short(bytes, why);
         if why == Refused::Budget {
             self.pressed.store(true, Ordering::Relaxed);
@@ -223,8 +199,8 @@ mod tests {
         metrics.refused(1, 9_000, Refused::Budget);
         metrics.committed(1, 300, 0);
         let fails = |metrics: &StoreMetrics| metrics.fails().map(|failure| failure.bytes);
-        assert_eq!((fails(&metrics), metrics.failing.get()), (Some(5_000), 1));
+        assert_eq!((fails(&metrics), metrics.families.failing.get()), (Some(5_000), 1));
         metrics.took(5_000);
-        assert_eq!((fails(&metrics), metrics.failing.get()), (None, 0));
+        assert_eq!((fails(&metrics), metrics.families.failing.get()), (None, 0));
     }
 }

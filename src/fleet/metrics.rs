@@ -8,18 +8,34 @@ use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec};
 use super::options::Role;
 use crate::engine::assemble::AGES;
 use crate::health::Health;
+use crate::registry::metrics;
 
-/// The families of metrics, shared by all workers of the instance.
+metrics! {
+    /// The families of metrics.
+    struct Families {
+        records: IntCounterVec = counters("fleet_records_total",
+            "Records between stages, by what became of them.", &["role", "outcome"]),
+        checkpoints: IntCounterVec = counters("fleet_checkpoints_total",
+            "Checkpoints of partitions, by outcome.", &["role", "outcome"]),
+        anew: IntCounterVec = counters("fleet_begun_anew_total",
+            "Times that everything was given up, as others may own it.", &["role"]),
+        gone: IntCounterVec = counters("fleet_records_gone_total",
+            "Records that the brokers no longer had when they were to be read, or that are missing at the end of what was read.",
+            &["role"]),
+        owned: IntGaugeVec = gauges("fleet_partitions_owned", "Partitions of this instance.", &["role"]),
+        behind: IntGaugeVec = gauges("fleet_partitions_behind",
+            "Partitions of this instance that have not caught up since they were taken over.", &["role"]),
+        lag: GaugeVec = gauges("input_lag_seconds",
+            "How far the time of a partition is behind, while it is not at its end.", &["role", "partition"]),
+        complete: IntGauge = gauge("state_complete",
+            "Whether all partitions of this instance have caught up; 0 where one without a checkpoint reads back."),
+    }
+}
+
+/// What all workers of the instance share.
 #[derive(Clone)]
-pub(super) struct Families {
-    records: IntCounterVec,
-    checkpoints: IntCounterVec,
-    anew: IntCounterVec,
-    gone: IntCounterVec,
-    owned: IntGaugeVec,
-    behind: IntGaugeVec,
-    lag: GaugeVec,
-    complete: IntGauge,
+pub(super) struct FleetMetrics {
+    families: Families,
     standing: Arc<Mutex<BTreeMap<Role, WorkerStatus>>>,
     health: Arc<Health>,
 }
@@ -40,65 +56,25 @@ const FAILED: &str = "failed";
 /// The metrics of one worker.
 pub(super) struct WorkerMetrics {
     role: Role,
-    families: Families,
+    fleet: FleetMetrics,
 }
 
-impl Families {
+impl FleetMetrics {
     pub(super) fn new(health: &Arc<Health>) -> Result<Self, prometheus::Error> {
-        let registry = health.registry();
-        let counter = |name, help, labels: &[&str]| registry.counters(name, help, labels);
-        let gauge = |name, help| registry.gauges(name, help, &["role"]);
-        let complete = registry.gauge(
-            "state_complete",
-            "Whether all partitions of this instance have caught up; 0 where one without a checkpoint reads back.",
-        )?;
+        let families = Families::new(health.registry())?;
         // An instance without workers has nothing to read back.
-        complete.set(1);
-        Ok(Self {
-            records: counter(
-                "fleet_records_total",
-                "Records between stages, by what became of them.",
-                &["role", "outcome"],
-            )?,
-            checkpoints: counter(
-                "fleet_checkpoints_total",
-                "Checkpoints of partitions, by outcome.",
-                &["role", "outcome"],
-            )?,
-            anew: counter(
-                "fleet_begun_anew_total",
-                "Times that everything was given up, as others may own it.",
-                &["role"],
-            )?,
-            gone: counter(
-                "fleet_records_gone_total",
-                "Records that the brokers no longer had when they were to be read, or that are missing at the end of what was read.",
-                &["role"],
-            )?,
-            owned: gauge("fleet_partitions_owned", "Partitions of this instance.")?,
-            behind: gauge(
-                "fleet_partitions_behind",
-                "Partitions of this instance that have not caught up since they were taken over.",
-            )?,
-            lag: registry.gauges(
-                "input_lag_seconds",
-                "How far the time of a partition is behind, while it is not at its end.",
-                &["role", "partition"],
-            )?,
-            complete,
-            standing: Arc::default(),
-            health: Arc::clone(health),
-        })
+        families.complete.set(1);
+        Ok(Self { families, standing: Arc::default(), health: Arc::clone(health) })
     }
 
     pub(super) fn of(&self, role: Role) -> Arc<WorkerMetrics> {
         self.change(role, |_| {});
         // Shown from zero on, as an alert sees no rise from a series that was not there.
-        self.gone.with_label_values(&[role.name()]);
+        self.families.gone.with_label_values(&[role.name()]);
         for outcome in [WRITTEN, FAILED] {
-            self.checkpoints.with_label_values(&[role.name(), outcome]);
+            self.families.checkpoints.with_label_values(&[role.name(), outcome]);
         }
-        Arc::new(WorkerMetrics { role, families: self.clone() })
+        Arc::new(WorkerMetrics { role, fleet: self.clone() })
     }
 
     /// Fails with a worker's problem while there is one.
@@ -124,7 +100,7 @@ impl Families {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         change(standing.entry(role).or_default());
         let complete = standing.values().all(|standing| standing.partial == 0);
-        self.complete.set(i64::from(complete));
+        self.families.complete.set(i64::from(complete));
     }
 }
 
@@ -132,84 +108,84 @@ impl WorkerMetrics {
     /// Counts a record as applied, or by the reason why it was not.
     pub(super) fn record(&self, result: Result<(), &'static str>) {
         let outcome = result.err().unwrap_or("applied");
-        self.families.records.with_label_values(&[self.role.name(), outcome]).inc();
+        self.fleet.families.records.with_label_values(&[self.role.name(), outcome]).inc();
     }
 
     pub(super) fn checkpoint(&self, written: bool) {
         let outcome = if written { WRITTEN } else { FAILED };
-        self.families.checkpoints.with_label_values(&[self.role.name(), outcome]).inc();
+        self.fleet.families.checkpoints.with_label_values(&[self.role.name(), outcome]).inc();
     }
 
     pub(super) fn begun_anew(&self) {
-        self.families.anew.with_label_values(&[self.role.name()]).inc();
+        self.fleet.families.anew.with_label_values(&[self.role.name()]).inc();
     }
 
     pub(super) fn gone(&self, records: i64) {
         let records = u64::try_from(records).unwrap_or(0);
-        self.families.gone.with_label_values(&[self.role.name()]).inc_by(records);
+        self.fleet.families.gone.with_label_values(&[self.role.name()]).inc_by(records);
     }
 
     /// Notes a problem that keeps a partition from being used.
     pub(super) fn problem(&self, why: String) {
-        self.families.change(self.role, |standing| standing.problem = Some(why));
+        self.fleet.change(self.role, |standing| standing.problem = Some(why));
     }
 
     pub(super) fn well(&self) {
-        self.families.change(self.role, |standing| standing.problem = None);
+        self.fleet.change(self.role, |standing| standing.problem = None);
     }
 
     /// Sets how many partitions are owned, have not caught up, and of these began without a checkpoint.
     pub(super) fn held(&self, owned: usize, behind: usize, partial: usize) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let role = [self.role.name()];
-        self.families.owned.with_label_values(&role).set(gauge(owned));
-        self.families.behind.with_label_values(&role).set(gauge(behind));
-        self.families.change(self.role, |standing| {
+        self.fleet.families.owned.with_label_values(&role).set(gauge(owned));
+        self.fleet.families.behind.with_label_values(&role).set(gauge(behind));
+        self.fleet.change(self.role, |standing| {
             (standing.behind, standing.partial) = (behind, partial);
         });
     }
 
     /// Sets how far each partition is behind, in nanoseconds.
     pub(super) fn lags(&self, lags: BTreeMap<i32, u64>) {
-        let role = self.role.name();
-        self.families.change(self.role, |standing| {
+        let (role, lag) = (self.role.name(), &self.fleet.families.lag);
+        self.fleet.change(self.role, |standing| {
             for partition in &standing.partitions {
                 if !lags.contains_key(partition) {
                     // Fails if the series is not there.
-                    let _ = self.families.lag.remove_label_values(&[role, &partition.to_string()]);
+                    let _ = lag.remove_label_values(&[role, &partition.to_string()]);
                 }
             }
             standing.partitions = lags.keys().copied().collect();
         });
         for (partition, nanos) in lags {
             let seconds = std::time::Duration::from_nanos(nanos).as_secs_f64();
-            self.families.lag.with_label_values(&[role, &partition.to_string()]).set(seconds);
+            lag.with_label_values(&[role, &partition.to_string()]).set(seconds);
         }
     }
 
     /// Sets how many things of this kind a partition holds.
     pub(super) fn items(&self, partition: i32, what: &'static str, count: usize) {
-        self.families.health.held(what, &partition.to_string()).set(count);
+        self.fleet.health.held(what, &partition.to_string()).set(count);
     }
 
     /// Sets how many bytes of memory these take.
     pub(super) fn bytes(&self, partition: i32, what: &'static str, bytes: usize) {
-        self.families.health.held_bytes(what, &partition.to_string()).set(bytes);
+        self.fleet.health.held_bytes(what, &partition.to_string()).set(bytes);
     }
 
     /// Sets how many open traces a partition holds, by age.
     pub(super) fn open_traces(&self, partition: i32, ages: [usize; AGES.len()]) {
-        let gauges = self.families.health.open_traces(&partition.to_string());
+        let gauges = self.fleet.health.open_traces(&partition.to_string());
         gauges.iter().zip(ages).for_each(|(gauge, count)| gauge.set(count));
     }
 
     /// Takes the total of a stage, which `who` names.
     pub(super) fn count(&self, who: &str, what: &'static str, why: &'static str, count: u64) {
-        self.families.health.counts(who, [(what, why, count)]);
+        self.fleet.health.counts(who, [(what, why, count)]);
     }
 
     /// Forgets the totals of a stage that is gone.
     pub(super) fn forget(&self, who: &str) {
-        self.families.health.forget(who);
+        self.fleet.health.forget(who);
     }
 }

@@ -62,5 +62,5 @@ pub use self::{
 pub(crate) fn register_metrics(
     health: &std::sync::Arc<crate::health::Health>,
 ) -> Result<(), prometheus::Error> {
-    metrics::Families::new(health).map(drop)
+    metrics::FleetMetrics::new(health).map(drop)
 }

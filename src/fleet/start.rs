@@ -13,7 +13,7 @@ use super::agents::FleetStage;
 use super::assemble::{Ask, AssembleStage};
 use super::checkpoint::{CheckpointError, Checkpoints};
 use super::lease::Lease;
-use super::metrics::Families;
+use super::metrics::FleetMetrics;
 use super::options::{FleetOptions, Role};
 use super::part::Stage;
 use super::question::Question;
@@ -73,7 +73,7 @@ pub struct InstanceParts<'s> {
 pub struct Workers {
     ends: Vec<oneshot::Receiver<()>>,
     statuses: Vec<Arc<Status>>,
-    families: Families,
+    families: FleetMetrics,
 }
 
 impl InstanceParts<'_> {
@@ -83,7 +83,7 @@ impl InstanceParts<'_> {
     ///
     /// Fails if a worker cannot be set up with these options; brokers that do not answer are no error.
     pub fn start(mut self) -> Result<Workers, FleetError> {
-        let families = Families::new(&self.health)?;
+        let families = FleetMetrics::new(&self.health)?;
         let mut workers = Workers { ends: Vec::new(), statuses: Vec::new(), families };
         let reads = [Role::Assemble, Role::Score, Role::Fleet];
         if !reads.iter().any(|role| self.fleet.has(*role)) {

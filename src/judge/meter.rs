@@ -4,83 +4,36 @@ use prometheus::{Counter, Gauge, GaugeVec, IntCounterVec, IntGauge};
 
 use super::metric::Metric;
 use crate::engine::math::Quanta;
-use crate::registry::Registry;
+use crate::registry::metrics;
 
-/// The judge's own metrics.
-#[derive(Debug)]
-pub struct Meter {
-    pub(super) waiting: IntGauge,
-    pub(super) pending_bytes: IntGauge,
-    calls: IntCounterVec,
-    tokens: IntCounterVec,
-    dollars: Counter,
-    left: Gauge,
-    results: IntCounterVec,
-    dropped: IntCounterVec,
-    degraded: IntGauge,
-    noise: GaugeVec,
-    rejudged: IntCounterVec,
-    drift: GaugeVec,
-    canaries: IntCounterVec,
+metrics! {
+    /// The judge's own metrics.
+    pub struct Meter {
+        pub(super) waiting: IntGauge = gauge("judge_queue_traces", "Traces waiting for the judge."),
+        pub(super) pending_bytes: IntGauge = gauge("judge_pending_bytes", "Bytes of transcripts held for the judge."),
+        calls: IntCounterVec = counters("judge_calls_total", "Calls to the judge, by outcome.", &["outcome"]),
+        tokens: IntCounterVec = counters("judge_tokens_total", "Tokens of the judge, by direction.", &["direction"]),
+        dollars: Counter = counter("judge_cost_usd_total", "Dollars spent on the judge, by the configured prices."),
+        left: Gauge = gauge("judge_budget_left_usd", "Dollars that the judge may still spend in this hour."),
+        results: IntCounterVec = counters("judge_results_total",
+            "What became of each score that the judge was to make: scored, nothing to score, or why it failed.",
+            &["metric", "result"]),
+        dropped: IntCounterVec = counters("judge_dropped_total",
+            "Traces that were to be judged and were not, and scores that did not arrive, by reason.", &["reason"]),
+        degraded: IntGauge = gauge("judge_degraded",
+            "1 while the judge is over its budget or its endpoint fails: scores that depend on it go by computed signals."),
+        noise: GaugeVec = gauges("judge_noise",
+            "Standard deviation of a single judgement, from traces that were judged twice.", &["metric"]),
+        rejudged: IntCounterVec = counters("judge_rejudged_total",
+            "Scores of traces that were judged twice, by metric.", &["metric"]),
+        drift: GaugeVec = gauges("judge_drift",
+            "Mean of what the judge says of traces with known answers less what is known, in the last round.", &["metric"]),
+        canaries: IntCounterVec = counters("judge_canaries_total",
+            "What became of each score of a trace with known answers.", &["result"]),
+    }
 }
 
 impl Meter {
-    /// Makes the metrics and registers them.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the registry has one of them already.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        Ok(Self {
-            waiting: registry.gauge("judge_queue_traces", "Traces waiting for the judge.")?,
-            pending_bytes: registry.gauge("judge_pending_bytes", "Bytes of transcripts held for the judge.")?,
-            calls: registry.counters("judge_calls_total", "Calls to the judge, by outcome.", &["outcome"])?,
-            tokens: registry.counters("judge_tokens_total", "Tokens of the judge, by direction.", &["direction"])?,
-            dollars: registry.counter(
-                "judge_cost_usd_total",
-                "Dollars spent on the judge, by the configured prices.",
-            )?,
-            left: registry.gauge(
-                "judge_budget_left_usd",
-                "Dollars that the judge may still spend in this hour.",
-            )?,
-            results: registry.counters(
-                "judge_results_total",
-                "What became of each score that the judge was to make: scored, nothing to score, or why it failed.",
-                &["metric", "result"],
-            )?,
-            dropped: registry.counters(
-                "judge_dropped_total",
-                "Traces that were to be judged and were not, and scores that did not arrive, by reason.",
-                &["reason"],
-            )?,
-            degraded: registry.gauge(
-                "judge_degraded",
-                "1 while the judge is over its budget or its endpoint fails: scores that depend on it go by computed signals.",
-            )?,
-            noise: registry.gauges(
-                "judge_noise",
-                "Standard deviation of a single judgement, from traces that were judged twice.",
-                &["metric"],
-            )?,
-            rejudged: registry.counters(
-                "judge_rejudged_total",
-                "Scores of traces that were judged twice, by metric.",
-                &["metric"],
-            )?,
-            drift: registry.gauges(
-                "judge_drift",
-                "Mean of what the judge says of traces with known answers less what is known, in the last round.",
-                &["metric"],
-            )?,
-            canaries: registry.counters(
-                "judge_canaries_total",
-                "What became of each score of a trace with known answers.",
-                &["result"],
-            )?,
-        })
-    }
-
     /// Counts a call.
     pub(super) fn call(&self, outcome: &str) {
         self.calls.with_label_values(&[outcome]).inc();
@@ -143,6 +96,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::Registry;
 
     #[test]
     fn drift_that_is_not_known_any_more_is_not_shown() {

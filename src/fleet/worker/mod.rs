@@ -528,7 +528,7 @@ mod tests {
     use crate::engine::pipeline::EngineOptions;
     use crate::export::board::Board;
     use crate::fleet::agents::FleetStage;
-    use crate::fleet::metrics::Families;
+    use crate::fleet::metrics::FleetMetrics;
     use crate::health::Health;
     use crate::ingest::kafka::{SaslMechanism, Unwatched};
 
@@ -542,7 +542,7 @@ mod tests {
             KafkaOptions { brokers: vec![cluster.bootstrap_servers()], ..KafkaOptions::default() };
         let fleet = FleetOptions { partitions: 2, ..FleetOptions::default() };
         let health = Health::new(Timestamp(1)).unwrap();
-        let families = Families::new(&health).unwrap();
+        let families = FleetMetrics::new(&health).unwrap();
         let clock = Clock::system();
         let (stop, stopping) = watch::channel(false);
         let setup = Setup {
