@@ -13,13 +13,11 @@ use tokio::time::sleep;
 use super::Check;
 use super::router::Router;
 use super::tasks::ToSessions;
-#[cfg(feature = "kafka")]
-use super::tasks::sessions;
 use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::route::Route;
-use crate::engine::sessions::{Found, Place, SessionId};
 #[cfg(feature = "kafka")]
-use crate::engine::sessions::{NoSessionStore, Sessions};
+use crate::engine::sessions::NoSessionStore;
+use crate::engine::sessions::{Found, Place, SessionId, SessionStore, Sessions, Wanted};
 use crate::engine::span::TraceId;
 use crate::export::query::{ListRequest, Listing, Query};
 #[cfg(feature = "kafka")]
@@ -87,21 +85,25 @@ impl SessionQuery {
         self.stages.get().map_or(0, |open| open.shards)
     }
 
-    async fn ask<T>(
+    /// Asks a shard; no answer if it does not run.
+    async fn ask<T: Send + 'static>(
         &self,
         shard: usize,
-        message: impl FnOnce(oneshot::Sender<T>) -> ToSessions,
+        question: impl FnOnce(&Sessions, &dyn SessionStore) -> T + Send + 'static,
     ) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        let message = message(reply);
+        // Nobody may be waiting for the answer any more.
+        let question = move |stage: &Sessions, session_store: &dyn SessionStore| {
+            drop(reply.send(question(stage, session_store)));
+        };
         match &self.stages.get()?.way {
             // Fails only while the daemon goes down.
-            Way::Tasks(tasks) => tasks.get(shard)?.send(message).await.ok()?,
+            Way::Tasks(tasks) => {
+                tasks.get(shard)?.send(ToSessions::Ask(Box::new(question))).await.ok()?;
+            }
             #[cfg(feature = "kafka")]
             Way::Worker(worker) => {
-                let question = Box::new(move |stage: &Sessions| {
-                    sessions::answer(stage, &NoSessionStore, message);
-                });
+                let question = Box::new(move |stage: &Sessions| question(stage, &NoSessionStore));
                 worker.as_ref()?.try_send((u32::try_from(shard).ok()?, question)).ok()?;
             }
         }
@@ -150,7 +152,10 @@ impl SessionQuery {
 
     /// The session of one shard that holds a trace, if any.
     async fn find_in(self, shard: usize, tenant: String, trace: TraceId) -> Option<SessionId> {
-        self.ask(shard, |reply| ToSessions::Find { tenant, trace, reply }).await.flatten()
+        let find = move |stage: &Sessions, session_store: &dyn SessionStore| {
+            stage.find(&tenant, trace, session_store)
+        };
+        self.ask(shard, find).await.flatten()
     }
 
     async fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {
@@ -166,14 +171,17 @@ impl SessionQuery {
 
     /// One shard's part of a list.
     async fn list_of(self, shard: usize, request: Arc<ListRequest>) -> ShardList {
-        let away = self.ask(shard, |reply| ToSessions::Away { reply }).await;
+        let away = self.ask(shard, |stage, _| stage.evicted_sessions()).await;
         let mut list = ShardList { partial: away.is_some_and(|away| away > 0), ..<_>::default() };
         let most = request.limit.saturating_add(request.offset);
         let mut after = None;
         loop {
             let request = Arc::clone(&request);
-            let ask = |reply| ToSessions::Places { after, request, budget: BUDGET, reply };
-            let Some(part) = self.ask(shard, ask).await else {
+            let places = move |stage: &Sessions, _: &dyn SessionStore| {
+                let wanted = Wanted { filter: &request.filter, sort: request.sort, most };
+                stage.places(after, &wanted, BUDGET)
+            };
+            let Some(part) = self.ask(shard, places).await else {
                 list.partial = true;
                 return list;
             };
@@ -218,8 +226,9 @@ impl SessionQuery {
         for (shard, mut ids) in by_shard {
             while !ids.is_empty() {
                 let asked = ids.clone();
-                let ask = |reply| ToSessions::Rows { ids: asked, budget: WHOLE_BUDGET, reply };
-                let Some(some) = self.ask(shard, ask).await else {
+                let read =
+                    move |stage: &Sessions, _: &dyn SessionStore| stage.rows(&asked, WHOLE_BUDGET);
+                let Some(some) = self.ask(shard, read).await else {
                     all = false;
                     break;
                 };
@@ -255,8 +264,10 @@ impl Query for SessionQuery {
         let Some(open) = self.stages.get() else { return Found::Nothing };
         let shard = open.route.session(tenant, id);
         let (tenant, id, scope) = (tenant.to_owned(), id.to_owned(), scope.map(str::to_owned));
-        let found = self.ask(shard, |reply| ToSessions::One { tenant, id, scope, reply }).await;
-        found.unwrap_or_default()
+        let found = move |stage: &Sessions, session_store: &dyn SessionStore| {
+            stage.found((&tenant, &id, scope.as_deref()), session_store)
+        };
+        self.ask(shard, found).await.unwrap_or_default()
     }
 
     async fn explain(
@@ -273,8 +284,10 @@ impl Query for SessionQuery {
             }
         };
         let (shard, tenant) = (self.stages.get()?.route.session(tenant, &id), tenant.to_owned());
-        let ask = |reply| ToSessions::Explain { tenant, id, scope, trace, reply };
-        self.ask(shard, ask).await.flatten().map(|explanation| *explanation)
+        let explain = move |stage: &Sessions, session_store: &dyn SessionStore| {
+            stage.explain((&tenant, &id, scope.as_deref()), trace, session_store)
+        };
+        self.ask(shard, explain).await.flatten()
     }
 
     fn ready(&self) -> Result<(), String> {

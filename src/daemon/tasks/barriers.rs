@@ -79,12 +79,7 @@ impl StageMessage for ToSessions {
         match self {
             Self::Traces(from, ..) | Self::Barrier(from, _) => Some(*from),
             Self::Report(from, ..) => *from,
-            Self::One { .. }
-            | Self::Places { .. }
-            | Self::Rows { .. }
-            | Self::Find { .. }
-            | Self::Away { .. }
-            | Self::Explain { .. } => None,
+            Self::Ask(_) => None,
         }
     }
 
@@ -96,13 +91,7 @@ impl StageMessage for ToSessions {
         let content = match self {
             Self::Traces(_, updates, _) => updates.iter().map(|update| bytes(&**update)).sum(),
             Self::Report(_, report, _) => bytes(&**report),
-            Self::Barrier(..)
-            | Self::One { .. }
-            | Self::Places { .. }
-            | Self::Rows { .. }
-            | Self::Find { .. }
-            | Self::Away { .. }
-            | Self::Explain { .. } => 0,
+            Self::Barrier(..) | Self::Ask(_) => 0,
         };
         content + size_of::<Self>()
     }

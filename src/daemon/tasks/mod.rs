@@ -21,11 +21,9 @@ use super::durable::{self, Durable};
 use crate::clock::Clock;
 use crate::embed;
 use crate::engine::assemble::{FullSession, Input};
-use crate::engine::explained::{SessionRow, TraceExplanation};
 use crate::engine::facts::{Barrier, SessionFacts, TraceFacts};
-use crate::engine::sessions::{Found, ListPart, SessionId};
-use crate::engine::span::{Report, Span, Timestamp, TraceId};
-use crate::export::query::ListRequest;
+use crate::engine::sessions::{SessionStore, Sessions};
+use crate::engine::span::{Report, Span, Timestamp};
 use crate::health::Health;
 use crate::ingest::LeftOut;
 use crate::judge;
@@ -76,30 +74,12 @@ pub(super) enum ToSessions {
     Report(Option<usize>, Box<Report>, Timestamp),
     /// A barrier, from one of the assemble tasks.
     Barrier(usize, Barrier),
-    /// Asks for one session.
-    One { tenant: String, id: String, scope: Option<String>, reply: oneshot::Sender<Found> },
-    /// Asks for the sessions that come first in a list, among the cards from `after` on, as many as `budget` allows.
-    Places {
-        after: Option<u32>,
-        request: Arc<ListRequest>,
-        budget: usize,
-        reply: oneshot::Sender<ListPart>,
-    },
-    /// Asks for the rows of these sessions.
-    Rows { ids: Vec<SessionId>, budget: usize, reply: oneshot::Sender<Vec<Option<SessionRow>>> },
-    /// Asks for the session that holds a trace.
-    Find { tenant: String, trace: TraceId, reply: oneshot::Sender<Option<SessionId>> },
-    /// Asks how many sessions are evicted, and so are in no list.
-    Away { reply: oneshot::Sender<usize> },
-    /// Asks why a trace has its score.
-    Explain {
-        tenant: String,
-        id: String,
-        scope: Option<String>,
-        trace: TraceId,
-        reply: oneshot::Sender<Option<Box<TraceExplanation>>>,
-    },
+    /// A question, which answers itself.
+    Ask(Question),
 }
+
+/// A question to a session shard, with the sessions that it has on disk.
+pub(super) type Question = Box<dyn FnOnce(&Sessions, &dyn SessionStore) + Send>;
 
 /// A message to the agents task.
 pub(super) enum ToAgents {

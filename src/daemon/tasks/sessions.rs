@@ -14,7 +14,7 @@ use crate::daemon::pace::Pace;
 use crate::engine::assemble::FullSession;
 use crate::engine::facts::{Barrier, SessionFacts};
 use crate::engine::pipeline::Stages;
-use crate::engine::sessions::{NoSessionStore, SessionId, SessionStore, Sessions, Wanted};
+use crate::engine::sessions::{NoSessionStore, SessionId, SessionStore, Sessions};
 use crate::engine::span::Timestamp;
 use crate::webhook::{self, Runaway, Webhook};
 
@@ -67,35 +67,6 @@ pub(in crate::daemon) fn tell_of_replayed(
         let Some(session) = view.map(Box::new) else { continue };
         let tenant = id.tenant.to_string();
         webhook.told_before(&Runaway { tenant, cause, at, session });
-    }
-}
-
-/// Answers a query; nobody may be waiting for the answer any more.
-pub(in crate::daemon) fn answer(
-    stage: &Sessions,
-    session_store: &dyn SessionStore,
-    question: ToSessions,
-) {
-    match question {
-        ToSessions::One { tenant, id, scope, reply } => {
-            drop(reply.send(stage.found((&tenant, &id, scope.as_deref()), session_store)));
-        }
-        ToSessions::Places { after, request, budget, reply } => {
-            let most = request.limit.saturating_add(request.offset);
-            let wanted = Wanted { filter: &request.filter, sort: request.sort, most };
-            drop(reply.send(stage.places(after, &wanted, budget)));
-        }
-        ToSessions::Rows { ids, budget, reply } => drop(reply.send(stage.rows(&ids, budget))),
-        ToSessions::Find { tenant, trace, reply } => {
-            drop(reply.send(stage.find(&tenant, trace, session_store)));
-        }
-        ToSessions::Explain { tenant, id, scope, trace, reply } => {
-            let explained = stage.explain((&tenant, &id, scope.as_deref()), trace, session_store);
-            drop(reply.send(explained.map(Box::new)));
-        }
-        ToSessions::Away { reply } => drop(reply.send(stage.evicted_sessions())),
-        // These are not queries.
-        ToSessions::Traces(..) | ToSessions::Report(..) | ToSessions::Barrier(..) => {}
     }
 }
 
@@ -191,12 +162,7 @@ impl SessionTask {
                 stage.restore_for_report(&report, session_store.as_mut());
                 stage.report(*report, now);
             }
-            question @ (ToSessions::One { .. }
-            | ToSessions::Places { .. }
-            | ToSessions::Rows { .. }
-            | ToSessions::Find { .. }
-            | ToSessions::Away { .. }
-            | ToSessions::Explain { .. }) => answer(stage, session_store.as_ref(), question),
+            ToSessions::Ask(question) => question(stage, session_store.as_ref()),
             // `run` handles barriers.
             ToSessions::Barrier(..) => {}
         }
