@@ -1,6 +1,9 @@
 //! What waits to be sent somewhere, in a line for each tenant: tenants share the room and take turns.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc;
 
 use crate::engine::tenants::{Shares, TenantHash};
 
@@ -32,6 +35,24 @@ pub(crate) enum Excess {
     Items,
     /// Bytes.
     Bytes,
+}
+
+/// The lines, for whoever puts something there or takes something away.
+pub(crate) fn lock<T>(lines: &Mutex<Lines<T>>) -> MutexGuard<'_, Lines<T>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes from lines what is next, and waits for it until the bell is rung; `None` once nothing waits and nobody is left to ring.
+pub(crate) async fn next<T>(lines: &Mutex<Lines<T>>, rung: &mut mpsc::Receiver<()>) -> Option<T> {
+    loop {
+        let next = lock(lines).take();
+        if next.is_some() {
+            return next;
+        }
+        if rung.recv().await.is_none() {
+            return lock(lines).take();
+        }
+    }
 }
 
 impl<T> Lines<T> {

@@ -1,7 +1,7 @@
 //! The queue from the engine to the embedding model, at which the engine never waits. Tenants share its room and take turns; texts for
 //! which there is no room are counted and not embedded.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prometheus::IntCounterVec;
 use tokio::sync::mpsc;
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::outcomes;
 use crate::engine::embedding::EmbedRequest;
 use crate::engine::tenants::Shares;
-use crate::lines::{Excess, Lines};
+use crate::lines::{self, Excess, Lines, lock};
 use crate::registry::Registry;
 
 /// The engine's end of the queue. Cheap to clone.
@@ -67,25 +67,10 @@ impl Handle {
 impl Inbox {
     /// Waits for traces and takes as many as there are, up to `most`; none when the engine has gone.
     pub(super) async fn next(&mut self, most: usize) -> Vec<EmbedRequest> {
-        loop {
-            let taken = self.take(most);
-            if !taken.is_empty() {
-                return taken;
-            }
-            if self.rung.recv().await.is_none() {
-                return self.take(most);
-            }
-        }
-    }
-
-    fn take(&self, most: usize) -> Vec<EmbedRequest> {
+        let first = lines::next(&self.lines, &mut self.rung).await;
         let mut lines = lock(&self.lines);
-        std::iter::from_fn(|| lines.take()).take(most).collect()
+        first.into_iter().chain(std::iter::from_fn(|| lines.take())).take(most).collect()
     }
-}
-
-fn lock(lines: &Mutex<Lines<EmbedRequest>>) -> MutexGuard<'_, Lines<EmbedRequest>> {
-    lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -108,7 +93,8 @@ mod tests {
         (0..100).for_each(|_| handle.offer(of(flood)));
         (0..3).for_each(|_| handle.offer(of(quiet)));
         (0..100).for_each(|_| handle.offer(of(flood)));
-        let whose: Vec<_> = inbox.take(100).iter().map(|request| request.trace.tenant).collect();
+        let order = std::iter::from_fn(|| lock(&inbox.lines).take());
+        let whose: Vec<_> = order.map(|request| request.trace.tenant).collect();
         assert_eq!((whose.len(), whose.iter().filter(|tenant| **tenant == quiet).count()), (8, 3));
         let last = whose.iter().rposition(|tenant| *tenant == quiet);
         assert!(last < Some(6), "they take turns: {whose:?}");

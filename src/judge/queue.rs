@@ -2,7 +2,7 @@
 //! judged. Tenants share the room and the judge's time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -13,7 +13,7 @@ use super::pace::Pace;
 use crate::engine::judging::{Attention, JudgeRequest};
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::Shares;
-use crate::lines::{Excess, Lines};
+use crate::lines::{self, Excess, Lines, lock};
 
 /// The engine's end of the queue. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -155,25 +155,10 @@ fn why_away(pace: &Pace, now: Timestamp) -> Option<&'static str> {
     pace.away.filter(|(_, at)| now < at.after(AWAY_HOLDS)).map(|(why, _)| why)
 }
 
-fn lock(lines: &Mutex<Lines<Waiting>>) -> MutexGuard<'_, Lines<Waiting>> {
-    lines.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Inbox {
     /// Waits for the next trace; `None` when the engine has gone.
     pub(super) async fn next(&mut self) -> Option<Waiting> {
-        loop {
-            if let Some(waiting) = self.take() {
-                return Some(waiting);
-            }
-            if self.rung.recv().await.is_none() {
-                return self.take();
-            }
-        }
-    }
-
-    fn take(&mut self) -> Option<Waiting> {
-        let waiting = lock(&self.lines).take()?;
+        let waiting = lines::next(&self.lines, &mut self.rung).await?;
         self.meter.waiting.dec();
         Some(waiting)
     }
@@ -211,8 +196,7 @@ mod tests {
         let registry = crate::registry::Registry::new();
         let options =
             JudgeOptions { max_queue: 2, max_pending_bytes: 100, ..JudgeOptions::default() };
-        let (handle, mut inbox) =
-            queue(&options, Meter::new(&registry).unwrap(), Shares::default());
+        let (handle, inbox) = queue(&options, Meter::new(&registry).unwrap(), Shares::default());
         for bytes in [60, 60, 30, 1] {
             handle.offer(request(bytes), Timestamp(0));
         }
@@ -225,7 +209,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
-        drop(inbox.take().unwrap());
+        drop(lock(&inbox.lines).take().unwrap());
         handle.offer(request(60), Timestamp(0));
         assert_eq!(lock(&inbox.lines).len(), 2);
     }
@@ -234,15 +218,14 @@ mod tests {
     fn nothing_is_read_for_a_judge_that_is_away_or_has_no_room() {
         let registry = crate::registry::Registry::new();
         let options = JudgeOptions { max_queue: 2, ..JudgeOptions::default() };
-        let (handle, mut inbox) =
-            queue(&options, Meter::new(&registry).unwrap(), Shares::default());
+        let (handle, inbox) = queue(&options, Meter::new(&registry).unwrap(), Shares::default());
         let (now, later) = (Timestamp(0), Timestamp(0).after(AWAY_HOLDS));
         assert_eq!(handle.attention(now), Attention::Reads);
         inbox.pace.lock().unwrap().away = Some(("endpoint_down", now));
         assert_eq!(handle.attention(now), Attention::Away);
         let unread = JudgeRequest { unread: true, ..JudgeRequest::default() };
         handle.offer(unread.clone(), now);
-        assert_eq!(inbox.take().unwrap().left, Some("endpoint_down"));
+        assert_eq!(lock(&inbox.lines).take().unwrap().left, Some("endpoint_down"));
         assert_eq!(handle.attention(later), Attention::Reads, "nobody has said so since");
         handle.offer(request(1), later);
         handle.offer(request(1), later);
@@ -256,8 +239,7 @@ mod tests {
     fn a_judge_with_enough_to_do_reads_again_when_it_is_nearly_short_of_it() {
         let registry = crate::registry::Registry::new();
         let options = JudgeOptions { max_queue: 8, ..JudgeOptions::default() };
-        let (handle, mut inbox) =
-            queue(&options, Meter::new(&registry).unwrap(), Shares::default());
+        let (handle, inbox) = queue(&options, Meter::new(&registry).unwrap(), Shares::default());
         let now = Timestamp(0);
         for waits in 0..8 {
             assert_eq!(handle.attention(now), Attention::Reads, "{waits} wait");
@@ -265,7 +247,7 @@ mod tests {
         }
         for waits in [8, 7, 6] {
             assert!(!handle.attention(now).reads(0), "{waits} wait");
-            inbox.take().unwrap();
+            lock(&inbox.lines).take().unwrap();
         }
         assert_eq!(handle.attention(now), Attention::Reads);
         // Five wait, and a trace takes a whole deadline: the judge has more than it can do.
@@ -279,7 +261,7 @@ mod tests {
         let options =
             JudgeOptions { max_queue: 8, max_pending_bytes: 1_000, ..JudgeOptions::default() };
         let shares = Shares::default();
-        let (handle, mut inbox) = queue(&options, Meter::new(&registry).unwrap(), shares);
+        let (handle, inbox) = queue(&options, Meter::new(&registry).unwrap(), shares);
         let [flood, quiet] = ["flood", "quiet"].map(|tenant| tenant_hash(Some(tenant)));
         let of = |tenant: &str, bytes| {
             let request = request(bytes);
@@ -292,7 +274,7 @@ mod tests {
         assert!(!attention.reads(flood) && attention.reads(quiet), "{attention:?}");
         (0..3).for_each(|_| handle.offer(of("quiet", 200), now));
         (0..100).for_each(|_| handle.offer(of("flood", 300), now));
-        let order: Vec<_> = std::iter::from_fn(|| inbox.take()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| lock(&inbox.lines).take()).collect();
         let whose: Vec<_> = order.iter().map(|one| &*one.request.agent.tenant).collect();
         assert_eq!(whose.iter().filter(|tenant| **tenant == "quiet").count(), 3);
         let last = whose.iter().rposition(|tenant| *tenant == "quiet");

@@ -25,7 +25,7 @@ use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
 use crate::engine::span::Timestamp;
 use crate::engine::tenants::{Shares, tenant_hash};
-use crate::lines::{Excess, Lines};
+use crate::lines::{self, Excess, Lines, lock};
 use crate::outbound::{CallError, Client, ClientOptions, EndpointError, backoff, check};
 use crate::registry::Registry;
 use crate::secret::Secret;
@@ -198,7 +198,7 @@ impl Webhook {
     }
 
     async fn tell_all(&mut self) {
-        while let Some(call) = self.next().await {
+        while let Some(call) = lines::next(&self.lines, &mut self.rung).await {
             self.calling = true;
             let Call { session_id, cause, body } = call;
             let outcome = if self.options.dry_run {
@@ -214,19 +214,6 @@ impl Webhook {
             };
             self.outcomes.with_label_values(&[outcome]).inc();
             self.calling = false;
-        }
-    }
-
-    /// Waits for the next call; `None` once there is none and no handle is left.
-    async fn next(&mut self) -> Option<Call> {
-        loop {
-            let next = lock(&self.lines).take();
-            if next.is_some() {
-                return next;
-            }
-            if self.rung.recv().await.is_none() {
-                return lock(&self.lines).take();
-            }
         }
     }
 
@@ -321,10 +308,6 @@ impl SharedPace {
     }
 }
 
-fn lock(lines: &Mutex<Lines<Call>>) -> MutexGuard<'_, Lines<Call>> {
-    lines.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn seconds(at: Timestamp) -> u64 {
     at.0 / 1_000_000_000
 }
@@ -361,7 +344,7 @@ mod tests {
             max_per_minute: 10_000,
             ..WebhookOptions::default()
         };
-        let (mut webhook, handle) = Webhook::new(
+        let (webhook, handle) = Webhook::new(
             options,
             Secret::new("a secret of ours"),
             Shares::default(),
@@ -379,7 +362,7 @@ mod tests {
         assert_eq!(webhook.outcomes.with_label_values(&["queue_full"]).get(), 12);
         let mut first = Vec::new();
         for _ in 0..4 {
-            first.push(webhook.next().await.unwrap().session_id);
+            first.push(lock(&webhook.lines).take().unwrap().session_id);
         }
         let of_quiet = first.iter().filter(|id| id.starts_with("quiet")).count();
         assert_eq!(of_quiet, 2, "{first:?}");
