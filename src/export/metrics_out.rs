@@ -95,21 +95,20 @@ impl MetricsOut {
         for (number, piece) in (0_u64..).zip(page.chain([own])) {
             give_way(number).await;
             // If the clock was set back, the start must not be in the future.
-            for metric in families(&piece, &mut head, self.begun.min(now), now) {
-                for full in batch.add(metric) {
+            for part in parts(&piece, &mut head, self.begun.min(now), now) {
+                for full in batch.add(part) {
                     self.send(full).await;
                 }
             }
         }
-        self.send(batch.metrics).await;
+        self.send(batch).await;
     }
 
-    async fn send(&self, metrics: Vec<Metric>) {
-        let sent = metrics.iter().map(points).sum::<usize>() as u64;
-        if sent == 0 {
-            return;
+    async fn send(&self, batch: Batch) {
+        if batch.points > 0 {
+            let metrics = batch.parts.into_iter().map(Part::metric).collect();
+            self.push.tell(request(metrics).encode_to_vec(), batch.points as u64).await;
         }
-        self.push.tell(request(metrics).encode_to_vec(), sent).await;
     }
 }
 
@@ -132,23 +131,25 @@ struct Head {
     kind: String,
 }
 
-/// A family, or a part of it, with its samples.
-struct Family<'p> {
+/// A family, or a part of it, with its points, which are of one kind.
+#[derive(Clone, Debug)]
+struct Part {
     head: Head,
-    samples: Vec<Sample<'p>>,
+    numbers: Vec<NumberDataPoint>,
+    distributions: Vec<HistogramDataPoint>,
 }
 
-/// The metrics of the next request.
+/// What the next request has.
 #[derive(Debug, Default)]
 struct Batch {
-    metrics: Vec<Metric>,
+    parts: Vec<Part>,
     points: usize,
 }
 
-/// The metrics in a piece of a page in either format; `head` is the last head before it, and then the last one in it. Families
+/// The families in a piece of a page in either format; `head` is the last head before it, and then the last one in it. Families
 /// without a sample are left out.
-fn families(piece: &str, head: &mut Head, begun: Timestamp, now: Timestamp) -> Vec<Metric> {
-    let mut families = vec![Family { head: head.clone(), samples: Vec::new() }];
+fn parts(piece: &str, head: &mut Head, begun: Timestamp, now: Timestamp) -> Vec<Part> {
+    let mut families = vec![(head.clone(), Vec::new())];
     for line in piece.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             head.help = rest.split_once(' ').map_or("", |(_, help)| help).to_owned();
@@ -156,47 +157,59 @@ fn families(piece: &str, head: &mut Head, begun: Timestamp, now: Timestamp) -> V
             line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {
             (head.name, head.kind) = (name.to_owned(), kind.to_owned());
-            families.push(Family { head: head.clone(), samples: Vec::new() });
-        } else if let Some(family) = families.last_mut() {
-            family.samples.extend(sample(line));
+            families.push((head.clone(), Vec::new()));
+        } else if let Some((_, samples)) = families.last_mut() {
+            samples.extend(sample(line));
         }
     }
-    families.retain(|family| !family.samples.is_empty());
-    families.into_iter().map(|family| family.metric(begun, now)).collect()
+    families.retain(|(_, samples)| !samples.is_empty());
+    families.into_iter().map(|(head, samples)| Part::new(head, &samples, begun, now)).collect()
 }
 
-impl Family<'_> {
-    fn metric(self, begun: Timestamp, now: Timestamp) -> Metric {
-        let cumulative = AggregationTemporality::Cumulative.into();
-        let Head { name, help, kind } = &self.head;
-        let (name, data) = match kind.as_str() {
+impl Part {
+    fn new(head: Head, samples: &[Sample<'_>], begun: Timestamp, now: Timestamp) -> Self {
+        let (mut numbers, mut distributions) = (Vec::new(), Vec::new());
+        match head.kind.as_str() {
+            "histogram" => distributions = distributions_of(&head.name, samples, begun, now),
+            "counter" => numbers = numbers_of(samples, begun, now),
+            _ => numbers = numbers_of(samples, Timestamp::default(), now),
+        }
+        Self { head, numbers, distributions }
+    }
+
+    fn len(&self) -> usize {
+        self.numbers.len() + self.distributions.len()
+    }
+
+    /// Takes away what is after the first points of a request.
+    fn rest(&mut self) -> Self {
+        Self {
+            head: self.head.clone(),
+            numbers: self.numbers.split_off(MAX_POINTS.min(self.numbers.len())),
+            distributions: self.distributions.split_off(MAX_POINTS.min(self.distributions.len())),
+        }
+    }
+
+    fn metric(self) -> Metric {
+        let aggregation_temporality = AggregationTemporality::Cumulative.into();
+        let Self { head: Head { mut name, help, kind }, numbers, distributions } = self;
+        let data = match kind.as_str() {
             "counter" => {
-                let data_points = numbers(&self.samples, begun, now);
-                let sum =
-                    Sum { data_points, aggregation_temporality: cumulative, is_monotonic: true };
-                let name = name.strip_suffix("_total").unwrap_or(name);
-                (name, metric::Data::Sum(sum))
+                name.truncate(name.strip_suffix("_total").unwrap_or(&name).len());
+                let sum = Sum { data_points: numbers, aggregation_temporality, is_monotonic: true };
+                metric::Data::Sum(sum)
             }
             "histogram" => {
-                let data_points = distributions(name, &self.samples, begun, now);
-                let histogram = Histogram { data_points, aggregation_temporality: cumulative };
-                (name.as_str(), metric::Data::Histogram(histogram))
+                let histogram = Histogram { data_points: distributions, aggregation_temporality };
+                metric::Data::Histogram(histogram)
             }
-            _ => {
-                let data_points = numbers(&self.samples, Timestamp::default(), now);
-                (name.as_str(), metric::Data::Gauge(Gauge { data_points }))
-            }
+            _ => metric::Data::Gauge(Gauge { data_points: numbers }),
         };
-        Metric {
-            name: name.to_owned(),
-            description: help.clone(),
-            data: Some(data),
-            ..Metric::default()
-        }
+        Metric { name, description: help, data: Some(data), ..Metric::default() }
     }
 }
 
-fn numbers(samples: &[Sample<'_>], begun: Timestamp, now: Timestamp) -> Vec<NumberDataPoint> {
+fn numbers_of(samples: &[Sample<'_>], begun: Timestamp, now: Timestamp) -> Vec<NumberDataPoint> {
     let point = |sample: &Sample<'_>| NumberDataPoint {
         attributes: labelled(&sample.labels),
         start_time_unix_nano: begun.0,
@@ -208,7 +221,7 @@ fn numbers(samples: &[Sample<'_>], begun: Timestamp, now: Timestamp) -> Vec<Numb
 }
 
 /// The samples of a histogram put together, by their labels beside `le`, in the order of the page.
-fn distributions(
+fn distributions_of(
     name: &str,
     samples: &[Sample<'_>],
     begun: Timestamp,
@@ -326,85 +339,26 @@ fn labelled(labels: &[(&str, String)]) -> Vec<KeyValue> {
     known.map(attribute).collect()
 }
 
-fn points(metric: &Metric) -> usize {
-    match &metric.data {
-        Some(metric::Data::Gauge(gauge)) => gauge.data_points.len(),
-        Some(metric::Data::Sum(sum)) => sum.data_points.len(),
-        Some(metric::Data::Histogram(histogram)) => histogram.data_points.len(),
-        Some(metric::Data::ExponentialHistogram(_) | metric::Data::Summary(_)) | None => 0,
-    }
-}
-
 impl Batch {
-    /// Adds a metric, in parts if it is large; returns the requests that got full.
-    fn add(&mut self, metric: Metric) -> Vec<Vec<Metric>> {
+    /// Adds a part of a family, in pieces if it is large; returns the batches that got full.
+    fn add(&mut self, mut part: Part) -> Vec<Self> {
         let mut full = Vec::new();
-        for part in parts(metric) {
-            let more = points(&part);
-            if self.points + more > MAX_POINTS {
-                full.push(std::mem::take(self).metrics);
+        while part.len() > 0 {
+            let rest = part.rest();
+            if self.points + part.len() > MAX_POINTS {
+                full.push(std::mem::take(self));
             }
-            self.points += more;
-            let other = match self.metrics.last_mut() {
-                Some(last) => join(last, part),
-                None => Some(part),
-            };
-            self.metrics.extend(other);
+            self.points += part.len();
+            match self.parts.last_mut() {
+                Some(last) if last.head.name == part.head.name => {
+                    last.numbers.extend(part.numbers);
+                    last.distributions.extend(part.distributions);
+                }
+                _ => self.parts.push(part),
+            }
+            part = rest;
         }
         full
-    }
-}
-
-/// Adds the points of a metric to `last` if that is of the same name; else returns the metric.
-fn join(last: &mut Metric, more: Metric) -> Option<Metric> {
-    if last.name != more.name {
-        return Some(more);
-    }
-    match (&mut last.data, more.data) {
-        (Some(metric::Data::Gauge(last)), Some(metric::Data::Gauge(more))) => {
-            last.data_points.extend(more.data_points);
-        }
-        (Some(metric::Data::Sum(last)), Some(metric::Data::Sum(more))) => {
-            last.data_points.extend(more.data_points);
-        }
-        (Some(metric::Data::Histogram(last)), Some(metric::Data::Histogram(more))) => {
-            last.data_points.extend(more.data_points);
-        }
-        // A name always has one kind, so this does not happen.
-        (_, data) => return Some(Metric { data, ..more }),
-    }
-    None
-}
-
-/// Splits a metric into parts that fit a request.
-fn parts(metric: Metric) -> Vec<Metric> {
-    let Metric { name, description, data, .. } = metric;
-    let part = |data| Metric {
-        name: name.clone(),
-        description: description.clone(),
-        data: Some(data),
-        ..Metric::default()
-    };
-    match data {
-        Some(metric::Data::Gauge(Gauge { data_points })) => data_points
-            .chunks(MAX_POINTS)
-            .map(|points| part(metric::Data::Gauge(Gauge { data_points: points.to_vec() })))
-            .collect(),
-        Some(metric::Data::Sum(sum)) => sum
-            .data_points
-            .chunks(MAX_POINTS)
-            .map(|points| part(metric::Data::Sum(Sum { data_points: points.to_vec(), ..sum })))
-            .collect(),
-        Some(metric::Data::Histogram(histogram)) => histogram
-            .data_points
-            .chunks(MAX_POINTS)
-            .map(|points| {
-                let points = points.to_vec();
-                part(metric::Data::Histogram(Histogram { data_points: points, ..histogram }))
-            })
-            .collect(),
-        // Other kinds of metrics are not made here.
-        Some(metric::Data::ExponentialHistogram(_) | metric::Data::Summary(_)) | None => Vec::new(),
     }
 }
 
@@ -454,7 +408,8 @@ risk_count{service_name="a"} 4
 
     #[test]
     fn a_page_is_told_as_it_is() {
-        let metrics = families(PAGE, &mut Head::default(), Timestamp(1), Timestamp(9));
+        let parts = parts(PAGE, &mut Head::default(), Timestamp(1), Timestamp(9));
+        let metrics: Vec<_> = parts.into_iter().map(Part::metric).collect();
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
         assert_eq!(names, ["score", "traces", "risk"]);
         let [
@@ -492,12 +447,12 @@ risk_count{service_name="a"} 4
         let (mut head, mut batch) = (Head::default(), Batch::default());
         let mut sent = Vec::new();
         for piece in pieces {
-            let metrics = families(&piece, &mut head, Timestamp(1), Timestamp(9));
-            metrics.into_iter().for_each(|metric| sent.extend(batch.add(metric)));
+            let parts = parts(&piece, &mut head, Timestamp(1), Timestamp(9));
+            parts.into_iter().for_each(|part| sent.extend(batch.add(part)));
         }
-        sent.push(batch.metrics);
-        let shape = |metrics: &Vec<Metric>| -> Vec<(String, usize)> {
-            metrics.iter().map(|metric| (metric.name.clone(), points(metric))).collect()
+        sent.push(batch);
+        let shape = |batch: &Batch| -> Vec<(String, usize)> {
+            batch.parts.iter().map(|part| (part.clone().metric().name, part.len())).collect()
         };
         let named = |name: &str, points| (name.to_owned(), points);
         let shapes: Vec<_> = sent.iter().map(shape).collect();
