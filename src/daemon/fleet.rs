@@ -39,9 +39,9 @@ pub(super) async fn start(
     let open = opener(doors, config, &health, &stopping);
     let query = SessionQuery::default();
     let (asking, questions) = sync_channel(WAITING);
-    let exporter = exporter(config, &board, &query, &clock, &health)?
-        .stopping(stopping.clone())
-        .about(config.about(bound.otlp_http.map(|address| address.to_string())));
+    let mut exporter = exporter(config, &board, &query, &clock, &health)?;
+    exporter.stopping = stopping.clone();
+    exporter.about = config.about(bound.otlp_http.map(|address| address.to_string()));
     let Listeners { grpc, otlp, http: export } = listeners;
     let mut routes = exporter.router();
 

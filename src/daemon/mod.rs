@@ -177,9 +177,9 @@ impl Daemon {
 
         // This listener serves during recovery, to say that the daemon is not ready. On an error `shutdown` is dropped, which ends it.
         let query = SessionQuery::default();
-        let exporter = exporter(config, &board, &query, &clock, &health)?
-            .stopping(stopping.clone())
-            .about(config.about(bound.otlp_http.map(|address| address.to_string())));
+        let mut exporter = exporter(config, &board, &query, &clock, &health)?;
+        exporter.stopping = stopping.clone();
+        exporter.about = config.about(bound.otlp_http.map(|address| address.to_string()));
         let routes = http::reports(&receiver).merge(exporter.router());
         let mut sources = vec![open(Listener::Http, http, routes.into())];
 
@@ -553,10 +553,14 @@ fn exporter(
     let gather = Arc::new(move || gathered.registry().gather());
     let (detail, wall) = (config.metrics.detail, upkeep::wall(clock));
     let (cut, full) = (counted(health, Health::cut), counted(health, Health::limit_reached));
-    Ok(Exporter::new(board.clone(), gather, query.clone(), detail, wall)
-        .alerts_of(upkeep::alert_source(config)?)
-        .names_within(config.convention.max_name_bytes)
-        .counting(config.server.read_timeout, cut, full))
+    let mut exporter = Exporter::new(board.clone(), gather, query.clone(), detail, wall).counting(
+        config.server.read_timeout,
+        cut,
+        full,
+    );
+    exporter.alert_source = upkeep::alert_source(config)?;
+    exporter.max_name_bytes = config.convention.max_name_bytes;
+    Ok(exporter)
 }
 
 /// A callback by which endpoints count events in the metrics.

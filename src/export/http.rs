@@ -64,13 +64,13 @@ pub struct Exporter<Q> {
     /// Room for live streams; more are refused.
     pub(super) streams: Streams,
     /// True once the daemon goes down, which ends streams.
-    pub(super) stopping: watch::Receiver<bool>,
-    /// The bytes to which names and ids are cut when they are kept.
-    max_name_bytes: usize,
+    pub stopping: watch::Receiver<bool>,
+    /// The bytes to which names and ids are cut when they are kept: one that is asked for is cut likewise.
+    pub max_name_bytes: usize,
     /// The facts about the daemon that the page needs.
-    pub(super) about: AboutView,
+    pub about: AboutView,
     /// The Prometheus that is asked for the state of alerts.
-    pub(super) alert_source: Option<AlertSource>,
+    pub alert_source: Option<AlertSource>,
     /// The clock by which ranges of time end.
     pub(super) now: Now,
 }
@@ -104,33 +104,9 @@ impl<Q: Query> Exporter<Q> {
         }
     }
 
-    /// Sets the facts about the daemon.
-    #[must_use]
-    pub fn about(self, about: AboutView) -> Self {
-        Self { about, ..self }
-    }
-
-    /// Sets the bytes to which names and ids are cut when they are kept: one that is asked for is cut likewise.
-    #[must_use]
-    pub fn names_within(self, max_name_bytes: usize) -> Self {
-        Self { max_name_bytes, ..self }
-    }
-
     /// A name or an id as it is kept.
     pub(super) fn kept<'n>(&self, name: &'n str) -> &'n str {
         &name[..name.floor_char_boundary(self.max_name_bytes)]
-    }
-
-    /// Sets the Prometheus to ask for the state of alerts.
-    #[must_use]
-    pub fn alerts_of(self, alert_source: Option<AlertSource>) -> Self {
-        Self { alert_source, ..self }
-    }
-
-    /// Ends streams when `stopping` becomes true.
-    #[must_use]
-    pub fn stopping(self, stopping: watch::Receiver<bool>) -> Self {
-        Self { stopping, ..self }
     }
 
     /// Cuts off every answer of which nothing is taken for `patience`. Calls `cut` for every answer that is cut off, with the reason,
