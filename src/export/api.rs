@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
@@ -23,8 +23,8 @@ use super::http::Exporter;
 use super::live;
 use super::openapi::openapi;
 use super::params::{
-    AgentParams, ListDetail, NoParams, OneAgent, OneSession, Queried, SessionParams, TraceParams,
-    Whose, bad_request, bounds, read,
+    AgentParams, Asked, ListDetail, NoParams, OneAgent, OneSession, SessionParams, TraceParams,
+    Whose, bad_request, bounds,
 };
 use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
@@ -175,63 +175,37 @@ pub(super) fn router<Q: Query>() -> Router<Exporter<Q>> {
         .route("/api/v1/traces/{id}", get(trace::<Q>))
 }
 
-async fn agents<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    params: Queried<AgentParams>,
-) -> Result<Json<AgentsPage>, Refused> {
-    exporter.agents(&identity, read(params)?).map(Json)
+type Answer<T> = Result<Json<T>, Refused>;
+
+/// What a path names.
+type Named = Result<Path<String>, PathRejection>;
+
+async fn agents<Q: Query>(asked: Asked<Q, AgentParams>) -> Answer<AgentsPage> {
+    asked.exporter.agents(&asked.identity, asked.params).map(Json)
 }
 
-async fn fleet<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    Extension(whose): Extension<fair::Whose>,
-    params: Queried<AgentParams>,
-) -> Result<Json<FleetPage>, Refused> {
-    exporter.fleet(&identity, &whose, read(params)?).await.map(Json)
+async fn fleet<Q: Query>(asked: Asked<Q, AgentParams>) -> Answer<FleetPage> {
+    asked.exporter.fleet(&asked.identity, &asked.whose, asked.params).await.map(Json)
 }
 
-async fn problems<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    params: Queried<AgentParams>,
-) -> Result<Json<ProblemsPage>, Refused> {
-    exporter.problems(&identity, read(params)?).await.map(Json)
+async fn problems<Q: Query>(asked: Asked<Q, AgentParams>) -> Answer<ProblemsPage> {
+    asked.exporter.problems(&asked.identity, asked.params).await.map(Json)
 }
 
-async fn alerts<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    params: Queried<NoParams>,
-) -> Result<Json<AlertsPage>, Refused> {
-    read(params)?;
-    exporter.alerts(&identity).await.map(Json)
+async fn alerts<Q: Query>(asked: Asked<Q, NoParams>) -> Answer<AlertsPage> {
+    asked.exporter.alerts(&asked.identity).await.map(Json)
 }
 
-async fn about<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    params: Queried<NoParams>,
-) -> Result<Json<AboutView>, Refused> {
-    read(params)?;
-    Ok(Json(exporter.described()))
+async fn about<Q: Query>(asked: Asked<Q, NoParams>) -> Json<AboutView> {
+    Json(asked.exporter.described())
 }
 
-async fn history<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    Extension(whose): Extension<fair::Whose>,
-    params: Queried<OneAgent>,
-) -> Result<Json<HistoryView>, Refused> {
-    exporter.history(&identity, &whose, read(params)?).await.map(Json)
+async fn history<Q: Query>(asked: Asked<Q, OneAgent>) -> Answer<HistoryView> {
+    asked.exporter.history(&asked.identity, &asked.whose, asked.params).await.map(Json)
 }
 
-async fn sessions<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    params: Queried<SessionParams>,
-) -> Result<Response, Refused> {
-    let params = read(params)?;
+async fn sessions<Q: Query>(asked: Asked<Q, SessionParams>) -> Result<Response, Refused> {
+    let Asked { exporter, identity, params, .. } = asked;
     let detail = params.detail;
     let page = exporter.session_rows(&identity, params).await?;
     if detail == ListDetail::Row {
@@ -256,34 +230,19 @@ async fn sessions<Q: Query>(
     Ok(Json(SessionsPage { sessions, total: page.total, partial: page.partial }).into_response())
 }
 
-async fn session<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    id: Result<Path<String>, PathRejection>,
-    whose: Queried<Whose>,
-) -> Result<Json<SessionView>, Refused> {
+async fn session<Q: Query>(id: Named, asked: Asked<Q, Whose>) -> Answer<SessionView> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
-    exporter.session(&identity, &id, read(whose)?).await.map(Json)
+    asked.exporter.session(&asked.identity, &id, asked.params).await.map(Json)
 }
 
-async fn session_of<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    params: Queried<OneSession>,
-) -> Result<Json<SessionView>, Refused> {
-    let OneSession { id, scope, tenant } = read(params)?;
-    exporter.session(&identity, &id, Whose { scope, tenant }).await.map(Json)
+async fn session_of<Q: Query>(asked: Asked<Q, OneSession>) -> Answer<SessionView> {
+    let OneSession { id, scope, tenant } = asked.params;
+    asked.exporter.session(&asked.identity, &id, Whose { scope, tenant }).await.map(Json)
 }
 
-async fn trace<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
-    id: Result<Path<String>, PathRejection>,
-    params: Queried<TraceParams>,
-) -> Result<Json<TraceExplanation>, Refused> {
+async fn trace<Q: Query>(id: Named, asked: Asked<Q, TraceParams>) -> Answer<TraceExplanation> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
-    let params = read(params)?;
-    exporter.trace(&identity, &id, params).await.map(Json)
+    asked.exporter.trace(&asked.identity, &id, asked.params).await.map(Json)
 }
 
 /// The answers of the JSON API and of gRPC, restricted to what the identity may see.

@@ -9,8 +9,6 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query as Params, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -23,7 +21,7 @@ use super::api::{FleetRow, fleet_row};
 use super::board::Board;
 use super::history::{Lookback, Range};
 use super::http::{Count, Exporter};
-use super::params::read;
+use super::params::Asked;
 use super::query::Query;
 use crate::access::Identity;
 use crate::engine::agent_facts::AgentFacts;
@@ -92,13 +90,11 @@ pub(super) struct Stream {
 
 /// Answers with a stream of events.
 pub(super) async fn events<Q: Query>(
-    State(exporter): State<Exporter<Q>>,
-    identity: Identity,
     headers: HeaderMap,
-    whose: Result<Params<AgentFilter>, QueryRejection>,
+    asked: Asked<Q, AgentFilter>,
 ) -> Result<Response, Refused> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let start = Stream::new(&exporter, &identity, read(whose)?, last)?;
+    let start = Stream::new(&asked.exporter, &asked.identity, asked.params, last)?;
     let events = stream::unfold(start, Stream::next);
     let events = events.map(|(changes, id)| {
         let event = Event::default().event("agents").id(id.to_string());

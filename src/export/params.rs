@@ -1,14 +1,19 @@
 //! What the query API is asked with.
 
-use axum::extract::Query as Params;
 use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Query as Params};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::history::Range;
+use super::http::Exporter;
+use super::query::Query;
 use crate::access::Identity;
 use crate::engine::explained::{AgentFilter, Sort};
+use crate::fair;
 use crate::refused::Refused;
 
 /// The entries on one page by default, and at most.
@@ -152,8 +157,29 @@ pub(super) struct TraceParams {
 #[serde(deny_unknown_fields)]
 pub(super) struct NoParams {}
 
-/// The query of a request, as it was read.
-pub(super) type Queried<T> = Result<Params<T>, QueryRejection>;
+/// What is asked, of whom, and by whom.
+pub(super) struct Asked<Q, P> {
+    pub(super) exporter: Exporter<Q>,
+    pub(super) identity: Identity,
+    /// Whose turn it is at what is answered in turns.
+    pub(super) whose: fair::Whose,
+    pub(super) params: P,
+}
+
+impl<Q: Query, P: DeserializeOwned> FromRequestParts<Exporter<Q>> for Asked<Q, P> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        exporter: &Exporter<Q>,
+    ) -> Result<Self, Refused> {
+        let Ok(identity) = Identity::from_request_parts(parts, exporter).await;
+        let whose = parts.extensions.get().cloned().unwrap_or_default();
+        let Params(params) =
+            Params::from_request_parts(parts, exporter).await.map_err(|why| unread(&why))?;
+        Ok(Self { exporter: exporter.clone(), identity, whose, params })
+    }
+}
 
 impl AgentParams {
     /// The agents that are asked for, of those that the identity may see.
@@ -164,12 +190,10 @@ impl AgentParams {
     }
 }
 
-/// The parameters, unless they could not be read.
-pub(super) fn read<T>(params: Queried<T>) -> Result<T, Refused> {
-    params.map(|Params(params)| params).map_err(|rejection| {
-        let why = rejection.body_text();
-        bad_request(why.strip_prefix("Failed to deserialize query string: ").unwrap_or(&why))
-    })
+/// The refusal of parameters that could not be read.
+fn unread(rejection: &QueryRejection) -> Refused {
+    let why = rejection.body_text();
+    bad_request(why.strip_prefix("Failed to deserialize query string: ").unwrap_or(&why))
 }
 
 /// The limit and the offset of a page.
