@@ -1,4 +1,4 @@
-//! The query API over gRPC, with reflection, on the port of the JSON API: the same answers, converted field by field.
+//! The query API over gRPC, with reflection, on the port of the JSON API: the same questions and answers, converted field by field.
 //!
 //! `proto/agentgauge/v1/query.proto` has the messages; a test compares their fields with those of the JSON objects.
 
@@ -12,20 +12,22 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::map_request;
 use futures_util::{Stream as Events, StreamExt, stream};
 use prost::Message;
-use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage};
+use prost_reflect::{
+    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions,
+};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
 use self::v1::query_service_server::{QueryService, QueryServiceServer};
 use super::awaited::awaited;
-use super::history::Range;
 use super::http::Exporter;
 use super::live::Stream;
-use super::params::{AgentParams, OneAgent, SessionParams, TraceParams, Whose};
+use super::params::{SessionParams, TraceParams, Whose, bad_request};
 use super::query::Query;
 use crate::access::Identity;
-use crate::engine::explained::{AgentFilter, Sort};
+use crate::engine::explained::Sort;
 use crate::fair;
 use crate::refused::Refused;
 
@@ -81,18 +83,16 @@ impl<Q: Query> QueryService for Service<Q> {
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::AgentsPage>, Status> {
-        let identity = identity(&request);
-        carried("AgentsPage", self.0.agents(&identity, agents(request.into_inner()))?)
+        let params = asked("ListAgentsRequest", request.get_ref())?;
+        carried("AgentsPage", self.0.agents(&identity(&request), params)?)
     }
 
     async fn list_fleet(
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::FleetPage>, Status> {
+        let params = asked("ListAgentsRequest", request.get_ref())?;
         let (identity, whose) = (identity(&request), whose(&request));
-        let request = request.into_inner();
-        let range = ranged(&request.range)?;
-        let params = AgentParams { range, ..agents(request) };
         carried("FleetPage", self.0.fleet(&identity, &whose, params).await?)
     }
 
@@ -100,9 +100,8 @@ impl<Q: Query> QueryService for Service<Q> {
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::ProblemsPage>, Status> {
-        let identity = identity(&request);
-        let page = self.0.problems(&identity, agents(request.into_inner())).await?;
-        carried("ProblemsPage", page)
+        let params = asked("ListAgentsRequest", request.get_ref())?;
+        carried("ProblemsPage", self.0.problems(&identity(&request), params).await?)
     }
 
     async fn list_alerts(
@@ -122,17 +121,7 @@ impl<Q: Query> QueryService for Service<Q> {
         request: Request<v1::GetAgentHistoryRequest>,
     ) -> Result<Response<v1::HistoryView>, Status> {
         let (identity, whose) = (identity(&request), whose(&request));
-        let v1::GetAgentHistoryRequest {
-            service_name,
-            agent_name,
-            agent_version,
-            environment,
-            tenant,
-            range,
-        } = request.into_inner();
-        let range = ranged(&range)?;
-        let agent =
-            OneAgent { service_name, agent_name, agent_version, environment, tenant, range };
+        let agent = asked("GetAgentHistoryRequest", request.get_ref())?;
         carried("HistoryView", self.0.history(&identity, &whose, agent).await?)
     }
 
@@ -141,7 +130,10 @@ impl<Q: Query> QueryService for Service<Q> {
         request: Request<v1::ListSessionsRequest>,
     ) -> Result<Response<v1::SessionRowsPage>, Status> {
         let identity = identity(&request);
-        let params = sessions(request.into_inner());
+        let mut request = request.into_inner();
+        let sort = sort(request.sort());
+        request.set_sort(v1::Sort::Unspecified);
+        let params = SessionParams { sort, ..asked("ListSessionsRequest", &request)? };
         carried("SessionRowsPage", self.0.session_rows(&identity, params).await?)
     }
 
@@ -175,9 +167,7 @@ impl<Q: Query> QueryService for Service<Q> {
         request: Request<v1::WatchAgentsRequest>,
     ) -> Result<Response<Self::WatchAgentsStream>, Status> {
         let identity = identity(&request);
-        let v1::WatchAgentsRequest { service_name, agent_name, agent_version, environment, tenant } =
-            request.into_inner();
-        let whose = AgentFilter { service_name, agent_name, agent_version, environment, tenant };
+        let whose = asked("WatchAgentsRequest", request.get_ref())?;
         let changes = stream::unfold(Stream::new(&self.0, &identity, whose, None)?, Stream::next);
         let messages =
             changes.map(|(changes, _)| carried("Changes", changes).map(Response::into_inner));
@@ -214,70 +204,44 @@ fn whose<T>(request: &Request<T>) -> fair::Whose {
     request.extensions().get::<fair::Whose>().cloned().unwrap_or_default()
 }
 
-fn agents(request: v1::ListAgentsRequest) -> AgentParams {
-    AgentParams {
-        service_name: request.service_name,
-        agent_name: request.agent_name,
-        agent_version: request.agent_version,
-        environment: request.environment,
-        tenant: request.tenant,
-        limit: request.limit.map(size),
-        offset: request.offset.map(size),
-        ..AgentParams::default()
-    }
-}
-
-fn sessions(request: v1::ListSessionsRequest) -> SessionParams {
-    let sort = match request.sort() {
+fn sort(sort: v1::Sort) -> Sort {
+    match sort {
         v1::Sort::Unspecified => Sort::Start,
         v1::Sort::Recent => Sort::Recent,
         v1::Sort::Reliability => Sort::Reliability,
         v1::Sort::Loops => Sort::Loops,
         v1::Sort::Cost => Sort::Cost,
-    };
-    SessionParams {
-        service_name: request.service_name,
-        agent_name: request.agent_name,
-        agent_version: request.agent_version,
-        environment: request.environment,
-        tenant: request.tenant,
-        open: request.open,
-        loops: request.loops,
-        failing: request.failing,
-        over_limit: request.over_limit,
-        silent: request.silent,
-        id: request.id,
-        tool: request.tool,
-        user: request.user,
-        sort,
-        limit: request.limit.map(size),
-        offset: request.offset.map(size),
-        ..SessionParams::default()
     }
 }
 
-/// The range that a text names; an hour if it is empty.
-fn ranged(text: &str) -> Result<Range, Status> {
-    if text.is_empty() {
-        return Ok(Range::default());
-    }
-    let read = serde_json::from_value(text.into());
-    read.map_err(|_| Status::invalid_argument("`range` is `1h`, `6h`, `24h` or `7d`"))
+fn failed() -> Status {
+    Status::internal("the message could not be carried over")
 }
 
-fn size(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
+/// The descriptor of the message of this name.
+fn descriptor(name: &str) -> Result<MessageDescriptor, Status> {
+    let pool = POOL.as_ref().ok_or_else(failed)?;
+    pool.get_message_by_name(&format!("agentgauge.v1.{name}")).ok_or_else(failed)
+}
+
+/// Converts a request, which is the message of this name, by way of its JSON object to what the JSON API is asked with.
+fn asked<P: DeserializeOwned>(name: &str, request: &impl Message) -> Result<P, Status> {
+    let mut message = DynamicMessage::new(descriptor(name)?);
+    message.transcode_from(request).map_err(|_| failed())?;
+    let options =
+        SerializeOptions::new().use_proto_field_name(true).stringify_64_bit_integers(false);
+    let params = message
+        .serialize_with_options(serde_json::value::Serializer, &options)
+        .map_err(|_| failed())?;
+    P::deserialize(params).map_err(|why| bad_request(&why.to_string()).into())
 }
 
 /// Converts a value, by way of its JSON object, to the message of this name.
 fn carried<T: Message + Default>(name: &str, value: impl Serialize) -> Result<Response<T>, Status> {
-    let failed = || Status::internal("the answer could not be carried over");
-    let pool = POOL.as_ref().ok_or_else(failed)?;
-    let message = pool.get_message_by_name(&format!("agentgauge.v1.{name}")).ok_or_else(failed)?;
     let value = serde_json::to_value(value).map_err(|_| failed())?;
     let options = DeserializeOptions::new().deny_unknown_fields(false);
-    let message =
-        DynamicMessage::deserialize_with_options(message, value, &options).map_err(|_| failed())?;
+    let message = DynamicMessage::deserialize_with_options(descriptor(name)?, value, &options)
+        .map_err(|_| failed())?;
     message.transcode_to().map(Response::new).map_err(|_| failed())
 }
 
