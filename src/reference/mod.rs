@@ -15,7 +15,6 @@ pub mod gather;
 mod loops;
 mod models;
 mod names;
-pub mod pandaprobe;
 mod price;
 pub mod princeton;
 mod runs;

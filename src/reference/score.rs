@@ -97,6 +97,11 @@ pub fn scores(traces: &[TraceScore]) -> Scores {
     scores
 }
 
+/// Rounds to four decimals, correctly from the float, ties to even.
+pub fn round4(value: f64) -> f64 {
+    format!("{value:.4}").parse().unwrap_or(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pandaprobe::round4;
-use super::score::{self, TraceScore};
+use super::score::{self, TraceScore, round4};
 use super::text::likeness;
 use super::trace::Trace;
 use crate::engine::loops::Severity;

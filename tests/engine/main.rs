@@ -17,6 +17,7 @@ mod limits;
 mod loops;
 mod names;
 mod over;
+mod pandaprobe;
 mod parallel;
 mod predict;
 mod princeton;

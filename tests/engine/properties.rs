@@ -11,9 +11,9 @@ use agentgauge::engine::span::{Span, Timestamp};
 use agentgauge::engine::view::Document;
 use agentgauge::ingest::decode::{Decoder, IngestLimits};
 use agentgauge::ingest::{Encoding, Signal};
-use agentgauge::reference::pandaprobe;
 use proptest::prelude::*;
 
+use crate::pandaprobe;
 use crate::recorded::{Delivery, Item, apply, deliveries, items, plain, reordered};
 
 const CAPTURES: [&str; 10] = [

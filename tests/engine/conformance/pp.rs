@@ -12,11 +12,12 @@ use agentgauge::engine::score::risk::{TraceRisk, risk};
 use agentgauge::engine::score::trajectory_gate::{GateRule, TrajectoryGate};
 use agentgauge::engine::signal::{self, confidence, thresholds};
 use agentgauge::reference;
-use agentgauge::reference::pandaprobe::{self, Report, SIGNALS, Trace, round4};
+use agentgauge::reference::score::round4;
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Check, same};
+use crate::pandaprobe::{self, Report, SIGNALS, Trace};
 
 pub(super) fn check_of(family: &str) -> Option<Check> {
     match family {

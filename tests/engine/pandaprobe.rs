@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::score::{TraceScore, scores, trace};
-use super::text::{jaccard, tokens};
+use agentgauge::reference::score::{TraceScore, round4, scores, trace};
+use agentgauge::reference::text::{jaccard, tokens};
 
 /// The four signals, their weights and the names of their risks, in the order of the source.
-pub const SIGNALS: [(&str, f64, &str); 4] = [
+pub(crate) const SIGNALS: [(&str, f64, &str); 4] = [
     ("confidence", 1.0, "confidence_risk"),
     ("loop_detection", 1.0, "loop_risk"),
     ("tool_correctness", 0.8, "tool_risk"),
@@ -15,52 +15,47 @@ pub const SIGNALS: [(&str, f64, &str); 4] = [
 ];
 
 /// One trace: its id, and its signals if it has an entry at all.
-pub type Trace = (String, Option<BTreeMap<String, f64>>);
+pub(crate) type Trace = (String, Option<BTreeMap<String, f64>>);
 
 /// A session score and everything that goes with it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub(crate) struct Report {
     /// Rounded.
-    pub score: f64,
+    pub(crate) score: f64,
     /// The reason of the score, in words.
-    pub reason: String,
+    pub(crate) reason: String,
     /// Further numbers, rounded; empty if there was nothing to evaluate.
-    pub numbers: BTreeMap<&'static str, f64>,
+    pub(crate) numbers: BTreeMap<&'static str, f64>,
     /// Numbers of each evaluated trace, rounded.
-    pub per_trace: BTreeMap<String, BTreeMap<&'static str, f64>>,
+    pub(crate) per_trace: BTreeMap<String, BTreeMap<&'static str, f64>>,
     /// Flagged traces, in order.
-    pub flagged: Vec<String>,
+    pub(crate) flagged: Vec<String>,
 }
 
 /// The result of loop detection for an output.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Detection {
+pub(crate) struct Detection {
     /// Rounded.
-    pub score: f64,
+    pub(crate) score: f64,
     /// Why nothing was compared.
-    pub note: Option<&'static str>,
+    pub(crate) note: Option<&'static str>,
     /// Cosine, Jaccard and hybrid of each compared output with its index, rounded.
-    pub comparisons: Vec<(usize, [f64; 3])>,
+    pub(crate) comparisons: Vec<(usize, [f64; 3])>,
 }
 
 /// The result of coherence for an answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Coherence {
+pub(crate) struct Coherence {
     /// Unrounded: it is compared with the threshold before it is rounded.
-    pub score: f64,
+    pub(crate) score: f64,
     /// The distance, unrounded.
-    pub gap: f64,
+    pub(crate) gap: f64,
     /// Why nothing was compared.
-    pub note: Option<&'static str>,
-}
-
-/// Rounds to four decimals, correctly from the float, ties to even.
-pub fn round4(value: f64) -> f64 {
-    format!("{value:.4}").parse().unwrap_or(value)
+    pub(crate) note: Option<&'static str>,
 }
 
 /// The weights in force: overrides over the defaults; unknown names are kept and have no effect.
-pub fn weights(overrides: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+pub(crate) fn weights(overrides: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let mut merged: BTreeMap<String, f64> =
         SIGNALS.iter().map(|(name, weight, _)| ((*name).to_owned(), *weight)).collect();
     merged.extend(overrides.iter().map(|(name, weight)| (name.clone(), *weight)));
@@ -68,7 +63,7 @@ pub fn weights(overrides: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
 }
 
 /// `agent_reliability` of a session.
-pub fn agent_reliability(traces: &[Trace], weights: &BTreeMap<String, f64>) -> Report {
+pub(crate) fn agent_reliability(traces: &[Trace], weights: &BTreeMap<String, f64>) -> Report {
     if let Some(empty) = nothing(traces) {
         return empty;
     }
@@ -102,7 +97,7 @@ pub fn agent_reliability(traces: &[Trace], weights: &BTreeMap<String, f64>) -> R
 }
 
 /// `agent_consistency` of a session.
-pub fn agent_consistency(traces: &[Trace], weights: &BTreeMap<String, f64>) -> Report {
+pub(crate) fn agent_consistency(traces: &[Trace], weights: &BTreeMap<String, f64>) -> Report {
     if let Some(empty) = nothing(traces) {
         return empty;
     }
@@ -132,7 +127,7 @@ pub fn agent_consistency(traces: &[Trace], weights: &BTreeMap<String, f64>) -> R
 
 /// `loop_detection` of an output after the earlier ones of its session, oldest first; `embed` gives the vector of a
 /// text. `None` if a text that is needed has no vector.
-pub fn loop_detection(
+pub(crate) fn loop_detection(
     earlier: &[String],
     current: &str,
     embed: &dyn Fn(&str) -> Option<Vec<f64>>,
@@ -164,7 +159,7 @@ pub fn loop_detection(
 }
 
 /// `coherence` of an answer; `None` if a text that is needed has no vector.
-pub fn coherence(
+pub(crate) fn coherence(
     input: &str,
     output: &str,
     embed: &dyn Fn(&str) -> Option<Vec<f64>>,
@@ -178,7 +173,7 @@ pub fn coherence(
 
 /// `argument_correctness` of a trace with this many tool calls, by a judge's verdicts, of which there may be more or
 /// fewer; not rounded.
-pub fn argument_correctness(tool_calls: u64, verdicts: &[&str]) -> f64 {
+pub(crate) fn argument_correctness(tool_calls: u64, verdicts: &[&str]) -> f64 {
     if tool_calls == 0 || verdicts.is_empty() {
         return 1.0;
     }
