@@ -298,7 +298,7 @@ mod tests {
     use crate::engine::options::ConventionOptions;
     use crate::ingest::decode::{Decoder, IngestLimits};
     use crate::ingest::{Batch, Compression, Encoding, Overloaded, Request, Signal, Sink};
-    use crate::store::simulated::Simulated;
+    use crate::store::tests::simulated::Simulated;
     use crate::store::{Durability, Lock, Watch as _};
 
     /// How long a test waits for what should come.

@@ -302,7 +302,7 @@ const SLOT: u64 = (HEAD + ROW * Archive::all_rows()) as u64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::simulated::Simulated;
+    use crate::store::tests::simulated::Simulated;
 
     fn agent(name: &str) -> AgentKey {
         AgentParts { agent_name: name.into(), ..AgentParts::default() }.into()

@@ -25,11 +25,9 @@ mod options;
 mod record;
 mod recover;
 mod session_store;
-#[cfg(test)]
-pub(crate) mod simulated;
 mod snapshot;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

@@ -311,7 +311,7 @@ const AWAY_MAGIC: &[u8; 6] = b"AGAWAY";
 
 #[cfg(test)]
 mod tests {
-    use super::super::simulated::{Dice, Simulated};
+    use super::super::tests::simulated::{Dice, Simulated};
     use super::*;
 
     fn budget(max: u64) -> Arc<Budget> {

@@ -24,8 +24,6 @@ mod gaps;
 mod stream;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod together;
 mod watch;
 
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::disk::{Disk, DiskFile};
+use crate::store::disk::{Disk, DiskFile};
 
 /// A source of numbers that are the same for the same seed.
 #[derive(Clone, Debug)]

@@ -1,11 +1,13 @@
 //! The store against a disk that forgets: what was acknowledged comes back, and in its order.
 
+pub(crate) mod simulated;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use self::simulated::{Dice, Simulated};
 use super::record::FILE_HEAD;
-use super::simulated::{Dice, Simulated};
 use super::*;
 use crate::engine::span::Timestamp;
 

@@ -2,8 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::stream::PREDICTED;
-use super::*;
+use super::super::stream::PREDICTED;
+use super::super::*;
 use crate::detect::Severity;
 use crate::facts::Effort;
 use crate::span::TraceId;

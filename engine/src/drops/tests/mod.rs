@@ -1,5 +1,7 @@
 //! Who is watched, for how long, and how the false pages are shared.
 
+mod together;
+
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
