@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use crate::clock::Clock;
@@ -50,9 +48,8 @@ type Totals = BTreeMap<(&'static str, &'static str), u64>;
 pub struct ShardGauge(Arc<AtomicU64>);
 
 /// Gauges that are sums over shards, made at each scrape.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Sums {
-    gauge: IntGaugeVec,
     // By the value of the gauge's label and the shard.
     shards: Arc<Mutex<BTreeMap<(&'static str, String), ShardGauge>>>,
 }
@@ -142,10 +139,12 @@ impl Health {
         for (what, name, label, help) in FAMILIES {
             stages.insert(*what, registry.counters(name, help, &[label])?);
         }
-        registry.register(Box::new(Resident(IntGauge::new(
-            "process_resident_memory_bytes",
-            "Resident memory size in bytes.",
-        )?)))?;
+        let help = "Resident memory size in bytes.";
+        registry.sampled(IntGauge::new("process_resident_memory_bytes", help), |gauge| {
+            let status = std::fs::read_to_string("/proc/self/status");
+            let bytes = status.ok().and_then(|status| resident_bytes(&status));
+            bytes.inspect(|bytes| gauge.set(*bytes)).is_some()
+        })?;
         let start = registry.add(Gauge::new(
             "process_start_time_seconds",
             "Start time of the process since the Unix epoch in seconds.",
@@ -300,9 +299,14 @@ impl Health {
         &self,
         lengths: impl Fn() -> Vec<(&'static str, usize)> + Send + Sync + 'static,
     ) -> Result<(), prometheus::Error> {
-        let help = "Messages waiting before a stage.";
-        let gauge = IntGaugeVec::new(Opts::new("agentgauge_queue_messages", help), &["stage"])?;
-        self.registry.register(Box::new(Queues { gauge, lengths }))
+        let opts = Opts::new("agentgauge_queue_messages", "Messages waiting before a stage.");
+        self.registry.sampled(IntGaugeVec::new(opts, &["stage"]), move |gauge| {
+            for (stage, length) in lengths() {
+                let length = i64::try_from(length).unwrap_or(i64::MAX);
+                gauge.with_label_values(&[stage]).set(length);
+            }
+            true
+        })
     }
 
     /// Shows how often the wall clock was set.
@@ -313,13 +317,17 @@ impl Health {
     pub fn clock(&self, clock: &Clock) -> Result<(), prometheus::Error> {
         let help = "Steps of the wall clock of a second or more, at the start against the time of the store, by direction: forward \
                     or back.";
-        let family =
-            IntCounterVec::new(Opts::new("agentgauge_clock_steps_total", help), &["direction"])?;
-        self.registry.register(Box::new(Steps {
-            family,
-            clock: clock.clone(),
-            asked: Mutex::default(),
-        }))
+        let opts = Opts::new("agentgauge_clock_steps_total", help);
+        // Held while the counters are raised to the clock's counts.
+        let (clock, asked) = (clock.clone(), Mutex::new(()));
+        self.registry.sampled(IntCounterVec::new(opts, &["direction"]), move |family| {
+            let _asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+            for (direction, count) in clock.steps() {
+                let counter = family.with_label_values(&[direction]);
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
+            true
+        })
     }
 
     fn add(&self, what: &str, why: &str, count: u64) {
@@ -345,8 +353,9 @@ impl Sums {
         label: &str,
     ) -> Result<Self, prometheus::Error> {
         let opts = Opts::new(format!("agentgauge_{name}"), help);
-        let sums = Self { gauge: IntGaugeVec::new(opts, &[label])?, shards: Arc::default() };
-        registry.register(Box::new(sums.clone()))?;
+        let sums = Self::default();
+        let shown = sums.clone();
+        registry.sampled(IntGaugeVec::new(opts, &[label]), move |gauge| shown.show(gauge))?;
         Ok(sums)
     }
 
@@ -355,87 +364,17 @@ impl Sums {
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         shards.entry((label, shard.to_owned())).or_default().clone()
     }
-}
 
-impl Collector for Sums {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
+    fn show(&self, gauge: &IntGaugeVec) -> bool {
         let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
         for ((label, _), ShardGauge(count)) in &*shards {
             *sums.entry(label).or_default() += count.load(Ordering::Relaxed);
         }
         for (label, sum) in sums {
-            self.gauge.with_label_values(&[label]).set(i64::try_from(sum).unwrap_or(i64::MAX));
+            gauge.with_label_values(&[label]).set(i64::try_from(sum).unwrap_or(i64::MAX));
         }
-        self.gauge.collect()
-    }
-}
-
-/// Resident memory, read at each scrape.
-struct Resident(IntGauge);
-
-impl Collector for Resident {
-    fn desc(&self) -> Vec<&Desc> {
-        self.0.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let status = std::fs::read_to_string("/proc/self/status");
-        match status.ok().and_then(|status| resident_bytes(&status)) {
-            Some(bytes) => {
-                self.0.set(bytes);
-                self.0.collect()
-            }
-            // Not every system has such a file; absent is not zero.
-            None => Vec::new(),
-        }
-    }
-}
-
-/// Lengths of queues, counted at each scrape.
-struct Queues<F> {
-    gauge: IntGaugeVec,
-    lengths: F,
-}
-
-impl<F: Fn() -> Vec<(&'static str, usize)> + Send + Sync> Collector for Queues<F> {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        for (stage, length) in (self.lengths)() {
-            let length = i64::try_from(length).unwrap_or(i64::MAX);
-            self.gauge.with_label_values(&[stage]).set(length);
-        }
-        self.gauge.collect()
-    }
-}
-
-/// Steps of the wall clock, which the clock counts.
-struct Steps {
-    family: IntCounterVec,
-    clock: Clock,
-    // Held while the counters are raised to the clock's counts.
-    asked: Mutex<()>,
-}
-
-impl Collector for Steps {
-    fn desc(&self) -> Vec<&Desc> {
-        self.family.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let _asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        for (direction, count) in self.clock.steps() {
-            let counter = self.family.with_label_values(&[direction]);
-            counter.inc_by(count.saturating_sub(counter.get()));
-        }
-        self.family.collect()
+        true
     }
 }
 

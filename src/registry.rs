@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::{
-    Atomic, Collector, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec,
+    Atomic, Collector, Desc, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec,
 };
 use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{Histogram, HistogramOpts, Opts};
@@ -80,6 +80,19 @@ impl Registry {
     ) -> Result<C, prometheus::Error> {
         let family = family?;
         self.register(Box::new(family.clone())).map(|()| family)
+    }
+
+    /// Registers a family that `look` sets at each scrape; it is shown if `look` returns true.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it could not be made, or a family of this name is shown already.
+    pub fn sampled<C: Collector + 'static>(
+        &self,
+        family: Result<C, prometheus::Error>,
+        look: impl Fn(&C) -> bool + Send + Sync + 'static,
+    ) -> Result<(), prometheus::Error> {
+        self.register(Box::new(Sampled { family: family?, look }))
     }
 
     /// Registers a counter; its family is called `agentgauge_` and this name.
@@ -162,6 +175,23 @@ impl Registry {
         let mut families = std::mem::take(&mut *families);
         families.sort();
         families
+    }
+}
+
+/// A family that is set at each scrape.
+struct Sampled<C, F> {
+    family: C,
+    look: F,
+}
+
+impl<C: Collector, F: Fn(&C) -> bool + Send + Sync> Collector for Sampled<C, F> {
+    fn desc(&self) -> Vec<&Desc> {
+        self.family.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        // What cannot be told is not shown: absent is not zero.
+        if (self.look)(&self.family) { self.family.collect() } else { Vec::new() }
     }
 }
 
