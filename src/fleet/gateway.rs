@@ -254,14 +254,6 @@ fn pack_up(record: Record, packed: &mut Vec<Packed>) -> Option<u64> {
     halves.into_iter().sum()
 }
 
-impl std::fmt::Debug for Gateway {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway")
-            .field("topics", &self.topics[Hop::Spans as usize])
-            .finish_non_exhaustive()
-    }
-}
-
 impl ClientContext for Deliveries {
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
         tracing::debug!(target: "librdkafka", facility, "{message}");

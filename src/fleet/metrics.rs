@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::options::Role;
-use crate::engine::assemble::AGES;
 use crate::health::Health;
 use crate::registry::metrics;
 
@@ -163,29 +162,8 @@ impl WorkerMetrics {
         }
     }
 
-    /// Sets how many things of this kind a partition holds.
-    pub(super) fn items(&self, partition: i32, what: &'static str, count: usize) {
-        self.fleet.health.held(what, &partition.to_string()).set(count);
-    }
-
-    /// Sets how many bytes of memory these take.
-    pub(super) fn bytes(&self, partition: i32, what: &'static str, bytes: usize) {
-        self.fleet.health.held_bytes(what, &partition.to_string()).set(bytes);
-    }
-
-    /// Sets how many open traces a partition holds, by age.
-    pub(super) fn open_traces(&self, partition: i32, ages: [usize; AGES.len()]) {
-        let gauges = self.fleet.health.open_traces(&partition.to_string());
-        gauges.iter().zip(ages).for_each(|(gauge, count)| gauge.set(count));
-    }
-
-    /// Takes the total of a stage, which `who` names.
-    pub(super) fn count(&self, who: &str, what: &'static str, why: &'static str, count: u64) {
-        self.fleet.health.counts(who, [(what, why, count)]);
-    }
-
-    /// Forgets the totals of a stage that is gone.
-    pub(super) fn forget(&self, who: &str) {
-        self.fleet.health.forget(who);
+    /// The metrics of what the partitions hold and count.
+    pub(super) fn health(&self) -> &Health {
+        &self.fleet.health
     }
 }

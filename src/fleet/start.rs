@@ -1,6 +1,5 @@
 //! The start of the workers of an instance, one for each role that reads.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -200,17 +199,5 @@ impl Workers {
             statuses.iter().try_for_each(|status| status.ready())?;
             families.ready()
         }
-    }
-}
-
-impl fmt::Debug for Workers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Workers").field("running", &self.ends.len()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for InstanceParts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InstanceParts").field("fleet", &self.fleet).finish_non_exhaustive()
     }
 }

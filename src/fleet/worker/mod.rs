@@ -414,19 +414,20 @@ impl<S: Stage> Worker<S> {
     }
 
     fn forget(&mut self, partitions: &[i32]) {
+        let health = self.metrics.health();
         for partition in partitions {
             if let Some(mut held) = self.held.remove(partition) {
                 held.part.give_up();
                 for (who, ..) in held.part.counts() {
-                    self.metrics.forget(&counted_as::<S>(&who, held.generation));
+                    health.forget(&counted_as::<S>(&who, held.generation));
                 }
-                let (what, _) = held.part.holds();
-                self.metrics.items(*partition, what, 0);
+                let (shard, (what, _)) = (partition.to_string(), held.part.holds());
+                health.held(what, &shard).set(0);
                 if let Some((what, _)) = held.part.holds_bytes() {
-                    self.metrics.bytes(*partition, what, 0);
+                    health.held_bytes(what, &shard).set(0);
                 }
                 if held.part.open_traces(Timestamp::default()).is_some() {
-                    self.metrics.open_traces(*partition, Default::default());
+                    health.open_traces(&shard).iter().for_each(|gauge| gauge.set(0));
                 }
             }
         }
@@ -488,18 +489,19 @@ impl<S: Stage> Worker<S> {
         let (behind, partial) = behind
             .fold((0, 0), |(all, partial), held| (all + 1, partial + usize::from(!held.whole)));
         self.metrics.held(self.held.len(), behind, partial);
+        let health = self.metrics.health();
         for (partition, held) in &self.held {
-            let (what, count) = held.part.holds();
-            self.metrics.items(*partition, what, count);
+            let (shard, (what, count)) = (partition.to_string(), held.part.holds());
+            health.held(what, &shard).set(count);
             if let Some((what, bytes)) = held.part.holds_bytes() {
-                self.metrics.bytes(*partition, what, bytes);
+                health.held_bytes(what, &shard).set(bytes);
             }
             if let Some(ages) = held.part.open_traces(held.now) {
-                self.metrics.open_traces(*partition, ages);
+                let gauges = health.open_traces(&shard);
+                gauges.iter().zip(ages).for_each(|(gauge, count)| gauge.set(count));
             }
             for (who, what, why, count) in held.part.counts() {
-                let who = counted_as::<S>(&who, held.generation);
-                self.metrics.count(&who, what, why, count);
+                health.counts(&counted_as::<S>(&who, held.generation), [(what, why, count)]);
             }
         }
     }
