@@ -1,6 +1,6 @@
 //! Ranges that options must keep, each with its key.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -53,7 +53,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     sessions(config, &mut check);
     windows(config, &mut check);
     runs(config, &mut check);
-    drops(config, &mut check);
+    check.each("drop.objectives", &config.drop.objectives, 0.9999);
     judge(config, &mut check);
     links(config, &mut check);
     endpoints(config, &mut check);
@@ -64,6 +64,13 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
 impl Check<'_> {
     fn within<T: Bounded>(&mut self, key: &'static str, was: T, range: RangeInclusive<T>) {
         options::within(key, was, range, &mut |key, expected, was| self.fail(key, expected, was));
+    }
+
+    /// Checks the numbers of a table, each of which is under a name.
+    fn each<N: fmt::Display>(&mut self, key: &'static str, table: &BTreeMap<N, f64>, most: f64) {
+        for (name, was) in table.iter().filter(|(_, was)| !(0.0..=most).contains(*was)) {
+            self.fail(key, format!("from 0 to {most}"), format!("{was} for `{name}`"));
+        }
     }
 
     /// Checks an option whose least value follows from another one, which may be the one to change.
@@ -245,30 +252,18 @@ fn sessions(config: &Config, check: &mut Check<'_>) {
     let session = &config.session;
     let (all, one) = (session.max_bytes, session.max_session_bytes);
     check.at_least("session.max_bytes", all, one, "session.max_session_bytes");
-    for (signal, threshold) in &session.signal_thresholds {
-        if !(0.0..=1.0).contains(threshold) {
-            let was = format!("{threshold} for `{signal}`");
-            check.fail("session.signal_thresholds", "from 0 to 1".to_owned(), was);
-        }
-    }
-    for (signal, weight) in &session.signal_weights {
-        if !(0.0..=MAX_WEIGHT).contains(weight) {
-            let was = format!("{weight} for `{signal}`");
-            check.fail("session.signal_weights", format!("from 0 to {MAX_WEIGHT}"), was);
-        }
-    }
+    check.each("session.signal_thresholds", &session.signal_thresholds, 1.0);
+    check.each("session.signal_weights", &session.signal_weights, MAX_WEIGHT);
 }
 
 fn runs(config: &Config, check: &mut Check<'_>) {
-    let tasks = &config.tasks;
-    let weights = tasks.weights.all();
-    if !weights.iter().all(|weight| (0.0..=MAX_WEIGHT).contains(weight)) {
-        check.fail("tasks.weights", format!("from 0 to {MAX_WEIGHT}"), format!("{weights:?}"));
-    }
-    let ars = &config.ars;
-    let weights = ars.weights.all();
-    if !weights.iter().all(|weight| (0.0..=MAX_WEIGHT).contains(weight)) {
-        check.fail("ars.weights", format!("from 0 to {MAX_WEIGHT}"), format!("{weights:?}"));
+    let Config { tasks, ars, .. } = config;
+    for (key, weights) in
+        [("tasks.weights", &tasks.weights.all()[..]), ("ars.weights", &ars.weights.all())]
+    {
+        if !weights.iter().all(|weight| (0.0..=MAX_WEIGHT).contains(weight)) {
+            check.fail(key, format!("from 0 to {MAX_WEIGHT}"), format!("{weights:?}"));
+        }
     }
     let ceiling = |ceiling: Option<f64>| ceiling.unwrap_or(1.0);
     let least = f64::MIN_POSITIVE;
@@ -282,16 +277,6 @@ fn runs(config: &Config, check: &mut Check<'_>) {
     }
     let nothing = ars.fidelity_of_nothing.unwrap_or(0.0);
     check.within("ars.fidelity_of_nothing", nothing, 0.0..=100.0);
-}
-
-fn drops(config: &Config, check: &mut Check<'_>) {
-    let drop = &config.drop;
-    for (agent, objective) in &drop.objectives {
-        if !(0.0..=0.9999).contains(objective) {
-            let was = format!("{objective} for `{agent}`");
-            check.fail("drop.objectives", "from 0 to 0.9999".to_owned(), was);
-        }
-    }
 }
 
 fn judge(config: &Config, check: &mut Check<'_>) {
