@@ -161,26 +161,9 @@ impl Raised {
 
 /// A time as Prometheus writes it, `2026-01-02T03:04:05.5Z`, in nanoseconds since 1970.
 fn unix_nano(text: &str) -> Option<u64> {
-    let (whole, fraction) =
-        text.strip_suffix('Z').map(|text| text.split_once('.').unwrap_or((text, "")))?;
-    let (date, time) = whole.split_once('T')?;
-    let numbers = |text: &str, sign: char| -> Option<[u64; 3]> {
-        let parts: Option<Vec<u64>> = text.split(sign).map(|part| part.parse().ok()).collect();
-        parts?.try_into().ok()
-    };
-    let ([year, month, day], [hour, minute, second]) = (numbers(date, '-')?, numbers(time, ':')?);
-    let known =
-        (1970..=2500).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
-    if !known || hour > 23 || minute > 59 || second > 60 || fraction.len() > 9 {
-        return None;
-    }
-    // Years begin in March here, so that a leap day is the last day of its year.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days =
-        365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719_469;
-    let seconds = 86_400 * days + 3_600 * hour + 60 * minute + second;
-    let nanos: u64 = format!("{fraction:0<9}").parse().ok()?;
-    seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
+    let prost_types::Timestamp { seconds, nanos } =
+        text.strip_suffix('Z').and_then(|_| text.parse().ok())?;
+    u64::try_from(seconds).ok()?.checked_mul(1_000_000_000)?.checked_add(nanos.try_into().ok()?)
 }
 
 impl<Q: Query> Exporter<Q> {
