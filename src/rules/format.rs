@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::slo::Objective;
-use super::{HEAD, Plan, RulesError, line, number};
+use super::{HEAD, Plan, RulesError, grown, line, number};
 use crate::config::Config;
 
 /// The tool that reads what is written.
@@ -44,8 +44,9 @@ impl Plan {
         let mut text = String::from(SLOTH);
         for objective in self.missable() {
             let series = |verdict| series(self, objective, verdict);
-            let rate = |series: String| format!("sum(rate({series}[{{{{.window}}}}]))");
-            let (errors, total) = (rate(series(FAIL)), rate(series(ANY)));
+            let count =
+                |series: String| format!("sum({})", grown(&series, "verdict", "{{.window}}"));
+            let (errors, total) = (count(series(FAIL)), count(series(ANY)));
             let name = objective.id();
             line(&mut text, format_args!("  - name: {}", quoted(&name)));
             line(&mut text, format_args!("    objective: {}", number(100.0 * objective.share())));

@@ -1,6 +1,8 @@
 //! Loops, what they cost, and runs that go over a limit.
 
-use super::{AGENT, Alert, BY_COST, Group, NAME, NAME_IF_KNOWN, Plan, Rule, looked_up, number};
+use super::{
+    AGENT, Alert, BY_COST, Group, NAME, NAME_IF_KNOWN, Plan, Rule, grown, looked_up, number,
+};
 
 /// The alerts that must fire at once.
 pub(super) fn group(plan: &Plan) -> Group {
@@ -64,10 +66,8 @@ fn limit() -> Rule {
 fn spend(plan: &Plan) -> Rule {
     const SPENT: &str = "agentgauge_loop_wasted_cost_usd_total";
     let limit = number(plan.loop_spend);
-    // A series begins with what its agent has spent until the first scrape, of which `increase` knows nothing. It is new if its target was
-    // scraped before it came: after a gap of Prometheus itself nothing is.
-    let new = format!("({SPENT} unless {SPENT} offset 15m) and on (job, instance) up offset 15m");
-    let expr = format!("sum by ({AGENT}) (\n  {new}\n  or increase({SPENT}[15m])\n) > {limit}");
+    let spent = grown(SPENT, "evidence", "15m");
+    let expr = format!("sum by ({AGENT}) (\n{spent}\n) > {limit}");
     Alert::new("AgentLoopSpend", "critical", expr)
         .explained_by(BY_COST)
         .says(

@@ -276,6 +276,21 @@ const NAME_IF_KNOWN: &str = "{{ $labels.service_name }}/{{ with $labels.gen_ai_a
 const PLACE_IF_KNOWN: &str = "{{ with $labels.deployment_environment_name }}&environment={{ . | urlquery }}{{ end }}\
     {{ with $labels.tenant }}&tenant={{ . | urlquery }}{{ end }}";
 
+/// How much each series of an agent's counter has grown in a window, with what it began with there.
+///
+/// `increase` knows nothing of what a series has at its first sample: of a new version, or of the first traces that fail, that is all that
+/// came since the scrape before. A series is new if no instance had it in the minutes before the window, while its own process was scraped
+/// and had run for as long: after a restart, after a gap of Prometheus and where an agent moves between instances, nothing is new.
+fn grown(series: &str, own: &str, window: &str) -> String {
+    const STARTED: &str = "process_start_time_seconds";
+    let before = format!("{STARTED} offset {window}");
+    format!(
+        "{series}\nunless on (job, {AGENT}, gen_ai_agent_version, {own}) last_over_time({series}[10m] offset {window})\n\
+         and on (job, instance) ({STARTED} == ({before} < timestamp({before}) - 600))\n\
+         or increase({series}[{window}])"
+    )
+}
+
 const HEAD: &str = "\
 # Recording and alert rules, written by `agentgauge rules`. docs/runbook.md says what to do about each alert.
 groups:

@@ -14,7 +14,7 @@
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
-use super::{AGENT, Alert, Group, NAME, Plan, Rule, RulesError, number};
+use super::{AGENT, Alert, Group, NAME, Plan, Rule, RulesError, grown, number};
 use crate::config::Config;
 use crate::export::prometheus::Detail;
 
@@ -245,25 +245,25 @@ const SLOW: Windows = Windows {
 };
 
 fn bad(objective: &Objective, window: &str) -> Rule {
-    let rate = |verdict: &str| {
-        format!(
-            "sum by ({AGENT}) (rate(agentgauge_trace_evaluations_total{{signal=\"{}\",verdict{verdict}}}[{window}]))",
-            objective.signal()
-        )
-    };
+    let of = |verdict: &str| traces(objective, verdict, window);
     // Without any verdict there is no ratio, as it would not be a number.
-    let expr = format!("{}\n/\n({} > 0)", rate("=\"fail\""), rate("=~\"pass|fail\""));
+    let expr = format!("{}\n/\n({} > 0)", of("=\"fail\""), of("=~\"pass|fail\""));
     let record = format!("service_agent:agentgauge_trace_evaluations_bad:ratio_rate{window}");
     Rule::Record { record, expr, labels: labels(objective) }
 }
 
 fn evaluated(objective: &Objective, window: &str) -> Rule {
-    let expr = format!(
-        "sum by ({AGENT}) (increase(agentgauge_trace_evaluations_total{{signal=\"{}\",verdict=~\"pass|fail\"}}[{window}]))",
-        objective.signal()
-    );
+    let expr = traces(objective, "=~\"pass|fail\"", window);
     let record = format!("service_agent:agentgauge_trace_evaluations:increase{window}");
     Rule::Record { record, expr, labels: labels(objective) }
+}
+
+/// The traces of each agent that got a verdict in a window.
+fn traces(objective: &Objective, verdict: &str, window: &str) -> String {
+    let signal = objective.signal();
+    let series =
+        format!("agentgauge_trace_evaluations_total{{signal=\"{signal}\",verdict{verdict}}}");
+    format!("sum by ({AGENT}) (\n{}\n)", grown(&series, "verdict", window))
 }
 
 fn labels(objective: &Objective) -> Vec<(&'static str, String)> {
