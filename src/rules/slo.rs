@@ -14,6 +14,8 @@
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
+use crc32c::crc32c;
+
 use super::{AGENT, Alert, Group, NAME, Plan, Rule, RulesError, grown, number};
 use crate::config::Config;
 use crate::export::prometheus::Detail;
@@ -56,16 +58,18 @@ impl FromStr for Objective {
         const EXPECTED: &str = "write `reliability=0.95`, or a signal of trace_evaluations and the share of traces \
                                 that should pass, over 0 and below 1; of one agent `AGENT:reliability=0.95`; with burn rates of its \
                                 own `reliability=0.95@5,2`";
-        let (text, burn) = match text.rsplit_once('@') {
-            Some((text, burn)) => (text, Some(burn.parse()?)),
-            None => (text, None),
-        };
         let (name, share) = text.rsplit_once('=').ok_or(EXPECTED)?;
+        let (share, burn) = match share.split_once('@') {
+            Some((share, burn)) => (share, Some(burn.parse()?)),
+            None => (share, None),
+        };
         let share: f64 = share.parse().map_err(|_| EXPECTED)?;
         let (agent, name) = match name.rsplit_once(':') {
             Some((agent, name)) => (Some(agent.to_owned()), name),
             None => (None, name),
         };
+        // One name for one signal.
+        let name = if name == WHOLE_TRACES { RELIABILITY } else { name };
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || !name.chars().all(is_name) || !(share > 0.0 && share < 1.0) {
             return Err(EXPECTED);
@@ -118,12 +122,22 @@ impl Objective {
         self.share
     }
 
-    /// A name that tells it from other objectives: lower case, digits and hyphens.
+    /// A name that tells it from other objectives: lower case, digits and hyphens. Of an agent whose name has more than these, it ends in a
+    /// hash of that.
     pub(super) fn id(&self) -> String {
-        let named = self.agent.as_ref().map(|agent| format!("{agent}-{}", self.name));
-        let named = named.unwrap_or_else(|| self.name.clone()).to_lowercase();
-        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-        named.chars().map(plain).collect::<String>().trim_matches('-').to_owned()
+        let plain = |name: &str| {
+            let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+            let name = name.to_lowercase().chars().map(plain).collect::<String>();
+            name.trim_matches('-').to_owned()
+        };
+        let name = plain(&self.name);
+        let Some(agent) = &self.agent else { return name };
+        let lost = if plain(agent) == *agent {
+            String::new()
+        } else {
+            format!("-{:08x}", crc32c(agent.as_bytes()))
+        };
+        format!("{}-{name}{lost}", plain(agent)).trim_matches('-').to_owned()
     }
 
     /// The alert that its budget raises, whose runbook says what to do.
@@ -133,7 +147,7 @@ impl Objective {
 
     /// The signal in `agentgauge_trace_evaluations_total`, where reliability is the risk of whole traces.
     pub(super) fn signal(&self) -> &str {
-        if self.name == RELIABILITY { "trace_risk" } else { &self.name }
+        if self.name == RELIABILITY { WHOLE_TRACES } else { &self.name }
     }
 
     pub(super) fn budget(&self) -> f64 {
@@ -215,6 +229,9 @@ impl Plan {
 }
 
 const RELIABILITY: &str = "reliability";
+
+/// The signal of `reliability` in `agentgauge_trace_evaluations_total`.
+const WHOLE_TRACES: &str = "trace_risk";
 
 /// Two windows that must agree: the long one for significance, the short one so that the alert ends soon after its cause.
 struct Windows {

@@ -94,9 +94,28 @@ fn agents_with_an_objective_of_their_own_have_their_own_budget() {
     assert!(!text.contains(r#"ratio_rate1h{slo="reliability",gen_ai_agent_name="batch"}"#));
     let text = rules(r#"{ support = 0.7 }"#, &[]);
     assert!(text.contains("write `--slo support:reliability=0.7@2.2,1`"), "{text}");
-    let given = ["--slo", "reliability=0.95", "--slo", "support:reliability=0.7@2.2,1"];
-    let text = rules(r#"{ support = 0.7 }"#, &given);
-    assert!(text.contains(&format!("{support} > 0.66\n")), "{text}");
+    // By whichever of its two names.
+    for name in ["reliability", "trace_risk"] {
+        let own = format!("support:{name}=0.7@2.2,1");
+        let given = ["--slo", "reliability=0.95", "--slo", &own];
+        let text = rules(r#"{ support = 0.7 }"#, &given);
+        assert!(text.contains(&format!("{support} > 0.66\n")), "{text}");
+    }
+    let text = rules("{}", &["--slo", "reliability=0.95", "--slo", "ops@home:reliability=0.9@5,2"]);
+    assert!(text.contains(r#"ratio_rate1h{slo="reliability",gen_ai_agent_name="ops@home"} > 0.5"#));
+}
+
+#[test]
+fn objectives_of_agents_with_like_names_are_told_apart() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_agentgauge"));
+    command.args(["rules", "--format", "pyrra"]);
+    for agent in ["a-b", "a.b", "A-B", "日本", "京都"] {
+        command.args(["--slo", &format!("{agent}:reliability=0.9")]);
+    }
+    let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let names: Vec<&str> = text.lines().filter(|line| line.starts_with("  name: ")).collect();
+    assert_eq!((names.len(), names.iter().collect::<BTreeSet<_>>().len()), (5, 5), "{text}");
+    assert!(names.iter().any(|name| name.ends_with("agentgauge-a-b-reliability\"")), "{names:?}");
 }
 
 #[test]

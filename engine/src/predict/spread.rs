@@ -1,5 +1,5 @@
 //! Distributions of the effort that runs of an agent take. Runs can be taken back exactly, and the bits do not depend on the
-//! order of runs or on the shards that hold them.
+//! order of runs or on the shards that hold them, but for runs of weeks that were over before they came.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
