@@ -125,7 +125,7 @@ impl Query for Bounded {
 
     async fn explain(
         &self,
-        _: &str,
+        _: Option<&str>,
         _: Option<(&str, Option<&str>)>,
         _: TraceId,
     ) -> Option<TraceExplanation> {

@@ -111,6 +111,8 @@ pub struct TraceExplanation {
     pub session_id: String,
     /// Tells sessions of one id apart: the namespace of their services, or the name of their outermost agent; empty: nothing does.
     pub scope: String,
+    /// The tenant of that session; empty: none.
+    pub tenant: String,
     /// The whole in one sentence.
     pub reason: String,
     /// The trace.

@@ -151,22 +151,28 @@ impl SessionQuery {
     }
 
     /// The session of one shard that holds a trace, if any.
-    async fn find_in(self, shard: usize, tenant: String, trace: TraceId) -> Option<SessionId> {
+    async fn find_in(
+        self,
+        shard: usize,
+        tenant: Option<String>,
+        trace: TraceId,
+    ) -> Option<SessionId> {
         let find = move |stage: &Sessions, session_store: &dyn SessionStore| {
-            stage.find(&tenant, trace, session_store)
+            stage.find(tenant.as_deref(), trace, session_store)
         };
         self.ask(shard, find).await.flatten()
     }
 
-    async fn find(&self, tenant: &str, trace: TraceId) -> Option<SessionId> {
-        let mut session = None;
-        let ask = |query: Self, shard| query.find_in(shard, tenant.to_owned(), trace);
+    /// The session that holds a trace; of several the first in order, whichever shard answers first.
+    async fn find(&self, tenant: Option<&str>, trace: TraceId) -> Option<SessionId> {
+        let mut sessions = BTreeSet::new();
+        let ask = |query: Self, shard| query.find_in(shard, tenant.map(str::to_owned), trace);
         self.ask_all(ask, |found| {
-            session = found;
-            session.is_some()
+            sessions.extend(found);
+            false
         })
         .await;
-        session
+        sessions.pop_first()
     }
 
     /// One shard's part of a list.
@@ -272,18 +278,20 @@ impl Query for SessionQuery {
 
     async fn explain(
         &self,
-        tenant: &str,
+        tenant: Option<&str>,
         session: Option<(&str, Option<&str>)>,
         trace: TraceId,
     ) -> Option<TraceExplanation> {
-        let (id, scope) = match session {
-            Some((id, scope)) => (id.to_owned(), scope.map(str::to_owned)),
+        let (tenant, id, scope) = match session {
+            Some((id, scope)) => {
+                (tenant.unwrap_or_default().to_owned(), id.to_owned(), scope.map(str::to_owned))
+            }
             None => {
-                let found = self.find(tenant, trace).await?;
-                (found.id.to_string(), Some(found.scope.to_string()))
+                let SessionId { tenant, id, scope } = self.find(tenant, trace).await?;
+                (tenant.to_string(), id.to_string(), Some(scope.to_string()))
             }
         };
-        let (shard, tenant) = (self.stages.get()?.route.session(tenant, &id), tenant.to_owned());
+        let shard = self.stages.get()?.route.session(&tenant, &id);
         let explain = move |stage: &Sessions, session_store: &dyn SessionStore| {
             stage.explain((&tenant, &id, scope.as_deref()), trace, session_store)
         };
@@ -320,6 +328,6 @@ mod tests {
         let query = SessionQuery::default();
         assert!(query.ready().is_err());
         assert_eq!(query.session("", "x", None).await, Found::Nothing);
-        assert!(query.explain("", None, TraceId([1; 16])).await.is_none());
+        assert!(query.explain(None, None, TraceId([1; 16])).await.is_none());
     }
 }

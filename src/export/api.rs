@@ -367,10 +367,11 @@ impl<Q: Query> Exporter<Q> {
         let Some(trace) = trace_id(id) else {
             return Err(bad_request("a trace id is 32 hex digits, not all zero"));
         };
-        let tenant = identity.instead_of(&params.tenant);
+        let tenant = identity.scope(params.tenant);
         let scope = params.scope.as_deref().map(|scope| self.kept(scope));
         let session = params.session.as_deref().map(|id| (self.kept(id), scope));
-        let Some(mut explanation) = self.query.explain(tenant, session, trace).await else {
+        let Some(mut explanation) = self.query.explain(tenant.as_deref(), session, trace).await
+        else {
             let message = "no trace with this id is known; its session may have been evicted";
             return Err(missing("trace_not_found", message));
         };

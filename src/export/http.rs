@@ -337,7 +337,7 @@ mod tests {
 
         async fn explain(
             &self,
-            _: &str,
+            _: Option<&str>,
             _: Option<(&str, Option<&str>)>,
             _: TraceId,
         ) -> Option<TraceExplanation> {

@@ -144,12 +144,12 @@ pub(super) struct OneSession {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct TraceParams {
-    /// The session that holds it; without it all of the tenant's are looked through.
+    /// The session that holds it; without it all are looked through.
     pub(super) session: Option<String>,
     /// The scope of that session.
     pub(super) scope: Option<String>,
-    /// The tenant, for those who see more than one.
-    pub(super) tenant: String,
+    /// The tenant, for those who see more than one; without it, those of all are looked through, or a session without a tenant.
+    pub(super) tenant: Option<String>,
 }
 
 /// What is asked for without anything more: who sends a filter would take the answer for a filtered one.

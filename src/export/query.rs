@@ -19,10 +19,10 @@ pub trait Query: Clone + Send + Sync + 'static {
         scope: Option<&str>,
     ) -> impl Future<Output = Found> + Send;
 
-    /// One trace; `None` if no session holds it. Faster if `session` gives the id of its session, or id and scope.
+    /// One trace of a tenant, or of any; `None` if no session holds it. Faster if `session` gives the id of its session, or id and scope.
     fn explain(
         &self,
-        tenant: &str,
+        tenant: Option<&str>,
         session: Option<(&str, Option<&str>)>,
         trace: TraceId,
     ) -> impl Future<Output = Option<TraceExplanation>> + Send;

@@ -323,20 +323,20 @@ impl Sessions {
         Some(SessionRef::Evicted(Box::new(saved::read(bytes.as_slice()).ok()?)))
     }
 
-    /// The session of a tenant that holds a trace, in memory or evicted; however many there are, it takes as long.
+    /// The session of a tenant, or of any, that holds a trace, in memory or evicted; however many there are, it takes as long.
     pub fn find(
         &self,
-        tenant: &str,
+        tenant: Option<&str>,
         trace: TraceId,
         session_store: &dyn SessionStore,
     ) -> Option<SessionId> {
-        let in_memory = self.sessions.of_trace(Some(tenant), trace);
+        let in_memory = self.sessions.of_trace(tenant, trace);
         let in_memory = in_memory.map(|(_, session)| Arc::clone(&session.id));
         let holds = |id: &Arc<SessionId>| {
             let session = self.session_ref(id, session_store);
             session.is_some_and(|session| session.traces.number(trace).is_some())
         };
-        let evicted = || self.evicted.of_trace(Some(tenant), trace).into_iter().find(holds);
+        let evicted = || self.evicted.of_trace(tenant, trace).into_iter().find(holds);
         in_memory.or_else(evicted).map(Arc::unwrap_or_clone)
     }
 

@@ -58,6 +58,7 @@ pub(super) fn explain(
     Some(TraceExplanation {
         session_id: session.id.id.to_string(),
         scope: session.id.scope.to_string(),
+        tenant: session.id.tenant.to_string(),
         reason: reason(held, &signals),
         trace: view::trace(held, rules),
         prediction: None,

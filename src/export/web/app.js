@@ -35,7 +35,7 @@ function renderer({ parts: [name, id], query }) {
   if (name === "sessions") return (view) => sessions(view, query);
   if (name === "runbook" && id) return (view) => runbook(view, id);
   if (name === "session" && id) return (view) => session(view, { id, scope: query.get("scope"), tenant: query.get("tenant") ?? "" });
-  if (name === "trace" && id) return (view) => trace(view, id, query.get("tenant") ?? "");
+  if (name === "trace" && id) return (view) => trace(view, id, query.get("tenant"));
   return async () => { throw new Error("This page has no such view."); };
 }
 

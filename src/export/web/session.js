@@ -137,6 +137,8 @@ function effort(one) {
 export async function trace(view, id, tenant) {
   const [found, { trace_link: link }] = await Promise.all([ask(`/api/v1/traces/${encodeURIComponent(id)}`, { tenant }, view.signal), about()]);
   view.title(`Trace ${firstLetters(id, 40)}`);
+  // Who looks for an id alone may not know whose it is.
+  tenant ??= found.tenant;
   begin(found.session_id, found.scope, tenant);
   if (!state.explained.has(found.trace.trace_id)) state.explained.set(found.trace.trace_id, found);
   const one = { flagged: found.now.trace_risk > 0.5 ? [found.trace.trace_id] : [], session_id: found.session_id, scope: found.scope };

@@ -106,9 +106,9 @@ fn the_session_of_a_trace_is_found_by_looking_into_it_alone() {
     }
     for (number, (trace, session)) in all.iter().enumerate() {
         let is_held = number % 3 != 0;
-        assert_eq!(stage.find("", *trace, &NoSessionStore), is_held.then(|| session.clone()));
+        assert_eq!(stage.find(Some(""), *trace, &NoSessionStore), is_held.then(|| session.clone()));
         assert_eq!(stage.sessions.looked_into(*trace), usize::from(is_held));
-        assert_eq!(stage.find("other", *trace, &NoSessionStore), None);
+        assert_eq!(stage.find(Some("other"), *trace, &NoSessionStore), None);
     }
 }
 

@@ -81,7 +81,7 @@ proptest! {
             prop_assert_eq!(stage.sessions.bytes(), held_bytes(stage));
             for trace in (0..8).map(|id| TraceId([id; 16])) {
                 let mut holding = stage.sessions.iter().filter(|session| session.traces.number(trace).is_some());
-                prop_assert_eq!(stage.find("", trace, &NoSessionStore), holding.next().map(|session| SessionId::clone(&session.id)));
+                prop_assert_eq!(stage.find(Some(""), trace, &NoSessionStore), holding.next().map(|session| SessionId::clone(&session.id)));
             }
         }
         prop_assert_eq!(plain.counts(), moving.counts());
