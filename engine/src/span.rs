@@ -116,8 +116,19 @@ pub struct Resource {
     pub attempt: Option<Box<Attempt>>,
 }
 
-/// Sorted hashes of the distinct values in arguments; mostly few.
+/// Sorted hashes of the distinct values in arguments, each with its place ([`placed`]); mostly few.
 pub type Values = SmallVec<[u64; 3]>;
+
+/// The hash of a value at a place: the upper half is of the value, the lower half of the place.
+pub fn placed(value: u64, place: u64) -> u64 {
+    const LOWER: u64 = u64::MAX >> 32;
+    value & !LOWER | place & LOWER
+}
+
+/// Whether two hashes are of the same value, wherever it stands.
+pub fn is_same_value(one: u64, other: u64) -> bool {
+    one >> 32 == other >> 32
+}
 
 /// A tool call's arguments in canonical form, by which calls are compared.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
@@ -712,7 +723,7 @@ impl Arguments {
         self.text.as_ref()
     }
 
-    /// Sorted hashes of the distinct scalar values, wherever they stand.
+    /// Sorted hashes of the distinct scalar values, each with the keys that it stands under.
     pub fn values(&self) -> &Values {
         &self.values
     }

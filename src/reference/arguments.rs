@@ -13,8 +13,8 @@ pub(super) struct Arguments {
     pub(super) decoded: String,
     /// The normal form, as JSON.
     pub(super) text: String,
-    /// The scalars at any depth, as they are written.
-    pub(super) values: BTreeSet<String>,
+    /// The scalars at any depth, each with its place, as they are written.
+    pub(super) values: BTreeSet<(String, String)>,
 }
 
 impl Arguments {
@@ -23,8 +23,26 @@ impl Arguments {
         let value =
             serde_json::from_str(decoded).unwrap_or_else(|_| Value::String(decoded.to_owned()));
         let mut values = BTreeSet::new();
-        let text = normal(&value, &mut values);
-        Self { decoded: decoded.to_owned(), text, values }
+        match &value {
+            Value::Array(items) => {
+                items
+                    .iter()
+                    .enumerate()
+                    .for_each(|(at, item)| add(item, &[numbered(at)], &mut values));
+            }
+            other => add(other, &[], &mut values),
+        }
+        Self { decoded: decoded.to_owned(), text: normal(&value), values }
+    }
+
+    /// Whether they are a value alone.
+    pub(super) fn is_bare(&self) -> bool {
+        self.values.contains(&(String::new(), self.text.clone()))
+    }
+
+    /// The scalars, wherever they stand.
+    pub(super) fn scalars(&self) -> BTreeSet<&str> {
+        self.values.iter().map(|(_, scalar)| scalar.as_str()).collect()
     }
 }
 
@@ -42,10 +60,10 @@ impl PartialEq for Arguments {
     }
 }
 
-fn normal(value: &Value, scalars: &mut BTreeSet<String>) -> String {
+fn normal(value: &Value) -> String {
     match value {
         Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(|item| normal(item, scalars)).collect();
+            let items: Vec<String> = items.iter().map(normal).collect();
             format!("[{}]", items.join(","))
         }
         Value::Object(entries) => {
@@ -53,18 +71,38 @@ fn normal(value: &Value, scalars: &mut BTreeSet<String>) -> String {
             entries.sort_by_key(|(key, _)| *key);
             let entries: Vec<String> = entries
                 .into_iter()
-                .map(|(key, value)| {
-                    format!("{}:{}", Value::String(key.clone()), normal(value, scalars))
-                })
+                .map(|(key, value)| format!("{}:{}", Value::String(key.clone()), normal(value)))
                 .collect();
             format!("{{{}}}", entries.join(","))
         }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
+}
+
+/// Adds the scalars of a value at a place: the keys that lead to it, and the numbers of the lists and objects in lists. The scalars of an
+/// inner list have one place.
+fn add(value: &Value, place: &[String], scalars: &mut BTreeSet<(String, String)>) {
+    match value {
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                let step = (item.is_array() || item.is_object()).then(|| numbered(at));
+                add(item, &place.iter().cloned().chain(step).collect::<Vec<_>>(), scalars);
+            }
+        }
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                let key = Value::String(key.clone()).to_string();
+                add(value, &[place, &[key]].concat(), scalars);
+            }
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            let text = value.to_string();
-            scalars.insert(text.clone());
-            text
+            scalars.insert((place.join("/"), value.to_string()));
         }
     }
+}
+
+fn numbered(at: usize) -> String {
+    format!("#{at}")
 }
 
 #[cfg(test)]
@@ -76,7 +114,9 @@ mod tests {
         let one = Arguments::of(r#"{"b": [1, "x"], "a": {"d": null, "c": 1}}"#);
         assert_eq!(one, Arguments::of(r#"{"a":{"c":1,"d":null},"b":[1,"x"]}"#));
         assert_eq!(one.text, r#"{"a":{"c":1,"d":null},"b":[1,"x"]}"#);
-        assert_eq!(one.values, ["1", "\"x\"", "null"].map(str::to_owned).into());
+        assert_eq!(one.scalars(), ["1", "\"x\"", "null"].into());
+        let places: Vec<&str> = one.values.iter().map(|(place, _)| place.as_str()).collect();
+        assert_eq!(places, ["\"a\"/\"c\"", "\"a\"/\"d\"", "\"b\"", "\"b\""]);
         assert_ne!(one, Arguments::of(r#"{"a":{"c":1,"d":null},"b":["x",1]}"#));
     }
 }

@@ -125,6 +125,12 @@ fn find(calls: &[Call], options: &LoopOptions) -> Vec<Found> {
                     .any(|all| all.contains(&at))
             };
             let end = (first..steps.len()).find(|at| taken(*at)).unwrap_or(steps.len());
+            if kind == LoopKind::NearRepeat {
+                let (near, next) = find_near(&steps[..end], first, options);
+                own.extend(near);
+                first = next;
+                continue;
+            }
             let run = longest(kind, &steps[first..end], options);
             let found = run.and_then(|(length, period)| {
                 let run = of_run(kind, period, &steps[first..first + length], first, options)?;
@@ -280,6 +286,31 @@ fn waited(kind: LoopKind, run: &[Step], after: &[Step], period: usize) -> bool {
 /// The calls of these steps.
 fn flat(steps: &[Step]) -> Vec<Call> {
     steps.iter().flatten().map(|(_, call)| call.clone()).collect()
+}
+
+/// The loops among the steps from `first` on that are like each other, and where the search goes on. A step with a value that none
+/// before it had begins a run of its own.
+fn find_near(steps: &[Step], first: usize, options: &LoopOptions) -> (Vec<Found>, usize) {
+    let kind = LoopKind::NearRepeat;
+    let Some((length, _)) = longest(kind, &steps[first..], options) else {
+        return (Vec::new(), first + 1);
+    };
+    let end = first + length;
+    let values = |steps: &[Step]| -> BTreeSet<(String, String)> {
+        let calls = flat(steps).into_iter().filter_map(|call| call.arguments);
+        calls.flat_map(|arguments| arguments.values).collect()
+    };
+    let moves_on = |at: &usize| {
+        *at == first || !values(&steps[*at..=*at]).is_subset(&values(&steps[first..*at]))
+    };
+    let begins: Vec<usize> = (first..end).filter(moves_on).collect();
+    let ends = begins.iter().skip(1).copied().chain([end]);
+    let runs = begins.iter().zip(ends);
+    let found: Vec<Found> = runs
+        .filter_map(|(begin, end)| of_run(kind, 1, &steps[*begin..end], *begin, options))
+        .collect();
+    let next = if found.is_empty() && begins.len() < 2 { first + 1 } else { end };
+    (found, next)
 }
 
 /// Whether the calls of each step are like each other, and like all of the step before it.

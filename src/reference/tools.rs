@@ -338,10 +338,11 @@ fn fail_with(call: &mut Span, part: &Span) {
 fn is_told_twice(tree: &Tree, call: &ToolSpan, at: usize) -> bool {
     let span = &tree.spans[at];
     let (Some(tool), Some(other)) = (&call.span.tool, &span.tool) else { return false };
-    let values =
-        |tool: &ToolFacts| tool.arguments.as_ref().map(|asked| Arguments::from(asked).values);
-    let same_values = match (values(tool), values(other)) {
-        (Some(one), Some(other)) => one.is_subset(&other) || other.is_subset(&one),
+    let arguments = |tool: &ToolFacts| tool.arguments.as_ref().map(Arguments::from);
+    let same_values = match (arguments(tool), arguments(other)) {
+        (Some(one), Some(other)) => {
+            one.scalars().is_subset(&other.scalars()) || other.scalars().is_subset(&one.scalars())
+        }
         _ => true,
     };
     let same_id =
@@ -366,10 +367,7 @@ fn add(call: &mut ToolSpan, other: &Span) {
     span.status = span.status.max(other.status);
     span.end = span.end.max(other.end);
     let (Some(tool), Some(more)) = (&mut span.tool, &other.tool) else { return };
-    let is_value = |asked: &span::Arguments| {
-        let Arguments { text, values, .. } = Arguments::from(asked);
-        values.contains(&text)
-    };
+    let is_value = |asked: &span::Arguments| Arguments::from(asked).is_bare();
     if more.arguments.is_some() && tool.arguments.as_ref().is_none_or(is_value) {
         tool.arguments.clone_from(&more.arguments);
     }

@@ -41,8 +41,10 @@ enum Phase {
     Exact(usize),
     /// One tool, failing each time, with other arguments.
     Failing(usize),
-    /// Arguments of twenty values of which one changes, the same result.
+    /// Arguments of twenty values of which one goes back and forth, the same result.
     Near(usize),
+    /// Arguments of twenty values of which one is new each time, the same result.
+    Pages(usize),
     /// Different calls, in the same order again and again: how many, how often.
     Cycle(usize, usize),
 }
@@ -84,7 +86,8 @@ fn part() -> impl Strategy<Value = Phase> {
         (3_usize..12).prop_map(Phase::Parallel),
         (3_usize..13).prop_map(Phase::Exact),
         (3_usize..13).prop_map(Phase::Failing),
-        (3_usize..13).prop_map(Phase::Near),
+        (4_usize..14).prop_map(Phase::Near),
+        (3_usize..13).prop_map(Phase::Pages),
         (2_usize..9, 3_usize..12).prop_map(|(calls, times)| Phase::Cycle(calls, times)),
     ]
 }
@@ -105,9 +108,14 @@ fn script(parts: &[Phase]) -> (Vec<Call>, Vec<Planted>) {
         match part {
             Phase::Exact(times) => plant("exact_repeat", *times, 3),
             Phase::Failing(times) => plant("error_retry", *times, 3),
-            Phase::Near(times) => plant("near_repeat", *times, 3),
+            // The second call is another one.
+            Phase::Near(times) => plant("near_repeat", *times - 1, 4),
             Phase::Cycle(different, times) => plant("cycle", *times, 3 * different),
-            Phase::Healthy(_) | Phase::Polling(_) | Phase::Retry | Phase::Parallel(_) => {}
+            Phase::Healthy(_)
+            | Phase::Polling(_)
+            | Phase::Retry
+            | Phase::Parallel(_)
+            | Phase::Pages(_) => {}
         }
         calls.extend(own);
     }
@@ -136,14 +144,15 @@ fn of_part(part: &Phase, fresh: &mut Fresh) -> Vec<Call> {
             };
             (0..*times).map(again).collect()
         }
-        Phase::Near(times) => {
+        Phase::Near(times) | Phase::Pages(times) => {
             let most: Vec<u64> = (0..19).map(|_| fresh.next()).collect();
-            let again = |_| {
-                let mut arguments = most.clone();
-                arguments.push(fresh.next());
-                Call { arguments, ..same.clone() }
+            let values: Vec<u64> = (0..*times).map(|_| fresh.next()).collect();
+            let period = if matches!(part, Phase::Near(_)) { 2 } else { *times };
+            let call = |value: &u64| Call {
+                arguments: most.iter().chain([value]).copied().collect(),
+                ..same.clone()
             };
-            (0..*times).map(again).collect()
+            values[..period].iter().cycle().take(*times).map(call).collect()
         }
         Phase::Cycle(different, times) => {
             let period: Vec<Call> = (0..*different).map(|_| fresh.call()).collect();

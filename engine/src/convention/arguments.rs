@@ -15,7 +15,7 @@ use super::masked;
 use super::messages;
 use super::python;
 use super::raw::RawValue;
-use crate::span::Arguments;
+use crate::span::{self, Arguments};
 
 /// Keys that a wrapper may have beside the arguments: bookkeeping of the library, with ids of the run.
 const BOOKKEEPING: [&str; 8] = [
@@ -36,9 +36,9 @@ pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Option<Argumen
     let mut values = SmallVec::<[u64; 16]>::new();
     let value = sorted(unwrap(read(Json::of(value))));
     let mut is_masked = false;
-    value.write(&mut text, &mut |scalar| {
+    value.write_scalars(&mut text, &mut |place, scalar| {
         is_masked |= masked::is_masked(scalar);
-        values.push(xxh3_64(scalar));
+        values.push(span::placed(xxh3_64(scalar), place));
     });
     let is_known = !is_masked && !value.as_str().is_some_and(masked::is_cut);
     is_known.then(|| Arguments::from_canonical(&text, &values, keep_text))
@@ -63,7 +63,7 @@ pub(super) fn hash_of(value: Json<'_>) -> Option<u64> {
     };
     let value = sorted(result.unwrap_or(value));
     let mut text = Written::new();
-    value.write(&mut text, &mut |_| ());
+    value.write(&mut text);
     (!masked::is_masked(&text)).then(|| xxh3_64(&text))
 }
 
@@ -223,6 +223,26 @@ mod tests {
         ] {
             assert_eq!(canonical_of(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_value_is_one_with_the_keys_that_it_stands_under() {
+        let values =
+            |text: &str| canonical(&RawValue::Str(text.into()), false).unwrap().values().to_vec();
+        let differ = |one: &str, other: &str| values(one) != values(other);
+        // Money goes back; a task is done, the next one begins.
+        assert!(differ(r#"{"from":"a","to":"b"}"#, r#"{"from":"b","to":"a"}"#));
+        let tasks = |one: &str, two: &str| {
+            format!(r#"{{"todos":[{{"id":1,"is":"{one}"}},{{"id":2,"is":"{two}"}}]}}"#)
+        };
+        assert!(differ(&tasks("done", "begun"), &tasks("begun", "done")));
+        assert!(differ(r#"{"args":["a","b"]}"#, r#"{"args":["b","a"]}"#));
+        assert!(differ("[[1,2],[3]]", "[[3],[1,2]]"));
+        // The order of an inner list of scalars says little.
+        assert!(!differ(r#"{"tags":["a","b"],"x":1}"#, r#"{"x":1,"tags":["b","a","b"]}"#));
+        // Another library's form of the same call.
+        let (bare, named) = (values("\"Paris\""), values(r#"{"city":"Paris"}"#));
+        assert!(bare != named && span::is_same_value(bare[0], named[0]));
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! `near_repeat`: the same tool with nearly the same arguments and the same result, again and again.
 //!
 //! Each call is compared with those of the step before it, and with those at the same time: by the Jaccard similarity of the sets of
-//! values in their arguments, wherever the values stand.
+//! values in their arguments, each with the keys that it stands under. A step with a value that none before it had moves on, as to the
+//! next page, row or item of a list: a run begins with it anew. So it is no loop where each step moves on, and one where the agent goes
+//! back and forth.
+
+use std::collections::BTreeSet;
 
 use super::step::Step;
 use super::{MOST_CALLS, Need, Outcomes, Run, length};
@@ -9,18 +13,35 @@ use crate::facts::ToolCall;
 
 /// Finds all runs of similar calls.
 pub(super) fn find(steps: &[Step<'_>], need: &Need<'_>) -> Vec<Run> {
-    need.runs_of_one_tool(steps, |steps, first| run_from(steps, first, need))
+    let mut runs = Vec::new();
+    let mut first = 0;
+    while first < steps.len() {
+        let begins = need.may_begin(&steps[first..]);
+        let stretch = if begins { alike(&steps[first..], need) } else { 1 };
+        let parts = parts(&steps[first..first + stretch]);
+        let run = |part: &[usize]| {
+            let (first, steps_of) = (first + part[0], part[1] - part[0]);
+            let evidence = need.evidence(&steps[first..first + steps_of], 1);
+            Run { first, steps: steps_of, period: 1, evidence }
+        };
+        let before = runs.len();
+        runs.extend(parts.windows(2).map(run).filter(|run| need.is_met(run, steps)));
+        // Of a stretch in which nothing moves on a run may begin later.
+        let is_taken = parts.len() > 2 || runs.len() > before;
+        first += if is_taken { stretch } else { 1 };
+    }
+    runs
 }
 
-/// The longest run that starts with this step.
-fn run_from(steps: &[Step<'_>], first: usize, need: &Need<'_>) -> Run {
+/// The number of steps from the first one on of which each is like the one before it.
+fn alike(steps: &[Step<'_>], need: &Need<'_>) -> usize {
     let threshold = need.options.near_repeat_similarity;
     let mut outcomes = Outcomes::default();
     let mut before: Option<&Step<'_>> = None;
-    let length = length(&steps[first..], |step| {
+    length(steps, |step| {
         let others = || before.into_iter().chain((step.len() > 1).then_some(step));
         let is_like = |call: &ToolCall, other: &ToolCall| {
-            call.name == other.name && alike(other, call, threshold)
+            call.name == other.name && are_alike(other, call, threshold)
         };
         let mut calls = step.calls();
         let same = step.len() <= MOST_CALLS
@@ -33,13 +54,38 @@ fn run_from(steps: &[Step<'_>], first: usize, need: &Need<'_>) -> Run {
             });
         before = Some(step);
         same
-    });
-    let evidence = need.evidence(&steps[first..first + length], 1);
-    Run { first, steps: length, period: 1, evidence }
+    })
+}
+
+/// Where the parts of a stretch of similar steps begin, each with a step that moves on, and where the last one ends.
+fn parts(steps: &[Step<'_>]) -> Vec<usize> {
+    let mut parts = vec![0];
+    let mut known: BTreeSet<u64> = BTreeSet::new();
+    for (at, pair) in steps.windows(2).enumerate() {
+        if at == 0 {
+            known.extend(values(&pair[0]));
+        }
+        let count = known.len();
+        // Mostly the step before has them.
+        let had = |value: &u64| {
+            pair[0].calls().any(|call| call.argument_values.binary_search(value).is_ok())
+        };
+        known.extend(values(&pair[1]).filter(|value| !had(value)));
+        if known.len() > count {
+            parts.push(at + 1);
+        }
+    }
+    parts.push(steps.len());
+    parts
+}
+
+/// The values in the arguments of a step.
+fn values<'c>(step: &Step<'c>) -> impl Iterator<Item = u64> {
+    step.calls().flat_map(|call| call.argument_values.iter().copied())
 }
 
 /// Whether the arguments of two calls are on the wire and alike.
-fn alike(a: &ToolCall, b: &ToolCall, threshold: f64) -> bool {
+fn are_alike(a: &ToolCall, b: &ToolCall, threshold: f64) -> bool {
     let Some(hashes) = a.arguments_hash.zip(b.arguments_hash) else { return false };
     let (a, b) = (&a.argument_values, &b.argument_values);
     let common = a.iter().filter(|value| b.binary_search(value).is_ok()).count();

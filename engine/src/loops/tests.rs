@@ -289,17 +289,48 @@ fn a_result_that_is_yet_to_come_takes_nothing_from_those_that_came() {
 
 #[test]
 fn nearly_equal_arguments_with_one_result_are_a_loop() {
-    let near = |at: u64, result| {
-        let mut values: Vec<u64> = (100..119).collect();
-        values.insert(0, at);
-        ToolCall { argument_values: values.into(), ..call(at, "f", Some(at), result) }
-    };
-    let list: Vec<_> = (0..3).map(|at| near(at, Some(1))).collect();
-    assert_eq!(found(&list), one("near_repeat", 0, 3, 3, "full"));
-    let list: Vec<_> = (0..3).map(|at| near(at, Some(at))).collect();
+    let near = |at: u64, result| near(at, at % 2, result);
+    let list: Vec<_> = (0..4).map(|at| near(at, Some(1))).collect();
+    // The second call has a value of its own.
+    assert_eq!(found(&list), one("near_repeat", 1, 3, 3, "full"));
+    let list: Vec<_> = (0..4).map(|at| near(at, Some(at))).collect();
     assert_eq!(found(&list), []);
     let list: Vec<_> = (0..3).map(|at| call(at, "f", Some(at), Some(1))).collect();
     assert_eq!(found(&list), []);
+}
+
+/// A call with twenty values, of which one may differ from those of the others.
+fn near(at: u64, value: u64, result: Option<u64>) -> ToolCall {
+    let values: Vec<u64> = [value].into_iter().chain(100..119).collect();
+    ToolCall { argument_values: values.into(), ..call(at, "f", Some(value), result) }
+}
+
+#[test]
+fn to_go_on_from_one_value_to_the_next_is_no_loop() {
+    let calls = |values: &[u64], result| -> Vec<ToolCall> {
+        (0..).zip(values).map(|(at, value)| near(at, *value, result)).collect()
+    };
+    let pages: Vec<u64> = (0..20).collect();
+    for result in [Some(1), None] {
+        assert_eq!(found(&calls(&pages, result)), []);
+        // A page that is read again is no loop, wherever it comes.
+        assert_eq!(found(&calls(&[0, 1, 2, 2, 3, 4, 3, 5, 6, 7, 8, 9, 10], result)), []);
+    }
+    // Where it then goes back and forth, that is one.
+    let back = [0, 1, 2, 3, 4, 3, 4, 3, 4];
+    assert_eq!(found(&calls(&back, Some(1))), one("near_repeat", 4, 5, 5, "full"));
+    // In rounds of calls at the same time.
+    let round = |at: u64, values: [u64; 2]| {
+        values.map(|value| ToolCall { end_unix_nano: at * 10 + 6, ..near(at, value, Some(1)) })
+    };
+    let rounds: Vec<ToolCall> = (0..6).flat_map(|at| round(at, [2 * at, 2 * at + 1])).collect();
+    assert_eq!(found(&rounds), []);
+    let again: Vec<ToolCall> = [[0, 1], [2, 1], [0, 3], [2, 3], [0, 3]]
+        .into_iter()
+        .zip(0..)
+        .flat_map(|(values, at)| round(at, values))
+        .collect();
+    assert_eq!(found(&again), one("near_repeat", 4, 6, 3, "full"));
 }
 
 #[test]

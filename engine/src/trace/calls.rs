@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::span_view::{ArgumentsView, Model, Said, SpanView, Tool};
-use crate::span::{IdHash, SpanId, Status, Timestamp};
+use crate::span::{IdHash, SpanId, Status, Timestamp, is_same_value, placed};
 
 /// A model call, put together from one span or several.
 #[derive(Clone, Debug)]
@@ -245,7 +245,9 @@ pub(super) fn may_be_same(call: &ToolSpan<'_>, own: &ToolSpan<'_>) -> bool {
         && !(call.recorded || own.recorded || call.also.contains(&own.scope()));
     let tools = || call.tool().zip(own.tool());
     let Some((tool, other)) = beside.then(tools).flatten() else { return false };
-    let within = |some: &[u64], all: &[u64]| some.iter().all(|value| all.contains(value));
+    // Libraries put the same values under other keys.
+    let is_in = |value: u64, all: &[u64]| all.iter().any(|other| is_same_value(value, *other));
+    let within = |some: &[u64], all: &[u64]| some.iter().all(|value| is_in(*value, all));
     tool.name.is_some()
         && tool.name == other.name
         && tool.call_id.zip(other.call_id).is_none_or(|(id, other)| id == other)
@@ -265,7 +267,7 @@ pub(super) fn join_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     sources.output = sources.output.or_else(|| other.output());
     let (Some(tool), Some(more)) = (&mut sources.tool, other.tool()) else { return };
     // The hash of a value is that of the arguments which it is alone.
-    let is_bare = |asked: &ArgumentsView<'_>| asked.values[..] == [asked.hash];
+    let is_bare = |asked: &ArgumentsView<'_>| asked.values[..] == [placed(asked.hash, 0)];
     let named = more.arguments.filter(|_| tool.arguments.as_ref().is_none_or(is_bare));
     tool.arguments = named.or(tool.arguments);
     tool.call_id = tool.call_id.or(more.call_id);

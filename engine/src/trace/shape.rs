@@ -1039,6 +1039,7 @@ mod tests {
     /// A call of a tool; the arguments are a number alone, or one with a name.
     fn tool(above: usize, scope: u64, times: (u64, u64), (named, number): (bool, u8)) -> Span {
         let value = xxhash_rust::xxh3::xxh3_64(number.to_string().as_bytes());
+        let value = crate::span::placed(value, u64::from(named));
         let text = if named { format!(r#"{{"n":{number}}}"#) } else { number.to_string() };
         let arguments = Some(Arguments::from_canonical(text.as_bytes(), &[value], true));
         let tool = Some(ToolFacts { name: Some("f".into()), arguments, ..ToolFacts::default() });

@@ -12,6 +12,7 @@ use std::mem;
 
 use serde_json::Number;
 use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::mend::{self, Numbers, Rules};
 use super::raw::RawValue;
@@ -156,8 +157,29 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Writes it without spaces, and calls `scalar` with what is written for each scalar.
-    pub(super) fn write(&self, text: &mut Written, scalar: &mut impl FnMut(&[u8])) {
+    /// Writes it without spaces.
+    pub(super) fn write(&self, text: &mut Written) {
+        self.walk::<false>(0, text, &mut |_, _| ());
+    }
+
+    /// Writes it without spaces, and calls `scalar` for each scalar with its place and what is written for it. A place is a hash of the keys
+    /// that lead to it, and of its number in each list on the way whose order tells something: in one of lists and objects, and in the
+    /// outermost one.
+    pub(super) fn write_scalars(&self, text: &mut Written, scalar: &mut impl FnMut(u64, &[u8])) {
+        match self {
+            Self::List(items) => write_all(items, b"[]", text, |(at, item), text| {
+                item.walk::<true>(below(0, &at.to_le_bytes()), text, scalar);
+            }),
+            other => other.walk::<true>(0, text, scalar),
+        }
+    }
+
+    fn walk<const PLACED: bool>(
+        &self,
+        place: u64,
+        text: &mut Written,
+        scalar: &mut impl FnMut(u64, &[u8]),
+    ) {
         let start = text.len();
         match self {
             Self::Null => text.extend_from_slice(b"null"),
@@ -169,28 +191,43 @@ impl<'a> Json<'a> {
             }
             Self::Text(string) => write_string(string, text),
             Self::List(items) => {
-                text.push(b'[');
-                for (at, item) in items.iter().enumerate() {
-                    text.extend_from_slice(if at == 0 { b"" } else { b"," });
-                    item.write(text, scalar);
-                }
-                text.push(b']');
-                return;
+                return write_all(items, b"[]", text, |(at, item), text| {
+                    let is_placed = PLACED && !item.is_scalar();
+                    let place = if is_placed { below(place, &at.to_le_bytes()) } else { place };
+                    item.walk::<PLACED>(place, text, scalar);
+                });
             }
             Self::Object(object) => {
-                text.push(b'{');
-                for (at, (key, value)) in object.entries.iter().enumerate() {
-                    text.extend_from_slice(if at == 0 { b"" } else { b"," });
+                return write_all(&object.entries, b"{}", text, |(_, (key, value)), text| {
                     write_string(key, text);
                     text.push(b':');
-                    value.write(text, scalar);
-                }
-                text.push(b'}');
-                return;
+                    let place = if PLACED { below(place, key.as_bytes()) } else { place };
+                    value.walk::<PLACED>(place, text, scalar);
+                });
             }
         }
-        scalar(&text[start..]);
+        scalar(place, &text[start..]);
     }
+}
+
+/// Writes the items of a list or an object, with commas between them.
+fn write_all<T>(
+    items: &[T],
+    [open, close]: &[u8; 2],
+    text: &mut Written,
+    mut write: impl FnMut((usize, &T), &mut Written),
+) {
+    text.push(*open);
+    for (at, item) in items.iter().enumerate() {
+        text.extend_from_slice(if at == 0 { b"" } else { b"," });
+        write((at, item), text);
+    }
+    text.push(*close);
+}
+
+/// The place of what stands below another place, under a key or a number.
+fn below(place: u64, key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, place)
 }
 
 /// What is written, for what writes text.
@@ -206,7 +243,7 @@ impl Write for AsText<'_> {
 impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = Written::new();
-        self.write(&mut text, &mut |_| ());
+        self.write(&mut text);
         f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
