@@ -15,6 +15,7 @@ use super::masked;
 use super::messages;
 use super::python;
 use super::raw::RawValue;
+use super::stamps;
 use crate::span::{self, Arguments};
 
 /// Keys that a wrapper may have beside the arguments: bookkeeping of the library, with ids of the run.
@@ -44,7 +45,8 @@ pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Option<Argumen
     is_known.then(|| Arguments::from_canonical(&text, &values, keep_text))
 }
 
-/// Returns the hash of a tool's result, without the ids that frameworks wrap around it; `None` if it was masked.
+/// Returns the hash of a tool's result, without the ids that frameworks wrap around it, and without stamps of requests and times, which
+/// differ each time; `None` if it was masked.
 pub(super) fn result_hash(value: &RawValue<'_>) -> Option<u64> {
     hash_of(Json::of(value))
 }
@@ -61,7 +63,7 @@ pub(super) fn hash_of(value: Json<'_>) -> Option<u64> {
             content.or_else(|| without_stamps(&value)).map(read)
         }
     };
-    let value = sorted(result.unwrap_or(value));
+    let value = sorted(stamps::without(result.unwrap_or(value)));
     let mut text = Written::new();
     value.write(&mut text);
     (!masked::is_masked(&text)).then(|| xxh3_64(&text))
@@ -107,9 +109,15 @@ fn without_ids(content: Json<'_>) -> Json<'_> {
     Json::List(parts.into_iter().map(without_id).collect())
 }
 
+/// A text without its id and times, and with what is in it, as MCP answers in JSON.
 fn without_id(part: Json<'_>) -> Json<'_> {
-    let text = part.as_object().filter(|_| is_text(&part)).map(lasting);
-    text.map_or(part, Json::Object)
+    let Some(text) = part.as_object().filter(|_| is_text(&part)).map(lasting) else { return part };
+    let entries = text.into_entries();
+    let entries = entries.map(|(key, value)| match &*key {
+        "text" => (key, read(value)),
+        _ => (key, value),
+    });
+    Json::Object(entries.collect())
 }
 
 /// Whether a part of a content is a text.
@@ -306,6 +314,27 @@ mod tests {
         }
         let things = |id: u8| result_hash(&RawValue::Str(format!(r#"[{{"id":{id}}}]"#).into()));
         assert_ne!(things(1), things(2));
+    }
+
+    #[test]
+    fn a_result_is_the_same_whenever_it_was_told_and_however_long_it_took() {
+        let forms: [fn(&str, u8) -> String; 3] = [
+            |rows, at| format!(r#"{{"took_ms":{at},"rows":{rows},"request_id":"{at}f"}}"#),
+            |rows, at| format!("{{'rows': {rows}, 'timestamp': '2026-11-30T03:0{at}:00Z'}}"),
+            |rows, at| {
+                let text = format!(r#"{{\"rows\":{rows},\"took\":{at}}}"#);
+                format!(r#"{{"content":[{{"type":"text","text":"{text}"}}],"isError":false}}"#)
+            },
+        ];
+        let hash = |text: String| result_hash(&RawValue::Str(text.into()));
+        for form in forms {
+            assert_eq!(hash(form("[]", 1)), hash(form("[]", 2)), "{}", form("[]", 1));
+            assert_ne!(hash(form("[]", 1)), hash(form("[5]", 1)), "{}", form("[]", 1));
+        }
+        let tests = |failed: u8, took: u8| hash(format!("{failed} failed in 0.{took}2s"));
+        assert!(tests(3, 1) == tests(3, 2) && tests(3, 1) != tests(2, 1));
+        let progress = |done: u8| hash(format!(r#"{{"took":1,"done":"{done} %"}}"#));
+        assert_ne!(progress(10), progress(20));
     }
 
     #[test]

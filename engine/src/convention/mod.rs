@@ -68,6 +68,7 @@ mod score_record;
 mod span_kind;
 mod spoken;
 mod spring_ai;
+mod stamps;
 mod strands;
 mod text;
 mod usage;

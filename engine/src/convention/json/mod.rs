@@ -293,6 +293,15 @@ impl<'a> Object<'a> {
         self.iter().map(|(_, value)| value)
     }
 
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Json<'a>> {
+        self.entries.iter_mut().map(|(_, value)| value)
+    }
+
+    /// Keeps the entries that fit.
+    pub(super) fn retain(&mut self, fits: impl Fn(&str, &Json<'a>) -> bool) {
+        self.entries.retain(|(key, value)| fits(key, value));
+    }
+
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
