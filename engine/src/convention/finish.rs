@@ -102,6 +102,11 @@ impl Naming<'_> {
         let repeated = draft.repeated.take() == Some(true);
         let untold = raw.status == Status::Ok && draft.always_ok.take() == Some(true);
         let status = if repeated || untold { Status::Unset } else { raw.status };
+        let failed = !repeated
+            && (status == Status::Error || fails(raw, status, draft))
+            && !draft.is_interrupted()
+            && !is_control_flow(raw)
+            && !is_blocked(raw, draft);
         let mut shared = |name: Option<Cow<'_, str>>| name.map(|name| self.share(&name));
         let mut span = Span {
             trace_id: raw.trace_id,
@@ -114,9 +119,7 @@ impl Naming<'_> {
             end: raw.end,
             operation,
             status,
-            failed: !repeated
-                && (status == Status::Error || fails(raw, status, draft))
-                && !draft.is_interrupted(),
+            failed,
             stopped: draft.stopped,
             streamed: draft.streamed_nanos.is_some(),
             convention: draft.convention.take(),
@@ -207,24 +210,55 @@ const UNNAMED_ERRORS: [&str; 2] = ["_OTHER", "unknown"];
 /// Whether what looks like a failure is the way of LangGraph or Genkit to wait for a person: `interrupt` raises an exception, which ends
 /// the run until somebody answers.
 fn is_interrupted(raw: &RawSpan<'_>) -> bool {
+    errors(raw).any(is_interrupt)
+}
+
+/// Types and messages of what ended a span.
+fn errors<'r>(raw: &'r RawSpan<'_>) -> impl Iterator<Item = &'r str> {
     let exceptions = raw.events.iter().filter(|event| event.name == "exception");
-    let mut told = exceptions.flat_map(|event| {
+    let told = exceptions.flat_map(|event| {
         ["exception.type", "exception.message"]
             .into_iter()
             .filter_map(|key| event.attributes.str(key))
     });
-    let mut attributes = ["error.type", "langfuse.observation.status_message"]
+    let attributes = ["error.type", "langfuse.observation.status_message"]
         .into_iter()
         .filter_map(|key| raw.attributes.str(key));
-    told.any(is_interrupt) || attributes.any(is_interrupt) || is_interrupt(&raw.status_message)
+    told.chain(attributes).chain([&*raw.status_message])
+}
+
+/// The name of the class in an exception's type or message.
+fn class(told: &str) -> &str {
+    let path = told.split(['(', ':']).next().unwrap_or_default();
+    path.rsplit('.').next().unwrap_or_default().trim()
 }
 
 /// Whether an exception's type or message is that of an interrupt.
 pub(super) fn is_interrupt(told: &str) -> bool {
-    let path = told.split(['(', ':']).next().unwrap_or_default();
-    let name = path.rsplit('.').next().unwrap_or_default();
-    INTERRUPTS.contains(&name.trim()) || told.starts_with("(Interrupt(value=")
+    INTERRUPTS.contains(&class(told)) || told.starts_with("(Interrupt(value=")
 }
 
 /// Exceptions of LangGraph and of Genkit that are no failures.
 const INTERRUPTS: [&str; 3] = ["GraphInterrupt", "NodeInterrupt", "ToolInterruptError"];
+
+/// Whether what looks like a failure is LangGraph's way to go on in the graph around: a tool or a node that hands off raises an exception.
+fn is_control_flow(raw: &RawSpan<'_>) -> bool {
+    errors(raw).any(|told| ["ParentCommand", "GraphBubbleUp"].contains(&class(told)))
+}
+
+/// Whether what looks like a failure is a guardrail's decision, which is then told: OpenAI's Agents SDK ends a run with an exception, of
+/// which libraries write the class or the message somewhere in a text.
+fn is_blocked(raw: &RawSpan<'_>, draft: &mut Draft<'_>) -> bool {
+    const TOLD: [&str; 2] = ["GuardrailTripwireTriggered", "Guardrail tripwire triggered"];
+    let error = raw.attributes.get("error").and_then(messages::parsed);
+    let message = error.as_ref().and_then(|error| error.get("message")?.as_str());
+    let mut errors = errors(raw).chain(message);
+    if !errors.any(|error| TOLD.iter().any(|told| error.contains(told))) {
+        return false;
+    }
+    let name = error.as_ref().and_then(|error| error.get("data")?.get("guardrail")?.as_str());
+    let name = name.and_then(meant).map(|name| Cow::Owned(name.to_owned()));
+    draft.remarks().guardrail.offer(99, name);
+    draft.remarks().guardrail_result.offer(99, Cow::Borrowed("tripwire triggered"));
+    true
+}

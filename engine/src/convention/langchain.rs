@@ -24,6 +24,7 @@ pub(super) const CONVENTION: Convention = Convention {
         "`lc_agent_name` in `metadata` names the agent; the chain of that name is the agent's run.",
         "Steps of middleware (`*.before_agent`, `*.after_agent` and the like) are no agents, and a run with `tool.name` is a tool, whatever their kind.",
         "A run of LangGraph (`ls_integration` in `metadata`) that is no node of another graph is an agent, if its graph has a name of its own. `call_agent` is the supervisor's step around an agent.",
+        "`ParentCommand`, by which a tool or a node hands off to the graph around, is no failure, nor are interrupts.",
         "A chain that is a trace's root is its workflow: pass `name=\"...\"` to `create_agent` or `compile`.",
     ],
     generic_names: &[

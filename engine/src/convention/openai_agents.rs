@@ -20,6 +20,7 @@ pub(super) const CONVENTION: Convention = Convention {
     also: &[
         "A span of kind `AGENT` that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
         "The workflow's status says nothing, as it is OK after a run that failed, too: the agent's says it.",
+        "A run that a guardrail ended (`InputGuardrailTripwireTriggered`, `OutputGuardrailTripwireTriggered`) has not failed: that is the guardrail's decision.",
     ],
     operation,
     read,

@@ -161,6 +161,44 @@ fn what_waits_for_a_person_has_not_failed() {
 }
 
 #[test]
+fn control_flow_and_the_decision_of_a_guardrail_are_no_failures() {
+    let agent = ("gen_ai.operation.name", text("invoke_agent"));
+    let by_type = |named| read(&raw("a", &[agent.clone(), ("error.type", text(named))])).span;
+    for named in ["ParentCommand", "langgraph.errors.ParentCommand", "GraphBubbleUp"] {
+        let span = by_type(named);
+        assert!(!span.failed && span.remarks.is_none(), "{named}: nothing waits");
+    }
+    assert!(by_type("my.ParentCommandError").failed && by_type("MaxTurnsExceeded").failed);
+    let by_status = |told: &'static str| {
+        let span = raw("a", std::slice::from_ref(&agent));
+        read(&RawSpan { status: Status::Error, status_message: told.into(), ..span }).span
+    };
+    let logfire = |error| {
+        let list = [
+            ("logfire.msg_template", text("Agent run: {name!r}")),
+            ("logfire.level_num", RawValue::Int(17)),
+            ("error", text(error)),
+        ];
+        read(&raw("a", &list)).span
+    };
+    let blocked = [
+        by_type("agents.exceptions.InputGuardrailTripwireTriggered"),
+        by_status("OutputGuardrailTripwireTriggered: no advice on shares"),
+        by_status("Guardrail tripwire triggered: {'guardrail': 'finance'}"),
+        by_status(r#"Error in agent run: {"error":"InputGuardrailTripwireTriggered: \"x\""}"#),
+        logfire(r#"{"message":"Guardrail tripwire triggered","data":{"guardrail":"finance"}}"#),
+    ];
+    let told = |span: &Span| span.remarks.clone().and_then(|remarks| remarks.guardrail);
+    for span in &blocked {
+        let result = told(span).and_then(|guardrail| guardrail.result);
+        assert_eq!((span.failed, result.as_deref()), (false, Some("tripwire triggered")));
+    }
+    assert_eq!(told(&blocked[4]).and_then(|told| told.name).as_deref(), Some("finance"));
+    assert!(by_status("ValueError: no guardrail").failed);
+    assert!(logfire(r#"{"message":"Max turns exceeded"}"#).failed);
+}
+
+#[test]
 fn what_waits_for_a_person_is_interrupted() {
     let interrupted = |list: &[(&'static str, RawValue<'static>)]| {
         let span = read(&raw("send_email", list)).span;
