@@ -288,6 +288,9 @@ pub struct Remarks {
     /// Whether the span ended before its work was done, for a person to answer: what is left is done in another run.
     #[serde(default)]
     pub interrupted: bool,
+    /// Whether a person refused the tool call, so that it did not run.
+    #[serde(default)]
+    pub refused: bool,
     /// Whether the run that the span is a part of failed with it, whatever the span of the run says.
     #[serde(default)]
     pub failed_run: bool,

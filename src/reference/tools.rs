@@ -277,6 +277,15 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
         if span.operation != Operation::ExecuteTool || is_interrupted(span) {
             continue;
         }
+        // A call that a person refused, by any of its spans and records, is none.
+        let id = |span: &Span| span.tool.as_ref().and_then(|tool| tool.call_id);
+        let no = |span: &Span| span.remarks.as_ref().is_some_and(|remarks| remarks.refused);
+        let own = |other: &Span| id(other).is_some() && id(other) == id(span);
+        let refusals =
+            tree.own().filter(|other| other.operation == Operation::ExecuteTool && no(other));
+        if no(span) || refusals.into_iter().any(own) {
+            continue;
+        }
         let tool = span.tool.clone().unwrap_or_default();
         if tool.phantom {
             // Where both a call and its execution have spans, the span of the execution is the one that fails.

@@ -35,6 +35,8 @@ struct Step {
     failed: bool,
     /// It ends for a person to answer; an agent's span never comes.
     interrupted: bool,
+    /// A person refused it.
+    refused: bool,
     milliseconds: u64,
     /// It begins before the one before it has ended.
     overlaps: bool,
@@ -99,11 +101,12 @@ fn step() -> impl Strategy<Value = Step> {
         prop::option::weighted(0.3, any::<bool>()),
         prop::option::weighted(0.3, 0..5_u8),
     );
-    let ends = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
+    let seldom = || prop::bool::weighted(0.1);
+    let ends = (prop::bool::weighted(0.2), seldom(), seldom());
     (call, ends, time, model).prop_map(
         |(
             (kind, tool, a, b, result),
-            (failed, interrupted),
+            (failed, interrupted, refused),
             (milliseconds, overlaps, below),
             (tokens, asked, says),
         )| {
@@ -114,6 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
                 result,
                 failed,
                 interrupted,
+                refused,
                 milliseconds,
                 overlaps,
                 below,
@@ -280,8 +284,9 @@ fn reported_of_run(number: usize, run: &Run, (failed, time): (bool, u8)) -> Opti
 
 fn of_step(root: &Span, step: &Step) -> Span {
     let failed = step.failed;
-    let remarks = Remarks { interrupted: step.interrupted, ..Remarks::default() };
-    let remarks = step.interrupted.then(|| Box::new(remarks));
+    let Step { interrupted, refused, .. } = *step;
+    let remarks = Remarks { interrupted, refused, ..Remarks::default() };
+    let remarks = (interrupted || refused).then(|| Box::new(remarks));
     let span = Span { failed, name: shared("step"), remarks, ..root.clone() };
     if step.kind == 0 {
         let (input, output) = step.tokens.unzip();

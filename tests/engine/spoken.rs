@@ -216,6 +216,58 @@ fn a_turn_in_records_spans_or_both_counts_each_call_once() {
 }
 
 #[test]
+fn what_a_person_refused_is_no_call_and_what_settings_refused_is_one_that_failed() {
+    let codex = "codex.tool_decision";
+    let turn = |service: &str, scope: &str, sent: &[(&str, Value)]| {
+        let records = sent.iter().zip(0..).map(|((event, own), at)| {
+            let mut sent = json!({"session.id": "s", "conversation.id": "s", "prompt.id": "p", "prompt": "why?"});
+            sent.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+            record(at * 100, event, sent)
+        });
+        let records: Vec<Value> = records.collect();
+        read(&ConventionOptions::default(), &[logs(service, scope, &records)])
+    };
+    let edit = |more: Value| {
+        let mut sent = json!({"tool_name": "Edit", "tool_use_id": "t1", "call_id": "t1", "function_name": "Edit"});
+        sent.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        sent
+    };
+    let decided = |by: &str| {
+        let decision = edit(json!({"decision": "reject", "source": by}));
+        let result = edit(json!({"success": "false", "duration_ms": "5"}));
+        let list =
+            [("user_prompt", json!({})), ("tool_decision", decision), ("tool_result", result)];
+        turn("claude-code", "com.anthropic.claude_code.events", &list)
+    };
+    for by in ["user_reject", "user_abort"] {
+        let document = decided(by);
+        let trace = only(&document);
+        assert_eq!(tools(trace), []);
+        assert_eq!((trace.rejected_edits, trace.error), (1, false));
+    }
+    for by in ["config", "hook"] {
+        assert_eq!(tools(only(&decided(by))), [("Edit", Some(true))]);
+    }
+    let of_codex = |decision: &str, by: &str| {
+        let decided = edit(json!({"decision": decision, "source": by}));
+        let result = edit(json!({"success": "false", "output": "no", "duration_ms": "5"}));
+        let list =
+            [("codex.user_prompt", json!({})), (codex, decided), ("codex.tool_result", result)];
+        let document = turn("codex_exec", "codex_otel.log_only", &list);
+        tools(only(&document)).len()
+    };
+    assert_eq!((of_codex("denied", "User"), of_codex("abort", "User")), (0, 0));
+    assert_eq!((of_codex("denied", "Config"), of_codex("timed_out", "User")), (1, 1));
+    let of_gemini = |decision: &str| {
+        let call = edit(json!({"decision": decision, "success": false, "duration_ms": 5}));
+        let list = [("gemini_cli.user_prompt", json!({})), ("gemini_cli.tool_call", call)];
+        let document = turn("gemini-cli", "gemini-cli", &list);
+        tools(only(&document)).len()
+    };
+    assert_eq!((of_gemini("reject"), of_gemini("accept")), (0, 1));
+}
+
+#[test]
 fn an_answer_without_an_id_belongs_to_the_call_whose_record_came_just_before() {
     let sent = |sequence: u64, event: &str, more: Value| {
         let mut sent = json!({"session.id": "s", "prompt.id": "p", "event.sequence": sequence});

@@ -45,7 +45,7 @@ pub(super) const CONVENTION: Convention = Convention {
         "`input_tokens` plus `cache_read_tokens` and `cache_creation_tokens`.",
         "`claude_code.tool.execution` is no call of its own: the tool span above it fails with it.",
         "The span event `tool.output`: `output`, `content` or `diff` is the result.",
-        "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`, joined by `request_id` or, without one, by `event.sequence`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
+        "Log records: `user_prompt` begins the turn of its `prompt.id`; model calls are `api_request` and `api_error`, their texts `assistant_response`, joined by `request_id` or, without one, by `event.sequence`; tool calls are `tool_decision` and `tool_result` of one `tool_use_id`. An attempt that is made again leaves no record. A call that a person refused (`decision` is `reject`, `source` begins with `user_`) is none; one that settings or a hook refused has failed. A command of the client's own (`command_source` is `builtin`) is a turn only where it calls a model.",
         "In log records, `agent_id` is the sub-agent that made a call: the one whose name a model call's record tells together with this id.",
         "With spans and records of one call it counts once, and each completes the other.",
     ],
@@ -148,6 +148,10 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     };
     if heard.tells == Some(Tells::ToolBegun) {
         heard.failed = raw.attributes.str("decision") == Some("reject");
+        // Others are the settings and hooks: `config`, `hook`.
+        let by_person =
+            raw.attributes.str("source").is_some_and(|source| source.starts_with("user_"));
+        heard.refused = heard.failed && by_person;
     }
     heard.joined = joined(raw, heard.tells);
     heard.is_command = raw.attributes.str("command_source") == Some("builtin");

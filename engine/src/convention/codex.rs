@@ -18,7 +18,7 @@ pub(super) const CONVENTION: Convention = Convention {
     marks: &[Mark::Scope(SCOPE)],
     also: &[
         "Log records: `codex.user_prompt` begins a turn. A model call is the `codex.sse_event` that has token counts, or an error; a `codex.api_request` that failed is a failed one, so each attempt counts.",
-        "Tool calls are `codex.tool_decision` and `codex.tool_result` of one `call_id`. A command that the client says went well did, whatever its exit status.",
+        "Tool calls are `codex.tool_decision` and `codex.tool_result` of one `call_id`. A command that the client says went well did, whatever its exit status. A call that a person refused (`source` is `User`) is none.",
         "`input_token_count` includes cached tokens, `output_token_count` reasoning. The answer's text is never sent.",
     ],
     dialect: Some(dialect),
@@ -64,7 +64,11 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
             return failed || status.is_some_and(|status| status >= 400);
         }
         Some(Tells::ToolBegun) => {
-            heard.failed = raw.attributes.str("decision").is_some_and(is_refusal);
+            let decision = raw.attributes.str("decision").filter(|decision| is_refusal(decision));
+            let source = raw.attributes.str("source");
+            heard.failed = decision.is_some();
+            heard.refused = source.is_some_and(|source| source.eq_ignore_ascii_case("user"))
+                && decision.is_some_and(|decision| !decision.starts_with("timed_out"));
         }
         Some(Tells::Tool) => {
             let agent = raw.attributes.str("agent_name").and_then(meant);

@@ -160,6 +160,7 @@ impl<'v> Draft<'v> {
             accepted_edit: None,
             error_type: None,
             interrupted: said.interrupted,
+            refused: false,
             failed_run: said.failed_run,
         };
         (remarks != Remarks::default()).then(|| Box::new(remarks))

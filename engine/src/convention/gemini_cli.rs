@@ -18,7 +18,7 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "the service's name, `gemini-cli`; its version is Node's and not read",
     marks: &[Mark::Scope(NAME)],
     also: &[
-        "Log records: `gemini_cli.user_prompt` begins a turn, of its `prompt_id` if that is not the session's; model calls are `api_response` and `api_error`, one for each attempt, tool calls `tool_call`.",
+        "Log records: `gemini_cli.user_prompt` begins a turn, of its `prompt_id` if that is not the session's; model calls are `api_response` and `api_error`, one for each attempt, tool calls `tool_call`, but for those that a person refused (`decision` is `reject`).",
         "Spans (`user_prompt`, `llm_call`, `tool_call` and others) and `gen_ai.client.inference.operation.details` tell of the same calls and count as none.",
         "`loop_detected` is a loop that the agent reports itself: it is one even where arguments were not sent.",
     ],
@@ -85,7 +85,13 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     if matches!(heard.tells, Some(Tells::Model | Tells::ModelError)) {
         heard.aside = part.map(|part| Helper::Part(part.to_owned().into()));
     }
+    heard.refused = is_refused(raw, heard);
     true
+}
+
+/// Whether a person refused a tool call, of which only people decide in such a way.
+pub(super) fn is_refused(raw: &RawLog<'_>, heard: &RecordFacts<'_>) -> bool {
+    heard.tells == Some(Tells::Tool) && raw.attributes.str("decision") == Some("reject")
 }
 
 /// The text of a model's answer, from the chunks that its API sent.

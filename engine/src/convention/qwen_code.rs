@@ -64,6 +64,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     if prompt.starts_with(COMPRESSION) {
         heard.aside = Some(Helper::Part(Cow::Borrowed("compression")));
     }
+    heard.refused = gemini_cli::is_refused(raw, heard);
     true
 }
 

@@ -86,6 +86,8 @@ pub(super) struct RecordFacts<'r> {
     /// The name of the tool, where it is not the value of the tool attribute.
     pub(super) tool: Option<Cow<'r, str>>,
     pub(super) failed: bool,
+    /// Whether a person refused the tool call.
+    pub(super) refused: bool,
     /// Whether the prompt is a command of the agent's client, which may run without a model.
     pub(super) is_command: bool,
     /// Who did what the record tells, where that was not the agent itself.
@@ -180,6 +182,7 @@ impl Dialect {
             },
             result: get(raw, &names.tool_result).or_else(|| self.size(raw)).and_then(text::result),
             failed: tells == Tells::ModelError || success == Some(false),
+            refused: false,
             is_command: false,
             joined: None,
             tool: None,
@@ -283,7 +286,7 @@ impl Record<'_, '_> {
             start: raw.time,
             end: raw.time,
             operation,
-            failed: self.heard.failed,
+            failed: self.heard.failed && !self.heard.refused,
             convention: Some(dialect.known_name()),
             scope: TOLD_BY_RECORD,
             session: Some(session.clone()),
@@ -390,12 +393,13 @@ impl Record<'_, '_> {
         }
     }
 
-    /// What the record says of its call beside the call: the kind of error, and whether a person accepted an edit.
+    /// What the record says of its call beside the call: the kind of error, whether a person accepted an edit or refused the call.
     fn remarks(&self, accepted_edit: Option<bool>) -> Option<Box<Remarks>> {
-        let keys = Some(&self.dialect.names.error_type).filter(|_| self.heard.failed);
+        let RecordFacts { failed, refused, .. } = self.heard;
+        let keys = Some(&self.dialect.names.error_type).filter(|_| failed && !refused);
         let error_type = keys.and_then(|keys| get(self.raw, keys)).and_then(name);
         let error_type = error_type.map(|kind| Arc::from(self.caps.name(&kind)));
-        let remarks = Remarks { accepted_edit, error_type, ..Remarks::default() };
+        let remarks = Remarks { accepted_edit, error_type, refused, ..Remarks::default() };
         (remarks != Remarks::default()).then(|| Box::new(remarks))
     }
 

@@ -398,8 +398,15 @@ impl<'a> Shape<'a> {
         let mut told: Vec<(usize, usize)> = Vec::with_capacity(calls.capacity());
         // By place of a call's span, the last span of the call inside.
         let mut inside: BTreeMap<usize, ToolSpan<'_>> = BTreeMap::new();
-        // A tool that waits for a person runs when somebody has answered.
-        for own in tools().filter(|span| !span.is_interrupted()).map(ToolSpan::of) {
+        // What a person refused did not run, whatever other spans and records of the call say.
+        let refused = tools().filter(|span| span.is_refused()).filter_map(SpanView::call_id);
+        let refused: BTreeSet<IdHash> = refused.collect();
+        let runs = |span: &&SpanView<'_>| {
+            let is_refused = span.call_id().is_some_and(|id| refused.contains(&id));
+            // A tool that waits for a person runs when somebody has answered.
+            !span.is_interrupted() && !span.is_refused() && !is_refused
+        };
+        for own in tools().filter(runs).map(ToolSpan::of) {
             let name = own.tool_name();
             if own.is_phantom() {
                 // Where a call and its execution both have spans, the failure is on the execution.

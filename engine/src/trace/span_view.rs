@@ -133,6 +133,11 @@ impl SpanView<'_> {
         self.remarks().is_some_and(|remarks| remarks.interrupted)
     }
 
+    /// Whether a person refused the tool call.
+    pub(super) fn is_refused(&self) -> bool {
+        self.remarks().is_some_and(|remarks| remarks.refused)
+    }
+
     /// Whether the run that the span is a part of failed with it.
     pub(super) fn fails_run(&self) -> bool {
         self.remarks().is_some_and(|remarks| remarks.failed_run)
