@@ -81,6 +81,35 @@ fn every_family_that_a_daemon_exports_is_in_the_page_of_metrics() {
     assert!(own > 20, "{page}");
 }
 
+#[test]
+fn the_options_that_documents_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config: toml::Table = include_str!("../../config/agentgauge.toml").parse().unwrap();
+    let documents = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name));
+    let docs = ["docs", "docs/guides"].map(|folder| std::fs::read_dir(root.join(folder)).unwrap());
+    let docs = docs.into_iter().flatten().map(|entry| entry.unwrap().path());
+    let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let mut unknown = Vec::new();
+    for path in documents.into_iter().chain(docs) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for code in text.split('`').skip(1).step_by(2) {
+            let Some((section, option)) = code.split_once('.') else { continue };
+            let Some(options) = config.get(section).and_then(toml::Value::as_table) else {
+                continue;
+            };
+            let option = option.split(['.', ' ', '=', '[', '{']).next().unwrap_or_default();
+            let is_name = option.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+            let other = ["session.id", "session.llm", "session.previous_id", "fleet.py"]
+                .iter()
+                .any(|name| code.starts_with(name));
+            if is_name && !other && !option.is_empty() && !options.contains_key(option) {
+                unknown.push(format!("{}: `{code}`", path.display()));
+            }
+        }
+    }
+    assert_eq!(unknown, Vec::<String>::new());
+}
+
 /// Options that are limits, or count as such, whatever they are called.
 const LIMITS: [&str; 12] = [
     "ingest.body_progress",
