@@ -10,7 +10,7 @@ use super::count::Counts;
 use super::facts::{DoneTrace, RunTrace, ScopedId};
 use super::math::{Quanta, ratio};
 use super::options::AgentOptions;
-use super::predict::{KnownRun, LEAST_RUNS, Ranking, Spread, TaskRankings};
+use super::predict::{KnownRun, Ranking, Spread, TaskRankings};
 use super::runs::{Change, Run, RunKey, Runs, SavedRuns};
 use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
@@ -291,11 +291,11 @@ impl AgentRuns {
         }))
     }
 
-    /// The efforts of the runs at each task that has [`LEAST_RUNS`] or more.
+    /// The efforts of the runs at each task that has two or more.
     pub fn took(&mut self) -> Arc<TaskRankings> {
         let RunTable { runs, by_task, .. } = &self.held;
         Arc::clone(self.took.get_or_insert_with(|| {
-            let enough = by_task.iter().filter(|(_, held)| held.len() as u64 >= LEAST_RUNS);
+            let enough = by_task.iter().filter(|(_, held)| held.len() > 1);
             let rankings = enough.map(|(task, held)| {
                 let key =
                     |id: &Arc<str>| RunKey { task: Some(Arc::clone(task)), id: Arc::clone(id) };

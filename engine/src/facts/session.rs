@@ -58,6 +58,8 @@ facts! {
         pub last_tool: Option<u64>,
         /// Hash of the names of the models that were called by the last trace that called any; absent: none did, or no name is told.
         pub last_models: Option<u64>,
+        /// Whether the last trace ended in an error.
+        pub ended_in_error: bool,
     }
 
     /// What a done trace adds to a run of its agent. Key: trace_id. Full replacement.
@@ -385,7 +387,8 @@ fn grows<L: Ord>(counts: &BTreeMap<L, u64>, earlier: &BTreeMap<L, u64>) -> bool 
 }
 
 impl Effort {
-    /// Both efforts together; the answer, the last tool and the last models are those of `other`, which came later, if it has any.
+    /// Both efforts together; the answer, the last tool and the last models are those of `other`, which came later, if it has any, and how
+    /// they ended is how `other` did.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let longest = self.longest_call_nanos.max(other.longest_call_nanos);
@@ -393,12 +396,13 @@ impl Effort {
             answer_words: other.answer_words.or(self.answer_words),
             last_tool: other.last_tool.or(self.last_tool),
             last_models: other.last_models.or(self.last_models),
+            ended_in_error: other.ended_in_error,
             longest_call_nanos: longest,
             ..self.combined(other, u64::saturating_add)
         }
     }
 
-    /// The effort without `other`, which was added; the answer, the last tool, the last models and the longest call stay.
+    /// The effort without `other`, which was added; the answer, the last tool, the last models, the longest call and the end stay.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.combined(other, u64::saturating_sub)
@@ -423,6 +427,7 @@ impl Effort {
             answer_words: self.answer_words,
             last_tool: self.last_tool,
             last_models: self.last_models,
+            ended_in_error: self.ended_in_error,
         }
     }
 }

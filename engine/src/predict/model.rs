@@ -8,7 +8,8 @@
 //!
 //! It is a function of the runs with known outcomes, in the order of their starts, and of the agent's distributions; it does not
 //! depend on when somebody asks. The priors are not fitted: public recordings of agents with known outcomes agree that more
-//! effort than usual goes with failure (docs/outcomes.md); the sign of nothing else is taken for granted.
+//! effort than usual goes with failure, and that nearly all runs fail that end in an error (docs/outcomes.md); the sign of little else is
+//! taken for granted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ pub struct Feature {
 }
 
 /// The features; the first is the intercept.
-pub const FEATURES: [Feature; 15] = [
+pub const FEATURES: [Feature; 17] = [
     // Beforehand a quarter of the runs is taken to fail: anything from 2 to 87 % within two standard deviations.
     feature("base", "How often this agent's runs fail", -1.1, 1.5, |_| 1.0),
     feature("effort", "More effort than the agent's other runs", 3.0, 2.0, |run| run.effort - 0.5),
@@ -53,6 +54,14 @@ pub const FEATURES: [Feature; 15] = [
         0.0,
         1.0,
         |run| run.among_task.map_or(0.0, |rank| rank - run.effort),
+    ),
+    // Effort tells hard tasks: of runs at one task it hardly tells which fail, so that of the others tells as much as a run's own.
+    feature(
+        "others_at_task",
+        "More effort of the other runs of the same task than of this one",
+        2.0,
+        1.0,
+        |run| run.others_at_task,
     ),
     feature("model_calls", "Model calls beyond the rest of the effort", 0.0, 1.0, |run| {
         run.beyond(Measure::ModelCalls)
@@ -82,6 +91,9 @@ pub const FEATURES: [Feature; 15] = [
     }),
     feature("stopped", "A model call, or the agent, was stopped before its end", 0.0, 1.0, |run| {
         f64::from(u8::from(run.stopped))
+    }),
+    feature("ended_in_error", "It ended in an error", 3.0, 1.0, |run| {
+        f64::from(u8::from(run.ended_in_error))
     }),
     feature("last_tool", "How other runs went that called the same tool last", 1.0, 0.5, |run| {
         run.of_tool
@@ -116,9 +128,12 @@ struct Inputs {
     ranks: [Option<f64>; Measure::ALL.len()],
     /// Rank of the effort among the runs at its task.
     among_task: Option<f64>,
+    /// How far the mean effort of the other runs at its task is above its own, drawn to 0 where they are few.
+    others_at_task: f64,
     failed_share: f64,
     failed_models: f64,
     stopped: bool,
+    ended_in_error: bool,
     of_tool: f64,
     of_models: f64,
     of_task: f64,
@@ -135,6 +150,8 @@ pub(super) struct Alike {
     models: f64,
     /// Rank of the effort among the runs at the task, where there are enough.
     among_task: Option<f64>,
+    /// How far the mean effort of the other runs at the task is above its own, drawn to 0 where they are few.
+    others_at_task: f64,
 }
 
 impl Inputs {
@@ -354,14 +371,19 @@ impl Model {
             let own = has_own(&|own| own.task.as_deref() == Some(task));
             above(self.tasks.get(task), own, TASK_WEIGHT)
         };
+        // A trace may be only a part of a run, so it is not compared with runs.
+        let at_task =
+            task.filter(|_| whole == Whole::Session).and_then(|task| self.rankings.tasks.get(task));
+        let others = at_task.and_then(|at_task| at_task.others(effort, self.ranking(whole)));
         let alike = Alike {
             task: task.map_or(0.0, of_task),
             tool: above(of_tool, has_own(&|own| own.tool == tool), CALLED_WEIGHT),
             models: above(of_models, has_own(&|own| own.models == models), CALLED_WEIGHT),
-            // A trace may be only a part of a run, so it is not ranked among runs.
-            among_task: task
-                .filter(|_| whole == Whole::Session)
-                .and_then(|task| Some(ranked_among(self.rankings.tasks.get(task)?)?.effort)),
+            among_task: at_task.and_then(|at_task| Some(ranked_among(at_task)?.effort)),
+            others_at_task: others.map_or(0.0, |(others, effort)| {
+                let others = others as f64;
+                (effort - ranked.effort) * others / (others + 1.0)
+            }),
         };
         let row = row(&ranked, effort, alike);
         Some((ranked, row))
@@ -418,9 +440,11 @@ pub(super) fn row(ranked: &Ranked, effort: &Effort, alike: Alike) -> Row {
         effort: ranked.effort,
         ranks: ranked.ranks,
         among_task: alike.among_task,
+        others_at_task: alike.others_at_task,
         failed_share: share(effort.failed_calls, effort.judged_calls),
         failed_models: share(effort.failed_model_calls, effort.model_calls),
         stopped: effort.stopped_calls > 0,
+        ended_in_error: effort.ended_in_error,
         of_tool: alike.tool,
         of_models: alike.models,
         of_task: alike.task,
@@ -646,6 +670,40 @@ mod tests {
         assert!(same.abs() < 1e-12, "no sign is taken for granted: {same}");
         let model = Model::new(rankings(), &known);
         assert!(of(&model, told(effort(50))) > of(&model, effort(50)) + 0.2);
+    }
+
+    #[test]
+    fn of_two_runs_alike_that_at_a_task_where_others_took_more_is_likelier_to_have_failed() {
+        let at = |calls: &[u64]| {
+            Ranking::from(&Spread::of_runs(
+                calls.iter().map(|calls| effort(*calls)).collect::<Vec<_>>().iter(),
+            ))
+        };
+        let tasks = [("hard", at(&[50, 90, 95])), ("easy", at(&[50, 5, 10])), ("once", at(&[50]))];
+        let tasks = tasks.map(|(task, ranking)| (Arc::from(task), ranking));
+        let rankings = Rankings { tasks: Arc::new(tasks.into()), ..rankings() };
+        let model = Model::new(rankings, &[]);
+        assert!(chance(&model, 50, Some("hard")) > chance(&model, 50, None) + 0.05);
+        assert!(chance(&model, 50, Some("easy")) < chance(&model, 50, None) - 0.05);
+        // Where there are no others, nothing is said.
+        assert!(chance(&model, 50, Some("once")).to_bits() == chance(&model, 50, None).to_bits());
+    }
+
+    #[test]
+    fn what_ended_in_an_error_probably_failed_unless_outcomes_say_that_it_did_not() {
+        let ended_in_error = |effort: Effort| Effort { ended_in_error: true, ..effort };
+        let of = |model: &Model, effort: Effort| {
+            model.predict(Whole::Session, &session("s"), None, &effort).unwrap().failure
+        };
+        let untold = Model::new(rankings(), &[]);
+        assert!(of(&untold, ended_in_error(effort(50))) > of(&untold, effort(50)) + 0.5);
+        let known = (1..=60).map(|i| {
+            let run = run(i, None, i % 2 == 0);
+            let effort = if run.failed { run.effort } else { ended_in_error(run.effort) };
+            KnownRun { effort, ..run }
+        });
+        let model = Model::new(rankings(), &known.collect::<Vec<_>>());
+        assert!(of(&model, ended_in_error(effort(50))) < of(&model, effort(50)));
     }
 
     #[test]

@@ -313,11 +313,37 @@ impl From<&Spread> for Ranking {
 impl Ranking {
     /// The rank of a value; see [`Spread::rank`].
     pub(super) fn rank(&self, measure: Measure, value: u64) -> Option<f64> {
-        let (summed, own) = (&self.0[measure as usize], bucket(value));
+        self.rank_of(measure, bucket(value))
+    }
+
+    fn rank_of(&self, measure: Measure, own: u16) -> Option<f64> {
+        let summed = &self.0[measure as usize];
         let (below, others) = summed.split_at(summed.partition_point(|(held, _)| *held < own));
         let less = below.last().map_or(0, |(_, runs)| *runs);
         let same = others.first().filter(|(held, _)| *held == own);
         rank(less, same.map_or(0, |(_, runs)| runs - less), summed.last()?.1)
+    }
+
+    /// How many of these runs there are beside one of this effort, which is among them, and their mean effort by its ranks among `all`;
+    /// `None` if there are no others, or no rank is known.
+    pub(super) fn others(&self, effort: &Effort, all: &Self) -> Option<(u64, f64)> {
+        let means = Measure::ALL.into_iter().filter(|measure| measure.is_effort());
+        let means = means.filter_map(|measure| {
+            let own = measure.of(effort).map(bucket);
+            let (mut ranks, mut runs, mut before) = (0.0, 0, 0);
+            for (bucket, below) in &self.0[measure as usize] {
+                let others = below - before - u64::from(own == Some(*bucket));
+                before = *below;
+                ranks += others as f64 * all.rank_of(measure, *bucket)?;
+                runs += others;
+            }
+            (runs > 0).then(|| (runs, ranks / runs as f64))
+        });
+        let (mut others, mut sum, mut measures) = (0, 0.0, 0_u32);
+        for (runs, mean) in means {
+            (others, sum, measures) = (runs.max(others), sum + mean, measures + 1);
+        }
+        (measures > 0).then(|| (others, sum / f64::from(measures)))
     }
 
     /// Mean and standard deviation of the runs' buckets; `None` below [`LEAST_RUNS`] runs that tell, or if all buckets are the same.
@@ -345,7 +371,7 @@ pub struct Rankings {
     pub sessions: Ranking,
     /// The ranking of single traces.
     pub traces: Ranking,
-    /// The rankings of runs at tasks that have [`LEAST_RUNS`] or more.
+    /// The rankings of runs at tasks that have two or more.
     pub tasks: Arc<TaskRankings>,
 }
 

@@ -60,6 +60,7 @@ impl Session {
             answer_words: self.done_from_last().find_map(TraceRecord::answer_words),
             last_tool: self.done_from_last().find_map(TraceRecord::last_tool),
             last_models: self.done_from_last().find_map(TraceRecord::last_models),
+            ended_in_error: self.done_from_last().next().is_some_and(|record| record.course.error),
             ..self.took.effort()
         }
     }

@@ -578,6 +578,7 @@ impl TraceRecord {
             answer_words: self.answer_words(),
             last_tool: self.last_tool(),
             last_models: self.last_models(),
+            ended_in_error: course.error,
         }
     }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::facts::{Effort, PartialSum};
 use crate::limits::UsageSums;
 
-/// An [`Effort`] without the answer and what was called last. Counts are below 2^32: a session has few traces, and a trace few spans.
+/// An [`Effort`] without the answer, what was called last and how it ended. Counts are below 2^32: a session has few traces, and a trace few spans.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Took {
     model_calls: u32,
@@ -69,7 +69,7 @@ impl From<Effort> for Took {
 }
 
 impl Took {
-    /// As an effort of which the answer is not known, and not what was called last.
+    /// As an effort of which the answer is not known, and not what was called last or how it ended.
     pub(super) fn effort(self) -> Effort {
         let told = |traces: u32, sum| PartialSum { traces: traces.into(), sum };
         Effort {
@@ -86,6 +86,7 @@ impl Took {
             answer_words: None,
             last_tool: None,
             last_models: None,
+            ended_in_error: false,
         }
     }
 }
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_the_answer_and_what_was_called_last_is_lost() {
+    fn nothing_but_what_was_last_is_lost() {
         let effort = Effort {
             model_calls: 1,
             tool_calls: 2,
@@ -114,10 +115,12 @@ mod tests {
             answer_words: Some(13),
             last_tool: Some(14),
             last_models: Some(15),
+            ended_in_error: true,
         };
         let kept = Took::from(effort).effort();
-        let Effort { answer_words, last_tool, last_models, .. } = effort;
-        assert_eq!(Effort { answer_words, last_tool, last_models, ..kept }, effort);
+        let Effort { answer_words, last_tool, last_models, ended_in_error, .. } = effort;
+        let kept = Effort { answer_words, last_tool, last_models, ended_in_error, ..kept };
+        assert_eq!(kept, effort);
         let sums =
             UsageSums { model_calls: 1, tool_calls: 2, tokens: 3 << 33, cost_quanta: 4 << 33 };
         assert_eq!(Used::from(sums).sums(), sums);
