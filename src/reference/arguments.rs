@@ -30,7 +30,11 @@ impl Arguments {
                     .enumerate()
                     .for_each(|(at, item)| add(item, &[numbered(at)], &mut values));
             }
-            other => add(other, &[], &mut values),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Object(_) => add(&value, &[], &mut values),
         }
         Self { decoded: decoded.to_owned(), text: normal(&value), values }
     }

@@ -81,6 +81,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "fleet",
             "health",
             "ingest",
+            "registry",
             "store",
             "telemetry",
         ],

@@ -131,7 +131,8 @@ fn measured(text: &[u8], point: usize) -> Option<(usize, usize)> {
         [.., b'(' | b'\t'] => true,
         [.., b' ' | b':' | b'='] => {
             let before = text[..start].trim_ascii_end();
-            let before = before.strip_suffix(b":").or(before.strip_suffix(b"=")).unwrap_or(before);
+            let before =
+                before.strip_suffix(b":").or_else(|| before.strip_suffix(b"=")).unwrap_or(before);
             let word =
                 before.iter().rev().take(LONGEST).take_while(|byte| byte.is_ascii_alphabetic());
             let word = &before[before.len() - word.count()..];

@@ -170,7 +170,9 @@ impl<'a> Json<'a> {
             Self::List(items) => write_all(items, b"[]", text, |(at, item), text| {
                 item.walk::<true>(below(0, &at.to_le_bytes()), text, scalar);
             }),
-            other => other.walk::<true>(0, text, scalar),
+            Self::Null | Self::Bool(_) | Self::Number(_) | Self::Text(_) | Self::Object(_) => {
+                self.walk::<true>(0, text, scalar);
+            }
         }
     }
 
