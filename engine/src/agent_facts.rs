@@ -14,7 +14,7 @@ use super::judging::JudgeRules;
 use super::limits::RunLimit;
 use super::loops::LoopLabels;
 use super::math::Quanta;
-use super::predict::{KnownRun, Learned, Population, Ranking, Rankings, Spread, TaskRankings};
+use super::predict::{KnownRun, Learned, Population, Ranking, Rankings, Spread, TaskRuns};
 use super::run_scores::{self, AgentRuns, RunScores};
 use super::span::Timestamp;
 use super::view::{
@@ -59,8 +59,8 @@ pub struct AgentFacts {
     pub spreads: Vec<Arc<Spread>>,
     /// How much effort its traces took, by shard.
     pub trace_spreads: Vec<Arc<Spread>>,
-    /// Efforts of runs, for each task that has enough runs.
-    pub task_rankings: Arc<TaskRankings>,
+    /// The runs at each task that has two or more.
+    pub at_tasks: Arc<BTreeMap<Arc<str>, TaskRuns>>,
     /// Sessions of which the outcome is known.
     pub known_runs: Arc<[KnownRun]>,
     /// Its sessions by window (`all`, `5m`, `1h`, ...).
@@ -101,7 +101,7 @@ impl AgentFacts {
             let rankings = Rankings {
                 sessions: Ranking::from(&Spread::of_all(&self.spreads)),
                 traces: Ranking::from(&Spread::of_all(&self.trace_spreads)),
-                tasks: Arc::clone(&self.task_rankings),
+                tasks: Arc::clone(&self.at_tasks),
             };
             Box::new(Learned::new(rankings, &self.known_runs, &self.populations))
         })
@@ -164,7 +164,7 @@ impl AgentFacts {
         self.runs = runs.len() as u64;
         let agent = &self.agent.agent_name;
         self.known_runs = runs.known(|flagged| judging?.probability(agent, flagged));
-        self.task_rankings = runs.took();
+        self.at_tasks = runs.at_tasks();
         for (window, population) in self.populations.iter_mut() {
             let begin = windows.get(window).copied().unwrap_or_default();
             let ends = self.known_runs.iter().map(|run| run.end);

@@ -10,7 +10,7 @@ use super::count::Counts;
 use super::facts::{DoneTrace, RunTrace, ScopedId};
 use super::math::{Quanta, ratio};
 use super::options::AgentOptions;
-use super::predict::{KnownRun, Ranking, Spread, TaskRankings};
+use super::predict::{KnownRun, MOST_COMPARED, Ranking, Spread, TaskRuns};
 use super::runs::{Change, Run, RunKey, Runs, SavedRuns};
 use super::score::ars::{ArsAgent, ArsOptions, ArsRun};
 use super::score::princeton::{AgentTasks, Condition, Resources, RunRecord, Severity, TaskOptions};
@@ -49,7 +49,7 @@ pub struct AgentRuns {
     scores: Option<BTreeMap<String, RunScores>>,
     // Runs with an outcome and the efforts of tasks; `None` as `scores` is.
     known: Option<Arc<[KnownRun]>>,
-    took: Option<Arc<TaskRankings>>,
+    at_tasks: Option<Arc<BTreeMap<Arc<str>, TaskRuns>>>,
 }
 
 /// The runs of an agent as a snapshot has them; scores follow from them.
@@ -121,7 +121,7 @@ impl AgentRuns {
             touched: Timestamp::default(),
             scores: None,
             known: None,
-            took: None,
+            at_tasks: None,
         }
     }
 
@@ -291,19 +291,23 @@ impl AgentRuns {
         }))
     }
 
-    /// The efforts of the runs at each task that has two or more.
-    pub fn took(&mut self) -> Arc<TaskRankings> {
+    /// The runs at each task that has two or more, to compare others with.
+    pub fn at_tasks(&mut self) -> Arc<BTreeMap<Arc<str>, TaskRuns>> {
         let RunTable { runs, by_task, .. } = &self.held;
-        Arc::clone(self.took.get_or_insert_with(|| {
+        Arc::clone(self.at_tasks.get_or_insert_with(|| {
             let enough = by_task.iter().filter(|(_, held)| held.len() > 1);
-            let rankings = enough.map(|(task, held)| {
+            let tasks = enough.map(|(task, held)| {
                 let key =
                     |id: &Arc<str>| RunKey { task: Some(Arc::clone(task)), id: Arc::clone(id) };
                 let held = held.iter().filter_map(|(_, id)| runs.get(&key(id)));
-                let took = held.filter(|run| run.traces > 0).map(|run| &run.effort);
-                (Arc::clone(task), Ranking::from(&Spread::of_runs(took)))
+                let held = held.filter(|run| run.traces > 0);
+                let ranking = Ranking::from(&Spread::of_runs(held.clone().map(|run| &run.effort)));
+                let results = held.rev().take(MOST_COMPARED).filter_map(|run| {
+                    Some((Arc::clone(run.session.as_ref()?), run.results.clone()))
+                });
+                (Arc::clone(task), TaskRuns { ranking, results: results.collect() })
             });
-            Arc::new(rankings.collect())
+            Arc::new(tasks.collect())
         }))
     }
 
@@ -327,7 +331,7 @@ impl AgentRuns {
     fn apply(&mut self, changes: Vec<Change>, moment: Moment, counts: &mut Counts) {
         self.touched = self.touched.max(moment.now);
         for change in changes {
-            (self.scores, self.known, self.took) = (None, None, None);
+            (self.scores, self.known, self.at_tasks) = (None, None, None);
             let (key, run) = match change {
                 Change::Set(key, run) => (key, Some(Arc::<Run>::from(run))),
                 Change::Gone(key) => (key, None),

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::count::Counts;
 use super::facts::{AgentKey, Effort, ReportedScore, RunTrace, ScopedId};
 use super::math::Quanta;
+use super::predict::Results;
 use super::sessions::reported_bytes;
 use super::signal::CONSTRAINT_VIOLATION;
 use super::signal::outcome::TOLD_BY as OUTCOMES;
@@ -67,6 +68,8 @@ pub struct Run {
     pub baseline: Option<bool>,
     /// Names of its tool calls, in order.
     pub actions: Vec<Arc<str>>,
+    /// What its tools returned.
+    pub results: Results,
     /// The effort of all its traces together.
     pub effort: Effort,
     /// The worst score that a trace has for each signal, in the order of the signals' names.
@@ -445,6 +448,7 @@ impl Parts {
                 .or_else(|| attempts.iter().find_map(|attempt| attempt.perturbation.clone())),
             baseline: attempts.iter().find_map(|attempt| attempt.baseline),
             actions: traces().flat_map(|trace| &trace.actions).cloned().collect(),
+            results: Results::of_all(traces().map(|trace| &trace.results)),
             effort: traces().map(|trace| trace.effort).fold(Effort::default(), Effort::plus),
             signals: worst_signals(traces()),
             risks: traces().filter_map(|trace| trace.risk_quanta).map(Quanta).collect(),
@@ -526,13 +530,14 @@ impl Parts {
 
 /// The bytes of memory that a trace takes, and the run made of it.
 fn weight(trace: &RunTrace) -> usize {
-    let RunTrace { attempt, session, actions, reported, signals, .. } = trace;
+    let RunTrace { attempt, session, actions, results, reported, signals, .. } = trace;
     let actions = actions.iter().map(|name| 2 * size_of_val(name) + name.len());
     size_of::<RunTrace>()
         + attempt.as_ref().map_or(0, |attempt| 2 * attempt_bytes(attempt))
         + session.id.len()
         + session.scope.len()
         + actions.sum::<usize>()
+        + 2 * results.bytes()
         + reported.iter().map(reported_bytes).sum::<usize>()
         + 2 * size_of_val(&**signals)
 }

@@ -16,7 +16,7 @@ use crate::distributions::Distribution;
 use crate::few::Few;
 use crate::limits::RunLimit;
 use crate::loops::LoopLabels;
-use crate::predict::{EffortSums, Spread};
+use crate::predict::{EffortSums, Results, Spread};
 use crate::span::{Attempt, TraceId};
 
 facts! {
@@ -78,6 +78,8 @@ facts! {
         pub end_unix_nano: u64,
         /// Names of the tools that it called, in order; an empty name: unknown.
         pub actions: Vec<Arc<str>>,
+        /// What its tools returned.
+        pub results: Results,
         /// Its effort.
         pub effort: Effort,
         /// Time spent in model calls, in nanoseconds.

@@ -7,6 +7,7 @@
 pub(crate) mod learner;
 mod model;
 mod quality;
+mod results;
 pub(crate) mod spread;
 mod success;
 
@@ -15,9 +16,10 @@ use std::sync::Arc;
 
 pub use model::{FEATURES, KnownRun, Model, Prediction, Ranked, Whole};
 pub use quality::Quality;
+pub use results::Results;
 pub use spread::{
-    EffortBuckets, EffortSums, LEAST_RUNS, Measure, Ranking, Rankings, Spread, StartedRun,
-    TaskRankings,
+    EffortBuckets, EffortSums, LEAST_RUNS, MOST_COMPARED, Measure, Ranking, Rankings, Spread,
+    StartedRun, TaskRuns,
 };
 
 use self::success::{LabelledRun, Others, success_ratio};

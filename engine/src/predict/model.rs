@@ -44,7 +44,7 @@ pub struct Feature {
 }
 
 /// The features; the first is the intercept.
-pub const FEATURES: [Feature; 17] = [
+pub const FEATURES: [Feature; 18] = [
     // Beforehand a quarter of the runs is taken to fail: anything from 2 to 87 % within two standard deviations.
     feature("base", "How often this agent's runs fail", -1.1, 1.5, |_| 1.0),
     feature("effort", "More effort than the agent's other runs", 3.0, 2.0, |run| run.effort - 0.5),
@@ -62,6 +62,13 @@ pub const FEATURES: [Feature; 17] = [
         2.0,
         1.0,
         |run| run.others_at_task,
+    ),
+    feature(
+        "other_results",
+        "Other results of tools than other runs of the same task got",
+        2.0,
+        1.0,
+        |run| run.other_results,
     ),
     feature("model_calls", "Model calls beyond the rest of the effort", 0.0, 1.0, |run| {
         run.beyond(Measure::ModelCalls)
@@ -130,6 +137,8 @@ struct Inputs {
     among_task: Option<f64>,
     /// How far the mean effort of the other runs at its task is above its own, drawn to 0 where they are few.
     others_at_task: f64,
+    /// How much the results of its tools differ from those of others at its task, from -0.5 to 0.5, drawn to 0 where these are few.
+    other_results: f64,
     failed_share: f64,
     failed_models: f64,
     stopped: bool,
@@ -152,6 +161,8 @@ pub(super) struct Alike {
     among_task: Option<f64>,
     /// How far the mean effort of the other runs at the task is above its own, drawn to 0 where they are few.
     others_at_task: f64,
+    /// How much the results of its tools differ from those of others at its task, from -0.5 to 0.5, drawn to 0 where these are few.
+    other_results: f64,
 }
 
 impl Inputs {
@@ -374,16 +385,20 @@ impl Model {
         // A trace may be only a part of a run, so it is not compared with runs.
         let at_task =
             task.filter(|_| whole == Whole::Session).and_then(|task| self.rankings.tasks.get(task));
-        let others = at_task.and_then(|at_task| at_task.others(effort, self.ranking(whole)));
+        let sessions = self.ranking(whole);
+        let others = at_task.and_then(|at_task| at_task.ranking.others(effort, sessions));
+        let different = at_task.and_then(|at_task| at_task.difference(session));
+        let drawn = |(others, difference): (u64, f64)| {
+            let others = others as f64;
+            difference * others / (others + 1.0)
+        };
         let alike = Alike {
             task: task.map_or(0.0, of_task),
             tool: above(of_tool, has_own(&|own| own.tool == tool), CALLED_WEIGHT),
             models: above(of_models, has_own(&|own| own.models == models), CALLED_WEIGHT),
-            among_task: at_task.and_then(|at_task| Some(ranked_among(at_task)?.effort)),
-            others_at_task: others.map_or(0.0, |(others, effort)| {
-                let others = others as f64;
-                (effort - ranked.effort) * others / (others + 1.0)
-            }),
+            among_task: at_task.and_then(|at_task| Some(ranked_among(&at_task.ranking)?.effort)),
+            others_at_task: others.map_or(0.0, |(n, effort)| drawn((n, effort - ranked.effort))),
+            other_results: different.map_or(0.0, |(n, share)| drawn((n, share - 0.5))),
         };
         let row = row(&ranked, effort, alike);
         Some((ranked, row))
@@ -441,6 +456,7 @@ pub(super) fn row(ranked: &Ranked, effort: &Effort, alike: Alike) -> Row {
         ranks: ranked.ranks,
         among_task: alike.among_task,
         others_at_task: alike.others_at_task,
+        other_results: alike.other_results,
         failed_share: share(effort.failed_calls, effort.judged_calls),
         failed_models: share(effort.failed_model_calls, effort.model_calls),
         stopped: effort.stopped_calls > 0,
@@ -522,7 +538,7 @@ pub(super) fn log_odds(chance: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spread::Spread;
+    use super::super::spread::{Spread, TaskRuns};
     use super::*;
 
     fn session(id: &str) -> ScopedId {
@@ -582,7 +598,8 @@ mod tests {
     fn once_a_task_has_enough_runs_effort_counts_among_them_as_outcomes_have_it() {
         // Runs of this task take little, whatever others take.
         let runs: Vec<Effort> = (1..=20).map(effort).collect();
-        let small = Ranking::from(&Spread::of_runs(&runs));
+        let ranking = Ranking::from(&Spread::of_runs(&runs));
+        let small = TaskRuns { ranking, ..TaskRuns::default() };
         let tasks = Arc::new(BTreeMap::from([(Arc::from("small"), small)]));
         let rankings = Rankings { tasks, ..rankings() };
         let own = FEATURES.iter().position(|feature| feature.name == "task_effort").unwrap();
@@ -675,18 +692,36 @@ mod tests {
     #[test]
     fn of_two_runs_alike_that_at_a_task_where_others_took_more_is_likelier_to_have_failed() {
         let at = |calls: &[u64]| {
-            Ranking::from(&Spread::of_runs(
-                calls.iter().map(|calls| effort(*calls)).collect::<Vec<_>>().iter(),
-            ))
+            let efforts: Vec<Effort> = calls.iter().map(|calls| effort(*calls)).collect();
+            TaskRuns { ranking: Ranking::from(&Spread::of_runs(&efforts)), ..TaskRuns::default() }
         };
         let tasks = [("hard", at(&[50, 90, 95])), ("easy", at(&[50, 5, 10])), ("once", at(&[50]))];
-        let tasks = tasks.map(|(task, ranking)| (Arc::from(task), ranking));
+        let tasks = tasks.map(|(task, runs)| (Arc::from(task), runs));
         let rankings = Rankings { tasks: Arc::new(tasks.into()), ..rankings() };
         let model = Model::new(rankings, &[]);
         assert!(chance(&model, 50, Some("hard")) > chance(&model, 50, None) + 0.05);
         assert!(chance(&model, 50, Some("easy")) < chance(&model, 50, None) - 0.05);
         // Where there are no others, nothing is said.
         assert!(chance(&model, 50, Some("once")).to_bits() == chance(&model, 50, None).to_bits());
+    }
+
+    #[test]
+    fn a_run_whose_tools_returned_what_those_of_others_at_the_task_did_not_is_likelier_to_have_failed()
+     {
+        let of =
+            |id: &str, results: &[u64]| (Arc::new(session(id)), results.iter().copied().collect());
+        let results = vec![
+            of("alike", &[1, 2, 3]),
+            of("other", &[1, 2, 3, 4]),
+            of("third", &[1, 2, 3]),
+            of("odd", &[7, 8]),
+        ];
+        let ranking = Ranking::from(&Spread::of_runs(&[effort(50); 4]));
+        let tasks = BTreeMap::from([(Arc::from("t"), TaskRuns { ranking, results })]);
+        let model = Model::new(Rankings { tasks: Arc::new(tasks), ..rankings() }, &[]);
+        let of = |id: &str| predict(&model, &session(id), Some("t"), 50).unwrap().failure;
+        assert!(of("odd") > of("unknown") && of("unknown") > of("alike"));
+        assert!(of("unknown").to_bits() == chance(&model, 50, None).to_bits());
     }
 
     #[test]

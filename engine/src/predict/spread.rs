@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::facts::{Effort, PartialSum};
+use super::results::Results;
+use crate::facts::{Effort, PartialSum, ScopedId};
 use crate::named::named;
 use crate::span::Timestamp;
 
@@ -371,12 +372,34 @@ pub struct Rankings {
     pub sessions: Ranking,
     /// The ranking of single traces.
     pub traces: Ranking,
-    /// The rankings of runs at tasks that have two or more.
-    pub tasks: Arc<TaskRankings>,
+    /// The runs at tasks that have two or more.
+    pub tasks: Arc<BTreeMap<Arc<str>, TaskRuns>>,
 }
 
-/// Rankings of runs by task.
-pub type TaskRankings = BTreeMap<Arc<str>, Ranking>;
+/// The runs at one task.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TaskRuns {
+    /// The ranking of all.
+    pub ranking: Ranking,
+    /// What the tools of the last [`MOST_COMPARED`] returned, by session.
+    pub results: Vec<(Arc<ScopedId>, Results)>,
+}
+
+/// Runs of one task whose results are compared.
+pub const MOST_COMPARED: usize = 100;
+
+impl TaskRuns {
+    /// How many other runs the results of this session's run can be compared with, and the mean share that they do not have in common;
+    /// `None` if there are none.
+    pub(super) fn difference(&self, session: &ScopedId) -> Option<(u64, f64)> {
+        let (_, own) = self.results.iter().find(|(other, _)| **other == *session)?;
+        let others = self.results.iter().filter(|(other, _)| **other != *session);
+        let common = others.filter_map(|(_, results)| own.in_common(results));
+        let (others, sum) =
+            common.fold((0, 0.0), |(others, sum), common| (others + 1, sum + common));
+        (others > 0).then(|| (others, 1.0 - sum / others as f64))
+    }
+}
 
 /// Sums of the efforts of many runs, by measure: how many runs tell, and the sum of their buckets. Runs can be taken back exactly.
 #[derive(

@@ -443,6 +443,11 @@ impl TraceRecord {
         })
     }
 
+    /// Hashes of what its tools returned, as far as that was sent.
+    pub(super) fn results(&self) -> impl Iterator<Item = u64> + '_ {
+        self.said().hashes.iter().filter_map(|hashes| hashes.result.into())
+    }
+
     /// The failed call that ended last; of equals the last by name.
     pub(super) fn last_failed(&self) -> Option<&Call> {
         let failed = self.timed_calls().filter(|(call, _)| call.error == Some(true));

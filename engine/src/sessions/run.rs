@@ -8,6 +8,7 @@ use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring::scores;
 use crate::facts::{ReportedScore, RunTrace};
+use crate::predict::Results;
 use crate::runs::is_about_runs;
 use crate::signal::name::OUTCOME;
 use crate::span::Report;
@@ -38,6 +39,7 @@ pub(super) fn trace(
     if rare.attempt.is_none() && reported.is_empty() {
         return None;
     }
+    let is_at_task = rare.attempt.as_ref().is_some_and(|attempt| attempt.task.is_some());
     let calls = trace.course.calls.iter();
     let failed = calls.clone().filter(|call| call.error == Some(true)).count() as u64;
     let signals = trace.scored.signals.iter();
@@ -49,6 +51,7 @@ pub(super) fn trace(
         start_unix_nano: trace.start.0,
         end_unix_nano: trace.sent_end.0,
         actions: calls.map(|call| call.name.clone()).collect(),
+        results: if is_at_task { trace.results().collect() } else { Results::default() },
         effort: trace.effort(),
         model_nanos: trace.times.model_nanos(),
         errors: failed.saturating_add(trace.course.failed_model_calls),
