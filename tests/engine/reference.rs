@@ -24,6 +24,7 @@ const AGENT: u8 = 4;
 const NOW: Timestamp = Timestamp(1_800_000_000 * SECOND);
 
 /// One model or tool call.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, Debug)]
 struct Step {
     /// 0: a model call, 4: an agent, else a tool call.

@@ -44,17 +44,10 @@ pub struct Feature {
 }
 
 /// The features; the first is the intercept.
-pub const FEATURES: [Feature; 18] = [
+pub const FEATURES: [Feature; 17] = [
     // Beforehand a quarter of the runs is taken to fail: anything from 2 to 87 % within two standard deviations.
     feature("base", "How often this agent's runs fail", -1.1, 1.5, |_| 1.0),
     feature("effort", "More effort than the agent's other runs", 3.0, 2.0, |run| run.effort - 0.5),
-    feature(
-        "task_effort",
-        "More effort among runs of the same task than among all",
-        0.0,
-        1.0,
-        |run| run.among_task.map_or(0.0, |rank| rank - run.effort),
-    ),
     // Effort tells hard tasks: of runs at one task it hardly tells which fail, so that of the others tells as much as a run's own.
     feature(
         "others_at_task",
@@ -133,8 +126,6 @@ pub(super) type Row = [f64; N];
 struct Inputs {
     effort: f64,
     ranks: [Option<f64>; Measure::ALL.len()],
-    /// Rank of the effort among the runs at its task.
-    among_task: Option<f64>,
     /// How far the mean effort of the other runs at its task is above its own, drawn to 0 where they are few.
     others_at_task: f64,
     /// How much the results of its tools differ from those of others at its task, from -0.5 to 0.5, drawn to 0 where these are few.
@@ -157,8 +148,6 @@ pub(super) struct Alike {
     tool: f64,
     /// Of runs that called the same models last, or none as well.
     models: f64,
-    /// Rank of the effort among the runs at the task, where there are enough.
-    among_task: Option<f64>,
     /// How far the mean effort of the other runs at the task is above its own, drawn to 0 where they are few.
     others_at_task: f64,
     /// How much the results of its tools differ from those of others at its task, from -0.5 to 0.5, drawn to 0 where these are few.
@@ -366,9 +355,8 @@ impl Model {
         task: Option<&str>,
         effort: &Effort,
     ) -> Option<(Ranked, Row)> {
-        let ranked_among =
-            |ranking: &Ranking| ranked(effort, |measure, value| ranking.rank(measure, value));
-        let ranked = ranked_among(self.ranking(whole))?;
+        let all = self.ranking(whole);
+        let ranked = ranked(effort, |measure, value| all.rank(measure, value))?;
         let own = self.sessions.get(session);
         let others = self.all.without(own);
         let above = |alike: Option<&Record>, has_own: bool, weight: f64| {
@@ -385,8 +373,7 @@ impl Model {
         // A trace may be only a part of a run, so it is not compared with runs.
         let at_task =
             task.filter(|_| whole == Whole::Session).and_then(|task| self.rankings.tasks.get(task));
-        let sessions = self.ranking(whole);
-        let others = at_task.and_then(|at_task| at_task.ranking.others(effort, sessions));
+        let others = at_task.and_then(|at_task| at_task.ranking.others(effort, all));
         let different = at_task.and_then(|at_task| at_task.difference(session));
         let drawn = |(others, difference): (u64, f64)| {
             let others = others as f64;
@@ -396,7 +383,6 @@ impl Model {
             task: task.map_or(0.0, of_task),
             tool: above(of_tool, has_own(&|own| own.tool == tool), CALLED_WEIGHT),
             models: above(of_models, has_own(&|own| own.models == models), CALLED_WEIGHT),
-            among_task: at_task.and_then(|at_task| Some(ranked_among(&at_task.ranking)?.effort)),
             others_at_task: others.map_or(0.0, |(n, effort)| drawn((n, effort - ranked.effort))),
             other_results: different.map_or(0.0, |(n, share)| drawn((n, share - 0.5))),
         };
@@ -454,7 +440,6 @@ pub(super) fn row(ranked: &Ranked, effort: &Effort, alike: Alike) -> Row {
     let inputs = Inputs {
         effort: ranked.effort,
         ranks: ranked.ranks,
-        among_task: alike.among_task,
         others_at_task: alike.others_at_task,
         other_results: alike.other_results,
         failed_share: share(effort.failed_calls, effort.judged_calls),
@@ -592,26 +577,6 @@ mod tests {
         let known: Vec<KnownRun> = (1..=50).map(|i| run(2 * i, None, i <= 20)).collect();
         let model = Model::new(rankings(), &known);
         assert!(chance(&model, 10, None) > 0.5 && chance(&model, 90, None) < 0.3);
-    }
-
-    #[test]
-    fn once_a_task_has_enough_runs_effort_counts_among_them_as_outcomes_have_it() {
-        // Runs of this task take little, whatever others take.
-        let runs: Vec<Effort> = (1..=20).map(effort).collect();
-        let ranking = Ranking::from(&Spread::of_runs(&runs));
-        let small = TaskRuns { ranking, ..TaskRuns::default() };
-        let tasks = Arc::new(BTreeMap::from([(Arc::from("small"), small)]));
-        let rankings = Rankings { tasks, ..rankings() };
-        let own = FEATURES.iter().position(|feature| feature.name == "task_effort").unwrap();
-        let carried = |model: &Model, task| predict(model, &session("s"), task, 18).unwrap();
-        let untold = Model::new(rankings.clone(), &[]);
-        assert!(carried(&untold, Some("small")).carried_by[own].abs() < 1e-12);
-        let known: Vec<KnownRun> = (1..=20).map(|i| run(i, Some("small"), i > 12)).collect();
-        let model = Model::new(rankings, &known);
-        assert!(carried(&model, Some("small")).carried_by[own] > 0.2);
-        for task in [None, Some("another")] {
-            assert!(carried(&model, task).carried_by[own].abs() < 1e-12, "{task:?}");
-        }
     }
 
     #[test]
