@@ -249,8 +249,62 @@ fn carried<T: Message + Default>(name: &str, value: impl Serialize) -> Result<Re
 mod tests {
     use std::collections::BTreeSet;
 
+    use prost_reflect::{Kind, Value};
+
     use super::*;
+    use crate::engine::explained::AgentFilter;
+    use crate::export::history::Range;
     use crate::export::openapi;
+    use crate::export::params::{AgentParams, OneAgent};
+
+    #[test]
+    fn a_request_asks_for_what_its_fields_say() {
+        let request = v1::ListSessionsRequest {
+            service_name: Some(String::new()),
+            open: Some(false),
+            failing: Some(true),
+            tool: Some("search".to_owned()),
+            limit: Some(7),
+            ..v1::ListSessionsRequest::default()
+        };
+        let params: SessionParams = asked("ListSessionsRequest", &request).unwrap();
+        assert_eq!((params.service_name.as_deref(), params.agent_name), (Some(""), None));
+        assert_eq!((params.open, params.loops, params.failing), (Some(false), None, Some(true)));
+        assert_eq!((params.tool.as_deref(), params.limit), (Some("search"), Some(7)));
+        let range = |range: &str| {
+            let request = v1::GetAgentHistoryRequest { range: range.to_owned(), ..<_>::default() };
+            asked("GetAgentHistoryRequest", &request).map(|agent: OneAgent| agent.range)
+        };
+        assert_eq!(range("").unwrap(), Range::Hour);
+        assert_eq!(range("7d").unwrap(), Range::Week);
+        let refused = range("2d").unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains("`24h`"), "{refused}");
+    }
+
+    #[test]
+    fn every_field_of_a_request_is_a_parameter() {
+        fn takes<P: DeserializeOwned>(name: &str) {
+            let descriptor = descriptor(name).unwrap();
+            let mut message = DynamicMessage::new(descriptor.clone());
+            for field in descriptor.fields() {
+                let value = match (field.name(), field.kind()) {
+                    ("range", _) => Value::String("7d".to_owned()),
+                    // It has names of its own here.
+                    ("sort", _) => continue,
+                    (_, Kind::String) => Value::String("x".to_owned()),
+                    (_, Kind::Bool) => Value::Bool(true),
+                    _ => Value::U64(1),
+                };
+                message.set_field(&field, value);
+            }
+            asked::<P>(name, &message).unwrap();
+        }
+        takes::<AgentParams>("ListAgentsRequest");
+        takes::<OneAgent>("GetAgentHistoryRequest");
+        takes::<SessionParams>("ListSessionsRequest");
+        takes::<AgentFilter>("WatchAgentsRequest");
+    }
 
     #[test]
     fn the_messages_have_the_fields_of_the_objects() {
