@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent_facts::{AgentFacts, look_at_session};
-use super::agents::{Agents, AgentsOptions};
+use super::agents::Agents;
 use super::assemble::texts::SpanBatch;
 use super::assemble::{Assemble, Input, Learned};
 use super::detect::DropOptions;
@@ -115,16 +115,7 @@ impl EngineOptions {
 
     /// Stage 3, empty.
     pub fn agents_stage(&self) -> Agents {
-        Agents::new(AgentsOptions {
-            agents: self.agents.clone(),
-            tasks: self.tasks.clone(),
-            ars: self.ars.clone(),
-            drift: self.drift,
-            drops: self.drops.clone(),
-            shares: self.shares.clone(),
-            judging: self.judging.clone(),
-            trace_idle: self.assemble.trace_idle,
-        })
+        Agents::new(Arc::new(self.clone()))
     }
 }
 

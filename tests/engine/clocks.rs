@@ -2,17 +2,12 @@
 
 use std::time::Duration;
 
-use agentgauge::engine::agents::{Agents, AgentsOptions};
-use agentgauge::engine::detect::DropOptions;
-use agentgauge::engine::drift::DriftOptions;
+use agentgauge::engine::agents::Agents;
 use agentgauge::engine::facts::{AgentKey, AgentParts, DoneTrace, RunTrace, SessionFacts};
-use agentgauge::engine::options::{AgentOptions, SessionOptions};
+use agentgauge::engine::options::SessionOptions;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
-use agentgauge::engine::score::ars::ArsOptions;
-use agentgauge::engine::score::princeton::TaskOptions;
 use agentgauge::engine::sessions::Sessions;
 use agentgauge::engine::span::{Attempt, Timestamp, TraceId};
-use agentgauge::engine::tenants::Shares;
 use agentgauge::engine::time::WallShift;
 use agentgauge::engine::view::{Document, DropView};
 use proptest::prelude::*;
@@ -126,12 +121,7 @@ proptest! {
 }
 
 fn agents() -> Agents {
-    let (agents, tasks) = (AgentOptions::default(), TaskOptions::default());
-    let (ars, drift) = (ArsOptions::default(), DriftOptions::default());
-    let drops = DropOptions::default();
-    let shares = Shares::default();
-    let options = AgentsOptions { agents, tasks, ars, drift, drops, ..AgentsOptions::default() };
-    Agents::new(AgentsOptions { shares, ..options })
+    EngineOptions::default().agents_stage()
 }
 
 fn agent() -> AgentKey {

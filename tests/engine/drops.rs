@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentgauge::engine::agents::{Agents, AgentsOptions, BASELINE};
+use agentgauge::engine::agents::{Agents, BASELINE};
 use agentgauge::engine::facts::{
     AgentKey, AgentParts, DoneTrace, Effort, RunTrace, ScopedId, SessionFacts,
 };
@@ -455,7 +455,7 @@ proptest! {
 
 /// The streams after outcomes of runs that all ended long before, one in ten of which failed, came together in this order.
 fn drops_of_runs(order: impl Iterator<Item = u64>) -> Vec<DropView> {
-    let mut stage = Agents::new(AgentsOptions::default());
+    let mut stage = Agents::new(Arc::default());
     let run = |number: u64| Arc::<str>::from(format!("run {number}"));
     let effort = |number| Effort { model_calls: number % 7, ..Effort::default() };
     let trace = |number: u64| RunTrace {

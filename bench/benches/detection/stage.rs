@@ -2,9 +2,10 @@
 
 use std::error::Error;
 
-use agentgauge::engine::agents::{Agents, AgentsOptions, SavedAgents};
+use agentgauge::engine::agents::{Agents, SavedAgents};
 use agentgauge::engine::detect::DropOptions;
 use agentgauge::engine::facts::{AgentKey, AgentParts, DoneTrace, SessionFacts};
+use agentgauge::engine::pipeline::EngineOptions;
 use agentgauge::engine::span::{Timestamp, TraceId};
 use agentgauge::engine::view::DropView;
 
@@ -16,7 +17,8 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(drops: DropOptions) -> Self {
-        Self { agents: Agents::new(AgentsOptions { drops, ..AgentsOptions::default() }), told: 0 }
+        let options = EngineOptions { drops, ..EngineOptions::default() };
+        Self { agents: options.agents_stage(), told: 0 }
     }
 
     /// As another process reads it back.

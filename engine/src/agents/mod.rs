@@ -17,19 +17,14 @@ use serde::{Deserialize, Serialize};
 use self::agent::Agent;
 use crate::agent_facts::AgentFacts;
 use crate::count::Counts;
-use crate::detect::DropOptions;
-use crate::drift::DriftOptions;
 use crate::drops::{DEPLOYMENT, Deployment, Drops, SavedDrops, Stream};
 use crate::facts::{AgentKey, DoneTrace, SessionFacts, Silences};
 use crate::few::Few;
-use crate::judging::JudgeRules;
-use crate::options::AgentOptions;
+use crate::pipeline::EngineOptions;
 use crate::run_scores::{self, AgentRuns, SavedAgentRuns};
 use crate::runs::tells_outcome;
-use crate::score::ars::ArsOptions;
-use crate::score::princeton::TaskOptions;
 use crate::span::{Report, RunTarget, Target, Timestamp};
-use crate::tenants::{Shares, tenant_hash};
+use crate::tenants::tenant_hash;
 use crate::time::WallShift;
 use crate::view::AgentView;
 use crate::window::{last_traces, pane_width, window_begin, window_name};
@@ -37,43 +32,16 @@ use crate::window::{last_traces, pane_width, window_begin, window_name};
 /// The name of a report that says that an agent's present level is the usual one. Its label names a stream; without one: all.
 pub const BASELINE: &str = "baseline";
 
-/// The options of the agent stage.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AgentsOptions {
-    /// Windows and bounds.
-    pub agents: AgentOptions,
-    /// Scores over runs of tasks.
-    pub tasks: TaskOptions,
-    /// The agent reliability score.
-    pub ars: ArsOptions,
-    /// How versions are compared.
-    pub drift: DriftOptions,
-    /// How drops are found.
-    pub drops: DropOptions,
-    /// How tenants share the bounds.
-    pub shares: Shares,
-    /// Which traces our judge is asked about; `None`: there is none.
-    pub judging: Option<JudgeRules>,
-    /// How long after it arrived a span is known here, at most: `assemble.trace_idle`.
-    pub trace_idle: Duration,
-}
-
 /// The stage: all agents.
 #[derive(Debug)]
 pub struct Agents {
-    options: AgentOptions,
-    trace_idle: Duration,
+    options: Arc<EngineOptions>,
     // By name.
     windows: Vec<(Arc<str>, Duration)>,
     // Names of the window over everything and of that over the last traces.
     all: Arc<str>,
     last: Arc<str>,
-    tasks: TaskOptions,
-    ars: ArsOptions,
-    drift: DriftOptions,
     drops: Drops,
-    shares: Shares,
-    judging: Option<JudgeRules>,
     agents: BTreeMap<AgentKey, Agent>,
     // Agents with series of their own, the first that came; at most `max_agents`.
     exported: BTreeSet<AgentKey>,
@@ -119,30 +87,15 @@ pub struct SavedAgents(Saved<SavedAgent<SavedAgentRuns>, SavedDrops>);
 
 impl Agents {
     /// An empty stage.
-    pub fn new(options: AgentsOptions) -> Self {
-        let AgentsOptions {
-            agents: options,
-            tasks,
-            ars,
-            drift,
-            drops,
-            shares,
-            judging,
-            trace_idle,
-        } = options;
+    pub fn new(options: Arc<EngineOptions>) -> Self {
+        let EngineOptions { agents, drops, shares, .. } = &*options;
         let named = |window: &Duration| (window_name(*window).into(), *window);
         Self {
-            windows: options.windows.iter().map(named).collect(),
+            windows: agents.windows.iter().map(named).collect(),
             all: run_scores::ALL.into(),
-            last: format!("last_{}", options.last_traces).into(),
-            drops: Drops::new(drops, options.max_agents).shared_by(shares.clone()),
-            shares,
-            trace_idle,
-            judging,
+            last: format!("last_{}", agents.last_traces).into(),
+            drops: Drops::new(drops.clone(), agents.max_agents).shared_by(shares.clone()),
             options,
-            tasks,
-            ars,
-            drift,
             agents: BTreeMap::new(),
             exported: BTreeSet::new(),
             uncertain: BTreeSet::new(),
@@ -173,9 +126,7 @@ impl Agents {
             return;
         }
         if !update.run_traces.is_empty() {
-            let runs = agent.runs.get_or_insert_with(|| {
-                Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars))
-            });
+            let runs = agent.runs.get_or_insert_with(|| Box::new(new_runs(&self.options)));
             let before = runs.bytes();
             for trace in std::mem::take(&mut update.run_traces) {
                 runs.trace(trace, self.shift.moment(now), &mut self.counts);
@@ -228,7 +179,7 @@ impl Agents {
 
     /// Has drops count the traces that were told, in the order in which they arrived, whichever were told together.
     pub fn settle(&mut self) {
-        let after = self.drops.settle(&self.drift, &mut self.counts);
+        let after = self.drops.settle(&self.options.drift, &mut self.counts);
         self.dirty.extend(after.into_iter().filter(|key| self.agents.contains_key(key)));
     }
 
@@ -266,11 +217,11 @@ impl Agents {
         let Saved { exported, agents, drops, now } = saved.0;
         self.drops.restore(drops);
         self.now = self.now.max(now);
-        self.exported.extend(exported.into_iter().take(self.options.max_agents));
+        self.exported.extend(exported.into_iter().take(self.options.agents.max_agents));
         for (key, SavedAgent { runs }) in agents {
             let agent = self.agents.entry(key.clone()).or_default();
             if let Some(runs) = runs {
-                let mut held = AgentRuns::new(&self.options, &self.tasks, &self.ars);
+                let mut held = new_runs(&self.options);
                 held.restore(runs, self.shift.moment(self.now), &mut self.counts);
                 self.run_bytes += held.bytes();
                 agent.runs = Some(Box::new(held));
@@ -316,7 +267,8 @@ impl Agents {
         // Traces that came before the report count before it.
         self.settle();
         let deployment = Deployment::of(agents, report, self.shift.wall(self.now));
-        let is_new = self.drops.deploy(&deployment, self.now, &self.shares, &mut self.counts);
+        let is_new =
+            self.drops.deploy(&deployment, self.now, &self.options.shares, &mut self.counts);
         self.counts.add("reports", if is_new { "applied" } else { "duplicate" });
         if is_new {
             let of_tenant =
@@ -331,15 +283,14 @@ impl Agents {
         let known = self.agents.contains_key(&key);
         let own = self.agents.range(AgentKey::first_of(&key.tenant)..).map(|(key, _)| key);
         if !known
-            && (self.agents.len() >= self.options.max_agents || self.is_at_quota(&key.tenant, own))
+            && (self.agents.len() >= self.options.agents.max_agents
+                || self.is_at_quota(&key.tenant, own))
         {
             self.counts.add("reports", "agents_full");
             return;
         }
         let agent = self.agents.entry(key.clone()).or_default();
-        let runs = agent
-            .runs
-            .get_or_insert_with(|| Box::new(AgentRuns::new(&self.options, &self.tasks, &self.ars)));
+        let runs = agent.runs.get_or_insert_with(|| Box::new(new_runs(&self.options)));
         // Outcomes that come together count in the order of their runs, however they are sorted.
         let start = runs.start(target).unwrap_or(report.time);
         let last = runs.last_trace(target);
@@ -373,7 +324,7 @@ impl Agents {
     /// nothing is. Returns whether it has series of its own.
     fn export(&mut self, key: &AgentKey, is_certain: bool) -> bool {
         if !self.exported.contains(key) {
-            let is_full = self.exported.len() >= self.options.max_agents;
+            let is_full = self.exported.len() >= self.options.agents.max_agents;
             let own = self.exported.range(AgentKey::first_of(&key.tenant)..);
             let is_at_quota = self.is_at_quota(&key.tenant, own);
             let has_room = !is_full && !is_at_quota;
@@ -408,7 +359,8 @@ impl Agents {
 
     /// Whether a tenant has as many agents as it may; `agents` begins with its own.
     fn is_at_quota<'a>(&self, tenant: &str, agents: impl Iterator<Item = &'a AgentKey>) -> bool {
-        let quota = self.shares.quota(tenant_hash(Some(tenant)), self.options.max_agents);
+        let quota =
+            self.options.shares.quota(tenant_hash(Some(tenant)), self.options.agents.max_agents);
         agents.take_while(|key| *key.tenant == *tenant).nth(quota - 1).is_some()
     }
 
@@ -421,7 +373,7 @@ impl Agents {
 
     /// When the open pane of the narrowest window is over, by wall time.
     fn next_edge(&self) -> Option<Timestamp> {
-        let width = self.options.windows.iter().map(|window| pane_width(*window)).min()?;
+        let width = self.options.agents.windows.iter().map(|window| pane_width(*window)).min()?;
         Some(Timestamp((self.wall().0 / width).saturating_add(1).saturating_mul(width)))
     }
 
@@ -462,7 +414,7 @@ impl Agents {
         self.edge = self.next_edge().unwrap_or_default();
         self.drops.forget_ahead(wall);
         for (key, agent) in &mut self.agents {
-            let memory = self.options.run_memory;
+            let memory = self.options.agents.run_memory;
             if agent.shards.is_empty()
                 && let Some(runs) = agent.runs.take_if(|runs| runs.is_idle(now, memory))
             {
@@ -538,14 +490,14 @@ impl Agents {
             return (is_exported || is_ousted).then(|| AgentFacts::gone(key));
         };
         let mut update = self.update(key.clone(), &[agent]);
-        self.drops.look_at(&key, &mut update.view, &self.drift, self.shift);
+        self.drops.look_at(&key, &mut update.view, &self.options.drift, self.shift);
         self.listen(&key, agent, &mut update.view);
         self.lend_silences(&key, &mut update);
         if agent.runs.is_some() {
             let begins = self.window_begins();
             let runs = self.agents.get_mut(&key).and_then(|agent| agent.runs.as_mut());
             if let Some(runs) = runs {
-                update.add_runs(runs, &begins, self.judging.as_ref());
+                update.add_runs(runs, &begins, self.options.judging.as_ref());
             }
         }
         Some(update)
@@ -558,7 +510,7 @@ impl Agents {
         let heard = agent.shards.values().map(|shard| Timestamp(shard.rest.heard_unix_nano)).max();
         let last = heard.map_or(counted, |heard| heard.max(counted));
         view.last_trace_unix_nano = Some(self.shift.wall(last).0.to_string());
-        let late = self.trace_idle.as_secs_f64();
+        let late = self.options.assemble.trace_idle.as_secs_f64();
         view.usual_gap_seconds = view.usual_gap_seconds.map(|gap| gap + late);
     }
 
@@ -644,14 +596,19 @@ impl Agents {
         }
         let shards = agents.iter().flat_map(|agent| agent.shards.values());
         let shards = shards.map(|shard| &shard.rest);
-        if self.options.last_traces > 0 {
+        if self.options.agents.last_traces > 0 {
             let last = shards.clone().flat_map(|shard| &shard.last);
-            views.insert(Arc::clone(&self.last), last_traces(last, self.options.last_traces));
+            views
+                .insert(Arc::clone(&self.last), last_traces(last, self.options.agents.last_traces));
         }
         shards.for_each(|shard| update.add(shard));
         update.view = update.describe(&all, views);
         update
     }
+}
+
+fn new_runs(options: &EngineOptions) -> AgentRuns {
+    AgentRuns::new(&options.agents, &options.tasks, &options.ars)
 }
 
 #[cfg(test)]
@@ -663,6 +620,7 @@ mod tests {
     use crate::facts::{Level, PaneSum, RunTrace};
     use crate::limits::RunLimit;
     use crate::math::Quanta;
+    use crate::options::AgentOptions;
     use crate::silences::tests::done;
     use crate::span::{Attempt, Source, TraceId};
     use crate::view::{DropView, WindowView};
@@ -697,7 +655,7 @@ mod tests {
 
     #[test]
     fn a_pane_replaces_itself_and_leaves_with_its_window() {
-        let mut stage = Agents::new(AgentsOptions::default());
+        let mut stage = Agents::new(Arc::default());
         let now = Timestamp(100 * MINUTE);
         stage.handle(update("a", 0, 1, vec![pane(100, 5_000, 1)]), now);
         assert_eq!(hour(&stage.drain()).reliability, Some(0.5));
@@ -714,10 +672,10 @@ mod tests {
 
     #[test]
     fn agents_over_the_bound_share_a_series_and_known_ones_keep_theirs() {
-        let mut stage = Agents::new(AgentsOptions {
+        let mut stage = Agents::new(Arc::new(EngineOptions {
             agents: AgentOptions { max_agents: 1, ..AgentOptions::default() },
-            ..AgentsOptions::default()
-        });
+            ..EngineOptions::default()
+        }));
         let now = Timestamp(100 * MINUTE);
         for (agent, level) in [("known", 0), ("x", 1_000), ("y", 2_000)] {
             stage.handle(update(agent, 0, 1, vec![pane(100, level, 1)]), now);
@@ -730,10 +688,10 @@ mod tests {
 
     #[test]
     fn an_agent_of_which_nothing_is_certain_makes_way() {
-        let mut stage = Agents::new(AgentsOptions {
+        let mut stage = Agents::new(Arc::new(EngineOptions {
             agents: AgentOptions { max_agents: 1, ..AgentOptions::default() },
-            ..AgentsOptions::default()
-        });
+            ..EngineOptions::default()
+        }));
         let now = Timestamp(100 * MINUTE);
         let uncertain = |agent: &str| SessionFacts {
             uncertain: true,
@@ -766,7 +724,7 @@ mod tests {
             updates.into_iter().map(|update| update.agent.service_name.to_string()).collect()
         };
         let now = Timestamp(100 * MINUTE);
-        let mut stage = Agents::new(AgentsOptions::default());
+        let mut stage = Agents::new(Arc::default());
         stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), now);
         stage.handle(over(1, 1), now);
         assert!(stage.is_urgent());
@@ -805,7 +763,7 @@ mod tests {
     #[test]
     fn a_new_version_is_as_silent_as_its_agent_usually_is() {
         let now = Timestamp(100 * MINUTE);
-        let mut stage = Agents::new(AgentsOptions::default());
+        let mut stage = Agents::new(Arc::default());
         stage.handle(silent("n", "2", 1, &[]), now);
         assert_eq!(stalled(&mut stage, "n", "2"), Some((1, 1)));
         // What an older version shows holds for the new one at once, and as long as it has few traces.
@@ -821,7 +779,7 @@ mod tests {
     #[test]
     fn a_trace_that_no_span_has_named_the_agent_of_is_as_silent_as_any_agent_of_its_service() {
         let now = Timestamp(100 * MINUTE);
-        let mut stage = Agents::new(AgentsOptions::default());
+        let mut stage = Agents::new(Arc::default());
         stage.handle(silent("", "2", 0, &[]), now);
         assert_eq!(stalled(&mut stage, "", "2"), Some((1, 1)));
         // One in a thousand traces of the service, but one in ten of one agent.
@@ -845,7 +803,7 @@ mod tests {
 
     /// The streams of an agent of which these scores of runs, each by name, run and time, were reported.
     fn streams_of(agents: AgentOptions, told: &[(&str, &str, u64)]) -> Vec<DropView> {
-        let mut stage = Agents::new(AgentsOptions { agents, ..AgentsOptions::default() });
+        let mut stage = Agents::new(Arc::new(EngineOptions { agents, ..EngineOptions::default() }));
         let now = Timestamp(100 * MINUTE);
         stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), now);
         for (minutes, (name, run, time)) in (0..).zip(told) {
@@ -910,7 +868,7 @@ mod tests {
 
     /// The stream of outcomes of an agent after forty runs of which this came.
     fn outcomes_after(steps: &[Step]) -> Option<DropView> {
-        let mut stage = Agents::new(AgentsOptions::default());
+        let mut stage = Agents::new(Arc::default());
         let mut revision = 0;
         for number in 0..40_u64 {
             let now = Timestamp((100 + number) * MINUTE);
@@ -980,7 +938,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_every_shard_forgot_is_gone() {
-        let mut stage = Agents::new(AgentsOptions::default());
+        let mut stage = Agents::new(Arc::default());
         stage.handle(update("a", 0, 1, vec![pane(100, 0, 1)]), Timestamp(100 * MINUTE));
         stage.drain();
         stage.handle(SessionFacts { tombstone: true, ..update("a", 0, 2, vec![]) }, Timestamp(0));
@@ -995,7 +953,7 @@ mod tests {
             order in any::<u64>(),
         ) {
             let run = |split: &dyn Fn(usize) -> u32, reversed: bool| {
-                let mut stage = Agents::new(AgentsOptions::default());
+                let mut stage = Agents::new(Arc::default());
                 // One full replacement a shard, of the panes that fell to it.
                 let mut sums: BTreeMap<u32, BTreeMap<u64, PaneSum>> = BTreeMap::new();
                 for (at, (index, level, count)) in panes.iter().enumerate() {

@@ -20,7 +20,7 @@ impl Agents {
     /// Forgets runs if all of them take too many bytes: the oldest of the agent whose runs take most, first of the tenant whose runs
     /// take most in proportion to its share.
     pub(super) fn make_room_for_runs(&mut self) {
-        let most = self.options.max_run_bytes;
+        let most = self.options.agents.max_run_bytes;
         if self.run_bytes <= most {
             return;
         }
@@ -48,7 +48,7 @@ impl Agents {
         for (key, bytes) in held() {
             *by_tenant.entry(tenant_of(key)).or_default() += bytes;
         }
-        let tenant = self.shares.greediest(by_tenant.into_iter())?;
+        let tenant = self.options.shares.greediest(by_tenant.into_iter())?;
         let own = held().filter(|(key, bytes)| *bytes > 0 && tenant_of(key) == tenant);
         // Of agents whose runs take as much, the first by name.
         let largest = own.min_by_key(|(key, bytes)| (Reverse(*bytes), *key));
@@ -61,9 +61,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::agents::AgentsOptions;
     use crate::facts::{AgentParts, RunTrace, SessionFacts};
     use crate::options::AgentOptions;
+    use crate::pipeline::EngineOptions;
     use crate::span::{Attempt, Timestamp, TraceId};
     use crate::tenants::TenantOptions;
 
@@ -99,12 +99,12 @@ mod tests {
     fn runs_take_no_more_bytes_than_they_may_and_the_largest_share_gives_way() {
         let agents = AgentOptions { max_run_bytes: 1 << 20, ..AgentOptions::default() };
         let shares = TenantOptions::default().shares(2);
-        let options = || AgentsOptions {
+        let options = || EngineOptions {
             agents: agents.clone(),
             shares: shares.clone(),
-            ..AgentsOptions::default()
+            ..EngineOptions::default()
         };
-        let mut stage = Agents::new(options());
+        let mut stage = Agents::new(Arc::new(options()));
         let [small, of_shop, bank] = [key("shop", "a"), key("shop", "b"), key("bank", "a")];
         for number in 0..10 {
             stage.handle(update(&small, number), Timestamp(number));
@@ -125,10 +125,10 @@ mod tests {
 
         // A start with less room.
         let saved = rmp_serde::to_vec_named(&stage.save()).unwrap();
-        let mut next = Agents::new(AgentsOptions {
+        let mut next = Agents::new(Arc::new(EngineOptions {
             agents: AgentOptions { max_run_bytes: 1 << 19, ..agents.clone() },
             ..options()
-        });
+        }));
         next.restore(rmp_serde::from_slice(&saved).unwrap());
         assert!(next.run_bytes() <= 1 << 19 && runs(&next, &bank) < left);
         assert_eq!((runs(&next, &small), runs(&next, &of_shop)), (10, 10));
