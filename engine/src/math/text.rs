@@ -76,6 +76,9 @@ const CODES: [u8; 256] = {
     codes
 };
 
+/// How many places features are counted at: one for each dimension and sign, and as many that nobody reads.
+const PLACES: usize = 1 << 10;
+
 /// The place of what does not count: that of no feature.
 const NOWHERE: u16 = 512;
 
@@ -232,26 +235,28 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     let mut features = Features::new(lower.len() / USUAL);
     // As an array of this size, no look at it is checked: it has a place for whatever three codes make.
     let pieces = PIECES.as_array::<SEQUENCES>()?;
-    // Where the word begins, where the next character is, and the codes of those before it.
-    let (mut start, mut at, mut last) = (0, 0, 0);
-    while let Some(byte) = lower.as_bytes().get(at) {
+    let bytes = lower.as_bytes();
+    // The bytes to come, where the word begins, and the codes of the last characters.
+    let (mut rest, mut start, mut last) = (bytes.iter(), 0, 0);
+    while let Some(byte) = rest.next() {
         let code = CODES[usize::from(*byte)];
         last = (last << 6 | usize::from(code)) & LAST;
         if code >= LETTER {
             features.add(pieces[last]);
-            at += 1;
-        } else if code == BETWEEN {
+            continue;
+        }
+        let at = bytes.len() - rest.len() - 1;
+        if code == BETWEEN {
             features.add(pieces[last]);
-            features.add_word(&lower.as_bytes()[start..at], at - start > 1);
-            at += 1;
-            start = at;
+            features.add_word(&bytes[start..at], at - start > 1);
+            start = at + 1;
         } else {
-            (start, at) = features.add_other(&lower, (start, at), pieces[last & MARKED]);
-            last = 0;
+            start = features.add_other(&lower, start, at, pieces[last & MARKED]);
+            (rest, last) = (bytes[start..].iter(), 0);
         }
     }
     features.add(pieces[last << 6 & LAST]);
-    features.add_word(&lower.as_bytes()[start..], at - start > 1);
+    features.add_word(&bytes[start..], bytes.len() - start > 1);
     let tokens = each_once(&features.tokens).into();
     Some(OutputDigest { tokens, embedding: features.cells(), ..OutputDigest::default() })
 }
@@ -350,8 +355,8 @@ fn place(hash: u64) -> u16 {
 /// Words and their three-character pieces, counted in hashed dimensions with a hashed sign, so that unrelated texts
 /// come out near zero.
 struct Features {
-    // For each dimension the number of features with the sign plus, and minus.
-    counts: [i32; 512],
+    // For each dimension the number of features with the sign plus, and minus; of the rest, nothing is read.
+    counts: [i32; PLACES],
     // The hashes of words that tell what a text is about.
     tokens: Vec<u64>,
     // A buffer for a word between its marks.
@@ -360,7 +365,7 @@ struct Features {
 
 impl Features {
     fn new(words: usize) -> Self {
-        Self { counts: [0; 512], tokens: Vec::with_capacity(words), padded: String::new() }
+        Self { counts: [0; PLACES], tokens: Vec::with_capacity(words), padded: String::new() }
     }
 
     /// Counts a word, if it is not empty; it is a token if it has several characters and is no stop word.
@@ -377,14 +382,9 @@ impl Features {
     }
 
     /// Takes the character at a place, which is not ASCII and ends the word that begins at `start`, or is one of its characters:
-    /// counts this word. Returns where the next word begins, and where to go on.
+    /// counts this word. Returns where the next word begins.
     #[cold]
-    fn add_other(
-        &mut self,
-        text: &str,
-        (start, at): (usize, usize),
-        last_piece: u16,
-    ) -> (usize, usize) {
+    fn add_other(&mut self, text: &str, start: usize, at: usize, last_piece: u16) -> usize {
         let rest = &text[at..];
         let letters = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
         let word = &text[start..at + letters];
@@ -396,8 +396,7 @@ impl Features {
         }
         self.add_word(word.as_bytes(), word.chars().nth(1).is_some());
         let between = rest[letters..].chars().next().map_or(0, char::len_utf8);
-        let next = at + letters + between;
-        (next, next)
+        at + letters + between
     }
 
     /// Counts the pieces of a word, without the first ones.
@@ -414,9 +413,7 @@ impl Features {
 
     /// Counts a feature at its place.
     fn add(&mut self, place: u16) {
-        if let Some(count) = self.counts.get_mut(usize::from(place)) {
-            *count += 1;
-        }
+        self.counts[usize::from(place) % PLACES] += 1;
     }
 
     fn cells(&self) -> Embedding {

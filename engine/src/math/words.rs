@@ -66,26 +66,32 @@ impl Words {
     fn get(&self, at: usize) -> Option<u64> {
         match &self.0 {
             Form::Own(hashes) => hashes.get(at).copied(),
-            Form::Listed(list, places) => list.get(*places.get(at)?),
+            Form::Listed(list, places) => word(&list.0, *places.get(at)?),
         }
     }
 
     /// Jaccard similarity to another set, in `[0,1]`; 0 of two empty ones.
     pub fn jaccard(&self, other: &Self) -> f64 {
-        let own = |hashes: &'_ [u64], at: usize| hashes.get(at).copied();
-        let listed = |list: &List, places: &[u16], at: usize| list.get(*places.get(at)?);
         let common = match (&self.0, &other.0) {
-            (Form::Own(a), Form::Own(b)) => common(|at| own(a, at), |at| own(b, at)),
-            (Form::Own(a), Form::Listed(list, b)) | (Form::Listed(list, b), Form::Own(a)) => {
-                common(|at| own(a, at), |at| listed(list, b, at))
+            (Form::Listed(list, a), Form::Listed(of, b)) if Arc::ptr_eq(list, of) => {
+                common_places(a, b)
             }
-            (Form::Listed(one, a), Form::Listed(other, b)) => {
-                common(|at| listed(one, a, at), |at| listed(other, b, at))
-            }
+            _ => common(|at| self.get(at), |at| other.get(at)),
         };
         let union = self.len() + other.len() - common;
         if union == 0 { 0.0 } else { common as f64 / union as f64 }
     }
+}
+
+/// How many places two sets in one list have in common.
+fn common_places(a: &[u16], b: &[u16]) -> usize {
+    const WORDS: usize = ROOM / 64;
+    let at = |place: &u16| usize::from(*place) / 64 % WORDS;
+    let mut held = [0_u64; WORDS];
+    for place in a {
+        held[at(place)] |= 1 << (place % 64);
+    }
+    b.iter().filter(|place| held[at(place)] >> (*place % 64) & 1 == 1).count()
 }
 
 /// How many values two sequences in order have in common.
@@ -100,10 +106,9 @@ fn common(a: impl Fn(usize) -> Option<u64>, b: impl Fn(usize) -> Option<u64>) ->
     at_a + at_b - steps
 }
 
-impl List {
-    fn get(&self, place: u16) -> Option<u64> {
-        Some(self.0.get(usize::from(place))?.load(Ordering::Relaxed))
-    }
+/// The hash at a place of a list.
+fn word(list: &[AtomicU64], place: u16) -> Option<u64> {
+    Some(list.get(usize::from(place))?.load(Ordering::Relaxed))
 }
 
 impl Vocabulary {
@@ -114,8 +119,11 @@ impl Vocabulary {
             return;
         }
         let Some(list) = self.list.clone() else { return };
-        let places = hashes.iter().filter_map(|hash| self.place(*hash, &list)).collect();
-        words.0 = Form::Listed(list, places);
+        let mut places = Vec::with_capacity(hashes.len());
+        for hash in hashes {
+            places.extend(self.place(*hash, &list.0));
+        }
+        words.0 = Form::Listed(list, places.into());
     }
 
     /// Whether there is room for so many words in the list that words are added to, which may be a new one.
@@ -134,13 +142,14 @@ impl Vocabulary {
     }
 
     /// The place of a word in the list, to which it is added if it is not there.
-    fn place(&mut self, hash: u64, list: &List) -> Option<u16> {
-        let hash_at = |place: &u16| list.get(*place).unwrap_or_default();
+    #[inline]
+    fn place(&mut self, hash: u64, list: &[AtomicU64]) -> Option<u16> {
+        let hash_at = |place: &u16| word(list, *place).unwrap_or_default();
         if let Some(place) = self.places.find(hash, |place| hash_at(place) == hash) {
             return Some(*place);
         }
         let place = u16::try_from(self.places.len()).ok()?;
-        list.0.get(usize::from(place))?.store(hash, Ordering::Relaxed);
+        list.get(usize::from(place))?.store(hash, Ordering::Relaxed);
         self.places.insert_unique(hash, place, hash_at);
         Some(place)
     }
