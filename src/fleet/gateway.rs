@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
+use rdkafka::Message as _;
 use rdkafka::Statistics;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -17,8 +18,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::context::connected;
-use super::outbox::{MAX_RECORD_BYTES, config};
-use super::wire::{Envelope, HOPS, Hop, Map, Message, Record, Response, pack};
+use super::outbox::{MAX_RECORD_BYTES, config, is_too_large, note_too_large};
+use super::wire::{Envelope, HOPS, Hop, Map, Message, Record, Response, pack, unpack};
 use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
 use crate::ingest::kafka::{KafkaOptions, SourceError, Status, Unwatched};
@@ -61,12 +62,22 @@ struct Packed {
 struct Pending {
     left: AtomicUsize,
     failed: AtomicBool,
+    /// The places of those that the brokers refused as too large.
+    refused: Mutex<Vec<usize>>,
     done: Mutex<Option<oneshot::Sender<bool>>>,
+}
+
+/// A record on its way: its request, and its place in that.
+struct OnItsWay {
+    pending: Arc<Pending>,
+    at: usize,
 }
 
 /// The callbacks of the producer: deliveries, and problems with the brokers.
 struct Deliveries {
     status: Arc<Status>,
+    /// How many records the brokers refused as too large.
+    refused: AtomicU64,
     /// Tells of each delivery, as it makes room.
     room: Arc<Notify>,
 }
@@ -90,7 +101,8 @@ impl Gateway {
         let status = Arc::new(Status::new(Arc::new(Unwatched), brokers));
         status.joined(true);
         let room = Arc::new(Notify::new());
-        let context = Deliveries { status: status.clone(), room: room.clone() };
+        let (refused, told) = (AtomicU64::new(0), room.clone());
+        let context = Deliveries { status: status.clone(), refused, room: told };
         let producer = Arc::new(config.create_with_context(context)?);
         let topics = Arc::new(HOPS.map(|hop| hop.topic(prefix)));
         Ok(Self { producer, topics, map: Map::new(partitions), status, room })
@@ -104,7 +116,7 @@ impl Gateway {
     /// Gives a record to the producer; while that is full, waits as long as a record is delivered within `patience`.
     async fn enqueue(
         &self,
-        packed: &Packed,
+        (at, packed): (usize, &Packed),
         pending: &Arc<Pending>,
         patience: Duration,
     ) -> Result<(), KafkaError> {
@@ -112,7 +124,8 @@ impl Gateway {
             let mut room = pin!(self.room.notified());
             // From here on, no delivery is missed.
             room.as_mut().enable();
-            match self.offer(packed, pending) {
+            let next = OnItsWay { pending: pending.clone(), at };
+            match self.offer(packed, next) {
                 Err(error)
                     if error == FULL
                         && patience > Duration::ZERO
@@ -125,10 +138,37 @@ impl Gateway {
         }
     }
 
-    fn offer(&self, packed: &Packed, pending: &Arc<Pending>) -> Result<(), KafkaError> {
+    /// Sends records; returns the places of those that are too large for their topic, once the brokers have the others. While the producer
+    /// is full, the first one waits for `patience`, and the others, which would come again with it, for longer.
+    async fn deliver(
+        &self,
+        records: &[Packed],
+        patience: Duration,
+    ) -> Result<Vec<usize>, KafkaError> {
+        let (done, delivered) = oneshot::channel();
+        let pending = Arc::new(Pending {
+            left: AtomicUsize::new(records.len()),
+            failed: AtomicBool::new(false),
+            refused: Mutex::default(),
+            done: Mutex::new(Some(done)),
+        });
+        for (at, record) in records.iter().enumerate() {
+            let patience = if at == 0 { patience } else { Duration::from_millis(TIMEOUT_MS) };
+            self.enqueue((at, record), &pending, patience).await?;
+        }
+        if !delivered.await.unwrap_or(false) {
+            return Err(KafkaError::Canceled);
+        }
+        let mut refused = pending.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = std::mem::take(&mut *refused);
+        refused.sort_unstable();
+        Ok(refused)
+    }
+
+    fn offer(&self, packed: &Packed, opaque: OnItsWay) -> Result<(), KafkaError> {
         let Packed { hop, partition, key, payload } = packed;
-        let next: BaseRecord<'_, [u8], [u8], Arc<Pending>> =
-            BaseRecord::with_opaque_to(&self.topics[*hop as usize], pending.clone())
+        let next: BaseRecord<'_, [u8], [u8], Box<OnItsWay>> =
+            BaseRecord::with_opaque_to(&self.topics[*hop as usize], Box::new(opaque))
                 .partition(i32::try_from(*partition).unwrap_or(0))
                 .key(key.as_slice())
                 .payload(payload.as_slice());
@@ -194,35 +234,43 @@ impl Sink for Gateway {
         let mut records = Vec::new();
         let mut left_out = LeftOut::default();
         for record in self.records(batch).ok_or(overloaded)? {
-            left_out.record_too_large += pack_up(record, &mut records).ok_or(overloaded)?;
+            left_out.record_too_large +=
+                pack_up(record, MAX_PAYLOAD_BYTES, &mut records).ok_or(overloaded)?;
         }
-        if records.is_empty() {
-            return Ok(left_out);
-        }
-        let (done, delivered) = oneshot::channel();
-        let pending = Arc::new(Pending {
-            left: AtomicUsize::new(records.len()),
-            failed: AtomicBool::new(false),
-            done: Mutex::new(Some(done)),
-        });
-        for (at, record) in records.iter().enumerate() {
-            // A request of which a part is on its way waits: sent again, it would be as large.
-            let patience = if at == 0 { Duration::ZERO } else { Duration::from_millis(TIMEOUT_MS) };
-            if let Err(error) = self.enqueue(record, &pending, patience).await {
+        let mut patience = Duration::ZERO;
+        while !records.is_empty() {
+            let delivered = self.deliver(&records, patience).await;
+            let refused = delivered.map_err(|error| {
                 tracing::debug!(%error, "a request was refused");
-                return Err(if error == FULL { overloaded } else { failed });
+                if error == FULL { overloaded } else { failed }
+            })?;
+            let mut smaller = Vec::new();
+            for at in refused {
+                left_out.record_too_large +=
+                    pack_smaller(&records[at], &mut smaller).ok_or(overloaded)?;
             }
+            records = smaller;
+            // A request of which a part has arrived waits: sent again, it would be as large.
+            patience = Duration::from_millis(TIMEOUT_MS);
         }
-        if delivered.await.unwrap_or(false) { Ok(left_out) } else { Err(failed) }
+        Ok(left_out)
     }
 }
 
-/// Packs a record, as several if it is too large for one. Returns how many spans and log records are too large alone, which their sender
+/// Packs the content of a record that the brokers refused as too large, as several; returns what `pack_up` does.
+fn pack_smaller(refused: &Packed, packed: &mut Vec<Packed>) -> Option<u64> {
+    let Packed { hop, partition, key, payload } = refused;
+    let (hop, partition, key) = (*hop, *partition, key.clone());
+    let record = Record { hop, partition, key, envelope: unpack(payload).ok()? };
+    pack_up(record, payload.len().saturating_sub(1), packed)
+}
+
+/// Packs a record, as several if one would have more bytes than `max_bytes`. Returns how many spans and log records are too large alone, which their sender
 /// could send for ever, or `None` if it cannot be encoded.
-fn pack_up(record: Record, packed: &mut Vec<Packed>) -> Option<u64> {
+fn pack_up(record: Record, max_bytes: usize, packed: &mut Vec<Packed>) -> Option<u64> {
     let Record { hop, partition, key, envelope } = record;
     let payload = pack(&envelope)?;
-    if payload.len() <= MAX_PAYLOAD_BYTES {
+    if payload.len() <= max_bytes {
         packed.push(Packed { hop, partition, key, payload });
         return Some(0);
     }
@@ -249,7 +297,7 @@ fn pack_up(record: Record, packed: &mut Vec<Packed>) -> Option<u64> {
     };
     let halves = [message, rest].map(|message| {
         let envelope = Envelope { message, shard, generation, time };
-        pack_up(Record { hop, partition, key: key.clone(), envelope }, packed)
+        pack_up(Record { hop, partition, key: key.clone(), envelope }, max_bytes, packed)
     });
     halves.into_iter().sum()
 }
@@ -272,12 +320,21 @@ impl ClientContext for Deliveries {
 }
 
 impl ProducerContext for Deliveries {
-    type DeliveryOpaque = Arc<Pending>;
+    type DeliveryOpaque = Box<OnItsWay>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, pending: Arc<Pending>) {
-        if let Err((error, _)) = result {
-            tracing::debug!(%error, "a record of a request was not delivered");
-            pending.failed.store(true, Ordering::SeqCst);
+    fn delivery(&self, result: &DeliveryResult<'_>, on_its_way: Box<OnItsWay>) {
+        let OnItsWay { pending, at } = *on_its_way;
+        match result {
+            Ok(_) => {}
+            Err((error, message)) if is_too_large(error) => {
+                let refused = self.refused.fetch_add(1, Ordering::SeqCst) + 1;
+                note_too_large(refused, message.topic(), message.payload_len());
+                pending.refused.lock().unwrap_or_else(PoisonError::into_inner).push(at);
+            }
+            Err((error, _)) => {
+                tracing::debug!(%error, "a record of a request was not delivered");
+                pending.failed.store(true, Ordering::SeqCst);
+            }
         }
         self.room.notify_waiters();
         if pending.left.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -293,9 +350,10 @@ impl ProducerContext for Deliveries {
 #[cfg(test)]
 mod tests {
     use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
-    use crate::engine::span::{Span, Text};
+    use crate::engine::span::{Span, SpanId, Text};
 
     #[tokio::test]
     async fn a_request_larger_than_the_queue_waits_for_its_own_deliveries() {
@@ -310,6 +368,23 @@ mod tests {
         let spans = (1..=100).map(span).collect();
         let batch = Batch { spans, ..Batch::default() };
         assert!(gateway.submit(batch).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_the_brokers_refuse_as_too_large_goes_in_smaller_records_or_is_left_out() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("agentgauge.spans", 4, 1).unwrap();
+        let brokers = vec![cluster.bootstrap_servers()];
+        let options = KafkaOptions { brokers, ..KafkaOptions::default() };
+        let gateway = Gateway::new(&options, "agentgauge", 4).unwrap();
+        for (spans, refusals, too_large) in [(1, 0, 0), (1, 1, 1), (2, 1, 0), (1, 0, 0)] {
+            let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+            cluster.request_errors(RDKafkaApiKey::Produce, &vec![error; refusals]);
+            let span = |span: u8| Span { span_id: SpanId([span; 8]), ..Span::default() };
+            let spans = (1..=spans).map(span).collect();
+            let left_out = gateway.submit(Batch { spans, ..Batch::default() }).await.unwrap();
+            assert_eq!(left_out.record_too_large, too_large, "{refusals} refusals");
+        }
     }
 
     /// A span whose text has so many bytes.
@@ -328,7 +403,8 @@ mod tests {
             let inputs = mebibytes.iter().map(|size| span(size * MIB)).collect();
             let record = map.to_trace(TraceId([7; 16]), Message::Inputs(inputs));
             let (partition, mut packed) = (record.partition, Vec::new());
-            assert_eq!(pack_up(record, &mut packed), Some(too_large), "{mebibytes:?}");
+            let left_out = pack_up(record, MAX_PAYLOAD_BYTES, &mut packed);
+            assert_eq!(left_out, Some(too_large), "{mebibytes:?}");
             assert!(packed.iter().all(|record| record.payload.len() <= MAX_PAYLOAD_BYTES));
             assert!(packed.iter().all(|record| record.partition == partition));
             assert_eq!(packed.len(), records, "{mebibytes:?}");

@@ -1,11 +1,11 @@
 //! The producer of a worker: it loses no record, however long the brokers are away, and bounds the records that wait.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
+use rdkafka::Message as _;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
@@ -25,6 +25,9 @@ const LINGER_MS: &str = "5";
 /// The most that waits to be delivered, in KiB.
 const QUEUE_KBYTES: &str = "131072";
 
+/// From how many bytes on a record is sent by itself: if a topic does not take it, no other is refused with it.
+const BATCH_BYTES: &str = "131072";
+
 /// How long a full queue is waited for before `goes_on` is asked again.
 const WAIT: Duration = Duration::from_millis(100);
 
@@ -35,19 +38,48 @@ pub(super) struct Outbox {
 }
 
 /// What became of a record that was to be sent.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Sent {
     /// It is on its way.
     OnItsWay,
     /// It can never be sent, for this reason.
     LeftOut(&'static str),
-    /// It was not sent.
-    Failed,
+    /// It was not sent, for this reason.
+    Failed(String),
 }
 
-/// The callbacks of the producer: whether a record was not delivered.
-#[derive(Clone, Default)]
-struct Deliveries(Arc<AtomicBool>);
+/// The callbacks of the producer: what was not delivered.
+#[derive(Default)]
+struct Deliveries(Mutex<Undelivered>);
+
+/// The records that were not delivered.
+#[derive(Default)]
+struct Undelivered {
+    /// How many the brokers refused as too large.
+    too_large: u64,
+    /// How many of these were asked for.
+    counted: u64,
+    /// Why another one was lost, which would not be if it were sent again.
+    lost: Option<String>,
+}
+
+/// Whether the brokers refused a record for its size, and will whenever it is sent.
+pub(super) fn is_too_large(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge)
+}
+
+/// Logs the 1st, 10th, 100th record that the brokers refused for its size.
+pub(super) fn note_too_large(refused: u64, topic: &str, bytes: usize) {
+    if refused.checked_ilog10().is_some_and(|digits| refused == 10_u64.pow(digits)) {
+        tracing::error!(
+            topic,
+            bytes,
+            refused,
+            "the brokers refuse a record as too large: raise `max.message.bytes` of the topic to {MAX_RECORD_BYTES}, as \
+             `agentgauge topics create` sets it"
+        );
+    }
+}
 
 /// The configuration of a producer; a `timeout_ms` of zero is no timeout. A record that is delivered twice replaces itself.
 pub(super) fn config(options: &KafkaOptions, timeout_ms: u64) -> Result<ClientConfig, SourceError> {
@@ -57,6 +89,7 @@ pub(super) fn config(options: &KafkaOptions, timeout_ms: u64) -> Result<ClientCo
         .set("message.timeout.ms", timeout_ms.to_string())
         .set("message.max.bytes", MAX_RECORD_BYTES.to_string())
         .set("linger.ms", LINGER_MS)
+        .set("batch.size", BATCH_BYTES)
         .set("queue.buffering.max.kbytes", QUEUE_KBYTES)
         .set("statistics.interval.ms", "1000")
         .set("reconnect.backoff.max.ms", RECONNECT_MS)
@@ -87,7 +120,7 @@ impl Outbox {
                 Ok(()) => return Sent::OnItsWay,
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
                     if !goes_on() {
-                        return Sent::Failed;
+                        return Sent::Failed("the brokers take no more records".to_owned());
                     }
                     self.producer.poll(WAIT);
                     next = back;
@@ -98,8 +131,7 @@ impl Outbox {
                     return Sent::LeftOut("too_large");
                 }
                 Err((error, _)) => {
-                    tracing::error!(%error, topic, "a record was not sent");
-                    return Sent::Failed;
+                    return Sent::Failed(format!("a record to `{topic}` was not sent: {error}"));
                 }
             }
         }
@@ -115,9 +147,23 @@ impl Outbox {
         self.producer.flush(patience).is_ok()
     }
 
-    /// Whether a record was lost: it did not arrive, and never will.
-    pub(super) fn has_lost(&self) -> bool {
-        self.producer.context().0.load(Ordering::Relaxed)
+    /// How many records the brokers have refused as too large since the last call.
+    pub(super) fn too_large(&self) -> u64 {
+        let mut undelivered = self.producer.context().undelivered();
+        let new = undelivered.too_large - undelivered.counted;
+        undelivered.counted = undelivered.too_large;
+        new
+    }
+
+    /// Why a record was lost, if one was: it did not arrive, and never will, though it could have.
+    pub(super) fn lost(&self) -> Option<String> {
+        self.producer.context().undelivered().lost.clone()
+    }
+}
+
+impl Deliveries {
+    fn undelivered(&self) -> MutexGuard<'_, Undelivered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,11 +184,51 @@ impl ProducerContext for Deliveries {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        if let Err((error, message)) = result {
-            use rdkafka::Message as _;
-            let (topic, bytes) = (message.topic(), message.payload_len());
-            tracing::debug!(%error, topic, bytes, "a record between the stages was not delivered");
-            self.0.store(true, Ordering::Relaxed);
+        let Err((error, message)) = result else { return };
+        let (topic, bytes) = (message.topic(), message.payload_len());
+        let mut undelivered = self.undelivered();
+        if is_too_large(error) {
+            undelivered.too_large += 1;
+            note_too_large(undelivered.too_large, topic, bytes);
+        } else {
+            let why =
+                || format!("a record of {bytes} bytes to `{topic}` was not delivered: {error}");
+            undelivered.lost.get_or_insert_with(why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+    use super::*;
+    use crate::engine::span::Timestamp;
+    use crate::fleet::wire::{Hop, Map};
+
+    #[test]
+    fn a_record_that_the_brokers_refuse_as_too_large_is_left_out_and_not_lost() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("agentgauge.spans", 4, 1).unwrap();
+        let brokers = vec![cluster.bootstrap_servers()];
+        let options = KafkaOptions { brokers, ..KafkaOptions::default() };
+        let outbox = Outbox::new(&options, "agentgauge").unwrap();
+        let send = || {
+            let sent = outbox.send(&Map::tick(Hop::Spans, 1, Timestamp(1)), || true);
+            assert_eq!(sent, Sent::OnItsWay);
+            assert!(outbox.flush(Duration::from_secs(60)));
+            (outbox.too_large(), outbox.lost())
+        };
+        assert_eq!(send(), (0, None));
+        let too_large = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+        cluster.request_errors(RDKafkaApiKey::Produce, &[too_large]);
+        assert_eq!(send(), (1, None));
+        assert_eq!(send(), (0, None), "and the next one arrives");
+        let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        cluster.request_errors(RDKafkaApiKey::Produce, &[forbidden]);
+        let (too_large, lost) = send();
+        assert_eq!(too_large, 0);
+        assert!(lost.is_some_and(|why| why.contains("`agentgauge.spans`")));
     }
 }

@@ -50,6 +50,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const GONE_BACK: &str = "records that were read are gone from the end of the topic: it was made anew or restored, or a broker lost them; \
                          reading it from its first record, with the state as it is";
 
+/// What is said where the lease has lapsed.
+const LAPSED: &str =
+    "the brokers did not answer for `fleet.session_timeout`, so others may have its partitions";
+
+/// The outcome of a record that the brokers refuse for its size.
+const TOO_LARGE: &str = "too_large";
+
 /// The pause before a failed attempt is repeated.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -85,8 +92,8 @@ pub(super) struct Worker<S: Stage> {
     out: Vec<Record>,
     told: Timestamp,
     saved: Timestamp,
-    /// Whether all partitions must be dropped unsaved and asked for anew.
-    broken: bool,
+    /// Why all partitions must be dropped unsaved and asked for anew, if they must.
+    broken: Option<String>,
     /// Whether it has dropped them and could not ask yet.
     anew: bool,
     /// Why it cannot go on.
@@ -118,7 +125,7 @@ impl<S: Stage> Worker<S> {
             stopping,
             held: BTreeMap::new(),
             out: Vec::new(),
-            broken: false,
+            broken: None,
             anew: false,
             fatal: None,
         })
@@ -131,7 +138,12 @@ impl<S: Stage> Worker<S> {
             return Some(format!("{error}; check `fleet.prefix`"));
         }
         while !self.stopping() && self.fatal.is_none() {
-            if (self.lease.has_lapsed() || self.broken) && !self.begin_anew() {
+            if self.lease.has_lapsed() {
+                self.broken.get_or_insert_with(|| LAPSED.to_owned());
+            }
+            if let Some(why) = self.broken.clone()
+                && !self.begin_anew(&why)
+            {
                 continue;
             }
             self.change_assignment();
@@ -286,8 +298,15 @@ impl<S: Stage> Worker<S> {
             self.save(&changed);
         }
         self.outbox.poll();
-        // A state must not be saved if a record that follows from it was lost.
-        self.broken |= self.outbox.has_lost();
+        self.note_undelivered();
+    }
+
+    /// Counts the records that were refused as too large. If another one was lost that follows from a state, that must not be saved.
+    fn note_undelivered(&mut self) {
+        (0..self.outbox.too_large()).for_each(|_| self.metrics.record(Err(TOO_LARGE)));
+        if let Some(why) = self.outbox.lost() {
+            self.broken.get_or_insert(why);
+        }
     }
 
     fn send(&mut self) {
@@ -296,9 +315,9 @@ impl<S: Stage> Worker<S> {
             match self.outbox.send(&record, goes_on) {
                 Sent::OnItsWay => {}
                 Sent::LeftOut(why) => self.metrics.record(Err(why)),
-                Sent::Failed => {
+                Sent::Failed(why) => {
                     // A record that follows from the state was not sent, so the state must not be saved.
-                    self.broken = true;
+                    self.broken.get_or_insert(why);
                     return;
                 }
             }
@@ -321,10 +340,12 @@ impl<S: Stage> Worker<S> {
 
     /// Writes the checkpoints of these partitions, once all records that follow from their state have arrived.
     fn checkpoint(&mut self, partitions: &[i32]) {
-        if partitions.is_empty() || self.broken {
+        if partitions.is_empty() || self.broken.is_some() {
             return;
         }
-        if !self.outbox.flush(PATIENCE) || self.outbox.has_lost() {
+        let arrived = self.outbox.flush(PATIENCE);
+        self.note_undelivered();
+        if !arrived || self.broken.is_some() {
             self.metrics.checkpoint(false);
             return;
         }
@@ -354,8 +375,7 @@ impl<S: Stage> Worker<S> {
                     let _ = committed.add_partition_offset(&self.topic, *partition, offset);
                 }
                 Err(CheckpointError::Replaced) => {
-                    tracing::warn!(partition, role = S::ROLE.name(), "replaced by another owner");
-                    self.broken = true;
+                    self.broken = Some(format!("partition {partition} has another owner"));
                     return;
                 }
                 Err(error) => {
@@ -406,8 +426,8 @@ impl<S: Stage> Worker<S> {
                 Change::Assign(partitions) => Change::Assign(self.take_over(&numbers(&partitions))),
             };
             if let Err(error) = self.consumer.context().assignment.make(&self.consumer, &change) {
-                tracing::warn!(%error, "the assignment of Kafka partitions did not change");
-                self.broken = true;
+                let why = format!("the assignment of Kafka partitions did not change: {error}");
+                self.broken.get_or_insert(why);
             }
             self.show();
         }
@@ -435,10 +455,11 @@ impl<S: Stage> Worker<S> {
 
     /// Drops all partitions unsaved, as the brokers may have given them to others, and asks for partitions anew. Returns whether it has
     /// asked; until it has, it owns none and has to try again.
-    fn begin_anew(&mut self) -> bool {
+    fn begin_anew(&mut self, why: &str) -> bool {
         if !self.anew {
             let all: Vec<i32> = self.held.keys().copied().collect();
-            tracing::warn!(role = S::ROLE.name(), partitions = all.len(), "beginning anew");
+            let (role, partitions) = (S::ROLE.name(), all.len());
+            tracing::warn!(role, partitions, "gave up its partitions, and begins anew: {why}");
             self.forget(&all);
             self.out.clear();
             self.metrics.begun_anew();
@@ -457,7 +478,7 @@ impl<S: Stage> Worker<S> {
             std::thread::sleep(AGAIN);
             return false;
         }
-        (self.anew, self.broken) = (false, false);
+        (self.anew, self.broken) = (false, None);
         self.metrics.well();
         self.lease.renew();
         self.show();
@@ -564,7 +585,7 @@ mod tests {
         // As if a secret were away while it is replaced.
         worker.kafka.sasl_mechanism = SaslMechanism::Plain;
         worker.kafka.sasl_password_file = "/nowhere/password".to_owned();
-        worker.broken = true;
+        worker.broken = Some("a test".to_owned());
         let worker = thread::spawn(move || worker.run());
         let said = || families.unhindered().err().unwrap_or_default();
         for _ in 0..600 {
