@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Whose request it is.
+/// Who sends a request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Whose {
+pub(crate) struct Requester {
     /// The tenant, else the name of the sender.
     pub(crate) tenant: Arc<str>,
     /// The number of the connection.
@@ -85,7 +85,7 @@ struct Waiter {
 /// A place in a line, which is left when this is dropped.
 struct Place<'r> {
     room: &'r Arc<Fair>,
-    whose: &'r Whose,
+    requester: &'r Requester,
     number: u64,
 }
 
@@ -115,7 +115,7 @@ impl Fair {
     /// Takes `units`, or all if that is less; waits for `max_wait` at most.
     pub(crate) async fn enter(
         self: &Arc<Self>,
-        whose: &Whose,
+        requester: &Requester,
         units: u32,
         max_wait: Duration,
     ) -> Entered {
@@ -127,12 +127,12 @@ impl Fair {
                 return Entered::AtOnce(Turn { room: Arc::clone(self), units });
             }
             let (granted, turn) = oneshot::channel();
-            let number = state.stand(whose, units, granted);
+            let number = state.stand(requester, units, granted);
             // A displaced waiter sees that its sender is dropped.
             if state.waiting > self.max_waiting {
                 state.displace();
             }
-            (Place { room: self, whose, number }, turn)
+            (Place { room: self, requester, number }, turn)
         };
         let entered = match timeout(max_wait, &mut granted).await {
             Ok(Ok(turn)) => Entered::Waited(turn),
@@ -159,20 +159,20 @@ impl Fair {
 
 impl State {
     /// Adds a waiter to the end of its line; returns its number.
-    fn stand(&mut self, whose: &Whose, units: u32, granted: oneshot::Sender<Turn>) -> u64 {
+    fn stand(&mut self, requester: &Requester, units: u32, granted: oneshot::Sender<Turn>) -> u64 {
         self.asked += 1;
         self.waiting += 1;
         let number = self.asked;
         let least = self.tenants.values().map(|tenant| tenant.given).min().unwrap_or(0);
         let tenant = self
             .tenants
-            .entry(Arc::clone(&whose.tenant))
+            .entry(Arc::clone(&requester.tenant))
             .or_insert_with(|| Tenant { given: least, ..Tenant::default() });
         tenant.waiting += 1;
         let least = tenant.lines.values().map(|line| line.given).min().unwrap_or(0);
         let line = tenant
             .lines
-            .entry(whose.connection)
+            .entry(requester.connection)
             .or_insert_with(|| Line { given: least, ..Line::default() });
         line.waiters.push_back(Waiter { number, units, granted });
         number
@@ -189,8 +189,8 @@ impl State {
         self.free = self.free.checked_sub(units)?;
         line.given += u64::from(units);
         tenant.given += u64::from(units);
-        let whose = Whose { tenant: Arc::clone(name), connection: *connection };
-        self.take(&whose, |_| Some(0))
+        let requester = Requester { tenant: Arc::clone(name), connection: *connection };
+        self.take(&requester, |_| Some(0))
     }
 
     /// Turns away the last waiter in the longest line of the tenant with most waiters.
@@ -198,29 +198,32 @@ impl State {
         let most = self.tenants.iter().max_by_key(|(_, tenant)| tenant.waiting);
         let line = most.and_then(|(name, tenant)| {
             let most = tenant.lines.iter().max_by_key(|(_, line)| line.waiters.len());
-            most.map(|(connection, _)| Whose { tenant: Arc::clone(name), connection: *connection })
+            most.map(|(connection, _)| Requester {
+                tenant: Arc::clone(name),
+                connection: *connection,
+            })
         });
-        if let Some(whose) = line {
-            drop(self.take(&whose, |waiters| waiters.len().checked_sub(1)));
+        if let Some(requester) = line {
+            drop(self.take(&requester, |waiters| waiters.len().checked_sub(1)));
         }
     }
 
     /// Takes a waiter out of a line, by its position.
     fn take(
         &mut self,
-        whose: &Whose,
+        requester: &Requester,
         position: impl FnOnce(&VecDeque<Waiter>) -> Option<usize>,
     ) -> Option<Waiter> {
-        let tenant = self.tenants.get_mut(&whose.tenant)?;
-        let line = tenant.lines.get_mut(&whose.connection)?;
+        let tenant = self.tenants.get_mut(&requester.tenant)?;
+        let line = tenant.lines.get_mut(&requester.connection)?;
         let waiter = position(&line.waiters).and_then(|at| line.waiters.remove(at))?;
         self.waiting -= 1;
         tenant.waiting -= 1;
         if line.waiters.is_empty() {
-            tenant.lines.remove(&whose.connection);
+            tenant.lines.remove(&requester.connection);
         }
         if tenant.lines.is_empty() {
-            self.tenants.remove(&whose.tenant);
+            self.tenants.remove(&requester.tenant);
         }
         Some(waiter)
     }
@@ -238,7 +241,7 @@ impl Drop for Place<'_> {
         let of = |waiters: &VecDeque<Waiter>| {
             waiters.iter().position(|waiter| waiter.number == self.number)
         };
-        let left = self.room.state().take(self.whose, of).is_some();
+        let left = self.room.state().take(self.requester, of).is_some();
         // A waiter behind it may need less.
         if left {
             self.room.give();
@@ -260,8 +263,9 @@ mod tests {
 
     /// Asks, and waits.
     async fn ask(room: &Arc<Fair>, tenant: &str, connection: u64, units: u32) -> Entering {
-        let (room, whose) = (Arc::clone(room), Whose { tenant: tenant.into(), connection });
-        let mut asked: Entering = Box::pin(async move { room.enter(&whose, units, LONG).await });
+        let (room, requester) = (Arc::clone(room), Requester { tenant: tenant.into(), connection });
+        let mut asked: Entering =
+            Box::pin(async move { room.enter(&requester, units, LONG).await });
         assert!(poll!(&mut asked).is_pending());
         asked
     }
@@ -277,7 +281,7 @@ mod tests {
     #[tokio::test]
     async fn turns_of_one_connection_come_in_the_order_of_asking() {
         let room = Fair::new(100, 10);
-        let (first, waited) = turn(room.enter(&Whose::default(), 60, LONG).await);
+        let (first, waited) = turn(room.enter(&Requester::default(), 60, LONG).await);
         assert!(!waited);
         let large = ask(&room, "", 0, 50).await;
         // There would be room for this one, but it came later.
@@ -292,7 +296,7 @@ mod tests {
     #[tokio::test]
     async fn what_comes_free_goes_around_tenants_and_their_connections() {
         let room = Fair::new(10, 100);
-        let (mut held, _) = turn(room.enter(&Whose::default(), 10, LONG).await);
+        let (mut held, _) = turn(room.enter(&Requester::default(), 10, LONG).await);
         let mut asked = Vec::new();
         for (tenant, connection) in
             [("a", 1), ("a", 1), ("a", 1), ("a", 2), ("a", 2), ("b", 3), ("b", 3)]
@@ -319,9 +323,9 @@ mod tests {
     #[tokio::test]
     async fn whoever_waits_too_long_is_turned_away_and_leaves_nothing() {
         let room = Fair::new(100, 10);
-        let whose = Whose::default();
-        let (held, _) = turn(room.enter(&whose, u32::MAX, LONG).await);
-        assert!(matches!(room.enter(&whose, 1, Duration::ZERO).await, Entered::TurnedAway));
+        let requester = Requester::default();
+        let (held, _) = turn(room.enter(&requester, u32::MAX, LONG).await);
+        assert!(matches!(room.enter(&requester, 1, Duration::ZERO).await, Entered::TurnedAway));
         let (large, small) = (ask(&room, "", 1, 100).await, ask(&room, "", 2, 1).await);
         drop(large);
         drop(held);
@@ -333,7 +337,7 @@ mod tests {
     #[tokio::test]
     async fn of_too_many_the_last_one_is_turned_away_of_whom_most_wait() {
         let room = Fair::new(10, 3);
-        let (held, _) = turn(room.enter(&Whose::default(), 10, LONG).await);
+        let (held, _) = turn(room.enter(&Requester::default(), 10, LONG).await);
         let first = ask(&room, "a", 1, 1).await;
         let (second, third) = (ask(&room, "a", 1, 1).await, ask(&room, "a", 2, 1).await);
         let other = ask(&room, "b", 3, 1).await;

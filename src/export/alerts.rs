@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::http::Exporter;
-use super::lists::whose;
+use super::lists::requester;
 use super::params::AgentParams;
 use super::problems::Problem;
 use super::query::Query;
@@ -184,7 +184,7 @@ impl<Q: Query> Exporter<Q> {
         };
         let params = AgentParams { limit: Some(MAX_ALERTS), ..AgentParams::default() };
         // Not before: Prometheus may be slow.
-        let _turn = self.lists.turn(&whose(identity, 0)).await?;
+        let _turn = self.lists.turn(&requester(identity, 0)).await?;
         let problems = self.problems(identity, params).await?.problems;
         let alerts = problems.into_iter().map(expected).collect();
         Ok(AlertsPage { source: "rules", alerts, problem })

@@ -23,8 +23,8 @@ use super::http::Exporter;
 use super::live;
 use super::openapi::openapi;
 use super::params::{
-    AgentParams, Asked, ListDetail, NoParams, OneAgent, OneSession, SessionParams, TraceParams,
-    Whose, bad_request, bounds,
+    AgentParams, ApiRequest, ListDetail, NoParams, OneAgent, OneSession, SessionParams,
+    SessionScope, TraceParams, bad_request, bounds,
 };
 use super::problems::ProblemsPage;
 use super::query::{ListRequest, Listing, Query};
@@ -180,32 +180,32 @@ type Answer<T> = Result<Json<T>, Refused>;
 /// What a path names.
 type Named = Result<Path<String>, PathRejection>;
 
-async fn agents<Q: Query>(asked: Asked<Q, AgentParams>) -> Answer<AgentsPage> {
-    asked.exporter.agents(&asked.identity, asked.params).map(Json)
+async fn agents<Q: Query>(request: ApiRequest<Q, AgentParams>) -> Answer<AgentsPage> {
+    request.exporter.agents(&request.identity, request.params).map(Json)
 }
 
-async fn fleet<Q: Query>(asked: Asked<Q, AgentParams>) -> Answer<FleetPage> {
-    asked.exporter.fleet(&asked.identity, &asked.whose, asked.params).await.map(Json)
+async fn fleet<Q: Query>(request: ApiRequest<Q, AgentParams>) -> Answer<FleetPage> {
+    request.exporter.fleet(&request.identity, &request.requester, request.params).await.map(Json)
 }
 
-async fn problems<Q: Query>(asked: Asked<Q, AgentParams>) -> Answer<ProblemsPage> {
-    asked.exporter.problems(&asked.identity, asked.params).await.map(Json)
+async fn problems<Q: Query>(request: ApiRequest<Q, AgentParams>) -> Answer<ProblemsPage> {
+    request.exporter.problems(&request.identity, request.params).await.map(Json)
 }
 
-async fn alerts<Q: Query>(asked: Asked<Q, NoParams>) -> Answer<AlertsPage> {
-    asked.exporter.alerts(&asked.identity).await.map(Json)
+async fn alerts<Q: Query>(request: ApiRequest<Q, NoParams>) -> Answer<AlertsPage> {
+    request.exporter.alerts(&request.identity).await.map(Json)
 }
 
-async fn about<Q: Query>(asked: Asked<Q, NoParams>) -> Json<AboutView> {
-    Json(asked.exporter.described())
+async fn about<Q: Query>(request: ApiRequest<Q, NoParams>) -> Json<AboutView> {
+    Json(request.exporter.described())
 }
 
-async fn history<Q: Query>(asked: Asked<Q, OneAgent>) -> Answer<HistoryView> {
-    asked.exporter.history(&asked.identity, &asked.whose, asked.params).await.map(Json)
+async fn history<Q: Query>(request: ApiRequest<Q, OneAgent>) -> Answer<HistoryView> {
+    request.exporter.history(&request.identity, &request.requester, request.params).await.map(Json)
 }
 
-async fn sessions<Q: Query>(asked: Asked<Q, SessionParams>) -> Result<Response, Refused> {
-    let Asked { exporter, identity, params, .. } = asked;
+async fn sessions<Q: Query>(request: ApiRequest<Q, SessionParams>) -> Result<Response, Refused> {
+    let ApiRequest { exporter, identity, params, .. } = request;
     let detail = params.detail;
     let page = exporter.session_rows(&identity, params).await?;
     if detail == ListDetail::Row {
@@ -230,19 +230,22 @@ async fn sessions<Q: Query>(asked: Asked<Q, SessionParams>) -> Result<Response, 
     Ok(Json(SessionsPage { sessions, total: page.total, partial: page.partial }).into_response())
 }
 
-async fn session<Q: Query>(id: Named, asked: Asked<Q, Whose>) -> Answer<SessionView> {
+async fn session<Q: Query>(id: Named, request: ApiRequest<Q, SessionScope>) -> Answer<SessionView> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
-    asked.exporter.session(&asked.identity, &id, asked.params).await.map(Json)
+    request.exporter.session(&request.identity, &id, request.params).await.map(Json)
 }
 
-async fn session_of<Q: Query>(asked: Asked<Q, OneSession>) -> Answer<SessionView> {
-    let OneSession { id, scope, tenant } = asked.params;
-    asked.exporter.session(&asked.identity, &id, Whose { scope, tenant }).await.map(Json)
+async fn session_of<Q: Query>(request: ApiRequest<Q, OneSession>) -> Answer<SessionView> {
+    let OneSession { id, scope, tenant } = request.params;
+    request.exporter.session(&request.identity, &id, SessionScope { scope, tenant }).await.map(Json)
 }
 
-async fn trace<Q: Query>(id: Named, asked: Asked<Q, TraceParams>) -> Answer<TraceExplanation> {
+async fn trace<Q: Query>(
+    id: Named,
+    request: ApiRequest<Q, TraceParams>,
+) -> Answer<TraceExplanation> {
     let Path(id) = id.map_err(|rejection| bad_request(&rejection.body_text()))?;
-    asked.exporter.trace(&asked.identity, &id, asked.params).await.map(Json)
+    request.exporter.trace(&request.identity, &id, request.params).await.map(Json)
 }
 
 /// The answers of the JSON API and of gRPC, restricted to what the identity may see.
@@ -260,7 +263,7 @@ impl<Q: Query> Exporter<Q> {
     pub(super) async fn fleet(
         &self,
         identity: &Identity,
-        whose: &fair::Whose,
+        requester: &fair::Requester,
         params: AgentParams,
     ) -> Result<FleetPage, Refused> {
         let mut unpriced_models = BTreeMap::new();
@@ -274,7 +277,7 @@ impl<Q: Query> Exporter<Q> {
         let agents = match range {
             Range::Hour => rows(&self.board, &updates, lookback),
             Range::SixHours | Range::Day | Range::Week => {
-                let (board, turn) = (Arc::clone(&self.board), self.pasts.turn(whose).await?);
+                let (board, turn) = (Arc::clone(&self.board), self.pasts.turn(requester).await?);
                 reading(turn, move || rows(&board, &updates, lookback)).await?
             }
         };
@@ -290,7 +293,7 @@ impl<Q: Query> Exporter<Q> {
     pub(super) async fn history(
         &self,
         identity: &Identity,
-        whose: &fair::Whose,
+        requester: &fair::Requester,
         agent: OneAgent,
     ) -> Result<HistoryView, Refused> {
         let OneAgent { service_name, agent_name, agent_version, environment, tenant, range } =
@@ -308,7 +311,7 @@ impl<Q: Query> Exporter<Q> {
         });
         let board = Arc::clone(&self.board);
         let lookback = Lookback { range, now: (self.now)() };
-        let turn = self.pasts.turn(whose).await?;
+        let turn = self.pasts.turn(requester).await?;
         let history =
             reading(turn, move || board.history(&key, AgentName::from(&key), lookback)).await?;
         history.ok_or_else(|| missing("agent_not_found", "no agent of exactly these names is held"))
@@ -342,7 +345,7 @@ impl<Q: Query> Exporter<Q> {
         &self,
         identity: &Identity,
         id: &str,
-        Whose { scope, tenant }: Whose,
+        SessionScope { scope, tenant }: SessionScope,
     ) -> Result<SessionView, Refused> {
         let scope = scope.as_deref().map(|scope| self.kept(scope));
         match self.query.session(identity.instead_of(&tenant), self.kept(id), scope).await {
@@ -511,8 +514,8 @@ mod tests {
     #[tokio::test]
     async fn a_turn_lasts_until_the_past_is_read_even_if_nobody_waits_for_it() {
         let turns = Fair::new(1, 1);
-        let whose = fair::Whose::default();
-        let Entered::AtOnce(turn) = turns.enter(&whose, 1, Duration::ZERO).await else {
+        let requester = fair::Requester::default();
+        let Entered::AtOnce(turn) = turns.enter(&requester, 1, Duration::ZERO).await else {
             panic!("there is room")
         };
         let (go, goes) = channel::<()>();
@@ -523,7 +526,7 @@ mod tests {
         }
         assert_eq!(turns.free(), 0);
         go.send(()).unwrap();
-        let next = turns.enter(&whose, 1, Duration::from_secs(30)).await;
+        let next = turns.enter(&requester, 1, Duration::from_secs(30)).await;
         assert!(matches!(next, Entered::AtOnce(_) | Entered::Waited(_)));
     }
 }

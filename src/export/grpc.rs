@@ -24,7 +24,7 @@ use self::v1::query_service_server::{QueryService, QueryServiceServer};
 use super::awaited::awaited;
 use super::http::Exporter;
 use super::live::Stream;
-use super::params::{SessionParams, TraceParams, Whose, bad_request};
+use super::params::{SessionParams, SessionScope, TraceParams, bad_request};
 use super::query::Query;
 use crate::access::Identity;
 use crate::engine::explained::Sort;
@@ -92,8 +92,8 @@ impl<Q: Query> QueryService for Service<Q> {
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::FleetPage>, Status> {
         let params = asked("ListAgentsRequest", request.get_ref())?;
-        let (identity, whose) = (identity(&request), whose(&request));
-        carried("FleetPage", self.0.fleet(&identity, &whose, params).await?)
+        let (identity, requester) = (identity(&request), requester(&request));
+        carried("FleetPage", self.0.fleet(&identity, &requester, params).await?)
     }
 
     async fn list_problems(
@@ -120,9 +120,9 @@ impl<Q: Query> QueryService for Service<Q> {
         &self,
         request: Request<v1::GetAgentHistoryRequest>,
     ) -> Result<Response<v1::HistoryView>, Status> {
-        let (identity, whose) = (identity(&request), whose(&request));
+        let (identity, requester) = (identity(&request), requester(&request));
         let agent = asked("GetAgentHistoryRequest", request.get_ref())?;
-        carried("HistoryView", self.0.history(&identity, &whose, agent).await?)
+        carried("HistoryView", self.0.history(&identity, &requester, agent).await?)
     }
 
     async fn list_sessions(
@@ -145,7 +145,7 @@ impl<Q: Query> QueryService for Service<Q> {
         let v1::GetSessionRequest { session_id, tenant, scope } = request.into_inner();
         carried(
             "SessionView",
-            self.0.session(&identity, &session_id, Whose { scope, tenant }).await?,
+            self.0.session(&identity, &session_id, SessionScope { scope, tenant }).await?,
         )
     }
 
@@ -167,8 +167,8 @@ impl<Q: Query> QueryService for Service<Q> {
         request: Request<v1::WatchAgentsRequest>,
     ) -> Result<Response<Self::WatchAgentsStream>, Status> {
         let identity = identity(&request);
-        let whose = asked("WatchAgentsRequest", request.get_ref())?;
-        let changes = stream::unfold(Stream::new(&self.0, &identity, whose, None)?, Stream::next);
+        let filter = asked("WatchAgentsRequest", request.get_ref())?;
+        let changes = stream::unfold(Stream::new(&self.0, &identity, filter, None)?, Stream::next);
         let messages =
             changes.map(|(changes, _)| carried("Changes", changes).map(Response::into_inner));
         Ok(Response::new(messages.boxed()))
@@ -200,8 +200,8 @@ fn identity<T>(request: &Request<T>) -> Identity {
 }
 
 /// Whose turn it is at what is answered in turns.
-fn whose<T>(request: &Request<T>) -> fair::Whose {
-    request.extensions().get::<fair::Whose>().cloned().unwrap_or_default()
+fn requester<T>(request: &Request<T>) -> fair::Requester {
+    request.extensions().get::<fair::Requester>().cloned().unwrap_or_default()
 }
 
 fn sort(sort: v1::Sort) -> Sort {

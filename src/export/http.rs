@@ -186,13 +186,13 @@ async fn hold(
 ) -> Response {
     let asker = Asker::of(request.extensions(), false);
     let is_grpc = grpc::is_asked(request.headers());
-    let whose = lists::whose(&asker.who, asker.line.connection_number());
-    request.extensions_mut().insert(whose.clone());
+    let requester = lists::requester(&asker.who, asker.line.connection_number());
+    request.extensions_mut().insert(requester.clone());
     let held = async {
         let path = request.uri().path();
         // Kept until the answer is counted, so that few are held that are not.
         let _turn = match lists::looks_into_sessions(path) {
-            true => Some(lists.turn(&whose).await?),
+            true => Some(lists.turn(&requester).await?),
             false => None,
         };
         let answer = next.run(request).await;
@@ -309,7 +309,7 @@ mod tests {
     use crate::engine::view::{SessionView, TraceView};
     use crate::export::openapi::openapi;
     use crate::export::query::{ListRequest, Listing};
-    use crate::fair::Whose;
+    use crate::fair::Requester;
 
     /// Counts how often it is asked.
     #[derive(Clone, Default)]
@@ -386,7 +386,7 @@ mod tests {
             let request = Request::get(path).body(Body::empty()).unwrap();
             router.clone().oneshot(request).await.unwrap().status()
         };
-        let all = turns.enter(&Whose::default(), MAX_LISTS, READ_TIME).await;
+        let all = turns.enter(&Requester::default(), MAX_LISTS, READ_TIME).await;
         let mut refused = 0;
         for path in paths.keys() {
             let status = ask(path).await;
@@ -427,7 +427,7 @@ mod tests {
         };
         let of_a_day = ListAgentsRequest { range: "24h".to_owned(), ..Default::default() };
         let of_a_day = of_a_day.encode_to_vec();
-        let all = turns.enter(&Whose::default(), MAX_LISTS, READ_TIME).await;
+        let all = turns.enter(&Requester::default(), MAX_LISTS, READ_TIME).await;
         let refused = StatusCode::SERVICE_UNAVAILABLE;
         for path in ["fleet?range=6h", "fleet?range=24h", "fleet?range=7d", "agents/history"] {
             assert_eq!(ask(&format!("/api/v1/{path}")).await, refused, "{path}");

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 
 use super::http::Count;
 use crate::access::Identity;
-use crate::fair::{Entered, Fair, Turn, Whose};
+use crate::fair::{Entered, Fair, Requester, Turn};
 use crate::refused::Refused;
 
 /// The most answers of one kind that are made at a time, and the most that wait for their turn.
@@ -70,8 +70,8 @@ impl Lists {
     }
 
     /// Waits for a turn.
-    pub(super) async fn turn(&self, whose: &Whose) -> Result<Turn, Refused> {
-        match self.turns.enter(whose, 1, self.patience).await {
+    pub(super) async fn turn(&self, requester: &Requester) -> Result<Turn, Refused> {
+        match self.turns.enter(requester, 1, self.patience).await {
             Entered::AtOnce(turn) | Entered::Waited(turn) => Ok(turn),
             Entered::TurnedAway => {
                 let Kind { limit, code, message } = self.kind;
@@ -83,8 +83,8 @@ impl Lists {
 }
 
 /// Whose turn it is: that of an identity's tenant or, without one, of its name, and of its connection, whose number is 0 if it has none.
-pub(super) fn whose(who: &Identity, connection: u64) -> Whose {
-    Whose { tenant: Arc::clone(who.tenant.as_ref().unwrap_or(&who.name)), connection }
+pub(super) fn requester(who: &Identity, connection: u64) -> Requester {
+    Requester { tenant: Arc::clone(who.tenant.as_ref().unwrap_or(&who.name)), connection }
 }
 
 /// Whether the answer at this path is made of sessions.

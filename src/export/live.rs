@@ -21,7 +21,7 @@ use super::api::{FleetRow, fleet_row};
 use super::board::Board;
 use super::history::{Lookback, Range};
 use super::http::{Count, Exporter};
-use super::params::Asked;
+use super::params::ApiRequest;
 use super::query::Query;
 use crate::access::Identity;
 use crate::engine::agent_facts::AgentFacts;
@@ -91,10 +91,10 @@ pub(super) struct Stream {
 /// Answers with a stream of events.
 pub(super) async fn events<Q: Query>(
     headers: HeaderMap,
-    asked: Asked<Q, AgentFilter>,
+    request: ApiRequest<Q, AgentFilter>,
 ) -> Result<Response, Refused> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let start = Stream::new(&asked.exporter, &asked.identity, asked.params, last)?;
+    let start = Stream::new(&request.exporter, &request.identity, request.params, last)?;
     let events = stream::unfold(start, Stream::next);
     let events = events.map(|(changes, id)| {
         let event = Event::default().event("agents").id(id.to_string());
@@ -108,10 +108,10 @@ impl Stream {
     pub(super) fn new<Q: Query>(
         exporter: &Exporter<Q>,
         identity: &Identity,
-        whose: AgentFilter,
+        requester: AgentFilter,
         last: Option<u64>,
     ) -> Result<Self, Refused> {
-        let filter = AgentFilter { tenant: identity.scope(whose.tenant), ..whose };
+        let filter = AgentFilter { tenant: identity.scope(requester.tenant), ..requester };
         let Some(permit) = exporter.streams.begin(identity) else {
             let message = "too many streams are open (`api.max_streams`); come back later";
             let status = StatusCode::SERVICE_UNAVAILABLE;

@@ -9,7 +9,7 @@ use super::alerts::AlertsPage;
 use super::api::{AgentsPage, FleetPage, SessionRowsPage, SessionsPage};
 use super::history::HistoryView;
 use super::live::Changes;
-use super::params::{AgentParams, OneAgent, OneSession, SessionParams, TraceParams, Whose};
+use super::params::{AgentParams, OneAgent, OneSession, SessionParams, SessionScope, TraceParams};
 use super::problems::ProblemsPage;
 use crate::engine::drops::STREAMS;
 use crate::engine::explained::{AgentFilter, TraceExplanation};
@@ -70,7 +70,7 @@ const OPERATIONS: &[Operation] = &[
         answer: sessions, ..READ },
     Operation { path: "/api/v1/sessions/{id}", id: "getSession",
         summary: "One session, with its traces.",
-        params: |generator| below("id", "The session id.", query::<Whose>(generator)),
+        params: |generator| below("id", "The session id.", query::<SessionScope>(generator)),
         answer: schema::<SessionView>, missing: Some("session_not_found"), ..READ },
     Operation { path: "/api/v1/session", id: "findSession",
         summary: "One session, as `/api/v1/sessions/{id}` has it, for any id: clients take `.` and `..` in a path for steps.",

@@ -117,10 +117,10 @@ pub(super) struct OneAgent {
     pub(super) range: Range,
 }
 
-/// Whose session it is.
+/// Which of the sessions of one id.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Whose {
+pub(super) struct SessionScope {
     /// Its scope; needed only where several sessions have the id, and then the answer (409) names them.
     pub(super) scope: Option<String>,
     /// The tenant, for those who see more than one.
@@ -158,15 +158,15 @@ pub(super) struct TraceParams {
 pub(super) struct NoParams {}
 
 /// What is asked, of whom, and by whom.
-pub(super) struct Asked<Q, P> {
+pub(super) struct ApiRequest<Q, P> {
     pub(super) exporter: Exporter<Q>,
     pub(super) identity: Identity,
     /// Whose turn it is at what is answered in turns.
-    pub(super) whose: fair::Whose,
+    pub(super) requester: fair::Requester,
     pub(super) params: P,
 }
 
-impl<Q: Query, P: DeserializeOwned> FromRequestParts<Exporter<Q>> for Asked<Q, P> {
+impl<Q: Query, P: DeserializeOwned> FromRequestParts<Exporter<Q>> for ApiRequest<Q, P> {
     type Rejection = Refused;
 
     async fn from_request_parts(
@@ -174,10 +174,10 @@ impl<Q: Query, P: DeserializeOwned> FromRequestParts<Exporter<Q>> for Asked<Q, P
         exporter: &Exporter<Q>,
     ) -> Result<Self, Refused> {
         let Ok(identity) = Identity::from_request_parts(parts, exporter).await;
-        let whose = parts.extensions.get().cloned().unwrap_or_default();
+        let requester = parts.extensions.get().cloned().unwrap_or_default();
         let Params(params) =
             Params::from_request_parts(parts, exporter).await.map_err(|why| unread(&why))?;
-        Ok(Self { exporter: exporter.clone(), identity, whose, params })
+        Ok(Self { exporter: exporter.clone(), identity, requester, params })
     }
 }
 

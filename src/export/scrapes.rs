@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::lists::whose;
+use super::lists::requester;
 use super::readers::{Asker, Reader, Readers};
 use super::reading::{Reading, Unread};
-use crate::fair::{Entered, Fair, Turn, Whose};
+use crate::fair::{Entered, Fair, Requester, Turn};
 
 /// The most pages that are rendered at a time, for operators and for tenants each.
 const MAX_RENDERED: u32 = 4;
@@ -39,7 +39,7 @@ pub(super) struct Scrapes {
 /// The rendering of a page, until its reader has all of it.
 pub(super) struct Making {
     scrapes: Scrapes,
-    whose: Whose,
+    requester: Requester,
     is_tenant: bool,
     number: u64,
     held: Arc<Unread>,
@@ -55,9 +55,9 @@ impl Scrapes {
 
     /// Waits for the turn to render a page; `None` if too many others wait.
     pub(super) async fn begin(&self, asker: &Asker) -> Option<(Making, Reading)> {
-        let whose = whose(&asker.who, asker.line.connection_number());
+        let requester = requester(&asker.who, asker.line.connection_number());
         let is_tenant = asker.is_tenant();
-        let Some(turn) = self.turn(&whose, is_tenant).await else {
+        let Some(turn) = self.turn(&requester, is_tenant).await else {
             (self.readers.cut)("displaced");
             return None;
         };
@@ -65,13 +65,13 @@ impl Scrapes {
         let (number, held) = self.readers.enter(&mut self.readers.state(), asker, 0);
         let (scrapes, turn) = (self.clone(), Some(turn));
         let reading = self.readers.reading(number);
-        Some((Making { scrapes, whose, is_tenant, number, held, turn }, reading))
+        Some((Making { scrapes, requester, is_tenant, number, held, turn }, reading))
     }
 
     /// Waits for the turn to render; `None` if too many others wait.
-    async fn turn(&self, whose: &Whose, is_tenant: bool) -> Option<Turn> {
+    async fn turn(&self, requester: &Requester, is_tenant: bool) -> Option<Turn> {
         let turns = if is_tenant { &self.tenants } else { &self.operators };
-        match turns.enter(whose, 1, SCRAPE_TIME).await {
+        match turns.enter(requester, 1, SCRAPE_TIME).await {
             Entered::AtOnce(turn) | Entered::Waited(turn) => Some(turn),
             Entered::TurnedAway => None,
         }
@@ -137,7 +137,7 @@ impl Making {
 
     /// Waits for the turn to be rendered; `None` if the reader is gone, or is cut off as too many others wait.
     async fn take_turn(&mut self) -> Option<()> {
-        let mut waits = std::pin::pin!(self.scrapes.turn(&self.whose, self.is_tenant));
+        let mut waits = std::pin::pin!(self.scrapes.turn(&self.requester, self.is_tenant));
         loop {
             tokio::select! {
                 turn = &mut waits => {
@@ -250,7 +250,7 @@ mod tests {
     async fn who_asks_for_thousands_at_once_makes_nobody_else_wait_for_all_of_them() {
         let (scrapes, cut) = scrapes(16, 1 << 20);
         let many = || Asker { line: Line::new(Arc::default(), Arc::default()), ..who(None) };
-        let all = scrapes.operators.enter(&Whose::default(), MAX_RENDERED, SCRAPE_TIME).await;
+        let all = scrapes.operators.enter(&Requester::default(), MAX_RENDERED, SCRAPE_TIME).await;
         let greedy: Vec<Asker> = (0..20).map(|_| many()).collect();
         for asker in greedy.iter().cycle().take(2 * MAX_WAITING) {
             let (scrapes, asker) = (scrapes.clone(), asker.clone());

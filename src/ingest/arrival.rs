@@ -17,12 +17,12 @@ use tokio::time::{Sleep, sleep};
 use super::peer::Peer;
 use super::status::Failure;
 use crate::access::Identity;
-use crate::fair::{Turn, Whose};
+use crate::fair::{Requester, Turn};
 
 /// The sender of a request, and the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Source {
-    pub(super) whose: Whose,
+    pub(super) requester: Requester,
     peer: Arc<Peer>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Arrival<'b> {
     hurry: Watch,
     large: Option<Large>,
     peer: Arc<Peer>,
-    whose: Whose,
+    requester: Requester,
 }
 
 /// Checks whether a pace is kept.
@@ -69,7 +69,7 @@ struct OpenBodies {
 /// The bytes that a larger body holds.
 #[derive(Debug)]
 struct OpenBody {
-    whose: Whose,
+    requester: Requester,
     bytes: usize,
     // When this is dropped, the receiver in `Large` learns that the body is displaced.
     _displaced: oneshot::Sender<()>,
@@ -96,7 +96,7 @@ impl Source {
         let tenant = identity.map(|identity| identity.tenant.as_ref().unwrap_or(&identity.name));
         let peer = extensions.get::<Arc<Peer>>().cloned().unwrap_or_default();
         let tenant = tenant.cloned().unwrap_or_default();
-        Self { whose: Whose { tenant, connection: peer.number() }, peer }
+        Self { requester: Requester { tenant, connection: peer.number() }, peer }
     }
 }
 
@@ -113,9 +113,9 @@ impl Pace {
 impl<'b> Arrival<'b> {
     /// The arrival of a body of which nothing has been read yet.
     pub(super) fn new(body: &'b mut Body, source: &Source, pace: Pace) -> Self {
-        let Source { whose, peer } = source.clone();
+        let Source { requester, peer } = source.clone();
         let (pace, hurry) = (Watch::new(pace), Watch::new(HURRY));
-        Self { body, pace, hurry, large: None, peer, whose }
+        Self { body, pace, hurry, large: None, peer, requester }
     }
 
     /// Waits for the next bytes of the body; `None` when it is whole. A body that comes slowly loses its place and goes on without.
@@ -158,7 +158,7 @@ impl<'b> Arrival<'b> {
         arrivals: &Arc<Arrivals>,
     ) -> Result<(), Failure> {
         (self.pace.timer, self.hurry.timer) = (None, None);
-        let large = arrivals.enter(self.whose.clone());
+        let large = arrivals.enter(self.requester.clone());
         large.grow(came_bytes)?;
         self.large = Some(large);
         Ok(())
@@ -201,12 +201,12 @@ impl Arrivals {
         Arc::new(Self { max_bytes, held: Mutex::default() })
     }
 
-    fn enter(self: &Arc<Self>, whose: Whose) -> Large {
+    fn enter(self: &Arc<Self>, requester: Requester) -> Large {
         let (sender, displaced) = oneshot::channel();
         let mut held = self.held();
         let number = held.next;
         held.next += 1;
-        held.bodies.insert(number, OpenBody { whose, bytes: 0, _displaced: sender });
+        held.bodies.insert(number, OpenBody { requester, bytes: 0, _displaced: sender });
         Large { arrivals: Arc::clone(self), number, displaced }
     }
 
@@ -219,15 +219,15 @@ impl OpenBodies {
     /// The largest body of the connection that holds most, of the tenant that holds most.
     fn most(&self) -> Option<u64> {
         let mut tenants: BTreeMap<&str, (usize, BTreeMap<u64, usize>)> = BTreeMap::new();
-        for OpenBody { whose, bytes, .. } in self.bodies.values() {
-            let (all, connections) = tenants.entry(&whose.tenant).or_default();
+        for OpenBody { requester, bytes, .. } in self.bodies.values() {
+            let (all, connections) = tenants.entry(&requester.tenant).or_default();
             *all += bytes;
-            *connections.entry(whose.connection).or_default() += bytes;
+            *connections.entry(requester.connection).or_default() += bytes;
         }
         let (tenant, (_, connections)) = tenants.iter().max_by_key(|(_, (bytes, _))| *bytes)?;
         let (connection, _) = connections.iter().max_by_key(|(_, bytes)| **bytes)?;
         let of = |share: &OpenBody| {
-            *share.whose.tenant == **tenant && share.whose.connection == *connection
+            *share.requester.tenant == **tenant && share.requester.connection == *connection
         };
         let bodies = self.bodies.iter().filter(|(_, share)| of(share));
         bodies.max_by_key(|(_, share)| share.bytes).map(|(number, _)| *number)
@@ -269,21 +269,21 @@ impl Drop for Large {
 mod tests {
     use super::*;
 
-    fn whose(tenant: &str, connection: u64) -> Whose {
-        Whose { tenant: tenant.into(), connection }
+    fn requester(tenant: &str, connection: u64) -> Requester {
+        Requester { tenant: tenant.into(), connection }
     }
 
     #[test]
     fn who_holds_most_makes_room() {
         let arrivals = Arrivals::new(100);
         let [first, second] = [30, 20].map(|bytes| {
-            let large = arrivals.enter(whose("a", 1));
+            let large = arrivals.enter(requester("a", 1));
             large.grow(bytes).unwrap();
             large
         });
-        let other = arrivals.enter(whose("a", 2));
+        let other = arrivals.enter(requester("a", 2));
         other.grow(40).unwrap();
-        let slow = arrivals.enter(whose("b", 3));
+        let slow = arrivals.enter(requester("b", 3));
         slow.grow(10).unwrap();
         // Its tenant has most, and of that its connection.
         slow.grow(10).unwrap();

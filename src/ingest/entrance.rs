@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Compression;
-use crate::fair::{Entered, Fair, Turn, Whose};
+use crate::fair::{Entered, Fair, Requester, Turn};
 
 /// The turns, and the places of larger bodies.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Entrance {
     /// Waits for a turn for a body of `bytes`.
     pub(super) async fn turn(
         &self,
-        whose: &Whose,
+        requester: &Requester,
         compression: Compression,
         bytes: usize,
         max_wait: Duration,
@@ -102,20 +102,21 @@ impl Entrance {
         let known = self.sixteenths(compression).load(Ordering::Relaxed);
         let (units, all) = (units(bytes.saturating_mul(known) / 16), self.turns.all());
         if units <= all / SMALL {
-            self.small_turns.enter(whose, units, max_wait).await
+            self.small_turns.enter(requester, units, max_wait).await
         } else {
-            self.turns.enter(whose, units.min(all.div_ceil(LARGEST)), max_wait).await
+            self.turns.enter(requester, units.min(all.div_ceil(LARGEST)), max_wait).await
         }
     }
 
     /// Waits for a place for a larger body, of which `bytes` are still to come; first in the line for turns. Also returns whether it
     /// waited.
-    pub(super) async fn place(&self, whose: &Whose, bytes: usize) -> Option<(Turn, bool)> {
+    pub(super) async fn place(&self, requester: &Requester, bytes: usize) -> Option<(Turn, bool)> {
         let place = async {
-            let (turn, queued) = entered(self.turns.enter(whose, 1, self.max_wait).await)?;
+            let (turn, queued) = entered(self.turns.enter(requester, 1, self.max_wait).await)?;
             drop(turn);
             let units = units(bytes.min(MAX_PLACE_BYTES));
-            let (place, waited) = entered(self.places.enter(whose, units, self.max_wait).await)?;
+            let (place, waited) =
+                entered(self.places.enter(requester, units, self.max_wait).await)?;
             Some((place, queued || waited))
         };
         timeout(self.max_wait, place).await.unwrap_or_default()
@@ -177,8 +178,9 @@ mod tests {
         for _ in 0..100 {
             entrance.came_to(PLAIN, 1_000, 5_000);
         }
-        let whose = Whose::default();
-        let turn = async |bytes| entered(entrance.turn(&whose, PLAIN, bytes, Duration::ZERO).await);
+        let requester = Requester::default();
+        let turn =
+            async |bytes| entered(entrance.turn(&requester, PLAIN, bytes, Duration::ZERO).await);
         let first = turn(10 * UNIT_BYTES).await.unwrap();
         let second = turn(9 * UNIT_BYTES).await.unwrap();
         assert!(turn(10 * UNIT_BYTES).await.is_none());
@@ -189,18 +191,18 @@ mod tests {
     #[tokio::test]
     async fn a_larger_body_is_not_read_while_there_is_no_room_and_takes_no_turn_itself() {
         let entrance = entrance(Duration::ZERO);
-        let whose = Whose::default();
+        let requester = Requester::default();
         let all = [
-            entrance.turn(&whose, PLAIN, usize::MAX, LONG).await,
-            entrance.turn(&whose, PLAIN, usize::MAX, LONG).await,
+            entrance.turn(&requester, PLAIN, usize::MAX, LONG).await,
+            entrance.turn(&requester, PLAIN, usize::MAX, LONG).await,
         ];
-        assert!(entrance.place(&whose, 1).await.is_none());
+        assert!(entrance.place(&requester, 1).await.is_none());
         drop(all);
-        let place = entrance.place(&whose, usize::MAX).await.unwrap();
-        assert!(entrance.place(&whose, 1).await.is_none());
-        assert!(entered(entrance.turn(&whose, PLAIN, usize::MAX, LONG).await).is_some());
+        let place = entrance.place(&requester, usize::MAX).await.unwrap();
+        assert!(entrance.place(&requester, 1).await.is_none());
+        assert!(entered(entrance.turn(&requester, PLAIN, usize::MAX, LONG).await).is_some());
         drop(place);
-        assert!(entrance.place(&whose, 1).await.is_some());
+        assert!(entrance.place(&requester, 1).await.is_some());
         assert_eq!(entrance.waiting(), 0);
     }
 
@@ -208,9 +210,10 @@ mod tests {
     async fn the_largest_request_leaves_room_for_others() {
         let entrance = entrance(Duration::ZERO);
         let (attacker, other) =
-            [1, 2].map(|connection| Whose { connection, ..Whose::default() }).into();
-        let turn =
-            async |whose, bytes| entered(entrance.turn(whose, PLAIN, bytes, Duration::ZERO).await);
+            [1, 2].map(|connection| Requester { connection, ..Requester::default() }).into();
+        let turn = async |requester, bytes| {
+            entered(entrance.turn(requester, PLAIN, bytes, Duration::ZERO).await)
+        };
         let largest = turn(&attacker, usize::MAX).await.unwrap();
         let medium = turn(&other, 40 * UNIT_BYTES).await.unwrap();
         assert!(entrance.place(&other, 1).await.is_some());

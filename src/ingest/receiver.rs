@@ -226,7 +226,7 @@ impl<S: Sink> Receiver<S> {
         drop(arrival);
         let Gathered { first, bytes, permit, .. } = gathered;
         let body = if bytes.is_empty() { first } else { bytes.freeze() };
-        let turn = entrance.turn(&source.whose, compression, body.len(), max_wait).await;
+        let turn = entrance.turn(&source.requester, compression, body.len(), max_wait).await;
         let turn = self.waited(entered(turn))?;
         Ok(Received { body, permit, turn })
     }
@@ -306,7 +306,7 @@ impl<S: Sink> Receiver<S> {
             announced => announced,
         };
         let left = most.saturating_sub(gathered.len());
-        self.waited(self.shared.entrance.place(&source.whose, left).await).map(Some)
+        self.waited(self.shared.entrance.place(&source.requester, left).await).map(Some)
     }
 
     /// Counts a request that waited for a turn or a place.
