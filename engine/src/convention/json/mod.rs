@@ -166,13 +166,12 @@ impl<'a> Json<'a> {
     /// that lead to it, and of its number in each list on the way whose order tells something: in one of lists and objects, and in the
     /// outermost one.
     pub(super) fn write_scalars(&self, text: &mut Written, scalar: &mut impl FnMut(u64, &[u8])) {
-        match self {
-            Self::List(items) => write_all(items, b"[]", text, |(at, item), text| {
+        if let Self::List(items) = self {
+            write_all(items, b"[]", text, |(at, item), text| {
                 item.walk::<true>(below(0, &at.to_le_bytes()), text, scalar);
-            }),
-            Self::Null | Self::Bool(_) | Self::Number(_) | Self::Text(_) | Self::Object(_) => {
-                self.walk::<true>(0, text, scalar);
-            }
+            });
+        } else {
+            self.walk::<true>(0, text, scalar);
         }
     }
 
