@@ -50,6 +50,8 @@ pub(super) struct Draft<'v> {
     pub(super) total_tokens: Ranked<u64>,
     pub(super) output_tokens: Ranked<u64>,
     pub(super) cost: Ranked<Quanta>,
+    /// Whether the cost is in another currency than dollars.
+    pub(super) foreign: Ranked<bool>,
     pub(super) compacted: Ranked<bool>,
     pub(super) first_chunk_nanos: Ranked<u64>,
     pub(super) tool_calls: Ranked<Vec<ToolFacts>>,

@@ -57,7 +57,8 @@ impl Caps<'_> {
             tool.result_hash = draft.result_hash.take();
         }
         if let Some(model) = &mut span.model {
-            model.cost = draft.cost.take();
+            let foreign = draft.foreign.take() == Some(true);
+            model.cost = draft.cost.take().filter(|_| !foreign);
             model.tool_calls = draft.tool_calls.take().unwrap_or_default();
             model.tool_results = draft.tool_results.take().unwrap_or_default();
             model.asked_by_user = draft.asked_by_user.take();

@@ -88,6 +88,8 @@ says! {
     /// The sum of what was read and written, which tells whether the input has what came from a cache.
     TotalTokens, "total_tokens" on calls_and_sums;
     Cost, "cost_usd" on calls_and_sums;
+    /// The currency of the cost: what is not in dollars is not known.
+    Currency, "cost_currency" on calls_and_sums;
     /// Whether the conversation before the span was cut down to a summary.
     Compacted, "compacted" on calls;
     Input, "input" on all_but_tools;
@@ -191,6 +193,11 @@ impl Says {
             Self::OutputTokens => draft.output_tokens.offer(rank, count(value)),
             Self::TotalTokens => draft.total_tokens.offer(rank, count(value)),
             Self::Cost => draft.cost.offer(rank, cost(value)),
+            Self::Currency => {
+                let named = name(value);
+                let foreign = named.map(|name| !name.eq_ignore_ascii_case("USD"));
+                draft.foreign.offer(rank, foreign);
+            }
             Self::Compacted => draft.compacted.offer(rank, draft::flag(value)),
             Self::Input => draft.ask(rank, || messages::asked(value)),
             Self::Output => draft.say(rank, || messages::said(value)),

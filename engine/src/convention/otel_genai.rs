@@ -84,6 +84,8 @@ pub(super) const CONVENTION: Convention = Convention {
         line(Says::Cost, 23, "gen_ai.cost.total_cost"),
         // In dollars, despite its name.
         line(Says::Cost, 24, "gen_ai.cost.total_tokens"),
+        line(Says::Currency, 10, "gen_ai.usage.cost.currency"),
+        line(Says::Currency, 20, "gen_ai.cost.currency"),
         line(Says::Compacted, 10, "gen_ai.conversation.compacted"),
         line(Says::Failed(cut_short), 72, "gen_ai.agent.finish_reason"),
         line(Says::Failed(json_rpc_error), 74, "rpc.response.status_code"),

@@ -409,6 +409,7 @@ impl Field {
             Says::Operation(_)
             | Says::ErrorType
             | Says::Cost
+            | Says::Currency
             | Says::Compacted
             | Says::Task
             | Says::Run

@@ -1238,6 +1238,11 @@ fn what_a_call_cost_is_read_whole_or_in_parts_and_reasoning_is_a_part_of_the_out
     let sentry =
         [("gen_ai.cost.input_tokens", double(0.5)), ("gen_ai.cost.output_tokens", double(1.0))];
     assert_eq!(cost(&sentry), dollars(1.5));
+    let in_currency = |currency| {
+        let total = ("gen_ai.usage.cost", double(0.5));
+        cost(&[total, ("gen_ai.usage.cost.currency", text(currency))])
+    };
+    assert_eq!((in_currency("usd"), in_currency("EUR")), (dollars(0.5), None));
     let tokens = chat(&[
         ("gen_ai.usage.output_tokens", RawValue::Int(10)),
         ("gen_ai.usage.reasoning.output_tokens", RawValue::Int(7)),
