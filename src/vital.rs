@@ -1,4 +1,4 @@
-//! Tasks without which the daemon is half dead.
+//! Tasks and threads without which the daemon is half dead.
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -7,8 +7,9 @@ use tokio::task::JoinHandle;
 #[derive(Debug, Default)]
 pub(crate) struct Vital(watch::Sender<Option<&'static str>>);
 
-/// Dropped with its task, which has panicked or not.
-struct Alarm {
+/// Dropped at the end of its task or thread, which has panicked or not.
+#[derive(Debug)]
+pub(crate) struct Alarm {
     task: &'static str,
     panicked: watch::Sender<Option<&'static str>>,
 }
@@ -20,11 +21,16 @@ impl Vital {
         name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> JoinHandle<()> {
-        let alarm = Alarm { task: name, panicked: self.0.clone() };
+        let alarm = self.alarm(name);
         tokio::spawn(async move {
             let _alarm = alarm;
             task.await;
         })
+    }
+
+    /// What a thread with this name holds until its end.
+    pub(crate) fn alarm(&self, name: &'static str) -> Alarm {
+        Alarm { task: name, panicked: self.0.clone() }
     }
 
     /// Waits until one of the tasks has panicked; returns its name.
@@ -59,6 +65,21 @@ mod tests {
         assert!(dropped.await.is_err());
         assert!(vital.0.borrow().is_none());
         assert!(vital.spawn("panics", async { panic!("of a test") }).await.is_err());
+        assert_eq!(vital.panicked().await, "panics");
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_noticed() {
+        let vital = Vital::default();
+        let end = |alarm: Alarm, panics: bool| {
+            let thread = std::thread::spawn(move || {
+                let _alarm = alarm;
+                assert!(!panics, "of a test");
+            });
+            thread.join().is_ok()
+        };
+        assert!(end(vital.alarm("ends"), false) && vital.0.borrow().is_none());
+        assert!(!end(vital.alarm("panics"), true));
         assert_eq!(vital.panicked().await, "panics");
     }
 }

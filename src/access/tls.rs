@@ -21,6 +21,7 @@ use tokio_rustls::server::TlsStream;
 use super::{AccessError, ClientAuth, TlsOptions};
 use crate::blocking::blocking;
 use crate::files;
+use crate::vital::Vital;
 
 /// The names in a client's certificate: DNS names and URIs.
 pub type PeerNames = Arc<[String]>;
@@ -53,13 +54,15 @@ impl Tls {
     /// # Errors
     ///
     /// Fails if a file cannot be read or has the wrong content, or if certificate and key do not belong together.
-    pub fn start(
+    pub(crate) fn start(
         options: &TlsOptions,
         reloaded: impl Fn(&'static str) + Send + 'static,
+        vital: &Vital,
     ) -> Result<Option<Self>, AccessError> {
         let Some(files) = Files::read(options)? else { return Ok(None) };
         let (sender, config) = watch::channel(Arc::new(files.config(options)?));
-        tokio::spawn(reload(options.clone(), files, sender, reloaded));
+        let reload = reload(options.clone(), files, sender, reloaded);
+        vital.spawn("the certificates", reload);
         Ok(Some(Self { config }))
     }
 
@@ -207,5 +210,36 @@ fn unread(what: &str, error: &pem::Error) -> String {
         format!("holds no {what} (PEM)")
     } else {
         format!("holds no {what} that can be read (PEM)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_while_certificates_are_read_anew_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [cert, key] = ["cert", "key"].map(|name| folder.path().join(name));
+        let write = || {
+            let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+            fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+            fs::write(&cert, made.cert.pem()).unwrap();
+        };
+        write();
+        let options = TlsOptions {
+            cert_file: Some(cert.clone()),
+            key_file: Some(key.clone()),
+            reload_interval: Duration::from_millis(10),
+            ..TlsOptions::default()
+        };
+        let vital = Vital::default();
+        let tls = Tls::start(&options, |_| panic!("of a test"), &vital).unwrap();
+        write();
+        assert_eq!(vital.panicked().await, "the certificates");
+        drop(tls);
     }
 }

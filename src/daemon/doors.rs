@@ -30,10 +30,10 @@ impl Doors {
         if config.tls.cert_file.is_some() {
             health.watches_certificates();
         }
-        let health = Arc::clone(health);
-        let reloaded = move |outcome| health.certificates(outcome);
+        let told = Arc::clone(health);
+        let reloaded = move |outcome| told.certificates(outcome);
         Ok(Self {
-            tls: Tls::start(&config.tls, reloaded)?,
+            tls: Tls::start(&config.tls, reloaded, &health.vital)?,
             options: config.tls.clone(),
             access: Access::read(&config.access, certified)?,
             named: config.access.is_any(),

@@ -196,13 +196,17 @@ impl Recovered {
     }
 
     /// Opens the log for appends; returns it and the writer of snapshots.
-    pub(super) fn start(self, config: &Config) -> (Durable, Snapshots) {
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system has no thread that writes.
+    pub(super) fn start(self, config: &Config) -> Result<(Durable, Snapshots), StoreError> {
         let Self { lock, opened, metrics, items, clock, shift, .. } = self;
         let items = Arc::new(AtomicU64::new(items));
         let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
         let last = opened.recovery.base();
         let watch: Arc<StoreMetrics> = Arc::clone(&metrics);
-        let committer = Committer::start(opened, config.store.commit_interval, watch);
+        let committer = Committer::start(opened, config.store.commit_interval, watch)?;
         let durable = Durable {
             committer: committer.clone(),
             items: Arc::clone(&items),
@@ -225,7 +229,7 @@ impl Recovered {
             // Replayed records count as written: after a long replay a snapshot is due soon.
             course: Course::default(),
         };
-        (durable, snapshots)
+        Ok((durable, snapshots))
     }
 }
 

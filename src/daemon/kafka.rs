@@ -12,9 +12,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Check, StartError, stopped};
+use crate::health::Health;
 use crate::ingest::kafka::{KafkaOptions, Source, Watch};
 use crate::ingest::{Receiver, Sink};
 use crate::registry::{Registry, metrics};
+
+/// The name of the source, if it panics.
+const NAME: &str = "the Kafka source";
 
 /// How long the source may take to end: it waits for the records in flight, then for the brokers to take its offsets.
 const GRACE: Duration = Duration::from_secs(10);
@@ -48,13 +52,13 @@ pub(super) struct Gauges {
 pub(super) fn start<S: Sink>(
     options: &KafkaOptions,
     receiver: Receiver<S>,
-    registry: &Registry,
+    health: &Health,
     stopping: watch::Receiver<bool>,
 ) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
     if !options.enabled() {
         return Ok(None);
     }
-    let gauges = Gauges::new(registry)?;
+    let gauges = Gauges::new(health.registry())?;
     gauges.begin(options.traces_topics.iter().chain(&options.logs_topics));
     let gauges = Arc::new(gauges);
     let source = Source::new(options, receiver, gauges, Handle::current(), stopping.clone())?;
@@ -62,12 +66,14 @@ pub(super) fn start<S: Sink>(
     let (running, ended) = oneshot::channel();
     // A thread of its own: the runtime would wait for ever for one of its threads.
     let name = thread::Builder::new().name("kafka".to_owned());
+    let alarm = health.vital.alarm(NAME);
     name.spawn(move || {
+        let _alarm = alarm;
         let _running: oneshot::Sender<()> = running;
         source.run();
     })
     .map_err(StartError::Thread)?;
-    let end = tokio::spawn(end(ended, stopping));
+    let end = health.vital.spawn(NAME, end(ended, stopping));
     Ok(Some((end, Arc::new(move || status.ready()))))
 }
 

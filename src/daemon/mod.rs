@@ -191,7 +191,8 @@ impl Daemon {
         let keep = || upkeep::keep_history(config, &board, &clock, &health, stopping.clone());
         let keeping = recovered.as_ref().map(|_| keep()).transpose()?;
         let pace = recovered.as_ref().map(Recovered::pace).unwrap_or_default();
-        let (durable, snapshots) = recovered.map(|recovered| recovered.start(config)).unzip();
+        let (durable, snapshots) =
+            recovered.map(|recovered| recovered.start(config)).transpose()?.unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = resumed_webhook(config, &clock, &health, &mut stages, pace)?;
@@ -453,7 +454,7 @@ fn source<S: Sink>(
     health: &Health,
     stopping: &watch::Receiver<bool>,
 ) -> Result<Option<(JoinHandle<()>, Check)>, StartError> {
-    kafka::start(&config.kafka, receiver.clone(), health.registry(), stopping.clone())
+    kafka::start(&config.kafka, receiver.clone(), health, stopping.clone())
 }
 
 /// No source: this build is without Kafka.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use super::error::Refused;
+use super::error::{Refused, StoreError};
 use super::log::Log;
 use super::record::Record;
 use crate::telemetry;
@@ -74,7 +74,15 @@ struct Writer {
 
 impl Committer {
     /// Starts the thread that writes. A group waits for `interval` before it is written.
-    pub fn start(opened: super::Opened, interval: Duration, watch: Arc<dyn Watch>) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system has no thread for it.
+    pub fn start(
+        opened: super::Opened,
+        interval: Duration,
+        watch: Arc<dyn Watch>,
+    ) -> Result<Self, StoreError> {
         let log = opened.into_log();
         let (jobs, inbox) = sync_channel(MAX_WAITING);
         let ledger = Ledger::default();
@@ -82,8 +90,9 @@ impl Committer {
         let (stopped_sender, stopped) = watch::channel(false);
         let writer =
             Writer { log, interval, ledger: ledger.clone(), watch, stopped: stopped_sender };
-        thread::spawn(move || writer.run(&inbox));
-        Self { jobs, ledger, stopped }
+        let named = thread::Builder::new().name("store".to_owned());
+        named.spawn(move || writer.run(&inbox)).map_err(StoreError::Thread)?;
+        Ok(Self { jobs, ledger, stopped })
     }
 
     /// Appends a record; returns when it is safe.

@@ -14,6 +14,11 @@ pub enum StoreError {
         /// What the system said.
         source: io::Error,
     },
+    /// The system has no thread for the log.
+    #[error(
+        "cannot start the thread that writes the log: {0}; raise the limit of processes and threads"
+    )]
+    Thread(#[source] io::Error),
     /// Another process uses the directory.
     #[error("{} (`store.directory`) is in use by another process; give each its own directory", path.display())]
     InUse {

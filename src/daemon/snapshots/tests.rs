@@ -47,7 +47,7 @@ impl Rig {
         let options = config.engine_options(Vec::new().into());
         let recovered = recover_from(directory, &config, &options, &clock, health.registry());
         let (stages, recovered) = recovered.unwrap();
-        let (durable, snapshots) = recovered.start(&config);
+        let (durable, snapshots) = recovered.start(&config).unwrap();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let common = Common {
             barrier_room: Arc::new(BarrierRoom::new(config.ingest.max_decoded_bytes)),

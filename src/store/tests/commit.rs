@@ -17,7 +17,7 @@ impl Watch for Quiet {
 async fn when_a_sync_fails_everybody_is_refused_and_the_owner_is_told() {
     let disk = Simulated::default();
     let opened = Opened::open(Arc::new(disk.clone()), &options()).unwrap();
-    let committer = Committer::start(opened, std::time::Duration::ZERO, Arc::new(Quiet));
+    let committer = Committer::start(opened, std::time::Duration::ZERO, Arc::new(Quiet)).unwrap();
     committer.append(record(b"one")).await.unwrap().applied();
     disk.fail_syncs();
     for _ in 0..3 {
@@ -34,7 +34,7 @@ async fn many_waiters_share_a_sync_and_tickets_say_what_is_applied() {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(Folder::new(folder.path()).unwrap());
     let opened = Opened::open(Arc::clone(&disk), &options()).unwrap();
-    let committer = Committer::start(opened, std::time::Duration::ZERO, Arc::new(Quiet));
+    let committer = Committer::start(opened, std::time::Duration::ZERO, Arc::new(Quiet)).unwrap();
     let appends = (0..200_u8).map(|byte| {
         let committer = committer.clone();
         tokio::spawn(async move { committer.append(record(&[byte])).await.unwrap() })

@@ -37,7 +37,7 @@ pub(super) fn store() -> Vec<Vec<u8>> {
     let options = StoreOptions { durability: Durability::Flush, ..StoreOptions::default() };
     let opened = Opened::open(Arc::new(disk.clone()), &options).unwrap();
     let budget = Arc::clone(opened.budget());
-    let committer = Committer::start(opened, Duration::ZERO, Arc::new(Nobody));
+    let committer = Committer::start(opened, Duration::ZERO, Arc::new(Nobody)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for (number, kind) in
         [Kind::Request, Kind::Judged, Kind::Clock, Kind::Request].iter().enumerate()
