@@ -27,6 +27,7 @@ use crate::engine::math::Quanta;
 use crate::engine::options::{CostOptions, Price};
 use crate::engine::price::Prices;
 use crate::engine::span::{ModelFacts, Timestamp, Tokens};
+use crate::engine::tenants::TenantHash;
 use crate::outbound::{CallError, Client, ClientOptions, backoff};
 use crate::secret::Secret;
 use crate::telemetry;
@@ -51,6 +52,7 @@ pub(super) struct Asker {
 #[derive(Clone, Debug)]
 pub(super) struct Question<'a> {
     pub(super) model: &'a str,
+    pub(super) tenant: TenantHash,
     pub(super) temperature: f64,
     pub(super) stage: Stage,
     pub(super) prompt: Prompt,
@@ -85,7 +87,8 @@ impl Asker {
             max_reply_bytes: options.max_reply_bytes,
             timeout: options.timeout,
         };
-        let mut budget = Budget::new(Quanta::from_f64(options.usd_per_hour).unwrap_or_default());
+        let cap = Quanta::from_f64(options.usd_per_hour).unwrap_or_default();
+        let mut budget = Budget::new(cap, given.shares.clone());
         budget.spent_before(given.paid.iter().copied());
         let breaker = Breaker::new(options.max_failures, options.pause);
         let money = Money::new(budget, breaker);
@@ -104,12 +107,13 @@ impl Asker {
         Ok(asker)
     }
 
-    /// Why no call to any of these models would go out; `None` if one may.
+    /// Why no call for a tenant to any of these models would go out; `None` if one may.
     pub(super) fn away<'m>(
         &self,
+        tenant: TenantHash,
         models: impl IntoIterator<Item = &'m str>,
     ) -> Option<&'static str> {
-        let stake = |model| Stake { model, most: self.at_most(model, 0) };
+        let stake = |model| Stake { model, tenant, most: self.at_most(model, 0) };
         let least = models.into_iter().map(stake).min_by_key(|stake| stake.most)?;
         let now = self.clock.now();
         let mut money = self.money();
@@ -160,7 +164,7 @@ impl Asker {
                 return (Err(Failure { name: "deadline", again: None }), paid);
             }
             let most = self.most(question);
-            let stake = Stake { model: question.model, most };
+            let stake = Stake { model: question.model, tenant: question.tenant, most };
             let reserved = match self.admit(stake, now) {
                 Admission::Goes(reserved) => reserved,
                 Admission::Waits => {

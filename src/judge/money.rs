@@ -16,14 +16,15 @@ use std::collections::BTreeMap;
 use super::budget::{Breaker, Budget};
 use crate::engine::math::Quanta;
 use crate::engine::span::Timestamp;
+use crate::engine::tenants::TenantHash;
 
 /// The budget and the breaker of one endpoint.
 #[derive(Debug)]
 pub(super) struct Money {
     budget: Budget,
     breaker: Breaker,
-    /// The least amount that was refused as over the budget.
-    short_of: Option<Quanta>,
+    /// The least amount that was refused as over the budget, by tenant.
+    short_of: BTreeMap<TenantHash, Quanta>,
     // By model, of which there are those of the configuration and of files of expectations.
     habits: BTreeMap<String, Habit>,
 }
@@ -45,6 +46,8 @@ struct Habit {
 pub(super) struct Stake<'m> {
     /// The model of the call.
     pub(super) model: &'m str,
+    /// The tenant that it is for.
+    pub(super) tenant: TenantHash,
     /// The most, by its bytes and the tokens that it asks for.
     pub(super) most: Quanta,
 }
@@ -75,7 +78,7 @@ pub(super) enum Admission {
 
 impl Money {
     pub(super) fn new(budget: Budget, breaker: Breaker) -> Self {
-        Self { budget, breaker, short_of: None, habits: BTreeMap::new() }
+        Self { budget, breaker, short_of: BTreeMap::new(), habits: BTreeMap::new() }
     }
 
     /// Decides about a call; if it may go out, sets aside the most that it can cost.
@@ -86,7 +89,7 @@ impl Money {
             Admission::Refused(why)
         } else if habit.times(now).is_none() && habit.out > 0 {
             Admission::Waits
-        } else if self.budget.reserve(most, now) && self.breaker.admits(now) {
+        } else if self.budget.reserve(stake.tenant, most, now) && self.breaker.admits(now) {
             self.habits.entry(stake.model.to_owned()).or_default().out += 1;
             Admission::Goes(most)
         } else {
@@ -95,7 +98,7 @@ impl Money {
     }
 
     /// The most that a call can cost, in the light of what calls of its model have cost.
-    fn expected(&self, Stake { model, most }: Stake<'_>, now: Timestamp) -> Quanta {
+    fn expected(&self, Stake { model, most, .. }: Stake<'_>, now: Timestamp) -> Quanta {
         let times = self.habits.get(model).and_then(|habit| habit.times(now)).unwrap_or(1);
         Quanta(most.0.saturating_mul(times))
     }
@@ -103,8 +106,9 @@ impl Money {
     /// Why a call would be refused; `None` if it would not.
     pub(super) fn away(&mut self, stake: Stake<'_>, now: Timestamp) -> Option<&'static str> {
         let most = self.expected(stake, now);
-        if self.budget.unspent(now) < most {
-            self.short_of = Some(self.short_of.map_or(most, |least| least.min(most)));
+        if self.budget.unspent(stake.tenant, now) < most {
+            let least = self.short_of.entry(stake.tenant).or_insert(most);
+            *least = most.min(*least);
             return Some("over_budget");
         }
         (!self.breaker.might_admit(now)).then_some("endpoint_down")
@@ -113,7 +117,7 @@ impl Money {
     /// Takes the outcome of a call; returns whether it cost more than was set aside.
     pub(super) fn settle(&mut self, stake: Stake<'_>, outcome: Outcome, now: Timestamp) -> bool {
         let Outcome { reserved, cost, replied, well } = outcome;
-        self.budget.settle(reserved, cost, now);
+        self.budget.settle(stake.tenant, reserved, cost, now);
         let habit = self.habits.entry(stake.model.to_owned()).or_default();
         habit.out = habit.out.saturating_sub(1);
         if replied {
@@ -128,11 +132,11 @@ impl Money {
         cost > reserved
     }
 
-    /// The dollars that are left, and whether calls are refused: the budget is short of one, or the breaker is open.
+    /// The dollars that are left, and whether calls are refused: the budget is short of one for any tenant, or the breaker is open.
     pub(super) fn stands(&mut self, now: Timestamp) -> (Quanta, bool) {
-        let unspent = self.budget.unspent(now);
-        self.short_of = self.short_of.filter(|least| unspent < *least);
-        (self.budget.left(now), self.short_of.is_some() || self.breaker.is_open())
+        let Self { budget, short_of, .. } = self;
+        short_of.retain(|tenant, least| budget.unspent(*tenant, now) < *least);
+        (self.budget.left(now), !self.short_of.is_empty() || self.breaker.is_open())
     }
 }
 
@@ -165,17 +169,21 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::engine::tenants::Shares;
 
     fn at(minute: u64) -> Timestamp {
         Timestamp((1_000_000 + minute) * 60_000_000_000)
     }
 
     fn money() -> Money {
-        Money::new(Budget::new(Quanta(100)), Breaker::new(1, Duration::from_secs(60)))
+        Money::new(
+            Budget::new(Quanta(100), Shares::default()),
+            Breaker::new(1, Duration::from_secs(60)),
+        )
     }
 
     fn stake(most: i64) -> Stake<'static> {
-        Stake { model: "m", most: Quanta(most) }
+        Stake { model: "m", tenant: 0, most: Quanta(most) }
     }
 
     fn came(reserved: i64, cost: i64, well: Option<bool>) -> Outcome {

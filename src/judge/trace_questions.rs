@@ -58,7 +58,14 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         while let Some((metric, stage)) = case.next() {
             let model = options.model(metric, agent);
             let (temperature, prompt) = (options.temperature, case.prompt(stage));
-            let question = Question { model, temperature, stage, prompt, due: self.due };
+            let question = Question {
+                model,
+                tenant: self.trace.tenant,
+                temperature,
+                stage,
+                prompt,
+                due: self.due,
+            };
             match self.ask(&question, "").await {
                 Ok(answer) => case.answer(stage, answer),
                 Err(why) => case.fail(stage, why),
@@ -99,6 +106,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
         for (number, model) in models.iter().enumerate() {
             let question = Question {
                 model,
+                tenant: self.trace.tenant,
                 temperature: judges.temperature.unwrap_or(options.temperature),
                 stage,
                 prompt: case.rubric(rubric),

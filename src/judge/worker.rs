@@ -104,7 +104,7 @@ pub struct JudgeParts<'a> {
     pub told: Option<mpsc::Sender<Score>>,
     /// What earlier processes spent, as (minute, dollars).
     pub paid: Vec<(u64, Quanta)>,
-    /// The shares of tenants in its queue.
+    /// The shares of tenants in its queue and its budget.
     pub shares: Shares,
 }
 
@@ -290,7 +290,7 @@ impl Judge {
         let named = request.rubrics.iter().flat_map(|rubric| &rubric.judges.models);
         let models = own.chain([self.options.model_of(agent)]).chain(named.map(String::as_str));
         // If there are answers from before, they may be all that is needed.
-        if request.answered.is_empty() { self.asker.away(models) } else { None }
+        request.answered.is_empty().then(|| self.asker.away(request.trace().tenant, models))?
     }
 
     /// Gives up a trace: counts why, and tells the engine that its judgement is over.
