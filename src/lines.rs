@@ -87,14 +87,14 @@ impl<T> Lines<T> {
         taken
     }
 
-    /// Drops the last of the tenant that has the most of its share; returns whether there was any.
-    pub(crate) fn push_out(&mut self, excess: Excess) -> bool {
+    /// Removes the last of the tenant that has the most of its share.
+    pub(crate) fn push_out(&mut self, excess: Excess) -> Option<T> {
         let held = self.lines.iter().map(|(tenant, line)| match excess {
             Excess::Items => (*tenant, line.waiting.len()),
             Excess::Bytes => (*tenant, line.bytes),
         });
         let greediest = self.shares.greediest(held.filter(|(_, held)| *held > 0));
-        greediest.is_some_and(|tenant| self.remove(tenant, VecDeque::pop_back).is_some())
+        self.remove(greediest?, VecDeque::pop_back)
     }
 
     /// The tenants that have three quarters or more of their share of `most` items or `most_bytes`; if none has, all of which something

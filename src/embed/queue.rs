@@ -55,7 +55,7 @@ impl Handle {
             [&request.input, &request.output].map(|text| text.as_ref().map_or(0, String::len));
         lines.put(request.trace.tenant, request, bytes.iter().sum());
         let dropped = self.bell.is_closed() || lines.len() > self.max_queue;
-        if dropped && lines.push_out(Excess::Items) {
+        if dropped && lines.push_out(Excess::Items).is_some() {
             self.texts.with_label_values(&["dropped"]).inc();
         }
         drop(lines);

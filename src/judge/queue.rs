@@ -128,11 +128,11 @@ impl Handle {
         lines.put(tenant, Waiting { request, due, left, share }, bytes);
         self.meter.waiting.inc();
         while self.pending.load(Ordering::Relaxed) > self.max_pending_bytes
-            && lines.push_out(Excess::Bytes)
+            && lines.push_out(Excess::Bytes).is_some()
         {
             self.pushed_out("memory");
         }
-        while lines.len() > self.max_queue && lines.push_out(Excess::Items) {
+        while lines.len() > self.max_queue && lines.push_out(Excess::Items).is_some() {
             self.pushed_out("queue_full");
         }
         drop(lines);

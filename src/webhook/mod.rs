@@ -19,7 +19,7 @@ pub use body::Runaway;
 pub use options::WebhookOptions;
 pub use pace::SavedPace;
 
-use self::pace::Pace;
+use self::pace::{Key, Pace};
 use crate::clock::Clock;
 use crate::engine::limits::Cause;
 use crate::engine::loops::Severity;
@@ -89,6 +89,8 @@ struct Call {
     session_id: String,
     cause: Cause,
     body: String,
+    /// By these the pace knows its session.
+    keys: Vec<Key>,
 }
 
 /// Sessions that wait for the webhook, at most; more are left out and counted.
@@ -168,7 +170,7 @@ impl Webhook {
     pub fn told_before(&mut self, runaway: &Runaway) {
         let tenant = tenant_hash(Some(&runaway.tenant));
         // What is held back now was held back then.
-        let _ = self.pace.lock().admit(runaway.keys(), tenant, runaway.at);
+        let _ = self.pace.lock().admit(&runaway.keys(), tenant, runaway.at);
     }
 
     /// Calls the endpoint for sessions until the last handle is dropped. After `stop`, which also drops the handles, calls that wait have
@@ -200,7 +202,7 @@ impl Webhook {
     async fn tell_all(&mut self) {
         while let Some(call) = lines::next(&self.lines, &mut self.rung).await {
             self.calling = true;
-            let Call { session_id, cause, body } = call;
+            let Call { session_id, cause, body, .. } = call;
             let outcome = if self.options.dry_run {
                 tracing::warn!(
                     session = session_id,
@@ -275,11 +277,12 @@ impl Handle {
     }
 
     /// Queues the call for a session, if the session is still there, and it is not held back. Where there is no room, the last call of the
-    /// tenant that takes the most of its share is left out. What waits is as small as the body: a session may be large.
+    /// tenant that takes the most of its share is left out, and its session is told of when it runs away again. What waits is as small as the body: a session may be large.
     pub fn tell(&self, runaway: impl FnOnce() -> Option<Runaway>) {
         let Some(runaway) = runaway() else { return };
         let tenant = tenant_hash(Some(&runaway.tenant));
-        let admitted = self.pace.lock().admit(runaway.keys(), tenant, self.clock.now());
+        let keys = runaway.keys();
+        let admitted = self.pace.lock().admit(&keys, tenant, self.clock.now());
         if let Err(held_back) = admitted {
             return self.outcomes.with_label_values(&[held_back]).inc();
         }
@@ -287,11 +290,14 @@ impl Handle {
         let (cause, session_id) = (runaway.cause, runaway.session.session_id);
         let mut lines = lock(&self.lines);
         let bytes = body.len();
-        lines.put(tenant, Call { body, cause, session_id }, bytes);
-        if (self.bell.is_closed() || lines.len() > QUEUE) && lines.push_out(Excess::Items) {
+        lines.put(tenant, Call { body, cause, session_id, keys }, bytes);
+        let is_over = self.bell.is_closed() || lines.len() > QUEUE;
+        let left_out = if is_over { lines.push_out(Excess::Items) } else { None };
+        drop(lines);
+        if let Some(left_out) = left_out {
+            self.pace.lock().take_back(&left_out.keys);
             self.outcomes.with_label_values(&["queue_full"]).inc();
         }
-        drop(lines);
         // Fails if the bell is already rung.
         let _ = self.bell.try_send(());
     }
@@ -360,6 +366,11 @@ mod tests {
         (0..QUEUE + 10).for_each(|number| tell("flood", number));
         (0..2).for_each(|number| tell("quiet", number));
         assert_eq!(webhook.outcomes.with_label_values(&["queue_full"]).get(), 12);
+        // Those that were left out are told of when they run away again; those that wait are not.
+        tell("flood", QUEUE + 9);
+        tell("flood", 0);
+        assert_eq!(webhook.outcomes.with_label_values(&["queue_full"]).get(), 13);
+        assert_eq!(webhook.outcomes.with_label_values(&["cooldown"]).get(), 1);
         let mut first = Vec::new();
         for _ in 0..4 {
             first.push(lock(&webhook.lines).take().unwrap().session_id);

@@ -62,10 +62,16 @@ impl Pace {
         at.after(self.cooldown.max(MINUTE)) > now
     }
 
+    /// Forgets a session that was let through and is not told of after all: it may come again.
+    pub(super) fn take_back(&mut self, keys: &[Key]) {
+        self.order.retain(|(_, told)| !keys.contains(told));
+        self.told.retain(|told| !keys.contains(told));
+    }
+
     /// Lets a session of a tenant through; fails with the reason if it is held back: `cooldown` or `capped`.
     pub(super) fn admit(
         &mut self,
-        keys: Vec<Key>,
+        keys: &[Key],
         tenant: TenantHash,
         now: Timestamp,
     ) -> Result<(), &'static str> {
@@ -84,7 +90,7 @@ impl Pace {
             return Err("capped");
         }
         self.order.extend(keys.iter().map(|key| (now, key.clone())));
-        self.told.extend(keys);
+        self.told.extend(keys.iter().cloned());
         self.minute.push_back((now, tenant));
         Ok(())
     }
@@ -116,11 +122,21 @@ mod tests {
     #[test]
     fn a_session_is_told_once_per_cooldown() {
         let mut pace = pace(10);
-        assert_eq!(pace.admit(session("a"), 0, at(0)), Ok(()));
-        assert_eq!(pace.admit(session("a"), 0, at(599)), Err("cooldown"));
-        assert_eq!(pace.admit(session("b"), 0, at(599)), Ok(()));
-        assert_eq!(pace.admit(of("t", "a"), 0, at(599)), Ok(()));
-        assert_eq!(pace.admit(session("a"), 0, at(600)), Ok(()));
+        assert_eq!(pace.admit(&session("a"), 0, at(0)), Ok(()));
+        assert_eq!(pace.admit(&session("a"), 0, at(599)), Err("cooldown"));
+        assert_eq!(pace.admit(&session("b"), 0, at(599)), Ok(()));
+        assert_eq!(pace.admit(&of("t", "a"), 0, at(599)), Ok(()));
+        assert_eq!(pace.admit(&session("a"), 0, at(600)), Ok(()));
+    }
+
+    #[test]
+    fn what_is_taken_back_may_come_again_and_counts_in_its_minute() {
+        let mut pace = pace(2);
+        assert_eq!(pace.admit(&session("a"), 0, at(0)), Ok(()));
+        pace.take_back(&session("a"));
+        assert_eq!((pace.admit(&session("a"), 0, at(1)), pace.order.len()), (Ok(()), 1));
+        pace.take_back(&session("a"));
+        assert_eq!(pace.admit(&session("a"), 0, at(2)), Err("capped"));
     }
 
     #[test]
@@ -129,35 +145,35 @@ mod tests {
         let with = |id: &str, trace: &str| {
             [session(id), vec![Key::Trace(String::new(), trace.to_owned())]].concat()
         };
-        assert_eq!(pace.admit(with("before its root", "1"), 0, at(0)), Ok(()));
-        assert_eq!(pace.admit(with("after its root", "1"), 0, at(1)), Err("cooldown"));
-        assert_eq!(pace.admit(with("after its root", "2"), 0, at(1)), Ok(()));
-        assert_eq!(pace.admit(with("another", "1"), 0, at(600)), Ok(()));
+        assert_eq!(pace.admit(&with("before its root", "1"), 0, at(0)), Ok(()));
+        assert_eq!(pace.admit(&with("after its root", "1"), 0, at(1)), Err("cooldown"));
+        assert_eq!(pace.admit(&with("after its root", "2"), 0, at(1)), Ok(()));
+        assert_eq!(pace.admit(&with("another", "1"), 0, at(600)), Ok(()));
     }
 
     #[test]
     fn so_many_a_minute_are_told_and_those_held_back_may_come_again() {
         let mut pace = pace(2);
-        assert_eq!(pace.admit(session("a"), 0, at(0)), Ok(()));
-        assert_eq!(pace.admit(session("b"), 0, at(30)), Ok(()));
-        assert_eq!(pace.admit(session("c"), 0, at(59)), Err("capped"));
-        assert_eq!(pace.admit(session("c"), 0, at(60)), Ok(()));
-        assert_eq!(pace.admit(session("d"), 0, at(61)), Err("capped"));
+        assert_eq!(pace.admit(&session("a"), 0, at(0)), Ok(()));
+        assert_eq!(pace.admit(&session("b"), 0, at(30)), Ok(()));
+        assert_eq!(pace.admit(&session("c"), 0, at(59)), Err("capped"));
+        assert_eq!(pace.admit(&session("c"), 0, at(60)), Ok(()));
+        assert_eq!(pace.admit(&session("d"), 0, at(61)), Err("capped"));
         assert_eq!((pace.told.len(), pace.minute.len()), (3, 2));
     }
 
     #[test]
     fn what_an_earlier_process_told_of_holds_back_and_counts() {
         let mut before = pace(2);
-        assert_eq!(before.admit(session("a"), 0, at(0)), Ok(()));
-        assert_eq!(before.admit(session("b"), 0, at(30)), Ok(()));
+        assert_eq!(before.admit(&session("a"), 0, at(0)), Ok(()));
+        assert_eq!(before.admit(&session("b"), 0, at(30)), Ok(()));
         let mut pace = pace(2);
         pace.restore(before.save());
         assert_eq!(pace.save(), before.save());
-        assert_eq!(pace.admit(session("a"), 0, at(40)), Err("cooldown"));
-        assert_eq!(pace.admit(session("c"), 0, at(40)), Err("capped"));
-        assert_eq!(pace.admit(session("a"), 0, at(600)), Ok(()));
-        assert_eq!(pace.admit(session("b"), 0, at(600)), Err("cooldown"));
+        assert_eq!(pace.admit(&session("a"), 0, at(40)), Err("cooldown"));
+        assert_eq!(pace.admit(&session("c"), 0, at(40)), Err("capped"));
+        assert_eq!(pace.admit(&session("a"), 0, at(600)), Ok(()));
+        assert_eq!(pace.admit(&session("b"), 0, at(600)), Err("cooldown"));
     }
 
     #[test]
@@ -165,7 +181,7 @@ mod tests {
         let shares = TenantOptions::default().shares(2);
         let mut pace = Pace::new(Duration::from_secs(600), 4, shares);
         let mut told = |tenant: TenantHash, id: &str| {
-            pace.admit(of(&tenant.to_string(), id), tenant, at(0)).is_ok()
+            pace.admit(&of(&tenant.to_string(), id), tenant, at(0)).is_ok()
         };
         assert_eq!(["a", "b", "c"].map(|id| told(1, id)), [true, true, false]);
         assert_eq!(["a", "b", "c"].map(|id| told(2, id)), [true, true, false]);
