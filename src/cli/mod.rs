@@ -20,6 +20,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 pub use error::CliError;
 pub use replay::Floor;
@@ -115,6 +116,16 @@ pub fn run(
 }
 
 /// Prints clap's message and returns the exit code: help and version are no errors, and for the rest clap itself would exit with 2.
+/// The runtime of a daemon.
+fn runtime() -> Result<Runtime, CliError> {
+    tokio::runtime::Builder::new_multi_thread()
+        // Said here, as the runtime would read a variable of its own, and panic at what it cannot use.
+        .worker_threads(std::thread::available_parallelism().map_or(1, usize::from))
+        .enable_all()
+        .build()
+        .map_err(CliError::Runtime)
+}
+
 fn refuse(error: &clap::Error, process: &mut Process<'_>) -> u8 {
     let text = error.render();
     if error.use_stderr() {

@@ -27,12 +27,7 @@ impl Serve {
         take_files();
         let config = self.flags.load(process)?;
         logging::start(&config.log);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            // Said here, as the runtime would read a variable of its own, and panic at what it cannot use.
-            .worker_threads(std::thread::available_parallelism().map_or(1, usize::from))
-            .enable_all()
-            .build()
-            .map_err(CliError::Runtime)?;
+        let runtime = super::runtime()?;
         let ran = runtime.block_on(async {
             // Signals are caught before the daemon says that it is ready, so that none after that is missed.
             let mut asked = pin!(Stop::listen().map_err(CliError::Runtime)?.asked());

@@ -13,6 +13,9 @@ use crate::engine::convention::{
 };
 use crate::engine::span::{Report, Resource, SpanId, Status, Timestamp, TraceId};
 
+/// The reason for rejecting records in lists of scopes as they were called before OTLP 1.0.
+pub(super) const OLD_SCOPE: &str = "instrumentation_library";
+
 /// Builds a batch.
 pub(super) struct Builder<'a> {
     conventions: &'a Conventions,

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Number;
 
-use super::builder::{Builder, EncodedLog, EncodedSpan, event, low32, status};
+use super::builder::{Builder, EncodedLog, EncodedSpan, OLD_SCOPE, event, low32, status};
 use super::prescan::{Bounds, Scan};
 use super::repair::Odd;
 use super::tree::Json;
@@ -106,9 +106,6 @@ pub(super) fn decode(
 
 /// The reason for rejecting what is in another value where a list of records, or of their scopes, belongs: it counts as one record.
 const NO_LIST: &str = "not_a_list";
-
-/// The reason for rejecting records in lists by the name that they had before OTLP 1.0.
-const OLD_SCOPE: &str = "instrumentation_library";
 
 /// The lists of requests by signal.
 const LISTS: [(Signal, &str, &str); 3] = [

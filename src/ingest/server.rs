@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
 use axum::http::uri::{Authority, PathAndQuery};
 use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
@@ -423,6 +424,12 @@ async fn answer(server: &Server, end: &Arc<Notify>, mut request: hyper::Request<
     if request.version() == Version::HTTP_2 && head_bytes(&request) > max_bytes {
         (server.tell)(Event::LongHead);
         return StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response();
+    }
+    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    if codings.any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")) {
+        (server.tell)(Event::BadHead);
+        let why = "only `chunked` is a transfer coding here: compress by `content-encoding`\n";
+        return (StatusCode::NOT_IMPLEMENTED, [(CONNECTION, "close")], why).into_response();
     }
     let asks_for_head = request.method() == Method::HEAD;
     let response = server.answers.to(request).await;

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::{mem, str};
 
-use super::builder::{Builder, EncodedLog, EncodedSpan, event, low32, status};
+use super::builder::{Builder, EncodedLog, EncodedSpan, OLD_SCOPE, event, low32, status};
 use super::outline;
 use super::repair::Odd;
 use super::wire::{Fields, Malformed, Wire, pair};
@@ -19,6 +19,7 @@ struct Walk<'a, 'w, 'b> {
     builder: &'w mut Builder<'b>,
     record: fn(&mut Self, &'a [u8], Scope) -> Result<()>,
     max_nesting: usize,
+    of_logs: bool,
     // The number of values around the current one.
     nesting: usize,
     odd: Odd,
@@ -29,6 +30,9 @@ struct Walk<'a, 'w, 'b> {
 }
 
 type Result<T> = std::result::Result<T, Malformed>;
+
+/// The field of a resource's instrumentation libraries, which are scopes today.
+const OLD_SCOPES: u32 = 1000;
 
 /// A number of attributes that most spans stay below.
 const USUAL_ATTRIBUTES: usize = 16;
@@ -53,6 +57,7 @@ pub(super) fn logs(body: &[u8], max_nesting: usize, builder: &mut Builder<'_>) -
         walk.builder.log(log, scope);
         Ok(())
     })
+    .of_logs()
     .request(body)
 }
 
@@ -65,7 +70,11 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         let attributes = RawAttributes::with_capacity(USUAL_ATTRIBUTES);
         let odd = Odd::default();
         let outline = Outline::default();
-        Self { builder, record, max_nesting, nesting: 0, odd, attributes, outline }
+        Self { builder, record, max_nesting, of_logs: false, nesting: 0, odd, attributes, outline }
+    }
+
+    fn of_logs(self) -> Self {
+        Self { of_logs: true, ..self }
     }
 
     /// Walks a request down to its records: requests, resources and scopes have the same fields for spans and logs.
@@ -81,6 +90,15 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
         Ok(())
     }
 
+    /// Rejects the records of an instrumentation library, as scopes were called before OTLP 1.0.
+    fn old_scope(&mut self, sent: &'a [u8]) -> Result<()> {
+        let mut fields = Fields::of(sent);
+        while fields.next_bytes(2)?.is_some() {
+            self.builder.reject(OLD_SCOPE, self.of_logs);
+        }
+        Ok(())
+    }
+
     fn resource(&mut self, sent: &'a [u8]) -> Result<()> {
         let (mut last, mut several) = (None, false);
         for field in Fields::of(sent) {
@@ -89,6 +107,7 @@ impl<'a, 'w, 'b> Walk<'a, 'w, 'b> {
                 (1 | 2, Wire::Varint(_) | Wire::Fixed64(_) | Wire::Fixed32(_)) => {
                     self.odd.types += 1;
                 }
+                (OLD_SCOPES, Wire::Bytes(sent)) => self.old_scope(sent)?,
                 _ => {}
             }
         }

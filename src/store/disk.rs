@@ -179,7 +179,8 @@ impl Disk for Folder {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
-            let metadata = entry.metadata()?;
+            // A link stands for its file, as where it is opened; one to nothing, for nothing.
+            let Ok(metadata) = fs::metadata(entry.path()) else { continue };
             if let (true, Some(name)) = (metadata.is_file(), entry.file_name().to_str()) {
                 files.push((name.to_owned(), metadata.len()));
             }
@@ -219,6 +220,21 @@ impl DiskFile for File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_is_listed_as_its_file_and_one_to_nothing_is_not() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let kept = elsewhere.path().join("kept");
+        fs::write(&kept, "marks").unwrap();
+        let link = |to: &Path, name: &str| {
+            std::os::unix::fs::symlink(to, folder.path().join(name)).unwrap();
+        };
+        link(&kept, "end.marks");
+        link(&elsewhere.path().join("gone"), "snapshot");
+        link(elsewhere.path(), "folder");
+        let disk = Folder(folder.path().to_owned());
+        assert_eq!(disk.list().unwrap(), [("end.marks".to_owned(), 5)]);
+    }
 
     #[test]
     fn the_name_of_a_new_directory_is_synced_where_it_is() {

@@ -115,7 +115,15 @@ fn a_head_that_is_no_http_is_refused_and_counted() {
     for head in heads {
         assert_eq!(ask(&daemon.otlp_http, head), "HTTP/1.1 400", "{head:?}");
     }
-    daemon.settles_at("agentgauge_requests_refused_total{reason=\"head_malformed\"}", 5.0);
+    let coded = |coding: &str| {
+        let head = "POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-protobuf\r\ntransfer-encoding: ";
+        ask(&daemon.otlp_http, &format!("{head}{coding}\r\n\r\n0\r\n\r\n"))
+    };
+    assert_eq!(coded("Chunked"), "HTTP/1.1 200");
+    // Codings that nobody decodes would be taken for what was sent.
+    assert_eq!(coded("gzip, chunked"), "HTTP/1.1 501");
+    assert_eq!(coded("gzip\r\ntransfer-encoding: chunked"), "HTTP/1.1 501");
+    daemon.settles_at("agentgauge_requests_refused_total{reason=\"head_malformed\"}", 7.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -621,6 +621,25 @@ fn json_of_another_shape_is_refused_and_says_what_was_expected() {
 }
 
 #[test]
+fn records_of_old_instrumentation_libraries_are_rejected_and_told_of() {
+    // By the field that they had in protobuf; beside them a span is taken.
+    let old = |records: usize| {
+        field(1000, &[field(1, b""), field(2, b"").repeat(records), field(3, b"u")].concat())
+    };
+    let now = 1_790_000_000_000_000_000_u64;
+    let span = [field(1, &[1; 16]), field(2, &[2; 8]), fixed(7, now), fixed(8, now + 1)].concat();
+    let new = field(2, &field(2, &span));
+    for (signal, taken) in [(Signal::Traces, 1), (Signal::Logs, 0)] {
+        let resource = [old(2), if taken == 1 { new.clone() } else { Vec::new() }, old(1)].concat();
+        let batch =
+            decoder().decode_plain(signal, Encoding::Protobuf, &field(1, &resource)).unwrap();
+        let tally = &batch.tally;
+        assert_eq!(tally.rejected, BTreeMap::from([("instrumentation_library", 3)]), "{signal:?}");
+        assert_eq!((batch.spans.len(), tally.spans + tally.logs), (taken, 3 + taken as u64));
+    }
+}
+
+#[test]
 fn a_report_too_costs_itself_alone() {
     let (trace, now) = ("5a".repeat(16), 1_790_000_000_000_000_000_u64);
     let json = format!(

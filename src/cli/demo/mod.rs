@@ -54,10 +54,7 @@ impl Demo {
         let mut config = self.settings.load(process, &[])?;
         let taken = prepare(&mut config);
         logging::start(&config.log);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .map_err(CliError::Runtime)?;
+        let runtime = super::runtime()?;
         runtime.block_on(async {
             let stop = Stop::listen().map_err(CliError::Runtime)?;
             let daemon = Daemon::start(&config).await?;
