@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::options::Role;
-use super::part::{Begin, Pace, Part, Stage, Taken, section};
+use super::part::{Begin, Pace, Part, Room, Stage, Taken, section};
 use super::wire::{Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::saved::SavedTraces;
 use crate::engine::assemble::{AGES, Assemble, Input, Learned, SavedLearned};
@@ -35,6 +35,8 @@ pub(super) struct Traces {
     // When the next timer of each shard is due.
     due: Vec<Option<Timestamp>>,
     resolve: Resolve,
+    // The room of the shards together: bytes, and spans of turns.
+    room: (Room, Room),
     // What the shards have learned, and what those of other partitions have.
     learned: Learned,
     ask: Ask,
@@ -72,8 +74,10 @@ impl Stage for AssembleStage {
         saved.into_iter().for_each(|saved| learned.restore(saved));
         let due = shards.iter().map(|(_, stage)| stage.poll_timeout()).collect();
         let (map, partition, generation) = (self.map, taken.partition, taken.generation);
-        let ask = self.ask.clone();
-        Ok(Traces { map, partition, generation, shards, due, resolve, learned, ask, live: false })
+        let (ask, live) = (self.ask.clone(), false);
+        let room = |all| Room::new(all, shards.len());
+        let room = (room(assemble.max_bytes), room(assemble.max_turn_spans));
+        Ok(Traces { map, partition, generation, shards, due, resolve, room, learned, ask, live })
     }
 }
 
@@ -117,6 +121,7 @@ impl Part for Traces {
         self.resolve.handle_timeout(now);
         for place in 0..self.shards.len() {
             if self.due[place].is_some_and(|due| due <= now) {
+                self.make_room(place);
                 self.shards[place].1.handle_timeout(now, &self.learned);
                 self.hand_on(place, now, out);
             }
@@ -188,12 +193,25 @@ impl Traces {
         // All inputs of a record are of one trace.
         let touched = places.last().copied();
         for (place, input) in places.into_iter().zip(inputs) {
+            self.make_room(place);
             self.shards[place].1.handle(input, now);
         }
         if let Some(place) = touched {
             self.hand_on(place, now, out);
         }
         Ok(())
+    }
+
+    /// Gives a shard the room that the others leave.
+    fn make_room(&mut self, place: usize) {
+        let held = |held: fn(&Assemble) -> usize| {
+            let all = self.shards.iter().map(|(_, stage)| held(stage)).sum::<usize>();
+            (all, held(&self.shards[place].1))
+        };
+        let (bytes, spans) = (held(Assemble::held_bytes), held(Assemble::held_turn_spans));
+        let (bytes, spans) =
+            (self.room.0.beside(bytes.0, bytes.1), self.room.1.beside(spans.0, spans.1));
+        self.shards[place].1.set_room(bytes, spans);
     }
 
     /// Sends a report whose trace is known on to that trace.
@@ -274,9 +292,10 @@ mod tests {
     use std::time::Duration;
 
     use super::super::score::ScoreStage;
+    use super::super::start::spread;
     use super::*;
     use crate::engine::math::Quanta;
-    use crate::engine::span::{Operation, Resource, Source, Span, SpanId, ToolFacts};
+    use crate::engine::span::{Operation, Resource, Source, Span, SpanId, Text, ToolFacts};
     use crate::fleet::checkpoint::Checkpoint;
 
     const NOW: Timestamp = Timestamp(1_800_000_000_000_000_000);
@@ -361,6 +380,40 @@ mod tests {
         let checkpoint = Checkpoint { next: 0, now: NOW, senders: BTreeMap::new(), sections };
         let mut next = taken(1, Some(&checkpoint));
         assert_eq!(agents(&follows(&mut next, span(1, 3, call()))), ["support"]);
+    }
+
+    #[test]
+    fn a_shard_has_the_room_that_others_leave_and_all_together_hold_no_more_than_twice_that() {
+        const MIB: usize = 1 << 20;
+        let text = |bytes: usize| Span {
+            output: Some(Text { rank: 0, text: "x".repeat(bytes).into() }),
+            ..call()
+        };
+        let mut stage = stage();
+        stage.map = Map::new(16);
+        spread(&mut stage.options, 4, 16);
+        let mut part =
+            stage.take_over(&Taken { partition: 0, generation: 1, checkpoint: None }).unwrap();
+        let mut traces = (1_u128..).map(|id| TraceId((id << 64).to_be_bytes()));
+        let mut put = |part: &mut Traces, bytes: usize| {
+            let trace_id = traces.find(|id| part.place(*id).is_some()).unwrap();
+            let Message::Inputs(mut inputs) = span(0, 1, text(bytes)) else { return };
+            let [Input::Span(span)] = &mut inputs[..] else { return };
+            span.trace_id = trace_id;
+            part.apply(Message::Inputs(inputs), 0, NOW, &mut Vec::new()).unwrap();
+        };
+        let evicted = |part: &Traces| {
+            let counts = part.counts();
+            let evicted =
+                counts.iter().filter(|(_, what, why, _)| (*what, *why) == ("traces", "evicted"));
+            evicted.map(|(.., count)| count).sum::<u64>()
+        };
+        put(&mut part, 15 * MIB);
+        assert_eq!((evicted(&part), part.holds().1), (0, 1), "one large trace, and nothing else");
+        (0..100).for_each(|_| put(&mut part, MIB));
+        assert!(evicted(&part) > 0);
+        let held = part.holds_bytes().unwrap().1;
+        assert!((32 * MIB..=128 * MIB).contains(&held), "{held}");
     }
 
     #[test]

@@ -121,6 +121,27 @@ pub(super) trait Part {
     fn counts(&self) -> Vec<(String, &'static str, &'static str, u64)>;
 }
 
+/// The room that the shards of a partition share, so that one of them can hold a trace or session as large as any.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    all: usize,
+    /// What a shard has in any case.
+    share: usize,
+}
+
+impl Room {
+    /// Room for so many shards.
+    pub(super) fn new(all: usize, shards: usize) -> Self {
+        Self { all, share: all.div_ceil(shards.max(1)) }
+    }
+
+    /// The room of a shard that holds `own` where all hold `held`: what the others leave, and its share at least. So all of them hold less
+    /// than twice the room, and no more than it as long as no shard holds more than its share.
+    pub(super) fn beside(self, held: usize, own: usize) -> usize {
+        self.all.saturating_sub(held.saturating_sub(own)).max(self.share)
+    }
+}
+
 /// Reads a section of a checkpoint; `None` if there is no section of that name.
 pub(super) fn section<T: serde::de::DeserializeOwned>(
     checkpoint: Option<&Checkpoint>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::assemble::GENERATION;
 use super::options::Role;
-use super::part::{Begin, Pace, Part, Stage, Taken};
+use super::part::{Begin, Pace, Part, Room, Stage, Taken};
 use super::wire::{Hop, Map, Message, Record};
 use crate::engine::facts::Began;
 use crate::engine::pipeline::EngineOptions;
@@ -34,6 +34,8 @@ pub(super) struct Scored {
     map: Map,
     generation: u64,
     shards: Vec<(u32, Sessions)>,
+    // The room of the shards together, in bytes.
+    room: Room,
     due: Vec<Option<Timestamp>>,
     changed: BTreeSet<usize>,
     began: bool,
@@ -69,6 +71,7 @@ impl Stage for ScoreStage {
             generation: taken.generation,
             due: shards.iter().map(|(_, stage)| stage.poll_timeout()).collect(),
             changed: (0..shards.len()).collect(),
+            room: Room::new(self.options.session.max_bytes, shards.len()),
             shards,
             began: false,
             told_all: Timestamp(0),
@@ -216,7 +219,9 @@ impl Scored {
     }
 
     fn change(&mut self, place: usize, change: impl FnOnce(&mut Sessions)) {
+        let held = self.shards.iter().map(|(_, stage)| stage.held_bytes()).sum();
         let stage = &mut self.shards[place].1;
+        stage.set_max_bytes(self.room.beside(held, stage.held_bytes()));
         change(stage);
         self.due[place] = stage.poll_timeout();
         self.changed.insert(place);

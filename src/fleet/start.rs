@@ -88,7 +88,7 @@ impl InstanceParts<'_> {
         if !reads.iter().any(|role| self.fleet.has(*role)) {
             return Ok(workers);
         }
-        self.spread();
+        spread(&mut self.engine, self.shards, self.fleet.partitions);
         let checkpoints = Checkpoints::open(&self.fleet.checkpoints, Handle::current())?;
         let map = Map::new(self.fleet.partitions);
         if self.fleet.has(Role::Assemble) {
@@ -109,36 +109,6 @@ impl InstanceParts<'_> {
             self.board.show_while(move || lease.holds());
         }
         Ok(workers)
-    }
-
-    /// Turns the bounds, which are for a shard of a single process, into those for a logical shard, and gives each partition its part of
-    /// the false pages.
-    fn spread(&mut self) {
-        let count = |shards: u32| usize::try_from(shards).unwrap_or(1).max(1);
-        let (alone, all) = (count(self.shards), count(SHARDS));
-        let share = |bound: usize| bound.saturating_mul(alone).div_ceil(all).max(1);
-        let EngineOptions { assemble, session, agents, judging, drops, .. } = &mut self.engine;
-        let of_judge = judging.as_mut().map(|judging| &mut judging.max_open_bytes);
-        let bounds = [
-            &mut assemble.max_open_traces,
-            &mut assemble.max_bytes,
-            &mut assemble.max_sealed_traces,
-            &mut assemble.max_waiting_reports,
-            &mut assemble.max_turn_sessions,
-            &mut assemble.max_turn_spans,
-            &mut session.max_sessions,
-            &mut session.max_bytes,
-            &mut session.max_departed_traces,
-            &mut session.max_outstanding_outcomes,
-            &mut session.max_waiting_reports,
-        ];
-        bounds.into_iter().chain(of_judge).for_each(|bound| *bound = share(*bound));
-        // Agents are held by partition, and each watches its streams by itself.
-        agents.max_run_bytes = agents.max_run_bytes.div_ceil(count(self.fleet.partitions));
-        drops.false_pages_per_quarter /= f64::from(self.fleet.partitions.max(1));
-        // One trace, and one session, may have no more than all.
-        assemble.max_trace_bytes = assemble.max_trace_bytes.min(assemble.max_bytes);
-        session.max_session_bytes = session.max_session_bytes.min(session.max_bytes);
     }
 
     fn work<S: Stage + 'static>(
@@ -181,6 +151,38 @@ impl InstanceParts<'_> {
     }
 }
 
+/// Turns the bounds, which are for one of so many shards of a single process, into those for a logical shard, or for a partition where one
+/// trace or session may take more than a shard's share; and gives each partition its part of the false pages.
+pub(super) fn spread(engine: &mut EngineOptions, shards: u32, partitions: u32) {
+    let count = |shards: u32| usize::try_from(shards).unwrap_or(1).max(1);
+    let (alone, all, parts) = (count(shards), count(SHARDS), count(partitions));
+    let share = |bound: usize, of: usize| bound.saturating_mul(alone).div_ceil(of).max(1);
+    let EngineOptions { assemble, session, agents, judging, drops, .. } = engine;
+    let of_judge = judging.as_mut().map(|judging| &mut judging.max_open_bytes);
+    // `session.max_waiting_reports` stays as it is: it bounds the outcomes of runs too, which every shard gets.
+    let bounds = [
+        &mut assemble.max_open_traces,
+        &mut assemble.max_sealed_traces,
+        &mut assemble.max_turn_sessions,
+        &mut session.max_sessions,
+        &mut session.max_departed_traces,
+        &mut session.max_outstanding_outcomes,
+    ];
+    bounds.into_iter().chain(of_judge).for_each(|bound| *bound = share(*bound, all));
+    let waiting = share(assemble.max_waiting_reports, all);
+    assemble.max_waiting_reports = waiting.max(assemble.max_reports_per_trace);
+    for (bound, of_one) in [
+        (&mut assemble.max_bytes, assemble.max_trace_bytes),
+        (&mut assemble.max_turn_spans, assemble.max_spans_per_trace),
+        (&mut session.max_bytes, session.max_session_bytes),
+    ] {
+        *bound = share(*bound, parts).max(of_one);
+    }
+    // Agents are held by partition, and each watches its streams by itself.
+    agents.max_run_bytes = agents.max_run_bytes.div_ceil(parts);
+    drops.false_pages_per_quarter /= f64::from(partitions.max(1));
+}
+
 impl Workers {
     /// Waits until all workers have ended.
     pub async fn end(&mut self) {
@@ -198,6 +200,38 @@ impl Workers {
             families.unhindered()?;
             statuses.iter().try_for_each(|status| status.ready())?;
             families.ready()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_trace_and_one_session_may_have_what_they_have_in_one_process() {
+        let alone = EngineOptions::default();
+        for partitions in [1, 3, 16, 256] {
+            let mut engine = alone.clone();
+            spread(&mut engine, 4, partitions);
+            let EngineOptions { assemble, session, .. } = engine;
+            let (trace, spans) =
+                (alone.assemble.max_trace_bytes, alone.assemble.max_spans_per_trace);
+            assert_eq!(assemble.max_trace_bytes, trace);
+            assert!(assemble.max_bytes >= trace && assemble.max_turn_spans >= spans);
+            assert_eq!(session.max_session_bytes, alone.session.max_session_bytes);
+            assert!(session.max_bytes >= session.max_session_bytes);
+            assert!(assemble.max_waiting_reports >= assemble.max_reports_per_trace);
+            assert_eq!(session.max_waiting_reports, alone.session.max_waiting_reports);
+            // All partitions together have what one process has, but for what one trace and one session need.
+            let all = |bound: usize, of_one: usize| {
+                let partitions = usize::try_from(partitions).unwrap();
+                (4 * bound).max(of_one * partitions) + partitions
+            };
+            let partitions = usize::try_from(partitions).unwrap();
+            assert!(assemble.max_bytes * partitions <= all(alone.assemble.max_bytes, trace));
+            let of_one = alone.session.max_session_bytes;
+            assert!(session.max_bytes * partitions <= all(alone.session.max_bytes, of_one));
         }
     }
 }

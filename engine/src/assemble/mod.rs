@@ -480,6 +480,17 @@ impl Assemble {
         self.bytes.all().all
     }
 
+    /// The spans that later prompts may move to another turn, weighed as `assemble.max_turn_spans` does.
+    pub fn held_turn_spans(&self) -> usize {
+        self.turns.held()
+    }
+
+    /// Sets what it may hold, in place of `assemble.max_bytes` and `assemble.max_turn_spans`; it keeps to that from its next input on.
+    pub fn set_room(&mut self, max_bytes: usize, max_turn_spans: usize) {
+        self.options.max_bytes = max_bytes;
+        self.options.max_turn_spans = max_turn_spans;
+    }
+
     /// Applies spans of one trace that arrived at `now`.
     fn group<'s>(&mut self, spans: impl Iterator<Item = &'s Span> + Clone, now: Timestamp) {
         let Some(first) = spans.clone().next() else { return };

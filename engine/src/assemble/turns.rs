@@ -119,6 +119,11 @@ struct Limits {
 
 impl Turns {
     /// What all movable spans weigh.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// What all movable spans weigh, weighed anew.
     #[cfg(test)]
     pub(super) fn weighs(&self) -> usize {
         let own = self.tenants.values();

@@ -509,6 +509,11 @@ impl Sessions {
         self.sessions.bytes()
     }
 
+    /// Sets the bytes that sessions may take, in place of `session.max_bytes`; it keeps to that from the next input on.
+    pub fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+    }
+
     /// How many agents are known to this shard.
     pub fn agents(&self) -> usize {
         self.shared.fleet.len()
