@@ -377,7 +377,7 @@ mod tests {
         let again = follows(&mut first, span(0, 2, root()));
         assert_eq!(again.iter().filter(learned).count(), 0);
         let sections = second.save().unwrap();
-        let checkpoint = Checkpoint { next: 0, now: NOW, senders: BTreeMap::new(), sections };
+        let checkpoint = Checkpoint { now: NOW, sections, ..Checkpoint::default() };
         let mut next = taken(1, Some(&checkpoint));
         assert_eq!(agents(&follows(&mut next, span(1, 3, call()))), ["support"]);
     }

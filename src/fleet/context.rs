@@ -79,7 +79,7 @@ impl ClientContext for Context {
     fn stats(&self, statistics: Statistics) {
         if connected(statistics) {
             self.lease.touch();
-            self.assignment.status().well();
+            self.assignment.status().connected();
         }
     }
 }

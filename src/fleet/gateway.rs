@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -13,16 +14,17 @@ use rdkafka::Message as _;
 use rdkafka::Statistics;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::context::connected;
 use super::outbox::{MAX_RECORD_BYTES, config, is_too_large, note_too_large};
+use super::topics::look;
 use super::wire::{Envelope, HOPS, Hop, Map, Message, Record, Response, pack, unpack};
 use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
-use crate::ingest::kafka::{KafkaOptions, SourceError, Status, Unwatched};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Unwatched};
 use crate::ingest::{Batch, Lacks, LeftOut, Overloaded, Sink};
 
 /// After how long a refused sender should try again.
@@ -33,6 +35,9 @@ const TIMEOUT_MS: u64 = 10_000;
 
 /// The most bytes of a record's content, which leaves room for its key and its head.
 const MAX_PAYLOAD_BYTES: usize = MAX_RECORD_BYTES as usize - (64 << 10);
+
+/// The pause before the topics are looked at again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// The error of a producer that has no room.
 const FULL: KafkaError = KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull);
@@ -99,13 +104,37 @@ impl Gateway {
         partitions: u32,
     ) -> Result<Self, SourceError> {
         let status = Arc::new(Status::new(Arc::new(Unwatched), brokers));
-        status.joined(true);
         let room = Arc::new(Notify::new());
         let (refused, told) = (AtomicU64::new(0), room.clone());
         let context = Deliveries { status: status.clone(), refused, room: told };
         let producer = Arc::new(config.create_with_context(context)?);
         let topics = Arc::new(HOPS.map(|hop| hop.topic(prefix)));
-        Ok(Self { producer, topics, map: Map::new(partitions), status, room })
+        let gateway = Self { producer, topics, map: Map::new(partitions), status, room };
+        gateway.find_topics(prefix.to_owned(), partitions)?;
+        Ok(gateway)
+    }
+
+    /// Looks at the topics until they have as many partitions as `fleet.partitions` says; only from then on is anything taken.
+    fn find_topics(&self, prefix: String, partitions: u32) -> Result<(), SourceError> {
+        let (producer, status) = (Arc::downgrade(&self.producer), self.status.clone());
+        let name = thread::Builder::new().name("topics".to_owned());
+        let look = move || {
+            // It ends with the gateway.
+            while let Some(producer) = producer.upgrade() {
+                let problem = match look(producer.client(), &prefix, partitions) {
+                    Ok(None) => {
+                        status.well();
+                        return status.joined(true);
+                    }
+                    Ok(Some(why)) => Problem::Other { why },
+                    Err(error) => Problem::Unreachable { why: error.to_string() },
+                };
+                status.problem(problem);
+                drop(producer);
+                thread::sleep(AGAIN);
+            }
+        };
+        name.spawn(look).map(drop).map_err(SourceError::Thread)
     }
 
     /// The state of the connection to the brokers.
@@ -233,6 +262,9 @@ impl Sink for Gateway {
         let failed = Overloaded { lacks: Lacks::Brokers, ..overloaded };
         let mut records = Vec::new();
         let mut left_out = LeftOut::default();
+        if !self.status.has_joined() {
+            return Err(failed);
+        }
         for record in self.records(batch).ok_or(overloaded)? {
             left_out.record_too_large +=
                 pack_up(record, MAX_PAYLOAD_BYTES, &mut records).ok_or(overloaded)?;
@@ -311,10 +343,10 @@ impl ClientContext for Deliveries {
         self.status.failed(&error, reason);
     }
 
-    /// Clears the problem if a broker is connected; called every second.
+    /// Clears a problem with brokers if one is connected; called every second.
     fn stats(&self, statistics: Statistics) {
         if connected(statistics) {
-            self.status.well();
+            self.status.connected();
         }
     }
 }
@@ -350,20 +382,60 @@ impl ProducerContext for Deliveries {
 #[cfg(test)]
 mod tests {
     use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::DefaultProducerContext;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
     use crate::engine::span::{Span, SpanId, Text};
 
+    fn make_topics(cluster: &MockCluster<'_, DefaultProducerContext>, partitions: i32) {
+        for topic in HOPS.map(|hop| hop.topic("agentgauge")) {
+            cluster.create_topic(&topic, partitions, 1).unwrap();
+        }
+    }
+
+    /// Waits until the gateway takes requests, or one minute.
+    async fn ready(gateway: &Gateway) {
+        for _ in 0..1200 {
+            if gateway.status().ready().is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn with_another_number_of_partitions_than_the_topics_have_it_takes_nothing_and_says_why()
+    {
+        let cluster = MockCluster::new(1).unwrap();
+        make_topics(&cluster, 8);
+        let brokers = vec![cluster.bootstrap_servers()];
+        let options = KafkaOptions { brokers, ..KafkaOptions::default() };
+        let gateway = Gateway::new(&options, "agentgauge", 4).unwrap();
+        let why = || gateway.status().ready().err().unwrap_or_default();
+        for _ in 0..1200 {
+            if why().contains("has 8 partitions, and `fleet.partitions` is 4") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // The brokers answer, which does not mend it.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert!(why().contains("has 8 partitions, and `fleet.partitions` is 4"), "{}", why());
+        let batch = Batch { spans: vec![Span::default()], ..Batch::default() };
+        assert!(gateway.submit(batch).await.is_err());
+    }
+
     #[tokio::test]
     async fn a_request_larger_than_the_queue_waits_for_its_own_deliveries() {
         let cluster = MockCluster::new(1).unwrap();
-        cluster.create_topic("agentgauge.spans", 4, 1).unwrap();
+        make_topics(&cluster, 4);
         let brokers = vec![cluster.bootstrap_servers()];
         let options = KafkaOptions { brokers: brokers.clone(), ..KafkaOptions::default() };
         let mut config = config(&options, TIMEOUT_MS).unwrap();
         config.set("queue.buffering.max.messages", "10");
         let gateway = Gateway::with(&config, &brokers, "agentgauge", 4).unwrap();
+        ready(&gateway).await;
         let span = |trace: u8| Span { trace_id: TraceId([trace; 16]), ..Span::default() };
         let spans = (1..=100).map(span).collect();
         let batch = Batch { spans, ..Batch::default() };
@@ -373,10 +445,11 @@ mod tests {
     #[tokio::test]
     async fn what_the_brokers_refuse_as_too_large_goes_in_smaller_records_or_is_left_out() {
         let cluster = MockCluster::new(1).unwrap();
-        cluster.create_topic("agentgauge.spans", 4, 1).unwrap();
+        make_topics(&cluster, 4);
         let brokers = vec![cluster.bootstrap_servers()];
         let options = KafkaOptions { brokers, ..KafkaOptions::default() };
         let gateway = Gateway::new(&options, "agentgauge", 4).unwrap();
+        ready(&gateway).await;
         for (spans, refusals, too_large) in [(1, 0, 0), (1, 1, 1), (2, 1, 0), (1, 0, 0)] {
             let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
             cluster.request_errors(RDKafkaApiKey::Produce, &vec![error; refusals]);

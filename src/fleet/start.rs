@@ -89,7 +89,8 @@ impl InstanceParts<'_> {
             return Ok(workers);
         }
         spread(&mut self.engine, self.shards, self.fleet.partitions);
-        let checkpoints = Checkpoints::open(&self.fleet.checkpoints, Handle::current())?;
+        let (place, partitions) = (&self.fleet.checkpoints, self.fleet.partitions);
+        let checkpoints = Checkpoints::open(place, partitions, Handle::current())?;
         let map = Map::new(self.fleet.partitions);
         if self.fleet.has(Role::Assemble) {
             let (options, ask) = (self.engine.clone(), self.ask.clone());

@@ -1,10 +1,11 @@
-//! The creation of the topics between the stages.
+//! The topics between the stages: their creation, and whether they are as the options say.
 
 use std::time::Duration;
 
+use rdkafka::ClientContext;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::client::{Client, DefaultClientContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 
 use super::options::FleetOptions;
 use super::outbox::MAX_RECORD_BYTES;
@@ -13,6 +14,36 @@ use crate::ingest::kafka::{KafkaOptions, SourceError, client};
 
 /// How long the brokers may take to create the topics.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the brokers may take to say what a topic has.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What is wrong with the topics, in words; `None` if all have as many partitions as `fleet.partitions` says. With another number, an instance
+/// and the others would look for a trace in different partitions.
+pub(super) fn look<C: ClientContext>(
+    client: &Client<C>,
+    prefix: &str,
+    partitions: u32,
+) -> KafkaResult<Option<String>> {
+    let wanted = usize::try_from(partitions).unwrap_or(0);
+    for topic in HOPS.map(|hop| hop.topic(prefix)) {
+        let found = client.fetch_metadata(Some(&topic), LOOK)?;
+        let found = found.topics().iter().find(|found| found.name() == topic);
+        let found = found.map_or(0, |found| found.partitions().len());
+        if found == 0 {
+            return Ok(Some(format!(
+                "there is no topic `{topic}`; `agentgauge topics create` makes those of `fleet.prefix`; trying again"
+            )));
+        }
+        if found != wanted {
+            return Ok(Some(format!(
+                "topic `{topic}` has {found} partitions, and `fleet.partitions` is {wanted}, which has to be the same, in all \
+                 instances; set it to {found}, or make topics under another `fleet.prefix`; trying again"
+            )));
+        }
+    }
+    Ok(None)
+}
 
 /// A topic, and whether it was created.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -53,12 +53,15 @@ const LEVEL: i32 = 1;
 #[derive(Clone, Debug)]
 pub(super) struct Checkpoints {
     place: Place,
+    partitions: u32,
     runtime: Handle,
 }
 
 /// The state of a partition, as its owner wrote it.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(super) struct Checkpoint {
+    /// The number of partitions of the cluster, which decides what is in which partition.
+    pub(super) partitions: u32,
     /// The offset of the first record that is not in the state.
     pub(super) next: i64,
     /// The time of the partition.
@@ -97,6 +100,19 @@ pub enum CheckpointError {
         /// Its version.
         version: u8,
     },
+    /// The checkpoint is of a cluster with another number of partitions.
+    #[error(
+        "checkpoint {name} is of a cluster with {partitions} partitions, and `fleet.partitions` is {here}: it is for good, and the \
+         same for all instances; set it to {partitions}, or name another `fleet.prefix` and an empty `fleet.checkpoints` to begin anew"
+    )]
+    OtherPartitions {
+        /// The file.
+        name: String,
+        /// Their number in the cluster.
+        partitions: u32,
+        /// Their number by the option.
+        here: u32,
+    },
     /// The state could not be encoded.
     #[error("a checkpoint could not be written down")]
     Unwritable,
@@ -107,16 +123,21 @@ pub enum CheckpointError {
 
 impl Checkpoints {
     /// Opens the checkpoints at this place, a directory or `s3://bucket/prefix`; for the latter the credentials are in the
-    /// environment variables that Amazon's own tools use. `runtime` runs the operations of the store.
+    /// environment variables that Amazon's own tools use. Checkpoints of a cluster with another number of partitions are refused.
+    /// `runtime` runs the operations of the store.
     ///
     /// # Errors
     ///
     /// Fails if checkpoints cannot be kept at that place.
-    pub(super) fn open(place: &str, runtime: Handle) -> Result<Self, CheckpointError> {
+    pub(super) fn open(
+        place: &str,
+        partitions: u32,
+        runtime: Handle,
+    ) -> Result<Self, CheckpointError> {
         let open = Place::open(place);
         let open =
             open.map_err(|source| CheckpointError::Place { place: place.to_owned(), source })?;
-        Ok(Self { place: open, runtime })
+        Ok(Self { place: open, partitions, runtime })
     }
 
     /// Makes the caller the owner of a partition: returns its generation, which is higher than all before it, and the newest
@@ -124,13 +145,15 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// Fails if the store does, or if it has a state of another format.
+    /// Fails if the store does, or if it has a state of another format or of another number of partitions.
     pub(super) fn claim(
         &self,
         of: &str,
         now: Timestamp,
     ) -> Result<(u64, Option<Checkpoint>), CheckpointError> {
         let names = self.names(of)?;
+        // Before anything is written: what cannot be used may be tried again and again.
+        let newest = self.newest(of, &names)?;
         let last = names.last().and_then(|name| generation(name)).unwrap_or(0);
         let mut own = (last + 1).max(now.0 / 1_000_000_000);
         loop {
@@ -144,14 +167,30 @@ impl Checkpoints {
                 Err(error) => return Err(error),
             }
         }
+        let states = |names: &[String]| {
+            let states = names.iter().filter(|name| name.ends_with(".state")).cloned();
+            states.collect::<Vec<_>>()
+        };
+        // What the owner before wrote until then.
+        let now = self.names(of)?;
+        let newest = if states(&now) == states(&names) { newest } else { self.newest(of, &now)? };
+        Ok((own, newest))
+    }
+
+    /// The newest state among these files that can be read.
+    fn newest(&self, of: &str, names: &[String]) -> Result<Option<Checkpoint>, CheckpointError> {
         for name in names.iter().rev().filter(|name| name.ends_with(".state")) {
             let bytes = self.wait(self.place.get(of, name))?;
             match read(name, &bytes)? {
-                Some(checkpoint) => return Ok((own, Some(checkpoint))),
+                Some(found) if found.partitions == self.partitions => return Ok(Some(found)),
+                Some(Checkpoint { partitions, .. }) => {
+                    let (name, here) = (format!("{of}/{name}"), self.partitions);
+                    return Err(CheckpointError::OtherPartitions { name, partitions, here });
+                }
                 None => tracing::error!("checkpoint {of}/{name} is damaged: taking the one before"),
             }
         }
-        Ok((own, None))
+        Ok(None)
     }
 
     /// Writes a state, and removes all but the newest `KEPT`. Blocks its thread.
@@ -233,7 +272,7 @@ mod tests {
 
     fn state(next: i64) -> Checkpoint {
         let sections = [("a".to_owned(), vec![1, 2, 3])].into();
-        Checkpoint { next, now: NOW, sections, ..Checkpoint::default() }
+        Checkpoint { partitions: 8, next, now: NOW, sections, ..Checkpoint::default() }
     }
 
     /// A store in a folder, from a thread that may block.
@@ -241,7 +280,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let place = folder.path().join("deep").join("er");
-        let store = Checkpoints::open(&place.to_string_lossy(), runtime.handle().clone()).unwrap();
+        let store =
+            Checkpoints::open(&place.to_string_lossy(), 8, runtime.handle().clone()).unwrap();
         test(&store, &place.join("t").join("3"));
     }
 
@@ -300,11 +340,31 @@ mod tests {
     }
 
     #[test]
+    fn a_state_of_another_number_of_partitions_is_refused_and_nothing_is_written() {
+        with(|store, folder| {
+            let (own, _) = store.claim("t/3", NOW).unwrap();
+            store.write("t/3", own, &state(1)).unwrap();
+            let files = || std::fs::read_dir(folder).unwrap().count();
+            let before = files();
+            let other = Checkpoints { partitions: 16, ..store.clone() };
+            for _ in 0..3 {
+                let error = other.claim("t/3", NOW).unwrap_err().to_string();
+                assert!(
+                    error.contains("8 partitions") && error.contains("`fleet.partitions` is 16"),
+                    "{error}"
+                );
+            }
+            assert_eq!(files(), before);
+            assert_eq!(store.claim("t/3", NOW).unwrap().1, Some(state(1)));
+        });
+    }
+
+    #[test]
     fn a_place_that_cannot_be_is_named() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         let place = file.path().join("below");
-        let open = |place: &str| Checkpoints::open(place, runtime.handle().clone());
+        let open = |place: &str| Checkpoints::open(place, 8, runtime.handle().clone());
         let error = open(&place.to_string_lossy()).unwrap_err();
         assert!(error.to_string().contains("`fleet.checkpoints`"), "{error}");
     }
@@ -313,7 +373,8 @@ mod tests {
     #[test]
     fn a_build_without_s3_says_so() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let error = Checkpoints::open("s3://bucket/prefix", runtime.handle().clone()).unwrap_err();
+        let error =
+            Checkpoints::open("s3://bucket/prefix", 8, runtime.handle().clone()).unwrap_err();
         let why = std::error::Error::source(&error).unwrap().to_string();
         assert!(why.contains("feature `s3`"), "{why}");
     }

@@ -32,6 +32,7 @@ use super::outbox::{Outbox, Sent};
 use super::owned::OwnedPartition;
 use super::part::{Pace, Part, Stage};
 use super::question::{Question, answer};
+use super::topics::look;
 use super::wire::{Map, Record};
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
@@ -53,6 +54,9 @@ const GONE_BACK: &str = "records that were read are gone from the end of the top
 /// What is said where the lease has lapsed.
 const LAPSED: &str =
     "the brokers did not answer for `fleet.session_timeout`, so others may have its partitions";
+
+/// The outcome of a record of a partition that is none of the worker's.
+const NOT_HELD: &str = "not_held";
 
 /// The outcome of a record that the brokers refuse for its size.
 const TOO_LARGE: &str = "too_large";
@@ -133,7 +137,7 @@ impl<S: Stage> Worker<S> {
 
     /// Works until it is told to stop or cannot go on; returns why it cannot. Blocks its thread.
     pub(super) fn run(mut self) -> Option<String> {
-        self.find_topic();
+        self.find_topics();
         if let Err(error) = self.consumer.subscribe(&[&self.topic]) {
             return Some(format!("{error}; check `fleet.prefix`"));
         }
@@ -168,44 +172,15 @@ impl<S: Stage> Worker<S> {
         *self.stopping.borrow() || self.stopping.has_changed().is_err()
     }
 
-    /// Waits until the topic is there, with all its partitions.
-    fn find_topic(&self) {
+    /// Waits until the topics are there, with as many partitions as all instances have to think.
+    fn find_topics(&self) {
         while !self.stopping() {
-            let found = self.consumer.fetch_metadata(Some(&self.topic), PATIENCE);
-            let problem = match found {
-                Ok(found) => {
-                    let topic = found.topics().iter().find(|topic| topic.name() == self.topic);
-                    let partitions = topic.map_or(0, |topic| topic.partitions().len());
-                    let wanted = usize::try_from(self.fleet.partitions).unwrap_or(0);
-                    if partitions >= wanted {
-                        self.status.well();
-                        if partitions > wanted {
-                            tracing::warn!(
-                                topic = self.topic,
-                                partitions,
-                                wanted,
-                                "there are more partitions than `fleet.partitions`; the rest is not used"
-                            );
-                        }
-                        return;
-                    }
-                    if partitions == 0 {
-                        let why = format!(
-                            "there is no topic `{}`; `agentgauge topics create` makes those of \
-                             `fleet.prefix`; trying again",
-                            self.topic
-                        );
-                        Problem::Other { why }
-                    } else {
-                        let why = format!(
-                            "topic `{}` has {partitions} partitions, `fleet.partitions` says {wanted}",
-                            self.topic
-                        );
-                        Problem::Other { why }
-                    }
-                }
-                Err(error) => Problem::Unreachable { why: error.to_string() },
-            };
+            let problem =
+                match look(self.consumer.client(), &self.fleet.prefix, self.fleet.partitions) {
+                    Ok(None) => return self.status.well(),
+                    Ok(Some(why)) => Problem::Other { why },
+                    Err(error) => Problem::Unreachable { why: error.to_string() },
+                };
             self.status.problem(problem);
             std::thread::sleep(AGAIN);
         }
@@ -235,7 +210,10 @@ impl<S: Stage> Worker<S> {
             };
             wait = Duration::ZERO;
             let (partition, offset) = (message.partition(), message.offset());
-            let Some(held) = self.held.get_mut(&partition) else { continue };
+            let Some(held) = self.held.get_mut(&partition) else {
+                self.metrics.record(Err(NOT_HELD));
+                continue;
+            };
             if offset < held.next {
                 let gone = held.next - offset;
                 tracing::error!(topic = self.topic, partition, gone, "{GONE_BACK}");
@@ -356,6 +334,7 @@ impl<S: Stage> Worker<S> {
             let written = match held.part.save() {
                 Some(sections) => {
                     let checkpoint = Checkpoint {
+                        partitions: self.fleet.partitions,
                         next: held.next,
                         now: held.now,
                         senders: held.senders.clone(),
@@ -558,7 +537,9 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn without_a_new_consumer_it_owns_nothing_and_says_why() {
         let cluster = rdkafka::mocking::MockCluster::new(1).unwrap();
-        cluster.create_topic("agentgauge.agents", 2, 1).unwrap();
+        for topic in ["spans", "traces", "agents"] {
+            cluster.create_topic(&format!("agentgauge.{topic}"), 2, 1).unwrap();
+        }
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().to_string_lossy().into_owned();
         let kafka =
@@ -571,7 +552,7 @@ mod tests {
         let setup = Setup {
             kafka: &kafka,
             fleet: &fleet,
-            checkpoints: Checkpoints::open(&place, Handle::current()).unwrap(),
+            checkpoints: Checkpoints::open(&place, 2, Handle::current()).unwrap(),
             clock: clock.clone(),
             metrics: families.of(FleetStage::ROLE),
             status: Arc::new(Status::new(Arc::new(Unwatched), &kafka.brokers)),

@@ -23,6 +23,9 @@ pub enum SourceError {
         /// What the system said.
         source: io::Error,
     },
+    /// The system cannot start a thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
     /// The client cannot be set up.
     #[error("cannot set up the Kafka client from the options under `kafka`: {0}")]
     Client(#[from] KafkaError),

@@ -94,9 +94,17 @@ impl Status {
         }
     }
 
-    /// Sets whether the source is in its group.
+    /// Sets whether the source is in its group, which it can only be if it may.
     pub(crate) fn joined(&self, joined: bool) {
-        self.change(|now| now.joined = joined);
+        self.change(|now| {
+            now.joined = joined;
+            now.problem.take_if(|problem| joined && matches!(problem, Problem::Forbidden { .. }));
+        });
+    }
+
+    /// Whether the source is in its group.
+    pub(crate) fn has_joined(&self) -> bool {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).joined
     }
 
     /// Takes an error of a client: what a person has to mend is a problem.
@@ -131,6 +139,14 @@ impl Status {
     pub(crate) fn well(&self) {
         if self.change(|now| now.problem.take()).is_some() {
             tracing::info!("the Kafka source is well again");
+        }
+    }
+
+    /// Notes that a broker is connected, which mends what kept one from being so, and nothing else.
+    pub(crate) fn connected(&self) {
+        let mended = self.change(|now| now.problem.take_if(|problem| problem.is_with_brokers()));
+        if mended.is_some() {
+            tracing::info!("a Kafka broker is connected again");
         }
     }
 
@@ -171,9 +187,12 @@ impl Problem {
     /// Whether `other` only says that no broker can be reached, and this problem says so already, or why.
     fn explains(&self, other: &Self) -> bool {
         let silent = matches!(other, Self::Unreachable { .. });
-        let why =
-            matches!(self, Self::Unreachable { .. } | Self::Credentials { .. } | Self::Tls { .. });
-        silent && why
+        silent && self.is_with_brokers()
+    }
+
+    /// Whether it keeps brokers from being connected.
+    fn is_with_brokers(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Credentials { .. } | Self::Tls { .. })
     }
 
     fn kind(&self) -> u8 {

@@ -179,7 +179,7 @@ def retention(binary, work, broker):
 
 
 def growth(binary, work, broker):
-    """All topics get more partitions: those between the stages keep to theirs, the source reads the new ones as well."""
+    """All topics get more partitions: those between the stages that run keep to theirs, the source reads the new ones as well."""
     make(broker, "grown")
     broker.create("grown.otlp")
     fleet = Fleet(binary, work, broker)
@@ -199,8 +199,10 @@ def growth(binary, work, broker):
     sent = [request(number, fleet.base) for number in range(200, 400)]
     broker.produce("grown.otlp", sent)
     fleet.sent += sent
-    # One that comes when there are more already.
-    fleet.join(**options)
+    # One that starts when there are more cannot know where others look for a trace: it takes nothing, and says so.
+    late = fleet.join(**options)
+    until("the option to be named", lambda: "`fleet.partitions`" in why_not_ready(late))
+    fleet.drop(late, signal.SIGTERM)
     fleet.steady()
     send(fleet, range(400, 500))
     fleet.shows(fleet.expected(), f"{PARTITIONS} more partitions of every topic")
