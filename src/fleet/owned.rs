@@ -68,6 +68,15 @@ impl<P: Part> OwnedPartition<P> {
         self.part.apply(envelope.message, offset, self.now, out)
     }
 
+    /// Goes on to the record at this offset; returns how many before it were never read, as the brokers deleted them. Of a compacted topic
+    /// that is not known, as newer records have replaced others.
+    pub(super) fn go_on_to(&mut self, offset: i64, compacted: bool) -> i64 {
+        let gone = if compacted { 0 } else { (offset - self.next).max(0) };
+        self.next = offset + 1;
+        self.at_end = false;
+        gone
+    }
+
     /// The partition's time when the clock says `now`. Records may be ahead of the clock, stamped by a gateway whose clock was
     /// wrong: then time goes on from there, or no timer would run until the clock gets there.
     pub(super) fn time(&mut self, now: Timestamp) -> Timestamp {
@@ -224,6 +233,16 @@ mod tests {
             }
             assert_eq!((held.part.due, ticked), (None, Some(10)), "{ahead} ns ahead");
         }
+    }
+
+    #[test]
+    fn records_that_were_jumped_over_are_gone_unless_newer_ones_replaced_them() {
+        let mut held = held();
+        held.next = 7;
+        assert_eq!(held.go_on_to(7, false), 0);
+        assert_eq!((held.go_on_to(18, false), held.next), (10, 19));
+        assert_eq!((held.go_on_to(30, true), held.next), (0, 31));
+        assert_eq!((held.go_on_to(5, false), held.next), (0, 6), "that is counted as going back");
     }
 
     #[test]

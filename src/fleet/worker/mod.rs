@@ -33,7 +33,7 @@ use super::owned::OwnedPartition;
 use super::part::{Pace, Part, Stage};
 use super::question::{Question, answer};
 use super::topics::look;
-use super::wire::{Map, Record};
+use super::wire::{Hop, Map, Record};
 use crate::clock::Clock;
 use crate::engine::span::Timestamp;
 use crate::ingest::kafka::{Change, KafkaOptions, Problem, SourceError, Status, fatal};
@@ -50,6 +50,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What is said of a topic whose offsets went back below what was read.
 const GONE_BACK: &str = "records that were read are gone from the end of the topic: it was made anew or restored, or a broker lost them; \
                          reading it from its first record, with the state as it is";
+
+/// What is said where the brokers deleted records that it was about to read.
+const GONE: &str =
+    "records are gone that were not read; the topic keeps them too briefly (`fleet.retention`)";
 
 /// What is said where the lease has lapsed.
 const LAPSED: &str =
@@ -220,8 +224,11 @@ impl<S: Stage> Worker<S> {
                 self.metrics.gone(gone);
                 held.part.begin_offsets_anew();
             }
-            held.next = offset + 1;
-            held.at_end = false;
+            let gone = held.go_on_to(offset, S::HOP == Hop::Agents);
+            if gone > 0 {
+                tracing::error!(topic = self.topic, partition, gone, "{GONE}");
+                self.metrics.gone(gone);
+            }
             let payload = message.payload().unwrap_or_default();
             let out = &mut self.out;
             let apply = AssertUnwindSafe(|| held.apply(payload, offset, out));

@@ -24,12 +24,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The offset after the last applied record of each partition, by the number of its topic.
 pub(super) type Positions = Mutex<BTreeMap<(usize, i32), i64>>;
 
+/// Offsets that a partition was to go on from, and where it did go on: the records between were deleted, unless they were none, as in
+/// compacted topics and between transactions.
+pub(super) type Jumps = Mutex<Vec<((usize, i32), i64, i64)>>;
+
+/// The most jumps between two probes; more come of transactions.
+pub(super) const MAX_JUMPS: usize = 4096;
+
 /// The probe of a source.
 pub(super) struct Probe<'s> {
     pub(super) consumer: &'s BaseConsumer<Context>,
     pub(super) topics: &'s [Topic],
     pub(super) start: Start,
     pub(super) positions: &'s Positions,
+    pub(super) jumps: &'s Jumps,
     pub(super) status: &'s Status,
     pub(super) watch: &'s Arc<dyn Watch>,
 }
@@ -91,6 +99,7 @@ impl Probe<'_> {
         }
         let ends = ask(self.consumer, &assigned, Offset::End)?;
         let begins = ask(self.consumer, &assigned, Offset::Beginning)?;
+        self.notice_jumps(&begins);
         let committed = self.consumer.committed_offsets(assigned, PATIENCE);
         let known = committed.is_ok();
         let committed = committed.map(|committed| offsets(&committed)).unwrap_or_default();
@@ -109,6 +118,18 @@ impl Probe<'_> {
             }
         }
         Ok(lags)
+    }
+
+    /// Logs and counts the records that were jumped over and deleted.
+    fn notice_jumps(&self, begins: &BTreeMap<(String, i32), i64>) {
+        let jumps = std::mem::take(&mut *self.jumps.lock().unwrap_or_else(PoisonError::into_inner));
+        for ((topic, partition), from, to) in jumps {
+            let topic = &self.topics[topic].name;
+            let begin = begins.get(&(topic.clone(), partition)).copied();
+            if let Some(gone) = begin.and_then(|begin| deleted(begin, from, to)) {
+                note_gone(self.watch, topic, partition, gone);
+            }
+        }
     }
 
     fn position(&self, (topic, partition): &(String, i32)) -> Option<i64> {
@@ -138,13 +159,7 @@ pub(super) fn notice_gone(
         let gone = committed.get(&key).map_or(0, |committed| begin.saturating_sub(*committed));
         if let Some(gone) = u64::try_from(gone).ok().filter(|gone| *gone > 0) {
             let (topic, partition) = key;
-            tracing::error!(
-                topic,
-                partition,
-                gone,
-                "records are gone that were not read; the topic keeps them too briefly"
-            );
-            watch.gone(&topic, gone);
+            note_gone(watch, &topic, partition, gone);
             // Fails for invalid offsets only.
             let _ = moved.add_partition_offset(&topic, partition, Offset::Offset(begin));
         }
@@ -154,6 +169,21 @@ pub(super) fn notice_gone(
     {
         tracing::debug!(%error, "Kafka offsets were not committed");
     }
+}
+
+/// How many records between two offsets were deleted, if the partition begins at `begin`; `None` if none was.
+fn deleted(begin: i64, from: i64, to: i64) -> Option<u64> {
+    u64::try_from(begin.min(to).saturating_sub(from)).ok().filter(|gone| *gone > 0)
+}
+
+fn note_gone(watch: &Arc<dyn Watch>, topic: &str, partition: i32, gone: u64) {
+    tracing::error!(
+        topic,
+        partition,
+        gone,
+        "records are gone that were not read; the topic keeps them too briefly"
+    );
+    watch.gone(topic, gone);
 }
 
 /// Asks for the offsets at which partitions begin or end.
@@ -187,4 +217,23 @@ fn offsets(partitions: &TopicPartitionList) -> BTreeMap<(String, i32), i64> {
         | Offset::OffsetTail(_) => None,
     });
     known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_before_the_first_record_was_deleted() {
+        for (begin, from, to, gone) in [
+            (100, 10, 100, Some(90)),
+            (120, 10, 100, Some(90)),
+            (50, 10, 100, Some(40)),
+            // A compacted topic, or the end of a transaction.
+            (10, 10, 100, None),
+            (0, 10, 11, None),
+        ] {
+            assert_eq!(deleted(begin, from, to), gone, "{begin} {from} {to}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use rdkafka::error::KafkaError;
 use super::assignment::Change;
 use super::client::fatal;
 use super::flight::{Flight, Outcome};
-use super::probe::notice_gone;
+use super::probe::{MAX_JUMPS, notice_gone};
 use super::source::Source;
 use crate::ingest::Sink;
 use crate::ingest::status::Failure;
@@ -46,12 +46,14 @@ pub(super) struct Reading<'c, S: Sink> {
     fatal: Option<String>,
     /// Records skipped, by topic and reason.
     skipped: BTreeMap<(usize, &'static str), u64>,
+    /// The offset after the last record that was read of each partition, by the number of its topic.
+    next: BTreeMap<(usize, i32), i64>,
 }
 
 impl<'c, S: Sink> Reading<'c, S> {
     pub(super) fn new(source: &'c Source<S>) -> Self {
-        let (flight, skipped) = (Flight::new(), BTreeMap::new());
-        Self { source, flight, paused: false, waits: 0, refused: false, fatal: None, skipped }
+        let (flight, skipped, next) = (Flight::new(), BTreeMap::new(), BTreeMap::new());
+        Self { source, flight, paused: false, waits: 0, refused: false, fatal: None, skipped, next }
     }
 
     /// Reads until the source is told to stop or cannot go on; returns why it cannot.
@@ -79,6 +81,7 @@ impl<'c, S: Sink> Reading<'c, S> {
             Some(Ok(message)) => {
                 let topics = &self.source.topics;
                 if let Some(topic) = topics.iter().position(|topic| topic.name == message.topic()) {
+                    self.goes_on_to((topic, message.partition()), message.offset());
                     self.flight.push(message, topic);
                 }
             }
@@ -88,6 +91,16 @@ impl<'c, S: Sink> Reading<'c, S> {
             // The context and the probe report lasting problems.
             Some(Err(error)) => tracing::debug!(%error, "no Kafka record"),
             None => {}
+        }
+    }
+
+    /// Notes the offset of a record that was read, for the probe where that jumped over others.
+    fn goes_on_to(&mut self, partition: (usize, i32), offset: i64) {
+        if let Some(from) = self.next.insert(partition, offset + 1).filter(|from| *from < offset) {
+            let mut jumps = self.source.jumps.lock().unwrap_or_else(PoisonError::into_inner);
+            if jumps.len() < MAX_JUMPS {
+                jumps.push((partition, from, offset));
+            }
         }
     }
 
@@ -256,6 +269,7 @@ impl<'c, S: Sink> Reading<'c, S> {
                     partitions.find_partition(name, *partition).is_some()
                 };
                 positions.retain(|key, _| !gone(key));
+                self.next.retain(|key, _| !gone(key));
             }
             if let Change::Assign(partitions) = &change {
                 notice_gone(&self.source.consumer, partitions, &self.source.watch);

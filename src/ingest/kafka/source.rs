@@ -15,7 +15,7 @@ use super::client::{self, SourceError};
 use super::context::{Closing, Context};
 use super::dead_letter::DeadLetters;
 use super::options::KafkaOptions;
-use super::probe::{Positions, Probe};
+use super::probe::{Jumps, Positions, Probe};
 use super::reading::Reading;
 use super::status::{Problem, Status, Watch};
 use super::topic::Topic;
@@ -39,6 +39,7 @@ pub struct Source<S: Sink> {
     status: Arc<Status>,
     pub(super) watch: Arc<dyn Watch>,
     pub(super) positions: Positions,
+    pub(super) jumps: Jumps,
     pub(super) stages: Handle,
     stopping: watch::Receiver<bool>,
 }
@@ -74,6 +75,7 @@ impl<S: Sink> Source<S> {
             status,
             watch,
             positions: Positions::default(),
+            jumps: Jumps::default(),
             stages,
             stopping,
         })
@@ -97,6 +99,7 @@ impl<S: Sink> Source<S> {
             topics: &self.topics,
             start: self.options.start,
             positions: &self.positions,
+            jumps: &self.jumps,
             status: &self.status,
             watch: &self.watch,
         };
