@@ -33,6 +33,12 @@ impl Vital {
         Alarm { task: name, panicked: self.0.clone() }
     }
 
+    /// Notes that what has this name cannot go on, though it has not panicked as a task.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn give_up(&self, name: &'static str) {
+        self.0.send_replace(Some(name));
+    }
+
     /// Waits until one of the tasks has panicked; returns its name.
     pub(crate) async fn panicked(&self) -> &'static str {
         let mut panicked = self.0.subscribe();

@@ -58,9 +58,9 @@ pub enum CliError {
         "the disk of `store.directory` failed to sync, and nothing was acknowledged after that: check the disk, then start again"
     )]
     Sync,
-    /// A task of the daemon panicked.
+    /// A task of the daemon panicked, or a worker of its fleet cannot go on.
     #[error(
-        "a task of the daemon panicked ({task}), and nothing goes on without it: start again; the log has where, please report it"
+        "a task of the daemon has failed ({task}), and nothing goes on without it: start again; the log has why, and if it panicked, please report it"
     )]
     Task {
         /// Its name.

@@ -75,7 +75,9 @@ pub(super) async fn start(
     let (mut checks, mut sources) = (vec![Arc::new(workers.check()) as Check], Vec::new());
     if config.fleet.has(Role::Gateway) || config.fleet.has(Role::Assemble) {
         let (prefix, partitions) = (&config.fleet.prefix, config.fleet.partitions);
-        let gateway = Gateway::new(&config.kafka, prefix, partitions).map_err(FleetError::from)?;
+        let watch = workers.watch_gateway();
+        let gateway =
+            Gateway::new(&config.kafka, prefix, partitions, watch).map_err(FleetError::from)?;
         let status = gateway.status().clone();
         checks.push(Arc::new(move || status.ready()));
         // Their answers go to the gateway, as requests do.

@@ -238,7 +238,7 @@ impl Daemon {
     }
 
     /// Returns when the daemon has to be started again: a sync of the log has failed, so that it can make nothing durable any more, or a
-    /// task without which it is half dead has panicked.
+    /// task without which it is half dead has panicked, or a worker of its fleet cannot go on.
     pub async fn failed(&self) -> Failed {
         tokio::select! {
             () = self.sync_failed() => Failed::Sync,

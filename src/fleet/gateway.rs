@@ -24,7 +24,7 @@ use super::topics::look;
 use super::wire::{Envelope, HOPS, Hop, Map, Message, Record, Response, pack, unpack};
 use crate::engine::assemble::Input;
 use crate::engine::span::{Target, TraceId};
-use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Unwatched};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Watch};
 use crate::ingest::{Batch, Lacks, LeftOut, Overloaded, Sink};
 
 /// After how long a refused sender should try again.
@@ -93,17 +93,22 @@ impl Gateway {
     /// # Errors
     ///
     /// Fails if the client cannot be set up with these options.
-    pub fn new(options: &KafkaOptions, prefix: &str, partitions: u32) -> Result<Self, SourceError> {
-        Self::with(&config(options, TIMEOUT_MS)?, &options.brokers, prefix, partitions)
+    pub fn new(
+        options: &KafkaOptions,
+        prefix: &str,
+        partitions: u32,
+        watch: Arc<dyn Watch>,
+    ) -> Result<Self, SourceError> {
+        let status = Arc::new(Status::new(watch, &options.brokers));
+        Self::with(&config(options, TIMEOUT_MS)?, status, prefix, partitions)
     }
 
     fn with(
         config: &ClientConfig,
-        brokers: &[String],
+        status: Arc<Status>,
         prefix: &str,
         partitions: u32,
     ) -> Result<Self, SourceError> {
-        let status = Arc::new(Status::new(Arc::new(Unwatched), brokers));
         let room = Arc::new(Notify::new());
         let (refused, told) = (AtomicU64::new(0), room.clone());
         let context = Deliveries { status: status.clone(), refused, room: told };
@@ -387,6 +392,7 @@ mod tests {
 
     use super::*;
     use crate::engine::span::{Span, SpanId, Text};
+    use crate::ingest::kafka::Unwatched;
 
     fn make_topics(cluster: &MockCluster<'_, DefaultProducerContext>, partitions: i32) {
         for topic in HOPS.map(|hop| hop.topic("agentgauge")) {
@@ -411,7 +417,7 @@ mod tests {
         make_topics(&cluster, 8);
         let brokers = vec![cluster.bootstrap_servers()];
         let options = KafkaOptions { brokers, ..KafkaOptions::default() };
-        let gateway = Gateway::new(&options, "agentgauge", 4).unwrap();
+        let gateway = Gateway::new(&options, "agentgauge", 4, Arc::new(Unwatched)).unwrap();
         let why = || gateway.status().ready().err().unwrap_or_default();
         for _ in 0..1200 {
             if why().contains("has 8 partitions, and `fleet.partitions` is 4") {
@@ -434,7 +440,8 @@ mod tests {
         let options = KafkaOptions { brokers: brokers.clone(), ..KafkaOptions::default() };
         let mut config = config(&options, TIMEOUT_MS).unwrap();
         config.set("queue.buffering.max.messages", "10");
-        let gateway = Gateway::with(&config, &brokers, "agentgauge", 4).unwrap();
+        let status = Arc::new(Status::new(Arc::new(Unwatched), &brokers));
+        let gateway = Gateway::with(&config, status, "agentgauge", 4).unwrap();
         ready(&gateway).await;
         let span = |trace: u8| Span { trace_id: TraceId([trace; 16]), ..Span::default() };
         let spans = (1..=100).map(span).collect();
@@ -448,7 +455,7 @@ mod tests {
         make_topics(&cluster, 4);
         let brokers = vec![cluster.bootstrap_servers()];
         let options = KafkaOptions { brokers, ..KafkaOptions::default() };
-        let gateway = Gateway::new(&options, "agentgauge", 4).unwrap();
+        let gateway = Gateway::new(&options, "agentgauge", 4, Arc::new(Unwatched)).unwrap();
         ready(&gateway).await;
         for (spans, refusals, too_large) in [(1, 0, 0), (1, 1, 1), (2, 1, 0), (1, 0, 0)] {
             let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;

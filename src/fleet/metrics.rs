@@ -7,6 +7,7 @@ use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::options::Role;
 use crate::health::Health;
+use crate::ingest::kafka::Watch;
 use crate::registry::metrics;
 
 metrics! {
@@ -24,10 +25,12 @@ metrics! {
         owned: IntGaugeVec = gauges("fleet_partitions_owned", "Partitions of this instance.", &["role"]),
         behind: IntGaugeVec = gauges("fleet_partitions_behind",
             "Partitions of this instance that have not caught up since they were taken over.", &["role"]),
+        ready: IntGaugeVec = gauges("fleet_ready",
+            "Whether a role of this instance works: it is in its group, or has found its topics, and nothing is in its way.", &["role"]),
         lag: GaugeVec = gauges("input_lag_seconds",
             "How far the time of a partition is behind, while it is not at its end.", &["role", "partition"]),
         complete: IntGauge = gauge("state_complete",
-            "Whether all partitions of this instance have caught up; 0 where one without a checkpoint reads back."),
+            "Whether all roles of this instance are at work; 0 too where a partition without a checkpoint reads back."),
     }
 }
 
@@ -42,11 +45,24 @@ pub(super) struct FleetMetrics {
 /// The state of one worker.
 #[derive(Debug, Default)]
 struct WorkerStatus {
+    joined: bool,
     behind: usize,
     partial: usize,
     problem: Option<String>,
     partitions: Vec<i32>,
 }
+
+/// The outcomes of a record.
+const OUTCOMES: [&str; 8] = [
+    "applied",
+    "replaced_sender",
+    "malformed",
+    "misdirected",
+    "not_held",
+    "too_large",
+    "unwritable",
+    "internal",
+];
 
 /// The outcomes of a checkpoint.
 const WRITTEN: &str = "written";
@@ -69,11 +85,26 @@ impl FleetMetrics {
     pub(super) fn of(&self, role: Role) -> Arc<WorkerMetrics> {
         self.change(role, |_| {});
         // Shown from zero on, as an alert sees no rise from a series that was not there.
-        self.families.gone.with_label_values(&[role.name()]);
+        let Families { gone, anew, owned, behind, records, .. } = &self.families;
+        for counter in [gone, anew] {
+            counter.with_label_values(&[role.name()]);
+        }
+        for gauge in [owned, behind] {
+            gauge.with_label_values(&[role.name()]);
+        }
+        for outcome in OUTCOMES {
+            records.with_label_values(&[role.name(), outcome]);
+        }
         for outcome in [WRITTEN, FAILED] {
             self.families.checkpoints.with_label_values(&[role.name(), outcome]);
         }
         Arc::new(WorkerMetrics { role, fleet: self.clone() })
+    }
+
+    /// The watch of the gateway, which only shows whether it is ready.
+    pub(super) fn gateway(&self) -> Arc<dyn Watch> {
+        self.change(Role::Gateway, |_| {});
+        Arc::new(WorkerMetrics { role: Role::Gateway, fleet: self.clone() })
     }
 
     /// Fails with a worker's problem while there is one.
@@ -98,9 +129,34 @@ impl FleetMetrics {
     fn change(&self, role: Role, change: impl FnOnce(&mut WorkerStatus)) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         change(standing.entry(role).or_default());
-        let complete = standing.values().all(|standing| standing.partial == 0);
+        for (role, standing) in &*standing {
+            let ready = self.families.ready.with_label_values(&[role.name()]);
+            ready.set(i64::from(standing.is_at_work()));
+        }
+        let mut readers = standing.iter().filter(|(role, _)| **role != Role::Gateway);
+        let complete = readers.all(|(_, standing)| standing.is_at_work() && standing.partial == 0);
         self.families.complete.set(i64::from(complete));
     }
+}
+
+impl WorkerStatus {
+    fn is_at_work(&self) -> bool {
+        self.joined && self.problem.is_none()
+    }
+}
+
+/// Of a worker's connection to its brokers, only whether it is ready is shown here.
+impl Watch for WorkerMetrics {
+    fn ready(&self, ready: bool) {
+        self.fleet.change(self.role, |standing| standing.joined = ready);
+    }
+
+    fn applied(&self, _: &str) {}
+    fn skipped(&self, _: &str, _: &'static str) {}
+    fn gone(&self, _: &str, _: u64) {}
+    fn dead_letter(&self, _: bool) {}
+    fn paused(&self, _: bool) {}
+    fn lags(&self, _: &BTreeMap<(String, i32), i64>) {}
 }
 
 impl WorkerMetrics {
@@ -165,5 +221,43 @@ impl WorkerMetrics {
     /// The metrics of what the partitions hold and count.
     pub(super) fn health(&self) -> &Health {
         &self.fleet.health
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_is_ready_in_its_group_without_a_problem_and_the_state_is_complete_with_all_roles() {
+        let health = Health::new(crate::engine::span::Timestamp(1)).unwrap();
+        let fleet = FleetMetrics::new(&health).unwrap();
+        let shown = |name: &str, role: Option<&str>| {
+            let page = health.registry().gather();
+            let family = page.iter().find(|family| family.name() == name)?;
+            let mut series = family.get_metric().iter();
+            let found =
+                series.find(|one| one.get_label().first().map(|label| label.value()) == role)?;
+            Some(found.get_gauge().get_value() > 0.5)
+        };
+        let ready = |role: &str| shown("agentgauge_fleet_ready", Some(role));
+        let complete = || shown("agentgauge_state_complete", None);
+        assert_eq!(complete(), Some(true), "without roles that read");
+        let (gateway, assemble) = (fleet.gateway(), fleet.of(Role::Assemble));
+        assert_eq!(
+            (ready("gateway"), ready("assemble"), complete()),
+            (Some(false), Some(false), Some(false))
+        );
+        gateway.ready(true);
+        assert_eq!(
+            (ready("gateway"), ready("assemble"), complete()),
+            (Some(true), Some(false), Some(false))
+        );
+        assemble.ready(true);
+        assert_eq!((ready("assemble"), complete()), (Some(true), Some(true)));
+        assemble.problem("a checkpoint cannot be read".to_owned());
+        assert_eq!((ready("assemble"), complete()), (Some(false), Some(false)));
+        assemble.well();
+        assert_eq!((ready("assemble"), complete()), (Some(true), Some(true)));
     }
 }

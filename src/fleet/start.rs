@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::engine::pipeline::EngineOptions;
 use crate::export::board::Board;
 use crate::health::Health;
-use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Unwatched};
+use crate::ingest::kafka::{KafkaOptions, Problem, SourceError, Status, Watch};
 
 /// Why an instance cannot take part.
 #[derive(Debug, thiserror::Error)]
@@ -118,14 +118,15 @@ impl InstanceParts<'_> {
         checkpoints: &Checkpoints,
         workers: &mut Workers,
     ) -> Result<Lease, FleetError> {
-        let status = Arc::new(Status::new(Arc::new(Unwatched), &self.kafka.brokers));
+        let metrics = workers.families.of(S::ROLE);
+        let status = Arc::new(Status::new(metrics.clone(), &self.kafka.brokers));
         let lease = Lease::new(self.clock.clone(), self.fleet.session_timeout);
         let setup = Setup {
             kafka: self.kafka,
             fleet: self.fleet,
             checkpoints: checkpoints.clone(),
             clock: self.clock.clone(),
-            metrics: workers.families.of(S::ROLE),
+            metrics,
             status: status.clone(),
             lease: lease.clone(),
             questions: self.questions.take_if(|_| S::ROLE == Role::Score),
@@ -133,7 +134,7 @@ impl InstanceParts<'_> {
         };
         let worker = Worker::new(stage, setup)?;
         let (running, ended) = oneshot::channel::<()>();
-        let (stopping, told) = (self.stopping.clone(), status.clone());
+        let (stopping, told, health) = (self.stopping.clone(), status.clone(), self.health.clone());
         let name = thread::Builder::new().name(S::ROLE.name().to_owned());
         name.spawn(move || {
             let _running = running;
@@ -143,6 +144,8 @@ impl InstanceParts<'_> {
             let stops = *stopping.borrow() || stopping.has_changed().is_err();
             if let Some(why) = cause.filter(|_| !stops) {
                 told.problem(Problem::Other { why });
+                // Its partitions would wait for the next start, while requests are acknowledged.
+                health.vital.give_up("a worker of the fleet");
             }
         })
         .map_err(FleetError::Thread)?;
@@ -191,6 +194,11 @@ impl Workers {
             // It fails when the worker ends and drops the other half.
             let _ = end.await;
         }
+    }
+
+    /// The watch of this instance's gateway.
+    pub fn watch_gateway(&self) -> Arc<dyn Watch> {
+        self.families.gateway()
     }
 
     /// A check that fails until all workers have their partitions and have caught up.
