@@ -32,8 +32,9 @@ const BOOKKEEPING: [&str; 8] = [
 
 /// Returns the canonical arguments of a value as sent, with their text if that is to be kept; `None` if part of them was masked or cut off.
 pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Option<Arguments> {
-    // About as long as it is sent, so that room for it is taken at once.
-    let mut text = Written::with_capacity(value.as_str().map_or(0, str::len));
+    // About as long as it is sent, so that room for it is taken at once; what is made with a capacity is moved.
+    let mut text = Written::new();
+    text.reserve(value.as_str().map_or(0, str::len));
     let mut values = SmallVec::<[u64; 16]>::new();
     let value = sorted(unwrap(read(Json::of(value))));
     let mut is_masked = false;
