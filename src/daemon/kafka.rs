@@ -98,6 +98,12 @@ impl Gauges {
         for topic in topics {
             self.families.applied.with_label_values(&[topic]);
             self.families.gone.with_label_values(&[topic]);
+            for reason in ["malformed", "too_large", "internal"] {
+                self.families.skipped.with_label_values(&[topic, reason]);
+            }
+        }
+        for outcome in ["delivered", "failed"] {
+            self.families.dead_letters.with_label_values(&[outcome]);
         }
     }
 }

@@ -35,6 +35,8 @@ pub(super) const MAX_JUMPS: usize = 4096;
 pub(super) struct Probe<'s> {
     pub(super) consumer: &'s BaseConsumer<Context>,
     pub(super) topics: &'s [Topic],
+    /// The topic of dead letters; empty without one.
+    pub(super) dead_letter_topic: &'s str,
     pub(super) start: Start,
     pub(super) positions: &'s Positions,
     pub(super) jumps: &'s Jumps,
@@ -69,20 +71,21 @@ impl Probe<'_> {
         self.watch.lags(&lags);
     }
 
-    /// The problem with the first topic that cannot be read; `None` if all can.
+    /// The problem with the first topic that cannot be read, or is not there for dead letters; `None` if there is none.
     fn topics_are_there(&self) -> KafkaResult<Option<Problem>> {
-        for topic in self.topics {
-            let metadata = self.consumer.fetch_metadata(Some(&topic.name), PATIENCE)?;
-            let found = metadata.topics().iter().find(|found| found.name() == topic.name);
+        let topics = self.topics.iter().map(|topic| (topic.name.as_str(), topic.keys.0));
+        let dead_letters = [(self.dead_letter_topic, "kafka.dead_letter_topic")];
+        for (name, key) in topics.chain(dead_letters).filter(|(name, _)| !name.is_empty()) {
+            let metadata = self.consumer.fetch_metadata(Some(name), PATIENCE)?;
+            let found = metadata.topics().iter().find(|found| found.name() == name);
             let code = found
                 .map_or(Some(Code::UnknownTopicOrPartition), |found| found.error().map(Code::from));
-            let (name, key) = (&topic.name, topic.keys.0);
             let problem = match code {
                 None => continue,
                 Some(code) if [Code::TopicAuthorizationFailed].contains(&code) => {
                     Problem::Forbidden { what: format!("topic `{name}`"), key }
                 }
-                Some(code) if missing(code) => Problem::Missing { topic: name.clone(), key },
+                Some(code) if missing(code) => Problem::Missing { topic: name.to_owned(), key },
                 // Errors that pass, such as a partition without a leader.
                 Some(code) => Problem::Other { why: format!("topic `{name}` (`{key}`): {code}") },
             };

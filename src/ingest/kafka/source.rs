@@ -97,6 +97,7 @@ impl<S: Sink> Source<S> {
         let probe = Probe {
             consumer: &self.consumer,
             topics: &self.topics,
+            dead_letter_topic: &self.options.dead_letter_topic,
             start: self.options.start,
             positions: &self.positions,
             jumps: &self.jumps,

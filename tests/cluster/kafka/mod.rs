@@ -358,3 +358,14 @@ async fn what_was_read_is_in_the_log() {
     first.stop().await;
     second.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_topic_for_dead_letters_is_named_before_one_is_lost() {
+    let cluster = cluster(&TOPICS, 1);
+    let kafka = KafkaOptions { dead_letter_topic: "dead".to_owned(), ..options(&cluster) };
+    let daemon = daemon(kafka, |_| {}).await;
+    answers(&daemon, "/readyz", &["503", "`dead`", "`kafka.dead_letter_topic`"]).await;
+    cluster.create_topic("dead", 1, 1).unwrap();
+    answers(&daemon, "/readyz", &["200"]).await;
+    daemon.stop().await;
+}
