@@ -24,6 +24,15 @@ use crate::fleet::{FleetError, Gateway, InstanceParts, Role, WAITING};
 use crate::health::Health;
 use crate::ingest::{grpc, http};
 
+/// The options of the stages, with what the judge and the embedder want.
+fn engine_options(config: &Config, expected: Arc<[Suite]>) -> EngineOptions {
+    EngineOptions {
+        judging: config.judge.rules(),
+        embedding: config.embed.wanted(),
+        ..config.engine_options(expected)
+    }
+}
+
 /// Starts the parts that this instance's roles ask for.
 pub(super) async fn start(
     clock: Clock,
@@ -50,16 +59,11 @@ pub(super) async fn start(
     let tasks = telling_all.map(|run| health.vital.spawn("the webhook", run)).into_iter().collect();
     // What earlier processes spent on the judge is not known here: the budget is this instance's, from its start on.
     let (askers, judge, embedder) = Askers::new(config, &clock, &health, Vec::new(), &board)?;
-    let engine = EngineOptions {
-        judging: config.judge.rules(),
-        embedding: config.embed.wanted(),
-        ..config.engine_options(expected)
-    };
     let (working, halting) = watch::channel(false);
     let share = InstanceParts {
         kafka: &config.kafka,
         fleet: &config.fleet,
-        engine,
+        engine: engine_options(config, expected),
         shards: config.engine.shards,
         clock: clock.clone(),
         health: health.clone(),

@@ -168,8 +168,7 @@ impl Daemon {
         let (bound, Listeners { grpc, otlp, http }) = Listeners::bind(config, &doors).await?;
         let board = Arc::new(Board::new(config.api));
         // Upkeep is not among the tasks that are waited for: it ends when the board is dropped.
-        let step = config.api.history_step;
-        upkeep::begin(&board, step, clock.clone(), &health.vital);
+        upkeep::begin(&board, config.api.history_step, clock.clone(), &health.vital);
         let (shutdown, stopping) = watch::channel(false);
         let door = Door::default();
         let receiver = receiver(config, door.clone(), &clock, &health);

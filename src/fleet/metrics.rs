@@ -236,8 +236,9 @@ mod tests {
             let page = health.registry().gather();
             let family = page.iter().find(|family| family.name() == name)?;
             let mut series = family.get_metric().iter();
-            let found =
-                series.find(|one| one.get_label().first().map(|label| label.value()) == role)?;
+            let found = series.find(|one| {
+                one.get_label().first().map(prometheus::proto::LabelPair::value) == role
+            })?;
             Some(found.get_gauge().get_value() > 0.5)
         };
         let ready = |role: &str| shown("agentgauge_fleet_ready", Some(role));
