@@ -118,7 +118,15 @@ pub(super) struct RemarksDraft<'v> {
 }
 
 /// Texts and names that stand for nothing.
-const PLACEHOLDERS: [&str; 5] = ["<not specified>", "<REDACTED>", "[REDACTED]", "<elided>", "N/A"];
+const PLACEHOLDERS: [&str; 7] = [
+    "<not specified>",
+    "<REDACTED>",
+    "[REDACTED]",
+    "<elided>",
+    "N/A",
+    "HIDDEN:non-empty",
+    "HIDDEN:empty",
+];
 
 impl<'v> Draft<'v> {
     /// Makes an empty draft; with `keep_texts`, results are kept as texts too.

@@ -1,8 +1,8 @@
 //! Values that stand for others, which were taken out before they were sent.
 //!
 //! Redaction puts marks or a word in brackets in the place of a text: `****` (the Collector's redaction processor), `[REDACTED]`,
-//! `<PERSON>` (Presidio), `[Scrubbed due to 'auth']` (Logfire). Limits of attributes cut texts off. Two such values may be equal where
-//! what they stand for differs.
+//! `<PERSON>` (Presidio), `[Scrubbed due to 'auth']` (Logfire), `HIDDEN:non-empty` (Koog). Limits of attributes cut texts off. Two such
+//! values may be equal where what they stand for differs.
 
 /// The longest text in brackets that stands for another one, in bytes.
 const LONGEST_BYTES: usize = 80;
@@ -18,9 +18,12 @@ pub(super) fn is_masked(scalar: &[u8]) -> bool {
                 && words.first().is_some_and(u8::is_ascii_alphabetic)
                 && words.iter().all(is_of_words)
         }
-        _ => false,
+        _ => HIDDEN.contains(&inner),
     }
 }
+
+/// What Koog writes in the place of a text.
+const HIDDEN: [&[u8]; 2] = [b"HIDDEN:non-empty", b"HIDDEN:empty"];
 
 /// Whether a text that is no JSON begins as if it were, and so was cut off.
 pub(super) fn is_cut(text: &str) -> bool {
@@ -50,6 +53,8 @@ mod tests {
             "[removed]",
             "[Scrubbed due to 'auth']",
             "<truncated due to size exceeding limit>",
+            "HIDDEN:non-empty",
+            "HIDDEN:empty",
         ] {
             assert!(is_masked(format!("\"{masked}\"").as_bytes()), "{masked}");
         }
@@ -65,6 +70,7 @@ mod tests {
             "see [PERSON]",
             "<b>x</b>",
             "- [ ] done",
+            "HIDDEN:door",
         ] {
             assert!(!is_masked(format!("\"{meant}\"").as_bytes()), "{meant}");
         }

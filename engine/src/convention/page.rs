@@ -13,7 +13,8 @@ Written by `agentgauge conventions` from the source; a test fails when it is sta
 
 Every convention is asked about every span, whatever its schema URL says: they are told by attributes and scopes. Where
 several say something of one concept, the lowest rank holds; the order in which spans, attributes or requests arrive
-changes nothing. Placeholders (`<not specified>`, `<REDACTED>`, `[REDACTED]`, `<elided>`, `N/A`) count as absent. So do arguments with a value that was masked or cut off, and results that were masked.
+changes nothing. Placeholders (`<not specified>`, `<REDACTED>`, `[REDACTED]`, `<elided>`, `N/A`, and Koog's `HIDDEN:non-empty`) count as absent. So do
+arguments with a value that was masked or cut off, and results that were masked.
 ";
 
 const SESSIONS: &str = "

@@ -302,3 +302,23 @@ fn a_step_that_openlit_takes_for_an_agent_is_none() {
     let failed = read_in(crewai, "invoke_agent support", &[]).operation;
     assert_eq!(failed, Operation::InvokeAgent);
 }
+
+#[test]
+fn what_koog_hides_is_not_known() {
+    let list = [
+        ("gen_ai.operation.name", text("execute_tool")),
+        ("gen_ai.tool.name", text("get_order")),
+        ("gen_ai.tool.call.arguments", text("HIDDEN:non-empty")),
+        ("gen_ai.tool.call.result", text("HIDDEN:non-empty")),
+    ];
+    let span = read(&raw("execute_tool get_order", &list)).span;
+    let tool = span.tool.unwrap();
+    assert_eq!((tool.arguments, tool.result_hash, span.output), (None, None, None));
+    let list = [
+        ("gen_ai.operation.name", text("invoke_agent")),
+        ("gen_ai.input.messages", text("HIDDEN:non-empty")),
+        ("gen_ai.output.messages", text(r#"[{"role":"assistant","content":"HIDDEN:non-empty"}]"#)),
+    ];
+    let span = read(&raw("invoke_agent support", &list)).span;
+    assert_eq!((span.input, span.output), (None, None));
+}
