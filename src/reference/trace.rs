@@ -14,8 +14,8 @@ use super::tree::{Tree, is_record};
 use crate::engine::options::LoopOptions;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::span::{
-    Attempt, Log, Operation, REPORTED_LOOP, Report, Span, Status, Text, ToolResult, TraceId,
-    Violation,
+    Attempt, Log, Operation, REPORTED_LOOP, Report, Span, Status, Text, Timestamp, ToolResult,
+    TraceId, Violation,
 };
 use crate::engine::view::AgentName;
 
@@ -146,7 +146,7 @@ fn recorded_error(call: &ModelCall, logs: &[Log]) -> Option<Arc<str>> {
 }
 
 /// Whether no root says how the trace ended, and a run that was called by no agent or tool failed after all work was begun: an agent's, or
-/// one that a library's outermost span is around.
+/// one that a library's outermost span is around. Or a step that is the root says that it went well, and such an agent failed last.
 fn is_given_up(tree: &Tree) -> bool {
     let calls = [Operation::ExecuteTool, Operation::InvokeAgent];
     let work = |span: &&Span| span.operation == Operation::Chat || calls.contains(&span.operation);
@@ -158,16 +158,30 @@ fn is_given_up(tree: &Tree) -> bool {
         let mut below = tree.behaviour().iter().filter(|below| tree.above(**below).contains(&at));
         tree.spans[at].operation == Operation::Other && outermost && below.any(at_work)
     };
-    let is_run =
-        |at: usize| tree.spans[at].operation == Operation::InvokeAgent || is_around_work(at);
-    tree.own_root().is_none_or(|root| root.status == Status::Unset)
-        && tree.behaviour().iter().any(|at| {
-            let span = &tree.spans[*at];
-            span.failed
-                && Some(span.end) >= last
-                && !tree.ancestors(*at).any(|above| calls.contains(&above.operation))
-                && is_run(*at)
+    let is_called = |at: usize| tree.ancestors(at).any(|above| calls.contains(&above.operation));
+    let is_outlived = |end: Timestamp| {
+        tree.behaviour().iter().any(|at| {
+            let beside = &tree.spans[*at];
+            at_work(at) && !beside.failed && beside.end >= end && !is_called(*at)
         })
+    };
+    let root = tree.own_root();
+    // That a step or the making of an agent went well says nothing of the agents below, unless something went well after them.
+    let is_step = root
+        .is_some_and(|root| [Operation::Other, Operation::CreateAgent].contains(&root.operation));
+    let is_failed_run = |at: usize| {
+        let span = &tree.spans[at];
+        let is_agent = span.operation == Operation::InvokeAgent;
+        match root.map(|root| root.status) {
+            None | Some(Status::Unset) => is_agent || is_around_work(at),
+            Some(Status::Ok) => is_step && is_agent && !is_outlived(span.end),
+            Some(Status::Error) => false,
+        }
+    };
+    tree.behaviour().iter().any(|at| {
+        let span = &tree.spans[*at];
+        span.failed && Some(span.end) >= last && !is_called(*at) && is_failed_run(*at)
+    })
 }
 
 /// Whether a part of the run, and not of a tool's, says that the whole run failed with it.

@@ -1,5 +1,5 @@
-//! OpenAI's Agents SDK, by OpenInference: the SDK's trace is a span of kind `AGENT`, though it is the workflow around the agents. It is the
-//! root, unless a span of the application or of another process is around the run.
+//! OpenAI's Agents SDK, by OpenInference and by traceAI: the SDK's trace is a span of kind `AGENT`, though it is the workflow around the
+//! agents. It is the root, unless a span of the application or of another process is around the run.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,13 @@ use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "openai_agents",
-    title: "OpenAI Agents SDK (by OpenInference)",
+    title: "OpenAI Agents SDK (by OpenInference, traceAI)",
     session: "`with using_session(session_id=\"...\"):` of OpenInference around the run",
     agent: "`Agent(name=\"...\")`",
     marks: &[
         Mark::Scope("openinference.instrumentation.openai_agents"),
         Mark::Scope("@arizeai/openinference-instrumentation-openai-agents"),
+        Mark::Scope("traceai_openai_agents"),
     ],
     also: &[
         "A span of kind `AGENT` that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
@@ -40,7 +41,8 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
 
 /// Whether a span is a trace of the SDK.
 fn is_trace(raw: &RawSpan<'_>) -> bool {
-    let names = ["agent.name", "graph.node.id"];
-    raw.attributes.str("openinference.span.kind") == Some("AGENT")
+    let names = ["agent.name", "graph.node.id", "gen_ai.agent.name"];
+    let mut kinds = ["openinference.span.kind", "gen_ai.span.kind", "fi.span.kind"].iter();
+    kinds.any(|key| raw.attributes.str(key) == Some("AGENT"))
         && !names.iter().any(|key| raw.attributes.get(key).is_some())
 }

@@ -57,6 +57,9 @@ failed if its status is ERROR or any attribute under `failed` says so; an `excep
 unset. A tool failed, too, if its result says so in the words of LangChain (`status` of a message of a tool), of MCP (`isError`)
 or of a model's API (`is_error`); what a tool answers in words of its own is not looked at. The kind of error is that of an attribute under `error_type`, else the type of the last exception.
 
+A run failed if its root did. That a root is OK says that the run recovered from what failed below, if the root is an agent's span; of
+a step, or of `create_agent`, it says nothing of the agents below: the run failed if the last of the outermost ones did.
+
 ";
 
 const BEYOND: &str = "

@@ -296,9 +296,12 @@ fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, models: &[ModelCall<'_>])
     update.status = root.map(|root| root.status);
     // A root that says nothing of how it ended may be a step around the agent, and some libraries send none of a run that failed.
     let untold = root.is_none_or(|root| root.status == Status::Unset);
-    let failed = root.is_some_and(|root| root.failed) || (untold && shape.gave_up());
-    // One that ended well survived whatever failed.
+    // One that ended well survived whatever failed, if it is not a step around agents, of which it says nothing.
     let well = root.is_some_and(|root| root.status == Status::Ok);
+    let around = root
+        .is_some_and(|root| matches!(root.operation, Operation::Other | Operation::CreateAgent));
+    let gave_up = (untold && shape.gave_up()) || (well && around && shape.agents_gave_up());
+    let failed = root.is_some_and(|root| root.failed) || gave_up;
     update.error = failed || (!well && shape.ended_in_failure(models));
 }
 

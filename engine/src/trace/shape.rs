@@ -471,25 +471,49 @@ impl<'a> Shape<'a> {
     /// Whether a run that no agent or tool had called failed, and nothing was begun after that: an agent's, or that of the outermost span of
     /// a library around model calls and agents.
     pub(super) fn gave_up(&self) -> bool {
+        let (agents, others): (Vec<_>, Vec<_>) =
+            self.given_up().into_iter().partition(|span| span.operation == Operation::InvokeAgent);
+        !agents.is_empty() || self.is_run(&others)
+    }
+
+    /// Whether an agent that no agent or tool had called failed, and after that nothing was begun and nothing beside it went well.
+    pub(super) fn agents_gave_up(&self) -> bool {
+        let mut agents = self.given_up();
+        agents.retain(|span| span.operation == Operation::InvokeAgent);
+        let went_well = |span: &&SpanView<'_>| {
+            matches!(span.operation, Operation::Chat | Operation::InvokeAgent)
+                && !span.failed
+                && !self.is_called_by_any(span.at)
+        };
+        let survived = self.behaviour().filter(|_| !agents.is_empty()).filter(went_well);
+        let survived = survived.map(|span| span.end).max();
+        agents.iter().any(|span| Some(span.end) > survived)
+    }
+
+    /// The agents and steps that no agent or tool had called, that failed, and after whose end nothing was begun.
+    fn given_up(&self) -> Vec<&SpanView<'a>> {
         let may_run = [Operation::InvokeAgent, Operation::Other];
         let mut failed = self.behaviour().filter(|span| span.failed).peekable();
         if failed.peek().is_none() {
-            return false;
+            return Vec::new();
         }
         let working = [Operation::Chat, Operation::ExecuteTool, Operation::InvokeAgent];
         let begun = self.behaviour().filter(|span| working.contains(&span.operation));
         let last = begun.map(|span| span.start).max();
+        let gave_up = |span: &&SpanView<'_>| {
+            may_run.contains(&span.operation)
+                && Some(span.end) >= last
+                && !self.is_called_by_any(span.at)
+        };
+        failed.filter(gave_up).collect()
+    }
+
+    /// Whether the span at a place is below an agent or a tool.
+    fn is_called_by_any(&self, at: usize) -> bool {
         let calls = |above: &SpanView<'_>| {
             matches!(above.operation, Operation::ExecuteTool | Operation::InvokeAgent)
         };
-        let is_called = |at: usize| self.ancestors(at).any(calls);
-        let gave_up = |span: &&SpanView<'_>| {
-            may_run.contains(&span.operation) && Some(span.end) >= last && !is_called(span.at)
-        };
-        let ended = failed.filter(gave_up);
-        let (agents, others): (Vec<_>, Vec<_>) =
-            ended.partition(|span| span.operation == Operation::InvokeAgent);
-        !agents.is_empty() || self.is_run(&others)
+        self.ancestors(at).any(calls)
     }
 
     /// Whether one of these spans is a run: the outermost span of its library, with a model call or an agent below it.

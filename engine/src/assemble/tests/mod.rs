@@ -221,11 +221,35 @@ fn a_run_failed_if_its_outermost_agent_did_and_nothing_went_on_after_it() {
     let agent = |id, parent| span(id, parent, Operation::InvokeAgent);
     let failed = |id, parent| Span { failed: true, status: Status::Error, ..agent(id, parent) };
     assert!(error(Status::Unset, vec![failed(2, 1)]));
-    assert!(!error(Status::Ok, vec![failed(2, 1)]), "the root says that all went well");
     assert!(!error(Status::Unset, vec![failed(2, 1), agent(3, 1)]), "another took over");
     assert!(error(Status::Unset, vec![agent(2, 1), failed(3, 1)]));
     assert!(!error(Status::Unset, vec![agent(2, 1), failed(3, 2)]), "the caller recovered");
     assert!(!error(Status::Unset, vec![tool(2), failed(3, 2)]), "the tool recovered");
+}
+
+#[test]
+fn a_step_that_went_well_around_agents_says_nothing_of_them() {
+    let error = |operation, spans: Vec<Span>| {
+        let root = Span { status: Status::Ok, operation, ..root() };
+        done(&mut stage(), [vec![root], spans].concat(), at(0)).last().unwrap().error
+    };
+    let agent = |id, parent| span(id, parent, Operation::InvokeAgent);
+    let failed = |id, parent| Span { failed: true, status: Status::Error, ..agent(id, parent) };
+    let step = || Span { status: Status::Ok, ..span(2, 1, Operation::Other) };
+    for around in [Operation::Other, Operation::CreateAgent] {
+        assert!(error(around, vec![failed(2, 1)]), "{around:?}");
+        assert!(error(around, vec![step(), failed(3, 2)]), "{around:?}");
+        assert!(error(around, vec![agent(2, 1), failed(3, 1)]), "{around:?}");
+        assert!(!error(around, vec![failed(2, 1), agent(3, 1)]), "{around:?}: another took over");
+        let call = span(3, 1, Operation::Chat);
+        assert!(!error(around, vec![failed(2, 1), call]), "{around:?}: it went on without");
+        let beside = Span { end: Timestamp(1_000), ..agent(2, 1) };
+        assert!(!error(around, vec![beside, failed(3, 1)]), "{around:?}: another went well");
+        assert!(!error(around, vec![agent(2, 1), failed(3, 2)]), "{around:?}: it was called");
+    }
+    assert!(!error(Operation::InvokeAgent, vec![failed(2, 1)]), "an agent recovered");
+    let call = Span { failed: true, ..span(2, 1, Operation::Chat) };
+    assert!(!error(Operation::Other, vec![call]), "no agent failed");
 }
 
 #[test]

@@ -303,6 +303,12 @@ fn a_step_that_openlit_takes_for_an_agent_is_none() {
     assert_eq!(failed, Operation::InvokeAgent);
 }
 
+/// Reads a span of the scope of this name.
+fn sent_in(scope: &'static str, raw: &RawSpan<'_>) -> Span {
+    let scope = RawScope { name: scope.into(), ..RawScope::default() };
+    span_of(&Conventions::new(options()), raw, &scope).span
+}
+
 #[test]
 fn what_koog_hides_is_not_known() {
     let list = [
@@ -321,4 +327,15 @@ fn what_koog_hides_is_not_known() {
     ];
     let span = read(&raw("invoke_agent support", &list)).span;
     assert_eq!((span.input, span.output), (None, None));
+}
+
+#[test]
+fn the_trace_of_the_agents_sdk_is_no_agent_by_traceai_either() {
+    let kind = ("gen_ai.span.kind", text("AGENT"));
+    let workflow = sent_in("traceai_openai_agents", &raw("Agent workflow", &[kind.clone()]));
+    assert_eq!(workflow.operation, Operation::Other);
+    let agent = [kind.clone(), ("graph.node.id", text("support"))];
+    let agent = sent_in("traceai_openai_agents", &raw("support", &agent));
+    assert_eq!(agent.operation, Operation::InvokeAgent);
+    assert_eq!(read(&raw("support", &[kind])).span.operation, Operation::InvokeAgent);
 }
