@@ -1,13 +1,14 @@
-//! Qwen Code: log records alone, joined by the id of their prompt. Output tokens include thoughts.
+//! Qwen Code: log records, joined by the id of their prompt, and since 0.24 the spans that they name. Output tokens include thoughts.
 
 use std::borrow::Cow;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::custom::list;
-use super::raw::RawLog;
-use super::spoken::{Dialect, Helper, RecordFacts, Turn, by_prompt};
-use super::{Convention, LogConvention, Mark, gemini_cli};
+use super::draft::Draft;
+use super::raw::{RawLog, RawSpan};
+use super::spoken::{Dialect, Helper, RecordFacts, Tells, Turn, by_prompt};
+use super::{Convention, LogConvention, Mark, Trigger, gemini_cli};
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "qwen_code",
@@ -17,11 +18,18 @@ pub(super) const CONVENTION: Convention = Convention {
     marks: &[Mark::Scope(NAME)],
     also: &[
         "Log records: `qwen-code.user_prompt` begins the turn of its `prompt_id`; model calls are `api_response` and `api_error`, tool calls `tool_call`. An attempt that is made again leaves no record.",
+        "With spans and records of one call it counts once, and each completes the other. The prompt's record names no trace: where spans tell the turn, its input is not known. That a hook (`qwen-code.hook`) failed says nothing of the run.",
         "What a sub-agent does is part of the turn that was going on; what the client does in the background (`SESSION#managed-...`) is a trace of its own in the same session. What `/compress` asks a model is part of the turn before it.",
     ],
+    looks_for: &[Trigger::Span(HOOK)],
+    read,
     dialect: Some(dialect),
     ..Convention::NONE
 };
+
+fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    draft.repeated.offer(80, raw.name == HOOK);
+}
 
 fn dialect() -> Dialect {
     let names = LogConvention {
@@ -34,6 +42,7 @@ fn dialect() -> Dialect {
     Dialect {
         prefix: "qwen-code.",
         result_size: Some("content_length"),
+        has_spans: true,
         turn,
         mend,
         ..Dialect::of(names)
@@ -58,13 +67,15 @@ fn turn(session: &str, prompt: Option<&str>) -> Turn {
     }
 }
 
-/// Marks a call that makes the conversation shorter as one of a part of the client, whose answer is not the turn's.
+/// Marks a call that makes the conversation shorter as one of a part of the client, whose answer is not the turn's. Of
+/// a client that may send spans, a prompt alone is no turn: what came of it may be told in their trace.
 fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let prompt = raw.attributes.str("prompt_id").unwrap_or_default();
     if prompt.starts_with(COMPRESSION) {
         heard.aside = Some(Helper::Part(Cow::Borrowed("compression")));
     }
     heard.refused = gemini_cli::is_refused(raw, heard);
+    heard.is_command = heard.tells == Some(Tells::Prompt) && prompt.contains(NUMBERED);
     true
 }
 
@@ -72,3 +83,9 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
 const COMPRESSION: &str = "compress-";
 
 const NAME: &str = "qwen-code";
+
+/// What is between the session's id and the number of a prompt in the prompt's id, where the client may send spans.
+const NUMBERED: &str = "########";
+
+/// The span of a script that the user has the client run beside a call.
+const HOOK: &str = "qwen-code.hook";

@@ -339,3 +339,36 @@ fn the_trace_of_the_agents_sdk_is_no_agent_by_traceai_either() {
     assert_eq!(agent.operation, Operation::InvokeAgent);
     assert_eq!(read(&raw("support", &[kind])).span.operation, Operation::InvokeAgent);
 }
+
+#[test]
+fn a_hook_of_qwen_code_that_failed_fails_nothing() {
+    let list = [("error.type", text("hook_error")), ("success", RawValue::Bool(false))];
+    let hook = RawSpan { status: Status::Error, ..raw("qwen-code.hook", &list) };
+    let hook = sent_in("qwen-code", &hook);
+    assert_eq!((hook.operation, hook.failed, hook.remarks), (Operation::Other, false, None));
+}
+
+#[test]
+fn a_record_of_qwen_code_goes_into_the_trace_that_it_names() {
+    let told = |event: &'static str, trace_id| {
+        let list = [
+            ("event.name", text(event)),
+            ("session.id", text("s")),
+            ("prompt_id", text("s########0")),
+            ("response_id", text("r")),
+        ];
+        let raw =
+            RawLog { trace_id, span_id: trace_id.map(|_| SpanId([3; 8])), ..record("", &list) };
+        let scope = RawScope { name: "qwen-code".into(), ..RawScope::default() };
+        let conventions = Conventions::new(options());
+        let emitter = Emitter { scope: conventions.scope(&scope), resource: &Arc::default() };
+        conventions.log(&raw, emitter).spans.remove(0)
+    };
+    let own = TraceId([1; 16]);
+    let call = told("qwen-code.api_response", Some(own));
+    assert_eq!((call.trace_id, call.parent), (own, Some(SpanId([3; 8]))));
+    // The prompt's record names none, and does not make a turn by itself.
+    let prompt = told("qwen-code.user_prompt", None);
+    assert_eq!((prompt.parent, prompt.operation), (None, Operation::Other));
+    assert_eq!(told("qwen-code.api_response", None).trace_id, prompt.trace_id);
+}
