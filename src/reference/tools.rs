@@ -294,13 +294,19 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             call.into_iter().for_each(|call| fail_with(&mut call.span, span));
             continue;
         }
-        let same_tool = |above: &Span| {
-            let other = above.tool.as_ref().filter(|_| above.operation == Operation::ExecuteTool);
-            other.is_some_and(|other| other.name == tool.name)
+        let facts = |place: &usize| {
+            let above = &tree.spans[*place];
+            above.tool.clone().filter(|_| above.operation == Operation::ExecuteTool)
         };
-        let around = tree.above(at).iter().rfind(|above| same_tool(&tree.spans[**above]));
-        if let Some(outermost) = around.filter(|_| tool.name.is_some()) {
-            inside.push((*outermost, span));
+        let same_id =
+            |place: &&usize| facts(place).is_some_and(|other| other.call_id == tool.call_id);
+        let mut of_id = tree.above(at).iter().take_while(same_id).copied();
+        let of_id = tool.call_id.and_then(|_| of_id.by_ref().last());
+        let name = of_id.as_ref().map_or(tool.name.clone(), |place| facts(place)?.name);
+        let same_tool = |place: &&usize| facts(place).is_some_and(|other| other.name == name);
+        let of_tool = tree.above(at).iter().rfind(same_tool).copied().filter(|_| name.is_some());
+        if let Some(outermost) = of_tool.or(of_id) {
+            inside.push((outermost, span));
             continue;
         }
         let again = calls.iter_mut().find(|call| {

@@ -416,9 +416,8 @@ impl<'a> Shape<'a> {
                 call.into_iter().for_each(|at| calls[at].fail_with(&own));
                 continue;
             }
-            let around = self.ancestors(own.at).filter(|above| is_tool(above, name));
-            if let Some(outermost) = around.last().filter(|_| name.is_some()) {
-                inside.insert(outermost.at, own);
+            if let Some(outermost) = self.call_around(&own) {
+                inside.insert(outermost, own);
                 continue;
             }
             let id = own.call_id().filter(|_| again);
@@ -452,6 +451,18 @@ impl<'a> Shape<'a> {
             call.within = series.at(self, call.at, &told);
         }
         calls
+    }
+
+    /// The place of the outermost span of the call that this one is inside: at any depth below a span of the same tool, or of the same id
+    /// with nothing between. Some models give the calls of different agents the same ids.
+    fn call_around(&self, own: &ToolSpan<'_>) -> Option<usize> {
+        let is_same = |above: &&SpanView<'_>| {
+            above.operation == Operation::ExecuteTool && above.call_id() == own.call_id()
+        };
+        let same = own.call_id().and_then(|_| self.ancestors(own.at).take_while(is_same).last());
+        let name = same.map_or(own.tool_name(), SpanView::tool_name);
+        let of_tool = self.ancestors(own.at).filter(|above| is_tool(above, name)).last();
+        of_tool.filter(|_| name.is_some()).or(same).map(|outermost| outermost.at)
     }
 
     /// The place of the call that is the same as this one, which another library tells beside it: one has but one span for a call.

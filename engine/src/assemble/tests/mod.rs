@@ -253,6 +253,33 @@ fn a_step_that_went_well_around_agents_says_nothing_of_them() {
 }
 
 #[test]
+fn a_tool_span_directly_inside_one_of_the_same_call_counts_with_it() {
+    let of_call = |id, parent, name: &str, call: Option<u64>| {
+        let mut span = Span { parent: Some(SpanId([parent; 8])), ..tool(id) };
+        let tool = span.tool.as_mut().unwrap();
+        tool.name = Some(Arc::from(name));
+        tool.call_id = call.map(|call| IdHash::of(&call.to_be_bytes()));
+        span
+    };
+    let tools = |spans: Vec<Span>| {
+        let update = done(&mut stage(), [vec![root()], spans].concat(), at(0)).pop().unwrap();
+        let told = update.tools.iter().map(|call| (call.name.to_string(), call.error));
+        told.collect::<Vec<_>>()
+    };
+    let outer = || Span { end: Timestamp(1_000), ..of_call(2, 1, "search", Some(1)) };
+    let method = || of_call(3, 2, "call_tool", Some(1));
+    let innermost = Span { failed: true, ..of_call(4, 3, "search", None) };
+    let one = |failed| vec![("search".to_owned(), Some(failed))];
+    assert_eq!(tools(vec![outer(), method()]), one(false));
+    assert_eq!(tools(vec![outer(), method(), innermost]), one(true));
+    // With an agent between, it is that agent's call, whatever its id.
+    let agent = span(5, 2, Operation::InvokeAgent);
+    assert_eq!(tools(vec![outer(), agent, of_call(6, 5, "other", Some(1))]).len(), 2);
+    assert_eq!(tools(vec![outer(), of_call(3, 2, "call_tool", Some(2))]).len(), 2);
+    assert_eq!(tools(vec![outer(), of_call(3, 2, "call_tool", None)]).len(), 2);
+}
+
+#[test]
 fn a_trace_is_done_when_its_root_is_in_and_it_was_quiet() {
     let mut stage = stage();
     assert_eq!(feed(&mut stage, vec![root(), tool(2)], at(0)), []);
