@@ -306,8 +306,11 @@ pub(super) fn begins_name(first: u8) -> bool {
     first.is_ascii_graphic() && !OTHERS[usize::from(first)]
 }
 
-/// The name of a tool, from that of its span; a span of MCP has the method before it.
+/// The name of a tool, from that of its span; a span of MCP has the method before it. LlamaIndex's method that calls any tool names none.
 pub(super) fn tool_named(span: &str) -> Option<&str> {
+    if span.ends_with("Tool.call") || span.ends_with("Tool.acall") {
+        return None;
+    }
     let span = span.rsplit_once("tools/call ").map_or(span, |(_, tool)| tool);
     meant(span.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim())
 }

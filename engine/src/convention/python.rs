@@ -41,6 +41,23 @@ pub(super) fn is_object(text: &str) -> bool {
     class.starts_with(|c: char| c.is_ascii_uppercase()) && word(class) && field.is_some_and(word)
 }
 
+/// The fields in the `repr` of an object of this class, `ToolCall(tool_name='..', tool_kwargs={..})`, without one that is cut off and those
+/// after it; `None` for anything else.
+pub(super) fn fields(text: &str, class: &str) -> Option<Json<'static>> {
+    let mut reader = Reader { rest: text.strip_prefix(class)?.strip_prefix('(')? };
+    let mut entries = Vec::new();
+    while let Some((name, rest)) = reader.rest.split_once('=') {
+        let name = name.trim().to_owned();
+        reader.rest = rest;
+        let Some(value) = reader.value(1) else { break };
+        entries.push((name.into(), value));
+        if reader.separator(')').is_none() {
+            break;
+        }
+    }
+    Some(Json::Object(entries.into_iter().collect()))
+}
+
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -179,6 +196,16 @@ mod tests {
         let said = content("content='it\\'s' name='f' tool_call_id='c'");
         assert_eq!(said, Some(Json::Text("it's".into())));
         assert_eq!(content("content"), None);
+    }
+
+    #[test]
+    fn the_fields_of_an_object_are_read_up_to_one_that_is_cut_off() {
+        let call = "ToolCall(tool_name='f', tool_kwargs={'a': 'x=1, y'}, tool_id='c')";
+        let all = r#"{"tool_name": "f", "tool_kwargs": {"a": "x=1, y"}, "tool_id": "c"}"#;
+        assert_eq!(fields(call, "ToolCall"), json::parse(all));
+        let cut = fields(&call[..45], "ToolCall");
+        assert_eq!(cut, json::parse(r#"{"tool_name": "f"}"#));
+        assert_eq!(fields(call, "AgentInput"), None);
     }
 
     #[test]

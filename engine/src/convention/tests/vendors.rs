@@ -341,6 +341,64 @@ fn the_trace_of_the_agents_sdk_is_no_agent_by_traceai_either() {
 }
 
 #[test]
+fn llama_index_tells_a_call_in_what_the_step_was_called_with() {
+    const SCOPE: &str = "llamaindex.opentelemetry.tracer";
+    const SUMMARY: &str = "llamaindex.step.input_summary";
+    let call = |summary: &'static str| {
+        let list = [(SUMMARY, text(summary))];
+        sent_in(SCOPE, &raw("FunctionTool.acall", &list)).tool.unwrap()
+    };
+    let whole = call("ToolCall(tool_name='get_order', tool_kwargs={'order_id': 'A'}, tool_id='c')");
+    assert_eq!(whole.name.as_deref(), Some("get_order"));
+    assert_eq!(&**whole.arguments.unwrap().text().unwrap(), r#"{"order_id":"A"}"#);
+    assert_eq!(whole.call_id, Some(IdHash::of(b"c")));
+    let cut = call("ToolCall(tool_name='get_order', tool_kwargs={'order_id': 'A...");
+    assert_eq!((cut.name.as_deref(), cut.arguments), (Some("get_order"), None));
+    // The method that calls any tool names none.
+    let bare = sent_in(SCOPE, &raw("FunctionTool.acall", &[])).tool.unwrap();
+    assert_eq!(bare.name, None);
+    let step = [(SUMMARY, text("AgentInput(input=[], current_agent_name='support')"))];
+    let step = sent_in(SCOPE, &raw("BaseWorkflowAgent.setup_agent", &step));
+    assert_eq!((step.operation, step.agent_name.as_deref()), (Operation::Other, Some("support")));
+    let agent = sent_in(SCOPE, &raw("FunctionAgent.run", &[]));
+    assert_eq!(agent.agent_name.as_deref().map(is_generic), Some(true));
+}
+
+#[test]
+fn llama_index_tells_a_model_call_in_its_events() {
+    let event = |name: &'static str, list: &[(&'static str, RawValue<'static>)]| RawEvent {
+        name: name.into(),
+        attributes: attributes(list),
+        ..RawEvent::default()
+    };
+    let asked =
+        r#"[{"role":"user","additional_kwargs":{},"blocks":[{"block_type":"text","text":"Hi"}]}]"#;
+    let said =
+        r#"[{"finish_reason":"stop","index":0,"message":{"content":"Hello.","role":"assistant"}}]"#;
+    let events = vec![
+        event("LLMChatStartEvent", &[("messages", text(asked))]),
+        event(
+            "LLMChatEndEvent",
+            &[
+                ("response.raw.id", text("chatcmpl-1")),
+                ("response.raw.model", text("gpt-4o-mini")),
+                ("response.raw.choices", text(said)),
+                ("response.raw.usage.prompt_tokens", RawValue::Int(100)),
+                ("response.raw.usage.completion_tokens", RawValue::Int(10)),
+                ("response.raw.usage.prompt_tokens_details.cached_tokens", RawValue::Int(40)),
+            ],
+        ),
+    ];
+    let raw = RawSpan { events, ..raw("OpenAILike.achat", &[]) };
+    let span = sent_in("llamaindex.opentelemetry.tracer", &raw);
+    let model = span.model.unwrap();
+    assert_eq!(model.model.as_deref(), Some("gpt-4o-mini"));
+    let tokens = model.tokens;
+    assert_eq!((tokens.input, tokens.cached, tokens.output), (Some(100), Some(40), Some(10)));
+    assert_eq!(span.output.map(|text| text.text).as_deref(), Some("Hello."));
+}
+
+#[test]
 fn a_hook_of_qwen_code_that_failed_fails_nothing() {
     let list = [("error.type", text("hook_error")), ("success", RawValue::Bool(false))];
     let hook = RawSpan { status: Status::Error, ..raw("qwen-code.hook", &list) };
