@@ -1,22 +1,26 @@
-//! BeeAI for TypeScript, by OpenInference: below the run there is a span for each event, which takes no time and has the kind of what it is
-//! of.
+//! BeeAI by OpenInference. In TypeScript there is, below the run, a span for each event, which takes no time and has the kind of what it is
+//! of; in Python there are spans of calls, and spans of events beside them.
 
 use std::borrow::Cow;
 
 use super::draft::{Draft, name};
-use super::raw::RawSpan;
+use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, text};
-use crate::span::Operation;
+use crate::span::{Arguments, Operation};
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "beeai",
-    title: "BeeAI for TypeScript (by OpenInference)",
-    session: "`setSession(context.active(), { sessionId })` of OpenInference around the run",
-    agent: "`agent.name` on a span of kind `AGENT` around the run",
-    marks: &[Mark::Scope("@arizeai/openinference-instrumentation-beeai")],
+    title: "BeeAI (by OpenInference)",
+    session: "`setSession(context.active(), { sessionId })`, in Python `with using_session(session_id=\"...\"):` of OpenInference around the run",
+    agent: "in Python `name=\"...\"`, in TypeScript `agent.name` on a span of kind `AGENT` around the run",
+    marks: &[
+        Mark::Scope("@arizeai/openinference-instrumentation-beeai"),
+        Mark::Scope("openinference.instrumentation.beeai"),
+    ],
     also: &[
         "Of the spans of events, whose `target` ends in the event's name, those of `success` and `error` are the call of a model or a tool; all others, and those of agents, are steps. How long a call took is not told.",
         "A tool that names none is called after the part of `target` before the event. `finalAnswer`, by which an agent ends its run, is no call.",
+        "In Python, spans of events (`metadata.path`) are steps. What a tool was asked is `input` in `input.value`, beside `options`.",
     ],
     phantoms: &["finalAnswer"],
     generic_names: &["beeai-framework-main"],
@@ -26,12 +30,18 @@ pub(super) const CONVENTION: Convention = Convention {
 };
 
 fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
+    if raw.attributes.get("metadata.path").is_some() {
+        return Some((9, Operation::Other));
+    }
     let (target, event) = event(raw)?;
     let is_call = ["success", "error"].contains(&event) && !target.starts_with("agent.");
     (!is_call).then_some((9, Operation::Other))
 }
 
 fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if draft.operation.get() == Some(&Operation::ExecuteTool) {
+        draft.arguments.offer(58, asked_in_python(raw, draft.keep_texts));
+    }
     let Some((target, event)) = event(raw) else { return };
     let attribute = |key: &str| raw.attributes.get(key);
     // The status of a model call that failed is OK.
@@ -53,6 +63,14 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         }
         Some(_) | None => {}
     }
+}
+
+/// What a tool was asked, of which Python's spans have the options, too.
+fn asked_in_python(raw: &RawSpan<'_>, keep_texts: bool) -> Option<Arguments> {
+    let called = messages::parsed(raw.attributes.get("input.value")?)?;
+    let with_options = called.as_object()?.len() == 2 && called.get("options").is_some();
+    let asked = called.get("input").filter(|_| with_options)?.to_string();
+    text::arguments(&RawValue::Str(asked.into()), keep_texts)
 }
 
 /// What the event of a span is of, and its name.

@@ -146,6 +146,9 @@ impl Naming<'_> {
             resource: Arc::clone(emitter.resource),
         };
         self.caps.finish_texts(draft, &mut span);
+        for call in span.model.iter_mut().flat_map(|model| &mut model.tool_calls) {
+            call.phantom |= call.name.as_deref().is_some_and(|name| hits.phantom(name));
+        }
         if span.failed {
             let kind = draft.error_type.take().or_else(|| exception(raw).map(Cow::Borrowed));
             if let Some(kind) = kind.filter(|kind| !UNNAMED_ERRORS.contains(&&**kind)) {

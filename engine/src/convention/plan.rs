@@ -670,6 +670,10 @@ impl<'a> Reader<'_, 'a> {
         }
         if let Some(model) = span.model.as_mut().filter(|model| model.tool_calls.is_empty()) {
             model.tool_calls = said.calls;
+            for call in &mut model.tool_calls {
+                let named = call.name.as_deref();
+                call.phantom |= named.is_some_and(|name| self.plan.is_phantom(name.as_bytes()));
+            }
         }
         Some(())
     }

@@ -399,6 +399,31 @@ fn llama_index_tells_a_model_call_in_its_events() {
 }
 
 #[test]
+fn events_of_beeai_in_python_are_steps() {
+    const SCOPE: &str = "openinference.instrumentation.beeai";
+    let kind = |kind| ("openinference.span.kind", text(kind));
+    let path = |path| ("metadata.path", text(path));
+    let error = raw("error", &[kind("TOOL"), path("tool.custom.get_order.error")]);
+    assert_eq!(sent_in(SCOPE, &error).operation, Operation::Other);
+    let answer = raw("final_answer", &[kind("AGENT"), path("agent.requirement.final_answer")]);
+    assert_eq!(sent_in(SCOPE, &answer).operation, Operation::Other);
+    let list = [
+        kind("TOOL"),
+        ("tool.name", text("get_order")),
+        ("input.value", text(r#"{"input": {"order_id": "A"}, "options": null}"#)),
+    ];
+    let tool = sent_in(SCOPE, &raw("get_order", &list)).tool.unwrap();
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"order_id":"A"}"#);
+    // By its name in a model's answer, too, what ends the run is no call.
+    let called = |name: &'static str| {
+        let key = "llm.output_messages.0.message.tool_calls.0.tool_call.function.name";
+        let list = [kind("LLM"), (key, text(name))];
+        sent_in(SCOPE, &raw("OpenAIChatModel", &list)).model.unwrap().tool_calls[0].phantom
+    };
+    assert!(called("final_answer") && !called("get_order"));
+}
+
+#[test]
 fn a_hook_of_qwen_code_that_failed_fails_nothing() {
     let list = [("error.type", text("hook_error")), ("success", RawValue::Bool(false))];
     let hook = RawSpan { status: Status::Error, ..raw("qwen-code.hook", &list) };
