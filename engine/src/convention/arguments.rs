@@ -55,15 +55,16 @@ pub(super) fn result_hash(value: &RawValue<'_>) -> Option<u64> {
 /// Returns the hash of a tool's result that is JSON already.
 pub(super) fn hash_of(value: Json<'_>) -> Option<u64> {
     let value = read(value);
-    let result = match &value {
-        Json::Text(text) => python::content(text).map(without_ids),
+    let said = text_of(&value).and_then(python::content).map(without_ids);
+    let result = said.or_else(|| match &value {
+        Json::Text(_) => None,
         Json::List(parts) if parts.iter().all(is_text) => Some(without_ids(value.clone())),
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_) => {
             let content = messages::content_of_tool(&value).map(without_ids);
             let content = content.or_else(|| said_by_sub_agent(&value));
             content.or_else(|| without_stamps(&value)).map(read)
         }
-    };
+    });
     let value = sorted(stamps::without(result.unwrap_or(value)));
     let mut text = Written::new();
     value.write(&mut text);
@@ -78,8 +79,14 @@ pub(super) fn is_failure(value: &RawValue<'_>) -> bool {
         return false;
     }
     let value = read(Json::of(value));
-    let in_text = value.as_str().map(python::is_failure);
-    in_text.unwrap_or_else(|| messages::failed_tool(&value))
+    let in_text = text_of(&value).is_some_and(python::is_failure);
+    in_text || (value.as_str().is_none() && messages::failed_tool(&value))
+}
+
+/// The text of a result, which may be alone under `output`.
+fn text_of<'j>(result: &'j Json<'_>) -> Option<&'j str> {
+    let alone = result.as_object().filter(|map| map.len() == 1).and_then(|map| map.get("output"));
+    alone.unwrap_or(result).as_str()
 }
 
 /// What a sub-agent said that was called as a tool: Mastra gives it together with ids of the sub-agent's thread and calls.
@@ -290,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_result_is_the_same_whatever_ids_langchain_gave_its_texts() {
-        let forms: [fn(&str, &str) -> String; 4] = [
+        let forms: [fn(&str, &str) -> String; 5] = [
             |parts, id| {
                 format!(r#"{{"type":"tool","data":{{"content":{parts},"tool_call_id":"{id}"}}}}"#)
             },
@@ -303,6 +310,10 @@ mod tests {
             |parts, id| {
                 let parts = parts.replace('"', "'");
                 format!("content={parts} name='get_weather' tool_call_id='{id}'")
+            },
+            |parts, id| {
+                let parts = parts.replace('"', "'");
+                format!(r#"{{"output":"content={parts} name='f' tool_call_id='{id}'"}}"#)
             },
         ];
         for form in forms {

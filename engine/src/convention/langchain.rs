@@ -13,12 +13,13 @@ use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "langchain",
-    title: "LangChain, LangGraph (by OpenInference)",
+    title: "LangChain, LangGraph (by OpenInference, traceAI)",
     session: "`configurable: {\"thread_id\": \"...\"}` in the run's config, or as OpenInference does",
     agent: "`name=\"...\"` for `create_agent`, `create_react_agent` or `compile`",
     marks: &[
         Mark::Scope("openinference.instrumentation.langchain"),
         Mark::Scope("@arizeai/openinference-instrumentation-langchain"),
+        Mark::Scope("traceai_langchain"),
     ],
     also: &[
         "`lc_agent_name` in `metadata` names the agent; the chain of that name is the agent's run.",
@@ -42,7 +43,8 @@ pub(super) const CONVENTION: Convention = Convention {
 };
 
 fn operation(raw: &RawSpan<'_>) -> Option<(u8, Operation)> {
-    let kind = raw.attributes.str("openinference.span.kind")?;
+    let kind = |key: &str| raw.attributes.str(key);
+    let kind = kind("openinference.span.kind").or_else(|| kind("gen_ai.span.kind"))?;
     if !matches!(kind, "AGENT" | "CHAIN") {
         return None;
     }

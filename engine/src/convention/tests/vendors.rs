@@ -424,6 +424,15 @@ fn events_of_beeai_in_python_are_steps() {
 }
 
 #[test]
+fn a_graph_of_langgraph_that_is_an_agent_is_one_by_traceai() {
+    let metadata = r#"{"ls_integration": "langchain_create_agent", "lc_agent_name": "support"}"#;
+    let list = [("gen_ai.span.kind", text("CHAIN")), ("metadata", text(metadata))];
+    let graph = sent_in("traceai_langchain", &raw("support", &list));
+    assert_eq!(graph.operation, Operation::InvokeAgent);
+    assert_eq!(graph.agent_name.as_deref(), Some("support"));
+}
+
+#[test]
 fn a_hook_of_qwen_code_that_failed_fails_nothing() {
     let list = [("error.type", text("hook_error")), ("success", RawValue::Bool(false))];
     let hook = RawSpan { status: Status::Error, ..raw("qwen-code.hook", &list) };
