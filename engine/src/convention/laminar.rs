@@ -21,14 +21,16 @@ pub(super) const CONVENTION: Convention = Convention {
         line(Says::Input, 80, "lmnr.span.input"),
         line(Says::Output, 80, "lmnr.span.output"),
     ],
-    also: &["A root of type `DEFAULT` is the workflow. Tools are spans of type `TOOL`."],
-    looks_for: &[Trigger::Key("lmnr.span.type")],
+    also: &[
+        "A root of type `DEFAULT`, as all are in JavaScript that have none, is the workflow. Tools are spans of type `TOOL`.",
+    ],
+    looks_for: &[Trigger::Key("lmnr.span.type"), Trigger::Key("lmnr.span.path")],
     read,
     ..Convention::NONE
 };
 
 fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-    if raw.attributes.str("lmnr.span.type") == Some("DEFAULT") {
+    if raw.attributes.str("lmnr.span.type").is_none_or(|kind| kind == "DEFAULT") {
         draft.offer_root(raw);
     }
 }

@@ -341,6 +341,18 @@ fn the_trace_of_the_agents_sdk_is_no_agent_by_traceai_either() {
 }
 
 #[test]
+fn a_root_of_laminar_without_a_type_is_the_workflow() {
+    let list = [
+        ("lmnr.span.path", RawValue::Array(vec![text("support")])),
+        ("lmnr.span.instrumentation_source", text("javascript")),
+    ];
+    let root = read(&raw("support", &list)).span;
+    assert_eq!(root.workflow.as_deref(), Some("support"));
+    let inside = RawSpan { parent: Some(SpanId([2; 8])), ..raw("support", &list) };
+    assert_eq!(read(&inside).span.workflow, None);
+}
+
+#[test]
 fn llama_index_tells_a_call_in_what_the_step_was_called_with() {
     const SCOPE: &str = "llamaindex.opentelemetry.tracer";
     const SUMMARY: &str = "llamaindex.step.input_summary";
