@@ -32,6 +32,7 @@ mod haystack;
 mod haystack_oi;
 mod index;
 mod json;
+mod judgeval;
 mod laminar;
 mod langchain;
 mod langfuse;
@@ -226,6 +227,7 @@ const CONVENTIONS: &[Convention] = &[
     braintrust::CONVENTION,
     voltagent::CONVENTION,
     agentops::CONVENTION,
+    judgeval::CONVENTION,
     agentscope::CONVENTION,
     livekit::CONVENTION,
     pipecat::CONVENTION,
@@ -292,6 +294,7 @@ pub const SESSION_KEYS: &[&str] = &[
     "anthropic.session.thread.id",
     "wandb.thread_id",
     "confident.trace.thread_id",
+    "judgment.session_id",
 ];
 
 /// Attributes whose JSON value may hold a session id.

@@ -460,7 +460,7 @@ impl<'a> Shape<'a> {
             above.operation == Operation::ExecuteTool && above.call_id() == own.call_id()
         };
         let same = own.call_id().and_then(|_| self.ancestors(own.at).take_while(is_same).last());
-        let name = same.map_or(own.tool_name(), SpanView::tool_name);
+        let name = same.map_or_else(|| own.tool_name(), SpanView::tool_name);
         let of_tool = self.ancestors(own.at).filter(|above| is_tool(above, name)).last();
         of_tool.filter(|_| name.is_some()).or(same).map(|outermost| outermost.at)
     }

@@ -436,6 +436,35 @@ fn events_of_beeai_in_python_are_steps() {
 }
 
 #[test]
+fn spans_of_judgeval_have_a_kind() {
+    let of = |kind, more: &[(&'static str, RawValue<'static>)]| {
+        let list = [&[("judgment.span_kind", text(kind))], more].concat();
+        read(&raw("support", &list)).span
+    };
+    let agent = of("agent", &[("judgment.session_id", text("s"))]);
+    assert_eq!(agent.operation, Operation::InvokeAgent);
+    assert_eq!(agent.session.as_ref().map(|session| &*session.id), Some("s"));
+    let call = of(
+        "llm",
+        &[
+            ("judgment.llm.model", text("gpt-4o-mini")),
+            ("judgment.usage.non_cached_input_tokens", RawValue::Int(60)),
+            ("judgment.usage.cache_read_input_tokens", RawValue::Int(40)),
+            ("judgment.usage.output_tokens", RawValue::Int(10)),
+        ],
+    );
+    let model = call.model.unwrap();
+    assert_eq!(model.model.as_deref(), Some("gpt-4o-mini"));
+    let tokens = model.tokens;
+    assert_eq!((tokens.input, tokens.cached, tokens.output), (Some(100), Some(40), Some(10)));
+    let asked = ("judgment.input", text(r#"{"city":"Paris"}"#));
+    let tool = of("tool", &[asked, ("judgment.output", text("18 C"))]).tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("support"));
+    assert_eq!(&**tool.arguments.unwrap().text().unwrap(), r#"{"city":"Paris"}"#);
+    assert!(tool.result_hash.is_some());
+}
+
+#[test]
 fn a_graph_of_langgraph_that_is_an_agent_is_one_by_traceai() {
     let metadata = r#"{"ls_integration": "langchain_create_agent", "lc_agent_name": "support"}"#;
     let list = [("gen_ai.span.kind", text("CHAIN")), ("metadata", text(metadata))];
