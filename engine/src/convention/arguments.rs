@@ -175,6 +175,9 @@ fn may_be_json(text: &str) -> bool {
 
 /// Takes off the wrappers that libraries put around arguments.
 fn unwrap(value: Json<'_>) -> Json<'_> {
+    if let Some(content) = content_of_call(&value) {
+        return read(content);
+    }
     let Json::Object(map) = value else { return value };
     let empty = |value: &Json<'_>| match value {
         Json::List(items) => items.is_empty(),
@@ -208,6 +211,14 @@ fn unwrap(value: Json<'_>) -> Json<'_> {
     }
 }
 
+/// What a call was made with, where it is written as the one message of the role `tool`, as TanStack AI does.
+fn content_of_call<'v>(value: &Json<'v>) -> Option<Json<'v>> {
+    let [message] = value.as_list()? else { return None };
+    let is_call = message.as_object()?.len() == 2
+        && message.get("role").and_then(Json::as_str) == Some("tool");
+    message.get("content").filter(|_| is_call).cloned()
+}
+
 fn sorted(value: Json<'_>) -> Json<'_> {
     match value {
         Json::Object(map) => Json::Object(map.sorted(sorted)),
@@ -235,6 +246,7 @@ mod tests {
             r#"{"args":[],"sanitize_inputs_outputs":true,"kwargs":{"city":"Paris","days":2}}"#,
             r#"{"kwargs":{"city":"Paris","days":2}}"#,
             r#"{"args":["{\"city\":\"Paris\",\"days\":2}"]}"#,
+            r#"[{"role":"tool","content":"{\"city\":\"Paris\",\"days\":2}"}]"#,
             r#"{"input_str":"{'city': 'Paris', 'days': 2}","tags":["x"],"metadata":{"run":"a1"},"kwargs":{"tool_call_id":"c1"}}"#,
         ] {
             assert_eq!(canonical_of(text), expected, "{text}");

@@ -336,9 +336,10 @@ pub(super) fn model<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     name(value).filter(|name| names_model(name.as_bytes()))
 }
 
-/// Whether a model may have this name; Micrometer writes `none` where there is no value, as after a failure.
+/// Whether a model may have this name; where there is no value, as after a failure, Micrometer writes `none`, and Splunk's
+/// instrumentations `unknown_model`.
 pub(super) fn names_model(name: &[u8]) -> bool {
-    name != b"none"
+    name != b"none" && name != b"unknown_model"
 }
 
 /// Whether a name is the id of a response of OpenAI's API. Where a client continues from the response before, libraries send its id as

@@ -73,6 +73,7 @@ fn none_is_no_model() {
     };
     assert_eq!(model("none", "gpt-4o"), (Some("gpt-4o".into()), false));
     assert_eq!(model("none", "none"), (None, false));
+    assert_eq!(model("unknown_model", "unknown_model"), (None, false));
     assert_eq!(model("gpt-4o-2024", "none"), (Some("gpt-4o-2024".into()), false));
     assert_eq!(model("nonesuch-1b", "gpt-4o"), (Some("nonesuch-1b".into()), true));
 }
