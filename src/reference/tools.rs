@@ -302,7 +302,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
             |place: &&usize| facts(place).is_some_and(|other| other.call_id == tool.call_id);
         let mut of_id = tree.above(at).iter().take_while(same_id).copied();
         let of_id = tool.call_id.and_then(|_| of_id.by_ref().last());
-        let name = of_id.as_ref().map_or(tool.name.clone(), |place| facts(place)?.name);
+        let name = of_id.as_ref().map_or_else(|| tool.name.clone(), |place| facts(place)?.name);
         let same_tool = |place: &&usize| facts(place).is_some_and(|other| other.name == name);
         let of_tool = tree.above(at).iter().rfind(same_tool).copied().filter(|_| name.is_some());
         if let Some(outermost) = of_tool.or(of_id) {

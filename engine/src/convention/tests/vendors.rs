@@ -333,7 +333,8 @@ fn what_koog_hides_is_not_known() {
 #[test]
 fn the_trace_of_the_agents_sdk_is_no_agent_by_traceai_either() {
     let kind = ("gen_ai.span.kind", text("AGENT"));
-    let workflow = sent_in("traceai_openai_agents", &raw("Agent workflow", &[kind.clone()]));
+    let workflow =
+        sent_in("traceai_openai_agents", &raw("Agent workflow", std::slice::from_ref(&kind)));
     assert_eq!(workflow.operation, Operation::Other);
     let agent = [kind.clone(), ("graph.node.id", text("support"))];
     let agent = sent_in("traceai_openai_agents", &raw("support", &agent));
