@@ -190,8 +190,7 @@ impl Daemon {
         let keep = || upkeep::keep_history(config, &board, &clock, &health, stopping.clone());
         let keeping = recovered.as_ref().map(|_| keep()).transpose()?;
         let pace = recovered.as_ref().map(Recovered::pace).unwrap_or_default();
-        let (durable, snapshots) =
-            recovered.map(|recovered| recovered.start(config)).transpose()?.unzip();
+        let (durable, snapshots) = recovered.map(|it| it.start(config)).transpose()?.unzip();
         let (saving, saved) = mpsc::channel(4 * stages.assemble.len() + 2);
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = resumed_webhook(config, &clock, &health, &mut stages, pace)?;
