@@ -51,6 +51,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const GONE_BACK: &str = "records that were read are gone from the end of the topic: it was made anew or restored, or a broker lost them; \
                          reading it from its first record, with the state as it is";
 
+/// What is said where no state can be saved, as records that follow from it have not arrived.
+const UNDELIVERED: &str = "records between the stages were not delivered in time, so no checkpoint was written; check the brokers \
+                           (`kafka.brokers`), and `min.insync.replicas` of their topics";
+
 /// What is said where the brokers deleted records that it was about to read.
 const GONE: &str =
     "records are gone that were not read; the topic keeps them too briefly (`fleet.retention`)";
@@ -277,10 +281,11 @@ impl<S: Stage> Worker<S> {
             self.show();
         }
         if self.saved.after(self.fleet.checkpoint_interval) <= now {
-            self.saved = now;
             let changed = self.held.iter().filter(|(_, held)| held.saved != Some(held.next));
             let changed: Vec<i32> = changed.map(|(partition, _)| *partition).collect();
             self.save(&changed);
+            // However long that took, records have their turn before the next round.
+            self.saved = self.clock.now();
         }
         self.outbox.poll();
         self.note_undelivered();
@@ -332,6 +337,7 @@ impl<S: Stage> Worker<S> {
         self.note_undelivered();
         if !arrived || self.broken.is_some() {
             self.metrics.checkpoint(false);
+            self.metrics.problem(UNDELIVERED.to_owned());
             return;
         }
         let mut problem = None;
@@ -366,11 +372,17 @@ impl<S: Stage> Worker<S> {
                 }
                 Err(error) => {
                     tracing::error!(%error, partition, role = S::ROLE.name(), "no checkpoint");
+                    let is_of_partition = matches!(error, CheckpointError::Unwritable);
                     problem = Some(error.to_string());
+                    if !is_of_partition {
+                        // The store would let each of the others wait as long.
+                        break;
+                    }
                 }
             }
             self.keep_lease();
         }
+        self.keep_lease();
         match problem {
             Some(why) => self.metrics.problem(why),
             None => self.metrics.well(),
@@ -529,37 +541,45 @@ fn numbers(partitions: &TopicPartitionList) -> Vec<i32> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::thread;
 
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::DefaultProducerContext;
     use tokio::runtime::Handle;
 
     use super::*;
     use crate::engine::pipeline::EngineOptions;
+    use crate::engine::time::WallShift;
     use crate::export::board::Board;
     use crate::fleet::agents::FleetStage;
     use crate::fleet::metrics::FleetMetrics;
+    use crate::fleet::part::Taken;
     use crate::health::Health;
     use crate::ingest::kafka::{SaslMechanism, Unwatched};
 
-    #[tokio::test(flavor = "multi_thread")]
-    async fn without_a_new_consumer_it_owns_nothing_and_says_why() {
-        let cluster = rdkafka::mocking::MockCluster::new(1).unwrap();
+    fn topics() -> MockCluster<'static, DefaultProducerContext> {
+        let cluster = MockCluster::new(1).unwrap();
         for topic in ["spans", "traces", "agents"] {
             cluster.create_topic(&format!("agentgauge.{topic}"), 2, 1).unwrap();
         }
-        let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().to_string_lossy().into_owned();
-        let kafka =
-            KafkaOptions { brokers: vec![cluster.bootstrap_servers()], ..KafkaOptions::default() };
+        cluster
+    }
+
+    /// A worker, and what stops it.
+    fn worker(
+        brokers: String,
+        place: &Path,
+        families: &FleetMetrics,
+    ) -> (Worker<FleetStage>, watch::Sender<bool>) {
+        let kafka = KafkaOptions { brokers: vec![brokers], ..KafkaOptions::default() };
         let fleet = FleetOptions { partitions: 2, ..FleetOptions::default() };
-        let health = Health::new(Timestamp(1)).unwrap();
-        let families = FleetMetrics::new(&health).unwrap();
         let clock = Clock::system();
         let (stop, stopping) = watch::channel(false);
         let setup = Setup {
             kafka: &kafka,
             fleet: &fleet,
-            checkpoints: Checkpoints::open(&place, 2, Handle::current()).unwrap(),
+            checkpoints: Checkpoints::open(&place.to_string_lossy(), 2, Handle::current()).unwrap(),
             clock: clock.clone(),
             metrics: families.of(FleetStage::ROLE),
             status: Arc::new(Status::new(Arc::new(Unwatched), &kafka.brokers)),
@@ -569,7 +589,57 @@ mod tests {
         };
         let stage =
             FleetStage { options: EngineOptions::default(), board: Arc::new(Board::default()) };
-        let mut worker = Worker::new(stage, setup).unwrap();
+        (Worker::new(stage, setup).unwrap(), stop)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_round_of_checkpoints_ends_where_the_store_fails_and_says_so() {
+        let cluster = topics();
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("checkpoints");
+        let health = Health::new(Timestamp(1)).unwrap();
+        let families = FleetMetrics::new(&health).unwrap();
+        let (mut worker, _stop) = worker(cluster.bootstrap_servers(), &place, &families);
+        for partition in [0, 1] {
+            let number = u32::try_from(partition).unwrap();
+            let taken = Taken { partition: number, generation: 1, checkpoint: None };
+            let held = OwnedPartition {
+                part: worker.stage.take_over(&taken).unwrap(),
+                generation: 1,
+                next: 1,
+                target: 0,
+                live: true,
+                listened: None,
+                at_end: true,
+                whole: true,
+                now: Timestamp(1),
+                seen: (Timestamp(1), Timestamp(1)),
+                shift: WallShift::default(),
+                ticked: Timestamp(0),
+                senders: BTreeMap::new(),
+                saved: None,
+            };
+            worker.held.insert(partition, held);
+        }
+        // As if its disk had gone.
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::write(&place, b"").unwrap();
+        thread::spawn(move || worker.checkpoint(&[0, 1])).join().unwrap();
+        let why = families.unhindered().unwrap_err();
+        assert!(why.contains("`fleet.checkpoints`"), "{why}");
+        let page = health.registry().gather();
+        let all = page.iter().find(|family| family.name() == "agentgauge_fleet_checkpoints_total");
+        let counts = all.unwrap().get_metric().iter().map(|one| one.get_counter().get_value());
+        assert_eq!(counts.sum::<f64>(), 1.0, "one failed, and no other was tried");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn without_a_new_consumer_it_owns_nothing_and_says_why() {
+        let cluster = topics();
+        let folder = tempfile::tempdir().unwrap();
+        let health = Health::new(Timestamp(1)).unwrap();
+        let families = FleetMetrics::new(&health).unwrap();
+        let (mut worker, stop) = worker(cluster.bootstrap_servers(), folder.path(), &families);
         // As if a secret were away while it is replaced.
         worker.kafka.sasl_mechanism = SaslMechanism::Plain;
         worker.kafka.sasl_password_file = "/nowhere/password".to_owned();
