@@ -386,8 +386,10 @@ mod tests {
     fn a_shard_has_the_room_that_others_leave_and_all_together_hold_no_more_than_twice_that() {
         const MIB: usize = 1 << 20;
         let text = |bytes: usize| Span {
+            operation: Operation::Chat,
+            parent: Some(SpanId([1; 8])),
             output: Some(Text { rank: 0, text: "x".repeat(bytes).into() }),
-            ..call()
+            ..Span::default()
         };
         let mut stage = stage();
         stage.map = Map::new(16);
