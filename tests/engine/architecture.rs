@@ -13,7 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("files", &[]),
     ("secret", &[]),
     ("refused", &[]),
-    ("access", &["access", "blocking", "engine", "files", "refused", "secret"]),
+    ("access", &["access", "blocking", "engine", "files", "refused", "secret", "vital"]),
     (
         "ingest",
         &[
