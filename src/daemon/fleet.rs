@@ -20,8 +20,9 @@ use crate::engine::expect::Suite;
 use crate::engine::pipeline::EngineOptions;
 use crate::engine::sessions::NoSessionStore;
 use crate::export::board::Board;
-use crate::fleet::{FleetError, Gateway, InstanceParts, Role, WAITING};
+use crate::fleet::{FleetError, Gateway, InstanceParts, Role, WAITING, Workers};
 use crate::health::Health;
+use crate::ingest::kafka::{Unwatched, Watch};
 use crate::ingest::{grpc, http};
 
 /// The options of the stages, with what the judge and the embedder want.
@@ -78,16 +79,15 @@ pub(super) async fn start(
     let workers = share.start()?;
     let (mut checks, mut sources) = (vec![Arc::new(workers.check()) as Check], Vec::new());
     if config.fleet.has(Role::Gateway) || config.fleet.has(Role::Assemble) {
-        let (prefix, partitions) = (&config.fleet.prefix, config.fleet.partitions);
-        let watch = workers.watch_gateway();
-        let gateway =
-            Gateway::new(&config.kafka, prefix, partitions, watch).map_err(FleetError::from)?;
+        let listens = config.fleet.has(Role::Gateway);
+        let gateway = gateway(config, &workers)?;
         let status = gateway.status().clone();
-        checks.push(Arc::new(move || status.ready()));
+        if listens {
+            checks.push(Arc::new(move || status.ready()));
+        }
         // Their answers go to the gateway, as requests do.
         sources.extend(askers.start(&gateway, &health.vital, &stopping));
         let receiver = receiver(config, gateway, &clock, &health);
-        let listens = config.fleet.has(Role::Gateway);
         if listens
             && !(config.kafka.traces_topics.is_empty() && config.kafka.logs_topics.is_empty())
         {
@@ -108,4 +108,12 @@ pub(super) async fn start(
     sources.push(open(Listener::Http, export, routes.into()));
     let (work, stop_step) = (Work::Shared(workers, working), watch::Sender::default());
     Ok(Daemon { bound, board, work, health, shutdown, stop_step, sources, tasks })
+}
+
+/// The gateway, which only shows whether it is ready if this instance listens: otherwise it is there for answers of the judge and embeddings.
+fn gateway(config: &Config, workers: &Workers) -> Result<Gateway, FleetError> {
+    let Config { kafka, fleet, .. } = config;
+    let watch: Arc<dyn Watch> =
+        if fleet.has(Role::Gateway) { workers.watch_gateway() } else { Arc::new(Unwatched) };
+    Ok(Gateway::new(kafka, &fleet.prefix, fleet.partitions, watch)?)
 }
