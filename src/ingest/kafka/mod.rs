@@ -29,13 +29,11 @@ mod topic;
 
 pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Start};
 
-#[cfg(all(test, feature = "kafka"))]
-pub(crate) use self::status::Unwatched;
 #[cfg(feature = "kafka")]
 pub(crate) use self::{
     assignment::{Assignment, Change},
     client::{client, fatal},
-    status::Problem,
+    status::{Problem, Unwatched},
 };
 #[cfg(feature = "kafka")]
 pub use self::{

@@ -32,7 +32,6 @@ pub trait Watch: Send + Sync {
 }
 
 /// A watch that counts nothing.
-#[cfg(test)]
 pub(crate) struct Unwatched;
 
 /// The status of a source, shared with its probe and with `readyz`.
@@ -65,7 +64,6 @@ pub(crate) enum Problem {
     Other { why: String },
 }
 
-#[cfg(test)]
 impl Watch for Unwatched {
     fn applied(&self, _: &str) {}
     fn skipped(&self, _: &str, _: &'static str) {}
