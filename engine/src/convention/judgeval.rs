@@ -34,6 +34,9 @@ pub(super) const CONVENTION: Convention = Convention {
 };
 
 fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
+    if raw.attributes.get("judgment.span_kind").is_none() {
+        return;
+    }
     draft.offer_root(raw);
     let tokens = |kind: &str| raw.attributes.get(kind).and_then(count);
     let cached = ["cache_read", "cache_creation"];

@@ -30,7 +30,11 @@ pub(super) const CONVENTION: Convention = Convention {
 };
 
 fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
-    if raw.attributes.str("lmnr.span.type").is_none_or(|kind| kind == "DEFAULT") {
+    let is_root = match raw.attributes.str("lmnr.span.type") {
+        Some(kind) => kind == "DEFAULT",
+        None => raw.attributes.get("lmnr.span.path").is_some(),
+    };
+    if is_root {
         draft.offer_root(raw);
     }
 }
