@@ -192,8 +192,10 @@ impl Traces {
         let places = places.ok_or("misdirected")?;
         // All inputs of a record are of one trace.
         let touched = places.last().copied();
-        for (place, input) in places.into_iter().zip(inputs) {
+        if let Some(place) = touched {
             self.make_room(place);
+        }
+        for (place, input) in places.into_iter().zip(inputs) {
             self.shards[place].1.handle(input, now);
         }
         if let Some(place) = touched {

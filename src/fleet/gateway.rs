@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Waits until the gateway takes requests, or one minute.
+    /// Waits until the gateway takes requests; fails if it does not within a minute.
     async fn ready(gateway: &Gateway) {
         for _ in 0..1200 {
             if gateway.status().ready().is_ok() {
@@ -408,6 +408,7 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        panic!("{:?}", gateway.status().ready());
     }
 
     #[tokio::test]
@@ -426,7 +427,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // The brokers answer, which does not mend it.
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        gateway.status().connected();
         assert!(why().contains("has 8 partitions, and `fleet.partitions` is 4"), "{}", why());
         let batch = Batch { spans: vec![Span::default()], ..Batch::default() };
         assert!(gateway.submit(batch).await.is_err());

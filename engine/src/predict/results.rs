@@ -30,10 +30,20 @@ impl Results {
 
     /// The share of results that both have among those that either has, estimated, in `[0,1]`; `None` if neither has any.
     pub fn in_common(&self, other: &Self) -> Option<f64> {
-        let all: Self = self.0.iter().chain(&other.0).copied().collect();
-        let both = |hash: &&u64| [self, other].iter().all(|one| one.0.binary_search(hash).is_ok());
-        let common = all.0.iter().filter(both).count();
-        (!all.0.is_empty()).then(|| common as f64 / all.0.len() as f64)
+        let (mut own, mut others) = (&*self.0, &*other.0);
+        let (mut all, mut common) = (0, 0);
+        while all < MOST
+            && let Some(least) = own.first().into_iter().chain(others.first()).min().copied()
+        {
+            let has = [&mut own, &mut others].map(|rest| {
+                let has = rest.first() == Some(&least);
+                *rest = &rest[usize::from(has)..];
+                has
+            });
+            all += 1;
+            common += usize::from(has == [true, true]);
+        }
+        (all > 0).then(|| common as f64 / all as f64)
     }
 
     /// The bytes of memory that they take beside themselves.
