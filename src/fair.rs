@@ -33,7 +33,7 @@ pub(crate) struct Fair {
 
 /// A share of the room, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct Grant {
     room: Arc<Fair>,
     units: u32,
 }
@@ -42,9 +42,9 @@ pub(crate) struct Turn {
 #[derive(Debug)]
 pub(crate) enum Entered {
     /// There was room at once.
-    AtOnce(Turn),
+    AtOnce(Grant),
     /// There was room after a wait.
-    Waited(Turn),
+    Waited(Grant),
     /// There was no room in time, or too many waited.
     TurnedAway,
 }
@@ -79,7 +79,7 @@ struct Line {
 struct Waiter {
     number: u64,
     units: u32,
-    granted: oneshot::Sender<Turn>,
+    granted: oneshot::Sender<Grant>,
 }
 
 /// A place in a line, which is left when this is dropped.
@@ -124,7 +124,7 @@ impl Fair {
             let mut state = self.state();
             if state.waiting == 0 && state.free >= units {
                 state.free -= units;
-                return Entered::AtOnce(Turn { room: Arc::clone(self), units });
+                return Entered::AtOnce(Grant { room: Arc::clone(self), units });
             }
             let (granted, turn) = oneshot::channel();
             let number = state.stand(requester, units, granted);
@@ -152,14 +152,14 @@ impl Fair {
             let next = self.state().next();
             let Some(Waiter { units, granted, .. }) = next else { return };
             // If the waiter went away meanwhile, the turn is dropped and gives its units back.
-            drop(granted.send(Turn { room: Arc::clone(self), units }));
+            drop(granted.send(Grant { room: Arc::clone(self), units }));
         }
     }
 }
 
 impl State {
     /// Adds a waiter to the end of its line; returns its number.
-    fn stand(&mut self, requester: &Requester, units: u32, granted: oneshot::Sender<Turn>) -> u64 {
+    fn stand(&mut self, requester: &Requester, units: u32, granted: oneshot::Sender<Grant>) -> u64 {
         self.asked += 1;
         self.waiting += 1;
         let number = self.asked;
@@ -229,7 +229,7 @@ impl State {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Grant {
     fn drop(&mut self) {
         self.room.state().free += self.units;
         self.room.give();
@@ -270,7 +270,7 @@ mod tests {
         asked
     }
 
-    fn turn(of: Entered) -> (Turn, bool) {
+    fn turn(of: Entered) -> (Grant, bool) {
         match of {
             Entered::AtOnce(turn) => (turn, false),
             Entered::Waited(turn) => (turn, true),

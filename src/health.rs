@@ -77,7 +77,7 @@ const FAMILIES: &[Family] = &[
     ("label_values_limited", "label_values_limited_total", "label", "Series merged into __overflow__."),
     (CERTIFICATES, "certificate_reloads_total", "outcome",
         "Reloads of changed certificate files, by outcome: loaded, or failed as the old ones stay."),
-    ("away", "sessions_away_total", "event",
+    ("evicted_sessions", "sessions_evicted_total", "event",
         "Sessions evicted from memory, by event: left for the disk, returned, or lost as they could not be read."),
     (WAITED, "requests_waited_total", "outcome",
         "Requests that waited for their turn or for room, by outcome: entered or refused."),
@@ -159,7 +159,7 @@ impl Health {
             held: Sums::new(
                 &registry,
                 "held",
-                "Traces, sessions, agents in memory; sessions_away: on disk.",
+                "Traces, sessions, agents in memory; sessions_evicted: on disk.",
                 "what",
             )?,
             held_bytes: Sums::new(

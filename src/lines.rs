@@ -42,14 +42,14 @@ pub(crate) fn lock<T>(lines: &Mutex<Lines<T>>) -> MutexGuard<'_, Lines<T>> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes from lines what is next, and waits for it until the bell is rung; `None` once nothing waits and nobody is left to ring.
-pub(crate) async fn next<T>(lines: &Mutex<Lines<T>>, rung: &mut mpsc::Receiver<()>) -> Option<T> {
+/// Takes from lines what is next, and waits for it until it is woken; `None` once nothing waits and nobody is left to wake it.
+pub(crate) async fn next<T>(lines: &Mutex<Lines<T>>, woken: &mut mpsc::Receiver<()>) -> Option<T> {
     loop {
         let next = lock(lines).take();
         if next.is_some() {
             return next;
         }
-        if rung.recv().await.is_none() {
+        if woken.recv().await.is_none() {
             return lock(lines).take();
         }
     }

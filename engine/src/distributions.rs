@@ -36,8 +36,8 @@ macro_rules! distributions {
                 }
             }
 
-            fn of(self, taken: &Taken) -> Option<u64> {
-                let of: fn(&Taken) -> Option<u64> = match self {
+            fn of(self, taken: &Resources) -> Option<u64> {
+                let of: fn(&Resources) -> Option<u64> = match self {
                     $(Self::$distribution => $of,)*
                 };
                 of(taken)
@@ -72,7 +72,7 @@ distributions! {
 
 /// What a trace took, and what of that is known.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Taken {
+pub struct Resources {
     /// The amounts.
     pub usage: Usage,
     /// Whether some of its tokens are known.
@@ -87,7 +87,7 @@ pub struct Distributions(Vec<ScoreHistogram>);
 
 impl Distributions {
     /// Adds a trace.
-    pub fn observe(&mut self, taken: &Taken) {
+    pub fn observe(&mut self, taken: &Resources) {
         self.0.resize(Distribution::ALL.len(), ScoreHistogram::default());
         for (distribution, held) in Distribution::ALL.iter().zip(&mut self.0) {
             let Some(value) = distribution.of(taken) else { continue };
@@ -117,8 +117,8 @@ mod tests {
         let mut distributions = Distributions::default();
         let sums = UsageSums { model_calls: 2, tokens: 7, ..UsageSums::default() };
         let usage = Usage { sums, nanos: SECOND + 1, ..Usage::default() };
-        distributions.observe(&Taken { usage, ..Taken::default() });
-        distributions.observe(&Taken { usage, tells_tokens: true, ..Taken::default() });
+        distributions.observe(&Resources { usage, ..Resources::default() });
+        distributions.observe(&Resources { usage, tells_tokens: true, ..Resources::default() });
         let told: Vec<_> = distributions.message().collect();
         let counts: Vec<_> = told.iter().map(|(of, held)| (*of, held.count)).collect();
         let [duration, model_calls] = [Distribution::Duration, Distribution::ModelCalls];

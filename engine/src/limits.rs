@@ -52,7 +52,7 @@ named! {
 /// A duration as people write it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Lasting(#[serde(with = "human")] pub Duration);
+pub struct HumanDuration(#[serde(with = "human")] pub Duration);
 
 /// The value of an option.
 trait Amount {
@@ -80,7 +80,7 @@ impl Amount for f64 {
     }
 }
 
-impl Amount for Lasting {
+impl Amount for HumanDuration {
     const PER_UNIT: i64 = 1_000_000_000;
 
     fn units(self) -> u64 {
@@ -119,8 +119,8 @@ macro_rules! limits {
 
         impl LimitOptions {
             /// The limits of an agent.
-            fn of(&self, own: &AgentLimits) -> Most {
-                Most([$(own.$key.unwrap_or(self.$key).units(),)*])
+            fn of(&self, own: &AgentLimits) -> LimitValues {
+                LimitValues([$(own.$key.unwrap_or(self.$key).units(),)*])
             }
         }
 
@@ -180,7 +180,7 @@ limits! {
     /// US dollars of a trace.
     TraceCost, trace_cost_usd: f64 = 100.0, "cost_usd" of Trace, |used| used.sums.cost_quanta;
     /// From the first start of a trace to its last end.
-    TraceDuration, trace_duration: Lasting = Lasting(HOUR.saturating_mul(12)), "duration" of Trace, |used| used.nanos;
+    TraceDuration, trace_duration: HumanDuration = HumanDuration(HOUR.saturating_mul(12)), "duration" of Trace, |used| used.nanos;
     /// Model calls of a trace in a row without a tool call.
     TraceCallsWithoutTool, trace_calls_without_tool: u64 = 500, "calls_without_tool" of Trace, |used| used.calls_without_tool;
     /// Model calls of a session.
@@ -192,20 +192,20 @@ limits! {
     /// US dollars of a session.
     SessionCost, session_cost_usd: f64 = 1_000.0, "cost_usd" of Session, |used| used.sums.cost_quanta;
     /// From the first start of a session to its last end.
-    SessionDuration, session_duration: Lasting = Lasting(Duration::ZERO), "duration" of Session, |used| used.nanos;
+    SessionDuration, session_duration: HumanDuration = HumanDuration(Duration::ZERO), "duration" of Session, |used| used.nanos;
     /// Model calls of a session in its last traces, since one had a tool call.
     SessionCallsWithoutTool, session_calls_without_tool: u64 = 0, "calls_without_tool" of Session, |used| used.calls_without_tool;
 }
 
 /// The limits of one agent in the units of [`Usage`], in the order of [`RunLimit::ALL`]; 0 is no limit.
 #[derive(Clone, Debug)]
-struct Most([u64; RunLimit::ALL.len()]);
+struct LimitValues([u64; RunLimit::ALL.len()]);
 
 /// The limits of all agents.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    of_all: Most,
-    of_agents: BTreeMap<String, Most>,
+    of_all: LimitValues,
+    of_agents: BTreeMap<String, LimitValues>,
 }
 
 /// A set of limits, with a bit for each.
@@ -252,7 +252,7 @@ impl Limits {
         run: Run,
         usage: &Usage,
     ) -> impl Iterator<Item = Exceeded> {
-        let Most(most) = self.of(agent);
+        let LimitValues(most) = self.of(agent);
         let all = RunLimit::ALL.iter().zip(most).filter(move |(limit, _)| limit.run() == run);
         let all = all.map(|(limit, most)| Exceeded {
             limit: *limit,
@@ -267,7 +267,7 @@ impl Limits {
         self.of(agent).0[limit as usize] > 0
     }
 
-    fn of(&self, agent: &AgentKey) -> &Most {
+    fn of(&self, agent: &AgentKey) -> &LimitValues {
         let name =
             if agent.agent_name.is_empty() { &agent.service_name } else { &agent.agent_name };
         self.of_agents.get(&**name).unwrap_or(&self.of_all)
@@ -381,7 +381,7 @@ mod tests {
         let options = LimitOptions {
             trace_model_calls: 10,
             trace_cost_usd: 0.5,
-            trace_duration: Lasting(Duration::from_secs(60)),
+            trace_duration: HumanDuration(Duration::from_secs(60)),
             agents: [("small".to_owned(), own), ("free".to_owned(), off)].into(),
             ..LimitOptions::default()
         };

@@ -112,16 +112,16 @@ pub enum Change {
 pub struct Runs {
     max: usize,
     max_traces: usize,
-    parts: BTreeMap<RunKey, Parts>,
+    parts: BTreeMap<RunKey, RunSources>,
     traces: BTreeMap<TraceId, RunKey>,
     bytes: usize,
-    // By `Parts::since`. Invariant: one entry for each run held.
+    // By `RunSources::since`. Invariant: one entry for each run held.
     oldest_first: BTreeSet<(Timestamp, RunKey)>,
 }
 
 /// The traces and reports that a run is made of.
 #[derive(Debug, Default, Deserialize, Serialize)]
-struct Parts {
+struct RunSources {
     // Its age: see `began`.
     since: Timestamp,
     // In the order of their starts. A list, as most runs have one trace and a node of a map has room for eleven.
@@ -149,7 +149,7 @@ enum Teller {
 /// The runs of an agent, read from a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct SavedRuns(Vec<(RunKey, Parts)>);
+pub(super) struct SavedRuns(Vec<(RunKey, RunSources)>);
 
 /// Whether a score of this name says something about a run.
 pub fn is_about_runs(name: &str) -> bool {
@@ -349,7 +349,7 @@ impl Runs {
         if self.parts.contains_key(key) {
             return Vec::new();
         }
-        self.parts.insert(key.clone(), Parts { since, ..Parts::default() });
+        self.parts.insert(key.clone(), RunSources { since, ..RunSources::default() });
         self.oldest_first.insert((since, key.clone()));
         if self.parts.len() <= self.max {
             return Vec::new();
@@ -404,7 +404,7 @@ fn worst_signals<'a>(
     worst
 }
 
-impl Parts {
+impl RunSources {
     /// The start of its first trace, or the time of its first report if that was before; however they came.
     fn began(&self) -> Timestamp {
         let first = self.traces.first().map(|((start, _), _)| *start);
@@ -431,7 +431,7 @@ impl Parts {
         let times = || self.reports.values().map(|report| report.time);
         let start = traces().map(|trace| Timestamp(trace.start_unix_nano)).min();
         let end = traces().map(|trace| Timestamp(trace.end_unix_nano)).max();
-        let success = self.told(&OUTCOMES).map(|(_, success)| success);
+        let success = self.reported(&OUTCOMES).map(|(_, success)| success);
         let success = success.or_else(|| attempts.iter().rev().find_map(|attempt| attempt.success));
         let own = success.map(|success| Quanta(if success { Quanta::ONE } else { 0 }));
         Run {
@@ -470,11 +470,11 @@ impl Parts {
 
     /// The score to use among those of these names: that of the source that ranks highest, then the latest.
     fn score(&self, names: &[&str]) -> Option<Quanta> {
-        self.told(names).map(|(score, _)| score)
+        self.reported(names).map(|(score, _)| score)
     }
 
     /// The same, and whether it is a success, if it tells an outcome.
-    fn told(&self, names: &[&str]) -> Option<(Quanta, bool)> {
+    fn reported(&self, names: &[&str]) -> Option<(Quanta, bool)> {
         let named = |name: &str| names.contains(&name);
         let reports = self.reports.values().filter(|report| named(&report.name)).map(|report| {
             let told = (report.score, report.is_success());

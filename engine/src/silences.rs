@@ -79,11 +79,11 @@ impl Silences {
             held.traces = held.traces.saturating_add(*traces);
             add(&mut held.ended, ended);
         }
-        self.lose_as(other);
+        self.add_losses_of(other);
     }
 
     /// Adds the lost traces of another version of the agent, or of those of its service that no span has named the agent of.
-    pub fn lose_as(&mut self, other: &Self) {
+    pub fn add_losses_of(&mut self, other: &Self) {
         for (week, SilencesOfWeek { lost, lost_nanos, .. }) in &other.weeks {
             let held = self.weeks.entry(*week).or_default();
             held.lost = held.lost.saturating_add(*lost);
@@ -93,7 +93,7 @@ impl Silences {
     }
 
     /// Whether both have the same done traces.
-    pub fn show_as(&self, other: &Self) -> bool {
+    pub fn has_counts_of(&self, other: &Self) -> bool {
         self.weeks == other.weeks
     }
 
@@ -129,7 +129,7 @@ impl Silences {
     }
 
     /// Takes open traces that were silent back.
-    pub fn unopen(&mut self, level: Level, traces: u64) {
+    pub fn remove_open(&mut self, level: Level, traces: u64) {
         if let Some(open) = self.open.get_mut(&level) {
             *open = open.saturating_sub(traces);
         }
@@ -214,7 +214,7 @@ pub(crate) mod tests {
         // One in a hundred is not.
         let mut silences = with_open(100, &[(0, 1)]);
         assert_eq!(silences.stalled(), 3);
-        silences.unopen(0, 2);
+        silences.remove_open(0, 2);
         assert_eq!(silences.stalled(), 1);
     }
 
@@ -260,7 +260,7 @@ pub(crate) mod tests {
         let mut new = done(3, 400, &[]);
         new.open(0, 3);
         assert_eq!(new.stalled(), 3);
-        new.lose_as(&silences);
+        new.add_losses_of(&silences);
         assert_eq!((new.stalled(), new.traces()), (0, 400));
     }
 

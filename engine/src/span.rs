@@ -185,7 +185,7 @@ impl Tokens {
     ///
     /// There are none if a call is said to have read and written nothing: libraries write zeros where nobody told them. Tokens of a cache are
     /// added to the input where it does not contain them: where they are more than it, or the sum has all of them side by side.
-    pub fn meant(self, total: Option<u64>) -> Self {
+    pub fn normalised(self, total: Option<u64>) -> Self {
         if (self.input, self.output) == (Some(0), Some(0)) {
             return Self::default();
         }

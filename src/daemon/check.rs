@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::askers::Askers;
+use super::clients::Clients;
 use super::{StartError, webhook};
 use crate::access::Access;
 use crate::access::tls::Tls;
@@ -34,7 +34,7 @@ pub fn check(config: &Config) -> Result<Expectations, StartError> {
     let board = Arc::new(Board::new(config.api));
     webhook(config, &clock, &health)?;
     Telemetry::check(&config.telemetry, &config.listen.telemetry())?;
-    Askers::new(config, &clock, &health, Vec::new(), &board)?;
+    Clients::new(config, &clock, &health, Vec::new(), &board)?;
     #[cfg(feature = "kafka")]
     if config.kafka.enabled() {
         crate::ingest::kafka::check(&config.kafka)?;

@@ -5,8 +5,8 @@ use std::sync::mpsc::sync_channel;
 
 use tokio::sync::watch;
 
-use super::askers::Askers;
-use super::doors::Doors;
+use super::clients::Clients;
+use super::security::ListenerSecurity;
 use super::tasks::assemble::offer;
 use super::tasks::sessions::tell;
 use super::{
@@ -41,12 +41,12 @@ pub(super) async fn start(
     config: &Config,
     expected: Arc<[Suite]>,
 ) -> Result<Daemon, StartError> {
-    let doors = Doors::open(config, &health)?;
-    let (bound, listeners) = Listeners::bind(config, &doors).await?;
+    let security = ListenerSecurity::open(config, &health)?;
+    let (bound, listeners) = Listeners::bind(config, &security).await?;
     let board = Arc::new(Board::new(config.api));
     upkeep::begin(&board, config.api.history_step, clock.clone(), &health.vital);
     let (shutdown, stopping) = watch::channel(false);
-    let open = opener(doors, config, &health, &stopping);
+    let open = opener(security, config, &health, &stopping);
     let query = SessionQuery::default();
     let (asking, questions) = sync_channel(WAITING);
     let mut exporter = exporter(config, &board, &query, &clock, &health)?;
@@ -59,7 +59,7 @@ pub(super) async fn start(
     let telling_all = webhook.map(|webhook| webhook.run(ended(stopping.clone())));
     let tasks = telling_all.map(|run| health.vital.spawn("the webhook", run)).into_iter().collect();
     // What earlier processes spent on the judge is not known here: the budget is this instance's, from its start on.
-    let (askers, judge, embedder) = Askers::new(config, &clock, &health, Vec::new(), &board)?;
+    let (clients, judge, embedder) = Clients::new(config, &clock, &health, Vec::new(), &board)?;
     let (working, halting) = watch::channel(false);
     let share = InstanceParts {
         kafka: &config.kafka,
@@ -86,7 +86,7 @@ pub(super) async fn start(
             checks.push(Arc::new(move || status.ready()));
         }
         // Their answers go to the gateway, as requests do.
-        sources.extend(askers.start(&gateway, &health.vital, &stopping));
+        sources.extend(clients.start(&gateway, &health.vital, &stopping));
         let receiver = receiver(config, gateway, &clock, &health);
         if listens
             && !(config.kafka.traces_topics.is_empty() && config.kafka.logs_topics.is_empty())

@@ -1,8 +1,7 @@
 //! The daemon: wiring only. The one place that names every stage.
 
-mod askers;
 mod check;
-mod doors;
+mod clients;
 mod durable;
 mod error;
 mod families;
@@ -13,6 +12,7 @@ mod kafka;
 mod pace;
 mod query;
 mod router;
+mod security;
 mod snapshots;
 mod store_metrics;
 mod tasks;
@@ -36,10 +36,10 @@ pub use families::own_families;
 pub use query::SessionQuery;
 pub use router::Router;
 
-use self::askers::Askers;
-use self::doors::Doors;
+use self::clients::Clients;
 use self::durable::{Durable, Recovered};
-use self::router::Door;
+use self::router::LateRouter;
+use self::security::ListenerSecurity;
 use self::snapshots::{Snapshots, Stream};
 use self::tasks::Common;
 use self::tasks::agents::AgentsTask;
@@ -77,7 +77,7 @@ pub struct Daemon {
     health: Arc<Health>,
     shutdown: watch::Sender<bool>,
     stop_step: watch::Sender<&'static str>,
-    /// The tasks that feed the stages: listeners, askers, and the one that waits for the Kafka source to end.
+    /// The tasks that feed the stages: listeners, clients, and the one that waits for the Kafka source to end.
     sources: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -85,14 +85,14 @@ pub struct Daemon {
 /// Where the stages are.
 enum Work {
     /// All of them in this process.
-    Here(Here),
+    Local(LocalStages),
     /// Shared with other instances.
     #[cfg(feature = "kafka")]
     Shared(crate::fleet::Workers, watch::Sender<bool>),
 }
 
 /// The way to the stages of this process.
-struct Here {
+struct LocalStages {
     router: Router,
     epoch: Arc<AtomicU64>,
     flushed: watch::Receiver<u64>,
@@ -164,15 +164,15 @@ impl Daemon {
         if config.fleet.enabled() {
             return fleet::start(clock, health, config, expected.suites.into()).await;
         }
-        let doors = Doors::open(config, &health)?;
-        let (bound, Listeners { grpc, otlp, http }) = Listeners::bind(config, &doors).await?;
+        let security = ListenerSecurity::open(config, &health)?;
+        let (bound, Listeners { grpc, otlp, http }) = Listeners::bind(config, &security).await?;
         let board = Arc::new(Board::new(config.api));
         // Upkeep is not among the tasks that are waited for: it ends when the board is dropped.
         upkeep::begin(&board, config.api.history_step, clock.clone(), &health.vital);
         let (shutdown, stopping) = watch::channel(false);
-        let door = Door::default();
-        let receiver = receiver(config, door.clone(), &clock, &health);
-        let open = opener(doors, config, &health, &stopping);
+        let late_router = LateRouter::default();
+        let receiver = receiver(config, late_router.clone(), &clock, &health);
+        let open = opener(security, config, &health, &stopping);
 
         // This listener serves during recovery, to say that the daemon is not ready. On an error `shutdown` is dropped, which ends it.
         let query = SessionQuery::default();
@@ -195,7 +195,7 @@ impl Daemon {
         let saving = snapshots.as_ref().map(|_| saving);
         let (webhook, telling) = resumed_webhook(config, &clock, &health, &mut stages, pace)?;
         let pace = telling.as_ref().map(webhook::Handle::pace);
-        let (askers, judge, embedder) = Askers::new(config, &clock, &health, paid, &board)?;
+        let (clients, judge, embedder) = Clients::new(config, &clock, &health, paid, &board)?;
         let common = Common {
             clock: clock.clone(),
             health: health.clone(),
@@ -219,18 +219,18 @@ impl Daemon {
             let (stop, stopping) = watch::channel(false);
             (stop, health.vital.spawn("snapshots", snapshots.run(stream, stopping)))
         });
-        door.open(router.clone());
+        late_router.open(router.clone());
         let kafka = source(config, &receiver, &health, &stopping)?;
         let (reading, checks): (Vec<_>, Vec<_>) = kafka.into_iter().unzip();
         sources.extend(reading);
-        // Askers stop as listeners do: they begin nothing new, and what is under way is applied before the last flush.
-        sources.extend(askers.start(&router, &health.vital, &stopping));
+        // Clients stop as listeners do: they begin nothing new, and what is under way is applied before the last flush.
+        sources.extend(clients.start(&router, &health.vital, &stopping));
         query.open(&router, checks.into_iter().chain(stored).collect(), lost_records);
         let (otlp_grpc, otlp_http) =
             (grpc::answers(receiver.clone(), bound.otlp_http), http::answers(receiver));
         sources.extend(grpc.map(|listener| open(Listener::OtlpGrpc, listener, otlp_grpc)));
         sources.extend(otlp.map(|listener| open(Listener::OtlpHttp, listener, otlp_http)));
-        let work = Work::Here(Here { router, epoch, flushed, snapshots });
+        let work = Work::Local(LocalStages { router, epoch, flushed, snapshots });
         let stop_step = watch::Sender::default();
         Ok(Self { bound, board, work, health, shutdown, stop_step, sources, tasks })
     }
@@ -251,7 +251,7 @@ impl Daemon {
 
     async fn sync_failed(&self) {
         let durable = match &self.work {
-            Work::Here(here) => here.router.durable.as_ref(),
+            Work::Local(stages) => stages.router.durable.as_ref(),
             #[cfg(feature = "kafka")]
             Work::Shared(..) => None,
         };
@@ -276,7 +276,7 @@ impl Daemon {
     /// Sends a barrier through every channel; returns early if the tasks have gone.
     pub async fn flush(&self) {
         match &self.work {
-            Work::Here(here) => here.flush().await,
+            Work::Local(stages) => stages.flush().await,
             #[cfg(feature = "kafka")]
             Work::Shared(..) => {}
         }
@@ -291,7 +291,7 @@ impl Daemon {
             let _ = source.await;
         }
         match &mut self.work {
-            Work::Here(here) => here.end(&self.stop_step).await,
+            Work::Local(stages) => stages.end(&self.stop_step).await,
             #[cfg(feature = "kafka")]
             Work::Shared(workers, stop) => {
                 stop.send_replace(true);
@@ -308,7 +308,7 @@ impl Daemon {
     }
 }
 
-impl Here {
+impl LocalStages {
     async fn flush(&self) {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         if self.router.barrier(Barrier { epoch, log_sequence: None }).await.is_err() {
@@ -332,7 +332,10 @@ impl Here {
 
 impl Listeners {
     /// Listens at the addresses that this instance serves, and warns of those that are not secured.
-    async fn bind(config: &Config, doors: &Doors) -> Result<(Bound, Self), StartError> {
+    async fn bind(
+        config: &Config,
+        security: &ListenerSecurity,
+    ) -> Result<(Bound, Self), StartError> {
         let listen = &config.listen;
         let fleet = &config.fleet;
         let gateway = !fleet.enabled() || fleet.has(Role::Gateway);
@@ -345,7 +348,7 @@ impl Listeners {
         }
         let (http, address) = bind(&listen.http, "listen.http").await?;
         let bound = Bound { otlp_grpc: bound_grpc, otlp_http: bound_http, http: address };
-        doors.warn(&bound);
+        security.warn(&bound);
         Ok((bound, Self { grpc, otlp, http }))
     }
 }
@@ -524,7 +527,7 @@ fn resumed_webhook(
 
 /// Returns a function that answers requests at a listener until the daemon stops.
 fn opener(
-    doors: Doors,
+    security: ListenerSecurity,
     config: &Config,
     health: &Arc<Health>,
     stopping: &watch::Receiver<bool>,
@@ -532,8 +535,8 @@ fn opener(
     let options = config.server.clone().within(files::most_open());
     let (health, stopping) = (health.clone(), stopping.clone());
     move |name, listener, answers| {
-        let answers = doors.guard(name, listener.local_addr().ok(), answers, &health);
-        let port = doors.port(name, listener);
+        let answers = security.guard(name, listener.local_addr().ok(), answers, &health);
+        let port = security.port(name, listener);
         let stop = stopped(stopping.clone());
         let serving = serve(port, answers, options.clone(), tell(&health), stop);
         health.vital.spawn("a listener", serving)

@@ -31,7 +31,7 @@ impl Pace {
 
     /// Notes that all updates were sent by `ended`, which took `took`: without the time in which other tasks had their turn, which on
     /// a busy core is far more.
-    pub(super) fn told(&mut self, took: Duration, ended: Timestamp) {
+    pub(super) fn note_round(&mut self, took: Duration, ended: Timestamp) {
         let pause = took.saturating_mul(SHARE).clamp(LEAST, MOST);
         *self = Self { waits: false, next: ended.after(pause) };
     }
@@ -57,7 +57,7 @@ mod tests {
         pace.note();
         let now = Timestamp(1_000 * MILLISECOND);
         assert!(pace.is_due(now));
-        pace.told(Duration::ZERO, now);
+        pace.note_round(Duration::ZERO, now);
         assert_eq!(pace.due(), None);
         pace.note();
         assert!(!pace.is_due(now));
@@ -69,7 +69,7 @@ mod tests {
         let mut pace = Pace::default();
         for (took, pause) in [(2, 40), (1_000, 500)] {
             let ended = Timestamp(took * MILLISECOND);
-            pace.told(Duration::from_millis(took), ended);
+            pace.note_round(Duration::from_millis(took), ended);
             pace.note();
             assert_eq!(pace.due(), Some(Timestamp((took + pause) * MILLISECOND)));
         }

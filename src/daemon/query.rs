@@ -35,21 +35,21 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Answers queries by asking the shards, once they are there.
 #[derive(Clone, Default)]
 pub struct SessionQuery {
-    stages: Arc<OnceLock<Open>>,
+    stages: Arc<OnceLock<OpenShards>>,
 }
 
 /// The shards to ask, and the readiness of the daemon.
-struct Open {
+struct OpenShards {
     route: Route,
     shards: usize,
-    way: Way,
+    access: ShardAccess,
     checks: Vec<Check>,
     /// Acknowledged records that the start did not find in the log.
     lost_records: u64,
 }
 
 /// How a shard is asked.
-enum Way {
+enum ShardAccess {
     /// Each shard is a task of this process.
     Tasks(Vec<mpsc::Sender<ToSessions>>),
     /// The worker of this instance has some of the shards, other instances have the rest; without a worker, they have all.
@@ -60,9 +60,9 @@ enum Way {
 impl SessionQuery {
     /// Opens it for queries to the tasks of this process.
     pub(super) fn open(&self, router: &Router, checks: Vec<Check>, lost_records: u64) {
-        let way = Way::Tasks(router.sessions.clone());
+        let access = ShardAccess::Tasks(router.sessions.clone());
         let (route, shards) = (router.route, router.sessions.len());
-        let open = Open { route, shards, way, checks, lost_records };
+        let open = OpenShards { route, shards, access, checks, lost_records };
         // It is opened once.
         let _ = self.stages.set(open);
     }
@@ -72,10 +72,10 @@ impl SessionQuery {
     pub(super) fn open_shared(&self, worker: Option<SyncSender<Question>>, checks: Vec<Check>) {
         let (route, shards) = fleet::shards();
         // It is opened once.
-        let _ = self.stages.set(Open {
+        let _ = self.stages.set(OpenShards {
             route,
             shards,
-            way: Way::Worker(worker),
+            access: ShardAccess::Worker(worker),
             checks,
             lost_records: 0,
         });
@@ -96,13 +96,13 @@ impl SessionQuery {
         let question = move |stage: &Sessions, session_store: &dyn SessionStore| {
             drop(reply.send(question(stage, session_store)));
         };
-        match &self.stages.get()?.way {
+        match &self.stages.get()?.access {
             // Fails only while the daemon goes down.
-            Way::Tasks(tasks) => {
+            ShardAccess::Tasks(tasks) => {
                 tasks.get(shard)?.send(ToSessions::Ask(Box::new(question))).await.ok()?;
             }
             #[cfg(feature = "kafka")]
-            Way::Worker(worker) => {
+            ShardAccess::Worker(worker) => {
                 let question = Box::new(move |stage: &Sessions| question(stage, &NoSessionStore));
                 worker.as_ref()?.try_send((u32::try_from(shard).ok()?, question)).ok()?;
             }
@@ -112,12 +112,12 @@ impl SessionQuery {
 
     /// Lets other messages to a shard go first; pauses only if there are any, as a query may take thousands of messages.
     async fn give_way(&self, shard: usize) {
-        let is_idle = match self.stages.get().map(|open| &open.way) {
-            Some(Way::Tasks(tasks)) => {
+        let is_idle = match self.stages.get().map(|open| &open.access) {
+            Some(ShardAccess::Tasks(tasks)) => {
                 tasks.get(shard).is_none_or(|task| task.capacity() == task.max_capacity())
             }
             #[cfg(feature = "kafka")]
-            Some(Way::Worker(_)) => false,
+            Some(ShardAccess::Worker(_)) => false,
             None => true,
         };
         if is_idle { yield_now().await } else { sleep(PAUSE).await }
@@ -130,10 +130,10 @@ impl SessionQuery {
         ask: impl Fn(Self, usize) -> F,
         mut enough: impl FnMut(T) -> bool,
     ) {
-        let at_once = match self.stages.get().map(|open| &open.way) {
+        let at_once = match self.stages.get().map(|open| &open.access) {
             #[cfg(feature = "kafka")]
-            Some(Way::Worker(_)) => 1,
-            Some(Way::Tasks(_)) | None => usize::MAX,
+            Some(ShardAccess::Worker(_)) => 1,
+            Some(ShardAccess::Tasks(_)) | None => usize::MAX,
         };
         let (mut asked, mut shards) = (JoinSet::new(), 0..self.shards());
         loop {
@@ -177,8 +177,9 @@ impl SessionQuery {
 
     /// One shard's part of a list.
     async fn list_of(self, shard: usize, request: Arc<ListRequest>) -> ShardList {
-        let away = self.ask(shard, |stage, _| stage.evicted_sessions()).await;
-        let mut list = ShardList { partial: away.is_some_and(|away| away > 0), ..<_>::default() };
+        let evicted = self.ask(shard, |stage, _| stage.evicted_sessions()).await;
+        let mut list =
+            ShardList { partial: evicted.is_some_and(|evicted| evicted > 0), ..<_>::default() };
         let most = request.limit.saturating_add(request.offset);
         let mut after = None;
         loop {
@@ -302,13 +303,13 @@ impl Query for SessionQuery {
         let Some(open) = self.stages.get() else {
             return Err("the store is being recovered".to_owned());
         };
-        match &open.way {
-            Way::Tasks(tasks) if tasks.iter().any(mpsc::Sender::is_closed) => {
+        match &open.access {
+            ShardAccess::Tasks(tasks) if tasks.iter().any(mpsc::Sender::is_closed) => {
                 return Err("a stage is not running".to_owned());
             }
-            Way::Tasks(_) => {}
+            ShardAccess::Tasks(_) => {}
             #[cfg(feature = "kafka")]
-            Way::Worker(_) => {}
+            ShardAccess::Worker(_) => {}
         }
         open.checks.iter().try_for_each(|check| check())
     }

@@ -38,11 +38,11 @@ pub struct Router {
 
 /// A sink before the stages start: until it is opened, batches are refused with a time to retry after.
 #[derive(Clone, Default)]
-pub(super) struct Door {
+pub(super) struct LateRouter {
     router: Arc<OnceLock<Router>>,
 }
 
-impl Door {
+impl LateRouter {
     /// Opens it: batches go to this router.
     pub(super) fn open(&self, router: Router) {
         // It is opened once.
@@ -50,7 +50,7 @@ impl Door {
     }
 }
 
-impl Sink for Door {
+impl Sink for LateRouter {
     fn keeps_log(&self) -> bool {
         self.router.get().is_some_and(Router::keeps_log)
     }

@@ -142,7 +142,7 @@ impl StoreMetrics {
 
     fn measure(&self) {
         self.families.bytes.with_label_values(&["log"]).set(signed(self.budget.log()));
-        self.families.bytes.with_label_values(&["away"]).set(signed(self.budget.away()));
+        self.families.bytes.with_label_values(&["evicted"]).set(signed(self.budget.evicted()));
         self.families.bytes.with_label_values(&["snapshots"]).set(signed(self.budget.snapshots()));
     }
 }
@@ -164,7 +164,7 @@ impl Watch for StoreMetrics {
     fn missing(&self, name: &str) {
         tracing::error!(
             file = name,
-            "somebody removed a file of the store that is in use; a snapshot is written in its place, but sessions in an away file are lost"
+            "somebody removed a file of the store that is in use; a snapshot is written in its place, but sessions in an `evicted` file are lost"
         );
         self.families.missing.inc();
     }

@@ -17,7 +17,7 @@ use crate::registry::Registry;
 pub struct Handle {
     lines: Arc<Mutex<Lines<EmbedRequest>>>,
     // Rung when a trace waits; once all clones are gone, no more traces come.
-    bell: mpsc::Sender<()>,
+    wake: mpsc::Sender<()>,
     max_queue: usize,
     texts: IntCounterVec,
 }
@@ -26,7 +26,7 @@ pub struct Handle {
 #[derive(Debug)]
 pub struct Inbox {
     lines: Arc<Mutex<Lines<EmbedRequest>>>,
-    rung: mpsc::Receiver<()>,
+    woken: mpsc::Receiver<()>,
     pub(super) texts: IntCounterVec,
 }
 
@@ -42,9 +42,9 @@ pub fn queue(
 ) -> Result<(Handle, Inbox), prometheus::Error> {
     let texts = outcomes(registry)?;
     let lines = Arc::new(Mutex::new(Lines::new(shares)));
-    let (bell, rung) = mpsc::channel(1);
-    let inbox = Inbox { lines: Arc::clone(&lines), rung, texts: texts.clone() };
-    Ok((Handle { lines, bell, max_queue: max_queue.max(1), texts }, inbox))
+    let (wake, woken) = mpsc::channel(1);
+    let inbox = Inbox { lines: Arc::clone(&lines), woken, texts: texts.clone() };
+    Ok((Handle { lines, wake, max_queue: max_queue.max(1), texts }, inbox))
 }
 
 impl Handle {
@@ -54,20 +54,20 @@ impl Handle {
         let bytes =
             [&request.input, &request.output].map(|text| text.as_ref().map_or(0, String::len));
         lines.put(request.trace.tenant, request, bytes.iter().sum());
-        let dropped = self.bell.is_closed() || lines.len() > self.max_queue;
+        let dropped = self.wake.is_closed() || lines.len() > self.max_queue;
         if dropped && lines.push_out(Excess::Items).is_some() {
             self.texts.with_label_values(&["dropped"]).inc();
         }
         drop(lines);
-        // Fails if the bell is already rung.
-        let _ = self.bell.try_send(());
+        // Fails if it is already woken.
+        let _ = self.wake.try_send(());
     }
 }
 
 impl Inbox {
     /// Waits for traces and takes as many as there are, up to `most`; none when the engine has gone.
     pub(super) async fn next(&mut self, most: usize) -> Vec<EmbedRequest> {
-        let first = lines::next(&self.lines, &mut self.rung).await;
+        let first = lines::next(&self.lines, &mut self.woken).await;
         let mut lines = lock(&self.lines);
         first.into_iter().chain(std::iter::from_fn(|| lines.take())).take(most).collect()
     }

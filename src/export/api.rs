@@ -37,7 +37,7 @@ use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
 use crate::export::board::{Board, headline};
-use crate::fair::{self, Turn};
+use crate::fair::{self, Grant};
 use crate::refused::Refused;
 
 /// The most traces, and bytes, on a page of whole sessions: over them the page ends early, after one session at least.
@@ -433,7 +433,7 @@ fn rows(board: &Board, updates: &[Arc<AgentFacts>], lookback: Lookback) -> Vec<F
 /// Runs a function that reads the disk on a thread where it may block. The turn is over when it has run, even if nobody waits for it any
 /// more: it cannot be taken back.
 async fn reading<T: Send + 'static>(
-    turn: Turn,
+    turn: Grant,
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refused> {
     let read = blocking(move || {

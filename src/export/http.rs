@@ -24,7 +24,7 @@ use super::lists::{self, Lists};
 use super::live::Streams;
 use super::prometheus::{Detail, Exposition, Format};
 use super::query::Query;
-use super::readers::{Asker, Readers};
+use super::readers::{Caller, Readers};
 use super::scrapes::Scrapes;
 use super::{api, grpc, web};
 use crate::access::Insider;
@@ -149,8 +149,8 @@ impl<Q: Query> Exporter<Q> {
 
 /// Answers a scrape. The page is sent piece by piece as it is rendered, so that neither its size nor a slow reader holds up others.
 async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request) -> Response {
-    let (headers, asker) = (request.headers(), Asker::of(request.extensions(), true));
-    let Some((making, reading)) = exporter.scrapes.begin(&asker).await else {
+    let (headers, caller) = (request.headers(), Caller::of(request.extensions(), true));
+    let Some((making, reading)) = exporter.scrapes.begin(&caller).await else {
         let message = "too many scrapes are under way (`api.max_scrapes`); come back later";
         return error(StatusCode::SERVICE_UNAVAILABLE, "too_many_scrapes", message);
     };
@@ -158,7 +158,7 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request
         headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
     // A tenant does not see the daemon's own metrics, which count what is done for others.
-    let families = if asker.is_tenant() { Vec::new() } else { (exporter.health)() };
+    let families = if caller.is_tenant() { Vec::new() } else { (exporter.health)() };
     let mut last = match health(&families, format) {
         Ok(text) => text,
         Err(problem) => {
@@ -168,7 +168,7 @@ async fn metrics<Q: Query>(State(exporter): State<Exporter<Q>>, request: Request
     if format == Format::OpenMetrics {
         last.push_str("# EOF\n");
     }
-    let agents = exporter.board.wanted(|update| asker.who.sees(&update.agent.tenant));
+    let agents = exporter.board.wanted(|update| caller.who.sees(&update.agent.tenant));
     let page = Exposition::new(agents, format, exporter.detail);
     let step = telemetry::step("scrape");
     tokio::spawn(async move {
@@ -184,9 +184,9 @@ async fn hold(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let asker = Asker::of(request.extensions(), false);
+    let caller = Caller::of(request.extensions(), false);
     let is_grpc = grpc::is_asked(request.headers());
-    let requester = lists::requester(&asker.who, asker.line.connection_number());
+    let requester = lists::requester(&caller.who, caller.line.connection_number());
     request.extensions_mut().insert(requester.clone());
     let held = async {
         let path = request.uri().path();
@@ -196,7 +196,7 @@ async fn hold(
             false => None,
         };
         let answer = next.run(request).await;
-        readers.hold(asker, answer).await
+        readers.hold(caller, answer).await
     };
     match held.await {
         Ok(answer) => answer,

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 
 use super::http::Count;
 use crate::access::Identity;
-use crate::fair::{Entered, Fair, Requester, Turn};
+use crate::fair::{Entered, Fair, Grant, Requester};
 use crate::refused::Refused;
 
 /// The most answers of one kind that are made at a time, and the most that wait for their turn.
@@ -70,7 +70,7 @@ impl Lists {
     }
 
     /// Waits for a turn.
-    pub(super) async fn turn(&self, requester: &Requester) -> Result<Turn, Refused> {
+    pub(super) async fn turn(&self, requester: &Requester) -> Result<Grant, Refused> {
         match self.turns.enter(requester, 1, self.patience).await {
             Entered::AtOnce(turn) | Entered::Waited(turn) => Ok(turn),
             Entered::TurnedAway => {

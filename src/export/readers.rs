@@ -66,7 +66,7 @@ pub(super) struct Readers {
 
 /// Who asks for an answer.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(super) struct Caller {
     pub(super) who: Arc<Identity>,
     pub(super) line: Line,
     pub(super) is_scrape: bool,
@@ -83,7 +83,7 @@ pub(super) struct State {
 /// One answer and its reader.
 #[derive(Debug)]
 pub(super) struct Reader {
-    pub(super) asker: Asker,
+    pub(super) caller: Caller,
     pub(super) held: Arc<Unread>,
     pub(super) pieces: VecDeque<Bytes>,
     pub(super) is_whole: bool,
@@ -123,7 +123,7 @@ impl Readers {
     /// Counts an answer until it is sent or dropped.
     pub(super) async fn hold(
         self: &Arc<Self>,
-        asker: Asker,
+        caller: Caller,
         answer: Response,
     ) -> Result<Response, Refused> {
         let (head, mut body) = answer.into_parts();
@@ -144,7 +144,7 @@ impl Readers {
         if body.is_end_stream() && ahead.is_none() && data.len() <= MAX_SMALL_BYTES {
             return Ok(Response::from_parts(head, data.into()));
         }
-        let number = self.admit(&asker, data.len()).await?;
+        let number = self.admit(&caller, data.len()).await?;
         self.add(number, data);
         let (readers, body) = (Arc::clone(self), Some(body));
         let reading = Reading { readers, number, ahead, body, left };
@@ -152,7 +152,7 @@ impl Readers {
     }
 
     /// Lets an answer of so many bytes in, as soon as there is room for it.
-    async fn admit(self: &Arc<Self>, asker: &Asker, bytes: usize) -> Result<u64, Refused> {
+    async fn admit(self: &Arc<Self>, caller: &Caller, bytes: usize) -> Result<u64, Refused> {
         let refused = || {
             (self.full)("api_unread_bytes");
             let message = format!(
@@ -161,13 +161,13 @@ impl Readers {
             );
             Refused::new(StatusCode::SERVICE_UNAVAILABLE, "too_much_unread", &message)
         };
-        let waiting = &self.waiting[usize::from(asker.is_tenant())];
+        let waiting = &self.waiting[usize::from(caller.is_tenant())];
         let mut place = None;
         let admitted = timeout(MAX_WAIT, async {
             loop {
                 // What is freed from here on wakes it.
                 let freed = self.moves.freed.notified();
-                match self.enter_if_room(asker, bytes) {
+                match self.enter_if_room(caller, bytes) {
                     Ok(number) => return Some(number),
                     Err(NoRoom::CutOff(number)) => self.cut_off(number, "memory"),
                     Err(NoRoom::Freeing) => {
@@ -183,10 +183,10 @@ impl Readers {
         admitted.await.ok().flatten().ok_or_else(refused)
     }
 
-    fn enter_if_room(self: &Arc<Self>, asker: &Asker, bytes: usize) -> Result<u64, NoRoom> {
+    fn enter_if_room(self: &Arc<Self>, caller: &Caller, bytes: usize) -> Result<u64, NoRoom> {
         let mut state = self.state();
-        state.room(asker, bytes, self.max_bytes())?;
-        Ok(self.enter(&mut state, asker, bytes).0)
+        state.room(caller, bytes, self.max_bytes())?;
+        Ok(self.enter(&mut state, caller, bytes).0)
     }
 
     /// The most bytes that are held for operators, or for tenants.
@@ -198,7 +198,7 @@ impl Readers {
     pub(super) fn enter(
         self: &Arc<Self>,
         state: &mut State,
-        asker: &Asker,
+        caller: &Caller,
         bytes: usize,
     ) -> (u64, Arc<Unread>) {
         if !state.is_watched {
@@ -209,7 +209,7 @@ impl Readers {
         state.next += 1;
         let held = Arc::new(Unread::new(bytes, &self.moves));
         let reader = Reader {
-            asker: asker.clone(),
+            caller: caller.clone(),
             held: Arc::clone(&held),
             pieces: VecDeque::new(),
             is_whole: false,
@@ -252,7 +252,7 @@ impl Readers {
             reader.held.moves_on();
         }
         reader.held.grow(data.len());
-        let is_tenant = reader.asker.is_tenant();
+        let is_tenant = reader.caller.is_tenant();
         let most = state.over(is_tenant, self.max_bytes());
         drop(state);
         self.add(number, data);
@@ -297,7 +297,7 @@ impl Readers {
         }
         (reader.is_over, reader.is_cut, reader.still) = (true, is_cut, 0);
         let (pieces, waker) = (std::mem::take(&mut reader.pieces), reader.waker.take());
-        let (held, line) = (Arc::clone(&reader.held), reader.asker.line.clone());
+        let (held, line) = (Arc::clone(&reader.held), reader.caller.line.clone());
         drop(state);
         drop(pieces);
         held.changed.notify_one();
@@ -347,7 +347,7 @@ impl State {
             reader.still = if waits { reader.still + 1 } else { 0 };
             reader.seen = moved;
             if reader.is_cut && reader.still >= MAX_STUCK {
-                reader.asker.line.end_connection();
+                reader.caller.line.end_connection();
             } else if reader.still >= max_still && !reader.is_cut {
                 late.push(*number);
             }
@@ -356,11 +356,11 @@ impl State {
     }
 
     /// Whether an answer of so many bytes is within `max_bytes`, or what has to be done before. One that is larger is sent alone.
-    fn room(&mut self, asker: &Asker, bytes: usize, max_bytes: usize) -> Result<(), NoRoom> {
+    fn room(&mut self, caller: &Caller, bytes: usize, max_bytes: usize) -> Result<(), NoRoom> {
         self.sweep();
-        let side = |reader: &Reader| reader.asker.is_tenant() == asker.is_tenant();
+        let side = |reader: &Reader| reader.caller.is_tenant() == caller.is_tenant();
         let live = |reader: &Reader| side(reader) && reader.is_held();
-        let own = |reader: &Reader| live(reader) && reader.asker.who.is_same(&asker.who);
+        let own = |reader: &Reader| live(reader) && reader.caller.who.is_same(&caller.who);
         let fits = |held: usize| bytes == 0 || held == 0 || held + bytes <= max_bytes;
         if fits(self.sum(side)) {
             return Ok(());
@@ -372,7 +372,7 @@ impl State {
             return Err(NoRoom::CutOff(stalled));
         }
         let own = self.sum(own) + bytes;
-        let most = self.most(asker.is_tenant()).filter(|(_, held)| *held > own);
+        let most = self.most(caller.is_tenant()).filter(|(_, held)| *held > own);
         Err(most.map_or(NoRoom::Full, |(number, _)| NoRoom::CutOff(number)))
     }
 
@@ -384,7 +384,7 @@ impl State {
 
     /// The answer to cut off if all tenants, or all operators, together hold more than `max_bytes`.
     fn over(&self, is_tenant: bool, max_bytes: usize) -> Option<u64> {
-        let live = |reader: &Reader| reader.asker.is_tenant() == is_tenant && reader.is_held();
+        let live = |reader: &Reader| reader.caller.is_tenant() == is_tenant && reader.is_held();
         if self.sum(live) <= max_bytes {
             return None;
         }
@@ -394,12 +394,12 @@ impl State {
     /// The stalest answer of the tenant, or of the operator, who holds most, and the bytes that these hold.
     fn most(&self, is_tenant: bool) -> Option<(u64, usize)> {
         let mut held: BTreeMap<_, usize> = BTreeMap::new();
-        let live = |reader: &Reader| reader.asker.is_tenant() == is_tenant && reader.is_held();
+        let live = |reader: &Reader| reader.caller.is_tenant() == is_tenant && reader.is_held();
         for reader in self.readers.values().filter(|reader| live(reader)) {
-            *held.entry(reader.asker.name()).or_default() += reader.held.bytes();
+            *held.entry(reader.caller.name()).or_default() += reader.held.bytes();
         }
         let (most, bytes) = held.iter().max_by_key(|(_, bytes)| **bytes)?;
-        let stalest = self.stalest(|reader| live(reader) && reader.asker.name() == *most)?;
+        let stalest = self.stalest(|reader| live(reader) && reader.caller.name() == *most)?;
         Some((stalest, *bytes))
     }
 
@@ -411,7 +411,7 @@ impl State {
     }
 }
 
-impl Asker {
+impl Caller {
     /// Who sent a request with these extensions.
     pub(super) fn of(extensions: &Extensions, is_scrape: bool) -> Self {
         let who = Arc::new(extensions.get().cloned().unwrap_or_default());
@@ -429,8 +429,8 @@ impl Asker {
 
 impl Reader {
     /// Whether it is a scrape by this identity that is not cut off.
-    pub(super) fn scrapes_as(&self, asker: &Asker) -> bool {
-        self.asker.is_scrape && !self.is_cut && self.asker.who.is_same(&asker.who)
+    pub(super) fn scrapes_as(&self, caller: &Caller) -> bool {
+        self.caller.is_scrape && !self.is_cut && self.caller.who.is_same(&caller.who)
     }
 
     /// Whether it has something to read, and is not cut off.
@@ -450,10 +450,10 @@ mod tests {
 
     const MOST: usize = 100_000;
 
-    fn asker(tenant: Option<&str>, name: &str) -> Asker {
+    fn caller(tenant: Option<&str>, name: &str) -> Caller {
         let mut identity = Identity::default();
         (identity.tenant, identity.name) = (tenant.map(Arc::from), name.into());
-        Asker { who: Arc::new(identity), line: Line::default(), is_scrape: false }
+        Caller { who: Arc::new(identity), line: Line::default(), is_scrape: false }
     }
 
     /// Readers who must take something within a minute, and the reasons that are counted.
@@ -479,7 +479,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_counts_until_its_last_byte_is_dropped() {
         let (readers, _) = readers();
-        let answer = readers.hold(asker(None, ""), bytes(50_000)).await.unwrap();
+        let answer = readers.hold(caller(None, ""), bytes(50_000)).await.unwrap();
         assert_eq!((answer.size_hint().exact(), held(&readers)), (Some(50_000), 50_000));
         let mut body = answer.into_body();
         let mut pieces = Vec::new();
@@ -496,19 +496,19 @@ mod tests {
         assert_eq!(held(&readers), 50_000);
         drop(pieces);
         assert_eq!(held(&readers), 0);
-        let small = readers.hold(asker(None, ""), bytes(MAX_SMALL_BYTES)).await.unwrap();
+        let small = readers.hold(caller(None, ""), bytes(MAX_SMALL_BYTES)).await.unwrap();
         assert_eq!((small.size_hint().exact(), held(&readers)), (Some(1024), 0));
     }
 
     #[tokio::test]
     async fn what_nobody_reads_makes_room_and_what_somebody_reads_does_not() {
         let (readers, counted) = readers();
-        let slow = readers.hold(asker(None, ""), bytes(60_000)).await.unwrap();
-        let refused = readers.hold(asker(None, ""), bytes(60_000)).await.unwrap_err();
+        let slow = readers.hold(caller(None, ""), bytes(60_000)).await.unwrap();
+        let refused = readers.hold(caller(None, ""), bytes(60_000)).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(refused.message.contains("api.max_unread_bytes"), "{}", refused.message);
         // Tenants have room of their own.
-        let other = readers.hold(asker(Some("a"), ""), bytes(60_000)).await.unwrap();
+        let other = readers.hold(caller(Some("a"), ""), bytes(60_000)).await.unwrap();
         let mut cut = slow.into_body();
         let first = cut.frame().await.unwrap().unwrap();
         for _ in 0..2 {
@@ -516,7 +516,7 @@ mod tests {
         }
         let waiting = {
             let readers = Arc::clone(&readers);
-            tokio::spawn(async move { readers.hold(asker(None, ""), bytes(60_000)).await })
+            tokio::spawn(async move { readers.hold(caller(None, ""), bytes(60_000)).await })
         };
         while counted.lock().unwrap().len() < 2 {
             tokio::task::yield_now().await;
@@ -536,10 +536,10 @@ mod tests {
     #[tokio::test]
     async fn nobody_holds_the_room_of_others() {
         let (readers, counted) = readers();
-        let much = asker(Some("a"), "");
+        let much = caller(Some("a"), "");
         let most = [(); 3].map(|()| readers.hold(much.clone(), bytes(33_000)));
         let most = futures_util::future::join_all(most).await;
-        let other = readers.hold(asker(Some("b"), ""), bytes(33_000)).await;
+        let other = readers.hold(caller(Some("b"), ""), bytes(33_000)).await;
         assert!(other.is_ok() && most.iter().all(Result::is_ok));
         assert_eq!(*counted.lock().unwrap(), ["memory"]);
         // An answer of the same size would hold more than anybody.
@@ -549,10 +549,10 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_is_larger_than_the_budget_is_sent_alone() {
         let (readers, counted) = readers();
-        let large = readers.hold(asker(None, "a"), bytes(3 * MOST)).await.unwrap();
+        let large = readers.hold(caller(None, "a"), bytes(3 * MOST)).await.unwrap();
         let waiting = {
             let readers = Arc::clone(&readers);
-            tokio::spawn(async move { readers.hold(asker(None, "b"), bytes(2_000)).await })
+            tokio::spawn(async move { readers.hold(caller(None, "b"), bytes(2_000)).await })
         };
         assert!(waiting.await.unwrap().is_ok());
         assert_eq!((*counted.lock().unwrap()).as_slice(), ["memory"]);
@@ -565,7 +565,7 @@ mod tests {
         let look = |times| (0..times).for_each(|_| _ = readers.look());
         let [stream, connection] = [(); 2].map(|()| Arc::<Notify>::default());
         let line = Line::new(Arc::clone(&stream), Arc::clone(&connection));
-        let stalled = Asker { line, ..asker(None, "") };
+        let stalled = Caller { line, ..caller(None, "") };
         let mut body = readers.hold(stalled, bytes(50_000)).await.unwrap().into_body();
         let first = body.frame().await.unwrap().unwrap();
         look(60);
@@ -592,7 +592,7 @@ mod tests {
         let frames = [Bytes::from(vec![0; 20_000]), Bytes::from(vec![0; 30_000])];
         let frames = frames.map(|data| Ok::<_, io::Error>(Frame::data(data)));
         let body = Body::new(StreamBody::new(futures_util::stream::iter(frames)));
-        let answer = readers.hold(asker(None, ""), Response::new(body)).await.unwrap();
+        let answer = readers.hold(caller(None, ""), Response::new(body)).await.unwrap();
         assert_eq!(held(&readers), 20_000);
         let read = answer.into_body().collect().await.unwrap().to_bytes();
         assert_eq!((read.len(), held(&readers)), (50_000, 0));

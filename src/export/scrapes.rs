@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::lists::requester;
-use super::readers::{Asker, Reader, Readers};
+use super::readers::{Caller, Reader, Readers};
 use super::reading::{Reading, Unread};
-use crate::fair::{Entered, Fair, Requester, Turn};
+use crate::fair::{Entered, Fair, Grant, Requester};
 
 /// The most pages that are rendered at a time, for operators and for tenants each.
 const MAX_RENDERED: u32 = 4;
@@ -43,7 +43,7 @@ pub(super) struct Making {
     is_tenant: bool,
     number: u64,
     held: Arc<Unread>,
-    turn: Option<Turn>,
+    turn: Option<Grant>,
 }
 
 impl Scrapes {
@@ -54,22 +54,22 @@ impl Scrapes {
     }
 
     /// Waits for the turn to render a page; `None` if too many others wait.
-    pub(super) async fn begin(&self, asker: &Asker) -> Option<(Making, Reading)> {
-        let requester = requester(&asker.who, asker.line.connection_number());
-        let is_tenant = asker.is_tenant();
+    pub(super) async fn begin(&self, caller: &Caller) -> Option<(Making, Reading)> {
+        let requester = requester(&caller.who, caller.line.connection_number());
+        let is_tenant = caller.is_tenant();
         let Some(turn) = self.turn(&requester, is_tenant).await else {
             (self.readers.cut)("displaced");
             return None;
         };
         // Not before, as everything that is done for a reader looks at all of them.
-        let (number, held) = self.readers.enter(&mut self.readers.state(), asker, 0);
+        let (number, held) = self.readers.enter(&mut self.readers.state(), caller, 0);
         let (scrapes, turn) = (self.clone(), Some(turn));
         let reading = self.readers.reading(number);
         Some((Making { scrapes, requester, is_tenant, number, held, turn }, reading))
     }
 
     /// Waits for the turn to render; `None` if too many others wait.
-    async fn turn(&self, requester: &Requester, is_tenant: bool) -> Option<Turn> {
+    async fn turn(&self, requester: &Requester, is_tenant: bool) -> Option<Grant> {
         let turns = if is_tenant { &self.tenants } else { &self.operators };
         match turns.enter(requester, 1, SCRAPE_TIME).await {
             Entered::AtOnce(turn) | Entered::Waited(turn) => Some(turn),
@@ -80,8 +80,8 @@ impl Scrapes {
     /// If an identity has too many pages that wait to be read, cuts off the stalest of them.
     fn displace(&self, number: u64) {
         let state = self.readers.state();
-        let Some(asker) = state.readers.get(&number).map(|reader| &reader.asker) else { return };
-        let given = |reader: &Reader| reader.is_held() && reader.scrapes_as(asker);
+        let Some(caller) = state.readers.get(&number).map(|reader| &reader.caller) else { return };
+        let given = |reader: &Reader| reader.is_held() && reader.scrapes_as(caller);
         let count = state.readers.values().filter(|reader| given(reader)).count();
         let most = self.readers.options.max_scrapes;
         let stalest = state.stalest(given).filter(|_| count > most);
@@ -179,10 +179,10 @@ mod tests {
     use crate::access::{Identity, Line};
     use crate::export::history::ApiOptions;
 
-    fn who(tenant: Option<&str>) -> Asker {
+    fn who(tenant: Option<&str>) -> Caller {
         let mut identity = Identity::default();
         identity.tenant = tenant.map(Arc::from);
-        Asker { who: Arc::new(identity), line: Line::default(), is_scrape: true }
+        Caller { who: Arc::new(identity), line: Line::default(), is_scrape: true }
     }
 
     fn scrapes(max_scrapes: usize, max_unread_bytes: usize) -> (Scrapes, Arc<AtomicUsize>) {
@@ -249,13 +249,13 @@ mod tests {
     #[tokio::test]
     async fn who_asks_for_thousands_at_once_makes_nobody_else_wait_for_all_of_them() {
         let (scrapes, cut) = scrapes(16, 1 << 20);
-        let many = || Asker { line: Line::new(Arc::default(), Arc::default()), ..who(None) };
+        let many = || Caller { line: Line::new(Arc::default(), Arc::default()), ..who(None) };
         let all = scrapes.operators.enter(&Requester::default(), MAX_RENDERED, SCRAPE_TIME).await;
-        let greedy: Vec<Asker> = (0..20).map(|_| many()).collect();
-        for asker in greedy.iter().cycle().take(2 * MAX_WAITING) {
-            let (scrapes, asker) = (scrapes.clone(), asker.clone());
+        let greedy: Vec<Caller> = (0..20).map(|_| many()).collect();
+        for caller in greedy.iter().cycle().take(2 * MAX_WAITING) {
+            let (scrapes, caller) = (scrapes.clone(), caller.clone());
             tokio::spawn(async move {
-                let (making, reading) = scrapes.begin(&asker).await?;
+                let (making, reading) = scrapes.begin(&caller).await?;
                 making.send(pieces(5), |_| yield_now()).await;
                 drop(reading);
                 Some(())
@@ -295,7 +295,7 @@ mod tests {
         }
         let state = scrapes.readers.state();
         assert!(state.readers.contains_key(&4) && state.readers.contains_key(&5));
-        let tenants = state.readers.values().filter(|reader| reader.asker.is_tenant());
+        let tenants = state.readers.values().filter(|reader| reader.caller.is_tenant());
         assert!(tenants.map(|reader| reader.held.bytes()).sum::<usize>() <= 800);
     }
 

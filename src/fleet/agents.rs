@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::options::Role;
-use super::part::{Begin, Pace, Part, Stage, Taken, section};
+use super::partition::{Begin, Pace, PartitionState, Stage, TakenOver, section};
 use super::wire::{Hop, Message, Record, pack};
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::agents::{Agents, SavedAgents};
@@ -29,7 +29,7 @@ pub(super) struct FleetStage {
 }
 
 /// The agents of a partition.
-pub(super) struct Summed {
+pub(super) struct AgentShards {
     partition: u32,
     stage: Agents,
     board: Arc<Board>,
@@ -52,7 +52,7 @@ struct Recent {
 }
 
 impl Stage for FleetStage {
-    type Part = Summed;
+    type State = AgentShards;
 
     const ROLE: Role = Role::Fleet;
 
@@ -62,13 +62,13 @@ impl Stage for FleetStage {
 
     const PACE: Pace = Pace::Clock;
 
-    fn take_over(&self, taken: &Taken<'_>) -> Result<Summed, String> {
+    fn take_over(&self, taken: &TakenOver<'_>) -> Result<AgentShards, String> {
         let mut stage = self.options.agents_stage();
         let saved: Option<SavedAgents> = section(taken.checkpoint, AGENTS)?;
         saved.into_iter().for_each(|saved| stage.restore(saved));
         let mut recent: Recent = section(taken.checkpoint, RECENT)?.unwrap_or_default();
         recent.names = recent.order.iter().copied().collect();
-        Ok(Summed {
+        Ok(AgentShards {
             partition: taken.partition,
             stage,
             board: Arc::clone(&self.board),
@@ -79,7 +79,7 @@ impl Stage for FleetStage {
     }
 }
 
-impl Part for Summed {
+impl PartitionState for AgentShards {
     fn apply(
         &mut self,
         message: Message,
@@ -117,7 +117,7 @@ impl Part for Summed {
         }
     }
 
-    fn begin_offsets_anew(&mut self) {
+    fn restart_offsets(&mut self) {
         self.known = 0;
     }
 
@@ -133,7 +133,7 @@ impl Part for Summed {
         self.stage.shift_to(shift);
     }
 
-    fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {
+    fn publish(&mut self, _: Timestamp, _: &mut Vec<Record>) {
         for mut update in self.stage.drain() {
             if &*update.agent.service_name == OVERFLOW && update.agent.agent_name.is_empty() {
                 // Each partition has an overflow agent of its own, as each series has one owner.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::options::Role;
-use super::part::{Begin, Pace, Part, Room, Stage, Taken, section};
+use super::partition::{Begin, Pace, PartitionState, Room, Stage, TakenOver, section};
 use super::wire::{Hop, Map, Message, Record, Response, pack};
 use crate::engine::assemble::saved::SavedTraces;
 use crate::engine::assemble::{AGES, Assemble, Input, Learned, SavedLearned};
@@ -27,7 +27,7 @@ pub(super) struct AssembleStage {
 }
 
 /// The shards of a partition, with their open traces.
-pub(super) struct Traces {
+pub(super) struct TraceShards {
     map: Map,
     partition: u32,
     generation: u64,
@@ -45,7 +45,7 @@ pub(super) struct Traces {
 }
 
 impl Stage for AssembleStage {
-    type Part = Traces;
+    type State = TraceShards;
 
     const ROLE: Role = Role::Assemble;
 
@@ -55,7 +55,7 @@ impl Stage for AssembleStage {
 
     const PACE: Pace = Pace::Records;
 
-    fn take_over(&self, taken: &Taken<'_>) -> Result<Traces, String> {
+    fn take_over(&self, taken: &TakenOver<'_>) -> Result<TraceShards, String> {
         let EngineOptions { assemble, shares, .. } = &self.options;
         let mut shards = Vec::new();
         for shard in self.map.shards(taken.partition) {
@@ -77,11 +77,22 @@ impl Stage for AssembleStage {
         let (ask, live) = (self.ask.clone(), false);
         let room = |all| Room::new(all, shards.len());
         let room = (room(assemble.max_bytes), room(assemble.max_turn_spans));
-        Ok(Traces { map, partition, generation, shards, due, resolve, room, learned, ask, live })
+        Ok(TraceShards {
+            map,
+            partition,
+            generation,
+            shards,
+            due,
+            resolve,
+            room,
+            learned,
+            ask,
+            live,
+        })
     }
 }
 
-impl Part for Traces {
+impl PartitionState for TraceShards {
     fn apply(
         &mut self,
         message: Message,
@@ -128,7 +139,7 @@ impl Part for Traces {
         }
     }
 
-    fn tell(&mut self, now: Timestamp, _: &mut Vec<Record>) {
+    fn publish(&mut self, now: Timestamp, _: &mut Vec<Record>) {
         if std::mem::replace(&mut self.live, true) {
             return;
         }
@@ -180,7 +191,7 @@ impl Part for Traces {
     }
 }
 
-impl Traces {
+impl TraceShards {
     fn inputs(
         &mut self,
         inputs: Vec<Input>,
@@ -307,8 +318,8 @@ mod tests {
         AssembleStage { options: EngineOptions::default(), map: Map::new(2), ask }
     }
 
-    fn taken(partition: u32, checkpoint: Option<&Checkpoint>) -> Traces {
-        stage().take_over(&Taken { partition, generation: 1, checkpoint }).unwrap()
+    fn taken(partition: u32, checkpoint: Option<&Checkpoint>) -> TraceShards {
+        stage().take_over(&TakenOver { partition, generation: 1, checkpoint }).unwrap()
     }
 
     /// The input of a span of the service `shop`, in a trace of this partition.
@@ -340,7 +351,7 @@ mod tests {
     }
 
     /// What follows from an input within half a minute.
-    fn follows(part: &mut Traces, input: Message) -> Vec<Record> {
+    fn follows(part: &mut TraceShards, input: Message) -> Vec<Record> {
         let mut out = Vec::new();
         part.apply(input, 0, NOW, &mut out).unwrap();
         part.timers(NOW.after(Duration::from_secs(30)), &mut out);
@@ -397,16 +408,16 @@ mod tests {
         stage.map = Map::new(16);
         spread(&mut stage.options, 4, 16);
         let mut part =
-            stage.take_over(&Taken { partition: 0, generation: 1, checkpoint: None }).unwrap();
+            stage.take_over(&TakenOver { partition: 0, generation: 1, checkpoint: None }).unwrap();
         let mut traces = (1_u128..).map(|id| TraceId((id << 64).to_be_bytes()));
-        let mut put = |part: &mut Traces, bytes: usize| {
+        let mut put = |part: &mut TraceShards, bytes: usize| {
             let trace_id = traces.find(|id| part.place(*id).is_some()).unwrap();
             let Message::Inputs(mut inputs) = span(0, 1, text(bytes)) else { return };
             let [Input::Span(span)] = &mut inputs[..] else { return };
             span.trace_id = trace_id;
             part.apply(Message::Inputs(inputs), 0, NOW, &mut Vec::new()).unwrap();
         };
-        let evicted = |part: &Traces| {
+        let evicted = |part: &TraceShards| {
             let counts = part.counts();
             let evicted =
                 counts.iter().filter(|(_, what, why, _)| (*what, *why) == ("traces", "evicted"));
@@ -450,7 +461,7 @@ mod tests {
         let score = ScoreStage { options, map, runaways: Arc::new(|_, _| {}), tell_all_interval };
         let mut told = Vec::new();
         for partition in 0..2 {
-            let taken = Taken { partition, generation: 1, checkpoint: None };
+            let taken = TakenOver { partition, generation: 1, checkpoint: None };
             let mut sessions = score.take_over(&taken).unwrap();
             let here =
                 |record: &&Record| (record.hop, record.partition) == (Hop::Traces, partition);
@@ -458,7 +469,7 @@ mod tests {
                 sessions
                     .apply(record.envelope.message.clone(), 0, sealed, &mut Vec::new())
                     .unwrap();
-                sessions.tell(sealed, &mut told);
+                sessions.publish(sealed, &mut told);
             }
         }
         let updates = told.iter().filter_map(|record| {

@@ -29,7 +29,7 @@ mod outbox;
 #[cfg(feature = "kafka")]
 mod owned;
 #[cfg(feature = "kafka")]
-mod part;
+mod partition;
 #[cfg(feature = "kafka")]
 mod question;
 #[cfg(feature = "kafka")]

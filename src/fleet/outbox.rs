@@ -39,7 +39,7 @@ pub(super) struct Outbox {
 
 /// What became of a record that was to be sent.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     /// It is on its way.
     OnItsWay,
     /// It can never be sent, for this reason.
@@ -107,9 +107,11 @@ impl Outbox {
     }
 
     /// Sends a record; waits for room as long as `goes_on`.
-    pub(super) fn send(&self, record: &Record, goes_on: impl Fn() -> bool) -> Sent {
+    pub(super) fn send(&self, record: &Record, goes_on: impl Fn() -> bool) -> SendOutcome {
         // `pack` logs what cannot be encoded.
-        let Some(payload) = pack(&record.envelope) else { return Sent::LeftOut("unwritable") };
+        let Some(payload) = pack(&record.envelope) else {
+            return SendOutcome::LeftOut("unwritable");
+        };
         let topic = &self.topics[record.hop as usize];
         let mut next: BaseRecord<'_, [u8], [u8], ()> = BaseRecord::to(topic)
             .partition(i32::try_from(record.partition).unwrap_or(0))
@@ -117,10 +119,10 @@ impl Outbox {
             .payload(payload.as_slice());
         loop {
             match self.producer.send(next) {
-                Ok(()) => return Sent::OnItsWay,
+                Ok(()) => return SendOutcome::OnItsWay,
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
                     if !goes_on() {
-                        return Sent::Failed("the brokers take no more records".to_owned());
+                        return SendOutcome::Failed("the brokers take no more records".to_owned());
                     }
                     self.producer.poll(WAIT);
                     next = back;
@@ -128,10 +130,12 @@ impl Outbox {
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
                     let bytes = payload.len();
                     tracing::error!(topic, bytes, "a record is too large, and was left out");
-                    return Sent::LeftOut("too_large");
+                    return SendOutcome::LeftOut("too_large");
                 }
                 Err((error, _)) => {
-                    return Sent::Failed(format!("a record to `{topic}` was not sent: {error}"));
+                    return SendOutcome::Failed(format!(
+                        "a record to `{topic}` was not sent: {error}"
+                    ));
                 }
             }
         }
@@ -216,7 +220,7 @@ mod tests {
         let outbox = Outbox::new(&options, "agentgauge").unwrap();
         let send = || {
             let sent = outbox.send(&Map::tick(Hop::Spans, 1, Timestamp(1)), || true);
-            assert_eq!(sent, Sent::OnItsWay);
+            assert_eq!(sent, SendOutcome::OnItsWay);
             assert!(outbox.flush(Duration::from_secs(60)));
             (outbox.too_large(), outbox.lost())
         };

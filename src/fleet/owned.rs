@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::part::Part;
+use super::partition::PartitionState;
 use super::wire::{Envelope, Message, Record, unpack};
 use crate::engine::span::Timestamp;
 use crate::engine::time::{Moment, WallShift};
@@ -45,7 +45,7 @@ pub(super) struct OwnedPartition<P> {
     pub(super) saved: Option<i64>,
 }
 
-impl<P: Part> OwnedPartition<P> {
+impl<P: PartitionState> OwnedPartition<P> {
     /// Applies a record. One that cannot be used is skipped, with the reason as the error.
     pub(super) fn apply(
         &mut self,
@@ -134,7 +134,7 @@ impl<P: Part> OwnedPartition<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::part::Part;
+    use crate::fleet::partition::PartitionState;
     use crate::fleet::wire::pack;
 
     const HOUR: u64 = 3_600_000_000_000;
@@ -148,7 +148,7 @@ mod tests {
         told: Vec<WallShift>,
     }
 
-    impl Part for Timer {
+    impl PartitionState for Timer {
         fn apply(
             &mut self,
             _: Message,
@@ -172,7 +172,7 @@ mod tests {
             self.told.push(shift);
         }
 
-        fn tell(&mut self, _: Timestamp, _: &mut Vec<Record>) {}
+        fn publish(&mut self, _: Timestamp, _: &mut Vec<Record>) {}
 
         fn save(&self) -> Option<BTreeMap<String, Vec<u8>>> {
             None

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::assemble::GENERATION;
 use super::options::Role;
-use super::part::{Begin, Pace, Part, Room, Stage, Taken};
+use super::partition::{Begin, Pace, PartitionState, Room, Stage, TakenOver};
 use super::wire::{Hop, Map, Message, Record};
 use crate::engine::facts::Began;
 use crate::engine::pipeline::EngineOptions;
@@ -30,7 +30,7 @@ pub(super) struct ScoreStage {
 }
 
 /// The shards of a partition, with their sessions.
-pub(super) struct Scored {
+pub(super) struct SessionShards {
     map: Map,
     generation: u64,
     shards: Vec<(u32, Sessions)>,
@@ -45,7 +45,7 @@ pub(super) struct Scored {
 }
 
 impl Stage for ScoreStage {
-    type Part = Scored;
+    type State = SessionShards;
 
     const ROLE: Role = Role::Score;
 
@@ -55,7 +55,7 @@ impl Stage for ScoreStage {
 
     const PACE: Pace = Pace::Records;
 
-    fn take_over(&self, taken: &Taken<'_>) -> Result<Scored, String> {
+    fn take_over(&self, taken: &TakenOver<'_>) -> Result<SessionShards, String> {
         let mut shards = Vec::new();
         for shard in self.map.shards(taken.partition) {
             let mut stage = self.options.sessions_stage(shard);
@@ -66,7 +66,7 @@ impl Stage for ScoreStage {
             }
             shards.push((shard, stage));
         }
-        Ok(Scored {
+        Ok(SessionShards {
             map: self.map,
             generation: taken.generation,
             due: shards.iter().map(|(_, stage)| stage.poll_timeout()).collect(),
@@ -81,7 +81,7 @@ impl Stage for ScoreStage {
     }
 }
 
-impl Part for Scored {
+impl PartitionState for SessionShards {
     fn apply(
         &mut self,
         message: Message,
@@ -147,7 +147,7 @@ impl Part for Scored {
         }
     }
 
-    fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>) {
+    fn publish(&mut self, now: Timestamp, out: &mut Vec<Record>) {
         let first = !std::mem::replace(&mut self.began, true);
         if self.told_all.after(self.tell_all_interval) <= now {
             self.told_all = now;
@@ -210,7 +210,7 @@ impl Part for Scored {
     }
 }
 
-impl Scored {
+impl SessionShards {
     fn place(&self, tenant: &str, id: &str) -> Option<usize> {
         let shard = self.map.route().session(tenant, id);
         let place = self.map.place(shard);

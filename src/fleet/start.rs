@@ -14,7 +14,7 @@ use super::checkpoint::{CheckpointError, Checkpoints};
 use super::lease::Lease;
 use super::metrics::FleetMetrics;
 use super::options::{FleetOptions, Role};
-use super::part::Stage;
+use super::partition::Stage;
 use super::question::Question;
 use super::score::{Runaways, ScoreStage};
 use super::wire::{Map, SHARDS};

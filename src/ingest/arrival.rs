@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep};
 use super::peer::Peer;
 use super::status::Failure;
 use crate::access::Identity;
-use crate::fair::{Requester, Turn};
+use crate::fair::{Grant, Requester};
 
 /// The sender of a request, and the connection.
 #[derive(Clone, Debug, Default)]
@@ -121,7 +121,7 @@ impl<'b> Arrival<'b> {
     /// Waits for the next bytes of the body; `None` when it is whole. A body that comes slowly loses its place and goes on without.
     pub(super) async fn next(
         &mut self,
-        place: &mut Option<Turn>,
+        place: &mut Option<Grant>,
     ) -> Result<Option<Bytes>, Failure> {
         poll_fn(|context| {
             loop {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Compression;
-use crate::fair::{Entered, Fair, Requester, Turn};
+use crate::fair::{Entered, Fair, Grant, Requester};
 
 /// The turns, and the places of larger bodies.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Entrance {
 
     /// Waits for a place for a larger body, of which `bytes` are still to come; first in the line for turns. Also returns whether it
     /// waited.
-    pub(super) async fn place(&self, requester: &Requester, bytes: usize) -> Option<(Turn, bool)> {
+    pub(super) async fn place(&self, requester: &Requester, bytes: usize) -> Option<(Grant, bool)> {
         let place = async {
             let (turn, queued) = entered(self.turns.enter(requester, 1, self.max_wait).await)?;
             drop(turn);
@@ -146,7 +146,7 @@ impl Entrance {
 const MAX_SIXTEENTHS: usize = 1_000 * 16;
 
 /// The turn and whether it was waited for; `None` if the request was turned away.
-pub(super) fn entered(entered: Entered) -> Option<(Turn, bool)> {
+pub(super) fn entered(entered: Entered) -> Option<(Grant, bool)> {
     match entered {
         Entered::AtOnce(turn) => Some((turn, false)),
         Entered::Waited(turn) => Some((turn, true)),

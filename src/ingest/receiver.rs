@@ -29,7 +29,7 @@ use crate::blocking::{NotDone, blocking};
 #[cfg(feature = "kafka")]
 use crate::engine::span::Timestamp;
 use crate::engine::time::Moment;
-use crate::fair::Turn;
+use crate::fair::Grant;
 
 /// Counts the requests that come in.
 pub trait Observe: Send + Sync {
@@ -85,11 +85,11 @@ pub(super) struct Envelope {
 pub(super) struct Received {
     pub(super) body: Bytes,
     pub(super) permit: Permit,
-    pub(super) turn: Turn,
+    pub(super) turn: Grant,
 }
 
 /// The part of a body that has come so far, with its share of the budget.
-struct Gathered {
+struct ReadBody {
     // A body that comes in one piece is taken as it is.
     first: Bytes,
     bytes: BytesMut,
@@ -99,12 +99,12 @@ struct Gathered {
 }
 
 /// A decoded message, with its share of the budget.
-pub(super) struct Taken {
+pub(super) struct DecodedRequest {
     transport: &'static str,
     batch: Batch,
     permit: Permit,
     // Given back when the batch is applied.
-    _turn: Option<Turn>,
+    _turn: Option<Grant>,
     encoding: Encoding,
 }
 
@@ -205,7 +205,7 @@ impl<S: Sink> Receiver<S> {
         }
         let permit = self.shared.admission.permit();
         let (first, bytes) = Default::default();
-        let mut gathered = Gathered { first, bytes, permit, announced };
+        let mut gathered = ReadBody { first, bytes, permit, announced };
         let mut arrival = Arrival::new(body, source, self.shared.pace);
         // Kept until the body has its turn, so that no more bodies are read than there are turns for.
         let mut place = None;
@@ -224,7 +224,7 @@ impl<S: Sink> Receiver<S> {
             self.gather(&mut gathered, data, framing)?;
         }
         drop(arrival);
-        let Gathered { first, bytes, permit, .. } = gathered;
+        let ReadBody { first, bytes, permit, .. } = gathered;
         let body = if bytes.is_empty() { first } else { bytes.freeze() };
         let turn = entrance.turn(&source.requester, compression, body.len(), max_wait).await;
         let turn = self.waited(entered(turn))?;
@@ -254,7 +254,7 @@ impl<S: Sink> Receiver<S> {
         envelope: Envelope,
         received: Received,
     ) -> Result<Tally, Failure> {
-        let run = ToItsEnd(Some(Box::pin(self.clone().run(envelope, received))));
+        let run = RunToEnd(Some(Box::pin(self.clone().run(envelope, received))));
         run.await.unwrap_or_else(|_| Err(panicked()))
     }
 
@@ -266,7 +266,7 @@ impl<S: Sink> Receiver<S> {
         envelope: Envelope,
         body: &[u8],
         sent: Option<Timestamp>,
-    ) -> Result<Taken, Failure> {
+    ) -> Result<DecodedRequest, Failure> {
         let Envelope { transport, signal, encoding, compression, tenant } = envelope;
         let Shared { decoder, sink, now, admission, .. } = &*self.shared;
         let mut permit = admission.permit();
@@ -281,12 +281,12 @@ impl<S: Sink> Receiver<S> {
         });
         // A backlog is read much faster than it was written: timers go by when a message is read.
         batch.arrival = now;
-        Ok(Taken { transport, batch, permit, _turn: None, encoding })
+        Ok(DecodedRequest { transport, batch, permit, _turn: None, encoding })
     }
 
     /// Applies a decoded message and counts its content; returns the counts, with what the stages left out.
-    pub(super) async fn hand_on(&self, taken: Taken) -> Result<Tally, Overloaded> {
-        let Taken { transport, batch, permit, _turn, encoding } = taken;
+    pub(super) async fn hand_on(&self, taken: DecodedRequest) -> Result<Tally, Overloaded> {
+        let DecodedRequest { transport, batch, permit, _turn, encoding } = taken;
         let mut tally = batch.tally.clone();
         let left_out = self.shared.sink.submit(batch).await?;
         drop(permit);
@@ -299,7 +299,7 @@ impl<S: Sink> Receiver<S> {
     }
 
     /// Waits for a place for the rest of a larger body.
-    async fn place(&self, gathered: &Gathered, source: &Source) -> Result<Option<Turn>, Failure> {
+    async fn place(&self, gathered: &ReadBody, source: &Source) -> Result<Option<Grant>, Failure> {
         // A body of unknown length may become as long as is allowed.
         let most = match gathered.announced {
             0 => self.max_request_bytes(),
@@ -310,7 +310,7 @@ impl<S: Sink> Receiver<S> {
     }
 
     /// Counts a request that waited for a turn or a place.
-    fn waited(&self, entered: Option<(Turn, bool)>) -> Result<Turn, Failure> {
+    fn waited(&self, entered: Option<(Grant, bool)>) -> Result<Grant, Failure> {
         let Some((turn, waited)) = entered else {
             self.shared.observe.waited("refused");
             return Err(Overloaded::after(RETRY_AFTER).into());
@@ -322,7 +322,7 @@ impl<S: Sink> Receiver<S> {
     }
 
     /// Adds bytes that came to those of the body, within the limit and the budget.
-    fn gather(&self, gathered: &mut Gathered, data: Bytes, framing: usize) -> Result<(), Failure> {
+    fn gather(&self, gathered: &mut ReadBody, data: Bytes, framing: usize) -> Result<(), Failure> {
         let max = self.max_request_bytes().saturating_add(framing);
         let came = gathered.len();
         gathered.expect(&data, framing);
@@ -379,7 +379,9 @@ impl<S: Sink> Receiver<S> {
             });
             decoded.await.unwrap_or_else(failed)?
         };
-        Ok(self.hand_on(Taken { transport, batch, permit, _turn: Some(turn), encoding }).await?)
+        Ok(self
+            .hand_on(DecodedRequest { transport, batch, permit, _turn: Some(turn), encoding })
+            .await?)
     }
 
     fn decode(
@@ -409,7 +411,7 @@ impl<S: Sink> Receiver<S> {
     }
 }
 
-impl Gathered {
+impl ReadBody {
     /// Takes the length of the body from its first bytes, if they state it.
     fn expect(&mut self, data: &[u8], framing: usize) {
         if self.len() == 0 {
@@ -423,9 +425,9 @@ impl Gathered {
 }
 
 /// A future that whoever waits for it runs, and that goes on in a task of its own when it is dropped before its end.
-struct ToItsEnd<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+struct RunToEnd<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
 
-impl<F: Future<Output: Send> + Send + 'static> Future for ToItsEnd<F> {
+impl<F: Future<Output: Send> + Send + 'static> Future for RunToEnd<F> {
     /// Fails where the future panics.
     type Output = thread::Result<F::Output>;
 
@@ -441,7 +443,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for ToItsEnd<F> {
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Drop for ToItsEnd<F> {
+impl<F: Future<Output: Send> + Send + 'static> Drop for RunToEnd<F> {
     fn drop(&mut self) {
         if let (Some(run), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(run);
@@ -498,7 +500,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_begun_runs_to_its_end_without_whoever_waited_for_it() {
         let ((go, goes), (end, ended)) = (oneshot::channel::<()>(), oneshot::channel());
-        let mut run = ToItsEnd(Some(Box::pin(async move {
+        let mut run = RunToEnd(Some(Box::pin(async move {
             goes.await.unwrap();
             end.send("ended").unwrap();
         })));
@@ -511,7 +513,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_the_end_of_one_request() {
-        let run = ToItsEnd(Some(Box::pin(async { panic!("a fault") })));
+        let run = RunToEnd(Some(Box::pin(async { panic!("a fault") })));
         let ended: thread::Result<()> = run.await;
         assert!(ended.is_err());
     }

@@ -8,10 +8,10 @@
 //! answer) and `prompts/` (the wording); all of that is pure. [`wire`] has the formats of endpoints. [`worker`] spends the
 //! money: it samples nothing and invents nothing, and a score that it cannot get stays absent.
 
-mod asking;
 pub mod budget;
 pub mod canary;
 pub mod case;
+mod client;
 mod form;
 mod keyed;
 pub mod meter;

@@ -1,7 +1,7 @@
 //! Whether the judge is away, and how many traces can wait for it.
 //!
 //! ```text
-//! of use = deadline * concurrency / time that a trace takes
+//! most = deadline * concurrency / time that a trace takes
 //! ```
 //!
 //! A trace that waits behind so many is not judged in time. A trace is taken to need as long as the last ones needed, and no less
@@ -20,9 +20,9 @@ pub(super) struct Pace {
     deadline_nanos: u64,
     concurrency: usize,
     // When each trace in work was begun.
-    out: Vec<Timestamp>,
+    begun: Vec<Timestamp>,
     // How long a trace takes; `None` before the first.
-    nanos: Option<u64>,
+    trace_nanos: Option<u64>,
 }
 
 impl Pace {
@@ -32,29 +32,29 @@ impl Pace {
             away: None,
             deadline_nanos: nanos(options.deadline),
             concurrency: options.concurrency.max(1),
-            out: Vec::new(),
-            nanos: None,
+            begun: Vec::new(),
+            trace_nanos: None,
         }
     }
 
     /// Notes that a trace is begun.
     pub(super) fn begin(&mut self, now: Timestamp) {
-        self.out.push(now);
+        self.begun.push(now);
     }
 
     /// Notes that the trace that was begun at `begun` is judged.
     pub(super) fn end(&mut self, begun: Timestamp, now: Timestamp) {
-        let Some(at) = self.out.iter().position(|out| *out == begun) else { return };
-        self.out.swap_remove(at);
+        let Some(at) = self.begun.iter().position(|at| *at == begun) else { return };
+        self.begun.swap_remove(at);
         let took = now.0.saturating_sub(begun.0);
         // A moving average, in which the last traces count most.
-        self.nanos = Some(self.nanos.map_or(took, |before| before / 4 * 3 + took / 4));
+        self.trace_nanos = Some(self.trace_nanos.map_or(took, |before| before / 4 * 3 + took / 4));
     }
 
     /// How many traces can wait at `now` and be judged in time; at least one.
-    pub(super) fn of_use(&self, now: Timestamp) -> usize {
-        let oldest = self.out.iter().map(|begun| now.0.saturating_sub(begun.0)).max();
-        let takes = oldest.max(self.nanos).unwrap_or(0).max(1);
+    pub(super) fn max_useful(&self, now: Timestamp) -> usize {
+        let oldest = self.begun.iter().map(|begun| now.0.saturating_sub(begun.0)).max();
+        let takes = oldest.max(self.trace_nanos).unwrap_or(0).max(1);
         let each = usize::try_from(self.deadline_nanos / takes).unwrap_or(usize::MAX);
         each.saturating_mul(self.concurrency).max(1)
     }
@@ -80,24 +80,24 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_of_use_as_are_judged_in_time() {
+    fn as_many_may_wait_as_are_judged_in_time() {
         let mut pace = pace();
-        assert!(pace.of_use(at(0)) > 1_000_000, "nothing is known");
+        assert!(pace.max_useful(at(0)) > 1_000_000, "nothing is known");
         pace.begin(at(0));
         pace.end(at(0), at(3));
-        assert_eq!(pace.of_use(at(3)), 400);
+        assert_eq!(pace.max_useful(at(3)), 400);
         pace.begin(at(3));
         pace.end(at(3), at(10));
-        assert_eq!(pace.of_use(at(10)), 300, "a quarter of 7 s and three of 3 s");
+        assert_eq!(pace.max_useful(at(10)), 300, "a quarter of 7 s and three of 3 s");
         pace.end(at(3), at(90));
-        assert_eq!(pace.of_use(at(90)), 300, "nothing that is not out ends");
+        assert_eq!(pace.max_useful(at(90)), 300, "nothing that is not out ends");
     }
 
     #[test]
     fn a_silent_judge_is_known_to_be_slow_while_it_is_silent() {
         let mut pace = pace();
         pace.begin(at(0));
-        let known: Vec<usize> = [1, 10, 30, 300, 3_000].map(|now| pace.of_use(at(now))).into();
+        let known: Vec<usize> = [1, 10, 30, 300, 3_000].map(|now| pace.max_useful(at(now))).into();
         assert_eq!(known, [1_200, 120, 40, 4, 1]);
     }
 }

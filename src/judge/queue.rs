@@ -20,7 +20,7 @@ use crate::lines::{self, Excess, Lines, lock};
 pub struct Handle {
     lines: Arc<Mutex<Lines<Waiting>>>,
     // Rung when a trace waits; once all clones are gone, no more traces come.
-    bell: mpsc::Sender<()>,
+    wake: mpsc::Sender<()>,
     pending: Arc<AtomicUsize>,
     max_queue: usize,
     max_pending_bytes: usize,
@@ -35,7 +35,7 @@ pub struct Handle {
 #[derive(Debug)]
 pub struct Inbox {
     lines: Arc<Mutex<Lines<Waiting>>>,
-    rung: mpsc::Receiver<()>,
+    woken: mpsc::Receiver<()>,
     pub(super) meter: Arc<Meter>,
     pub(super) pace: Arc<Mutex<Pace>>,
 }
@@ -66,10 +66,10 @@ pub(super) struct HeldBytes {
 /// Makes both ends of a queue as long as the options say; where there is no room, the shares decide which trace is dropped.
 pub fn queue(options: &JudgeOptions, meter: Meter, shares: Shares) -> (Handle, Inbox) {
     let meter = Arc::new(meter);
-    let (bell, rung) = mpsc::channel(1);
+    let (wake, woken) = mpsc::channel(1);
     let handle = Handle {
         lines: Arc::new(Mutex::new(Lines::new(shares))),
-        bell,
+        wake,
         pending: Arc::default(),
         max_queue: options.max_queue.max(1),
         max_pending_bytes: options.max_pending_bytes,
@@ -79,7 +79,7 @@ pub fn queue(options: &JudgeOptions, meter: Meter, shares: Shares) -> (Handle, I
         sated: Arc::default(),
     };
     let (lines, pace) = (handle.lines.clone(), handle.pace.clone());
-    (handle, Inbox { lines, rung, meter, pace })
+    (handle, Inbox { lines, woken, meter, pace })
 }
 
 impl Handle {
@@ -87,15 +87,15 @@ impl Handle {
     /// quarter of these is gone: most that begin before would find the queue full. Meanwhile tenants with less than their share are
     /// read.
     pub fn attention(&self, now: Timestamp) -> Attention {
-        let (away, of_use) = {
+        let (away, max_useful) = {
             let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            (why_away(&pace, now), pace.of_use(now))
+            (why_away(&pace, now), pace.max_useful(now))
         };
         if away.is_some() {
             return Attention::Away;
         }
         let lines = lock(&self.lines);
-        let most = self.max_queue.min(of_use);
+        let most = self.max_queue.min(max_useful);
         let bytes = self.pending.load(Ordering::Relaxed);
         let fills = |of: usize, most: usize| (of >= most, of < most - most / 4);
         let filled = [fills(lines.len(), most), fills(bytes, self.max_pending_bytes)];
@@ -118,7 +118,7 @@ impl Handle {
             // Its texts were not read as the queue was full, or as the judge was away and is back.
             return self.meter.dropped("unread");
         }
-        if self.bell.is_closed() {
+        if self.wake.is_closed() {
             return self.meter.dropped("stopped");
         }
         let share = HeldBytes::new(request.bytes(), &self.pending, &self.meter);
@@ -136,8 +136,8 @@ impl Handle {
             self.pushed_out("queue_full");
         }
         drop(lines);
-        // Fails if the bell is already rung.
-        let _ = self.bell.try_send(());
+        // Fails if it is already woken.
+        let _ = self.wake.try_send(());
     }
 
     fn pushed_out(&self, why: &'static str) {
@@ -158,7 +158,7 @@ fn why_away(pace: &Pace, now: Timestamp) -> Option<&'static str> {
 impl Inbox {
     /// Waits for the next trace; `None` when the engine has gone.
     pub(super) async fn next(&mut self) -> Option<Waiting> {
-        let waiting = lines::next(&self.lines, &mut self.rung).await?;
+        let waiting = lines::next(&self.lines, &mut self.woken).await?;
         self.meter.waiting.dec();
         Some(waiting)
     }

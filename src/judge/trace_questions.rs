@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::asking::Question;
 use super::case::Case;
+use super::client::Question;
 use super::options::JudgeOptions;
 use super::prompt::VERSION;
 use super::reply;
@@ -54,7 +54,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
     }
 
     /// Asks all questions that the metrics of a case need.
-    pub(super) async fn hear(&mut self, case: &mut Case, options: &JudgeOptions, agent: &str) {
+    pub(super) async fn ask_all(&mut self, case: &mut Case, options: &JudgeOptions, agent: &str) {
         while let Some((metric, stage)) = case.next() {
             let model = options.model(metric, agent);
             let (temperature, prompt) = (options.temperature, case.prompt(stage));
@@ -139,7 +139,7 @@ impl<'j, S: Sink> TraceQuestions<'j, S> {
             self.judge.meter.call("known");
             return Ok(answer);
         }
-        let (answer, paid) = self.judge.asker.ask(question).await;
+        let (answer, paid) = self.judge.client.ask(question).await;
         self.unsaid = Quanta(self.unsaid.0.saturating_add(paid.0));
         let answer = answer?;
         if self.lasting {

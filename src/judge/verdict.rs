@@ -26,7 +26,7 @@ pub(super) struct Judged {
 
 /// The trace that was asked about.
 #[derive(Clone, Debug)]
-pub(super) struct AskedTrace {
+pub(super) struct JudgedTrace {
     pub(super) trace_id: TraceId,
     pub(super) root: Option<SpanId>,
     pub(super) agent: AgentKey,
@@ -85,7 +85,7 @@ impl Judged {
 
 impl Verdict {
     /// The score that others than the engine are told.
-    pub(super) fn told(&self, request: &AskedTrace, judge: &str, now: Timestamp) -> Score {
+    pub(super) fn score(&self, request: &JudgedTrace, judge: &str, now: Timestamp) -> Score {
         Score {
             trace_id: request.trace_id,
             span_id: request.root,
@@ -101,7 +101,7 @@ impl Verdict {
     }
 
     /// The report for the engine.
-    pub(super) fn report(self, asked: &AskedTrace, now: Timestamp) -> Report {
+    pub(super) fn report(self, asked: &JudgedTrace, now: Timestamp) -> Report {
         Report {
             target: Target::Trace(asked.trace_id),
             name: Arc::from(self.metric.name()),
@@ -126,7 +126,7 @@ pub(super) fn evaluator(model: &str) -> String {
 /// The scores of the rules of expectations for others than the engine: of each rule and judge one, as a share of the greatest score.
 pub(super) fn told_of_rules<'j>(
     judgements: &'j Judgements,
-    request: &'j AskedTrace,
+    request: &'j JudgedTrace,
     now: Timestamp,
 ) -> impl Iterator<Item = Score> + 'j {
     let told = move |(rule, verdict): (&'j String, &'j judge::Verdict)| Score {

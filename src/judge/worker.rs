@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::asking::Asker;
 use super::canary::{Canary, CanaryError, Round, canaries};
 use super::case::Case;
+use super::client::JudgeClient;
 use super::meter::Meter;
 use super::metric::{Metric, Outcome};
 use super::noise::{Noise, is_picked};
@@ -21,7 +21,7 @@ use super::pace::Pace;
 use super::queue::{self, Handle, Inbox, Waiting};
 use super::redact::{BadRedaction, Redactor};
 use super::trace_questions::TraceQuestions;
-use super::verdict::{AskedTrace, Judged, evaluator, told_of_rules, worth};
+use super::verdict::{Judged, JudgedTrace, evaluator, told_of_rules, worth};
 use crate::clock::Clock;
 use crate::engine::judging::{JudgeReply, JudgeRequest, Score};
 use crate::engine::math::Quanta;
@@ -43,7 +43,7 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Judge {
     options: JudgeOptions,
-    pub(super) asker: Asker,
+    pub(super) client: JudgeClient,
     redactor: Redactor,
     empty_is_one: bool,
     pub(super) clock: Clock,
@@ -56,12 +56,12 @@ pub struct Judge {
 }
 
 /// A trace that is being judged, until this is dropped, be it by a panic.
-struct Begun<'j> {
+struct RunningJudgement<'j> {
     judge: &'j Judge,
     at: Timestamp,
 }
 
-impl Drop for Begun<'_> {
+impl Drop for RunningJudgement<'_> {
     fn drop(&mut self) {
         self.judge.pace().end(self.at, self.judge.clock.now());
     }
@@ -131,7 +131,7 @@ impl Judge {
         let canaries = if wanted { canaries(&options.canaries_file)? } else { Vec::new() };
         let judge = Self {
             options: options.clone(),
-            asker: Asker::new(options, &given, meter.clone())?,
+            client: JudgeClient::new(options, &given, meter.clone())?,
             redactor,
             empty_is_one: given.empty_is_one,
             clock: given.clock,
@@ -166,7 +166,7 @@ impl Judge {
                 biased;
                 () = &mut stop => break true,
                 Some(_) = cases.join_next() => {}
-                _ = look.tick() => judge.asker.look(),
+                _ = look.tick() => judge.client.look(),
                 () = &mut due => {
                     cases.spawn(round());
                     due = Box::pin(pause(every));
@@ -194,13 +194,13 @@ impl Judge {
             return self.leave(request, why, due, sink).await;
         }
         self.pace().begin(now);
-        let _begun = Begun { judge: self, at: now };
-        self.hear(request, due, sink).await;
+        let _begun = RunningJudgement { judge: self, at: now };
+        self.judge(request, due, sink).await;
         drop(share);
     }
 
     /// Asks about one trace and reports the scores.
-    async fn hear<S: Sink>(&self, mut request: JudgeRequest, due: Timestamp, sink: &S) {
+    async fn judge<S: Sink>(&self, mut request: JudgeRequest, due: Timestamp, sink: &S) {
         let trace = request.trace();
         let transcript = self.redactor.transcript(request.transcript);
         for judged in request.rubrics.iter_mut().filter_map(|rubric| rubric.judged.as_mut()) {
@@ -210,7 +210,7 @@ impl Judge {
         let metrics = if request.metrics { self.options.metrics.as_slice() } else { &[] };
         let mut case = Case::new(metrics, &transcript, &self.options.constraints);
         let mut questions = TraceQuestions::new(self, sink, trace, due, request.answered);
-        questions.hear(&mut case, &self.options, agent).await;
+        questions.ask_all(&mut case, &self.options, agent).await;
         let judgements = questions.rubrics(&case, &request.rubrics, &self.options, agent).await;
         let reply = JudgeReply {
             trace,
@@ -221,7 +221,7 @@ impl Judge {
             ..JudgeReply::default()
         };
         let asked =
-            AskedTrace { trace_id: request.trace_id, root: request.root, agent: request.agent };
+            JudgedTrace { trace_id: request.trace_id, root: request.root, agent: request.agent };
         let now = self.clock.now();
         told_of_rules(&reply.judgements, &asked, now).for_each(|score| self.tell(score));
         let reports = self.reports(&case, &asked);
@@ -236,7 +236,7 @@ impl Judge {
     async fn judge_again<S: Sink>(&self, first: &Case, mut second: Case, agent: &str, sink: &S) {
         let due = self.clock.now().after(self.options.deadline);
         let mut questions = TraceQuestions::passing(self, sink, due);
-        questions.hear(&mut second, &self.options, agent).await;
+        questions.ask_all(&mut second, &self.options, agent).await;
         for ((metric, first), (_, second)) in first.results().zip(second.results()) {
             let pair = [first, second].map(|result| worth(&result.ok()?));
             if let [Some(first), Some(second)] = pair {
@@ -257,7 +257,7 @@ impl Judge {
             let metrics: Vec<Metric> = self.options.metrics.iter().filter(known).copied().collect();
             let trace = format!("{:#}", canary.trace);
             let mut case = Case::of(&metrics, trace, &self.options.constraints);
-            questions.hear(&mut case, &self.options, "").await;
+            questions.ask_all(&mut case, &self.options, "").await;
             for (metric, result) in case.results() {
                 self.meter.canary(result_name(&result));
                 let judged = result.ok().and_then(|outcome| worth(&outcome));
@@ -290,7 +290,7 @@ impl Judge {
         let named = request.rubrics.iter().flat_map(|rubric| &rubric.judges.models);
         let models = own.chain([self.options.model_of(agent)]).chain(named.map(String::as_str));
         // If there are answers from before, they may be all that is needed.
-        request.answered.is_empty().then(|| self.asker.away(request.trace().tenant, models))?
+        request.answered.is_empty().then(|| self.client.away(request.trace().tenant, models))?
     }
 
     /// Gives up a trace: counts why, and tells the engine that its judgement is over.
@@ -317,7 +317,7 @@ impl Judge {
     }
 
     /// The scores of the metrics as reports; also tells others of them.
-    fn reports(&self, case: &Case, asked: &AskedTrace) -> Vec<Report> {
+    fn reports(&self, case: &Case, asked: &JudgedTrace) -> Vec<Report> {
         let wall = self.clock.wall();
         let mut reports = Vec::new();
         for (metric, result) in case.results() {
@@ -327,7 +327,7 @@ impl Judge {
                 Judged { metric, judge: evaluator(model), empty_is_one: self.empty_is_one };
             let Ok(outcome) = result else { continue };
             for verdict in judged.verdicts(outcome, case) {
-                self.tell(verdict.told(asked, &judged.judge, wall));
+                self.tell(verdict.score(asked, &judged.judge, wall));
                 reports.push(verdict.report(asked, wall));
             }
         }

@@ -22,7 +22,7 @@ pub struct Recorded {
 
 /// The decoded data of a trace.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct GatheredTrace {
     pub(super) spans: Vec<Span>,
     /// Its log records, by (time, index, id).
     pub(super) logs: Vec<Log>,
@@ -30,7 +30,7 @@ pub(super) struct Parts {
 }
 
 /// The traces that have spans.
-pub(super) fn traces(recorded: &Recorded) -> BTreeMap<TraceId, Parts> {
+pub(super) fn traces(recorded: &Recorded) -> BTreeMap<TraceId, GatheredTrace> {
     let mut traces: BTreeMap<TraceId, BTreeMap<SpanId, Span>> = BTreeMap::new();
     for span in in_their_turns(&recorded.spans) {
         let spans = traces.entry(span.trace_id).or_default();
@@ -39,9 +39,11 @@ pub(super) fn traces(recorded: &Recorded) -> BTreeMap<TraceId, Parts> {
             *held = span;
         }
     }
-    let mut parts: BTreeMap<TraceId, Parts> = traces
+    let mut parts: BTreeMap<TraceId, GatheredTrace> = traces
         .into_iter()
-        .map(|(id, spans)| (id, Parts { spans: spans.into_values().collect(), ..Parts::default() }))
+        .map(|(id, spans)| {
+            (id, GatheredTrace { spans: spans.into_values().collect(), ..GatheredTrace::default() })
+        })
         .collect();
     for (id, parts) in &mut parts {
         let mut logs: BTreeMap<u64, Log> = BTreeMap::new();

@@ -9,7 +9,7 @@ use super::runs;
 use super::score::{self, Scores, TraceScore, round4};
 use super::signals::{self, Place, Signal, Worth, believed, quanta, told_outcome};
 use super::tools::Call;
-use super::trace::{Begun, Trace};
+use super::trace::{Trace, TurnStart};
 use crate::engine::loops::{Evidence, LoopKind, Severity};
 use crate::engine::options::{EmptyScore, Profile, SessionOptions};
 use crate::engine::pipeline::EngineOptions;
@@ -175,9 +175,9 @@ pub(super) fn weighs(entry: &Entry) -> bool {
 fn chains(traces: &[Trace], most: usize) -> Vec<Vec<usize>> {
     let goes_on = |at: usize| {
         let continues = match traces[at].begun {
-            Begun::Continued => true,
-            Begun::Unknown => traces[at - 1].is_unfinished,
-            Begun::Asked => false,
+            TurnStart::Continued => true,
+            TurnStart::Unknown => traces[at - 1].is_unfinished,
+            TurnStart::Asked => false,
         };
         continues && begins_after(&traces[at - 1], &traces[at])
     };

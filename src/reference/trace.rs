@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::gather::Parts;
+use super::gather::GatheredTrace;
 use super::loops::{self, Found, Spend, plus};
 use super::models::{self, ModelCall, Total};
 use super::names::{self, SessionKey};
@@ -21,7 +21,7 @@ use crate::engine::view::AgentName;
 
 /// Whether new user input began a trace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Begun {
+pub(super) enum TurnStart {
     Unknown,
     Asked,
     Continued,
@@ -59,7 +59,7 @@ pub(super) struct Trace {
     pub(super) calls_without_cost: usize,
     pub(super) attempt: Option<Attempt>,
     pub(super) reports: Vec<Report>,
-    pub(super) begun: Begun,
+    pub(super) begun: TurnStart,
     /// Whether it ends in the middle of tool calls.
     pub(super) is_unfinished: bool,
     /// Results of tool calls that models were given, for calls of earlier traces.
@@ -67,7 +67,7 @@ pub(super) struct Trace {
 }
 
 /// Reads a trace; `None` if no model, tool or agent is at work in it.
-pub(super) fn read(id: TraceId, parts: Parts, options: &EngineOptions) -> Option<Trace> {
+pub(super) fn read(id: TraceId, parts: GatheredTrace, options: &EngineOptions) -> Option<Trace> {
     let tree = Tree::new(parts.spans);
     let at_work = [Operation::Chat, Operation::ExecuteTool, Operation::InvokeAgent];
     if !tree.own().any(|span| at_work.contains(&span.operation)) {
@@ -362,17 +362,17 @@ impl Turn<'_> {
     }
 
     /// Whether user input began the turn: it ends the first model call's input, or an agent was invoked, or there is an input at all.
-    fn begun(&self) -> Begun {
+    fn begun(&self) -> TurnStart {
         let asked = self.models.first().and_then(|model| {
             let logged = || self.logs_of(model).find_map(|log| log.asked_by_user);
             model.facts().asked_by_user.or_else(logged)
         });
         let invoked = self.tree.own().any(|span| span.operation == Operation::InvokeAgent);
         match asked {
-            Some(true) => Begun::Asked,
-            Some(false) => Begun::Continued,
-            None if invoked || self.input().is_some() => Begun::Asked,
-            None => Begun::Unknown,
+            Some(true) => TurnStart::Asked,
+            Some(false) => TurnStart::Continued,
+            None if invoked || self.input().is_some() => TurnStart::Asked,
+            None => TurnStart::Unknown,
         }
     }
 

@@ -13,7 +13,7 @@ pub struct Budget {
     // Of the snapshots, the newest one, and the one that is being written.
     newest: AtomicU64,
     unfinished: AtomicU64,
-    away: AtomicU64,
+    evicted: AtomicU64,
     written: AtomicU64,
     finished: AtomicU64,
     // Whether the session store asked for a snapshot, as one would make room.
@@ -33,7 +33,7 @@ impl Budget {
             snapshots: AtomicU64::new(0),
             newest: AtomicU64::new(0),
             unfinished: AtomicU64::new(0),
-            away: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
             written: AtomicU64::new(0),
             finished: AtomicU64::new(0),
             pressed: AtomicBool::new(false),
@@ -63,13 +63,13 @@ impl Budget {
     }
 
     /// Bytes of the files of evicted sessions.
-    pub fn away(&self) -> u64 {
-        self.away.load(Ordering::Relaxed)
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
     }
 
     /// Whether log and snapshots take more than half of what evicted sessions leave them.
     pub fn is_tight(&self) -> bool {
-        let theirs = self.max.saturating_sub(self.away());
+        let theirs = self.max.saturating_sub(self.evicted());
         self.log().saturating_add(self.snapshots()) > theirs / 2
     }
 
@@ -88,7 +88,7 @@ impl Budget {
 
     /// The bytes of the log, of finished snapshots and of evicted sessions.
     fn taken(&self) -> u64 {
-        self.log().saturating_add(self.snapshots()).saturating_add(self.away())
+        self.log().saturating_add(self.snapshots()).saturating_add(self.evicted())
     }
 
     /// Whether another snapshot fits beside all that is there.
@@ -97,37 +97,37 @@ impl Budget {
     }
 
     /// Whether `more` bytes of sessions may be evicted: those on disk take half of the limit at most.
-    pub(super) fn has_room_away(&self, more: u64) -> bool {
-        self.away().saturating_add(more) <= self.max / 2 && self.fits(more)
+    pub(super) fn has_room_for_evicted(&self, more: u64) -> bool {
+        self.evicted().saturating_add(more) <= self.max / 2 && self.fits(more)
     }
 
     /// Whether evicted sessions take so much that files which are not needed should be removed.
-    pub(super) fn is_full_away(&self) -> bool {
-        self.away() > self.max / 4
+    pub(super) fn is_full_of_evicted(&self) -> bool {
+        self.evicted() > self.max / 4
     }
 
     /// Adds the bytes that a file of evicted sessions grew by.
-    pub(super) fn add_away(&self, bytes: u64) {
-        self.away.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) fn add_evicted(&self, bytes: u64) {
+        self.evicted.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Subtracts the bytes of a removed file of evicted sessions.
-    pub(super) fn remove_away(&self, bytes: u64) {
-        self.away.fetch_sub(bytes, Ordering::Relaxed);
+    pub(super) fn remove_evicted(&self, bytes: u64) {
+        self.evicted.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Notes that a file of evicted sessions should be there.
-    pub(super) fn use_away(&self, name: String) {
+    pub(super) fn use_evicted(&self, name: String) {
         self.in_use().insert(name);
     }
 
     /// Notes that a file of evicted sessions was removed, as it was not needed.
-    pub(super) fn disuse_away(&self, name: &str) {
+    pub(super) fn unuse_evicted(&self, name: &str) {
         self.in_use().remove(name);
     }
 
     /// The files of evicted sessions that should be there and are not, each once.
-    pub(super) fn missing_away(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    pub(super) fn missing_evicted(&self, is_there: impl Fn(&str) -> bool) -> Vec<String> {
         self.in_use().extract_if(.., |name| !is_there(name)).collect()
     }
 

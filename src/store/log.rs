@@ -144,9 +144,9 @@ impl Log {
         }
         let snapshot = (last > 0).then(|| snapshot::name(last));
         let needed = self.segments.iter().map(Segment::name).chain(snapshot);
-        let away = self.budget.missing_away(is_there);
+        let evicted = self.budget.missing_evicted(is_there);
         let needed = needed.chain([MARKS.to_owned()]).filter(|name| !is_there(name));
-        let missing = needed.chain(away).collect();
+        let missing = needed.chain(evicted).collect();
         self.segments.retain(|segment| is_there(&segment.name()));
         self.measure();
         if !is_there(MARKS)

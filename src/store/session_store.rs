@@ -67,7 +67,7 @@ impl FileSessionStore {
         for (name, bytes) in disk.list().map_err(StoreError::read(disk.path("")))? {
             if let Some(number) = number_of(&name, shard) {
                 files.insert(number, Stored { bytes, ..Stored::default() });
-                budget.add_away(bytes);
+                budget.add_evicted(bytes);
             }
         }
         // A file that is missing is listed as well, so that its number is not used again.
@@ -86,7 +86,7 @@ impl FileSessionStore {
         };
         for (number, _) in session_store.files.iter().filter(|(_, file)| file.live > 0) {
             let name = session_store.name(*number);
-            session_store.budget.use_away(name.clone());
+            session_store.budget.use_evicted(name.clone());
             let head = session_store.disk.read_at(&name, 0, FILE_HEAD).unwrap_or_default();
             if let Head::Other(found) = read_head(AWAY_MAGIC, &head) {
                 return Err(StoreError::OtherFormat {
@@ -124,7 +124,7 @@ impl FileSessionStore {
             return Err(error);
         }
         stored.bytes += bytes.len() as u64;
-        self.budget.add_away(bytes.len() as u64);
+        self.budget.add_evicted(bytes.len() as u64);
         Ok((*number, at))
     }
 
@@ -146,8 +146,8 @@ impl FileSessionStore {
         })?;
         self.close();
         self.files.insert(number, Stored { bytes: FILE_HEAD as u64, ..Stored::default() });
-        self.budget.add_away(FILE_HEAD as u64);
-        self.budget.use_away(name);
+        self.budget.add_evicted(FILE_HEAD as u64);
+        self.budget.use_evicted(name);
         self.open = Some((number, file));
         Ok(())
     }
@@ -190,7 +190,7 @@ impl FileSessionStore {
         }
         for (number, bytes) in gone {
             // Before it is gone: nobody else removes it.
-            self.budget.disuse_away(&self.name(number));
+            self.budget.unuse_evicted(&self.name(number));
             if let Err(error) = self.disk.remove(&self.name(number))
                 && error.kind() != io::ErrorKind::NotFound
             {
@@ -198,7 +198,7 @@ impl FileSessionStore {
                 continue;
             }
             self.files.remove(&number);
-            self.budget.remove_away(bytes);
+            self.budget.remove_evicted(bytes);
         }
     }
 
@@ -209,7 +209,7 @@ impl FileSessionStore {
         let there: BTreeSet<u64> =
             files.iter().filter_map(|(name, _)| number_of(name, self.shard)).collect();
         for (number, file) in self.files.iter_mut().filter(|(number, _)| !there.contains(number)) {
-            self.budget.remove_away(mem::take(&mut file.bytes));
+            self.budget.remove_evicted(mem::take(&mut file.bytes));
             self.open.take_if(|(open, _)| open == number);
         }
     }
@@ -237,9 +237,9 @@ impl Stored {
 impl SessionStore for FileSessionStore {
     fn put(&mut self, bytes: &[u8]) -> Option<SessionPlace> {
         let length = u32::try_from(bytes.len()).ok()?;
-        let has_room = self.budget.has_room_away(bytes.len() as u64);
+        let has_room = self.budget.has_room_for_evicted(bytes.len() as u64);
         let share = if has_room { WORTHWHILE } else { u64::MAX };
-        if (self.budget.is_full_away() || !has_room) && self.has_needless(share) {
+        if (self.budget.is_full_of_evicted() || !has_room) && self.has_needless(share) {
             self.budget.press();
         }
         if !has_room {
@@ -295,7 +295,7 @@ impl SessionStore for FileSessionStore {
 }
 
 fn prefix(shard: usize) -> String {
-    format!("away-{shard}-")
+    format!("evicted-{shard}-")
 }
 
 /// The number in the name of a file, if the file is this shard's.
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(files(&disk), before);
         budget.add_finished();
         assert!(session_store.keep());
-        assert_eq!((files(&disk), budget.away()), (0, 0));
+        assert_eq!((files(&disk), budget.evicted()), (0, 0));
     }
 
     #[test]
@@ -381,13 +381,13 @@ mod tests {
             (0..40).map(|key| session_store.put(&thing(key)).unwrap()).collect();
         let budget = budget(1 << 30);
         let mut session_store = open(&disk, &budget, &places[39..]);
-        let before = (files(&disk), budget.away());
+        let before = (files(&disk), budget.evicted());
         for _ in 0..3 {
             assert!(session_store.keep());
             budget.add_finished();
         }
         assert_eq!(session_store.get(places[39]), Some(thing(39)));
-        assert!(before.0 > 3 && files(&disk) == 1 && budget.away() < before.1, "{before:?}");
+        assert!(before.0 > 3 && files(&disk) == 1 && budget.evicted() < before.1, "{before:?}");
         let place = session_store.put(&thing(1)).unwrap();
         assert!(place.file > places[39].file, "a file is never written to by two");
     }
@@ -411,7 +411,7 @@ mod tests {
         let mut session_store = open(&disk, &budget, &[]);
         let places: Vec<SessionPlace> =
             (0..100).map_while(|key| session_store.put(&thing(key))).collect();
-        assert!(places.len() > 20 && budget.away() <= 50_000 && budget.has_room(50_000));
+        assert!(places.len() > 20 && budget.evicted() <= 50_000 && budget.has_room(50_000));
         assert!(!budget.was_pressed(), "all of it is needed");
         places.iter().for_each(|place| session_store.free(*place));
         assert_eq!(session_store.put(&thing(1)), None);
@@ -424,7 +424,7 @@ mod tests {
         let mut session_store = open(&disk, &budget, &[]);
         let places: Vec<SessionPlace> =
             (0..65).map(|key| session_store.put(&thing(key)).unwrap()).collect();
-        assert!(budget.is_full_away() && !budget.was_pressed());
+        assert!(budget.is_full_of_evicted() && !budget.was_pressed());
         let last = places.last().unwrap().file;
         assert!(last > 5, "files are small beside the whole");
         // Of many files one is not needed.
@@ -473,7 +473,7 @@ mod tests {
         for (key, place) in places.iter().enumerate() {
             assert_eq!(session_store.get(*place), Some(thing(key)));
         }
-        assert_eq!(budget.away(), sizes());
+        assert_eq!(budget.evicted(), sizes());
     }
 
     #[test]
@@ -499,16 +499,16 @@ mod tests {
             (0..40).map(|key| session_store.put(&thing(key)).unwrap()).collect();
         let missing = || {
             let files = disk.list().unwrap();
-            budget.missing_away(|name| files.iter().any(|(there, _)| there == name))
+            budget.missing_evicted(|name| files.iter().any(|(there, _)| there == name))
         };
         assert_eq!(missing(), Vec::<String>::new());
         let gone = [places[0].file, places[39].file].map(|number| session_store.name(number));
         gone.iter().for_each(|name| disk.remove(name).unwrap());
         assert_eq!((missing(), missing()), (gone.to_vec(), Vec::new()));
-        let before = budget.away();
+        let before = budget.evicted();
         assert!(session_store.keep());
         let there: u64 = disk.list().unwrap().iter().map(|(_, bytes)| bytes).sum();
-        assert!(budget.away() < before && budget.away() == there);
+        assert!(budget.evicted() < before && budget.evicted() == there);
         // Nothing goes where nobody would find it.
         let next = session_store.put(&thing(1)).unwrap();
         assert!(next.file > places[39].file);

@@ -52,7 +52,7 @@ pub enum WebhookError {
 pub struct Handle {
     lines: Arc<Mutex<Lines<Call>>>,
     // Rung when a call waits; once all clones are gone, no more come.
-    bell: mpsc::Sender<()>,
+    wake: mpsc::Sender<()>,
     severity: Severity,
     pace: SharedPace,
     clock: Clock,
@@ -71,7 +71,7 @@ pub struct SharedPace(Arc<Mutex<Pace>>);
 pub struct Webhook {
     // Tenants take turns.
     lines: Arc<Mutex<Lines<Call>>>,
-    rung: mpsc::Receiver<()>,
+    woken: mpsc::Receiver<()>,
     options: WebhookOptions,
     secret: Secret,
     client: Client,
@@ -79,7 +79,7 @@ pub struct Webhook {
     pace: SharedPace,
     outcomes: IntCounterVec,
     /// Whether a call is under way.
-    calling: bool,
+    is_calling: bool,
     grace: Duration,
 }
 
@@ -137,28 +137,38 @@ impl Webhook {
             outcomes.with_label_values(&[outcome]);
         }
         let lines = Arc::new(Mutex::new(Lines::new(shares.clone())));
-        let (bell, rung) = mpsc::channel(1);
+        let (wake, woken) = mpsc::channel(1);
         let (severity, base) = (options.severity, Arc::default());
         let pace = Pace::new(options.cooldown, options.max_per_minute, shares);
         let pace = SharedPace(Arc::new(Mutex::new(pace)));
         let handle = Handle {
             lines: Arc::clone(&lines),
-            bell,
+            wake,
             severity,
             pace: pace.clone(),
             clock: clock.clone(),
             outcomes: outcomes.clone(),
             base,
         };
-        let (calling, grace) = (false, GRACE);
-        let webhook =
-            Self { lines, rung, options, secret, client, clock, pace, outcomes, calling, grace };
+        let (is_calling, grace) = (false, GRACE);
+        let webhook = Self {
+            lines,
+            woken,
+            options,
+            secret,
+            client,
+            clock,
+            pace,
+            outcomes,
+            is_calling,
+            grace,
+        };
         Ok((webhook, handle))
     }
 
     /// Whether what it told at that time can still hold back a call.
-    pub fn recalls(&self, at: Timestamp, now: Timestamp) -> bool {
-        self.pace.lock().recalls(at, now)
+    pub fn still_counts(&self, at: Timestamp, now: Timestamp) -> bool {
+        self.pace.lock().still_counts(at, now)
     }
 
     /// Goes on from the pace that an earlier process saved.
@@ -167,7 +177,7 @@ impl Webhook {
     }
 
     /// Takes note of a session that an earlier process told of; such sessions have to come in the order of time.
-    pub fn told_before(&mut self, runaway: &Runaway) {
+    pub fn restore_call(&mut self, runaway: &Runaway) {
         let tenant = tenant_hash(Some(&runaway.tenant));
         // What is held back now was held back then.
         let _ = self.pace.lock().admit(&runaway.keys(), tenant, runaway.at);
@@ -178,7 +188,7 @@ impl Webhook {
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let grace = self.grace;
         {
-            let mut work = pin!(self.tell_all());
+            let mut work = pin!(self.call_all());
             tokio::select! {
                 biased;
                 () = &mut work => return,
@@ -188,10 +198,10 @@ impl Webhook {
                 return;
             }
         }
-        self.rung.close();
+        self.woken.close();
         let waiting = std::iter::from_fn(|| lock(&self.lines).take()).count();
         let given_up =
-            u64::try_from(waiting).unwrap_or(u64::MAX).saturating_add(u64::from(self.calling));
+            u64::try_from(waiting).unwrap_or(u64::MAX).saturating_add(u64::from(self.is_calling));
         self.outcomes.with_label_values(&["failed"]).inc_by(given_up);
         tracing::warn!(
             given_up,
@@ -199,9 +209,9 @@ impl Webhook {
         );
     }
 
-    async fn tell_all(&mut self) {
-        while let Some(call) = lines::next(&self.lines, &mut self.rung).await {
-            self.calling = true;
+    async fn call_all(&mut self) {
+        while let Some(call) = lines::next(&self.lines, &mut self.woken).await {
+            self.is_calling = true;
             let Call { session_id, cause, body, .. } = call;
             let outcome = if self.options.dry_run {
                 tracing::warn!(
@@ -212,15 +222,15 @@ impl Webhook {
                 );
                 "dry_run"
             } else {
-                self.tell(&session_id, &body).await
+                self.call(&session_id, &body).await
             };
             self.outcomes.with_label_values(&[outcome]).inc();
-            self.calling = false;
+            self.is_calling = false;
         }
     }
 
     /// Calls the endpoint for one session, with further attempts where they may help; returns the outcome.
-    async fn tell(&self, session_id: &str, body: &str) -> &'static str {
+    async fn call(&self, session_id: &str, body: &str) -> &'static str {
         for attempt in 1.. {
             let error = match self.attempt(body).await {
                 Ok(()) => return "sent",
@@ -278,7 +288,7 @@ impl Handle {
 
     /// Queues the call for a session, if the session is still there, and it is not held back. Where there is no room, the last call of the
     /// tenant that takes the most of its share is left out, and its session is told of when it runs away again. What waits is as small as the body: a session may be large.
-    pub fn tell(&self, runaway: impl FnOnce() -> Option<Runaway>) {
+    pub fn enqueue(&self, runaway: impl FnOnce() -> Option<Runaway>) {
         let Some(runaway) = runaway() else { return };
         let tenant = tenant_hash(Some(&runaway.tenant));
         let keys = runaway.keys();
@@ -291,15 +301,15 @@ impl Handle {
         let mut lines = lock(&self.lines);
         let bytes = body.len();
         lines.put(tenant, Call { body, cause, session_id, keys }, bytes);
-        let is_over = self.bell.is_closed() || lines.len() > QUEUE;
+        let is_over = self.wake.is_closed() || lines.len() > QUEUE;
         let left_out = if is_over { lines.push_out(Excess::Items) } else { None };
         drop(lines);
         if let Some(left_out) = left_out {
             self.pace.lock().take_back(&left_out.keys);
             self.outcomes.with_label_values(&["queue_full"]).inc();
         }
-        // Fails if the bell is already rung.
-        let _ = self.bell.try_send(());
+        // Fails if it is already woken.
+        let _ = self.wake.try_send(());
     }
 }
 
@@ -361,7 +371,7 @@ mod tests {
         let tell = |tenant: &str, number: usize| {
             let of =
                 Runaway { tenant: tenant.to_owned(), ..runaway(&format!("{tenant}-{number}")) };
-            handle.tell(|| Some(of));
+            handle.enqueue(|| Some(of));
         };
         (0..QUEUE + 10).for_each(|number| tell("flood", number));
         (0..2).for_each(|number| tell("quiet", number));
@@ -398,7 +408,7 @@ mod tests {
         webhook.grace = Duration::from_millis(1);
         let outcomes = webhook.outcomes.clone();
         for id in ["a", "b", "c"] {
-            handle.tell(|| Some(runaway(id)));
+            handle.enqueue(|| Some(runaway(id)));
         }
         let (stop, stopped) = oneshot::channel::<()>();
         let run = tokio::spawn(webhook.run(async { drop(stopped.await) }));

@@ -58,7 +58,7 @@ impl Pace {
     }
 
     /// Whether what was let through at that time still matters.
-    pub(super) fn recalls(&self, at: Timestamp, now: Timestamp) -> bool {
+    pub(super) fn still_counts(&self, at: Timestamp, now: Timestamp) -> bool {
         at.after(self.cooldown.max(MINUTE)) > now
     }
 

@@ -56,7 +56,7 @@ impl Agent {
 
     /// Adds its lost traces to these silences.
     pub(super) fn teach_lost(&self, silences: &mut Silences) {
-        self.shards.values().for_each(|shard| silences.lose_as(&shard.rest.silences));
+        self.shards.values().for_each(|shard| silences.add_losses_of(&shard.rest.silences));
     }
 
     /// Replaces one pane of one shard under a revision; deletes it if it has neither traces nor sessions, or is in no window.

@@ -146,7 +146,7 @@ impl Agents {
             let panes = std::mem::take(&mut update.panes);
             let (number, revision) = (update.shard, update.revision);
             if !update.panes_only {
-                has_learned = !shard.rest.silences.show_as(&update.silences);
+                has_learned = !shard.rest.silences.has_counts_of(&update.silences);
                 is_urgent = update.runs_further_away_than(&shard.rest);
                 shard.rest = update;
             }
@@ -556,7 +556,7 @@ impl Agents {
             if longest == Some(name) {
                 silences.learn_from(others);
             } else {
-                silences.lose_as(others);
+                silences.add_losses_of(others);
             }
         }
     }

@@ -120,7 +120,7 @@ pub struct Assemble {
     // Invariant: one entry for each held trace, at its `queued`.
     deadlines: Deadlines,
     // Last updates of traces that were removed.
-    farewells: Vec<Box<TraceFacts>>,
+    sealed_updates: Vec<Box<TraceFacts>>,
     sealed: Sealed,
     // Full sessions, as the session stages list them.
     full_sessions: BTreeSet<FullSession>,
@@ -184,7 +184,7 @@ impl Assemble {
             quietest: Quietest::default(),
             shares: Shares::default(),
             deadlines: Deadlines::default(),
-            farewells: Vec::new(),
+            sealed_updates: Vec::new(),
             full_sessions: BTreeSet::new(),
             sealed: Sealed::default(),
             turns: Turns::default(),
@@ -231,7 +231,7 @@ impl Assemble {
     /// Applies one input that arrived at `now`.
     pub fn handle(&mut self, input: Input, now: Timestamp) {
         match input {
-            Input::Span(span) if span.is_of_turn() => self.told(*span, now),
+            Input::Span(span) if span.is_of_turn() => self.add_record_span(*span, now),
             Input::Span(span) => self.span(*span, now),
             Input::Log(log) => self.log(*log, now),
             Input::Report(report) => self.report(*report, now),
@@ -349,16 +349,16 @@ impl Assemble {
         known: &Learned,
     ) -> bool {
         let mut tombstones = Vec::new();
-        updates.append(&mut self.farewells);
-        let farewells = updates.len();
+        updates.append(&mut self.sealed_updates);
+        let sealed_updates = updates.len();
         for id in self.deadlines.take_marked(at_most) {
-            tombstones.extend(self.tell(id, known, updates));
+            tombstones.extend(self.send_update(id, known, updates));
         }
         let all = !self.deadlines.has_marked();
         if all {
             self.came.forget();
         }
-        if farewells > 0 {
+        if sealed_updates > 0 {
             updates.sort_by_key(|update| update.trace_id);
         }
         updates.splice(..0, tombstones);
@@ -366,7 +366,7 @@ impl Assemble {
     }
 
     /// Adds the update of a trace, if it has news; returns the tombstone for the session that the trace was told to before.
-    fn tell(
+    fn send_update(
         &mut self,
         id: TraceKey,
         known: &Learned,
@@ -386,13 +386,14 @@ impl Assemble {
         let old = held.is_of_age(held.touched, &self.options);
         let linked = held.is_linked() && !old;
         let due = look == Pending::Tell || held.state != State::Open || linked;
-        let passed_over = mem::take(&mut held.passed_over);
-        let may_loop = (passed_over || !due) && held.may_loop(&self.rules.loops, &mut self.calls);
+        let is_unsampled = mem::take(&mut held.is_unsampled);
+        let may_loop = (is_unsampled || !due) && held.may_loop(&self.rules.loops, &mut self.calls);
         if mem::take(&mut held.root_is_new) && !due {
             self.learn_name_of(id, known);
         }
         let held = self.traces.get_mut(id)?;
-        let undecided = (passed_over || held.bare) && self.decide(id, passed_over, may_loop);
+        let undecided =
+            (is_unsampled || held.leaves_texts_out) && self.decide(id, is_unsampled, may_loop);
         if !due && may_loop && !undecided && self.waits_for_search(id) {
             return None;
         }
@@ -401,11 +402,11 @@ impl Assemble {
         }
         let update = self.read_and_ask(id, undecided, known);
         let held = self.traces.get_mut(id)?;
-        held.bare = false;
+        held.leaves_texts_out = false;
         if !due && !held.has_news(update.as_deref()) {
             return None;
         }
-        held.tells();
+        held.mark_sent();
         if let Some(update) = update.as_ref().filter(|update| is_named(update)) {
             self.learn_name(id, update, known);
         }
@@ -517,7 +518,7 @@ impl Assemble {
         }
         let (readers, reads) = (self.has_readers(), self.attention.reads(id.tenant));
         // Nobody reads the texts of a trace that has lost some.
-        if reads && !readers && self.traces.get(id).is_some_and(|held| !held.untold) {
+        if reads && !readers && self.traces.get(id).is_some_and(|held| !held.lacks_judge_texts) {
             self.make_text_room(id, spans.clone());
         }
         let Self { traces, resources, symbols, counts, options, rules, bytes, .. } = self;
@@ -539,7 +540,7 @@ impl Assemble {
                     if added != Added::New {
                         counts.add("spans", "duplicate");
                     }
-                    if added == Added::Known {
+                    if added == Added::Dropped {
                         continue;
                     }
                     taken += 1;
@@ -675,7 +676,7 @@ impl Assemble {
     fn seal(&mut self, id: TraceKey) {
         if self.traces.get(id).is_some_and(OpenTrace::is_told) {
             let Some(mut held) = self.remove(id) else { return };
-            self.farewells.extend(held.farewell());
+            self.sealed_updates.extend(held.sealed_update());
             return self.note_sealed(id, held.ending(&self.options));
         }
         let Some(held) = self.traces.get_mut(id) else { return };

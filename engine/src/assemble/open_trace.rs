@@ -68,7 +68,7 @@ pub(super) struct OpenTrace {
     /// Whether its root has come since it was last looked at.
     #[serde(skip)]
     pub(super) root_is_new: bool,
-    sent: Option<Box<Sent>>,
+    sent: Option<Box<AnnouncedSession>>,
     // Few traces have any.
     told: Option<Box<Announced>>,
     /// Whether a span is in that a convention recognised, and that evaluates nothing.
@@ -77,13 +77,13 @@ pub(super) struct OpenTrace {
     /// Whether it was told as done, or found to have nothing to tell, and nothing has come since.
     done_told: bool,
     /// Whether texts that a judge would have read were left out or dropped.
-    pub(super) untold: bool,
+    pub(super) lacks_judge_texts: bool,
     /// Whether its root shows that it is unsampled and not flagged, and it has not been checked for loops yet.
     #[serde(skip)]
-    pub(super) passed_over: bool,
+    pub(super) is_unsampled: bool,
     /// Whether its texts are left out, but are in the batches since the last drain.
     #[serde(skip)]
-    pub(super) bare: bool,
+    pub(super) leaves_texts_out: bool,
     /// Whether a judge may read it: something other than a tool call failed, or a root does not show that it is unsampled.
     pub(super) wanted: bool,
     /// When changes of the open trace have to be told at the latest.
@@ -109,7 +109,7 @@ pub(super) struct OpenTrace {
 
 /// The session that a trace was told to; names that many sessions have in common are shared.
 #[derive(Debug, Deserialize, Serialize)]
-struct Sent {
+struct AnnouncedSession {
     tenant: Symbol,
     scope: Symbol,
     source: Symbol,
@@ -246,9 +246,9 @@ impl OpenTrace {
             recognised: false,
             counted_ignored: false,
             done_told: false,
-            untold: false,
-            passed_over: false,
-            bare: false,
+            lacks_judge_texts: false,
+            is_unsampled: false,
+            leaves_texts_out: false,
             wanted: false,
             tell_at: NEVER,
             queued: deadline,
@@ -269,7 +269,7 @@ impl OpenTrace {
     }
 
     /// Notes that the trace is told as it stands.
-    pub(super) fn tells(&mut self) {
+    pub(super) fn mark_sent(&mut self) {
         self.tell_at = NEVER;
         self.done_told = self.state == State::Done;
         if self.done_told {
@@ -286,7 +286,7 @@ impl OpenTrace {
     }
 
     /// The last update of a trace of which all else was told: that it is sealed; `None` if no session was told of it.
-    pub(super) fn farewell(&mut self) -> Option<Box<TraceFacts>> {
+    pub(super) fn sealed_update(&mut self) -> Option<Box<TraceFacts>> {
         let sent = self.sent.take()?;
         let mut last = Box::<TraceFacts>::default();
         last.trace_id = self.id.id;
@@ -324,7 +324,7 @@ impl OpenTrace {
             truncated |= kept < judged.text.len();
             judged.text.truncate(kept);
         }
-        let unread = unread || self.untold;
+        let unread = unread || self.lacks_judge_texts;
         let read = || transcript(trace, rules.max_transcript_bytes);
         let (mut transcript, root) = if unread { (Transcript::default(), None) } else { read() };
         transcript.truncated |= truncated;
@@ -340,7 +340,8 @@ impl OpenTrace {
     /// Fills in what is not serialised.
     pub(super) fn restored(&mut self, symbols: &mut Symbols) {
         self.parts.restored(symbols);
-        self.sent = self.sent.take().map(|sent| Box::new(Sent::of(&sent.into_key(), symbols)));
+        self.sent =
+            self.sent.take().map(|sent| Box::new(AnnouncedSession::of(&sent.into_key(), symbols)));
         let spans = &self.parts.spans;
         let tools = spans.operations().filter(|operation| *operation == Operation::ExecuteTool);
         self.signs = Signs {
@@ -358,8 +359,8 @@ impl OpenTrace {
 
     /// Drops the texts that only a judge would have read.
     pub(super) fn forgo_texts(&mut self) {
-        (self.untold, self.bare) = (true, false);
-        self.parts.spans.forgo();
+        (self.lacks_judge_texts, self.leaves_texts_out) = (true, false);
+        self.parts.spans.drop_readable_texts();
     }
 
     /// When the trace has to be looked at.
@@ -380,7 +381,7 @@ impl OpenTrace {
             return Err(TRACE_FULL);
         }
         let added = add(&mut self.parts.spans, span);
-        if added != Added::Known {
+        if added != Added::Dropped {
             self.note(span, loops);
         }
         Ok(added)
@@ -637,7 +638,7 @@ impl OpenTrace {
         if stays {
             return None;
         }
-        let sent = session.map(|session| Box::new(Sent::of(session, symbols)));
+        let sent = session.map(|session| Box::new(AnnouncedSession::of(session, symbols)));
         let old = mem::replace(&mut self.sent, sent)?;
         if let Some(told) = &mut self.told {
             if let Some(loops) = &mut told.loops {
@@ -697,7 +698,7 @@ impl OpenTrace {
     }
 }
 
-impl Sent {
+impl AnnouncedSession {
     fn of(key: &SessionKey, symbols: &mut Symbols) -> Self {
         let [tenant, scope, source] =
             [&key.tenant, &key.scope, &key.source].map(|name| symbols.of(name));

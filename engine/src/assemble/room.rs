@@ -101,7 +101,7 @@ impl OpenTrace {
         let all = wide(self.parts.bytes().all);
         let slims = all > max_bytes && self.parts.text_bytes() > all / 2;
         if slims {
-            (self.untold, self.bare) = (true, false);
+            (self.lacks_judge_texts, self.leaves_texts_out) = (true, false);
             self.parts.drop_texts();
         }
         slims

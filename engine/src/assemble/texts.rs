@@ -24,7 +24,7 @@ pub struct SpanBatch {
 #[derive(Debug, Default)]
 pub(super) struct RecentBatches {
     // Traces of the present batch that are judged only if they are flagged, by their roots; in order.
-    passed_over: Vec<TraceKey>,
+    is_unsampled: Vec<TraceKey>,
     batches: Vec<SpanBatch>,
     // Batch and place of each span, by trace and then in order of arrival; made when it is needed.
     places: Vec<(TraceId, usize, usize)>,
@@ -65,32 +65,32 @@ impl Assemble {
         let all = Arc::clone(&together.all);
         self.together(together, now);
         for span in turns.iter().filter_map(|place| all.get(*place)) {
-            self.told(span.clone(), now);
+            self.add_record_span(span.clone(), now);
         }
     }
 
     /// Applies spans of known traces that came together.
     pub(super) fn together(&mut self, together: SpanBatch, now: Timestamp) {
-        self.came.passed_over = self.passed_over(&together);
+        self.came.is_unsampled = self.is_unsampled(&together);
         let trace = |place: &usize| {
             together.all.get(*place).map(|span| (span.trace_id, &span.resource.tenant))
         };
         for group in together.places.chunk_by(|one, next| trace(one) == trace(next)) {
             self.group(group.iter().filter_map(|place| together.all.get(*place)), now);
         }
-        if !mem::take(&mut self.came.passed_over).is_empty() || !self.came.batches.is_empty() {
+        if !mem::take(&mut self.came.is_unsampled).is_empty() || !self.came.batches.is_empty() {
             self.came.batches.push(together);
         }
     }
 
     /// Decides whether to keep the texts of a trace whose root may show that it is unsampled. Returns whether that is undecided: then
     /// the trace has to be checked for loops.
-    pub(super) fn decide(&mut self, id: TraceKey, passed_over: bool, may_loop: bool) -> bool {
+    pub(super) fn decide(&mut self, id: TraceKey, is_unsampled: bool, may_loop: bool) -> bool {
         let Some(held) = self.traces.get_mut(id) else { return false };
-        let unwanted = passed_over && held.is_unwanted();
+        let unwanted = is_unsampled && held.is_unwanted();
         if unwanted && !may_loop {
             self.forgo_texts(id);
-        } else if !unwanted && held.bare {
+        } else if !unwanted && held.leaves_texts_out {
             self.put_texts(id);
         }
         unwanted && may_loop
@@ -114,7 +114,7 @@ impl Assemble {
 
     /// Gives a trace whose texts were left out its texts after all, if there is room for them.
     pub(super) fn put_texts(&mut self, id: TraceKey) {
-        if !self.traces.get(id).is_some_and(|held| held.bare) {
+        if !self.traces.get(id).is_some_and(|held| held.leaves_texts_out) {
             return;
         }
         let mut came = mem::take(&mut self.came);
@@ -123,10 +123,10 @@ impl Assemble {
         let has_room = self.make_text_room(id, spans.iter().copied());
         self.counts.add_many("texts", "full", u64::from(!has_room));
         if let Some(held) = self.traces.get_mut(id) {
-            held.bare = false;
+            held.leaves_texts_out = false;
             if has_room {
                 let before = held.bytes();
-                held.untold = false;
+                held.lacks_judge_texts = false;
                 held.parts.spans = Spans::default();
                 for span in spans {
                     if held.has_room_for(span, &self.options)
@@ -143,7 +143,7 @@ impl Assemble {
     }
 
     /// The traces of a batch whose roots in it all show that they are unsampled, in order.
-    fn passed_over(&self, together: &SpanBatch) -> Vec<TraceKey> {
+    fn is_unsampled(&self, together: &SpanBatch) -> Vec<TraceKey> {
         let keeping = Keeping::new(self.has_readers(), true, self.judging.as_ref());
         if keeping.judge.is_none() {
             return Vec::new();
@@ -181,11 +181,11 @@ impl<'a> Keeping<'a> {
 
     /// Notes what a span tells of whether a judge will read the trace; `texts`: its texts are kept.
     pub(super) fn note(&self, held: &mut OpenTrace, span: &Span, texts: bool) {
-        let passed_over = texts && self.passes_over(span);
+        let is_unsampled = texts && self.passes_over(span);
         let failed = span.failed && span.operation != Operation::ExecuteTool;
-        held.untold |= self.judged && !texts;
-        held.passed_over |= passed_over;
-        held.wanted |= failed || (texts && span.parent.is_none() && !passed_over);
+        held.lacks_judge_texts |= self.judged && !texts;
+        held.is_unsampled |= is_unsampled;
+        held.wanted |= failed || (texts && span.parent.is_none() && !is_unsampled);
     }
 
     /// Whether a span is the root of a trace that no judge will read unless it is flagged.
@@ -208,9 +208,9 @@ impl RecentBatches {
 
     /// Leaves out the texts of a new trace if its roots in the present batch show that it is unsampled.
     pub(super) fn begins(&self, id: TraceKey, held: &mut OpenTrace) {
-        if self.passed_over.binary_search(&id).is_ok() {
+        if self.is_unsampled.binary_search(&id).is_ok() {
             held.forgo_texts();
-            held.bare = true;
+            held.leaves_texts_out = true;
         }
     }
 

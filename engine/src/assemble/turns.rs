@@ -72,7 +72,7 @@ struct Forgotten {
 
 impl Assemble {
     /// Adds a span made from a log record to the turn that its session's prompts put it in.
-    pub(super) fn told(&mut self, span: Span, now: Timestamp) {
+    pub(super) fn add_record_span(&mut self, span: Span, now: Timestamp) {
         let limits = Limits {
             now,
             late: now.before(self.options.late_horizon),
@@ -138,10 +138,10 @@ impl Turns {
         let mut change = Change { span, ..Change::default() };
         let Some(key) = change.span.trace_id.session_of_turn() else { return change };
         let own = self.tenants.entry(tenant).or_default();
-        self.sessions += usize::from(own.hear(key, limits.now));
+        self.sessions += usize::from(own.touch(key, limits.now));
         let Some(session) = own.sessions.get_mut(&key) else { return change };
         let before = session.held;
-        session.let_go(limits.late);
+        session.forget_old(limits.late);
         if change.span.parent.is_none() {
             session.begin(&mut change, limits.late);
         } else if change.span.trace_id.is_some_turn() {
@@ -203,7 +203,7 @@ impl Turns {
 
 impl OfTenant {
     /// Notes that a session got a span; returns whether the session is new.
-    fn hear(&mut self, key: u64, now: Timestamp) -> bool {
+    fn touch(&mut self, key: u64, now: Timestamp) -> bool {
         let before = self.sessions.len();
         let session = self.sessions.entry(key).or_default();
         self.quietest.remove(&(session.heard, key));
@@ -246,7 +246,7 @@ impl Session {
     }
 
     /// Drops movable spans that came before `late`; only now and then, as all of them are looked at.
-    fn let_go(&mut self, late: Timestamp) {
+    fn forget_old(&mut self, late: Timestamp) {
         if self.movable.len() >= self.room {
             self.movable.retain(|_, (came, _)| *came >= late);
             self.held = self.movable.values().map(|(_, span)| weight(span)).sum();

@@ -1,7 +1,7 @@
 //! AG2: GenAI spans of agents, model calls and tools, and beside each model call a span that books what it used.
 
 use super::Convention;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -11,7 +11,7 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "`TelemetryMiddleware(agent_name=\"...\")`",
     lines: &[
         // Its model and tokens are those of the model call beside it, or the sum of a sub-task's calls.
-        line(Says::Operation(usage), 18, "ag2.span.type"),
+        line(Concept::Operation(usage), 18, "ag2.span.type"),
     ],
     also: &[
         "Spans `record_usage ...`, of type `usage`, are no model calls: they repeat what one used, or add up those of a sub-task. What AG2 spends on compacting a history or aggregating memory is on such spans alone, and is not counted.",

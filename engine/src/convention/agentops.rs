@@ -4,7 +4,7 @@
 //! of a call that a model asked for (`tool_call.NAME`) has no kind and is none. A session that an exception ends is `Indeterminate`.
 
 use super::draft::{Draft, name};
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
 use crate::span::Operation;
@@ -16,18 +16,18 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "`@agent(name=\"...\")`, else the name of the root span, as in `@session(name=\"...\")`",
     marks: &[Mark::Key("agentops.span.kind")],
     lines: &[
-        line(Says::Operation(kind), 67, "agentops.span.kind"),
-        line(Says::AgentName, 67, "agent.name"),
-        line(Says::Workflow, 67, "workflow.name"),
-        line(Says::Failed(failed), 76, "agentops.session.end_state"),
-        line(Says::Failed(failed), 77, "tool.status"),
-        line(Says::ToolName, 67, "tool.name"),
-        line(Says::ToolCallId, 67, "tool.id"),
-        line(Says::ToolArguments, 66, "agentops.tool.input"),
-        line(Says::ToolArguments, 71, "tool.parameters"),
-        line(Says::ToolResult, 66, "agentops.tool.output"),
-        line(Says::ToolResult, 71, "tool.result"),
-        line(Says::Output, 79, "agentops.entity.output"),
+        line(Concept::Operation(kind), 67, "agentops.span.kind"),
+        line(Concept::AgentName, 67, "agent.name"),
+        line(Concept::Workflow, 67, "workflow.name"),
+        line(Concept::Failed(failed), 76, "agentops.session.end_state"),
+        line(Concept::Failed(failed), 77, "tool.status"),
+        line(Concept::ToolName, 67, "tool.name"),
+        line(Concept::ToolCallId, 67, "tool.id"),
+        line(Concept::ToolArguments, 66, "agentops.tool.input"),
+        line(Concept::ToolArguments, 71, "tool.parameters"),
+        line(Concept::ToolResult, 66, "agentops.tool.output"),
+        line(Concept::ToolResult, 71, "tool.result"),
+        line(Concept::Output, 79, "agentops.entity.output"),
     ],
     also: &[
         "`operation.name` is the name of agents and tools, and on a root that of the workflow.",

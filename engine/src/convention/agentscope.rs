@@ -2,7 +2,7 @@
 //!
 //! Of a tool that failed the span is OK all the same: its result tells, whose parts have an id and a time each.
 
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::messages;
 use super::raw::RawValue;
 use super::{Convention, Mark};
@@ -13,7 +13,7 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "the `session_id` of the agent's state is sent by itself",
     agent: "`Agent(name=\"...\")`",
     marks: &[Mark::Scope("agentscope")],
-    lines: &[line(Says::Failed(failed), 75, "gen_ai.tool.call.result")],
+    lines: &[line(Concept::Failed(failed), 75, "gen_ai.tool.call.result")],
     also: &[
         "`state` in a tool's result: `error` and `denied` are failures, whatever the span's status.",
     ],

@@ -140,7 +140,7 @@ fn lasting<'v>(map: &Object<'v>) -> Object<'v> {
 }
 
 /// Whether a key is a library's bookkeeping rather than an argument or a result.
-pub(super) fn keeps_books(key: &str) -> bool {
+pub(super) fn is_bookkeeping(key: &str) -> bool {
     BOOKKEEPING.contains(&key) || key == "kwargs"
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::draft::Draft;
 use super::json::Json;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, messages, usage};
 use crate::span::{Operation, Tokens};
@@ -22,14 +22,14 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "`session.id` on a span around the run",
     agent: "the name of the root span, or `gen_ai.agent.name` on a span of your own around the run",
     lines: &[
-        line(Says::ToolArguments, 84, "braintrust.input_json"),
-        line(Says::ToolArguments, 85, "braintrust.input"),
-        line(Says::ToolResult, 84, "braintrust.output_json"),
-        line(Says::ToolResult, 85, "braintrust.output"),
-        line(Says::Input, 84, "braintrust.input_json"),
-        line(Says::Input, 85, "braintrust.input"),
-        line(Says::Output, 84, "braintrust.output_json"),
-        line(Says::Output, 85, "braintrust.output"),
+        line(Concept::ToolArguments, 84, "braintrust.input_json"),
+        line(Concept::ToolArguments, 85, "braintrust.input"),
+        line(Concept::ToolResult, 84, "braintrust.output_json"),
+        line(Concept::ToolResult, 85, "braintrust.output"),
+        line(Concept::Input, 84, "braintrust.input_json"),
+        line(Concept::Input, 85, "braintrust.input"),
+        line(Concept::Output, 84, "braintrust.output_json"),
+        line(Concept::Output, 85, "braintrust.output"),
     ],
     also: &[
         "`type` in `braintrust.span_attributes`: `llm`, `tool` and `score`; a root of another type is the workflow. A tool of LangChain4j that threw tells no type.",

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 
 use super::custom::list;
-use super::draft::{Draft, count, flag, meant, name};
+use super::draft::{Draft, count, flag, name, without_placeholder};
 use super::json;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawLog, RawSpan, RawValue};
 use super::spoken::{Dialect, Helper, RecordFacts, Tells};
 use super::{Convention, LogConvention, Mark, text};
@@ -19,25 +19,25 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "`OTEL_SERVICE_NAME`; sub-agents have names of their own",
     marks: &[Mark::Key("span.type"), Mark::Scope("com.anthropic.claude_code")],
     lines: &[
-        line(Says::Operation(of_kind), 75, "span.type"),
-        line(Says::User, 85, "user.email"),
-        line(Says::Failed(no), 35, "success"),
-        line(Says::Failed(super::lines::present), 36, "error"),
-        line(Says::ErrorType, 40, "error_type"),
-        line(Says::ToolName, 40, "tool_name"),
-        line(Says::ToolCallId, 40, "tool_use_id"),
-        line(Says::ToolArguments, 76, "tool_input"),
-        line(Says::ToolArguments, 77, "full_command"),
-        line(Says::ToolArguments, 78, "file_path"),
-        line(Says::Model, 75, "model"),
-        line(Says::ResponseId, 75, "request_id"),
-        line(Says::CachedTokens, 70, "cache_read_tokens"),
-        line(Says::CacheWrittenTokens, 70, "cache_creation_tokens"),
-        line(Says::OutputTokens, 70, "output_tokens"),
-        line(Says::Cost, 60, "cost_usd"),
-        line(Says::Input, 73, "user_prompt"),
-        line(Says::Input, 74, "new_context"),
-        line(Says::Output, 73, "response.model_output"),
+        line(Concept::Operation(of_kind), 75, "span.type"),
+        line(Concept::User, 85, "user.email"),
+        line(Concept::Failed(no), 35, "success"),
+        line(Concept::Failed(super::lines::present), 36, "error"),
+        line(Concept::ErrorType, 40, "error_type"),
+        line(Concept::ToolName, 40, "tool_name"),
+        line(Concept::ToolCallId, 40, "tool_use_id"),
+        line(Concept::ToolArguments, 76, "tool_input"),
+        line(Concept::ToolArguments, 77, "full_command"),
+        line(Concept::ToolArguments, 78, "file_path"),
+        line(Concept::Model, 75, "model"),
+        line(Concept::ResponseId, 75, "request_id"),
+        line(Concept::CachedTokens, 70, "cache_read_tokens"),
+        line(Concept::CacheWrittenTokens, 70, "cache_creation_tokens"),
+        line(Concept::OutputTokens, 70, "output_tokens"),
+        line(Concept::Cost, 60, "cost_usd"),
+        line(Concept::Input, 73, "user_prompt"),
+        line(Concept::Input, 74, "new_context"),
+        line(Concept::Output, 73, "response.model_output"),
     ],
     also: &[
         "`subagent_type` names the agent on agent spans, and on a tool's span the one that the tool began: what is below that span is its work.",
@@ -131,8 +131,8 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let tokens = |key: &str| raw.attributes.get(key).and_then(count).unwrap_or(0);
     let cached = tokens("cache_read_tokens").saturating_add(tokens("cache_creation_tokens"));
     heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(cached));
-    let source = raw.attributes.str("query_source").and_then(meant);
-    let named = raw.attributes.str("agent.name").and_then(meant);
+    let source = raw.attributes.str("query_source").and_then(without_placeholder);
+    let named = raw.attributes.str("agent.name").and_then(without_placeholder);
     // Without a name, the record of a sub-agent's answer tells less of the agent than that of its call.
     let tells_whose = heard.tells != Some(Tells::Answer) || named.is_some();
     let agent = source.and_then(|source| source.strip_prefix("agent:")).filter(|_| tells_whose);
@@ -144,7 +144,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
         Some(Helper::Agent(agent.to_owned().into()))
     } else {
         let part = source.filter(|source| !main(source));
-        part.map(|part| Helper::Part(part.to_owned().into()))
+        part.map(|part| Helper::Component(part.to_owned().into()))
     };
     if heard.tells == Some(Tells::ToolBegun) {
         heard.failed = raw.attributes.str("decision") == Some("reject");

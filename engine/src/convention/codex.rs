@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::arguments;
 use super::custom::list;
-use super::draft::{count, meant};
+use super::draft::{count, without_placeholder};
 use super::raw::{RawLog, RawValue};
 use super::spoken::{Dialect, Helper, RecordFacts, Tells};
 use super::{Convention, LogConvention, Mark};
@@ -71,7 +71,7 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
                 && decision.is_some_and(|decision| !decision.starts_with("timed_out"));
         }
         Some(Tells::Tool) => {
-            let agent = raw.attributes.str("agent_name").and_then(meant);
+            let agent = raw.attributes.str("agent_name").and_then(without_placeholder);
             let other = agent.filter(|agent| *agent != "/root");
             heard.aside = other.map(|agent| Helper::Agent(agent.to_owned().into()));
             let output = raw.attributes.str("output").map(without_measures);

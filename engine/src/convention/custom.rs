@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::Says;
+use super::lines::Concept;
 
 /// How an agent speaks that tells what it does in log records: which of its events tell what, and which of their attributes, best
 /// first. What is left out has the names that are usual.
@@ -69,15 +69,17 @@ pub struct LogConvention {
 
 /// The concepts that attributes can be mapped to.
 pub fn concepts() -> impl Iterator<Item = &'static str> {
-    Says::ALL.iter().map(|says| says.name())
+    Concept::ALL.iter().map(|concept| concept.name())
 }
 
 /// The mapped attributes, best first for each concept; the configuration is checked against [`concepts`] when it is
 /// read.
-pub(super) fn rules(mapping: &BTreeMap<String, Vec<String>>) -> impl Iterator<Item = (Says, &str)> {
-    mapping.iter().flat_map(|(concept, keys)| {
-        let says = Says::ALL.iter().find(|says| says.name() == concept);
-        says.into_iter().flat_map(|says| keys.iter().map(|key| (*says, key.as_str())))
+pub(super) fn rules(
+    mapping: &BTreeMap<String, Vec<String>>,
+) -> impl Iterator<Item = (Concept, &str)> {
+    mapping.iter().flat_map(|(name, keys)| {
+        let found = Concept::ALL.iter().find(|concept| concept.name() == name);
+        found.into_iter().flat_map(|concept| keys.iter().map(|key| (*concept, key.as_str())))
     })
 }
 

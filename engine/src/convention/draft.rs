@@ -193,7 +193,7 @@ impl<'v> Draft<'v> {
     }
 
     /// Offers an input: its text, and what it tells of the turn.
-    pub(super) fn ask(&mut self, rank: u8, read: impl FnOnce() -> InputFacts<'v>) {
+    pub(super) fn offer_input(&mut self, rank: u8, read: impl FnOnce() -> InputFacts<'v>) {
         let model = self.operation.get() == Some(&Operation::Chat);
         if !(self.input.wants(rank) || model && self.asked_by_user.wants(rank)) {
             return;
@@ -205,7 +205,7 @@ impl<'v> Draft<'v> {
     }
 
     /// Offers an output: its text and its calls.
-    pub(super) fn say(&mut self, rank: u8, read: impl FnOnce() -> Said<'v>) {
+    pub(super) fn offer_output(&mut self, rank: u8, read: impl FnOnce() -> Said<'v>) {
         let model = self.operation.get() == Some(&Operation::Chat);
         if !(self.output.wants(rank) || model && self.tool_calls.wants(rank)) {
             return;
@@ -280,7 +280,7 @@ impl<T> Default for Ranked<T> {
 const NO_NAME: &str = "null";
 
 /// The text without the space around it; `None` if it is empty or a placeholder.
-pub(super) fn meant(text: &str) -> Option<&str> {
+pub(super) fn without_placeholder(text: &str) -> Option<&str> {
     // Most texts begin and end with visible characters.
     let seen = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
     let (first, last) = (text.as_bytes().first(), text.as_bytes().last());
@@ -312,7 +312,7 @@ pub(super) fn tool_named(span: &str) -> Option<&str> {
         return None;
     }
     let span = span.rsplit_once("tools/call ").map_or(span, |(_, tool)| tool);
-    meant(span.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim())
+    without_placeholder(span.trim_start_matches("execute_tool ").trim_end_matches(".tool").trim())
 }
 
 /// A name, from a string or a number; quotes of JSON are taken off, and its null is none.
@@ -322,12 +322,12 @@ pub(super) fn name<'v>(value: &'v RawValue<'_>) -> Option<Cow<'v, str>> {
     }
     let text = value.as_str()?;
     if !text.starts_with('"') {
-        return meant(text).filter(|text| *text != NO_NAME).map(Cow::from);
+        return without_placeholder(text).filter(|text| *text != NO_NAME).map(Cow::from);
     }
     match json::read(text) {
-        Some(Json::Text(Cow::Borrowed(inner))) => meant(inner).map(Cow::from),
-        Some(Json::Text(inner)) => meant(&inner).map(|inner| inner.to_owned().into()),
-        _ => meant(text).map(Cow::from),
+        Some(Json::Text(Cow::Borrowed(inner))) => without_placeholder(inner).map(Cow::from),
+        Some(Json::Text(inner)) => without_placeholder(&inner).map(|inner| inner.to_owned().into()),
+        _ => without_placeholder(text).map(Cow::from),
     }
 }
 
@@ -352,11 +352,11 @@ pub(super) fn names_response(name: &str) -> bool {
 /// Names, from a list of strings or of objects with an `id` or a `name`, as structure or as JSON.
 pub(super) fn names(value: &RawValue<'_>) -> Option<Vec<Arc<str>>> {
     let named = |item: &Json<'_>| match item {
-        Json::Text(text) => meant(text).map(Arc::from),
+        Json::Text(text) => without_placeholder(text).map(Arc::from),
         Json::Number(number) => Some(Arc::from(number.to_string())),
         Json::Object(map) => ["id", "document_id", "name"]
             .iter()
-            .find_map(|key| meant(map.get(key)?.as_str()?))
+            .find_map(|key| without_placeholder(map.get(key)?.as_str()?))
             .map(Arc::from),
         Json::Null | Json::Bool(_) | Json::List(_) => None,
     };

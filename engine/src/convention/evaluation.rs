@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::draft::{meant, name, number};
+use super::draft::{name, number, without_placeholder};
 use super::index::Hits;
 use super::json::Json;
 use super::raw::{RawAttributes, RawSpan, RawValue};
@@ -79,14 +79,14 @@ impl Caps<'_> {
     ///
     /// # Errors
     ///
-    /// Says why it is no score: `report_without_name`, `report_without_score`, `report_out_of_range`.
+    /// Concept why it is no score: `report_without_name`, `report_without_score`, `report_out_of_range`.
     pub fn reported(&self, sent: &SentReport<'_>) -> Result<Report, &'static str> {
         let value = sent.score.map(RawValue::Double);
         let finding = Finding {
-            name: meant(sent.name).map(Arc::from),
+            name: without_placeholder(sent.name).map(Arc::from),
             value: value.as_ref(),
             label: sent.label,
-            identifier: meant(sent.id).map(Arc::from),
+            identifier: without_placeholder(sent.id).map(Arc::from),
             ..Finding::default()
         };
         report(self, finding, sent.target.clone(), sent.time)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::draft::{Draft, SessionDraft, meant, name, names_response, tool_named};
+use super::draft::{Draft, SessionDraft, name, names_response, tool_named, without_placeholder};
 use super::index::Hits;
 use super::json::Json;
 use super::{
@@ -42,7 +42,7 @@ impl Caps<'_> {
         hits.session_json(attributes).find_map(|(key, inner, value)| {
             let value = messages::parsed(value)?;
             let id = match value.get(inner)? {
-                Json::Text(id) => meant(id)?.to_owned(),
+                Json::Text(id) => without_placeholder(id)?.to_owned(),
                 Json::Number(id) => id.to_string(),
                 Json::Null | Json::Bool(_) | Json::List(_) | Json::Object(_) => return None,
             };
@@ -176,7 +176,7 @@ impl Naming<'_> {
             cache_written: draft.cache_written_tokens.take(),
             output: draft.output_tokens.take(),
         }
-        .meant(draft.total_tokens.take());
+        .normalised(draft.total_tokens.take());
         let says = operation == Operation::Chat
             || (operation == Operation::InvokeAgent
                 && (tokens.input.is_some() || tokens.output.is_some()));
@@ -261,7 +261,7 @@ fn is_blocked(raw: &RawSpan<'_>, draft: &mut Draft<'_>) -> bool {
         return false;
     }
     let name = error.as_ref().and_then(|error| error.get("data")?.get("guardrail")?.as_str());
-    let name = name.and_then(meant).map(|name| Cow::Owned(name.to_owned()));
+    let name = name.and_then(without_placeholder).map(|name| Cow::Owned(name.to_owned()));
     draft.remarks().guardrail.offer(99, name);
     draft.remarks().guardrail_result.offer(99, Cow::Borrowed("tripwire triggered"));
     true

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::custom::list;
-use super::draft::{count, meant};
+use super::draft::{count, without_placeholder};
 use super::json::{self, Json};
 use super::raw::{RawLog, RawSpan};
 use super::spoken::{Dialect, Helper, RecordFacts, Tells, Turn, by_prompt};
@@ -81,9 +81,10 @@ fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     heard.tokens.output = heard.tokens.output.map(|output| output.saturating_add(thoughts));
     heard.tokens.input = heard.tokens.input.map(|input| input.saturating_add(tools));
     heard.output = raw.attributes.str("response_text").and_then(answer).map(Cow::Owned);
-    let part = raw.attributes.str("role").and_then(meant).filter(|role| *role != "main");
+    let part =
+        raw.attributes.str("role").and_then(without_placeholder).filter(|role| *role != "main");
     if matches!(heard.tells, Some(Tells::Model | Tells::ModelError)) {
-        heard.aside = part.map(|part| Helper::Part(part.to_owned().into()));
+        heard.aside = part.map(|part| Helper::Component(part.to_owned().into()));
     }
     heard.refused = is_refused(raw, heard);
     true

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::draft::{Draft, name};
 use super::json::Json;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, otel_genai, usage};
 use crate::span::{Operation, Tokens};
@@ -19,15 +19,15 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "the agent's `name`, else the name of the root flow",
     marks: &[Mark::Key("genkit:type")],
     lines: &[
-        line(Says::Operation(|kind| Some(operation(kind))), 62, "genkit:metadata:subtype"),
-        line(Says::Operation(|kind| Some(operation(kind))), 63, "genkit:type"),
-        line(Says::Session, 110, "genkit:metadata:agent:sessionId"),
-        line(Says::Failed(error), 62, "genkit:state"),
-        line(Says::ToolName, 62, "genkit:name"),
-        line(Says::ToolArguments, 62, "genkit:input"),
-        line(Says::ToolResult, 62, "genkit:output"),
-        line(Says::Model, 62, "genkit:name"),
-        line(Says::RequestedModel, 62, "genkit:name"),
+        line(Concept::Operation(|kind| Some(operation(kind))), 62, "genkit:metadata:subtype"),
+        line(Concept::Operation(|kind| Some(operation(kind))), 63, "genkit:type"),
+        line(Concept::Session, 110, "genkit:metadata:agent:sessionId"),
+        line(Concept::Failed(error), 62, "genkit:state"),
+        line(Concept::ToolName, 62, "genkit:name"),
+        line(Concept::ToolArguments, 62, "genkit:input"),
+        line(Concept::ToolResult, 62, "genkit:output"),
+        line(Concept::Model, 62, "genkit:name"),
+        line(Concept::RequestedModel, 62, "genkit:name"),
     ],
     also: &[
         "`genkit:input` and `genkit:output` are texts and messages on spans of models, agents and flows, and on a root.",
@@ -50,10 +50,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         Some(_) | None => false,
     };
     if let Some(input) = attributes.get("genkit:input").filter(|_| speaks) {
-        draft.ask(75, || messages::asked(input));
+        draft.offer_input(75, || messages::asked(input));
     }
     if let Some(output) = attributes.get("genkit:output").filter(|_| speaks) {
-        draft.say(75, || messages::said(output));
+        draft.offer_output(75, || messages::said(output));
     }
     match draft.operation.get() {
         Some(Operation::InvokeAgent) => draft.agent_name.offer(62, named),

@@ -8,7 +8,7 @@
 
 use super::draft::Draft;
 use super::json::{self, Json};
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, arguments, messages, text};
 use crate::span::{Operation, Status};
@@ -19,7 +19,7 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "the ADK session's id is sent by itself; for texts and arguments set `OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental` and `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=span_and_event`",
     agent: "`Agent(name=\"...\")`",
     marks: &[Mark::Scope("gcp.vertex.agent"), Mark::Key("gcp.vertex.agent.event_id")],
-    lines: &[line(Says::Cited, 50, "adk.experimental.grounding.source_uris")],
+    lines: &[line(Concept::Cited, 50, "adk.experimental.grounding.source_uris")],
     also: &[
         "`gcp.vertex.agent.tool_call_args`, `.tool_response`, `.llm_request`, `.llm_response` (legacy); `{}` is absent.",
         "A span `call_llm` or `execute_tool ...` without any attribute failed, and so did a call whose response is the library's own word for an internal error (Java).",
@@ -58,10 +58,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         }
         Some(Operation::Chat) => {
             if let Some(request) = said("gcp.vertex.agent.llm_request") {
-                draft.ask(66, || messages::asked(request));
+                draft.offer_input(66, || messages::asked(request));
             }
             if let Some(response) = said("gcp.vertex.agent.llm_response") {
-                draft.say(66, || messages::said(response));
+                draft.offer_output(66, || messages::said(response));
             }
         }
         Some(Operation::InvokeAgent) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::draft::{Draft, name};
 use super::json::Json;
-use super::lines::{Says, line, truth};
+use super::lines::{Concept, line, truth};
 use super::messages::Said;
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, messages, otel_genai, usage};
@@ -26,12 +26,12 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "`session.id` on a span around the run; for texts and tokens set `HAYSTACK_CONTENT_TRACING_ENABLED=true`",
     agent: "the name that the `Agent` has in its pipeline, or `gen_ai.agent.name` on a span around the run",
     lines: &[
-        line(Says::Failed(truth), 64, "haystack.tool.error"),
-        line(Says::ToolName, 64, "haystack.tool.name"),
-        line(Says::ToolArguments, 64, "haystack.agent.step.tool.input"),
-        line(Says::ToolResult, 64, "haystack.agent.step.tool.output"),
-        line(Says::Input, 76, "haystack.agent.input"),
-        line(Says::Output, 76, "haystack.agent.output"),
+        line(Concept::Failed(truth), 64, "haystack.tool.error"),
+        line(Concept::ToolName, 64, "haystack.tool.name"),
+        line(Concept::ToolArguments, 64, "haystack.agent.step.tool.input"),
+        line(Concept::ToolResult, 64, "haystack.agent.step.tool.output"),
+        line(Concept::Input, 76, "haystack.agent.input"),
+        line(Concept::Output, 76, "haystack.agent.output"),
     ],
     also: &[
         "Spans `haystack.agent.run`, `.step.llm` and `.step.tool`, `haystack.chat_generator.run`, and `haystack.component.run` by the end of the class in `haystack.component.type`: `Agent`, `Generator`, `Embedder`, `Retriever`, `Ranker`, `Evaluator`.",
@@ -68,20 +68,20 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     match draft.operation.get() {
         Some(Operation::Chat) => {
             if let Some(asked) = first(&ASKED) {
-                draft.ask(77, || messages::asked(asked));
+                draft.offer_input(77, || messages::asked(asked));
             }
             if let Some(answered) = first(&ANSWERED) {
-                draft.say(77, || replies(answered));
+                draft.offer_output(77, || replies(answered));
                 told(answered, draft);
             }
         }
         Some(Operation::InvokeAgent) if raw.name == COMPONENT => {
             draft.agent_name.offer(64, attributes.get("haystack.component.name").and_then(name));
             if let Some(asked) = attributes.get("haystack.component.input") {
-                draft.ask(77, || messages::asked(asked));
+                draft.offer_input(77, || messages::asked(asked));
             }
             if let Some(answered) = attributes.get("haystack.component.output") {
-                draft.say(77, || messages::said(answered));
+                draft.offer_output(77, || messages::said(answered));
             }
         }
         Some(Operation::Retrieval) => {

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::iter;
 
 use super::draft::Draft;
-use super::lines::Says;
+use super::lines::Concept;
 use super::plan::Step;
 use super::raw::{RawAttributes, RawScope, RawSpan, RawValue};
 use super::{CONVENTIONS, Mark, Trigger, custom, evaluation};
@@ -55,7 +55,7 @@ const SCORES: u64 = 1 << CONVENTIONS.len();
 /// One line of a convention or of the configuration.
 #[derive(Debug)]
 struct Rule {
-    says: Says,
+    concept: Concept,
     rank: u8,
     key: String,
     /// The convention, by its place in the list; `None`: the configuration.
@@ -183,13 +183,13 @@ impl Hasher for KeyHasher {
 impl Index {
     pub(super) fn new(options: &ConventionOptions) -> Self {
         let mut rules = custom::rules(&options.attributes)
-            .map(|(says, key)| Rule { says, rank: 0, key: key.to_owned(), convention: None })
+            .map(|(concept, key)| Rule { concept, rank: 0, key: key.to_owned(), convention: None })
             .collect::<Vec<_>>();
         let mut keys = Keys { uses: HashMap::default(), lengths: [0; 256] };
         let mut always = 0;
         for (at, convention) in CONVENTIONS.iter().enumerate() {
             rules.extend(convention.lines.iter().map(|line| Rule {
-                says: line.says,
+                concept: line.concept,
                 rank: line.rank,
                 key: line.key.to_owned(),
                 convention: Some(at),
@@ -203,7 +203,7 @@ impl Index {
                 }
             }
         }
-        rules.sort_by_key(|rule| (rule.says.order(), rule.rank));
+        rules.sort_by_key(|rule| (rule.concept.order(), rule.rank));
         for (at, rule) in rules.iter().enumerate() {
             keys.of(&rule.key).lines.push(Use::Rule(at));
         }
@@ -377,11 +377,11 @@ impl<'i> Hits<'i> {
         'i: 'v,
     {
         for (rule, value) in self.rules(&raw.attributes) {
-            if !matches!(rule.says, Says::Operation(_)) {
+            if !matches!(rule.concept, Concept::Operation(_)) {
                 break;
             }
             if draft.operation.wants(rule.rank) {
-                rule.says.take(rule.rank, &rule.key, value, draft);
+                rule.concept.take(rule.rank, &rule.key, value, draft);
                 let name = rule.convention.map_or("custom", |at| CONVENTIONS[at].name);
                 draft.convention.offer(rule.rank, draft.operation.get().map(|_| name));
             }
@@ -401,9 +401,9 @@ impl<'i> Hits<'i> {
     {
         let operation = draft.operation.get().copied().unwrap_or_default();
         for (rule, value) in self.rules(&raw.attributes) {
-            let read = matches!(rule.says, Says::Operation(_));
-            if !read && rule.says.belongs_on(operation) {
-                rule.says.take(rule.rank, &rule.key, value, draft);
+            let read = matches!(rule.concept, Concept::Operation(_));
+            if !read && rule.concept.belongs_on(operation) {
+                rule.concept.take(rule.rank, &rule.key, value, draft);
             }
         }
         for convention in conventions(self.recognised & self.asked) {
@@ -417,8 +417,8 @@ impl<'i> Hits<'i> {
         'i: 'v,
     {
         for (rule, value) in self.rules(attributes) {
-            if rule.says.order() >= Says::Task.order() {
-                rule.says.take(rule.rank, &rule.key, value, draft);
+            if rule.concept.order() >= Concept::Task.order() {
+                rule.concept.take(rule.rank, &rule.key, value, draft);
             }
         }
     }
@@ -454,7 +454,7 @@ impl<'i> Hits<'i> {
 
     /// The steps to take, in order: lines, with the places of what they read.
     pub(super) fn steps(&self) -> impl Iterator<Item = Step> {
-        self.lines().map(|(rule, at)| Step { says: rule.says, rank: rule.rank, at })
+        self.lines().map(|(rule, at)| Step { concept: rule.concept, rank: rule.rank, at })
     }
 
     /// The lines to take, in order, with the values that they read.

@@ -2,7 +2,7 @@
 //! answers are whole in `gen_ai.prompt` and `gen_ai.completion`.
 
 use super::draft::{Draft, count};
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::RawSpan;
 use super::{Convention, Mark};
 use crate::span::Operation;
@@ -14,17 +14,17 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "the name of the span of kind `agent`, else of the root",
     marks: &[Mark::Key("judgment.span_kind")],
     lines: &[
-        line(Says::Operation(kind), 73, "judgment.span_kind"),
-        line(Says::User, 32, "judgment.customer_user_id"),
-        line(Says::ToolArguments, 86, "judgment.input"),
-        line(Says::ToolResult, 86, "judgment.output"),
-        line(Says::Model, 77, "judgment.llm.model"),
-        line(Says::CachedTokens, 75, "judgment.usage.cache_read_input_tokens"),
-        line(Says::CacheWrittenTokens, 75, "judgment.usage.cache_creation_input_tokens"),
-        line(Says::OutputTokens, 75, "judgment.usage.output_tokens"),
-        line(Says::Cost, 70, "judgment.usage.total_cost_usd"),
-        line(Says::Input, 86, "judgment.input"),
-        line(Says::Output, 86, "judgment.output"),
+        line(Concept::Operation(kind), 73, "judgment.span_kind"),
+        line(Concept::User, 32, "judgment.customer_user_id"),
+        line(Concept::ToolArguments, 86, "judgment.input"),
+        line(Concept::ToolResult, 86, "judgment.output"),
+        line(Concept::Model, 77, "judgment.llm.model"),
+        line(Concept::CachedTokens, 75, "judgment.usage.cache_read_input_tokens"),
+        line(Concept::CacheWrittenTokens, 75, "judgment.usage.cache_creation_input_tokens"),
+        line(Concept::OutputTokens, 75, "judgment.usage.output_tokens"),
+        line(Concept::Cost, 70, "judgment.usage.total_cost_usd"),
+        line(Concept::Input, 86, "judgment.input"),
+        line(Concept::Output, 86, "judgment.output"),
     ],
     also: &[
         "`judgment.usage.non_cached_input_tokens` plus `cache_read_input_tokens` and `cache_creation_input_tokens`.",

@@ -3,7 +3,7 @@
 //! Inputs are what the function was called with, by name, and outputs what it returned, as JSON.
 
 use super::draft::Draft;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger};
 use crate::span::Operation;
@@ -14,12 +14,12 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "`Laminar.set_trace_session_id(\"...\")`",
     agent: "the name of the root span, as in `@observe(name=\"...\")`",
     lines: &[
-        line(Says::Operation(operation), 74, "lmnr.span.type"),
-        line(Says::User, 31, "lmnr.association.properties.user_id"),
-        line(Says::ToolArguments, 83, "lmnr.span.input"),
-        line(Says::ToolResult, 83, "lmnr.span.output"),
-        line(Says::Input, 80, "lmnr.span.input"),
-        line(Says::Output, 80, "lmnr.span.output"),
+        line(Concept::Operation(operation), 74, "lmnr.span.type"),
+        line(Concept::User, 31, "lmnr.association.properties.user_id"),
+        line(Concept::ToolArguments, 83, "lmnr.span.input"),
+        line(Concept::ToolResult, 83, "lmnr.span.output"),
+        line(Concept::Input, 80, "lmnr.span.input"),
+        line(Concept::Output, 80, "lmnr.span.output"),
     ],
     also: &[
         "A root of type `DEFAULT`, as all are in JavaScript that have none, is the workflow. Tools are spans of type `TOOL`.",

@@ -6,7 +6,7 @@
 use super::draft::{Draft, lower, name};
 use super::finish::is_interrupt;
 use super::json::Json;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, langchain, messages};
 use crate::span::Operation;
@@ -27,27 +27,27 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "`with propagate_attributes(session_id=\"...\"):` (Python), `propagateAttributes({ sessionId }, ...)` (JavaScript)",
     agent: "the name of the observation of type `agent`, else the trace's name",
     lines: &[
-        line(Says::Operation(of_kind), 5, "langfuse.observation.type"),
-        line(Says::User, 10, "langfuse.user.id"),
-        line(Says::User, 78, "langfuse.observation.metadata.langfuse_user_id"),
-        line(Says::User, 79, "langfuse.trace.metadata.langfuse_user_id"),
-        line(Says::AgentName, 52, "langfuse.observation.metadata.lc_agent_name"),
-        line(Says::AgentName, 53, "langfuse.trace.metadata.lc_agent_name"),
-        line(Says::Workflow, 30, "langfuse.trace.name"),
-        line(Says::AgentVersion, 20, "langfuse.version"),
-        line(Says::Environment, 10, "langfuse.environment"),
-        line(Says::Failed(error_level), 20, "langfuse.observation.level"),
-        line(Says::ToolArguments, 50, "langfuse.observation.input"),
-        line(Says::ToolResult, 50, "langfuse.observation.output"),
-        line(Says::Model, 30, "langfuse.observation.model.name"),
-        line(Says::Cost, 10, "langfuse.observation.cost_details"),
-        line(Says::Input, 5, "langfuse.trace.input"),
-        line(Says::Input, 15, "langfuse.observation.input"),
-        line(Says::Output, 5, "langfuse.trace.output"),
-        line(Says::Output, 15, "langfuse.observation.output"),
-        line(Says::Task, 30, "langfuse.experiment.item.id"),
-        line(Says::Run, 30, "langfuse.experiment.id"),
-        line(Says::ExpectedOutput, 20, "langfuse.experiment.item.expected_output"),
+        line(Concept::Operation(of_kind), 5, "langfuse.observation.type"),
+        line(Concept::User, 10, "langfuse.user.id"),
+        line(Concept::User, 78, "langfuse.observation.metadata.langfuse_user_id"),
+        line(Concept::User, 79, "langfuse.trace.metadata.langfuse_user_id"),
+        line(Concept::AgentName, 52, "langfuse.observation.metadata.lc_agent_name"),
+        line(Concept::AgentName, 53, "langfuse.trace.metadata.lc_agent_name"),
+        line(Concept::Workflow, 30, "langfuse.trace.name"),
+        line(Concept::AgentVersion, 20, "langfuse.version"),
+        line(Concept::Environment, 10, "langfuse.environment"),
+        line(Concept::Failed(error_level), 20, "langfuse.observation.level"),
+        line(Concept::ToolArguments, 50, "langfuse.observation.input"),
+        line(Concept::ToolResult, 50, "langfuse.observation.output"),
+        line(Concept::Model, 30, "langfuse.observation.model.name"),
+        line(Concept::Cost, 10, "langfuse.observation.cost_details"),
+        line(Concept::Input, 5, "langfuse.trace.input"),
+        line(Concept::Input, 15, "langfuse.observation.input"),
+        line(Concept::Output, 5, "langfuse.trace.output"),
+        line(Concept::Output, 15, "langfuse.observation.output"),
+        line(Concept::Task, 30, "langfuse.experiment.item.id"),
+        line(Concept::Run, 30, "langfuse.experiment.id"),
+        line(Concept::ExpectedOutput, 20, "langfuse.experiment.item.expected_output"),
     ],
     also: &[
         "`langfuse.observation.usage_details`: `prompt_tokens` and `completion_tokens` are totals; else the parts `input*` and `output*` are added up.",

@@ -4,7 +4,7 @@
 //! not a session.
 
 use super::draft::Draft;
-use super::lines::{Says, has_event, line};
+use super::lines::{Concept, has_event, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, langchain, messages, operation_named, usage};
 use crate::span::Operation;
@@ -15,11 +15,11 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "`config={\"metadata\": {\"session_id\": \"...\"}}`, or `configurable: {\"thread_id\": \"...\"}` with LangGraph",
     agent: "`name=\"...\"` for `create_agent`, `create_react_agent` or `compile`; else the name of the root run",
     lines: &[
-        line(Says::Operation(operation_named), 60, "langsmith.span.kind"),
-        line(Says::User, 75, "langsmith.metadata.user_id"),
-        line(Says::AgentName, 48, "langsmith.metadata.lc_agent_name"),
-        line(Says::ToolArguments, 67, "gen_ai.prompt"),
-        line(Says::ToolResult, 67, "gen_ai.completion"),
+        line(Concept::Operation(operation_named), 60, "langsmith.span.kind"),
+        line(Concept::User, 75, "langsmith.metadata.user_id"),
+        line(Concept::AgentName, 48, "langsmith.metadata.lc_agent_name"),
+        line(Concept::ToolArguments, 67, "gen_ai.prompt"),
+        line(Concept::ToolResult, 67, "gen_ai.completion"),
     ],
     also: &[
         "A root of kind `chain` is the workflow; the chain that `langsmith.metadata.lc_agent_name` names is the agent's run.",

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::draft::Draft;
 use super::json::Json;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::messages::{self, InputFacts, Said};
 use super::raw::{RawAttributes, RawSpan, RawValue};
 use super::{Convention, Trigger, arguments, text};
@@ -19,9 +19,9 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "`langwatch.get_current_trace().update(metadata={\"thread_id\": \"...\"})`",
     agent: "the name of the span of type `agent`, else of the root",
     lines: &[
-        line(Says::Operation(operation), 77, "langwatch.span.type"),
-        line(Says::User, 33, "langwatch.user.id"),
-        line(Says::Retrieved, 66, "langwatch.rag_contexts"),
+        line(Concept::Operation(operation), 77, "langwatch.span.type"),
+        line(Concept::User, 33, "langwatch.user.id"),
+        line(Concept::Retrieved, 66, "langwatch.rag_contexts"),
     ],
     also: &[
         "`value` in `langwatch.input` and `langwatch.output`: messages or texts, and a tool's arguments and result.",
@@ -46,10 +46,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         return;
     }
     if attributes.get(INPUT).is_some() {
-        draft.ask(81, || value(attributes, INPUT).as_ref().map(asked).unwrap_or_default());
+        draft.offer_input(81, || value(attributes, INPUT).as_ref().map(asked).unwrap_or_default());
     }
     if attributes.get(OUTPUT).is_some() {
-        draft.say(81, || value(attributes, OUTPUT).as_ref().map(said).unwrap_or_default());
+        draft.offer_output(81, || value(attributes, OUTPUT).as_ref().map(said).unwrap_or_default());
     }
 }
 

@@ -13,35 +13,35 @@ use crate::span::Operation;
 
 /// One attribute that a convention reads.
 pub(super) struct Line {
-    pub(super) says: Says,
+    pub(super) concept: Concept,
     /// Its rank: among all conventions, the lowest holds.
     pub(super) rank: u8,
     pub(super) key: &'static str,
 }
 
 /// Makes one line of a table.
-pub(super) const fn line(says: Says, rank: u8, key: &'static str) -> Line {
-    Line { says, rank, key }
+pub(super) const fn line(concept: Concept, rank: u8, key: &'static str) -> Line {
+    Line { concept, rank, key }
 }
 
 /// The list of concepts: of each its name, the spans on which it is read and, where what a value means is up to a line, what it means
 /// where nobody says so.
-macro_rules! says {
-    ($($(#[$about:meta])* $says:ident $(($meant:ty = $usual:expr))?, $name:literal on $spans:ident;)*) => {
+macro_rules! concepts {
+    ($($(#[$about:meta])* $concept:ident $(($meant:ty = $usual:expr))?, $name:literal on $spans:ident;)*) => {
         /// What an attribute is about, in the order of reading: what a span is comes first.
         #[derive(Clone, Copy, Debug)]
-        pub(super) enum Says {
-            $($(#[$about])* $says $(($meant))?,)*
+        pub(super) enum Concept {
+            $($(#[$about])* $concept $(($meant))?,)*
         }
 
-        impl Says {
+        impl Concept {
             /// The concepts that a configuration can map attributes to.
-            pub(super) const ALL: &[Self] = &[$(Self::$says $(($usual))?,)*];
+            pub(super) const ALL: &[Self] = &[$(Self::$concept $(($usual))?,)*];
 
             /// Its name in the configuration and the documentation.
             pub(super) const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$says { .. } => $name,)*
+                    $(Self::$concept { .. } => $name,)*
                 }
             }
 
@@ -49,14 +49,14 @@ macro_rules! says {
             /// tokens on an agent span are a sum, for traces in which no model call has a span.
             pub(super) fn belongs_on(self, operation: Operation) -> bool {
                 match self {
-                    $(Self::$says { .. } => $spans(operation),)*
+                    $(Self::$concept { .. } => $spans(operation),)*
                 }
             }
         }
     };
 }
 
-says! {
+concepts! {
     /// What the span is about, by the words of the library.
     Operation(fn(&str) -> Option<Operation> = super::operation_named), "operation" on all;
     Session, "session" on all;
@@ -141,7 +141,7 @@ fn agents(operation: Operation) -> bool {
     matches!(operation, Operation::InvokeAgent | Operation::Other)
 }
 
-impl Says {
+impl Concept {
     /// Its place in the order of reading.
     pub(super) fn order(self) -> usize {
         Self::ALL.iter().position(|other| other.name() == self.name()).unwrap_or(usize::MAX)
@@ -199,8 +199,8 @@ impl Says {
                 draft.foreign.offer(rank, foreign);
             }
             Self::Compacted => draft.compacted.offer(rank, draft::flag(value)),
-            Self::Input => draft.ask(rank, || messages::asked(value)),
-            Self::Output => draft.say(rank, || messages::said(value)),
+            Self::Input => draft.offer_input(rank, || messages::asked(value)),
+            Self::Output => draft.offer_output(rank, || messages::said(value)),
             Self::Task => draft.attempt().task.offer(rank, name(value)),
             Self::Run => draft.attempt().run.offer(rank, name(value)),
             Self::Trial => draft.attempt().trial.offer(rank, name(value)),

@@ -45,10 +45,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
         draft.offer_tokens(70, usage::tokens(&usage));
     }
     if let Some(asked) = said(raw, "messages") {
-        draft.ask(70, || messages::asked(asked));
+        draft.offer_input(70, || messages::asked(asked));
     }
     if let Some(answer) = said(raw, "choices").or_else(|| said(raw, "content")) {
-        draft.say(70, || messages::said(answer));
+        draft.offer_output(70, || messages::said(answer));
     }
 }
 

@@ -3,7 +3,7 @@
 //! Version 1.8 has the names of the GenAI conventions beside its own, and `pii` in those of what is content; 1.2 and 1.3 have its own
 //! alone. The label of an agent that has no id is that of its class, in older versions with the module.
 
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
 use crate::span::Operation;
@@ -15,18 +15,18 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "the agent's `id`, else its class",
     marks: &[Mark::Scope("livekit-agents")],
     lines: &[
-        line(Says::AgentName, 69, "lk.agent_label"),
-        line(Says::Failed(is_true), 75, "lk.function_tool.is_error"),
-        line(Says::ToolName, 69, "lk.function_tool.name"),
-        line(Says::ToolCallId, 69, "lk.function_tool.id"),
-        line(Says::ToolArguments, 72, "lk.pii.function_tool.arguments"),
-        line(Says::ToolArguments, 73, "lk.function_tool.arguments"),
-        line(Says::ToolResult, 72, "lk.pii.function_tool.output"),
-        line(Says::ToolResult, 73, "lk.function_tool.output"),
-        line(Says::Input, 81, "lk.pii.user_input"),
-        line(Says::Input, 82, "lk.user_input"),
-        line(Says::Output, 81, "lk.pii.response.text"),
-        line(Says::Output, 82, "lk.response.text"),
+        line(Concept::AgentName, 69, "lk.agent_label"),
+        line(Concept::Failed(is_true), 75, "lk.function_tool.is_error"),
+        line(Concept::ToolName, 69, "lk.function_tool.name"),
+        line(Concept::ToolCallId, 69, "lk.function_tool.id"),
+        line(Concept::ToolArguments, 72, "lk.pii.function_tool.arguments"),
+        line(Concept::ToolArguments, 73, "lk.function_tool.arguments"),
+        line(Concept::ToolResult, 72, "lk.pii.function_tool.output"),
+        line(Concept::ToolResult, 73, "lk.function_tool.output"),
+        line(Concept::Input, 81, "lk.pii.user_input"),
+        line(Concept::Input, 82, "lk.user_input"),
+        line(Concept::Output, 81, "lk.pii.response.text"),
+        line(Concept::Output, 82, "lk.response.text"),
     ],
     also: &[
         "Spans without an operation by their names: `agent_session` is an agent, `function_tool` a tool, `llm_request` a model call with the attempts (`llm_request_run`) below it.",

@@ -91,7 +91,7 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
 fn asked<'v>(event: &'v RawEvent<'_>, draft: &mut Draft<'v>) {
     draft.model.offer(76, event.attributes.get("model_dict.model_name").and_then(draft::model));
     if let Some(messages) = event.attributes.get("messages") {
-        draft.ask(75, || messages::asked(messages));
+        draft.offer_input(75, || messages::asked(messages));
     }
 }
 
@@ -113,6 +113,6 @@ fn answered<'v>(event: &'v RawEvent<'_>, draft: &mut Draft<'v>) {
     );
     let said = raw("response.raw.choices").filter(|choices| choices.as_str() != Some("null"));
     if let Some(said) = said.or_else(|| raw("response.message.blocks")) {
-        draft.say(75, || messages::said(said));
+        draft.offer_output(75, || messages::said(said));
     }
 }

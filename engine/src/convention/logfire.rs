@@ -3,7 +3,7 @@
 //! The span's name is a message template, `Function: {name}`; names and values are plain attributes.
 
 use super::draft::{Draft, name};
-use super::lines::{Says, line, nanos, present};
+use super::lines::{Concept, line, nanos, present};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, messages, usage};
 use crate::span::Operation;
@@ -16,20 +16,20 @@ pub(super) const CONVENTION: Convention = Convention {
     marks: &[Mark::Key("logfire.msg_template"), Mark::Scope("logfire")],
     lines: &[
         // Before Pydantic AI's, by which a span that names an agent is that agent's.
-        line(Says::Operation(step), 24, "sdk_span_type"),
-        line(Says::Operation(template), 40, "logfire.msg_template"),
-        line(Says::Session, 100, "group_id"),
-        line(Says::AgentName, 46, "agent_name"),
-        line(Says::Failed(present), 40, "error"),
-        line(Says::Failed(error_level), 41, "logfire.level_num"),
-        line(Says::ToolName, 45, "name"),
-        line(Says::ToolArguments, 57, "input"),
-        line(Says::ToolResult, 57, "output"),
-        line(Says::ResponseId, 30, "response_id"),
-        line(Says::Input, 57, "raw_input"),
-        line(Says::Input, 68, "request_data"),
-        line(Says::Output, 59, "response"),
-        line(Says::Output, 68, "response_data"),
+        line(Concept::Operation(step), 24, "sdk_span_type"),
+        line(Concept::Operation(template), 40, "logfire.msg_template"),
+        line(Concept::Session, 100, "group_id"),
+        line(Concept::AgentName, 46, "agent_name"),
+        line(Concept::Failed(present), 40, "error"),
+        line(Concept::Failed(error_level), 41, "logfire.level_num"),
+        line(Concept::ToolName, 45, "name"),
+        line(Concept::ToolArguments, 57, "input"),
+        line(Concept::ToolResult, 57, "output"),
+        line(Concept::ResponseId, 30, "response_id"),
+        line(Concept::Input, 57, "raw_input"),
+        line(Concept::Input, 68, "request_data"),
+        line(Concept::Output, 59, "response"),
+        line(Concept::Output, 68, "response_data"),
     ],
     also: &[
         "`name` is the agent's on spans of the template `Agent run: {name!r}`.",
@@ -59,12 +59,12 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
 fn read_model<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     let attributes = &raw.attributes;
     if let Some(events) = attributes.get("events") {
-        draft.ask(69, || messages::asked(events));
-        draft.say(66, || messages::choices(events));
+        draft.offer_input(69, || messages::asked(events));
+        draft.offer_output(66, || messages::choices(events));
     }
     // Of other spans, such as the user's own, `output` may be anything.
     if let Some(output) = attributes.get("output") {
-        draft.say(69, || messages::said(output));
+        draft.offer_output(69, || messages::said(output));
     }
     if let Some(usage) = attributes.get("usage").and_then(messages::parsed) {
         draft.offer_tokens(58, usage::tokens(&usage));

@@ -4,7 +4,7 @@
 //! model call. Tokens are on the outermost or on the innermost of these levels.
 
 use super::Convention;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -13,19 +13,19 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "a memory thread (`memory: { thread, resource }`), or `tracingOptions: { metadata: { sessionId } }`",
     agent: "the agent's `name`",
     lines: &[
-        line(Says::Operation(operation), 8, "mastra.span.type"),
-        line(Says::User, 60, "mastra.metadata.userId"),
-        line(Says::Run, 60, "mastra.metadata.runId"),
-        line(Says::ToolArguments, 55, "mastra.tool_call.input"),
-        line(Says::ToolArguments, 56, "mastra.mcp_tool_call.input"),
-        line(Says::ToolResult, 55, "mastra.tool_call.output"),
-        line(Says::ToolResult, 56, "mastra.mcp_tool_call.output"),
-        line(Says::Input, 61, "mastra.agent_run.input"),
-        line(Says::Input, 62, "mastra.model_generation.input"),
-        line(Says::Input, 63, "mastra.model_step.input"),
-        line(Says::Output, 61, "mastra.agent_run.output"),
-        line(Says::Output, 62, "mastra.model_generation.output"),
-        line(Says::Output, 63, "mastra.model_step.output"),
+        line(Concept::Operation(operation), 8, "mastra.span.type"),
+        line(Concept::User, 60, "mastra.metadata.userId"),
+        line(Concept::Run, 60, "mastra.metadata.runId"),
+        line(Concept::ToolArguments, 55, "mastra.tool_call.input"),
+        line(Concept::ToolArguments, 56, "mastra.mcp_tool_call.input"),
+        line(Concept::ToolResult, 55, "mastra.tool_call.output"),
+        line(Concept::ToolResult, 56, "mastra.mcp_tool_call.output"),
+        line(Concept::Input, 61, "mastra.agent_run.input"),
+        line(Concept::Input, 62, "mastra.model_generation.input"),
+        line(Concept::Input, 63, "mastra.model_step.input"),
+        line(Concept::Output, 61, "mastra.agent_run.output"),
+        line(Concept::Output, 62, "mastra.model_generation.output"),
+        line(Concept::Output, 63, "mastra.model_step.output"),
     ],
     ..Convention::NONE
 };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::draft::{Draft, name};
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::RawSpan;
 use super::{Convention, Trigger, langchain, messages};
 use crate::span::Operation;
@@ -14,18 +14,18 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "set `session.id` as an attribute of the root span (`span.set_attribute(\"session.id\", \"...\")`): the trace's own session metadata is not exported over OTLP; LangGraph's `thread_id` is read",
     agent: "`Agent(..., name=\"...\")` of Pydantic AI, else the name of the span of type `AGENT`, else of the root",
     lines: &[
-        line(Says::Operation(of_kind), 78, "mlflow.spanType"),
-        line(Says::User, 77, "mlflow.trace.user"),
-        line(Says::ToolArguments, 75, "mlflow.spanInputs"),
-        line(Says::ToolResult, 75, "mlflow.spanOutputs"),
-        line(Says::Model, 55, "mlflow.llm.model"),
-        line(Says::Cost, 50, "mlflow.llm.cost"),
-        line(Says::Input, 64, "mlflow.traceInputs"),
-        line(Says::Input, 65, "mlflow.spanInputs"),
-        line(Says::Output, 64, "mlflow.traceOutputs"),
-        line(Says::Output, 65, "mlflow.spanOutputs"),
-        line(Says::Task, 60, "mlflow.eval.requestId"),
-        line(Says::Run, 50, "mlflow.sourceRun"),
+        line(Concept::Operation(of_kind), 78, "mlflow.spanType"),
+        line(Concept::User, 77, "mlflow.trace.user"),
+        line(Concept::ToolArguments, 75, "mlflow.spanInputs"),
+        line(Concept::ToolResult, 75, "mlflow.spanOutputs"),
+        line(Concept::Model, 55, "mlflow.llm.model"),
+        line(Concept::Cost, 50, "mlflow.llm.cost"),
+        line(Concept::Input, 64, "mlflow.traceInputs"),
+        line(Concept::Input, 65, "mlflow.spanInputs"),
+        line(Concept::Output, 64, "mlflow.traceOutputs"),
+        line(Concept::Output, 65, "mlflow.spanOutputs"),
+        line(Concept::Task, 60, "mlflow.eval.requestId"),
+        line(Concept::Run, 50, "mlflow.sourceRun"),
     ],
     also: &[
         "`mlflow.chat.tokenUsage`: `input_tokens`, `output_tokens`, `cache_read_input_tokens`.",

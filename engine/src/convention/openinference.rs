@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::draft::{Draft, lower, name};
 use super::flat::Messages;
 use super::json::Json;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawAttributes, RawSpan};
 use super::{Convention, Mark, is_random, messages};
 use crate::span::Operation;
@@ -34,23 +34,23 @@ pub(super) const CONVENTION: Convention = Convention {
         Mark::Scope("@arizeai/openinference"),
     ],
     lines: &[
-        line(Says::Operation(operation), 10, "openinference.span.kind"),
-        line(Says::AgentName, 20, "agent.name"),
-        line(Says::ToolName, 20, "tool.name"),
-        line(Says::ToolCallId, 20, "tool.id"),
-        line(Says::ToolCallId, 21, "tool_call.id"),
-        line(Says::ToolArguments, 60, "input.value"),
-        line(Says::ToolResult, 60, "output.value"),
-        line(Says::Model, 20, "llm.response.model_name"),
-        line(Says::Model, 60, "llm.model_name"),
-        line(Says::Model, 61, "llm.request.model_name"),
-        line(Says::RequestedModel, 20, "llm.request.model_name"),
-        line(Says::InputTokens, 20, "llm.token_count.prompt"),
-        line(Says::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
-        line(Says::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),
-        line(Says::TotalTokens, 30, "llm.token_count.total"),
-        line(Says::OutputTokens, 20, "llm.token_count.completion"),
-        line(Says::Cost, 30, "llm.cost.total"),
+        line(Concept::Operation(operation), 10, "openinference.span.kind"),
+        line(Concept::AgentName, 20, "agent.name"),
+        line(Concept::ToolName, 20, "tool.name"),
+        line(Concept::ToolCallId, 20, "tool.id"),
+        line(Concept::ToolCallId, 21, "tool_call.id"),
+        line(Concept::ToolArguments, 60, "input.value"),
+        line(Concept::ToolResult, 60, "output.value"),
+        line(Concept::Model, 20, "llm.response.model_name"),
+        line(Concept::Model, 60, "llm.model_name"),
+        line(Concept::Model, 61, "llm.request.model_name"),
+        line(Concept::RequestedModel, 20, "llm.request.model_name"),
+        line(Concept::InputTokens, 20, "llm.token_count.prompt"),
+        line(Concept::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
+        line(Concept::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),
+        line(Concept::TotalTokens, 30, "llm.token_count.total"),
+        line(Concept::OutputTokens, 20, "llm.token_count.completion"),
+        line(Concept::Cost, 30, "llm.cost.total"),
     ],
     also: &[
         "`llm.input_messages.N.message.*` and `llm.output_messages.N.message.*`; where there are none, `input.value` and `output.value`.",
@@ -101,10 +101,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     let asked = Messages::of(attributes, "llm.input_messages.");
     let answered = Messages::of(attributes, "llm.output_messages.");
     if !asked.is_empty() {
-        draft.ask(30, || asked.asked());
+        draft.offer_input(30, || asked.asked());
     }
     if !answered.is_empty() {
-        draft.say(30, || answered.said());
+        draft.offer_output(30, || answered.said());
     }
     if let Some(value) = attributes.get("input.value") {
         // The flattened messages do not say that a result is an error.
@@ -113,11 +113,11 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
             draft.tool_results.offer(25, (!results.is_empty()).then_some(results));
         }
         if asked.is_empty() {
-            draft.ask(40, || messages::asked(value));
+            draft.offer_input(40, || messages::asked(value));
         }
     }
     if let Some(value) = attributes.get("output.value").filter(|_| answered.is_empty()) {
-        draft.say(40, || messages::said(value));
+        draft.offer_output(40, || messages::said(value));
     }
 }
 

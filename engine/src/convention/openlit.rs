@@ -4,7 +4,7 @@
 //! call has ended well, so that what failed often has nothing but its name.
 
 use super::draft::{Draft, name};
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark, operation_named};
 use crate::span::Operation;
@@ -16,10 +16,10 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "the framework's own name of the agent, else `gen_ai.agent.name` on a span around the turn",
     marks: &[Mark::Scope("openlit")],
     lines: &[
-        line(Says::ToolArguments, 15, "gen_ai.tool.args"),
-        line(Says::ToolResult, 15, "gen_ai.tool.output"),
+        line(Concept::ToolArguments, 15, "gen_ai.tool.args"),
+        line(Concept::ToolResult, 15, "gen_ai.tool.output"),
         // A team of Agno is led by an agent of its own.
-        line(Says::Operation(|_| Some(Operation::InvokeAgent)), 17, TEAM),
+        line(Concept::Operation(|_| Some(Operation::InvokeAgent)), 17, TEAM),
     ],
     also: &[
         "Where tools have no spans of their own, a span named like the called tool is its execution: its times and whether it failed.",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::draft::{Draft, name};
 use super::flat::Messages;
 use super::json::Json;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawAttributes, RawSpan, RawValue};
 use super::{Convention, Trigger, messages, operation_named, text};
 use crate::span::Operation;
@@ -20,28 +20,28 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "`Traceloop.set_association_properties({\"session_id\": \"...\"})`, or `@conversation(conversation_id=\"...\")`; in JavaScript `traceloop.withAssociationProperties({ session_id })`",
     agent: "`@agent(name=\"...\")`, else `@workflow(name=\"...\")`",
     lines: &[
-        line(Says::Operation(kind), 70, "traceloop.span.kind"),
-        line(Says::Operation(operation_named), 72, "llm.request.type"),
+        line(Concept::Operation(kind), 70, "traceloop.span.kind"),
+        line(Concept::Operation(operation_named), 72, "llm.request.type"),
         // A task of CrewAI, whatever its operation: an agent's span is inside.
-        line(Says::Operation(|_| Some(Operation::Other)), 19, "crewai.task.id"),
+        line(Concept::Operation(|_| Some(Operation::Other)), 19, "crewai.task.id"),
         // A team of Agno is led by an agent of its own.
-        line(Says::Operation(|_| Some(Operation::InvokeAgent)), 16, "agno.team.name"),
-        line(Says::AgentName, 45, "agno.team.name"),
-        line(Says::User, 30, "traceloop.association.properties.user_id"),
-        line(Says::User, 81, "llm.user"),
-        line(Says::AgentName, 47, "traceloop.association.properties.lc_agent_name"),
-        line(Says::Workflow, 40, "traceloop.workflow.name"),
-        line(Says::AgentVersion, 30, "traceloop.entity.version"),
-        line(Says::Failed(failure), 60, "gen_ai.task.status"),
-        line(Says::Failed(agno_failure), 61, "traceloop.entity.output"),
-        line(Says::ToolName, 60, "traceloop.entity.name"),
-        line(Says::ToolArguments, 70, "traceloop.entity.input"),
-        line(Says::ToolResult, 70, "traceloop.entity.output"),
-        line(Says::CachedTokens, 21, "gen_ai.usage.cache_read_input_tokens"),
-        line(Says::Input, 60, "traceloop.entity.input"),
-        line(Says::Input, 78, "crewai.task.description"),
-        line(Says::Output, 60, "traceloop.entity.output"),
-        line(Says::Output, 78, "crewai.crew.result"),
+        line(Concept::Operation(|_| Some(Operation::InvokeAgent)), 16, "agno.team.name"),
+        line(Concept::AgentName, 45, "agno.team.name"),
+        line(Concept::User, 30, "traceloop.association.properties.user_id"),
+        line(Concept::User, 81, "llm.user"),
+        line(Concept::AgentName, 47, "traceloop.association.properties.lc_agent_name"),
+        line(Concept::Workflow, 40, "traceloop.workflow.name"),
+        line(Concept::AgentVersion, 30, "traceloop.entity.version"),
+        line(Concept::Failed(failure), 60, "gen_ai.task.status"),
+        line(Concept::Failed(agno_failure), 61, "traceloop.entity.output"),
+        line(Concept::ToolName, 60, "traceloop.entity.name"),
+        line(Concept::ToolArguments, 70, "traceloop.entity.input"),
+        line(Concept::ToolResult, 70, "traceloop.entity.output"),
+        line(Concept::CachedTokens, 21, "gen_ai.usage.cache_read_input_tokens"),
+        line(Concept::Input, 60, "traceloop.entity.input"),
+        line(Concept::Input, 78, "crewai.task.description"),
+        line(Concept::Output, 60, "traceloop.entity.output"),
+        line(Concept::Output, 78, "crewai.crew.result"),
     ],
     also: &[
         "`traceloop.entity.name` is the agent's name on spans of kind `agent`.",
@@ -97,10 +97,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
             let asked = Messages::of(attributes, "gen_ai.prompt.");
             let answered = Messages::of(attributes, "gen_ai.completion.");
             if !asked.is_empty() {
-                draft.ask(66, || asked.asked());
+                draft.offer_input(66, || asked.asked());
             }
             if !answered.is_empty() {
-                draft.say(66, || answered.said());
+                draft.offer_output(66, || answered.said());
             }
         }
         Some(_) | None => {}

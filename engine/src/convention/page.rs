@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::lines::Says;
+use super::lines::Concept;
 use super::{CONVENTIONS, Mark, SESSION_JSON_KEYS, SESSION_KEYS};
 
 const HEAD: &str = "\
@@ -98,11 +98,11 @@ pub fn page() -> String {
     }
     page.push_str(CONCEPTS);
     page.push_str("| Concept | Attributes |\n|---|---|\n");
-    for says in Says::ALL {
+    for concept in Concept::ALL {
         let mut keys: BTreeMap<u8, Vec<String>> = BTreeMap::new();
         for convention in CONVENTIONS {
             let lines = convention.lines.iter();
-            for line in lines.filter(|line| line.says.name() == says.name()) {
+            for line in lines.filter(|line| line.concept.name() == concept.name()) {
                 // A key of a convention that has marks is read of that library alone.
                 let key = if convention.marks.is_empty() {
                     format!("`{}`", line.key)
@@ -115,7 +115,7 @@ pub fn page() -> String {
         let mut keys: Vec<String> = keys.into_values().flatten().collect();
         let mut seen = BTreeSet::new();
         keys.retain(|key| seen.insert(key.clone()));
-        line(&mut page, format_args!("| {} | {} |", says.name(), keys.join(", ")));
+        line(&mut page, format_args!("| {} | {} |", concept.name(), keys.join(", ")));
     }
     page.push_str(BEYOND);
     for convention in CONVENTIONS.iter().filter(|convention| !convention.also.is_empty()) {

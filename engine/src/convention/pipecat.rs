@@ -1,6 +1,6 @@
 //! Pipecat: a conversation of turns is one trace, in which model calls have the names of the GenAI conventions.
 
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::{Convention, Mark};
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -10,9 +10,9 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "the service's name, or `additional_span_attributes={\"gen_ai.agent.name\": \"...\"}`",
     marks: &[Mark::Scope("pipecat")],
     lines: &[
-        line(Says::Session, 113, "conversation.id"),
-        line(Says::Input, 77, "input"),
-        line(Says::Output, 77, "output"),
+        line(Concept::Session, 113, "conversation.id"),
+        line(Concept::Input, 77, "input"),
+        line(Concept::Output, 77, "output"),
     ],
     also: &[
         "Spans `stt` and `tts`, of speech, are no model calls. Tools have no spans and are not told of.",

@@ -14,7 +14,7 @@ use simdutf8::basic::from_utf8;
 
 use super::draft::{self, Draft};
 use super::index::{Hits, KeyHasher};
-use super::lines::{self, Says};
+use super::lines::{self, Concept};
 use super::names::Shared;
 use super::raw::{Outline, Plain, RawSpan, RawValue};
 use super::{Conventions, Emitter, Names, Scope, arguments, messages, text};
@@ -107,7 +107,7 @@ enum Field {
 /// What a line reads, and the place of the attribute that it reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
-    pub(super) says: Says,
+    pub(super) concept: Concept,
     pub(super) rank: u8,
     pub(super) at: usize,
 }
@@ -334,7 +334,7 @@ impl Conventions {
             }
         }
         if let Some(model) = &mut span.model {
-            model.tokens = model.tokens.meant(reader.total_tokens);
+            model.tokens = model.tokens.normalised(reader.total_tokens);
             if model.requested == model.model {
                 model.requested = None;
             }
@@ -358,7 +358,7 @@ impl Conventions {
         let mut draft = Draft::default();
         for (step, value) in plan.drafted.iter().zip(&values) {
             // The key matters for sessions alone, which are not read by way of a draft.
-            step.says.take(step.rank, "", value, &mut draft);
+            step.concept.take(step.rank, "", value, &mut draft);
         }
         let caps = self.caps();
         caps.finish_texts(&mut draft, span);
@@ -381,51 +381,51 @@ impl Conventions {
 impl Field {
     /// The field that a step reads an attribute of this key into; `None` if it is read by way of a draft.
     fn of(step: &Step, key: &str) -> Option<Self> {
-        match step.says {
-            Says::Session => Some(Self::Session(Arc::from(key))),
-            Says::User => Some(Self::User),
-            Says::AgentName => Some(Self::AgentName),
-            Says::Workflow => Some(Self::Workflow),
-            Says::AgentId => Some(Self::AgentId),
-            Says::AgentVersion => Some(Self::AgentVersion),
-            Says::Environment => Some(Self::Environment),
-            Says::Failed(failed) => Some(Self::Failed(failed)),
-            Says::Stopped(stopped) => Some(Self::Stopped(stopped)),
-            Says::ToolName => Some(Self::ToolName),
-            Says::ToolCallId => Some(Self::ToolCallId),
-            Says::Model => Some(Self::Model),
-            Says::RequestedModel => Some(Self::RequestedModel),
-            Says::ResponseId => Some(Self::ResponseId),
-            Says::InputTokens => Some(Self::InputTokens),
-            Says::CachedTokens => Some(Self::CachedTokens),
-            Says::CacheWrittenTokens => Some(Self::CacheWrittenTokens),
-            Says::OutputTokens => Some(Self::OutputTokens),
-            Says::TotalTokens => Some(Self::TotalTokens),
-            Says::FirstChunk => Some(Self::FirstChunk),
-            Says::ToolArguments => Some(Self::ToolArguments),
-            Says::ToolResult => Some(Self::ToolResult(step.rank)),
-            Says::Input => Some(Self::Input(step.rank)),
-            Says::Output => Some(Self::Output(step.rank)),
-            Says::Operation(_)
-            | Says::ErrorType
-            | Says::Cost
-            | Says::Currency
-            | Says::Compacted
-            | Says::Task
-            | Says::Run
-            | Says::Trial
-            | Says::Success(_)
-            | Says::Abstained
-            | Says::Perturbation
-            | Says::PerturbationId
-            | Says::Baseline
-            | Says::ExpectedOutput
-            | Says::ExpectedTools
-            | Says::Retrieved
-            | Says::Cited
-            | Says::PreviousSession
-            | Says::Guardrail
-            | Says::GuardrailResult => None,
+        match step.concept {
+            Concept::Session => Some(Self::Session(Arc::from(key))),
+            Concept::User => Some(Self::User),
+            Concept::AgentName => Some(Self::AgentName),
+            Concept::Workflow => Some(Self::Workflow),
+            Concept::AgentId => Some(Self::AgentId),
+            Concept::AgentVersion => Some(Self::AgentVersion),
+            Concept::Environment => Some(Self::Environment),
+            Concept::Failed(failed) => Some(Self::Failed(failed)),
+            Concept::Stopped(stopped) => Some(Self::Stopped(stopped)),
+            Concept::ToolName => Some(Self::ToolName),
+            Concept::ToolCallId => Some(Self::ToolCallId),
+            Concept::Model => Some(Self::Model),
+            Concept::RequestedModel => Some(Self::RequestedModel),
+            Concept::ResponseId => Some(Self::ResponseId),
+            Concept::InputTokens => Some(Self::InputTokens),
+            Concept::CachedTokens => Some(Self::CachedTokens),
+            Concept::CacheWrittenTokens => Some(Self::CacheWrittenTokens),
+            Concept::OutputTokens => Some(Self::OutputTokens),
+            Concept::TotalTokens => Some(Self::TotalTokens),
+            Concept::FirstChunk => Some(Self::FirstChunk),
+            Concept::ToolArguments => Some(Self::ToolArguments),
+            Concept::ToolResult => Some(Self::ToolResult(step.rank)),
+            Concept::Input => Some(Self::Input(step.rank)),
+            Concept::Output => Some(Self::Output(step.rank)),
+            Concept::Operation(_)
+            | Concept::ErrorType
+            | Concept::Cost
+            | Concept::Currency
+            | Concept::Compacted
+            | Concept::Task
+            | Concept::Run
+            | Concept::Trial
+            | Concept::Success(_)
+            | Concept::Abstained
+            | Concept::Perturbation
+            | Concept::PerturbationId
+            | Concept::Baseline
+            | Concept::ExpectedOutput
+            | Concept::ExpectedTools
+            | Concept::Retrieved
+            | Concept::Cited
+            | Concept::PreviousSession
+            | Concept::Guardrail
+            | Concept::GuardrailResult => None,
         }
     }
 }
@@ -492,12 +492,12 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
     let (mut failed, mut stopped, mut decided) = (false, false, false);
     for step in hits.steps() {
         let (key, value) = raw.attributes.at(step.at)?;
-        if let Says::Operation(named) = step.says {
+        if let Concept::Operation(named) = step.concept {
             if !decided {
                 same.push((step.at, outline.pairs.get(step.at)?.sent));
                 decided = lines::word(value).and_then(|word| named(&word)).is_some();
             }
-        } else if !step.says.belongs_on(span.operation) {
+        } else if !step.concept.belongs_on(span.operation) {
             // The concept is not read on spans of this operation.
         } else if is_plain(step.at) {
             match Field::of(&step, key) {
@@ -506,9 +506,9 @@ fn plan(hits: &Hits<'_>, outline: &Outline<'_>, raw: &RawSpan<'_>, span: &Span) 
                 Some(field) => fields.push((field, step.at)),
                 None => drafted.push(step),
             }
-        } else if let Says::Failed(says) = step.says {
+        } else if let Concept::Failed(says) = step.concept {
             failed |= says(value);
-        } else if let Says::Stopped(says) = step.says {
+        } else if let Concept::Stopped(says) = step.concept {
             stopped |= says(value);
         } else {
             return None;
@@ -680,7 +680,9 @@ impl<'a> Reader<'_, 'a> {
 
     /// Returns the text of an input, if there is one, without its words unless texts are kept; `None` if it has to be cut.
     fn asked(&self, rank: u8, asked: &messages::InputFacts<'_>) -> Option<Option<Text>> {
-        let Some(text) = asked.text.as_deref().and_then(draft::meant) else { return Some(None) };
+        let Some(text) = asked.text.as_deref().and_then(draft::without_placeholder) else {
+            return Some(None);
+        };
         let ConventionOptions { keep_texts, max_text_bytes, .. } = *self.options;
         (text.len() <= max_text_bytes).then(|| {
             let text = if keep_texts { Arc::from(text) } else { Arc::default() };

@@ -5,7 +5,7 @@
 //! read only of a run that failed: a model call that failed has no messages of its own.
 
 use super::draft::Draft;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::messages;
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Mark};
@@ -18,12 +18,12 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "`Agent(..., name=\"...\")`",
     marks: &[Mark::Scope("pydantic-ai"), Mark::Key("agent_name"), Mark::Key("tool_arguments")],
     lines: &[
-        line(Says::AgentName, 44, "agent_name"),
-        line(Says::ToolArguments, 30, "tool_arguments"),
-        line(Says::ToolResult, 30, "tool_response"),
-        line(Says::Model, 70, "model_name"),
-        line(Says::Cost, 40, "operation.cost"),
-        line(Says::Output, 50, "final_result"),
+        line(Concept::AgentName, 44, "agent_name"),
+        line(Concept::ToolArguments, 30, "tool_arguments"),
+        line(Concept::ToolResult, 30, "tool_response"),
+        line(Concept::Model, 70, "model_name"),
+        line(Concept::Cost, 40, "operation.cost"),
+        line(Concept::Output, 50, "final_result"),
     ],
     also: &[
         "Spans with `agent_name` and without an operation are agents, `running tool` spans are tools, `running tools` is the step around them.",
@@ -53,14 +53,14 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     if draft.operation.get() == Some(&Operation::Chat)
         && let Some(events) = raw.attributes.get("events")
     {
-        draft.ask(51, || messages::asked(events));
-        draft.say(51, || messages::choices(events));
+        draft.offer_input(51, || messages::asked(events));
+        draft.offer_output(51, || messages::choices(events));
     }
     if draft.operation.get() == Some(&Operation::InvokeAgent)
         && raw.status == Status::Error
         && let Some(all) = raw.attributes.get("pydantic_ai.all_messages")
     {
-        draft.ask(66, || messages::asked(all));
+        draft.offer_input(66, || messages::asked(all));
     }
     if draft.operation.get() == Some(&Operation::InvokeAgent)
         && raw.attributes.get("final_result").is_some_and(asks_for_approval)

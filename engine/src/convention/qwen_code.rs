@@ -72,7 +72,7 @@ fn turn(session: &str, prompt: Option<&str>) -> Turn {
 fn mend(raw: &RawLog<'_>, heard: &mut RecordFacts<'_>) -> bool {
     let prompt = raw.attributes.str("prompt_id").unwrap_or_default();
     if prompt.starts_with(COMPRESSION) {
-        heard.aside = Some(Helper::Part(Cow::Borrowed("compression")));
+        heard.aside = Some(Helper::Component(Cow::Borrowed("compression")));
     }
     heard.refused = gemini_cli::is_refused(raw, heard);
     heard.is_command = heard.tells == Some(Tells::Prompt) && prompt.contains(NUMBERED);

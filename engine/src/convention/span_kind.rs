@@ -3,7 +3,7 @@
 //! Dify sends nothing else that tells a tool from a step. Beside it are the names of the GenAI conventions and of OpenInference.
 
 use super::draft::lower;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::{Convention, Mark, openinference};
 use crate::span::Operation;
 
@@ -14,16 +14,16 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "`gen_ai.agent.name`, else the service's name, which in Dify is the app's",
     marks: &[Mark::Key("gen_ai.span.kind"), Mark::Key("fi.span.kind")],
     lines: &[
-        line(Says::Operation(kind), 65, "gen_ai.span.kind"),
-        line(Says::Operation(kind), 71, "fi.span.kind"),
-        line(Says::User, 82, "gen_ai.user.id"),
-        line(Says::ToolName, 22, "tool.name"),
-        line(Says::ToolArguments, 60, "input.value"),
-        line(Says::ToolArguments, 71, "tool.parameters"),
-        line(Says::ToolResult, 60, "output.value"),
-        line(Says::Model, 64, "gen_ai.model_name"),
-        line(Says::Input, 40, "input.value"),
-        line(Says::Output, 40, "output.value"),
+        line(Concept::Operation(kind), 65, "gen_ai.span.kind"),
+        line(Concept::Operation(kind), 71, "fi.span.kind"),
+        line(Concept::User, 82, "gen_ai.user.id"),
+        line(Concept::ToolName, 22, "tool.name"),
+        line(Concept::ToolArguments, 60, "input.value"),
+        line(Concept::ToolArguments, 71, "tool.parameters"),
+        line(Concept::ToolResult, 60, "output.value"),
+        line(Concept::Model, 64, "gen_ai.model_name"),
+        line(Concept::Input, 40, "input.value"),
+        line(Concept::Output, 40, "output.value"),
     ],
     ..Convention::NONE
 };

@@ -100,7 +100,7 @@ pub(super) enum Helper<'r> {
     /// A sub-agent.
     Agent(Cow<'r, str>),
     /// A part of the client, such as one that makes titles or makes the conversation shorter.
-    Part(Cow<'r, str>),
+    Component(Cow<'r, str>),
 }
 
 impl Dialect {
@@ -166,7 +166,7 @@ impl Dialect {
     }
 
     /// Reads what the attributes of a record say.
-    fn hear<'r>(&self, raw: &'r RawLog<'_>, tells: Tells) -> RecordFacts<'r> {
+    fn decode<'r>(&self, raw: &'r RawLog<'_>, tells: Tells) -> RecordFacts<'r> {
         let names = &self.names;
         let tokens = |list: &[String]| get(raw, list).and_then(count);
         let success = get(raw, &names.success).and_then(flag);
@@ -213,7 +213,7 @@ impl Conventions {
         })?;
         let unused = |why| Some(LogReading { unused: vec![why], ..LogReading::default() });
         let Some(tells) = dialect.tells(event) else { return unused("log_not_recognised") };
-        let mut heard = dialect.hear(raw, tells);
+        let mut heard = dialect.decode(raw, tells);
         if !(dialect.mend)(raw, &mut heard) {
             return unused("log_repeats");
         }
@@ -316,7 +316,7 @@ impl Record<'_, '_> {
             // A name without the agent's, which `agent_name` has.
             name: Arc::from(INVOKE_AGENT),
             agent_name: Some(Arc::from(self.caps.name(named))),
-            input: self.told(self.heard.input.as_deref()),
+            input: self.text_of(self.heard.input.as_deref()),
             failed: false,
             ..self.bare(operation)
         }
@@ -331,7 +331,7 @@ impl Record<'_, '_> {
             time: raw.time,
             index: raw.index,
             id: identity(raw, "prompt"),
-            input: Some(self.told(self.heard.input.as_deref())?),
+            input: Some(self.text_of(self.heard.input.as_deref())?),
             output: None,
             tool_calls: Vec::new(),
             tool_results: Vec::new(),
@@ -368,7 +368,7 @@ impl Record<'_, '_> {
                 cost,
                 ..ModelFacts::default()
             }),
-            output: self.told(heard.output.as_deref()),
+            output: self.text_of(heard.output.as_deref()),
             ..self.bare(Operation::Chat)
         }
     }
@@ -408,7 +408,7 @@ impl Record<'_, '_> {
         let (operation, who) = match &self.heard.aside {
             None => return spans.push(call),
             Some(Helper::Agent(who)) => (Operation::InvokeAgent, self.caps.name(who)),
-            Some(Helper::Part(who)) => (Operation::Other, self.caps.name(who)),
+            Some(Helper::Component(who)) => (Operation::Other, self.caps.name(who)),
         };
         // Each record has such a span of its own, which moves with it.
         let span_id = SpanId::of(&[&self.span_id.0, b"aside"]);
@@ -424,7 +424,7 @@ impl Record<'_, '_> {
         spans.push(Span { parent: Some(span_id), ..call });
     }
 
-    fn told(&self, text: Option<&str>) -> Option<Text> {
+    fn text_of(&self, text: Option<&str>) -> Option<Text> {
         text::ranked(RANK, text.map(Cow::from)).map(|text| self.caps.text(text))
     }
 

@@ -5,7 +5,7 @@
 //! attribute tells apart from calls that a program makes one after another: tokens are read as they are.
 
 use super::Convention;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
@@ -14,10 +14,10 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "pass `.advisors(a -> a.param(ChatMemory.CONVERSATION_ID, \"...\"))`",
     agent: "`gen_ai.agent.name` on a span around the call; a `ChatClient` has no name",
     lines: &[
-        line(Says::Operation(operation), 66, "spring.ai.kind"),
-        line(Says::ToolName, 66, "spring.ai.tool.definition.name"),
-        line(Says::ToolArguments, 82, "spring.ai.tool.call.arguments"),
-        line(Says::ToolResult, 82, "spring.ai.tool.call.result"),
+        line(Concept::Operation(operation), 66, "spring.ai.kind"),
+        line(Concept::ToolName, 66, "spring.ai.tool.definition.name"),
+        line(Concept::ToolArguments, 82, "spring.ai.tool.call.arguments"),
+        line(Concept::ToolResult, 82, "spring.ai.tool.call.result"),
     ],
     also: &[
         "Arguments and results of tools are sent with `spring.ai.tools.observations.include-content=true`. A tool that throws an exception has not failed where Spring AI returns its message to the model.",

@@ -4,7 +4,7 @@
 //! root's tokens are cumulative over the agent's life and are not read.
 
 use super::draft::Draft;
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::{RawSpan, RawValue};
 use super::{Convention, Trigger, text};
 use crate::span::Operation;
@@ -18,8 +18,8 @@ pub(super) const CONVENTION: Convention = Convention {
     session: "`Agent(trace_attributes={\"session.id\": \"...\"})`",
     agent: "`Agent(name=\"...\")`",
     lines: &[
-        line(Says::Failed(error_status), 30, "gen_ai.tool.status"),
-        line(Says::Failed(failed_status), 31, NODE_STATUS),
+        line(Concept::Failed(error_status), 30, "gen_ai.tool.status"),
+        line(Concept::Failed(failed_status), 31, NODE_STATUS),
     ],
     also: &[
         "On tool spans: arguments from the span event `gen_ai.tool.message` (`content`), the result from `gen_ai.choice` (`message`).",

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::draft::meant;
+use super::draft::without_placeholder;
 use super::json::Json;
 use super::raw::RawValue;
 use super::{arguments, messages};
@@ -30,7 +30,7 @@ pub(super) fn plain(rank: u8, value: &RawValue<'_>) -> Option<Text> {
 
 /// A text with its rank, without the space around it; `None` if it is empty or a placeholder.
 pub(super) fn ranked(rank: u8, text: Option<Cow<'_, str>>) -> Option<Text> {
-    Some(Text { rank, text: Arc::from(meant(&text?)?) })
+    Some(Text { rank, text: Arc::from(without_placeholder(&text?)?) })
 }
 
 /// The text of a message with its rank, as [`ranked`] and [`message_rank`] have it.
@@ -61,5 +61,5 @@ pub(super) fn content_of(body: &Json<'_>) -> Option<String> {
 }
 
 fn present(value: &RawValue<'_>) -> bool {
-    value.as_str().is_none_or(|text| meant(text).is_some())
+    value.as_str().is_none_or(|text| without_placeholder(text).is_some())
 }

@@ -5,7 +5,7 @@
 //! of the last step alone; what all of them used is on the agent's span.
 
 use super::draft::{Draft, name};
-use super::lines::{Says, line};
+use super::lines::{Concept, line};
 use super::raw::RawSpan;
 use super::{Convention, Mark};
 use crate::span::Operation;
@@ -17,22 +17,22 @@ pub(super) const CONVENTION: Convention = Convention {
     agent: "the agent's `name`",
     marks: &[Mark::Scope("@voltagent/core")],
     lines: &[
-        line(Says::Operation(|kind| Some(operation(kind))), 68, "span.type"),
-        line(Says::Operation(entity), 69, "entity.type"),
-        line(Says::Session, 112, "conversation.id"),
-        line(Says::AgentName, 68, "subagent.name"),
-        line(Says::ToolName, 68, "tool.name"),
-        line(Says::ToolCallId, 68, "tool.call.id"),
-        line(Says::ToolArguments, 68, "input"),
-        line(Says::ToolResult, 68, "output"),
-        line(Says::Model, 68, "llm.model"),
-        line(Says::Model, 69, "ai.model.name"),
-        line(Says::InputTokens, 68, "usage.prompt_tokens"),
-        line(Says::CachedTokens, 68, "usage.cached_tokens"),
-        line(Says::OutputTokens, 68, "usage.completion_tokens"),
-        line(Says::Input, 71, "llm.messages"),
-        line(Says::Input, 72, "input"),
-        line(Says::Output, 71, "output"),
+        line(Concept::Operation(|kind| Some(operation(kind))), 68, "span.type"),
+        line(Concept::Operation(entity), 69, "entity.type"),
+        line(Concept::Session, 112, "conversation.id"),
+        line(Concept::AgentName, 68, "subagent.name"),
+        line(Concept::ToolName, 68, "tool.name"),
+        line(Concept::ToolCallId, 68, "tool.call.id"),
+        line(Concept::ToolArguments, 68, "input"),
+        line(Concept::ToolResult, 68, "output"),
+        line(Concept::Model, 68, "llm.model"),
+        line(Concept::Model, 69, "ai.model.name"),
+        line(Concept::InputTokens, 68, "usage.prompt_tokens"),
+        line(Concept::CachedTokens, 68, "usage.cached_tokens"),
+        line(Concept::OutputTokens, 68, "usage.completion_tokens"),
+        line(Concept::Input, 71, "llm.messages"),
+        line(Concept::Input, 72, "input"),
+        line(Concept::Output, 71, "output"),
     ],
     also: &[
         "`entity.name` is the agent's name where `entity.type` is `agent`, unless `subagent.name` is there, and that of the workflow where it is `workflow`.",

@@ -179,7 +179,7 @@ struct OneSession {
 
 /// A value as it is counted.
 #[derive(Clone, Copy)]
-struct Turn {
+struct Counted {
     at: Timestamp,
     /// The days that it spends.
     seed: f64,
@@ -190,7 +190,7 @@ struct Turn {
     first_bet: usize,
     /// Whether the hour is usually worse than is tolerated: what is usual at others is not learnt from its values.
     is_bad_hour: bool,
-    kind: Turned,
+    kind: CountedKind,
 }
 
 /// Which bets can win: those on more than the greatest value there is cannot, and no time is spent on them.
@@ -202,7 +202,7 @@ struct Winnable {
 
 /// The kind of a value as it is counted.
 #[derive(Clone, Copy)]
-enum Turned {
+enum CountedKind {
     /// A value.
     Value(f64, Place),
     /// A chance.
@@ -251,15 +251,15 @@ impl Detector {
         limits: &Limits,
     ) -> Option<Severity> {
         let before = self.severity();
-        if value.kind != Kind::Plain && self.prepares(at, value, limits) {
+        if value.kind != Kind::Plain && self.learn_first(at, value, limits) {
             return None;
         }
-        let turn = self.turn(at, value, limits)?;
+        let counted = self.counted(at, value, limits)?;
         let own = self.severity;
         match own {
-            Severity::Quiet | Severity::Warning => self.watch(&turn, limits),
-            Severity::Critical => self.hold(&turn, limits),
-            Severity::Recovering => self.recover(&turn, limits),
+            Severity::Quiet | Severity::Warning => self.watch(&counted, limits),
+            Severity::Critical => self.hold(&counted, limits),
+            Severity::Recovering => self.recover(&counted, limits),
         }
         self.follow(own, at);
         let severity = self.severity();
@@ -406,7 +406,7 @@ impl Detector {
 
     /// Learns what is usual for a stream of outcomes and chances, while there is no past: unlike other streams, it is not compared
     /// with the objective. Returns whether that is all there is to do with the value.
-    fn prepares(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> bool {
+    fn learn_first(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> bool {
         let predicted = self.predicted.get_or_insert_default();
         if self.baseline.is_established() {
             return false;
@@ -435,7 +435,7 @@ impl Detector {
     }
 
     /// The value to count; `None`: a chance, while it is not known what chances are usual.
-    fn turn(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> Option<Turn> {
+    fn counted(&mut self, at: Timestamp, value: Observation, limits: &Limits) -> Option<Counted> {
         let nulls = *self.nulls.get_or_insert_with(|| Nulls::of(&self.baseline, limits));
         let (level, usual) = (
             self.baseline.level(limits.objective),
@@ -455,16 +455,16 @@ impl Detector {
                 predicted.counted_since.get_or_insert(at);
             }
             let seed = self.budget.spend(at);
-            let (is_bad_hour, kind) = (false, Turned::Chance(value.value));
+            let (is_bad_hour, kind) = (false, CountedKind::Chance(value.value));
             let winnable = nulls.winnable();
-            return Some(Turn { at, seed, ratios, winnable, first_bet, is_bad_hour, kind });
+            return Some(Counted { at, seed, ratios, winnable, first_bet, is_bad_hour, kind });
         }
         let place = self.place(value, value.value > nulls.tolerated);
         let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
         let hour = self.hour(at, value.value, level, limits);
         let hour = hour.filter(|hour| *hour > nulls.tolerated);
         let after = nulls.after(hour.map_or(level_after, |hour| hour.max(level_after)), limits);
-        Some(Turn {
+        Some(Counted {
             at,
             seed: self.budget.spend(at),
             ratios: Ratios {
@@ -478,9 +478,9 @@ impl Detector {
                 Kind::Outcome(earlier) => {
                     let counted = earlier.filter(|earlier| self.has_counted(earlier));
                     let counted = counted.and_then(|earlier| ratios_of(earlier.chance));
-                    Turned::Outcome(value.value, place, counted)
+                    CountedKind::Outcome(value.value, place, counted)
                 }
-                Kind::Plain | Kind::Chance => Turned::Value(value.value, place),
+                Kind::Plain | Kind::Chance => CountedKind::Value(value.value, place),
             },
         })
     }
@@ -509,12 +509,12 @@ impl Detector {
     }
 
     /// Counts a value while there is no drop: collects evidence, and learns what is usual where there is none.
-    fn watch(&mut self, turn: &Turn, limits: &Limits) {
-        self.weigh(turn, turn.seed, turn.seed);
-        self.count(turn);
+    fn watch(&mut self, counted: &Counted, limits: &Limits) {
+        self.weigh(counted, counted.seed, counted.seed);
+        self.count(counted);
         let days = self.days();
         if days >= limits.page {
-            self.page(turn.at, limits);
+            self.page(counted.at, limits);
         } else if self.severity == Severity::Quiet && days >= limits.page * WARN {
             self.severity = Severity::Warning;
         } else if self.severity == Severity::Warning && !self.has_evidence(limits) {
@@ -522,24 +522,26 @@ impl Detector {
             self.severity = Severity::Quiet;
             self.forget_pending();
             self.starts = Starts::default();
-            self.learn(turn.at, limits);
+            self.learn(counted.at, limits);
         } else if self.severity == Severity::Quiet
             && self.pending.new_order() >= LEARNT_TOGETHER
             && self.starts.are_none()
         {
-            self.learn(turn.at, limits);
+            self.learn(counted.at, limits);
         }
     }
 
     /// Counts a value in a drop: looks for evidence that the level is good again.
-    fn hold(&mut self, turn: &Turn, limits: &Limits) {
-        self.weigh(turn, turn.seed, turn.seed);
+    fn hold(&mut self, counted: &Counted, limits: &Limits) {
+        self.weigh(counted, counted.seed, counted.seed);
         let confidence = self.confidence();
         let Some(mut incident) = self.incident else { return };
-        turn.value().into_iter().for_each(|value| incident.values.add(value));
+        counted.value().into_iter().for_each(|value| incident.values.add(value));
         incident.confidence = incident.confidence.max(confidence);
-        self.look_for_recovery(turn, &incident);
-        if let Turned::Value(value, place) | Turned::Outcome(value, place, _) = turn.kind {
+        self.look_for_recovery(counted, &incident);
+        if let CountedKind::Value(value, place) | CountedKind::Outcome(value, place, _) =
+            counted.kind
+        {
             self.pending.follow(value, place);
             if place.is_within() {
                 incident.repeats += self.baseline.alternation(&self.pending);
@@ -559,18 +561,18 @@ impl Detector {
             self.severity = Severity::Recovering;
         }
         self.incident = Some(incident);
-        if limits.accept_after.is_some_and(|after| turn.at >= incident.paged.after(after)) {
-            self.accept(turn.at);
+        if limits.accept_after.is_some_and(|after| counted.at >= incident.paged.after(after)) {
+            self.accept(counted.at);
         }
     }
 
     /// Counts a value in a recovery: looks for more evidence of it, and for a relapse, which takes less evidence than a drop.
-    fn recover(&mut self, turn: &Turn, limits: &Limits) {
+    fn recover(&mut self, counted: &Counted, limits: &Limits) {
         let Some(mut incident) = self.incident else { return };
-        let relapse = limits.page * turn.short() / RELAPSE * incident.trust;
-        self.weigh(turn, turn.seed.max(relapse), turn.seed.max(relapse * EDGE));
-        self.count(turn);
-        self.look_for_recovery(turn, &incident);
+        let relapse = limits.page * counted.short() / RELAPSE * incident.trust;
+        self.weigh(counted, counted.seed.max(relapse), counted.seed.max(relapse * EDGE));
+        self.count(counted);
+        self.look_for_recovery(counted, &incident);
         if self.days() >= limits.page {
             // The relapse may have another level than the drop.
             (incident.values, incident.repeats) = (self.since_start(), 0.0);
@@ -585,7 +587,7 @@ impl Detector {
             if let (Some(predicted), Some(chances)) = (&mut self.predicted, chances) {
                 predicted.pending = chances;
             }
-            self.learn(turn.at, limits);
+            self.learn(counted.at, limits);
         }
     }
 
@@ -609,7 +611,7 @@ impl Detector {
         self.over.as_deref().filter(|over| over.goes_on()).map(|over| &over.incident)
     }
 
-    fn look_for_recovery(&mut self, turn: &Turn, incident: &Incident) {
+    fn look_for_recovery(&mut self, counted: &Counted, incident: &Incident) {
         let tolerated = self.nulls.map_or(0.0, |nulls| nulls.tolerated);
         let before = incident.values.minus(self.recovery.stretch);
         let surely = match self.severity {
@@ -618,48 +620,50 @@ impl Detector {
             Severity::Quiet | Severity::Recovering | Severity::Warning => 0.0,
         };
         let levels = Levels::of(tolerated, incident.level().max(surely), before);
-        if let (Turned::Chance(chance), Some(predicted)) = (turn.kind, &self.predicted) {
+        if let (CountedKind::Chance(chance), Some(predicted)) = (counted.kind, &self.predicted) {
             let ratio =
                 |level| predicted.usual.ratio_of_good(chance, odds_ratio(level, incident.from));
-            self.recovery.observe(ratio, None, levels, turn.short());
-        } else if let Some(value) = turn.value() {
+            self.recovery.observe(ratio, None, levels, counted.short());
+        } else if let Some(value) = counted.value() {
             let ratio = |level: f64| (1.0 - value) / (1.0 - level);
-            self.recovery.observe(ratio, Some(value), levels, turn.short());
+            self.recovery.observe(ratio, Some(value), levels, counted.short());
         }
     }
 
-    fn weigh(&mut self, turn: &Turn, seed: f64, edge_seed: f64) {
-        let (Ratios { usual, tolerated }, first) = (turn.ratios, turn.first_bet);
+    fn weigh(&mut self, counted: &Counted, seed: f64, edge_seed: f64) {
+        let (Ratios { usual, tolerated }, first) = (counted.ratios, counted.first_bet);
         let if_winnable = |winnable: bool, seed: f64| if winnable { seed } else { 0.0 };
         // A relapse takes less evidence of outcomes alone as well.
-        let relapse = if seed > turn.seed { seed } else { 0.0 };
-        let seed = if_winnable(turn.winnable.usual, seed);
-        let edge_seed = if_winnable(turn.winnable.tolerated, edge_seed);
-        if let Turned::Outcome(_, _, Some(counted)) = turn.kind {
+        let relapse = if seed > counted.seed { seed } else { 0.0 };
+        let seed = if_winnable(counted.winnable.usual, seed);
+        let edge_seed = if_winnable(counted.winnable.tolerated, edge_seed);
+        if let CountedKind::Outcome(_, _, Some(counted)) = counted.kind {
             self.changed.observe_after(usual, counted.usual, seed, first);
             self.intolerable.observe_after(tolerated, counted.tolerated, edge_seed, first);
         } else {
             self.changed.observe(usual, seed, first);
             self.intolerable.observe(tolerated, edge_seed, first);
         }
-        if let (Turned::Outcome(..), Some(predicted)) = (turn.kind, &mut self.predicted) {
-            let seed = predicted.budget.spend(turn.at).max(relapse);
-            predicted.told.observe(usual, if_winnable(turn.winnable.usual, seed), first);
+        if let (CountedKind::Outcome(..), Some(predicted)) = (counted.kind, &mut self.predicted) {
+            let seed = predicted.budget.spend(counted.at).max(relapse);
+            predicted.told.observe(usual, if_winnable(counted.winnable.usual, seed), first);
         }
     }
 
     /// Counts a value among those that are usual if no drop comes of them.
-    fn count(&mut self, turn: &Turn) {
-        let mark = Mark { at: turn.at, before: self.pending.all };
-        self.starts.observe(turn.ratios, mark, turn.first_bet);
-        match turn.kind {
-            Turned::Value(value, _) | Turned::Outcome(value, ..) if turn.is_bad_hour => {
+    fn count(&mut self, counted: &Counted) {
+        let mark = Mark { at: counted.at, before: self.pending.all };
+        self.starts.observe(counted.ratios, mark, counted.first_bet);
+        match counted.kind {
+            CountedKind::Value(value, _) | CountedKind::Outcome(value, ..)
+                if counted.is_bad_hour =>
+            {
                 self.pending.add_apart(value);
             }
-            Turned::Value(value, place) | Turned::Outcome(value, place, _) => {
+            CountedKind::Value(value, place) | CountedKind::Outcome(value, place, _) => {
                 self.pending.add(value, place);
             }
-            Turned::Chance(chance) => {
+            CountedKind::Chance(chance) => {
                 let predicted = self.predicted.iter_mut();
                 predicted.for_each(|predicted| predicted.pending.add(chance));
             }
@@ -801,7 +805,7 @@ fn level_of(values: Tally, before: f64) -> f64 {
     if values.count == 0 { before } else { values.mean() }
 }
 
-impl Turn {
+impl Counted {
     /// The days that it spends on the end of a drop, or on a relapse.
     fn short(&self) -> f64 {
         self.seed.min(MOST_DAYS)
@@ -810,8 +814,8 @@ impl Turn {
     /// The value, unless it is a chance.
     fn value(&self) -> Option<f64> {
         match self.kind {
-            Turned::Value(value, _) | Turned::Outcome(value, ..) => Some(value),
-            Turned::Chance(_) => None,
+            CountedKind::Value(value, _) | CountedKind::Outcome(value, ..) => Some(value),
+            CountedKind::Chance(_) => None,
         }
     }
 }

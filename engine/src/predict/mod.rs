@@ -133,7 +133,7 @@ fn success(ranking: &Ranking, known: &[KnownRun], population: &Population) -> Op
     let others = population.sessions.saturating_sub(known.len() as u64);
     let everywhere = |measure: &Measure| {
         measure.is_effort()
-            && population.efforts.told(*measure).traces == population.sessions
+            && population.efforts.sums_of(*measure).traces == population.sessions
             && known.iter().all(|run| measure.of(&run.effort).is_some())
     };
     let measures = Measure::ALL.into_iter().filter(everywhere);
@@ -160,7 +160,7 @@ fn success(ranking: &Ranking, known: &[KnownRun], population: &Population) -> Op
     let variance = told.iter().map(|run| (run.predictor - mean).powi(2)).sum::<f64>() / runs;
     let others = (others > 0).then(|| Others {
         runs: others,
-        mean: mean_of(&|measure| sums.told(measure).sum as f64 / others as f64),
+        mean: mean_of(&|measure| sums.sums_of(measure).sum as f64 / others as f64),
         variance,
     });
     success_ratio(&told, others)

@@ -433,7 +433,7 @@ impl EffortSums {
     }
 
     /// The number of runs that tell a measure, and the sum of their buckets.
-    pub(super) fn told(&self, measure: Measure) -> PartialSum {
+    pub(super) fn sums_of(&self, measure: Measure) -> PartialSum {
         self.0[measure as usize]
     }
 

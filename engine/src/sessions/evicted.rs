@@ -211,11 +211,11 @@ impl GaugeShare {
             summary.held = summary.held.saturating_sub(traces);
         }
         if let Some((agent, scores)) = self.placed {
-            shared.fleet.summary(&agent).unopen(scores);
+            shared.fleet.summary(&agent).remove_open(scores);
         }
         shared.fleet.run_away(&self.runaways, &BTreeSet::new());
         for ((agent, level), traces) in self.silent {
-            shared.fleet.summary(&agent).silences.unopen(level, traces);
+            shared.fleet.summary(&agent).silences.remove_open(level, traces);
         }
     }
 }
@@ -356,10 +356,10 @@ impl Sessions {
         let session = bytes.and_then(|bytes| saved::read::<Session>(bytes.as_slice()).ok());
         if let Some(mut session) = session {
             session.settle_in(&mut self.shared);
-            self.shared.counts.add("away", "returned");
+            self.shared.counts.add("evicted_sessions", "returned");
             self.file(Box::new(session));
         } else {
-            self.shared.counts.add("away", "lost");
+            self.shared.counts.add("evicted_sessions", "lost");
             self.shared.runaways.retain(|(runaway, _), _| *runaway != id);
             self.shared.runs.lost(&id);
             evicted.gauges.take_back(&mut self.shared);
@@ -375,7 +375,7 @@ impl Sessions {
             self.file(session);
             return false;
         };
-        self.shared.counts.add("away", "left");
+        self.shared.counts.add("evicted_sessions", "left");
         let (order, touched) = session.place();
         let evicted = EvictedSession {
             place,

@@ -22,7 +22,7 @@ impl Session {
         let placed = self.placing(&shared.rules);
         if placed != self.placed {
             if let Some((agent, scores)) = self.placed.take() {
-                shared.fleet.summary(&agent).unopen(scores);
+                shared.fleet.summary(&agent).remove_open(scores);
             }
             if let Some((agent, scores)) = &placed {
                 shared.fleet.summary(agent).open(*scores);
@@ -308,7 +308,7 @@ impl Restless {
             return;
         }
         for ((agent, level), traces) in std::mem::replace(&mut self.silent, silent) {
-            shared.fleet.summary(&agent).silences.unopen(level, traces);
+            shared.fleet.summary(&agent).silences.remove_open(level, traces);
         }
         for ((agent, level), traces) in &self.silent {
             shared.fleet.summary(agent).silences.open(*level, *traces);

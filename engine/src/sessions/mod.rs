@@ -240,7 +240,7 @@ impl Sessions {
             self.full.add(&id);
         } else {
             let number = number.filter(|_| !self.ends_full(&id, trace));
-            let tally = self.departed.arrive(id.trace(trace)).or_else(|| Tally::told(&update));
+            let tally = self.departed.arrive(id.trace(trace)).or_else(|| Tally::of(&update));
             let waits = self.has_waiting(&id).then(|| id.clone());
             let run = self.run_of(&id, &update);
             let (mut homeless, mut full) = (Vec::new(), None);

@@ -21,7 +21,7 @@ use super::scoring::Scored;
 use super::tally::{CountedLoops, Growths, Tally, growth};
 use super::times::{Times, ToolTimes};
 use crate::counters::Counter;
-use crate::distributions::Taken;
+use crate::distributions::Resources;
 use crate::facts::{
     AgentKey, Content, Effort, Expectation, Loop, OutputDigest, OverBy, PartialSum, Remarks,
     ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceFacts, TraceState, TurnStart,
@@ -629,9 +629,9 @@ impl TraceRecord {
     }
 
     /// What it took, for the distributions of its agent.
-    pub(super) fn taken(&self) -> Taken {
+    pub(super) fn taken(&self) -> Resources {
         let Tokens { input, output } = self.tokens();
-        Taken {
+        Resources {
             usage: self.usage(),
             tells_tokens: input.or(output).is_some(),
             tells_cost: self.cost().is_some(),
@@ -646,7 +646,7 @@ impl TraceRecord {
     }
 
     /// What it has given; `None` while it is not done.
-    pub(super) fn given(&self) -> Option<Contribution> {
+    pub(super) fn contribution(&self) -> Option<Contribution> {
         (!self.panes.is_empty()).then(|| Contribution {
             took: self.took(),
             scored: Arc::clone(&self.scored),
@@ -661,7 +661,7 @@ impl TraceRecord {
     }
 
     /// Whether it would give exactly `given` with these scores.
-    pub(super) fn gives(&self, given: &Contribution, scored: &Scored) -> bool {
+    pub(super) fn contributes(&self, given: &Contribution, scored: &Scored) -> bool {
         self.is_done()
             && given.end == self.end()
             && given.scored.adds_like(scored)

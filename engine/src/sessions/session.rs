@@ -387,7 +387,7 @@ impl Session {
         self.used = self.used.sums().minus(old.usage().sums).into();
         self.trace_bytes -= old.bytes();
         shared.fleet.summary(old.agent()).held -= 1;
-        let given = old.given();
+        let given = old.contribution();
         if old.start == record.start && old.output() == record.output() {
             let old = std::mem::replace(old, record);
             self.traces[number].go_on_from(old.into_carried_over());
@@ -429,7 +429,7 @@ impl Session {
         if self.listed.agents == AgentsHeld::Several {
             self.listed.agents = AgentsHeld::Unknown;
         }
-        if let Some(given) = record.given() {
+        if let Some(given) = record.contribution() {
             self.retract(&given, trace, shared);
             self.retake(Some(given.took), None, shared);
         }
@@ -595,13 +595,13 @@ impl Session {
         }
         let has_given = !record.panes.is_empty();
         let same = match &former {
-            Some(former) => record.gives(former, &scored),
+            Some(former) => record.contributes(former, &scored),
             // The record is the one that gave.
             None if has_given => record.is_done() && record.scored.adds_like(&scored),
             None => !record.is_done(),
         };
         let panes = former.as_ref().map_or(record.panes, |former| former.panes);
-        let given = if same { None } else { former.or_else(|| record.given()) };
+        let given = if same { None } else { former.or_else(|| record.contribution()) };
         let record = &mut self.traces[number];
         record.scored = shared.common.scored(scored);
         record.repeat(output_repeat);

@@ -14,7 +14,7 @@ use super::pane::{Mark, PaneSet, Panes, Widths};
 use super::record::{Contribution, TraceRecord};
 use super::verdict::Verdict;
 use crate::counters::{Counter, Counters, Labels};
-use crate::distributions::{Distribution, Distributions, Taken};
+use crate::distributions::{Distribution, Distributions, Resources};
 use crate::facts::{
     DoneTrace, Effort, LastTrace, OVERFLOW, RunTrace, ScoreHistogram, SessionFacts, Silences,
 };
@@ -327,7 +327,7 @@ impl Summary {
     }
 
     /// Takes an open session out.
-    pub(super) fn unopen(&mut self, scores: SessionScores) {
+    pub(super) fn remove_open(&mut self, scores: SessionScores) {
         self.sessions_active -= 1;
         self.open.forget(scores);
     }
@@ -353,7 +353,7 @@ impl Summary {
     }
 
     /// Adds to the distributions what a trace took that is done for the first time.
-    pub(super) fn take(&mut self, taken: &Taken) {
+    pub(super) fn take(&mut self, taken: &Resources) {
         self.distributions.observe(taken);
     }
 

@@ -70,7 +70,7 @@ pub(super) struct Growth {
 
 impl Tally {
     /// What other sessions have counted of a trace that moved here; `None` if nothing.
-    pub(super) fn told(update: &TraceFacts) -> Option<Self> {
+    pub(super) fn of(update: &TraceFacts) -> Option<Self> {
         let mut tally = Self::default();
         for told in &update.told {
             // A trace that was done there has its verdicts counted, and its outcome if it was known.

@@ -187,13 +187,13 @@ impl Rare {
 
     /// Drops all texts; that there were some is still known.
     pub(super) fn drop_texts(&mut self) {
-        self.forgo();
+        self.drop_readable_texts();
         let said = [&mut self.input, &mut self.output].into_iter().flatten();
         said.for_each(|said| said.text = None);
     }
 
     /// Drops the texts that only people and models read.
-    pub(super) fn forgo(&mut self) {
+    pub(super) fn drop_readable_texts(&mut self) {
         self.model.iter_mut().for_each(|model| model.first_chunk_nanos = None);
         let calls = self.model.iter_mut().flat_map(|model| &mut model.calls);
         let calls = calls.chain(&mut self.tool);

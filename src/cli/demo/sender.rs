@@ -4,7 +4,7 @@ use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsSe
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
-use super::story::Sent;
+use super::story::SentTraces;
 use crate::cli::CliError;
 
 /// Sends the spans and log records of the agents.
@@ -31,7 +31,7 @@ impl Sender {
     }
 
     /// Sends all requests.
-    pub(super) async fn send(&mut self, sent: Sent) -> Result<(), CliError> {
+    pub(super) async fn send(&mut self, sent: SentTraces) -> Result<(), CliError> {
         let failed = |status: tonic::Status| CliError::Client {
             address: self.address.clone(),
             why: status.to_string(),

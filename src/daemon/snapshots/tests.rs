@@ -152,7 +152,7 @@ async fn a_snapshot_that_begins_while_requests_have_all_places_lets_them_through
 async fn a_full_store_takes_requests_again_once_a_snapshot_can_free_some() {
     let disk = Simulated::default();
     // Of an earlier process, and needed by nobody.
-    let mut left = disk.create("away-0-000000000001").unwrap();
+    let mut left = disk.create("evicted-0-000000000001").unwrap();
     left.write_all(&[0; 1 << 20]).unwrap();
     left.sync().unwrap();
     disk.sync_names().unwrap();

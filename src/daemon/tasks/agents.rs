@@ -76,10 +76,10 @@ impl AgentsTask {
                 self.common.health.counts("agents", self.stage.counts().iter());
                 self.common.health.held("agents", "").set(self.board.len());
                 self.common.health.held_bytes("runs", "").set(self.stage.run_bytes());
-                pace.told(took, self.common.clock.now());
+                pace.note_round(took, self.common.clock.now());
             } else if urgent.is_due(now) {
                 let took = self.post(Agents::drain_urgent).await;
-                urgent.told(took, self.common.clock.now());
+                urgent.note_round(took, self.common.clock.now());
             }
             if let Some(epoch) = epoch {
                 // Barriers of two may come in on all inputs in another order than they began.

@@ -39,7 +39,7 @@ pub(in crate::daemon) fn tell(
 ) {
     for (id, cause, _) in stage.runaways() {
         if let Some(webhook) = webhook.filter(|webhook| webhook.wants(cause.severity())) {
-            webhook.tell(|| {
+            webhook.enqueue(|| {
                 let session = Box::new(stage.session_in(&id, session_store)?);
                 Some(Runaway { tenant: id.tenant.to_string(), cause, at, session })
             });
@@ -59,14 +59,15 @@ pub(in crate::daemon) fn tell_of_replayed(
         let runaways = stage.runaways().into_iter();
         replayed.extend(runaways.map(|(id, cause, at)| (at, id, cause, shard)));
     }
-    replayed
-        .retain(|(at, _, cause, _)| handle.wants(cause.severity()) && webhook.recalls(*at, now));
+    replayed.retain(|(at, _, cause, _)| {
+        handle.wants(cause.severity()) && webhook.still_counts(*at, now)
+    });
     replayed.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
     for (at, id, cause, shard) in replayed {
         let view = stages.sessions[shard].session_in(&id, &*stages.session_stores[shard]);
         let Some(session) = view.map(Box::new) else { continue };
         let tenant = id.tenant.to_string();
-        webhook.told_before(&Runaway { tenant, cause, at, session });
+        webhook.restore_call(&Runaway { tenant, cause, at, session });
     }
 }
 
@@ -203,15 +204,15 @@ impl SessionTask {
         common.health.counts(&source, stage.counts().iter());
         common.health.held("sessions", &source).set(stage.open_sessions());
         common.health.held_bytes("sessions", &source).set(stage.held_bytes());
-        common.health.held("sessions_away", &source).set(stage.evicted_sessions());
-        self.pace.told(took, self.common.clock.now());
+        common.health.held("sessions_evicted", &source).set(stage.evicted_sessions());
+        self.pace.note_round(took, self.common.clock.now());
         Ok(())
     }
 
     /// Sends the urgent updates.
     async fn hand_on_urgent(&mut self, now: Timestamp) -> Result<(), Gone> {
         let took = self.send(Sessions::drain_urgent, now).await?;
-        self.urgent.told(took, self.common.clock.now());
+        self.urgent.note_round(took, self.common.clock.now());
         Ok(())
     }
 

@@ -48,18 +48,18 @@ export async function agent(view, query) {
       tile("Traces", number(one.traces), `in ${counted(one.sessions, "session")}`),
       tile("Spent", dollars(one.cost_usd), one.tokens.input === null ? null : `${short(one.tokens.input)} tokens in, ${short(one.tokens.output)} out`)),
     el("div", { class: "headed" }, el("h2", {}, "Over time"), choices),
-    over(past, one.deployments),
-    versions(one, kin.agents, names),
-    failing(one),
-    did(sample),
+    charts(past, one.deployments),
+    versionTable(one, kin.agents, names),
+    failureTable(one),
+    workTables(sample),
     parts(one),
     el("h2", {}, "Sessions"),
     sessionTable(view, list),
     el("h2", {}, "More numbers"),
     fold("agent-scores", false, "Scores by window", () => [
       el("p", { class: "note" }, "Reliability looks at the worst traces: it is 0 once some 15 % of traces fail, even if that is usual for the agent. Whether the agent got worse is decided by the share of failing traces."),
-      byWindow(one, windows), means(one, windows)]),
-    succeeded(one), told(one), runs(one),
+      windowTable(one, windows), signalTable(one, windows)]),
+    successTable(one), aurocTable(one), runTable(one),
   ];
 }
 
@@ -106,7 +106,7 @@ function byWidth(a, b) {
   return width(a) - width(b) || (a < b ? -1 : 1);
 }
 
-function over(past, deployments) {
+function charts(past, deployments) {
   if (!past || past.unix_nano.length < 2) return el("p", { class: "empty" }, "The charts begin with the second point; the daemon records one every few seconds.");
   const columns = past.failure_ratio;
   const last = Object.keys(columns).find((name) => name.startsWith("last_"));
@@ -114,8 +114,8 @@ function over(past, deployments) {
   const lines = [last, ...others].filter(Boolean).map((name) => [name.replace("last_", "last ").replace(/^(\d)/, "in $1"), columns[name]]);
   const times = past.unix_nano, step = past.step_seconds;
   const first = Number(BigInt(times[0]) / 1000000n);
-  const told = new Set(deployments.map((one) => one.agent_version));
-  const seen = past.new_versions.filter((one) => !told.has(one.agent_version)).map(({ agent_version: version, unix_nano: at }) => [at, version ?? "(no version)"]);
+  const announced = new Set(deployments.map((one) => one.agent_version));
+  const seen = past.new_versions.filter((one) => !announced.has(one.agent_version)).map(({ agent_version: version, unix_nano: at }) => [at, version ?? "(no version)"]);
   const rolledOut = deployments.map(({ agent_version: version, name, unix_nano: at }) => [at, version || name || "deployment"]);
   const marks = [...seen, ...rolledOut].filter(([at]) => Number(BigInt(at) / 1000000n) >= first);
   const newMarks = marks.toSorted(([one], [other]) => BigInt(other) > BigInt(one) ? 1 : -1).slice(0, MARKS);
@@ -125,11 +125,11 @@ function over(past, deployments) {
     chart("Traces an hour", times, [["traces", hourly(times, past.traces)]], { step, marks }),
     past.cost_usd.some((value) => value !== null) && chart("Dollars an hour", times, [["dollars", hourly(times, past.cost_usd)]], { step, unit: "$", marks })),
   marks.length > 0 && el("p", { class: "note" }, "Dashed vertical lines: ", newMarks.map(([at, version], place) => [place > 0 && ", ", foreign(version, 30), " since ", when(at)]), marks.length > newMarks.length && ` and ${number(marks.length - newMarks.length)} earlier ones`, "."),
-  deployed(deployments)];
+  deploymentList(deployments)];
 }
 
 /** The deployments that were reported; the charts have a line at each. */
-function deployed(deployments) {
+function deploymentList(deployments) {
   if (deployments.length === 0) return null;
   const one = ({ unix_nano, agent_version, name, accepted }) => el("li", {}, when(unix_nano), " ", agent_version && ["version ", foreign(agent_version, 40), " "], name && foreign(name, 80), accepted && el("span", { class: "note" }, " accepted as the usual level"));
   return fold("deployments", true, `Deployments (${number(deployments.length)})`, () => el("ul", {}, deployments.map(one)));
@@ -146,7 +146,7 @@ function hourly(times, values) {
 }
 
 /** This version, and beside it the others of its agent, the newest first. */
-function versions(one, kin, names) {
+function versionTable(one, kin, names) {
   const others = kin.filter((agent) => ["service_name", "agent_name", "environment", "tenant"].every((name) => (agent[name] ?? "") === names[name]));
   if (others.length < 2) return null;
   const last = (agent) => BigInt(agent.last_trace_unix_nano ?? 0);
@@ -176,7 +176,7 @@ function versions(one, kin, names) {
 }
 
 /** Signals by the share of traces that fail by them. */
-function failing(one) {
+function failureTable(one) {
   const found = Object.entries(one.verdicts ?? {}).filter(([, counts]) => counts.pass + counts.fail > 0).map(([name, counts]) => [name, counts, counts.fail / (counts.pass + counts.fail)]);
   if (found.length === 0) return null;
   const traces = Math.max(...found.map(([, counts]) => counts.pass + counts.fail));
@@ -198,7 +198,7 @@ function bar(share) {
 }
 
 /** Tools and models, over the newest sessions. */
-function did(sessions) {
+function workTables(sessions) {
   const traces = sessions.flatMap((session) => session.traces);
   const tools = new Map(), models = new Map();
   const entry = (map, name, make) => { if (!map.has(name)) map.set(name, make()); return map.get(name); };
@@ -234,7 +234,7 @@ function did(sessions) {
         el("td", { class: "number" }, number(all.calls)), el("td", { class: "number wide" }, `${short(all.input)} / ${short(all.output)}`), el("td", { class: "number" }, time(all.seconds / all.calls)), el("td", { class: "number" }, dollars(all.cost))))))];
 }
 
-function byWindow(one, names) {
+function windowTable(one, names) {
   if (names.length === 0) return el("p", { class: "empty" }, "No trace is done yet.");
   return table("Scores by window", [["Window"], ["Failing traces", "number"], ["Reliability", "number"], ["Consistency", "number"], ["Greatest risk", "number"], ["Traces", "number"], ["Sessions", "number"]],
     names.map((name) => {
@@ -245,7 +245,7 @@ function byWindow(one, names) {
     }));
 }
 
-function means(one, every) {
+function signalTable(one, every) {
   const names = every.filter((name) => Object.keys(one.windows[name].signals).length > 0);
   const all = [...new Set(names.flatMap((name) => Object.keys(one.windows[name].signals)))].sort();
   if (all.length === 0) return null;
@@ -254,7 +254,7 @@ function means(one, every) {
 }
 
 /** The share of sessions that succeed, where outcomes are known. */
-function succeeded(one) {
+function successTable(one) {
   const names = Object.keys(one.success).sort((a, b) => a === "all" ? 1 : b === "all" ? -1 : byWidth(a, b));
   if (names.length === 0) return null;
   return fold("agent-success", false, "Sessions that succeed", () => [
@@ -269,7 +269,7 @@ function succeeded(one) {
 }
 
 /** How well each number tells failed sessions from others, best first. */
-function told(one) {
+function aurocTable(one) {
   const found = Object.entries(one.signal_auroc).sort(([, a], [, b]) => b.auroc - a.auroc);
   if (found.length === 0) return null;
   const error = one.calibration;
@@ -280,7 +280,7 @@ function told(one) {
       found.map(([name, { auroc, sessions }]) => el("tr", {}, el("th", { scope: "row" }, foreign(name, 60)), el("td", { class: "number" }, plain(auroc)), el("td", { class: "number" }, number(sessions)))))]);
 }
 
-function runs(one) {
+function runTable(one) {
   const scores = Object.entries(one.scores).filter(([, value]) => typeof value === "number");
   if (scores.length === 0) return null;
   return fold("agent-runs", false, "Scores over runs of tasks", () => table("Scores over runs", [["Score"], ["Value", "number"], ["Over", "number"]],

@@ -1,6 +1,6 @@
 // Which view is shown, the stream of changes, and the keyboard.
 import { agent } from "./agent.js";
-import { about, el, forget, refold } from "./dom.js";
+import { about, el, forgetAbout, forgetFolds } from "./dom.js";
 import { fleet } from "./fleet.js";
 import { runbook } from "./runbook.js";
 import { searching } from "./search.js";
@@ -50,7 +50,7 @@ async function show({ arrived }) {
     title: (text) => { document.title = `${text} · agentgauge`; crumbs.replaceChildren(...(text === "All agents" ? [] : [el("a", { href: "#/" }, "All agents"), ` / ${text}`])); },
   };
   current = view;
-  if (arrived) { main.setAttribute("aria-busy", "true"); refold(); }
+  if (arrived) { main.setAttribute("aria-busy", "true"); forgetFolds(); }
   try {
     const parts = (await renderer(address())(view)) ?? [];
     // What is drawn anew under somebody's finger would lose the click.
@@ -101,7 +101,7 @@ function listen() {
     tell("live", true);
     const wasLost = !lost.hidden;
     lost.hidden = true;
-    if (wasLost) forget();
+    if (wasLost) forgetAbout();
     const { version: now, content_kept: kept } = await about();
     document.getElementById("kept").textContent = kept === undefined ? "" : kept ? "Prompts, arguments and results are kept" : "Prompts, arguments and results are not kept";
     // Another version of the daemon has another page.

@@ -36,9 +36,9 @@ export function foreignId(id, most = 60) {
 /** Asks the API, or with a body tells it; an error has the API's message. */
 export async function ask(path, params = {}, signal = undefined, body = undefined) {
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined));
-  const told = body && { method: "POST", body: JSON.stringify(body) };
+  const posted = body && { method: "POST", body: JSON.stringify(body) };
   const headers = { Accept: "application/json", ...(body && { "Content-Type": "application/json" }) };
-  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers, signal, ...told })
+  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers, signal, ...posted })
     .catch((error) => { throw error.name === "AbortError" ? error : new Error("the daemon does not answer"); });
   const found = await answer.json().catch(() => null);
   if (!answer.ok) {
@@ -50,13 +50,13 @@ export async function ask(path, params = {}, signal = undefined, body = undefine
   return found;
 }
 
-let told = null;
+let cachedAbout = null;
 /** What the daemon says of itself, asked once. */
 export function about() {
-  told ??= ask("/api/v1/about").catch(() => { told = null; return {}; });
-  return told;
+  cachedAbout ??= ask("/api/v1/about").catch(() => { cachedAbout = null; return {}; });
+  return cachedAbout;
 }
-export const forget = () => { told = null; };
+export const forgetAbout = () => { cachedAbout = null; };
 
 const absent = (value) => value === null || value === undefined;
 export const number = (value) => absent(value) ? "–" : value.toLocaleString("en");
@@ -135,7 +135,7 @@ export function fold(key, open, summary, inside, kind = null) {
 }
 /** Opens what is folded under a key, when it is drawn next. */
 export const unfold = (key) => folds.set(key, true);
-export const refold = () => folds.clear();
+export const forgetFolds = () => folds.clear();
 
 const NAMES = ["service_name", "agent_name", "agent_version", "environment", "tenant"];
 

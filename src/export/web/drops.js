@@ -42,10 +42,10 @@ function accept(view, drop, names, needsToken) {
   const key = JSON.stringify([names, drop.stream]);
   const set = (asking, text = "") => { Object.assign(state, { asking, problem: { key, text } }); view.again(); };
   const { tenant } = names;
-  const told = { ...Object.fromEntries(Object.entries(names).filter(([name, value]) => value !== "" && name !== "tenant")), stream: drop.stream };
+  const accepted = { ...Object.fromEntries(Object.entries(names).filter(([name, value]) => value !== "" && name !== "tenant")), stream: drop.stream };
   const post = async () => {
     try {
-      const { rejected } = await ask("/api/v1/agents/baseline", { tenant: tenant || null }, undefined, told);
+      const { rejected } = await ask("/api/v1/agents/baseline", { tenant: tenant || null }, undefined, accepted);
       if (rejected.length > 0) throw new Error(rejected[0].error);
       set("");
     } catch (error) {
@@ -58,5 +58,5 @@ function accept(view, drop, names, needsToken) {
   return [el("div", { class: "bar" }, buttons),
     state.problem.key === key && state.problem.text && el("p", { role: "alert" }, state.problem.text),
     el("details", { open: state.opened === key, ontoggle: (event) => { state.opened = event.target.open ? key : ""; } }, el("summary", {}, "The same as a command"),
-      el("pre", { tabindex: "0" }, el("code", {}, `curl -X POST '${location.origin}/api/v1/agents/baseline${tenant ? `?${new URLSearchParams({ tenant })}` : ""}' -H 'Content-Type: application/json'${needsToken ? ' -H "Authorization: Bearer $AGENTGAUGE_TOKEN"' : ""} -d '${JSON.stringify(told).replaceAll("'", "'\\''")}'`)))];
+      el("pre", { tabindex: "0" }, el("code", {}, `curl -X POST '${location.origin}/api/v1/agents/baseline${tenant ? `?${new URLSearchParams({ tenant })}` : ""}' -H 'Content-Type: application/json'${needsToken ? ' -H "Authorization: Bearer $AGENTGAUGE_TOKEN"' : ""} -d '${JSON.stringify(accepted).replaceAll("'", "'\\''")}'`)))];
 }

@@ -1,5 +1,5 @@
 // One session: all of its turns on one screen, then turn by turn, and why a turn has its score.
-import { about, agentDetail, agentLink, agentTitle, ask, copy, dollars, el, firstLetters, fold, foreign, foreignId, isSame, lasted, number, outward, percent, plain, refold, score, sessionLink, severity, table, tile, tiles, traceLink, unfold, when } from "./dom.js";
+import { about, agentDetail, agentLink, agentTitle, ask, copy, dollars, el, firstLetters, fold, foreign, foreignId, isSame, lasted, number, outward, percent, plain, forgetFolds, score, sessionLink, severity, table, tile, tiles, traceLink, unfold, when } from "./dom.js";
 import { limitName, loopName } from "./problems.js";
 import { howToKeep, waterfall } from "./timeline.js";
 
@@ -10,7 +10,7 @@ const state = { id: "", scope: null, tenant: "", explained: new Map(), at: -1, s
 /** What is shown of one session does not stay for another one. */
 function begin(id, scope, tenant) {
   if (state.id === id && state.scope === scope && state.tenant === tenant) return;
-  refold();
+  forgetFolds();
   Object.assign(state, { id, scope, tenant, explained: new Map(), at: -1, stretches: [] });
 }
 

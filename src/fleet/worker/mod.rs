@@ -30,9 +30,9 @@ use super::context::{Context, consumer};
 use super::lease::Lease;
 use super::metrics::WorkerMetrics;
 use super::options::FleetOptions;
-use super::outbox::{Outbox, Sent};
+use super::outbox::{Outbox, SendOutcome};
 use super::owned::OwnedPartition;
-use super::part::{Pace, Part, Stage};
+use super::partition::{Pace, PartitionState, Stage};
 use super::question::{Question, answer};
 use super::topics::look;
 use super::wire::{Hop, Map, Record};
@@ -102,7 +102,7 @@ pub(super) struct Worker<S: Stage> {
     lease: Lease,
     questions: Option<Receiver<Question>>,
     stopping: watch::Receiver<bool>,
-    held: BTreeMap<i32, OwnedPartition<S::Part>>,
+    held: BTreeMap<i32, OwnedPartition<S::State>>,
     out: Vec<Record>,
     told: Timestamp,
     saved: Timestamp,
@@ -228,7 +228,7 @@ impl<S: Stage> Worker<S> {
                 let gone = held.next - offset;
                 tracing::error!(topic = self.topic, partition, gone, "{GONE_BACK}");
                 self.metrics.gone(gone);
-                held.part.begin_offsets_anew();
+                held.part.restart_offsets();
             }
             let gone = held.go_on_to(offset, S::HOP == Hop::Agents);
             if gone > 0 {
@@ -277,7 +277,7 @@ impl<S: Stage> Worker<S> {
         if self.told.after(self.fleet.tell_interval) <= now {
             self.told = now;
             for held in self.held.values_mut().filter(|held| held.live) {
-                held.part.tell(held.now, &mut self.out);
+                held.part.publish(held.now, &mut self.out);
             }
             self.send();
             self.show();
@@ -305,9 +305,9 @@ impl<S: Stage> Worker<S> {
         for record in std::mem::take(&mut self.out) {
             let goes_on = || !self.stopping() && !self.lease.has_lapsed();
             match self.outbox.send(&record, goes_on) {
-                Sent::OnItsWay => {}
-                Sent::LeftOut(why) => self.metrics.record(Err(why)),
-                Sent::Failed(why) => {
+                SendOutcome::OnItsWay => {}
+                SendOutcome::LeftOut(why) => self.metrics.record(Err(why)),
+                SendOutcome::Failed(why) => {
                     // A record that follows from the state was not sent, so the state must not be saved.
                     self.broken.get_or_insert(why);
                     return;
@@ -323,7 +323,7 @@ impl<S: Stage> Worker<S> {
         let live: Vec<i32> = partitions.iter().copied().filter(live).collect();
         for partition in &live {
             if let Some(held) = self.held.get_mut(partition) {
-                held.part.tell(held.now, &mut self.out);
+                held.part.publish(held.now, &mut self.out);
             }
         }
         self.send();

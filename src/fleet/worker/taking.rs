@@ -5,7 +5,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::owned::OwnedPartition;
-use super::super::part::{Begin, Part, Stage, Taken};
+use super::super::partition::{Begin, PartitionState, Stage, TakenOver};
 use super::{AGAIN, GONE_BACK, PATIENCE, Worker};
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
@@ -74,10 +74,10 @@ impl<S: Stage> Worker<S> {
                 }
             }
         };
-        let taken = Taken { partition: number, generation, checkpoint: checkpoint.as_ref() };
+        let taken = TakenOver { partition: number, generation, checkpoint: checkpoint.as_ref() };
         let mut part = self.stage.take_over(&taken)?;
         if is_anew {
-            part.begin_offsets_anew();
+            part.restart_offsets();
         }
         self.metrics.well();
         let whole = checkpoint.is_some() || S::BEGIN == Begin::Everything || next == low;

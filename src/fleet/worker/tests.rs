@@ -13,7 +13,7 @@ use crate::engine::time::WallShift;
 use crate::export::board::Board;
 use crate::fleet::agents::FleetStage;
 use crate::fleet::metrics::FleetMetrics;
-use crate::fleet::part::Taken;
+use crate::fleet::partition::TakenOver;
 use crate::health::Health;
 use crate::ingest::kafka::{SaslMechanism, Unwatched};
 
@@ -60,7 +60,7 @@ async fn a_round_of_checkpoints_ends_where_the_store_fails_and_says_so() {
     let (mut worker, _stop) = worker(cluster.bootstrap_servers(), &place, &families);
     for partition in [0, 1] {
         let number = u32::try_from(partition).unwrap();
-        let taken = Taken { partition: number, generation: 1, checkpoint: None };
+        let taken = TakenOver { partition: number, generation: 1, checkpoint: None };
         let held = OwnedPartition {
             part: worker.stage.take_over(&taken).unwrap(),
             generation: 1,

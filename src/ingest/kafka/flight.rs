@@ -124,7 +124,7 @@ impl<'c> Flight<'c> {
     }
 
     /// The outcomes that were reported since the last call, waiting at most `wait` for the first.
-    pub(super) fn told(&self, wait: Duration) -> Vec<(usize, Outcome)> {
+    pub(super) fn outcomes(&self, wait: Duration) -> Vec<(usize, Outcome)> {
         // `self.tell` keeps the channel open, so an error means that the time is over.
         let first = self.told.recv_timeout(wait).ok();
         first.into_iter().chain(self.told.try_iter()).collect()
@@ -269,7 +269,7 @@ mod tests {
     }
 
     fn outcomes(flight: &Flight<'_>) -> Vec<Outcome> {
-        flight.told(Duration::ZERO).into_iter().map(|(_, outcome)| outcome).collect()
+        flight.outcomes(Duration::ZERO).into_iter().map(|(_, outcome)| outcome).collect()
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl<'c, S: Sink> Reading<'c, S> {
     /// Returns whether any was applied.
     fn settle(&mut self, wait: Duration) -> bool {
         let mut forward = false;
-        for (number, outcome) in self.flight.told(wait) {
+        for (number, outcome) in self.flight.outcomes(wait) {
             match outcome {
                 Outcome::Applied => {
                     forward = true;

@@ -20,7 +20,7 @@ use super::reading::Reading;
 use super::status::{Problem, Status, Watch};
 use super::topic::Topic;
 use crate::engine::span::Timestamp;
-use crate::ingest::receiver::{Envelope, Receiver, Taken};
+use crate::ingest::receiver::{DecodedRequest, Envelope, Receiver};
 use crate::ingest::status::Failure;
 use crate::ingest::{Compression, Refusal, Sink};
 
@@ -127,7 +127,7 @@ impl<S: Sink> Source<S> {
         &self,
         topic: &Topic,
         message: &BorrowedMessage<'_>,
-    ) -> Result<Taken, Failure> {
+    ) -> Result<DecodedRequest, Failure> {
         let payload = message.payload().filter(|payload| !payload.is_empty());
         let empty = || Refusal::Malformed { what: "record", why: "it is empty".to_owned() };
         let payload = payload.ok_or_else(empty)?;

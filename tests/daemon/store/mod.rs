@@ -1,8 +1,8 @@
 //! The real binary with a store: killed under load, ended in order, with damaged, full and foreign directories.
 #![cfg(unix)]
 
-mod away;
 mod ends;
+mod evicted;
 mod replays;
 mod support;
 mod trouble;

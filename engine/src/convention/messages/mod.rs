@@ -244,7 +244,7 @@ fn message_of_tool<'t, 'v>(value: &'t Json<'v>) -> Option<&'t Object<'v>> {
     let wrapped = value.as_object().and_then(|map| map.get("output")).filter(|inner| {
         let mut keys = value.as_object().into_iter().flat_map(Object::keys);
         inner.as_object().is_some()
-            && keys.all(|key| key == "output" || arguments::keeps_books(key))
+            && keys.all(|key| key == "output" || arguments::is_bookkeeping(key))
     });
     let value = wrapped.unwrap_or(value);
     let message = body(value)?;

@@ -1158,12 +1158,12 @@ fn no_two_lines_contradict_each_other() {
     let mut seen = BTreeSet::new();
     for convention in CONVENTIONS {
         for line in convention.lines {
-            let new = seen.insert((line.says.name(), line.rank, line.key));
+            let new = seen.insert((line.concept.name(), line.rank, line.key));
             let ranked = seen
                 .iter()
-                .filter(|(name, rank, _)| (*name, *rank) == (line.says.name(), line.rank));
+                .filter(|(name, rank, _)| (*name, *rank) == (line.concept.name(), line.rank));
             assert!(
-                ranked.count() <= 1 || !new || line.says.name() == "failed",
+                ranked.count() <= 1 || !new || line.concept.name() == "failed",
                 "{} of {}",
                 line.key,
                 convention.name

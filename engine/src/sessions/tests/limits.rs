@@ -1,7 +1,7 @@
 //! Runs that go over a limit.
 
 use super::*;
-use crate::limits::{AgentLimits, Cause, Lasting, LimitOptions, RunLimit};
+use crate::limits::{AgentLimits, Cause, HumanDuration, LimitOptions, RunLimit};
 
 fn limited() -> Sessions {
     let own = AgentLimits { trace_model_calls: Some(0), ..AgentLimits::default() };
@@ -132,7 +132,7 @@ fn a_session_that_lost_a_trace_may_go_over_its_limit_again() {
 #[test]
 fn a_session_lasts_to_its_last_end_whichever_trace_ends_last() {
     let limits = LimitOptions {
-        session_duration: Lasting(Duration::from_secs(600)),
+        session_duration: HumanDuration(Duration::from_secs(600)),
         ..LimitOptions::default()
     };
     let options = SessionOptions { limits, ..SessionOptions::default() };

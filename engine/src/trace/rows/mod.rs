@@ -42,7 +42,7 @@ pub struct Spans {
     #[serde(skip)]
     others: u32,
     // Whether such texts are not kept.
-    forgone: bool,
+    drops_readable_texts: bool,
 }
 
 /// The result of adding a span.
@@ -51,9 +51,9 @@ pub enum Added {
     /// The span was not known.
     New,
     /// The span replaced another one with its id.
-    Instead,
+    Replaced,
     /// The span was dropped, as another one with its id is kept.
-    Known,
+    Dropped,
 }
 
 /// The row of a span.
@@ -238,7 +238,7 @@ impl Spans {
         texts: bool,
     ) -> Added {
         let held = self.place_of(span.span_id);
-        let texts = texts && !self.forgone;
+        let texts = texts && !self.drops_readable_texts;
         let Some(at) = held else {
             self.put(span, resource, symbols, texts);
             return Added::New;
@@ -248,10 +248,10 @@ impl Spans {
         let holds =
             |held: SpanView<'_>| own.iter().any(|other| held.whole().holds_against(&other.whole()));
         if self.at(at).is_some_and(holds) {
-            return Added::Known;
+            return Added::Dropped;
         }
         own.into_wholes().next().into_iter().for_each(|instead| self.replace(at, instead));
-        Added::Instead
+        Added::Replaced
     }
 
     /// The spans in order of arrival.
@@ -414,9 +414,12 @@ impl Spans {
     }
 
     /// Drops the texts that only people and models read, and keeps none of later spans.
-    pub fn forgo(&mut self) {
-        self.forgone = true;
-        self.beside.iter_mut().flat_map(|beside| &mut beside.rare).for_each(Rare::forgo);
+    pub fn drop_readable_texts(&mut self) {
+        self.drops_readable_texts = true;
+        self.beside
+            .iter_mut()
+            .flat_map(|beside| &mut beside.rare)
+            .for_each(Rare::drop_readable_texts);
         self.measure();
     }
 

@@ -224,10 +224,10 @@ proptest! {
             let held = greatest.iter_mut().find(|held| held.span_id == seen.span_id);
             let added = add(&mut spans, span, texts);
             match held {
-                Some(held) if held.holds_against(&seen) => prop_assert_eq!(added, Added::Known),
+                Some(held) if held.holds_against(&seen) => prop_assert_eq!(added, Added::Dropped),
                 Some(held) => {
                     *held = seen;
-                    prop_assert_eq!(added, Added::Instead);
+                    prop_assert_eq!(added, Added::Replaced);
                 }
                 None => {
                     greatest.push(seen);
@@ -256,8 +256,8 @@ proptest! {
         again.fit();
         prop_assert_eq!(again.rows.capacity(), again.rows.len());
         prop_assert_eq!(wholes(&again), wholes(&spans));
-        // Of what is forgone only the texts that nobody else reads are gone, and what comes again is known.
-        spans.forgo();
+        // Of what is drops_readable_texts only the texts that nobody else reads are gone, and what comes again is known.
+        spans.drop_readable_texts();
         for (seen, held) in greatest.iter().zip(wholes(&spans)) {
             prop_assert!(extra(&held).is_empty());
             let mut expected = seen.without_texts();
@@ -267,7 +267,7 @@ proptest! {
             prop_assert_eq!(text(held.output), text(seen.output));
         }
         for span in sent.iter().filter(|span| greatest.contains(&seen_of(span, texts))) {
-            prop_assert_eq!(add(&mut spans, span, texts), Added::Known);
+            prop_assert_eq!(add(&mut spans, span, texts), Added::Dropped);
         }
     }
 
@@ -284,7 +284,7 @@ proptest! {
             let mut kept = Spans::default();
             for (at, span) in spans.iter().enumerate() {
                 if at == forgoes_after && !texts {
-                    kept.forgo();
+                    kept.drop_readable_texts();
                 }
                 add(&mut kept, span, true);
             }

@@ -28,7 +28,7 @@ pub(super) struct Story {
 
 /// The requests that are sent together.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct SentTraces {
     pub(super) spans: Vec<ExportTraceServiceRequest>,
     pub(super) logs: Vec<ExportLogsServiceRequest>,
 }
@@ -97,8 +97,8 @@ const PER_SESSION: u64 = 3;
 
 impl Story {
     /// The requests of the time before the story, in which all was well.
-    pub(super) fn past(&self) -> Sent {
-        let mut sent = Sent::default();
+    pub(super) fn past(&self) -> SentTraces {
+        let mut sent = SentTraces::default();
         let back = |number: u64| {
             let left = PAST_TURNS - number;
             self.begin - left * (PAST_SECONDS / PAST_TURNS) * SECOND
@@ -120,14 +120,14 @@ impl Story {
     }
 
     /// The requests of a second of the story, counted from 0.
-    pub(super) fn second(&self, second: u64) -> Sent {
+    pub(super) fn second(&self, second: u64) -> SentTraces {
         let now = self.begin + second * SECOND;
         let number = PAST_TURNS + second;
         let mut parts = vec![refunds(second), invoices(second % LASTS)];
         if second.is_multiple_of(2) {
             parts.push(support());
         }
-        let mut sent = Sent::default();
+        let mut sent = SentTraces::default();
         let turns = parts.iter().map(|part| part.turn(self.seed, number).ended_at(now, number));
         sent.spans.extend(turns);
         if second.is_multiple_of(11) {

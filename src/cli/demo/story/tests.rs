@@ -32,7 +32,7 @@ impl Played {
         told
     }
 
-    fn apply(&mut self, sent: &Sent, now: u64) {
+    fn apply(&mut self, sent: &SentTraces, now: u64) {
         let spans = sent.spans.iter().map(|spans| (Signal::Traces, spans.encode_to_vec()));
         let logs = sent.logs.iter().map(|logs| (Signal::Logs, logs.encode_to_vec()));
         for (signal, bytes) in spans.chain(logs) {

@@ -25,14 +25,14 @@ use crate::judge::{Handle, Judge, JudgeError, JudgeParts};
 use crate::vital::Vital;
 
 /// The clients that are configured.
-pub(super) struct Askers {
+pub(super) struct Clients {
     judge: Option<Judge>,
     embedder: Option<Embedder>,
     scores_out: Option<ScoresOut>,
     metrics_out: Option<MetricsOut>,
 }
 
-impl Askers {
+impl Clients {
     /// Sets up the clients and the handles by which the stages reach them; `paid` is what earlier processes have spent on the judge.
     pub(super) fn new(
         config: &Config,

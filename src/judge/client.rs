@@ -34,7 +34,7 @@ use crate::telemetry;
 
 /// The client of one endpoint, with its budget.
 #[derive(Debug)]
-pub(super) struct Asker {
+pub(super) struct JudgeClient {
     options: JudgeOptions,
     key: Option<Secret>,
     client: Client,
@@ -71,7 +71,7 @@ struct Failure {
     again: Option<Duration>,
 }
 
-impl Asker {
+impl JudgeClient {
     /// Sets up the client and the budget.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Asker {
         budget.spent_before(given.paid.iter().copied());
         let breaker = Breaker::new(options.max_failures, options.pause);
         let money = Money::new(budget, breaker);
-        let asker = Self {
+        let client = Self {
             options: options.clone(),
             key: given.key.clone(),
             client: Client::new("judge.url", limits)?,
@@ -103,8 +103,8 @@ impl Asker {
             settled: Notify::new(),
             dialects: Mutex::default(),
         };
-        asker.look();
-        Ok(asker)
+        client.look();
+        Ok(client)
     }
 
     /// Why no call for a tenant to any of these models would go out; `None` if one may.

@@ -1,4 +1,4 @@
-//! The doors of the daemon: which listener speaks TLS, who may use it, and warnings of listeners that are not secured.
+//! The security of the listeners: which one speaks TLS, who may use it, and warnings of listeners that are not secured.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::health::Health;
 use crate::ingest::server::Port;
 
 /// TLS and access, as configured.
-pub(super) struct Doors {
+pub(super) struct ListenerSecurity {
     tls: Option<Tls>,
     options: TlsOptions,
     access: Access,
@@ -23,7 +23,7 @@ pub(super) struct Doors {
     hosts: Vec<String>,
 }
 
-impl Doors {
+impl ListenerSecurity {
     /// Reads the certificates and tokens.
     pub(super) fn open(config: &Config, health: &Arc<Health>) -> Result<Self, AccessError> {
         let certified = config.tls.client_ca_file.is_some();
@@ -116,27 +116,36 @@ mod tests {
     use crate::access::AccessOptions;
     use crate::engine::span::Timestamp;
 
-    fn doors(named: bool, open: &[May]) -> Doors {
+    fn secured(named: bool, open: &[May]) -> ListenerSecurity {
         let (options, access) = (TlsOptions::default(), Access::default());
-        Doors { tls: None, options, access, named, open: open.to_vec(), hosts: Vec::new() }
+        ListenerSecurity {
+            tls: None,
+            options,
+            access,
+            named,
+            open: open.to_vec(),
+            hosts: Vec::new(),
+        }
     }
 
     #[test]
     fn whoever_listens_to_others_is_told_what_that_lacks() {
         let everywhere = "0.0.0.0:4318".parse().unwrap();
-        let lacks = |doors: &Doors, name| doors.lacks(name, everywhere).unwrap_or_default();
+        let lacks = |security: &ListenerSecurity, name| {
+            security.lacks(name, everywhere).unwrap_or_default()
+        };
         for name in [Listener::OtlpGrpc, Listener::OtlpHttp, Listener::Http] {
-            let open = doors(false, &[]);
+            let open = secured(false, &[]);
             assert!(lacks(&open, name).contains("`tls.cert_file` and `access.tokens`"));
             for loopback in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
                 assert_eq!(open.lacks(name, loopback.parse().unwrap()), None);
             }
-            assert!(lacks(&doors(true, &[]), name).starts_with("in plain text, tokens included"));
-            assert!(lacks(&doors(true, &[May::Ingest]), name).contains("by anybody"));
-            let numbers = doors(true, &[May::Metrics]);
+            assert!(lacks(&secured(true, &[]), name).starts_with("in plain text, tokens included"));
+            assert!(lacks(&secured(true, &[May::Ingest]), name).contains("by anybody"));
+            let numbers = secured(true, &[May::Metrics]);
             assert!(!lacks(&numbers, name).contains("by anybody"));
         }
-        let read = doors(true, &[May::Read]);
+        let read = secured(true, &[May::Read]);
         assert!(lacks(&read, Listener::Http).contains("by anybody"));
         assert!(!lacks(&read, Listener::OtlpHttp).contains("by anybody"));
     }
@@ -154,9 +163,9 @@ mod tests {
         ] {
             let address = Some(address.parse().unwrap());
             let router = Router::new().route("/", get(|| async {}));
-            let mut doors = doors(false, &[]);
-            doors.access = Access::read(&AccessOptions::default(), false).unwrap();
-            let answers = doors.guard(Listener::Http, address, router.into(), &health);
+            let mut security = secured(false, &[]);
+            security.access = Access::read(&AccessOptions::default(), false).unwrap();
+            let answers = security.guard(Listener::Http, address, router.into(), &health);
             let request = Request::get("/").header(HOST, "gauge").body(Body::empty()).unwrap();
             assert_eq!(answers.to(request).await.status(), expected, "{address:?}");
         }

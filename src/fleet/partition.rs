@@ -30,7 +30,7 @@ pub(super) enum Pace {
 }
 
 /// A partition that was just taken over.
-pub(super) struct Taken<'c> {
+pub(super) struct TakenOver<'c> {
     pub(super) partition: u32,
     pub(super) generation: u64,
     pub(super) checkpoint: Option<&'c Checkpoint>,
@@ -38,7 +38,7 @@ pub(super) struct Taken<'c> {
 
 /// A stage, which makes the state of each partition.
 pub(super) trait Stage: Send {
-    type Part: Part + Send;
+    type State: PartitionState + Send;
 
     /// The role that runs the stage.
     const ROLE: Role;
@@ -57,11 +57,11 @@ pub(super) trait Stage: Send {
     /// # Errors
     ///
     /// Fails, and says why, if the checkpoint cannot be read.
-    fn take_over(&self, taken: &Taken<'_>) -> Result<Self::Part, String>;
+    fn take_over(&self, taken: &TakenOver<'_>) -> Result<Self::State, String>;
 }
 
 /// The state of a partition. Its outputs are appended to `out`.
-pub(super) trait Part {
+pub(super) trait PartitionState {
     /// Applies the message at this offset, at this time.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ pub(super) trait Part {
     ) -> Result<(), &'static str>;
 
     /// Notes that offsets begin anew, as the topic was made anew or lost its end: they say nothing about earlier ones.
-    fn begin_offsets_anew(&mut self) {}
+    fn restart_offsets(&mut self) {}
 
     /// When the next timer is due.
     fn due(&self) -> Option<Timestamp>;
@@ -91,7 +91,7 @@ pub(super) trait Part {
     fn listen(&mut self, _: Timestamp) {}
 
     /// Tells what has changed since the last call; only called once the partition has caught up.
-    fn tell(&mut self, now: Timestamp, out: &mut Vec<Record>);
+    fn publish(&mut self, now: Timestamp, out: &mut Vec<Record>);
 
     /// The state for a checkpoint, by section; `None` if it cannot be encoded.
     fn save(&self) -> Option<BTreeMap<String, Vec<u8>>>;

@@ -22,10 +22,10 @@ fn equals(daemon: &Daemon, session: &Value) {
 }
 
 /// Files of sessions for which there was no room.
-fn away(store: &Path) -> Vec<PathBuf> {
+fn evicted_files(store: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
-        files.filter(|path| path.to_string_lossy().contains("/away-")).collect();
+        files.filter(|path| path.to_string_lossy().contains("/evicted-")).collect();
     files.sort();
     files
 }
@@ -69,9 +69,9 @@ fn sessions_that_left_for_want_of_room_come_back() {
         assert_eq!(found["session_id"], session["session_id"], "{found}");
     }
     equal_scores(&daemon, &expected);
-    assert!(daemon.metric("agentgauge_held{what=\"sessions_away\"}") > 50.0);
-    assert!(daemon.metric("agentgauge_sessions_away_total{event=\"returned\"}") > 10.0);
-    assert!(daemon.metric("agentgauge_store_bytes{what=\"away\"}") > 10_000.0);
+    assert!(daemon.metric("agentgauge_held{what=\"sessions_evicted\"}") > 50.0);
+    assert!(daemon.metric("agentgauge_sessions_evicted_total{event=\"returned\"}") > 10.0);
+    assert!(daemon.metric("agentgauge_store_bytes{what=\"evicted\"}") > 10_000.0);
     assert!(!daemon.get("/metrics").contains("event=\"lost\""));
     assert!(!daemon.get("/metrics").contains("limit=\"sessions_evicted\""));
     let list: Value = serde_json::from_str(&daemon.get("/api/v1/sessions")).unwrap();
@@ -95,7 +95,7 @@ fn damage_to_a_session_on_disk_costs_that_one_alone() {
     daemon.ends_well();
     let hurt = "session-17";
     let mut found = 0;
-    for path in away(store.path()) {
+    for path in evicted_files(store.path()) {
         let mut bytes = fs::read(&path).unwrap();
         let places: Vec<usize> = (0..bytes.len().saturating_sub(hurt.len()))
             .filter(|at| bytes[*at..].starts_with(hurt.as_bytes()))
@@ -113,7 +113,7 @@ fn damage_to_a_session_on_disk_costs_that_one_alone() {
     let score = serde_json::json!({ "session_id": hurt, "name": "quality", "score": 0.5 });
     let (status, answer) = report(&daemon.http, &serde_json::json!([score])).unwrap();
     assert_eq!(status, 200, "{answer}");
-    let lost = "agentgauge_sessions_away_total{event=\"lost\"} 1\n";
+    let lost = "agentgauge_sessions_evicted_total{event=\"lost\"} 1\n";
     let told = (0..LOOKS).any(|_| {
         std::thread::park_timeout(BETWEEN);
         daemon.get("/metrics").contains(lost)
@@ -126,13 +126,13 @@ fn a_file_of_sessions_that_is_removed_under_the_daemon_is_counted() {
     let (store, recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut daemon = Daemon::start(store.path(), &LITTLE_ROOM);
     speak_again(&mut daemon, (store.path(), recordings.path()), 240);
-    let before = daemon.metric("agentgauge_store_bytes{what=\"away\"}");
-    let gone = away(store.path());
+    let before = daemon.metric("agentgauge_store_bytes{what=\"evicted\"}");
+    let gone = evicted_files(store.path());
     gone.iter().for_each(|path| fs::remove_file(path).unwrap());
     let (mut missing, mut after) = (0.0, before);
     for _ in 0..LOOKS {
         missing = daemon.metric("agentgauge_store_files_missing_total");
-        after = daemon.metric("agentgauge_store_bytes{what=\"away\"}");
+        after = daemon.metric("agentgauge_store_bytes{what=\"evicted\"}");
         if missing > 0.5 && after < before {
             break;
         }
@@ -155,7 +155,7 @@ fn files_of_sessions_that_are_not_needed_go() {
     let mut daemon = Daemon::start(store.path(), &LITTLE_ROOM);
     speak_again(&mut daemon, (store.path(), recordings.path()), 240);
     daemon.ends_well();
-    let before = away(store.path());
+    let before = evicted_files(store.path());
     assert!(before.len() > 2, "{before:?}");
     // Sessions close, and are let go of: nothing that is there is needed any more.
     let soon = [("AGENTGAUGE__SESSION__SESSION_IDLE", "500ms")];
@@ -169,8 +169,8 @@ fn files_of_sessions_that_are_not_needed_go() {
             assert_eq!(post(&daemon.otlp_http, &body).unwrap().0, 200);
         }
         std::thread::park_timeout(BETWEEN);
-        let after = away(store.path());
+        let after = evicted_files(store.path());
         !before.iter().any(|path| after.contains(path))
     });
-    assert!(gone, "{:?}", away(store.path()));
+    assert!(gone, "{:?}", evicted_files(store.path()));
 }
