@@ -38,8 +38,9 @@ export async function ask(path, params = {}, signal = undefined, body = undefine
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined));
   const posted = body && { method: "POST", body: JSON.stringify(body) };
   const headers = { Accept: "application/json", ...(body && { "Content-Type": "application/json" }) };
-  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers, signal, ...posted })
-    .catch((error) => { throw error.name === "AbortError" ? error : new Error("the daemon does not answer"); });
+  const answer = await fetch(query.size ? `${path}?${query}` : path, { headers, signal, ...posted }).catch((error) => {
+    throw error.name === "AbortError" ? error : new Error("the daemon does not answer");
+  });
   const found = await answer.json().catch(() => null);
   if (!answer.ok) {
     const error = new Error(found?.error?.message ?? `the daemon answered ${answer.status}`);
@@ -53,25 +54,38 @@ export async function ask(path, params = {}, signal = undefined, body = undefine
 let cachedAbout = null;
 /** What the daemon says of itself, asked once. */
 export function about() {
-  cachedAbout ??= ask("/api/v1/about").catch(() => { cachedAbout = null; return {}; });
+  cachedAbout ??= ask("/api/v1/about").catch(() => {
+    cachedAbout = null;
+    return {};
+  });
   return cachedAbout;
 }
-export const forgetAbout = () => { cachedAbout = null; };
+export const forgetAbout = () => {
+  cachedAbout = null;
+};
 
 const absent = (value) => value === null || value === undefined;
-export const number = (value) => absent(value) ? "–" : value.toLocaleString("en");
-export const dollars = (value) => absent(value) ? "–"
-  : value === 0 ? "$0" : value < 0.01 ? `$${Number(value.toPrecision(2))}` : `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
-export const percent = (value) => absent(value) ? "–" : `${(100 * value).toLocaleString("en", { maximumFractionDigits: 100 * value < 10 ? 1 : 0 })}\u00a0%`;
-export const plain = (value) => absent(value) ? "–" : value.toFixed(2);
-export const score = (value) => absent(value) ? el("span", { class: "none", title: "There is nothing to measure yet" }, "–") : value.toFixed(2);
+export const number = (value) => (absent(value) ? "–" : value.toLocaleString("en"));
+export const dollars = (value) =>
+  absent(value)
+    ? "–"
+    : value === 0
+      ? "$0"
+      : value < 0.01
+        ? `$${Number(value.toPrecision(2))}`
+        : `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+export const percent = (value) =>
+  absent(value) ? "–" : `${(100 * value).toLocaleString("en", { maximumFractionDigits: 100 * value < 10 ? 1 : 0 })}\u00a0%`;
+export const plain = (value) => (absent(value) ? "–" : value.toFixed(2));
+export const score = (value) =>
+  absent(value) ? el("span", { class: "none", title: "There is nothing to measure yet" }, "–") : value.toFixed(2);
 
 export function looping(count) {
   return count > 0 ? el("span", { class: "mark bad" }, `↻ ${number(count)}`) : el("span", { class: "none" }, "0");
 }
 
 /** What is usual for an agent; in brackets what it is allowed, until it has a past. */
-export const usual = (agent) => agent.usual_by === "objective" ? `(${percent(agent.usual)})` : percent(agent.usual);
+export const usual = (agent) => (agent.usual_by === "objective" ? `(${percent(agent.usual)})` : percent(agent.usual));
 /** The order of versions: numbers in them count as numbers. */
 export const byVersion = (one, other) => (one.agent_version ?? "").localeCompare(other.agent_version ?? "", "en", { numeric: true });
 
@@ -80,6 +94,23 @@ export function severity(name, text = name) {
   const [kind, sign] = { critical: ["bad", "✗"], warning: ["fair", "!"], recovering: ["calm", "↗"] }[name] ?? ["good", "✓"];
   return el("span", { class: `mark ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), text);
 }
+
+/** How one stands of which nothing is wrong. Nothing is usual yet for one that is compared with its objective. */
+const standing = (agent) =>
+  agent.usual_by !== "objective" ? "as usual" : agent.failure_ratio > agent.usual ? "above its objective, not yet certain" : "new";
+
+/** The worst that is wrong with a version of an agent, of which `worstLoop` is how bad its loops are; how it stands if nothing is. */
+export function stateOf(agent, worstLoop = "warning") {
+  if (agent.drop === "critical") return severity("critical", "fails more");
+  if (agent.sessions_looping > 0) return severity(worstLoop, "loops");
+  if (agent.sessions_over_limit > 0) return severity("critical", "over a limit");
+  if (agent.drop) return severity(agent.drop, agent.drop === "recovering" ? "recovering" : "fails more");
+  if (agent.traces_stalled > 0) return severity("warning", "hangs");
+  return el("span", { class: "none" }, standing(agent));
+}
+
+/** A number of things, in words. */
+export const counted = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 
 /** How long ago something was. */
 export const ago = (nanos) => `${lasted(nanos, String(BigInt(Date.now()) * 1000000n))} ago`;
@@ -97,26 +128,47 @@ export const seconds = (start, end) => Number((BigInt(end) - BigInt(start)) / 10
 export const lasted = (start, end) => time(seconds(start, end));
 export function time(value) {
   if (value < 1) return `${Math.round(value * 1000)} ms`;
-  return value < 60 ? `${value.toFixed(value < 10 ? 1 : 0)} s` : value < 3600 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
+  return value < 60
+    ? `${value.toFixed(value < 10 ? 1 : 0)} s`
+    : value < 3600
+      ? `${(value / 60).toFixed(1)} min`
+      : `${(value / 3600).toFixed(1)} h`;
 }
 
-export const tile = (name, value, small = null, tip = null) => el("div", { class: "tile", title: tip }, el("dt", {}, name), el("dd", {}, value, small && el("small", {}, " ", small)));
+export const tile = (name, value, small = null, tip = null) =>
+  el("div", { class: "tile", title: tip }, el("dt", {}, name), el("dd", {}, value, small && el("small", {}, " ", small)));
 export const tiles = (...all) => el("dl", { class: "tiles" }, all);
 
 /** A table that scrolls by itself where it is too wide; `columns` are [title, class, tip, sorting]: whether it is sorted by this one, least first if `ascending`, and what a click does. */
 export function table(caption, columns, rows) {
-  const head = ([title, kind, tip, sorting]) => el("th", { scope: "col", class: kind, title: tip, "aria-sort": sorting?.on ? (sorting.ascending ? "ascending" : "descending") : null },
-    sorting ? el("button", { type: "button", class: "sort", onclick: sorting.sort }, title, sorting.on ? (sorting.ascending ? " ↑" : " ↓") : "") : title);
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {}, el("caption", { class: "hidden" }, caption), el("thead", {}, el("tr", {}, columns.map(head))), el("tbody", {}, rows)));
+  const head = ([title, kind, tip, sorting]) =>
+    el(
+      "th",
+      { scope: "col", class: kind, title: tip, "aria-sort": sorting?.on ? (sorting.ascending ? "ascending" : "descending") : null },
+      sorting
+        ? el("button", { type: "button", class: "sort", onclick: sorting.sort }, title, sorting.on ? (sorting.ascending ? " ↑" : " ↓") : "")
+        : title,
+    );
+  return el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {}, el("caption", { class: "hidden" }, caption), el("thead", {}, el("tr", {}, columns.map(head))), el("tbody", {}, rows)),
+  );
 }
 
 /** Copies a text; says so for a moment. */
 export function copy(text, what) {
   const button = el("button", { type: "button", class: "copy", title: `Copy ${what}`, "aria-label": `Copy ${what}` }, "copy");
   button.addEventListener("click", async () => {
-    try { await navigator.clipboard.writeText(text); button.textContent = "copied"; } catch { button.textContent = "not allowed"; }
-    setTimeout(() => { button.textContent = "copy"; }, 1200);
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch {
+      button.textContent = "not allowed";
+    }
+    setTimeout(() => {
+      button.textContent = "copy";
+    }, 1200);
   });
   return button;
 }
@@ -127,10 +179,18 @@ export function fold(key, open, summary, inside, kind = null) {
   const isOpen = folds.get(key) ?? open;
   const box = el("details", { open: isOpen, class: kind, "data-fold": key }, el("summary", {}, summary));
   let filled = false;
-  const fill = () => { if (!filled) { filled = true; box.append(...[inside()].flat(Infinity).filter(Boolean)); } };
+  const fill = () => {
+    if (!filled) {
+      filled = true;
+      box.append(...[inside()].flat(Infinity).filter(Boolean));
+    }
+  };
   if (isOpen) fill();
   box.fill = fill;
-  box.addEventListener("toggle", () => { if (box.open) fill(); folds.set(key, box.open); });
+  box.addEventListener("toggle", () => {
+    if (box.open) fill();
+    folds.set(key, box.open);
+  });
   return box;
 }
 /** Opens what is folded under a key, when it is drawn next. */
@@ -145,12 +205,25 @@ export function agentLink(agent) {
 }
 /** Where a session's view is; without a scope, that of the only one that has the id. */
 export function sessionLink({ session_id, scope }, tenant) {
-  const query = new URLSearchParams([["scope", scope], ["tenant", tenant]].filter(([, value]) => !absent(value) && value !== ""));
+  const query = new URLSearchParams(
+    [
+      ["scope", scope],
+      ["tenant", tenant],
+    ].filter(([, value]) => !absent(value) && value !== ""),
+  );
   return `#/session/${encodeURIComponent(session_id)}${query.size ? `?${query}` : ""}`;
 }
 export const traceLink = (id, tenant) => `#/trace/${encodeURIComponent(id)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 export const agentTitle = (agent) => agent.agent_name ?? agent.service_name ?? "(unnamed agent)";
-export const agentDetail = (agent) => [agent.tenant && `tenant ${agent.tenant}`, agent.agent_name && agent.service_name, agent.agent_version && `version ${agent.agent_version}`, agent.environment].filter(Boolean).join(" · ");
+export const agentDetail = (agent) =>
+  [
+    agent.tenant && `tenant ${agent.tenant}`,
+    agent.agent_name && agent.service_name,
+    agent.agent_version && `version ${agent.agent_version}`,
+    agent.environment,
+  ]
+    .filter(Boolean)
+    .join(" · ");
 /** The agent of an address; exactly this one: what is left out was not sent. */
 export const exactly = (query) => Object.fromEntries(NAMES.map((name) => [name, query.get(name) ?? ""]));
 export const isSame = (agent, names) => NAMES.every((name) => (agent[name] ?? "") === (names[name] ?? ""));
@@ -158,25 +231,37 @@ export const isSame = (agent, names) => NAMES.every((name) => (agent[name] ?? ""
 /** A link to where the trace is stored, if there is such a place. */
 export function outward(link, traceId) {
   if (!link) return null;
-  return el("a", { class: "out", href: link.replaceAll("{trace_id}", encodeURIComponent(traceId)), target: "_blank", rel: "noreferrer noopener" }, "Open in trace store ↗");
+  return el(
+    "a",
+    { class: "out", href: link.replaceAll("{trace_id}", encodeURIComponent(traceId)), target: "_blank", rel: "noreferrer noopener" },
+    "Open in trace store ↗",
+  );
 }
 
 /** Buttons to turn pages; `turn` gets the new offset. */
 export function pager(offset, limit, total, turn) {
   if (total <= limit && offset === 0) return null;
   const last = Math.min(offset + limit, total);
-  return el("div", { class: "bar" },
+  return el(
+    "div",
+    { class: "bar" },
     el("button", { type: "button", disabled: offset === 0, onclick: () => turn(Math.max(0, offset - limit)) }, "← Previous"),
     el("span", {}, `${number(Math.min(offset + 1, total))}–${number(last)} of ${number(total)}`),
-    el("button", { type: "button", disabled: last >= total || last > 100000, onclick: () => turn(offset + limit) }, "Next →"));
+    el("button", { type: "button", disabled: last >= total || last > 100000, onclick: () => turn(offset + limit) }, "Next →"),
+  );
 }
 
 /** A choice of one of many, with all of them first. */
 export function choice(label, values, chosen, pick) {
   const shown = values.length > 0 ? [...values] : [];
   if (chosen && !shown.includes(chosen)) shown.push(chosen);
-  const select = el("select", { "aria-label": label, id: `choice-${label.replaceAll(" ", "-").toLowerCase()}`, onchange: (event) => pick(event.target.value) },
-    el("option", { value: "" }, `${label}: all`), shown.map((value) => el("option", { value, selected: value === chosen }, firstLetters(value, 80))));
+  const select = el(
+    "select",
+    { "aria-label": label, id: `choice-${label.replaceAll(" ", "-").toLowerCase()}`, onchange: (event) => pick(event.target.value) },
+    el("option", { value: "" }, `${label}: all`),
+    shown.map((value) => el("option", { value, selected: value === chosen }, firstLetters(value, 80))),
+  );
   return select;
 }
-export const toggle = (label, on, set) => el("button", { type: "button", "aria-pressed": String(Boolean(on)), onclick: () => set(!on) }, label);
+export const toggle = (label, on, set) =>
+  el("button", { type: "button", "aria-pressed": String(Boolean(on)), onclick: () => set(!on) }, label);

@@ -13,10 +13,18 @@ export async function runbook(view, name) {
 /** Paragraphs, lists and code. */
 function blocks(lines) {
   const made = [];
-  let list = null, text = [];
-  const item = (into, tag) => { if (text.length) into.push(el(tag, {}, inline(text.join(" ")))); text = []; };
+  let list = null,
+    text = [];
+  const item = (into, tag) => {
+    if (text.length) into.push(el(tag, {}, inline(text.join(" "))));
+    text = [];
+  };
   const end = () => {
-    if (list) { item(list.items, "li"); made.push(el(list.tag, {}, list.items)); list = null; } else item(made, "p");
+    if (list) {
+      item(list.items, "li");
+      made.push(el(list.tag, {}, list.items));
+      list = null;
+    } else item(made, "p");
   };
   for (let at = 0; at < lines.length; at += 1) {
     const line = lines[at];
@@ -29,7 +37,10 @@ function blocks(lines) {
       made.push(el("pre", { tabindex: "0" }, el("code", {}, lines.slice(from, at).join("\n"))));
     } else if (point) {
       if (list) item(list.items, "li");
-      else { end(); list = { tag: point[1] === "-" ? "ul" : "ol", items: [] }; }
+      else {
+        end();
+        list = { tag: point[1] === "-" ? "ul" : "ol", items: [] };
+      }
       text = [point[2]];
     } else if (line.trim() === "") end();
     else text.push(line.trim());

@@ -1,8 +1,21 @@
 // What somebody chose on the page outlasts it, unless the browser blocks storage; and the colours, before anything is drawn.
 globalThis.remembered = {
-  get(name) { try { return localStorage.getItem(name); } catch { return null; } },
+  get(name) {
+    try {
+      return localStorage.getItem(name);
+    } catch {
+      return null;
+    }
+  },
   /** Keeps a choice; without a value it is forgotten. */
-  set(name, value) { try { if (value) localStorage.setItem(name, value); else localStorage.removeItem(name); } catch { /* It holds until the page is closed. */ } },
+  set(name, value) {
+    try {
+      if (value) localStorage.setItem(name, value);
+      else localStorage.removeItem(name);
+    } catch {
+      /* It holds until the page is closed. */
+    }
+  },
 };
 {
   const chosen = remembered.get("scheme");

@@ -11,7 +11,10 @@ import { turn, turns } from "./feed.mjs";
 const [binary, shots] = process.argv.slice(2);
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const DEADLINE_MS = 30_000;
-const WIDTHS = [["wide", 1280, 900], ["narrow", 390, 800]];
+const WIDTHS = [
+  ["wide", 1280, 900],
+  ["narrow", 390, 800],
+];
 const HOSTILE = {
   script: `<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1">"><svg onload=window.pwned=1>`,
   long: "x".repeat(10_240),
@@ -30,19 +33,32 @@ function check(holds, what) {
 
 /** Starts a command; returns its first line, and what ends it. */
 async function start(command, env = {}) {
-  const child = spawn(binary, command, { stdio: ["ignore", "pipe", "inherit"], env: { ...process.env, AGENTGAUGE__LOG__LEVEL: "warn", ...env } });
+  const child = spawn(binary, command, {
+    stdio: ["ignore", "pipe", "inherit"],
+    env: { ...process.env, AGENTGAUGE__LOG__LEVEL: "warn", ...env },
+  });
   running.add(child);
   child.once("exit", () => running.delete(child));
   const lines = createInterface({ input: child.stdout });
   const { value } = await lines[Symbol.asyncIterator]().next();
   lines.on("line", () => {});
-  return { line: value, stop: () => new Promise((done) => { child.once("exit", done); child.kill("SIGTERM"); }) };
+  return {
+    line: value,
+    stop: () =>
+      new Promise((done) => {
+        child.once("exit", done);
+        child.kill("SIGTERM");
+      }),
+  };
 }
 
 async function daemon({ http = "127.0.0.1:0", keep = true, more = {} } = {}) {
   const { line, stop } = await start(["serve", "--otlp-grpc", "127.0.0.1:0", "--otlp-http", "127.0.0.1:0", "--http", http], {
-    AGENTGAUGE__ASSEMBLE__TRACE_IDLE: "200ms", AGENTGAUGE__ASSEMBLE__KEEP_CONTENT: String(keep),
-    AGENTGAUGE__API__HISTORY_STEP: "200ms", AGENTGAUGE__LINKS__TRACE: "jaeger+http://jaeger.test:16686", ...more,
+    AGENTGAUGE__ASSEMBLE__TRACE_IDLE: "200ms",
+    AGENTGAUGE__ASSEMBLE__KEEP_CONTENT: String(keep),
+    AGENTGAUGE__API__HISTORY_STEP: "200ms",
+    AGENTGAUGE__LINKS__TRACE: "jaeger+http://jaeger.test:16686",
+    ...more,
   });
   return { ...JSON.parse(line), stop };
 }
@@ -79,7 +95,10 @@ async function look({ page, at }, name, file) {
   await page.waitForFunction(() => !document.querySelector("main[aria-busy]") && document.querySelector("main h1"));
   await page.waitForTimeout(300);
   check(!(await page.evaluate(() => window.pwned)), `${at} ${name}: text from a span became code`);
-  check((await page.locator("main script, main img, main svg, main a[href^='javascript']").count()) === 0, `${at} ${name}: text from a span became elements`);
+  check(
+    (await page.locator("main script, main img, main svg, main a[href^='javascript']").count()) === 0,
+    `${at} ${name}: text from a span became elements`,
+  );
   const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   check(over <= 0, `${at} ${name}: wider than the window by ${over}`);
   // In its own world: the page's policy allows no code that is not its own.
@@ -95,22 +114,66 @@ async function look({ page, at }, name, file) {
 async function feed(otlp) {
   const shop = { service: "shop", agent: "support-agent", version: "2", cost: 0.0123 };
   for (let at = 0; at < 12; at += 1) {
-    await turn(otlp, { ...shop, session: `order-${at}`, question: `Where is order ${at}?`, answer: `Order ${at} is with the carrier, it comes on day ${at}.`, tools: [["find_order", `${at}`, false], ["track", `parcel ${at}`, at % 5 === 4]] });
-    await turn(otlp, { ...shop, session: `order-${at}`, question: "Thanks, and the invoice?", answer: `Invoice ${at * 7} is in your mail.`, tools: [["find_invoice", `${at}`, false]] });
+    await turn(otlp, {
+      ...shop,
+      session: `order-${at}`,
+      question: `Where is order ${at}?`,
+      answer: `Order ${at} is with the carrier, it comes on day ${at}.`,
+      tools: [
+        ["find_order", `${at}`, false],
+        ["track", `parcel ${at}`, at % 5 === 4],
+      ],
+    });
+    await turn(otlp, {
+      ...shop,
+      session: `order-${at}`,
+      question: "Thanks, and the invoice?",
+      answer: `Invoice ${at * 7} is in your mail.`,
+      tools: [["find_invoice", `${at}`, false]],
+    });
   }
   const remarked = { "session.previous_id": "order-0", "gen_ai.guardrail.name": "no-pii", "gen_ai.guardrail.status": "PASSED" };
   const looping = [];
   for (let at = 0; at < 4; at += 1) {
-    looping.push(await turn(otlp, { ...shop, session: "order-stuck", question: "Try again.", answer: `Still looking, ${at}.`, tools: Array(at === 2 ? 12 : 2 + at).fill(["search", "refund policy", false]), failed: at === 3, more: remarked }));
+    looping.push(
+      await turn(otlp, {
+        ...shop,
+        session: "order-stuck",
+        question: "Try again.",
+        answer: `Still looking, ${at}.`,
+        tools: Array(at === 2 ? 12 : 2 + at).fill(["search", "refund policy", false]),
+        failed: at === 3,
+        more: remarked,
+      }),
+    );
   }
-  const refunds = { service: "shop", agent: "refund-agent", version: "5", question: "Refund", answer: "Refunded.", call: { "gen_ai.response.time_to_first_chunk": 0.004 } };
+  const refunds = {
+    service: "shop",
+    agent: "refund-agent",
+    version: "5",
+    question: "Refund",
+    answer: "Refunded.",
+    call: { "gen_ai.response.time_to_first_chunk": 0.004 },
+  };
   for (let at = 0; at < 220; at += 1) {
     const bad = at >= 150 && at % 5 > 1;
     await turn(otlp, { ...refunds, session: `refund ${at}/+`, tools: [["pay_back", `${at}`, bad]], failed: bad });
   }
   await turn(otlp, { service: "billing", agent: "invoice-agent", version: "1", session: "bill-1", question: "Pay", answer: "Paid." });
   for (const [name, text] of Object.entries(HOSTILE)) {
-    await turn(otlp, { service: `svc ${text.slice(0, 200)}`, agent: text, version: text.slice(0, 50), session: "hostile", question: text, answer: `${text} ${name}`, tools: [[text, text, false], [text, text, false], [text, text, false]] });
+    await turn(otlp, {
+      service: `svc ${text.slice(0, 200)}`,
+      agent: text,
+      version: text.slice(0, 50),
+      session: "hostile",
+      question: text,
+      answer: `${text} ${name}`,
+      tools: [
+        [text, text, false],
+        [text, text, false],
+        [text, text, false],
+      ],
+    });
   }
   return looping[2];
 }
@@ -123,7 +186,10 @@ async function views(browser, http, trace, width, height, scheme, label) {
   await page.locator("tbody").getByRole("link", { name: "support-agent" }).waitFor();
   check((await page.locator("tbody tr").first().textContent()).includes("refund-agent"), `${window.at}: what drops comes first`);
   const first = page.locator(".card").first();
-  check(/Fails more.*refund-agent.*up from.*to.*pay_back.*since/s.test(await first.textContent()), `${window.at}: a card says what is wrong: ${await first.textContent()}`);
+  check(
+    /Fails more.*refund-agent.*up from.*to.*pay_back.*since/s.test(await first.textContent()),
+    `${window.at}: a card says what is wrong: ${await first.textContent()}`,
+  );
   check((await first.boundingBox()).y < height, `${window.at}: what is wrong is on the first screen`);
   await look(window, "fleet", shot("fleet"));
   await page.getByRole("button", { name: "Only with problems" }).click();
@@ -132,22 +198,39 @@ async function views(browser, http, trace, width, height, scheme, label) {
   await page.locator("tbody").getByRole("link", { name: "refund-agent" }).click();
   const drop = page.getByRole("region", { name: /critical Failing traces up from .* to/ });
   await drop.waitFor();
-  check(/Since.* ago.*traces.*its own past.*error, in the tool pay_back/s.test(await drop.textContent()), `${window.at}: a drop says what it is: ${await drop.textContent()}`);
+  check(
+    /Since.* ago.*traces.*its own past.*error, in the tool pay_back/s.test(await drop.textContent()),
+    `${window.at}: a drop says what it is: ${await drop.textContent()}`,
+  );
   await drop.getByText("The same as a command").click();
   check((await drop.locator("code").textContent()).includes('"agent_name":"refund-agent"'), `${window.at}: a command accepts the level`);
   await look(window, "drop", shot("drop"));
   await drop.getByRole("link").first().click();
   await page.getByRole("heading", { name: /Session refund \d+\/\+/ }).waitFor();
   check((await page.locator(".waterfall b.failed").count()) > 0, `${window.at}: an example is of a failing trace`);
-  check((await page.locator(".waterfall").first().textContent()).includes("first chunk after 4 ms"), `${window.at}: a model call says when its answer began`);
-  check((await page.getByRole("link", { name: "Open in trace store" }).first().getAttribute("href")).startsWith("http://jaeger.test:16686/trace/"), `${window.at}: a turn links to where its trace is stored`);
+  check(
+    (await page.locator(".waterfall").first().textContent()).includes("first chunk after 4 ms"),
+    `${window.at}: a model call says when its answer began`,
+  );
+  check(
+    (await page.getByRole("link", { name: "Open in trace store" }).first().getAttribute("href")).startsWith(
+      "http://jaeger.test:16686/trace/",
+    ),
+    `${window.at}: a turn links to where its trace is stored`,
+  );
   await page.goto(`${http}/`);
   await page.locator("tbody").getByRole("link", { name: "support-agent" }).click();
   await page.getByRole("heading", { name: "support-agent" }).waitFor();
   await page.locator(".chart canvas").first().waitFor();
-  check((await page.getByRole("group", { name: "Time range" }).getByRole("button", { disabled: true }).count()) === 3, `${window.at}: what is not in memory cannot be chosen`);
+  check(
+    (await page.getByRole("group", { name: "Time range" }).getByRole("button", { disabled: true }).count()) === 3,
+    `${window.at}: what is not in memory cannot be chosen`,
+  );
   await look(window, "agent", shot("agent"));
-  check((await page.locator("tbody tr").filter({ hasText: "order-stuck" }).count()) === 1, `${window.at}: the worst session is on the first page`);
+  check(
+    (await page.locator("tbody tr").filter({ hasText: "order-stuck" }).count()) === 1,
+    `${window.at}: the worst session is on the first page`,
+  );
   await page.getByRole("link", { name: "order-stuck" }).click();
   await page.getByRole("heading", { name: /Session order-stuck/ }).waitFor();
   await page.keyboard.press("n");
@@ -172,13 +255,19 @@ async function views(browser, http, trace, width, height, scheme, label) {
     texts.push(await page.locator("main").textContent());
     await look(window, "hostile session", shot(`hostile-${at}`));
   }
-  check(texts.some((text) => text.includes("<script>window.pwned")), `${window.at}: hostile text is shown as text`);
+  check(
+    texts.some((text) => text.includes("<script>window.pwned")),
+    `${window.at}: hostile text is shown as text`,
+  );
   await page.goto(`${http}/#/trace/${trace}`);
   await page.getByText("decides").first().waitFor();
   await look(window, "trace", shot("trace"));
   await page.goto(`${http}/#/sessions?sort=loops&service_name=shop&agent_name=support-agent`);
   await page.getByRole("heading", { name: "Sessions" }).waitFor();
-  check((await page.locator("tbody tr").first().textContent()).includes("order-stuck"), `${window.at}: a link of an alert leads to the sessions that loop`);
+  check(
+    (await page.locator("tbody tr").first().textContent()).includes("order-stuck"),
+    `${window.at}: a link of an alert leads to the sessions that loop`,
+  );
   check((await page.locator("th[aria-sort]").getAttribute("aria-sort")) === "descending", `${window.at}: most loops come first`);
   await look(window, "sessions", shot("sessions"));
   await page.goto(`${http}/#/runbook/AgentReliabilityDrop`);
@@ -254,7 +343,11 @@ async function blocked(browser, base) {
   const window = await open(browser, base, 1280, 900, "light", { timezoneId: "Europe/Berlin" });
   const { page } = window;
   await page.addInitScript(() => {
-    Object.defineProperty(globalThis, "localStorage", { get() { throw new DOMException("blocked", "SecurityError"); } });
+    Object.defineProperty(globalThis, "localStorage", {
+      get() {
+        throw new DOMException("blocked", "SecurityError");
+      },
+    });
   });
   await page.goto(`${base}/#/sessions?service_name=shop`);
   await page.getByRole("heading", { name: "Sessions" }).waitFor();
@@ -315,21 +408,46 @@ async function alerted(browser) {
   const labels = { service_name: "shop", gen_ai_agent_name: "stuck-agent" };
   const alerts = [
     { labels: { alertname: "AgentSessionLooping", severity: "critical", ...labels }, state: "firing", activeAt: new Date().toISOString() },
-    { labels: { alertname: "AgentStopped", severity: "warning", service_name: "shop", gen_ai_agent_name: "quiet-agent" }, annotations: { summary: "quiet-agent is silent" }, state: "pending", activeAt: new Date().toISOString() },
+    {
+      labels: { alertname: "AgentStopped", severity: "warning", service_name: "shop", gen_ai_agent_name: "quiet-agent" },
+      annotations: { summary: "quiet-agent is silent" },
+      state: "pending",
+      activeAt: new Date().toISOString(),
+    },
   ];
-  const prometheus = createServer((_, answer) => answer.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify({ status: "success", data: { alerts } })));
+  const prometheus = createServer((_, answer) =>
+    answer.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify({ status: "success", data: { alerts } })),
+  );
   await new Promise((done) => prometheus.listen(0, "127.0.0.1", done));
   const directory = mkdtempSync(`${tmpdir()}/agentgauge-page-`);
-  const kept = { AGENTGAUGE__LINKS__PROMETHEUS_URL: `http://127.0.0.1:${prometheus.address().port}`, AGENTGAUGE__STORE__DIRECTORY: directory, AGENTGAUGE__STORE__DURABILITY: "flush" };
+  const kept = {
+    AGENTGAUGE__LINKS__PROMETHEUS_URL: `http://127.0.0.1:${prometheus.address().port}`,
+    AGENTGAUGE__STORE__DIRECTORY: directory,
+    AGENTGAUGE__STORE__DURABILITY: "flush",
+  };
   const { http, otlp_http: otlp, stop } = await daemon({ more: kept });
-  await turn(otlp, { service: "shop", agent: "stuck-agent", version: "1", session: "stuck", question: "Again?", answer: "Again.", tools: Array(12).fill(["search", "the same", false]) });
+  await turn(otlp, {
+    service: "shop",
+    agent: "stuck-agent",
+    version: "1",
+    session: "stuck",
+    question: "Again?",
+    answer: "Again.",
+    tools: Array(12).fill(["search", "the same", false]),
+  });
   for (const [label, width, height] of WIDTHS) {
     const window = await open(browser, `http://${http}`, width, height, "light");
     const { page } = window;
     await page.goto(`http://${http}/`);
     await page.locator(".card").getByText("firing").waitFor();
-    check(/AgentSessionLooping firing since/.test(await page.locator(".card").textContent()), `${window.at}: a card says that its alert fires: ${await page.locator(".card").textContent()}`);
-    check(/AgentStopped.*pending.*quiet-agent/s.test(await page.getByRole("region", { name: "Other alerts" }).textContent()), `${window.at}: an alert that no card tells of is shown`);
+    check(
+      /AgentSessionLooping firing since/.test(await page.locator(".card").textContent()),
+      `${window.at}: a card says that its alert fires: ${await page.locator(".card").textContent()}`,
+    );
+    check(
+      /AgentStopped.*pending.*quiet-agent/s.test(await page.getByRole("region", { name: "Other alerts" }).textContent()),
+      `${window.at}: an alert that no card tells of is shown`,
+    );
     const week = () => page.getByRole("button", { name: "Last 7d" });
     await week().click();
     await page.getByRole("button", { name: "Last 7d", pressed: true }).waitFor();
@@ -352,10 +470,31 @@ async function large(browser) {
   const base = `http://${http}`;
   const all = [];
   for (let at = 0; at < 5000; at += 1) {
-    all.push({ service: "big", agent: "busy-agent", version: `1.${at % 60}`, session: `s-${at}`, question: `What about ${at}?`, answer: `It is ${at * 7} of ${at % 13}.`, tools: [["look_up", `${at}`, at % 40 === 0]], failed: at % 40 === 0 });
+    all.push({
+      service: "big",
+      agent: "busy-agent",
+      version: `1.${at % 60}`,
+      session: `s-${at}`,
+      question: `What about ${at}?`,
+      answer: `It is ${at * 7} of ${at % 13}.`,
+      tools: [["look_up", `${at}`, at % 40 === 0]],
+      failed: at % 40 === 0,
+    });
   }
   for (let at = 0; at < 200; at += 1) {
-    all.push({ service: "big", agent: "long-agent", version: "1", session: "long", question: `Step ${at}?`, answer: `Done with ${at * 31}, on to ${at * 17}.`, tools: [["read", `${at}`, false], ["write", `${at}`, at % 50 === 7]], failed: at % 50 === 7 });
+    all.push({
+      service: "big",
+      agent: "long-agent",
+      version: "1",
+      session: "long",
+      question: `Step ${at}?`,
+      answer: `Done with ${at * 31}, on to ${at * 17}.`,
+      tools: [
+        ["read", `${at}`, false],
+        ["write", `${at}`, at % 50 === 7],
+      ],
+      failed: at % 50 === 7,
+    });
   }
   await turns(otlp, all);
   await until("all sessions", async () => (await (await fetch(`${base}/api/v1/fleet`)).json()).totals.traces >= 5200);
@@ -368,7 +507,10 @@ async function large(browser) {
       await page.locator("tbody").getByRole("link", { name: "busy-agent" }).waitFor();
       check(Date.now() - took < 5000, `${window.at}: the fleet took ${Date.now() - took} ms`);
       check((await page.locator("tbody tr").count()) === 2, `${window.at}: versions are one row`);
-      check((await page.locator(".card, .well").first().boundingBox()).y < height, `${window.at}: whether anything is wrong is on the first screen`);
+      check(
+        (await page.locator(".card, .well").first().boundingBox()).y < height,
+        `${window.at}: whether anything is wrong is on the first screen`,
+      );
       await page.getByRole("button", { name: /60 versions/ }).click();
       await page.locator("tr.version").first().waitFor();
       await look(window, "large fleet", `${label}-${scheme}-large-fleet`);
@@ -395,10 +537,15 @@ async function large(browser) {
 
 /** The demo, up to the drop of the new version. */
 async function told(browser) {
-  const { line, stop } = await start(["demo"], { AGENTGAUGE__LISTEN__OTLP_GRPC: "127.0.0.1:0", AGENTGAUGE__LISTEN__OTLP_HTTP: "127.0.0.1:0", AGENTGAUGE__LISTEN__HTTP: "127.0.0.1:0" });
+  const { line, stop } = await start(["demo"], {
+    AGENTGAUGE__LISTEN__OTLP_GRPC: "127.0.0.1:0",
+    AGENTGAUGE__LISTEN__OTLP_HTTP: "127.0.0.1:0",
+    AGENTGAUGE__LISTEN__HTTP: "127.0.0.1:0",
+  });
   const base = line.match(/http:\/\/[^/]+/)[0];
   const wrong = async () => (await (await fetch(`${base}/api/v1/problems`)).json()).problems;
-  const has = (problems, name, kind) => problems.some((problem) => problem.kind === kind && problem.severity === "critical" && problem.agent.agent_name === name);
+  const has = (problems, name, kind) =>
+    problems.some((problem) => problem.kind === kind && problem.severity === "critical" && problem.agent.agent_name === name);
   const since = Date.now();
   await until("the demo to tell of the new version", async () => has(await wrong(), "refunds", "drop"), 200_000);
   check(Date.now() - since < 170_000, `the drop came after ${(Date.now() - since) / 1000} s`);
@@ -410,7 +557,10 @@ async function told(browser) {
       const { page } = window;
       await page.goto(`${base}/`);
       await page.locator(".card").first().waitFor();
-      check((await page.locator(".card").first().boundingBox()).y < height / 2, `${window.at}: the demo's problems are on the first screen`);
+      check(
+        (await page.locator(".card").first().boundingBox()).y < height / 2,
+        `${window.at}: the demo's problems are on the first screen`,
+      );
       await look(window, "demo", `${label}-${scheme}-demo-fleet`);
       await page.locator(".card").filter({ hasText: "refunds 1.5" }).first().getByRole("link", { name: "refunds" }).click();
       await page.getByRole("heading", { name: "refunds 1.5", level: 1 }).waitFor();
@@ -441,7 +591,10 @@ async function accepted(browser, http) {
   await window.close();
 }
 
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu"] });
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: ["--no-sandbox", "--disable-gpu"],
+});
 try {
   for (const scheme of ["light", "dark"]) await empty(browser, scheme);
   await guarded(browser);
