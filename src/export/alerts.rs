@@ -196,7 +196,7 @@ fn expected(problem: Problem) -> AlertView {
     AlertView {
         name: problem.alert.to_owned(),
         state: "expected".to_owned(),
-        severity: Some(problem.severity.to_owned()),
+        severity: Some(problem.severity.name().to_owned()),
         agent: problem.agent,
         what: problem.what,
         since_unix_nano: problem.since_unix_nano,

@@ -33,6 +33,7 @@ use crate::blocking::{NotDone, blocking};
 use crate::engine::agent_facts::{AgentFacts, look_at_explanation, look_at_session};
 use crate::engine::explained::{AgentFilter, SessionFilter, SessionRow, TraceExplanation};
 use crate::engine::facts::{AgentKey, AgentParts};
+use crate::engine::loops::Severity;
 use crate::engine::sessions::Found;
 use crate::engine::span::TraceId;
 use crate::engine::view::{AgentName, AgentView, SessionView, TokensView};
@@ -125,8 +126,8 @@ pub(super) struct FleetRow {
     pub(super) last_trace_unix_nano: Option<String>,
     /// Loops found.
     pub(super) loops: u64,
-    /// The worst of its drops: `warning` or `critical`; null without one.
-    pub(super) drop: Option<&'static str>,
+    /// How bad the worst of its drops is; null without one.
+    pub(super) drop: Option<Severity>,
     /// Tokens spent.
     pub(super) tokens: TokensView,
     /// Dollars spent; null without any known.
@@ -403,7 +404,7 @@ fn totals(updates: &[Arc<AgentFacts>]) -> FleetTotals {
     let sum = |of: fn(&AgentFacts) -> u64| updates.iter().map(|update| of(update)).sum();
     let costs = updates.iter().filter_map(|update| update.view.cost_usd);
     FleetTotals {
-        dropping: sum(|update| u64::from(worst_drop(update) == Some("critical"))),
+        dropping: sum(|update| u64::from(worst_drop(update) == Some(Severity::Critical))),
         sessions_active: sum(|update| update.sessions_active),
         sessions_looping: sum(|update| update.looping),
         sessions_over_limit: sum(over_limit),
@@ -418,12 +419,12 @@ pub(super) fn over_limit(update: &AgentFacts) -> u64 {
     update.sessions_over_limit.values().copied().max().unwrap_or(0)
 }
 
-/// The worst severity of the drops of an agent: `critical`, `warning` or none.
-pub(super) fn worst_drop(update: &AgentFacts) -> Option<&'static str> {
+/// The worst severity of the drops of an agent; none if it has no drop.
+pub(super) fn worst_drop(update: &AgentFacts) -> Option<Severity> {
     let drops = &update.view.drops;
-    ["critical", "warning"]
+    [Severity::Critical, Severity::Warning]
         .into_iter()
-        .find(|severity| drops.iter().any(|drop| drop.severity == *severity))
+        .find(|severity| drops.iter().any(|drop| drop.severity == severity.name()))
 }
 
 fn rows(board: &Board, updates: &[Arc<AgentFacts>], lookback: Lookback) -> Vec<FleetRow> {

@@ -1,5 +1,6 @@
 //! The present problems, the worst first: drops, loops that go on, runs over a limit, stalled traces.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -33,17 +34,34 @@ pub(super) struct ProblemsPage {
     pub(super) total: u64,
 }
 
+/// The kinds of problems, the gravest first.
+#[derive(Clone, Copy, Debug, Default, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ProblemKind {
+    /// More of something bad than usual.
+    #[default]
+    Drop,
+    /// Sessions have loops that go on.
+    Loop,
+    /// Runs are over a limit.
+    RunLimit,
+    /// Open traces are silent.
+    Stall,
+}
+
 /// One thing that is wrong with one agent.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub(super) struct Problem {
-    /// `drop`, `loop`, `run_limit` or `stall`.
-    pub(super) kind: &'static str,
-    /// Of a drop its stream, of a loop its kind, of a run over a limit the limit and of what.
+    /// What kind of problem it is.
+    pub(super) kind: ProblemKind,
+    /// Of a drop its stream, of a loop its kind, of a run over a limit the limit.
     pub(super) what: Option<String>,
+    /// Of a run over a limit whether it is a trace or a session.
+    pub(super) run: Option<&'static str>,
     /// The rule that raises an alert about it.
     pub(super) alert: &'static str,
-    /// `warning` or `critical`.
-    pub(super) severity: &'static str,
+    /// How bad it is.
+    pub(super) severity: Severity,
     /// Whose it is.
     pub(super) agent: AgentName,
     /// Since when; null if that is not known.
@@ -124,7 +142,7 @@ impl<Q: Query> Exporter<Q> {
                 row = self.newest(SessionFilter { agent, ..of.clone() }, 1).await.pop();
             }
             let Some(SessionRow { session_id, scope, agent, .. }) = row else { continue };
-            if problem.kind == "loop" {
+            if problem.kind == ProblemKind::Loop {
                 let tenant = agent.tenant.as_deref().unwrap_or_default();
                 let found = self.query.session(tenant, &session_id, Some(&scope)).await;
                 if let Found::One(session) = found {
@@ -163,25 +181,24 @@ impl Problem {
         self.session = Some(SessionName { session_id, scope });
     }
 
-    /// The order of problems: critical ones first, then by kind, drops before others, then the greatest count.
+    /// The order of problems: critical ones first, then by kind, then the greatest count.
     fn place(&self) -> impl Ord + '_ {
-        let count = u64::MAX - self.count;
-        (self.severity != "critical", self.kind, count, &self.agent, &self.what)
+        let (severity, count) = (Reverse(self.severity), Reverse(self.count));
+        (severity, self.kind, count, &self.agent, &self.what, self.run)
     }
 }
 
 /// The drops of the worst severity of an agent: beside a critical drop, warnings have the same cause and are left to the agent's view.
 fn drops(update: &AgentFacts) -> Vec<Problem> {
-    let worst = worst_drop(update);
-    let drops = update.view.drops.iter();
-    let on = drops.filter(move |drop| Some(drop.severity) == worst);
+    let Some(worst) = worst_drop(update) else { return Vec::new() };
+    let on = update.view.drops.iter().filter(|drop| drop.severity == worst.name());
     let problem = |drop: &DropView| {
         let found = drop.drop.as_ref()?;
         Some(Problem {
-            kind: "drop",
+            kind: ProblemKind::Drop,
             alert: "AgentReliabilityDrop",
             what: Some(drop.stream.to_owned()),
-            severity: drop.severity,
+            severity: worst,
             agent: AgentName::from(&update.agent),
             since_unix_nano: Some(found.since_unix_nano.clone()),
             count: found.traces,
@@ -202,10 +219,11 @@ fn drops(update: &AgentFacts) -> Vec<Problem> {
 fn over_limits(update: &AgentFacts) -> Vec<Problem> {
     let over = update.sessions_over_limit.iter().filter(|(_, sessions)| **sessions > 0);
     let problem = |(limit, sessions): (&RunLimit, &u64)| Problem {
-        kind: "run_limit",
+        kind: ProblemKind::RunLimit,
         alert: "AgentRunLimit",
-        what: Some(format!("{} of a {}", limit.name(), limit.run().name())),
-        severity: "critical",
+        what: Some(limit.name().to_owned()),
+        run: Some(limit.run().name()),
+        severity: Severity::Critical,
         agent: AgentName::from(&update.agent),
         count: *sessions,
         ..Problem::default()
@@ -216,9 +234,9 @@ fn over_limits(update: &AgentFacts) -> Vec<Problem> {
 /// The problem that open traces of an agent are silent.
 fn stall(update: &AgentFacts) -> Vec<Problem> {
     let problem = (update.view.traces_stalled > 0).then(|| Problem {
-        kind: "stall",
+        kind: ProblemKind::Stall,
         alert: "AgentStalled",
-        severity: "warning",
+        severity: Severity::Warning,
         agent: AgentName::from(&update.agent),
         count: update.view.traces_stalled,
         ..Problem::default()
@@ -229,7 +247,7 @@ fn stall(update: &AgentFacts) -> Vec<Problem> {
 /// The problem that sessions of an agent have loops that go on.
 fn loop_that_goes_on(update: &AgentFacts) -> Vec<Problem> {
     let problem = (update.looping > 0).then(|| Problem {
-        kind: "loop",
+        kind: ProblemKind::Loop,
         alert: "AgentSessionLooping",
         severity: severity(update),
         agent: AgentName::from(&update.agent),
@@ -240,9 +258,9 @@ fn loop_that_goes_on(update: &AgentFacts) -> Vec<Problem> {
 }
 
 /// The worst severity of the loops that go on.
-fn severity(update: &AgentFacts) -> &'static str {
+fn severity(update: &AgentFacts) -> Severity {
     let weighing = update.sessions_looping.iter().filter(|(labels, _)| labels.evidence.weighs());
     let on = weighing.filter(|(_, sessions)| **sessions > 0);
     let worst = on.map(|(labels, _)| labels.severity).max();
-    worst.unwrap_or(Severity::Warning).name()
+    worst.unwrap_or(Severity::Warning)
 }

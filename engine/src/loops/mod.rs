@@ -26,6 +26,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::repeats::Repeats;
@@ -88,9 +89,20 @@ kinds! {
     OutputRepeat, "output_repeat", None;
 }
 
-/// How bad a loop is.
+/// How bad a loop is, or another problem.
 #[derive(
-    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    Deserialize,
+    Eq,
+    Hash,
+    JsonSchema,
+    Ord,
+    PartialEq,
+    PartialOrd,
+    Serialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {

@@ -19,6 +19,7 @@ import {
   plain,
   score,
   seconds,
+  severity,
   stateOf,
   table,
   tile,
@@ -93,7 +94,7 @@ export async function agent(view, query) {
       ),
       tile(
         "State",
-        stateOf(row, worstLoop(row, wrong.problems)),
+        verdict?.severity === "recovering" ? severity("recovering") : stateOf(row, worstLoop(row, wrong.problems)),
         verdict?.severity === "quiet" && evidence(verdict),
         "Whether it fails more than it usually does, or, without a past, more than its objective allows, by all that has arrived",
       ),

@@ -104,7 +104,7 @@ export function stateOf(agent, worstLoop = "warning") {
   if (agent.drop === "critical") return severity("critical", "fails more");
   if (agent.sessions_looping > 0) return severity(worstLoop, "loops");
   if (agent.sessions_over_limit > 0) return severity("critical", "over a limit");
-  if (agent.drop) return severity(agent.drop, agent.drop === "recovering" ? "recovering" : "fails more");
+  if (agent.drop) return severity(agent.drop, "fails more");
   if (agent.traces_stalled > 0) return severity("warning", "hangs");
   return el("span", { class: "none" }, standing(agent));
 }

@@ -143,8 +143,8 @@ function what(problem) {
     ];
   }
   if (problem.kind === "run_limit") {
-    const [limit, run] = problem.what.split(" of a ");
-    return `${number(problem.count)} open ${problem.count === 1 ? "session is" : "sessions are"} over the limit on the ${limitName(limit)} of a ${run}.`;
+    const over = `open ${problem.count === 1 ? "session is" : "sessions are"} over the limit on the`;
+    return `${number(problem.count)} ${over} ${limitName(problem.what)} of a ${problem.run}.`;
   }
   if (problem.kind === "stall")
     return `${number(problem.count)} open ${problem.count === 1 ? "trace has" : "traces have"} sent no span for long.`;
