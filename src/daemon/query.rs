@@ -14,10 +14,11 @@ use super::Check;
 use super::router::Router;
 use super::tasks::ToSessions;
 use crate::engine::explained::{SessionRow, TraceExplanation};
+use crate::engine::facts::SessionId;
 use crate::engine::route::Route;
 #[cfg(feature = "kafka")]
 use crate::engine::sessions::NoSessionStore;
-use crate::engine::sessions::{Found, Place, SessionId, SessionStore, Sessions, Wanted};
+use crate::engine::sessions::{Found, Place, SessionStore, Sessions, Wanted};
 use crate::engine::span::TraceId;
 use crate::export::query::{ListRequest, Listing, Query};
 #[cfg(feature = "kafka")]

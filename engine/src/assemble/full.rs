@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Assemble, OpenTrace};
-use crate::facts::SessionKey;
+use crate::facts::SessionId;
 use crate::span::{Span, Timestamp};
 use crate::tenants::TraceKey;
 use crate::trace;
@@ -16,27 +16,9 @@ use crate::trace;
 /// The reason for leaving out spans that would begin one more trace of a full session.
 pub(super) const SESSION_FULL: &str = "session_full";
 
-/// A session that takes no further trace.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub struct FullSession {
-    /// Its tenant; empty without tenants.
-    pub tenant: Arc<str>,
-    /// Its id.
-    pub id: Arc<str>,
-    /// What tells it from other sessions with the same id.
-    pub scope: Arc<str>,
-}
-
-impl From<&SessionKey> for FullSession {
-    fn from(key: &SessionKey) -> Self {
-        let SessionKey { tenant, id, scope, .. } = key.clone();
-        Self { tenant, id, scope }
-    }
-}
-
 impl Assemble {
     /// Sets the sessions that take no new trace; all others do.
-    pub fn refuse_traces_of(&mut self, full: BTreeSet<FullSession>) {
+    pub fn refuse_traces_of(&mut self, full: BTreeSet<Arc<SessionId>>) {
         self.full_sessions = full;
     }
 
@@ -64,7 +46,7 @@ impl Assemble {
         // Nothing is presumed: a trace with its root that names no agent is of that of its service in the end.
         let reading = self.read(&trace, &view, agent, None);
         reading.is_some_and(|reading| {
-            let session = reading.update.session.as_ref().map(FullSession::from);
+            let session = reading.update.session.as_ref().map(SessionId::from);
             reading.update.complete
                 && session.is_some_and(|session| self.full_sessions.contains(&session))
         })
@@ -76,9 +58,10 @@ impl Assemble {
         let named = [&span.session, &span.session_in_json, &span.resource.session];
         named.into_iter().flatten().any(|name| {
             let (tenant, id) = (Arc::clone(&tenant), Arc::clone(&name.id));
-            let first = FullSession { tenant, id, scope: Arc::default() };
-            let is_named = |full: &FullSession| full.tenant == first.tenant && full.id == first.id;
-            self.full_sessions.range::<FullSession, _>(&first..).next().is_some_and(is_named)
+            let first = SessionId { tenant, id, scope: Arc::default() };
+            let is_named =
+                |full: &Arc<SessionId>| full.tenant == first.tenant && full.id == first.id;
+            self.full_sessions.range::<SessionId, _>(&first..).next().is_some_and(is_named)
         })
     }
 }

@@ -38,7 +38,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::ages::AGES;
-pub use self::full::FullSession;
 pub use self::learned::{Learned, Lessons, SavedLearned};
 
 use self::ages::Ages;
@@ -57,7 +56,7 @@ use self::turns::Turns;
 use super::count::Counts;
 use super::embedding::{EmbedRequest, Embedded};
 use super::expect::{Judgements, Suite};
-use super::facts::{AgentKey, AgentKeys, OverBy, TraceFacts};
+use super::facts::{AgentKey, AgentKeys, OverBy, SessionId, TraceFacts};
 use super::judging::{Attention, JudgeReply, JudgeRequest, JudgeRules, RubricRequest};
 use super::math::Quanta;
 use super::options::{AssembleOptions, CostOptions, LoopOptions, SessionScope};
@@ -123,7 +122,7 @@ pub struct Assemble {
     sealed_updates: Vec<Box<TraceFacts>>,
     sealed: Sealed,
     // Full sessions, as the session stages list them.
-    full_sessions: BTreeSet<FullSession>,
+    full_sessions: BTreeSet<Arc<SessionId>>,
     turns: Turns,
     // Reports for traces that have not come.
     waiting: Waiting<TraceId>,

@@ -7,6 +7,7 @@
 
 mod agent;
 mod session;
+mod session_id;
 mod trace;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub use session::{
     BucketCounts, DoneTrace, Effort, Exemplar, LastTrace, Level, PaneSum, PartialSum, RunTrace,
     ScoreHistogram, SessionFacts, SignalSum, Silences, SilencesOfWeek,
 };
+pub use session_id::SessionId;
 pub use trace::{
     Content, Expectation, ExpectedLayer, ExpectedStatus, Loop, ModelEmbedding, OutputDigest,
     OverBy, Remarks, ReportedScore, Spent, Step, StepKind, SubAgent, Tokens, ToldLoops, ToolCall,

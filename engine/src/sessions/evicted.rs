@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::key::SessionId;
 use super::reports::target;
 use super::session::{EvictionOrder, Restless, Session, Shared};
 use super::summary::SessionScores;
 use super::trace_index::TraceIndex;
 use super::traces::hash;
 use super::{Sessions, is_usable};
+use crate::facts::SessionId;
 use crate::facts::{AgentKey, TraceFacts};
 use crate::limits::Cause;
 use crate::runs::RunName;

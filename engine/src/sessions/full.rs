@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::key::SessionId;
+use crate::facts::SessionId;
 
 /// How many full sessions are named at most; traces of other full sessions are dropped and counted when they get here.
 const MAX_NAMED: usize = 1_000;

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::card::Card;
-use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::session::Session;
 use super::table::SessionTable;
 use super::view::{agent, dollars, is_flagged};
 use crate::explained::{SessionFilter, SessionRow, Sort};
+use crate::facts::SessionId;
 use crate::loops::worst;
 use crate::tenants::tenant_hash;
 use crate::view::{SessionView, TokensView};

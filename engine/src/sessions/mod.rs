@@ -57,7 +57,6 @@ mod full;
 mod gauges;
 mod halves;
 mod histogram;
-mod key;
 mod linked;
 mod list;
 mod newest;
@@ -94,7 +93,6 @@ use serde::Serialize;
 pub(crate) use bytes::of_reported as reported_bytes;
 pub use evicted::{NoSessionStore, SessionPlace, SessionStore};
 pub use histogram::SCORE_BOUNDS;
-pub use key::SessionId;
 pub use list::{Found, LOOK, ListPart, Place, Wanted};
 
 use common::Common;
@@ -113,7 +111,7 @@ use tally::Tally;
 
 use super::count::Counts;
 use super::explained::{SessionRow, TraceExplanation};
-use super::facts::{SessionFacts, SessionKey, TraceFacts};
+use super::facts::{SessionFacts, SessionId, SessionKey, TraceFacts};
 use super::limits::Cause;
 use super::options::{AgentOptions, LoopOptions, SessionOptions};
 use super::runs::tells_outcome;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Sessions;
-use super::key::SessionId;
 use super::newest::{Newest, OfTenant};
 use super::record::TraceRecord;
 use super::session::{Session, Shared};
+use crate::facts::SessionId;
 use crate::facts::{AgentKey, DoneTrace, Effort};
 use crate::runs::tells_outcome;
 use crate::span::{Report, Timestamp, TraceId};

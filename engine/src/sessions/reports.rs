@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Sessions;
-use super::key::SessionId;
 use super::session::Session;
+use crate::facts::SessionId;
 use crate::span::{Report, Target, Timestamp, TraceId};
 use crate::tenants::{TenantHash, tenant_hash};
 use crate::waiting::Subject;

@@ -8,9 +8,9 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use super::Sessions;
 use super::evicted::EvictedSession;
 use super::fleet;
-use super::key::SessionId;
 use super::session::Session;
 use super::summary::Summary;
+use crate::facts::SessionId;
 use crate::saved::{ReadError, Source};
 
 /// What a shard is written down as.

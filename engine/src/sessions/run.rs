@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring::scores;
+use crate::facts::SessionId;
 use crate::facts::{ReportedScore, RunTrace};
 use crate::predict::Results;
 use crate::runs::is_about_runs;

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Sessions;
-use super::key::SessionId;
 use super::outcomes::SessionRuns;
+use crate::facts::SessionId;
 use crate::facts::TraceFacts;
 use crate::math::Quanta;
 use crate::runs::{RunName, tells_outcome};

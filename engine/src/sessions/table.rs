@@ -11,10 +11,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::card::{Card, Cards};
 use super::halves::{halves, whole};
-use super::key::SessionId;
 use super::session::{EvictionOrder, Session};
 use super::trace_index::TraceIndex;
 use super::traces::hash as hash_of;
+use crate::facts::SessionId;
 use crate::sorted::Sorted;
 use crate::span::{Timestamp, TraceId};
 use crate::tenants::{Shares, TenantHash, tenant_hash};

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use super::fleet::Fleet;
-use super::key::SessionId;
 use super::record::TraceRecord;
 use super::rules::Rules;
 use super::scoring;
 use super::summary::Summary;
 use crate::counters::Counter;
+use crate::facts::SessionId;
 use crate::facts::{DoneTrace, Expectation, ExpectedStatus};
 use crate::few::Few;
 use crate::math::Quanta;

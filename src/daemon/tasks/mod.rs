@@ -20,8 +20,8 @@ use self::barriers::BarrierRoom;
 use super::durable::{self, Durable};
 use crate::clock::Clock;
 use crate::embed;
-use crate::engine::assemble::{FullSession, Input};
-use crate::engine::facts::{Barrier, SessionFacts, TraceFacts};
+use crate::engine::assemble::Input;
+use crate::engine::facts::{Barrier, SessionFacts, SessionId, TraceFacts};
 use crate::engine::sessions::{SessionStore, Sessions};
 use crate::engine::span::{Report, Span, Timestamp};
 use crate::health::Health;
@@ -117,7 +117,7 @@ impl Common {
 }
 
 /// Sessions of one shard that take no further trace, for the assemble tasks.
-pub(super) type FullSessions = BTreeSet<FullSession>;
+pub(super) type FullSessions = BTreeSet<Arc<SessionId>>;
 
 /// Serialises the state of a stage and sends it to the snapshot, if the barrier is of one; no state fails the snapshot.
 fn save<S: Serialize>(

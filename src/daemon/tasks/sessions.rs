@@ -11,10 +11,9 @@ use super::barriers::{Alignment, Step};
 use super::{BURST, Common, FullSessions, Gone, SLICE, ToAgents, ToSessions, give_up, save};
 use crate::blocking::blocking;
 use crate::daemon::pace::Pace;
-use crate::engine::assemble::FullSession;
 use crate::engine::facts::{Barrier, SessionFacts};
 use crate::engine::pipeline::Stages;
-use crate::engine::sessions::{NoSessionStore, SessionId, SessionStore, Sessions};
+use crate::engine::sessions::{NoSessionStore, SessionStore, Sessions};
 use crate::engine::span::Timestamp;
 use crate::webhook::{self, Runaway, Webhook};
 
@@ -113,7 +112,7 @@ impl SessionTask {
                         self.take(message);
                         // Assemble tasks hear of full sessions before the change shows anywhere else.
                         if let Some(named) = self.stage.full_sessions() {
-                            full.send_replace(named.iter().map(|id| full_session(id)).collect());
+                            full.send_replace(named);
                         }
                     }
                     Step::Pass { barrier, saves } => {
@@ -235,8 +234,3 @@ impl SessionTask {
 
 /// A method that drains the updates of at most so many agents from a session stage.
 type Drain = fn(&mut Sessions, usize) -> Vec<SessionFacts>;
-
-fn full_session(id: &SessionId) -> FullSession {
-    let SessionId { tenant, id, scope } = id.clone();
-    FullSession { tenant, id, scope }
-}

@@ -1,10 +1,10 @@
-//! The keys of sessions, and their order.
+//! The name of a session among all, and the order of sessions.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::facts::{ScopedId, SessionKey};
+use super::{ScopedId, SessionKey};
 use crate::span::TraceId;
 use crate::tenants::TraceKey;
 
@@ -26,7 +26,7 @@ impl SessionId {
     }
 
     /// The trace that has this id among those of the session's tenant.
-    pub(super) fn trace(&self, trace: TraceId) -> TraceKey {
+    pub(crate) fn trace(&self, trace: TraceId) -> TraceKey {
         TraceKey::new(trace, Some(&self.tenant))
     }
 }
