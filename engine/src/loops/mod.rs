@@ -278,26 +278,28 @@ fn search_row(calls: &[&ToolCall], options: &LoopOptions) -> Vec<Found> {
             let mut from = stretch.start;
             for run in find(&steps[stretch.clone()], &need) {
                 let first = stretch.start + run.first;
-                let range = first..first + run.steps;
-                let waited = need.waited(range.clone(), run.period, &steps);
-                let steps = &steps[range.clone()];
-                let Some(severity) = need.severity(&run, steps) else { continue };
-                left.push(from..range.start);
-                from = range.end;
-                if waited {
-                    continue;
+                let taken = first..first + run.steps;
+                let own = &steps[taken.clone()];
+                let Some(severity) = need.severity(&run, own) else { continue };
+                left.push(from..taken.start);
+                from = taken.end;
+                if !need.waited(taken, run.period, &steps) {
+                    found.extend(loop_of(&run, (*kind, severity), own));
                 }
-                let calls = in_order(steps);
-                let (Some(first), Some(last)) = (calls.first(), calls.last()) else { continue };
-                let entry = entry((*kind, severity), &run, steps);
-                let (calls, time) = (first.0..last.0 + 1, time(&calls));
-                found.push(Found { calls, entry, time });
             }
             left.push(from..stretch.end);
         }
         free = left;
     }
     found
+}
+
+/// The loop that a run of these steps is.
+fn loop_of(run: &Run, kind: (LoopKind, Severity), steps: &[Step<'_>]) -> Option<Found> {
+    let calls = in_order(steps);
+    let (first, last) = (calls.first()?, calls.last()?);
+    let entry = entry(kind, run, steps);
+    Some(Found { calls: first.0..last.0 + 1, entry, time: time(&calls) })
 }
 
 /// Counts what was spent in loops. What was spent in several that weigh counts in the one that began last: what a loop within a call of
