@@ -66,7 +66,7 @@ pub const FEATURES: [Feature; 17] = [
     feature("model_calls", "Model calls beyond the rest of the effort", 0.0, 1.0, |run| {
         run.beyond(Measure::ModelCalls)
     }),
-    feature("output_tokens", "Tokens written beyond the rest of the effort", 0.0, 1.0, |run| {
+    feature("output_tokens", "Tokens written beyond the rest of the effort", 1.0, 1.0, |run| {
         run.beyond(Measure::OutputTokens)
     }),
     feature("cost", "Dollars beyond the rest of the effort", 0.0, 1.0, |run| {
