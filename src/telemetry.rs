@@ -38,11 +38,11 @@ use crate::registry::Registry;
 crate::engine::options! {
     /// Where the daemon's own telemetry goes.
     pub struct TelemetryOptions in "telemetry" {
-        /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none.
+        /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none. Not this daemon.
         pub otlp_endpoint: String = String::new();
         /// Plain http is fine.
         pub allow_http: bool = false;
-        /// The share of requests and slow steps that have a span, in `[0,1]`.
+        /// The share of requests and slow steps that have a span, from 0 to 1.
         pub sample_rate: f64 = 0.01, within 0.0..=1.0;
         /// Send the log there too.
         pub logs: bool = false;

@@ -116,21 +116,18 @@ pub fn words(words: &[&str]) -> Vec<String> {
 options! {
     /// How spans are read.
     pub struct ConventionOptions in "convention" {
-        /// Attributes that name a session, best first; on the outermost span that has any, the
-        /// first of them wins.
+        /// Attributes that name a session, best first; the first found on the outermost span that has any wins.
         pub session_keys: Vec<String> = words(super::convention::SESSION_KEYS);
         /// Attributes whose JSON value may hold a session id, as `attribute{key}`.
         pub session_json_keys: Vec<String> = words(super::convention::SESSION_JSON_KEYS);
-        /// Attributes of your own: concept to attribute names, best first; asked before any
-        /// convention. Concepts: `agent_name`, `workflow`, `agent_id`, `agent_version`, `environment`, `operation`, `tool_name`,
-        /// `tool_arguments`, `tool_result`, `input`, `output`, `model`, `input_tokens`, `output_tokens`, `cost_usd`, `compacted`,
-        /// `user`, `session`.
+        /// Attributes of your own: concept to attribute names, such as `{ tool_name = ["my.tool"] }`; asked before any
+        /// convention.
         pub attributes: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        /// Agents of your own that speak in log records; see [`super::convention::LogConvention`].
+        /// Agents of your own that speak in log records, each as `[[convention.logs]]`; docs/guides/logs.md has an example.
         pub logs: Vec<super::convention::LogConvention> = Vec::new();
-        /// Reported score names to signal names, such as `ToolCorrectness` to `tool_correctness`.
+        /// Reported score names to signal names, such as `{ ToolCorrectness = "tool_correctness" }`.
         pub score_names: BTreeMap<String, String> = BTreeMap::new();
-        /// Ranges of reported scores that are not in `[0,1]`: name to `[min, max]`.
+        /// Ranges of reported scores that are not in [0,1], such as `{ quality = [1, 5] }`.
         pub score_ranges: BTreeMap<String, [f64; 2]> = BTreeMap::new();
         /// Keep results of tools and inputs as texts, while their trace is held; set where a judge, an embedding model, expectations or
         /// the page are to see them.
@@ -139,9 +136,9 @@ options! {
         /// Scores from which graded outcomes are a success; set from `session.signal_thresholds`.
         #[serde(skip)]
         pub signal_thresholds: BTreeMap<String, f64> = BTreeMap::new();
-        /// Longest text kept of one input or output, in bytes; the rest is cut at a character.
+        /// Longest text of one input or output, in bytes; the rest is cut.
         pub max_text_bytes: usize = 65_536, within 1..=16 << 20;
-        /// Longest name (agent, tool, session, model), in bytes; longer ones are cut.
+        /// Longest name (agent, tool, session, model), in bytes; the rest is cut.
         pub max_name_bytes: usize = 256, within 16..=4096;
     }
 }
@@ -149,32 +146,34 @@ options! {
 options! {
     /// How traces are assembled.
     pub struct AssembleOptions in "assemble" {
-        /// Quiet time after which a trace whose root ended is done.
+        /// A trace whose root has ended is done after being quiet for this long.
         #[serde(with = "human")]
         pub trace_idle: Duration = 10 * SECOND, within MILLISECOND..=DAY;
-        /// Quiet time after which a trace is done whose root has not come, and of which nothing tells whether it will; likewise the turn of
-        /// an agent that speaks in log records, unless its session's next one has begun.
+        /// Quiet time after which a trace is done whose root has not come, and of which nothing tells whether it will: neither
+        /// its spans' flags nor earlier traces. Likewise the turn of an agent that speaks in log records, unless its session's
+        /// next one has begun.
         #[serde(with = "human")]
         pub rootless_idle: Duration = 5 * MINUTE, within MILLISECOND..=DAY;
-        /// A trace is done at the latest this long after it opened, then partial; so long a root that is to come is waited for. Without its
-        /// root it is sealed when it was quiet for as long.
+        /// A trace is done at the latest this long after it opened. A root that is expected is waited for until then; after that,
+        /// whatever comes re-opens the trace until nothing has come for as long.
         #[serde(with = "human")]
         pub trace_max_age: Duration = HOUR, within MILLISECOND..=DAY;
-        /// How long a done trace can be re-opened by a late span, if its root is in; then it is sealed.
+        /// How long a late span can re-open a done trace whose root has come; without its root, a trace can be re-opened until it
+        /// was quiet for `trace_max_age`.
         #[serde(with = "human")]
         pub late_horizon: Duration = 5 * MINUTE, within Duration::ZERO..=DAY;
         /// How long a report waits for its target.
         #[serde(with = "human")]
         pub report_wait: Duration = 10 * MINUTE, within Duration::ZERO..=DAY;
-        /// What a trace without a session key becomes: `trace` (its own session) or `instance`
-        /// (one session per `service.instance.id`).
+        /// What a trace without a session key becomes: trace (its own session), instance (one session per service.instance.id).
         pub session_fallback: SessionFallback = SessionFallback::Trace;
-        /// Keep the texts and the arguments of traces for the API and the page; without it they
-        /// go when the trace is done with them.
+        /// Keep the texts and the arguments of traces for the API.
         pub keep_content: bool = false;
-        /// Open and done traces held; over it the first done one is sealed, else the longest quiet one, as partial.
+        /// Open and done traces held by each of `engine.shards`; over it the first done one is sealed, else the longest quiet
+        /// one.
         pub max_open_traces: usize = 100_000, within 1..=1 << 30;
-        /// Bytes of memory that open and done traces take, estimated; over it traces go in the same order.
+        /// Bytes of memory that open and done traces take in each of `engine.shards`, estimated; over it traces go in the same
+        /// order.
         pub max_bytes: usize = 256 << 20, within 1 << 20..=1 << 40;
         /// Spans and logs of one trace; further ones are dropped. Half are for model calls, tools and agents alone; roots and agents have a
         /// hundredth more, 64 at least.
@@ -182,19 +181,21 @@ options! {
         /// Bytes of memory that one trace takes, estimated; over it its texts go, and further spans and logs are dropped if it is as large without
         /// them.
         pub max_trace_bytes: usize = 16 << 20, within 1 << 16..=1 << 30;
-        /// Sealed trace ids remembered; over it the oldest is forgotten.
+        /// Sealed trace ids remembered by each of `engine.shards`; over it the oldest is forgotten.
         pub max_sealed_traces: usize = 1_000_000, within 1..=1 << 30;
         /// Reports waiting for their target, and response ids remembered; over it the oldest goes.
         pub max_waiting_reports: usize = 100_000, within 1..=1 << 30;
         /// Reported scores of one trace; further ones are dropped.
         pub max_reports_per_trace: usize = 100, within 1..=1 << 30;
         /// Kinds of spans of which it is remembered whether their parents come, and scopes of services of which it is remembered
-        /// which agents they speak for, in all shards together; over it those that were not met for longest are forgotten.
+        /// which agents they speak for, for all of `engine.shards` together; over it those that were not met for longest are
+        /// forgotten.
         pub max_learned: usize = 10_000, within 1..=1 << 30;
-        /// Sessions of agents that speak in log records of which prompts are remembered, by shard; over it the quietest is forgotten.
+        /// Sessions of agents that speak in log records of which each of `engine.shards` remembers the prompts; over it the
+        /// quietest is forgotten.
         pub max_turn_sessions: usize = 10_000, within 1..=1 << 30;
-        /// Spans that only the order of such records puts into their turn, held by shard as long as a prompt may come late; over it those of
-        /// the quietest sessions stay where they are. Each KiB of texts counts as one more.
+        /// Spans that only the order of such records puts into their turn, held by each of `engine.shards` as long as a prompt
+        /// may come late; over it those of the quietest sessions stay where they are. Each KiB of texts counts as one more.
         pub max_turn_spans: usize = 50_000, within 1..=1 << 30;
     }
 }
@@ -213,20 +214,21 @@ pub enum SessionFallback {
 options! {
     /// Tool loops.
     pub struct LoopOptions in "loops" {
-        /// Calls in a run from which it is a loop, a warning; for a cycle, full periods.
+        /// From this many equal calls in a row it is a loop: a warning.
         pub warning: u64 = 3, within 2..=u64::MAX;
-        /// Calls in a run from which it is critical.
+        /// From this many it is critical.
         pub critical: u64 = 10;
-        /// Calls in a run from which it is a loop where arguments are not on the wire; never critical. Where results are not
-        /// either, it moves no score, no counter of waste and no alert.
+        /// From this many it is a loop if spans carry no arguments; it never becomes critical. If they carry no results either,
+        /// it is shown and counted with evidence="names", and changes no score, no counter of waste and no alert.
         pub names_only: u64 = 5, within 2..=u64::MAX;
-        /// Tools that may be called again and again, such as `poll_*`; `*` stands for any text. A run of such tools alone is no loop.
+        /// Tools that may be called again and again, such as "poll_*": repeating only these is no loop. * stands for any text.
         pub allow: Vec<String> = Vec::new();
-        /// Thresholds of single kinds, over those above: `cycle`, `error_retry`, `exact_repeat`, `near_repeat`.
+        /// Thresholds of single kinds, such as `{ cycle = { warning = 2, critical = 5 } }`: cycle, `error_retry`, `exact_repeat`,
+        /// `near_repeat`.
         pub by_kind: BTreeMap<LoopKind, Thresholds> = BTreeMap::new();
-        /// Similarity of arguments from which a call nearly repeats the one before it, in `[0,1]`.
+        /// A call nearly repeats the one before if its arguments are at least this similar: Jaccard, from 0.5 to 1.
         pub near_repeat_similarity: f64 = 0.9, within 0.5..=1.0;
-        /// Traces of one session that a run of calls is followed through; after so many it begins anew.
+        /// Traces of a session through which a repetition is followed; after that, counting starts anew.
         pub max_traces: usize = 256, within 2..=10_000;
     }
 }
@@ -263,9 +265,11 @@ pub struct Price {
 options! {
     /// What model calls cost where their spans do not say.
     pub struct CostOptions in "cost" {
-        /// Prices, by model; the first that fits holds, before those that ship.
+        /// What model calls cost where their spans do not say, in US dollars per million tokens; the first that fits holds,
+        /// before those that ship, such as `[{ model = "our-model*", input = 0.15, output = 0.6, cached = 0.075, cache_written =
+        /// 0.19 }]`.
         pub prices: Vec<Price> = Vec::new();
-        /// Models that are not among these cost what the table says that ships (`src/engine/prices.csv`); a model of neither has no cost.
+        /// Models that are not listed cost what the built-in table says; a model in neither has no cost.
         pub shipped: bool = true;
     }
 }
@@ -273,27 +277,31 @@ options! {
 options! {
     /// How sessions are scored.
     pub struct SessionOptions in "session" {
-        /// What session ids are told apart by, beside the tenant: `service` (`service.namespace`, or the name of the outermost
-        /// agent) or `tenant` (nothing: where a conversation goes over services).
+        /// What session ids are told apart by, beside the tenant: service (`service.namespace`; without one, the name of the
+        /// outermost agent), tenant (nothing; for conversations that go over services or agents).
         pub scope: SessionScope = SessionScope::Service;
-        /// Quiet time after which a session closes.
+        /// A session closes after being quiet for this long.
         #[serde(with = "human")]
         pub session_idle: Duration = 30 * MINUTE, within MILLISECOND..=30 * DAY;
-        /// How long a loop counts as going on after it last grew, whether its trace is done by then or not: whoever is told by it
-        /// has to see it.
+        /// How long a loop counts as going on after it last grew, whether its trace is done by then or not. Keep it above
+        /// Alertmanager's `group_wait`, or a short loop tells nobody.
         #[serde(with = "human")]
         pub loop_hold: Duration = 5 * MINUTE, within MILLISECOND..=30 * DAY;
-        /// How long nothing has come of an open trace that stalls, at least.
+        /// How long nothing has come of an open trace that counts as stalled, at least: a span comes when its step is over. An
+        /// agent whose steps time and again take longer (up to sixteen times that) stalls later, once twenty of its traces are
+        /// done. Only traces that are known to be open for longer (`assemble.trace_max_age`) get there.
         #[serde(with = "human")]
         pub stall_after: Duration = 15 * MINUTE, within MILLISECOND..=30 * DAY;
         /// What traces and sessions must not go over.
         #[serde(skip)]
         pub limits: LimitOptions = LimitOptions::default();
-        /// Sessions held in memory; over it the longest quiet one leaves for the disk, or is closed and evicted.
+        /// Sessions held in memory by each of `engine.shards`; over it the longest quiet one leaves: for the disk, where a store
+        /// is in use (flush, fsync), until it is spoken of again or closes; else, and where there is no room for it either, it is
+        /// closed and evicted.
         pub max_sessions: usize = 200_000, within 1..=1 << 30;
-        /// Bytes of memory that sessions take, estimated; over it sessions go in the same order.
+        /// Bytes of memory that sessions take in each of `engine.shards`, estimated; over it sessions leave in the same order.
         pub max_bytes: usize = 512 << 20, within 1 << 20..=1 << 40;
-        /// Traces of one session; with one more it closes, and its id begins anew. While none of them is done, further ones are refused.
+        /// Traces of one session; with one more it closes, and its id begins anew. While none of them is done, more are refused.
         pub max_traces_per_session: usize = 10_000, within 1..=1 << 30;
         /// Bytes of memory that the traces of one session take, estimated; with one more trace it closes likewise.
         pub max_session_bytes: usize = 64 << 20, within 1 << 16..=1 << 40;
@@ -304,21 +312,22 @@ options! {
         pub report_wait: Duration = 10 * MINUTE, within Duration::ZERO..=30 * DAY;
         /// Scores that wait for their session; over it the oldest goes.
         pub max_waiting_reports: usize = 1_000, within 1..=1 << 30;
-        /// Traces remembered that moved on or went with an evicted session, so that they count
-        /// once; over it the oldest is forgotten.
+        /// Traces remembered by each of `engine.shards` that moved on or went with an evicted session; over it the oldest is
+        /// forgotten.
         pub max_departed_traces: usize = 100_000, within 1..=1 << 30;
-        /// Sessions and traces that have ended without an outcome, which somebody may still tell; over it the oldest is forgotten.
+        /// Sessions and traces that have ended without an outcome, which somebody may still tell, in each of `engine.shards`;
+        /// over it the oldest is forgotten, and its outcome does not count. Each takes less than a kilobyte.
         pub max_outstanding_outcomes: usize = 10_000, within 0..=1 << 30;
-        /// `agentgauge` or `pandaprobe` (the documents' four signals and four decimals).
+        /// Which formulas apply: agentgauge, pandaprobe (the documents' four signals and four decimals).
         pub profile: Profile = Profile::Agentgauge;
-        /// What an empty score is: `absent`, or `one` as the documents say.
+        /// What a score over nothing is: absent, or one (as the documents say).
         pub empty_score: EmptyScore = EmptyScore::Absent;
         /// Weight of each signal; those set here go over the defaults, and a signal without any has no
         /// part in scores.
         pub signal_weights: BTreeMap<String, f64> = weights();
-        /// Scores from which signals pass, where not one half or as their source has it, in `[0,1]`.
+        /// Scores from which signals pass, where not 0.5 or as their source has it, such as `{ coherence = 0.7 }`.
         pub signal_thresholds: BTreeMap<String, f64> = BTreeMap::new();
-        /// Output similarity from which loop_detection finds a loop, in `[0,1]`.
+        /// `loop_detection` finds a loop in outputs that are at least this similar, in [0,1].
         pub loop_detection_threshold: f64 = 0.5, within 0.0..=1.0;
         /// Trajectory gate: traces without gain after which a score below target stalls.
         pub gate_window: u64 = 5, within 1..=1 << 20;
@@ -372,7 +381,7 @@ pub enum EmptyScore {
 options! {
     /// How agents are summed up.
     pub struct AgentOptions in "agents" {
-        /// Rolling windows, each of 60 panes and the open one.
+        /// Rolling windows, in whole minutes. Metrics name them in the largest whole unit up to hours: 24h, not 1d.
         #[serde(with = "human_list")]
         pub windows: Vec<Duration> = [300, 3600, 86_400].map(Duration::from_secs).into();
         /// Also score the last this many traces, whatever their age.
@@ -381,12 +390,13 @@ options! {
         /// than the longest window, have made room. As many again are held that only unfinished traces seem to belong to; they get series
         /// while there is room.
         pub max_agents: usize = 1_000, within 1..=1_000_000;
-        /// How long an agent of which nothing comes is remembered, with its last traces, totals and counters.
+        /// How long a silent agent is remembered, with its last traces, totals and counters.
         #[serde(with = "human")]
         pub memory: Duration = 30 * DAY, within MINUTE..=366 * DAY;
         /// Signals without a weight that an agent has sums of; further names have none.
         pub max_signals_per_agent: usize = 32, within 1..=10_000;
-        /// Names of models without a price, and of sub-agents, that an agent has series of; further ones share `__overflow__`.
+        /// Names of models without a price, and of sub-agents, that an agent has series of; further ones share `__overflow__`,
+        /// and `agentgauge_label_values_limited_total{label="agent_names"}` counts.
         pub max_names_per_agent: usize = 32, within 1..=10_000;
         /// Runs of an agent that scores over runs are made of; over it the oldest goes.
         pub max_runs: usize = 10_000, within 1..=1_000_000;

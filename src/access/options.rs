@@ -20,11 +20,12 @@ crate::engine::options! {
         /// The authorities (PEM) whose certificates clients show; without it clients show none.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub client_ca_file: Option<PathBuf> = None;
-        /// Whether a client must show a certificate, where there is a `client_ca_file`.
+        /// Whether a client must show a certificate, where there is a `client_ca_file`: require; request (health can be asked for
+        /// without).
         pub client_auth: ClientAuth = ClientAuth::default();
-        /// Which listeners speak TLS.
+        /// Which listeners speak TLS, once there is a certificate: `otlp_grpc`, `otlp_http`, http.
         pub listeners: Vec<Listener> = vec![Listener::OtlpGrpc, Listener::OtlpHttp, Listener::Http];
-        /// How often the files are looked at; what has changed holds for new connections.
+        /// How often the certificate files are checked for changes, which apply to new connections.
         #[serde(with = "crate::engine::options::human")]
         pub reload_interval: Duration = MINUTE, within MILLISECOND..=DAY;
     }

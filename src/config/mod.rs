@@ -126,14 +126,15 @@ pub struct Metrics {
 crate::engine::options! {
     /// Addresses as `host:port`; port 0 takes a free one.
     pub struct Listen in "listen" {
-        /// OTLP over gRPC.
+        /// OTLP over gRPC; port 0 takes a free one.
         pub otlp_grpc: String = "127.0.0.1:4317".to_owned();
-        /// OTLP over HTTP.
+        /// OTLP over HTTP: `/v1/traces`, `/v1/logs`.
         pub otlp_http: String = "127.0.0.1:4318".to_owned();
         /// Metrics, health and API.
         pub http: String = "127.0.0.1:9464".to_owned();
-        /// Names that listeners on loopback answer to besides localhost and addresses of loopback, and whose pages may change
-        /// something; without ports. With any, listeners on other addresses answer to these alone, and to addresses.
+        /// Names, without ports, that listeners on loopback answer to besides localhost and addresses of loopback, and whose
+        /// pages may change something, such as `["gauge.example.org"]` behind a proxy that passes on the name. With any,
+        /// listeners on other addresses answer to these alone, and to addresses.
         pub hosts: Vec<String> = Vec::new();
     }
 }
@@ -148,9 +149,9 @@ impl Listen {
 crate::engine::options! {
     /// How the engine is spread over tasks; no result depends on it.
     pub struct Shards in "engine" {
-        /// Tasks of each keyed stage, 1 to 256.
+        /// Tasks of each keyed stage; no result depends on it.
         pub shards: u32 = 4, within 1..=256;
-        /// Messages that one channel between stages holds; a full one makes its sender wait.
+        /// Messages in one channel between stages; when it is full, the sender waits.
         pub channel_capacity: usize = 1024, within 1..=1 << 20;
     }
 }

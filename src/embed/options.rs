@@ -8,17 +8,19 @@ use crate::engine::options::{DAY, HOUR, MILLISECOND, SECOND, human};
 crate::engine::options! {
     /// Embeddings. Without an address and a directory they are hashed, which does for loops and not for coherence.
     pub struct EmbedOptions in "embed" {
-        /// An endpoint with `/embeddings` as OpenAI defined it, up to the version; empty: none.
+        /// An endpoint with `/embeddings` as OpenAI defined it, up to the version, such as `https://api.openai.com/v1`; empty,
+        /// and no directory: embeddings are hashed, which does for loops and leaves coherence absent.
         pub url: String = String::new();
-        /// Send over plain HTTP too, where the address says so.
+        /// Send over plain http too, where the address says so.
         pub allow_http: bool = false;
-        /// The environment variable that holds the key; empty: none.
+        /// Environment variable that holds the key; empty: none.
         pub api_key_env: String = "AGENTGAUGE_EMBED_API_KEY".to_owned();
-        /// The file that holds the key, instead of the variable; empty: none.
+        /// File that holds the key, instead of the variable; empty: none.
         pub api_key_file: PathBuf = PathBuf::new();
-        /// The model.
+        /// The model; in this process, what its vectors are called, by default as its directory.
         pub model: String = String::new();
-        /// A sentence-transformers model to load in this process, instead of an address; empty: none.
+        /// A directory with a sentence-transformers model (BERT, such as all-MiniLM-L6-v2) to load in this process, instead of an
+        /// address; needs a build with the feature minilm; empty: none.
         pub directory: PathBuf = PathBuf::new();
         /// Threads that such a model computes on.
         pub threads: usize = 1, within 1..=1_024;
@@ -40,7 +42,7 @@ crate::engine::options! {
         /// The wait before a request is made again, doubled each time.
         #[serde(with = "human")]
         pub backoff: Duration = SECOND, within Duration::ZERO..=HOUR;
-        /// Failures in a row after which the endpoint is left alone.
+        /// Failures in a row after which the endpoint is left alone for a while.
         pub max_failures: u32 = 5, within 1..=1_000_000;
         /// For how long; also the longest wait before a request is made again.
         #[serde(with = "human")]

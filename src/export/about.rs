@@ -6,11 +6,14 @@ use serde::Serialize;
 crate::engine::options! {
     /// Where people find what is said of agents.
     pub struct LinkOptions in "links" {
-        /// Where people reach the page.
+        /// Address of the page for people; links in alerts and webhooks begin with it. The page needs a host of its own, not a
+        /// path below one.
         pub public_url: String = "http://127.0.0.1:9464".to_owned();
-        /// Where a trace is shown.
+        /// Where a trace is shown, as `https://tempo.example/trace/{trace_id}`; or jaeger+, langfuse+, phoenix+ or zipkin+ before
+        /// the address of one of these, such as `jaeger+http://jaeger:16686`. Empty: nowhere else.
         pub trace: String = String::new();
-        /// Where Prometheus is, which the page then asks what became of alerts.
+        /// Where Prometheus is, such as `http://prometheus:9090`: the page then tells which alerts it fires. The daemon asks it;
+        /// a browser need not reach it. Empty: the page tells which ones the rules would raise.
         pub prometheus_url: String = String::new();
     }
 }

@@ -31,13 +31,15 @@ use crate::secret::Secret;
 crate::engine::options! {
     /// Scores out. Without an address nothing is sent.
     pub struct ScoresOutOptions in "scores_out" {
-        /// An OTLP/HTTP endpoint, such as `https://collector:4318`; empty: none.
+        /// An OTLP/HTTP endpoint, such as `https://collector:4318`, that is told what the judge said, as
+        /// `gen_ai.evaluation.result` log records; empty: none. Over https it has to show a certificate of an authority that the
+        /// system knows, or of one in the file that `SSL_CERT_FILE` names.
         pub url: String = String::new();
-        /// Send over plain HTTP too, where the address says so.
+        /// Send over plain http too, where the address says so.
         pub allow_http: bool = false;
-        /// The environment variable that holds the value of `authorization`; empty: none.
+        /// Environment variable that holds the value of the header authorization; empty: none.
         pub authorization_env: String = "AGENTGAUGE_SCORES_OUT_AUTHORIZATION".to_owned();
-        /// The file that holds it, instead of the variable; empty: none.
+        /// File that holds it, instead of the variable; empty: none.
         pub authorization_file: std::path::PathBuf = std::path::PathBuf::new();
         /// Compress what is sent, with gzip.
         pub gzip: bool = true;
@@ -56,7 +58,8 @@ crate::engine::options! {
         /// The wait before a request is made again, doubled each time.
         #[serde(with = "human")]
         pub backoff: Duration = SECOND, within MILLISECOND..=HOUR;
-        /// The time between two rounds in which what `/metrics` shows is sent, too; zero: it is not.
+        /// The time between two rounds in which what `/metrics` shows is sent there as OTLP metrics, for those who do not scrape;
+        /// 0s: it is not.
         #[serde(with = "human")]
         pub metrics_interval: Duration = Duration::ZERO, within Duration::ZERO..=DAY;
     }

@@ -9,18 +9,21 @@ use crate::engine::options::{DAY, HOUR, MILLISECOND, SECOND, human};
 crate::engine::options! {
     /// The part of an instance in work that several share through Kafka; without roles it does everything by itself.
     pub struct FleetOptions in "fleet" {
-        /// What this instance does; none: everything, alone.
+        /// Roles of this instance: gateway, assemble, score, fleet; empty: it does everything alone.
         pub roles: Vec<Role> = Vec::new();
-        /// What the names of the topics between the stages, and of the groups that read them, begin with.
+        /// Prefix of the names of the topics between the stages, and of the groups that read them.
         pub prefix: String = "agentgauge".to_owned();
-        /// Partitions of each topic, 1 to 256; the same for all instances, and for good.
+        /// Partitions of each topic, at most 256; the same for all instances, and for good. An instance takes nothing if its
+        /// topics have another number.
         pub partitions: u32 = 16, within 1..=256;
         /// Replicas of each partition, for `topics create`.
         pub replication: u32 = 1, within 1..=100;
-        /// How long the topics keep records, for `topics create`; all that is known of agents is told anew four times in it.
+        /// How long the topics keep records, for `topics create`; longer than reading may stop. All that is known of agents is
+        /// told anew four times in it.
         #[serde(with = "human")]
         pub retention: Duration = 49 * HOUR, within 10 * MILLISECOND..=366 * DAY;
-        /// Where checkpoints are: a directory, or `s3://bucket/prefix`.
+        /// Where checkpoints are: a directory that all instances share, or `s3://bucket/prefix` (credentials as AWS tools want
+        /// them).
         pub checkpoints: String = String::new();
         /// Time between two checkpoints.
         #[serde(with = "human")]
@@ -28,10 +31,10 @@ crate::engine::options! {
         /// How far back an instance reads that finds no checkpoint.
         #[serde(with = "human")]
         pub lookback: Duration = 2 * HOUR, within 10 * MILLISECOND..=366 * DAY;
-        /// Time between two words about the same agent.
+        /// Time between two messages about the same agent.
         #[serde(with = "human")]
         pub tell_interval: Duration = SECOND, within 10 * MILLISECOND..=HOUR;
-        /// How long an instance may be silent before others take its place; it shows no agents from then on.
+        /// How long an instance may be silent before others take over; from then on it shows no agents.
         #[serde(with = "human")]
         pub session_timeout: Duration = 45 * SECOND, within SECOND..=HOUR / 2;
     }

@@ -16,24 +16,26 @@ use crate::engine::span::Timestamp;
 crate::engine::options! {
     /// Limits that hold before anything is allocated.
     pub struct IngestLimits in "ingest" {
-        /// Largest request, in bytes after inflation; larger ones are refused.
+        /// Largest request, in bytes after decompression; a larger one is refused for good.
         pub max_request_bytes: usize = 16 << 20, within 1024..=1 << 30;
-        /// Spans, records, events, links, attributes and values of one request, together; more are refused.
+        /// Spans, log records, events, links and attributes of one request, together; a request with more is refused for good.
         pub max_request_items: usize = 1 << 20, within 1..=1 << 30;
         /// Nesting of attribute values; deeper values are left out.
         // Nested values are walked recursively, on the stack.
+        /// How deep attribute values may nest; deeper parts are left out.
         pub max_nesting: usize = 32, within 1..=128;
-        /// Estimated bytes of decoded requests in flight, over all transports; beyond it senders are told to come back.
+        /// Estimated bytes of decoded requests in flight, over all transports; beyond that, senders are told to retry later.
         pub max_decoded_bytes: usize = 512 << 20;
-        /// Times further in the future than this are replaced by the arrival time.
+        /// A time further in the future than this is replaced by the time of arrival.
         #[serde(with = "human")]
         pub max_clock_skew: Duration = 5 * MINUTE, within Duration::ZERO..=DAY;
-        /// Least bytes of a body that have to come a second, over five seconds; slower ones are given up.
+        /// Slowest body, in bytes per second over five seconds. A slower one is given up; several of them cost their connection.
+        /// 0: any progress will do.
         pub body_progress: usize = 4 << 10, within 0..=1 << 20;
-        /// How long a request waits for room; over it senders are told to come back.
+        /// How long a request waits for room before its sender is told to retry later.
         #[serde(with = "human")]
         pub max_wait: Duration = SECOND, within Duration::ZERO..=MINUTE;
-        /// Times further in the past than this are replaced by the arrival time.
+        /// A time further in the past than this is replaced by the time of arrival.
         #[serde(with = "human")]
         pub max_span_age: Duration = DAY, within SECOND..=366 * DAY;
     }

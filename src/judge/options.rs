@@ -13,47 +13,54 @@ use crate::engine::options::{DAY, HOUR, MAX_PRICE, MILLISECOND, MINUTE, SECOND, 
 crate::engine::options! {
     /// The judge. Without a format there is none.
     pub struct JudgeOptions in "judge" {
-        /// How the endpoint wants to be spoken to; `none`: there is no judge.
+        /// API of the judge's endpoint: none (there is no judge), openai (chat completions: OpenAI, Azure, vLLM, Ollama,
+        /// LiteLLM), anthropic, gemini.
         pub format: Format = Format::None;
-        /// Where it is: up to the version for `openai` and `gemini` (`https://api.openai.com/v1`), or the whole address of
-        /// the call, query included; a key in the query is refused.
+        /// Where it is, up to the version, such as `https://api.openai.com/v1`; or the whole address of the call, which may name
+        /// the model: then that one answers, whatever is said of models below. A key in it is refused.
         pub url: String = String::new();
-        /// Send over plain HTTP too, where the address says so.
+        /// Send over plain http too, where the address says so.
         pub allow_http: bool = false;
-        /// The environment variable that holds the key; empty: none.
+        /// Environment variable that holds the key; empty: none.
         pub api_key_env: String = "AGENTGAUGE_JUDGE_API_KEY".to_owned();
-        /// The file that holds the key, instead of the variable; empty: none.
+        /// File that holds the key, instead of the variable; empty: none.
         pub api_key_file: PathBuf = PathBuf::new();
         /// The model.
         pub model: String = String::new();
-        /// Other models for single metrics, by name.
+        /// Other models for single metrics, such as `{ confidence = "a-small-one" }`.
         pub models: BTreeMap<String, String> = BTreeMap::new();
         /// Other models for single agents, by name; those of metrics go before.
         pub agent_models: BTreeMap<String, String> = BTreeMap::new();
-        /// How freely it answers; 0 is as repeatable as the model can.
+        /// Temperature; 0 is as repeatable as the model can be.
         pub temperature: f64 = 0.0, within 0.0..=2.0;
-        /// Tokens of one answer.
+        /// Most tokens of one answer.
         pub max_output_tokens: u32 = 2_048, within 16..=1 << 20;
-        /// What is judged.
+        /// What is judged: `task_completion`, `tool_correctness`, `argument_correctness`, `step_efficiency`, confidence,
+        /// `plan_adherence`, `plan_quality`, `constraint_violation`.
         pub metrics: Vec<Metric> = vec![Metric::ToolCorrectness, Metric::Confidence, Metric::ConstraintViolation];
-        /// Rules that agents have to keep, by name; without any `constraint_violation` is not judged.
+        /// Rules that agents have to keep, by name, such as `{ no_pii = "Does not show personal data of others." }`; without any
+        /// `constraint_violation` is not judged.
         pub constraints: BTreeMap<String, String> = BTreeMap::new();
-        /// Share of sessions that is judged, in `[0,1]`.
+        /// Share of sessions that is judged, 0 to 1.
         pub sample_rate: f64 = 0.1, within 0.0..=1.0;
         /// The same of single agents, by name.
         pub sample_rates: BTreeMap<String, f64> = BTreeMap::new();
-        /// Traces that ended in error, looped, or failed an expectation are judged whatever the rate.
+        /// Judge traces that ended in error, looped, or failed an expectation, whatever the rate. Texts of a trace that is not
+        /// sampled, and that only one process has sent spans of, are kept until its root has come: if what comes after that tells
+        /// that it looped or failed, it is not judged, and counted as `unread`.
         pub flagged: bool = true;
-        /// Share of judged traces that are judged a second time, in `[0,1]`, to see how far the judge is from itself.
+        /// Share of judged traces that are judged a second time, 0 to 1; `agentgauge_judge_noise` tells how far the judge is from
+        /// itself.
         pub rejudge_rate: f64 = 0.0, within 0.0..=1.0;
-        /// The time between two rounds of traces with known answers; zero: there are none.
+        /// The time between two rounds of traces with known answers, the first at the start; `agentgauge_judge_drift` tells how
+        /// far the judge is from them. 0s: there are none.
         #[serde(with = "human")]
         pub canary_interval: Duration = Duration::ZERO, within Duration::ZERO..=365 * DAY;
-        /// The file of traces with known answers; empty: ours.
+        /// File of traces with known answers, a JSON list of `{ name, trace, known = { confidence = 0.9 } }`; empty: our own.
         pub canaries_file: PathBuf = PathBuf::new();
-        /// The most dollars in any hour; over it nothing is judged.
+        /// Most dollars in any hour; beyond that nothing is judged, and computed signals stand in.
         pub usd_per_hour: f64 = 1.0, within 0.0..=1e6;
-        /// Dollars per million tokens read, where `cost.prices` has no price of the model.
+        /// Dollars per million tokens read, where `cost.prices` has no price of the model; 0 for one that costs nothing.
         pub input_usd_per_million: f64 = 5.0, within 0.0..=MAX_PRICE;
         /// Dollars per million tokens written, likewise.
         pub output_usd_per_million: f64 = 25.0, within 0.0..=MAX_PRICE;
@@ -63,17 +70,18 @@ crate::engine::options! {
         pub max_queue: usize = 1_000, within 1..=1 << 20;
         /// Bytes of texts of all traces that wait or are judged; over it likewise.
         pub max_pending_bytes: usize = 67_108_864, within 1 << 16..=usize::MAX;
-        /// Bytes of long texts that each shard holds for the judge in traces that are open or with it; over it the quietest traces do without of
-        /// the tenant that has the most of its share, or the one that came last if that is its own. One that does without is not judged.
+        /// Bytes of long texts that each shard holds for the judge in traces that are open or with it; over it the quietest
+        /// traces do without of the tenant that has the most of its share, or the one that came last if that is its own. One that
+        /// does without is not judged, and counted as `unread`.
         pub max_open_bytes: usize = 67_108_864, within 1 << 16..=usize::MAX;
-        /// Bytes of texts of one trace; the steps in the middle are left out.
+        /// Bytes of texts of one trace; steps in the middle are left out.
         pub max_transcript_bytes: usize = 65_536, within 1 << 10..=16 << 20;
-        /// Bytes of one answer, as sent.
+        /// Bytes of one reply.
         pub max_reply_bytes: usize = 1_048_576, within 1 << 10..=64 << 20;
         /// How long one call may take.
         #[serde(with = "human")]
         pub timeout: Duration = 30 * SECOND, within MILLISECOND..=HOUR;
-        /// How long a trace may take, from when it was done; what is missing then is absent.
+        /// How long a trace may take, from when it was done; scores that are missing then stay absent.
         #[serde(with = "human")]
         pub deadline: Duration = 5 * MINUTE, within MILLISECOND..=DAY;
         /// Calls for one answer, the first one included.
@@ -81,12 +89,13 @@ crate::engine::options! {
         /// The wait before a call is made again, doubled each time.
         #[serde(with = "human")]
         pub backoff: Duration = SECOND, within Duration::ZERO..=HOUR;
-        /// Failures in a row after which the endpoint is left alone.
+        /// Failures in a row after which the endpoint is left alone for a while.
         pub max_failures: u32 = 5, within 1..=1_000_000;
-        /// For how long.
+        /// How long it is left alone.
         #[serde(with = "human")]
         pub pause: Duration = 30 * SECOND, within MILLISECOND..=DAY;
-        /// Words in names whose values do not leave: keys of JSON, and what stands before `:` or `=` in other texts.
+        /// Values are not sent if their names contain one of these words: keys of JSON, and what stands before `:` or `=` in
+        /// other texts.
         pub redact_keys: Vec<String> = words(&[
             "password",
             "passwd",
@@ -107,7 +116,7 @@ crate::engine::options! {
             "passphrase",
             "client_secret",
         ]);
-        /// Regular expressions of texts that do not leave.
+        /// Texts that match one of these regular expressions are not sent.
         pub redact_patterns: Vec<String> = words(&[
             r"\bsk-[A-Za-z0-9_-]{16,}",
             r"\bAKIA[0-9A-Z]{16}\b",

@@ -9,24 +9,26 @@ use crate::engine::options::{SECOND, human};
 crate::engine::options! {
     /// Options of the store.
     pub struct StoreOptions in "store" {
-        /// What an acknowledgement means.
+        /// What an acknowledgement means beside "applied": memory (a restart forgets), flush (outlives the process), fsync (is on
+        /// disk).
         pub durability: Durability = Durability::Memory;
-        /// Where the log and the snapshots are; for this process alone, made if it is not there.
+        /// Where log and snapshots are, for one process alone; files are for the owner's eyes only, as requests hold prompts.
         pub directory: String = String::new();
-        /// Bytes of log, snapshots and sessions for which there is no room in memory; over it requests are refused until a
-        /// snapshot has freed some. The sessions take half of it at most; those beyond are evicted.
+        /// Bytes of log, snapshots and sessions that left memory; over it senders are told to come back until a snapshot has
+        /// freed some. The sessions take half of it at most.
         pub max_bytes: u64 = 8 << 30, within 1 << 12..=1 << 50;
-        /// Bytes after which a file of the log ends and the next one begins.
+        /// Size of one file of the log, in bytes.
         pub segment_bytes: u64 = 64 << 20, within 1 << 12..=1 << 30;
         /// Bytes of log after which a snapshot is written; more if the last snapshot was larger.
         pub snapshot_bytes: u64 = 256 << 20, within 1 << 12..=1 << 40;
-        /// Spans and log records after which one is written even so, as long as the log then has an eighth of what snapshots
-        /// take: they, compressed or small as they may be, are what a start takes its time over.
+        /// Spans and log records after which one is written even so, once the log has an eighth of what snapshots take: a start
+        /// replays what came after the newest one, and how long that takes goes with spans, however they were compressed.
         pub snapshot_spans: u64 = 200_000, within 1..=1 << 40;
-        /// How long the first record of a group waits for company; zero: no longer than the group before it takes.
+        /// How long the first record of a group waits for company; 0s: no longer than the group before it takes.
         #[serde(with = "human")]
         pub commit_interval: Duration = Duration::ZERO, within Duration::ZERO..=SECOND;
-        /// What happens at the start if acknowledged records are damaged or missing, or what tells so is.
+        /// What to do at the start if acknowledged records are damaged or missing, or what tells so (`end.marks`) is: refuse (say
+        /// where, and do not start), skip (count them).
         pub damaged_records: DamagedRecords = DamagedRecords::Refuse;
     }
 }

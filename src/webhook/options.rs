@@ -19,12 +19,12 @@ crate::engine::options! {
         pub secret_env: String = "AGENTGAUGE_WEBHOOK_SECRET".to_owned();
         /// Only log what would be sent.
         pub dry_run: bool = true;
-        /// The severity of a loop from which its session runs away; going over a limit is critical.
+        /// The severity of a loop from which its session runs away: warning, critical.
         pub severity: Severity = Severity::Critical;
-        /// How long a session is not told of again.
+        /// How long the endpoint is not told of the same session again.
         #[serde(with = "human")]
         pub cooldown: Duration = 10 * MINUTE, within SECOND..=DAY;
-        /// Sessions told in a minute; more are left out and counted.
+        /// Most sessions the endpoint is told of in a minute; more are left out and counted.
         pub max_per_minute: usize = 10, within 1..=1_000;
         /// How long one attempt may take.
         #[serde(with = "human")]

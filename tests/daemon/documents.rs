@@ -1,5 +1,6 @@
 //! Documents that are written from the code are those of this code, and what they show works.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -108,6 +109,66 @@ fn the_options_that_documents_name_exist() {
         }
     }
     assert_eq!(unknown, Vec::<String>::new());
+}
+
+/// The text of the comments above each option of a file, without marks of code, by `section.option`. `section` finds where the options of a
+/// section begin, `option` is what a line declares.
+fn comments(
+    lines: &str,
+    mark: &str,
+    section: impl Fn(&str) -> Option<String>,
+    option: impl Fn(&str) -> Option<String>,
+) -> BTreeMap<String, String> {
+    let (mut found, mut inside, mut comment) = (BTreeMap::new(), None, String::new());
+    for line in lines.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix(mark) {
+            comment = format!("{comment} {}", text.trim()).replace('`', "");
+        } else if let Some(section) = section(line) {
+            (inside, comment) = (Some(section), String::new());
+        } else if let (Some(section), Some(option)) = (&inside, option(line)) {
+            found.insert(format!("{section}.{option}"), std::mem::take(&mut comment));
+        } else if !line.starts_with("#[") {
+            comment.clear();
+        }
+        if mark == "///" && line == "}" {
+            inside = None;
+        }
+    }
+    found
+}
+
+#[test]
+fn an_option_has_one_text_in_the_code_and_in_the_configuration() {
+    let in_file = comments(
+        include_str!("../../config/agentgauge.toml"),
+        "#",
+        |line| Some(line.strip_prefix('[')?.strip_suffix(']')?.to_owned()),
+        |line| Some(line.split_once(" = ")?.0.to_owned()),
+    );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.join("engine/src"), root.join("src")];
+    let mut compared = 0;
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let in_code = comments(
+                &std::fs::read_to_string(&path).unwrap_or_default(),
+                "///",
+                |line| Some(line.split_once(" in \"")?.1.strip_suffix("\" {")?.to_owned()),
+                |line| Some(line.strip_prefix("pub ")?.split_once(": ")?.0.to_owned()),
+            );
+            for (option, text) in in_code {
+                // Those of a table, and those without a default, stand together there.
+                let Some(told) = in_file.get(&option) else { continue };
+                assert_eq!(&text, told, "`{option}` in {}", path.display());
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 200, "{compared}");
 }
 
 /// Options that are limits, or count as such, whatever they are called.

@@ -9,23 +9,26 @@ use crate::options::{DAY, human};
 crate::options! {
     /// When a level of failures is a drop.
     pub struct DropOptions in "drop" {
-        /// False pages of the whole daemon in a quarter of a year, on average at most; over 0. Warnings may be ten times as many.
+        /// Most false pages of the whole daemon in a quarter of a year, on average. Warnings may be ten times as many, and as
+        /// many again from streams that only warn.
         pub false_pages_per_quarter: f64 = 1.0, within 1e-3..=1e3;
-        /// How much a failure rate may rise over the usual one, in `[0,1]`; the wider of this and `tolerance_ratio` holds.
+        /// How far the share of failing traces may rise above the usual one; the larger of this and `tolerance_ratio` applies.
         pub tolerance: f64 = 0.03, within 0.0..=0.5;
-        /// How many times the usual failure rate is tolerated; at least 1.
+        /// How many times the usual share is tolerated.
         pub tolerance_ratio: f64 = 1.3, within 1.0..=10.0;
-        /// The success rate that an agent without a past is held against, in `(0,1)`.
+        /// The share of good traces that is expected of an agent without a past.
         pub objective: f64 = 0.9, within 0.0..=0.9999;
-        /// The same of single agents, by name.
+        /// The same of single agents, by name, such as `{ "batch-importer" = 0.5 }`.
         pub objectives: BTreeMap<String, f64> = BTreeMap::new();
-        /// Time in which the past comes to count half for what is usual.
+        /// Time in which the past comes to count half for what is usual, at least a day. An agent that was not heard of for four
+        /// times as long is forgotten, and of more than four times `agents.max_agents` the one that was unheard of for longest.
         #[serde(with = "human")]
         pub memory: Duration = 14 * DAY, within DAY..=366 * DAY;
         /// How long a drop lasts until its level is taken for the usual one; `0s`: until somebody accepts it.
         #[serde(with = "human")]
         pub accept_after: Duration = Duration::ZERO, within Duration::ZERO..=366 * DAY;
-        /// Deployments that are remembered; over it the oldest one goes of the tenant that has the most in proportion to its share.
+        /// Deployments that are remembered (POST `/api/v1/deployments`); over it the oldest one goes of the tenant that has the
+        /// most in proportion to its share.
         pub max_deployments: usize = 1_000, within 1..=100_000;
     }
 }

@@ -9,7 +9,7 @@ crate::options! {
     /// How versions are compared.
     #[derive(Copy)]
     pub struct DriftOptions in "drift" {
-        /// How likely two equal versions are ever told apart, however long one looks, in `(0,1)`.
+        /// Chance of ever reporting a difference between two equal versions, however long they run.
         pub alpha: f64 = 0.05, within 1e-9..=0.5;
     }
 }

@@ -13,7 +13,7 @@ use crate::secret::Secret;
 crate::engine::options! {
     /// Where records come from and how they are read; without brokers there is no Kafka source.
     pub struct KafkaOptions in "kafka" {
-        /// Brokers to start from, as `host:port`; none: no Kafka source.
+        /// Brokers to start from, as host:port, such as `["broker:9092"]`; none: no Kafka source.
         pub brokers: Vec<String> = Vec::new();
         /// Consumer group.
         pub group: String = "agentgauge".to_owned();
@@ -21,25 +21,26 @@ crate::engine::options! {
         pub group_instance_id: String = String::new();
         /// Topics of traces.
         pub traces_topics: Vec<String> = vec!["otlp_spans".to_owned()];
-        /// How records of traces are written.
+        /// How records of traces are written: `otlp_proto`, `otlp_json`.
         pub traces_encoding: KafkaEncoding = KafkaEncoding::default();
         /// Topics of logs.
         pub logs_topics: Vec<String> = vec!["otlp_logs".to_owned()];
-        /// How records of logs are written.
+        /// How records of logs are written: `otlp_proto`, `otlp_json`.
         pub logs_encoding: KafkaEncoding = KafkaEncoding::default();
-        /// Where a group begins that has no offset, or whose offset the broker no longer has.
+        /// Where a group starts without an offset, or if the broker no longer has its offset: earliest, latest.
         pub start: Start = Start::default();
         /// Topic for records that cannot be read; empty: they are skipped and counted only.
         pub dead_letter_topic: String = String::new();
-        /// Whose everything is that comes from a topic, by topic; a topic that is not here is nobody's.
+        /// The tenant of each topic, such as `{ shop_spans = "shop" }`; a topic that is not listed has no tenant.
         pub tenants: BTreeMap<String, Arc<str>> = BTreeMap::new();
-        /// Header of a record that names its tenant, over its topic's; empty: none is believed.
+        /// Header of a record that names its tenant and overrides that of its topic, if you trust whoever writes to the topics;
+        /// empty: none.
         pub tenant_header: String = String::new();
-        /// Records handed to the stages and not applied yet; at this many the source waits, then pauses.
+        /// Records in the stages that are not applied yet; at this number the source waits, then pauses.
         pub max_in_flight: usize = 64, within 1..=100_000;
         /// Records fetched ahead, in bytes.
         pub max_queued_bytes: usize = 64 << 20, within 1 << 20..=1 << 30;
-        /// Time between two looks at the topics and the lag.
+        /// How often topics and lag are checked.
         #[serde(with = "human")]
         pub probe_interval: Duration = 5 * SECOND, within 10 * MILLISECOND..=HOUR;
         /// Speak TLS; needs a build with the feature `kafka-tls`.
@@ -50,9 +51,9 @@ crate::engine::options! {
         pub tls_certificate_file: String = String::new();
         /// The key of our own certificate, as a PEM file.
         pub tls_key_file: String = String::new();
-        /// How we say who we are.
+        /// SASL mechanism: none, plain, `scram_sha256`, `scram_sha512`; the last two need the feature kafka-tls.
         pub sasl_mechanism: SaslMechanism = SaslMechanism::default();
-        /// Who we are.
+        /// User name.
         pub sasl_username: String = String::new();
         /// The password; better in a file.
         pub sasl_password: Secret = Secret::default();

@@ -19,7 +19,7 @@ crate::options! {
         /// Model calls that a run needs at best, where its test case is not listed below; without either, trajectory is
         /// the success of tools alone.
         pub optimum_loops: Option<u64> = None;
-        /// Model calls that a run of a test case needs at best, by test case.
+        /// Model calls that a run of a task needs at best, by task, such as `{ "book a flight" = 4 }`.
         pub optimum_loops_by_case: BTreeMap<String, u64> = BTreeMap::new();
         /// Source fidelity, 0 to 100, of a run that retrieved nothing and cited nothing; without it such a run has none.
         pub fidelity_of_nothing: Option<f64> = None;

@@ -18,9 +18,9 @@ crate::options! {
         pub max_runs: usize = 10_000;
         /// Tool calls of a run that are compared; what follows is cut.
         pub max_actions_per_run: usize = 1_000, within 1..=10_000;
-        /// `corrected` (what the authors use since June 2026) or `methodology` (what their page says).
+        /// Which formulas apply: corrected (what the authors use since June 2026), methodology (what their page says).
         pub formula: Formula = Formula::Corrected;
-        /// Weights of the aggregates' parts.
+        /// Weights of the parts of Princeton's aggregates, over those that exist.
         pub weights: AggregateWeights = AggregateWeights::default();
     }
 }
