@@ -27,7 +27,7 @@ use crate::facts::{
     ReportedScore, RunTrace, Spent, SubAgent, Tokens, ToolCall, TraceFacts, TraceState, TurnStart,
 };
 use crate::limits::{LimitSet, RunLimit, Usage, UsageSums};
-use crate::loops::{Severity, worst};
+use crate::loops::{LoopKind, Severity, worst};
 use crate::math::Quanta;
 use crate::math::words::Words;
 use crate::runs::RunName;
@@ -479,6 +479,26 @@ impl TraceRecord {
             Some(link) => link.severity,
             None => worst(&rare.loops),
         }
+    }
+
+    /// Whether it is in no chain of traces, and its loops that weigh are warnings of a tool that failed and then succeeded.
+    pub(super) fn made_good(&self) -> bool {
+        let Rare { link, loops, .. } = self.rare();
+        let calls = &self.course.calls;
+        let made_good = |retry: &Loop| {
+            let Some((first, last)) = retry.calls else { return false };
+            let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+            let Some(head) = calls.get(place(first)) else { return false };
+            let later = calls.iter().skip(place(last)).skip(1);
+            let mut again =
+                later.filter(|call| (&call.name, call.within) == (&head.name, head.within));
+            again.next().is_some_and(|call| call.error == Some(false))
+        };
+        let weighing = || loops.iter().filter(|found| found.evidence.weighs());
+        let is_retry = |found: &Loop| {
+            found.kind == LoopKind::ErrorRetry && found.severity == Severity::Warning
+        };
+        link.is_none() && weighing().all(|found| is_retry(found) && made_good(found))
     }
 
     /// Sets its part in a chain of traces; returns whether that changed.

@@ -7,18 +7,18 @@ use std::sync::LazyLock;
 use super::fleet::Fleet;
 use super::record::TraceRecord;
 use super::rules::Rules;
-use super::scoring;
+use super::scoring::{Signal, Signals};
 use super::summary::Summary;
 use crate::counters::Counter;
 use crate::facts::SessionId;
-use crate::facts::{DoneTrace, Expectation, ExpectedStatus};
+use crate::facts::{DoneTrace, Expectation, ExpectedStatus, TurnStart};
 use crate::few::Few;
 use crate::math::Quanta;
 use crate::runs::told_outcome;
 use crate::score::trajectory_gate::TrajectoryGate;
-use crate::signal::name::CONFIDENCE;
+use crate::signal::name::{CONFIDENCE, LOOP_DETECTION, TOOL_LOOP};
 use crate::signal::{SignalName, tool_loop};
-use crate::span::Timestamp;
+use crate::span::{Source, Timestamp};
 
 /// The trajectory gates of a session, by signal.
 pub(super) type Gates = Few<SignalName, TrajectoryGate>;
@@ -62,7 +62,11 @@ pub(super) fn evaluate(
         }
     }
     // Without the judge's scores, so that it does not change with how much is judged.
-    let safety = scored.own_risk().map(|risk| Quanta(Quanta::ONE.saturating_sub(risk.0)));
+    let mut risk = scored.own_risk();
+    if verdict(risk.map(safe), PASS) == Verdict::Fail && may_be_forgiven(trace, rules) {
+        risk = failing(trace, &scored.own_signals(), rules).map(|(_, risk)| risk).max();
+    }
+    let safety = risk.map(safe);
     summary.judged(&mut next, &TRACE_RISK).count(verdict(safety, PASS));
 }
 
@@ -87,12 +91,9 @@ pub(super) fn done(
     }
     let own = trace.scored.own(trace, earlier, rules);
     // Whatever fails lowers confidence too, and says more than confidence does.
-    let greatest = rules
-        .risks(scoring::scores(&own))
-        .max_by_key(|(name, risk)| (*risk, **name != CONFIDENCE, *name));
-    let passes = |risk: Quanta| {
-        verdict(Some(Quanta(Quanta::ONE.saturating_sub(risk.0))), PASS) == Verdict::Pass
-    };
+    let greatest =
+        failing(trace, &own, rules).max_by_key(|(name, risk)| (*risk, **name != CONFIDENCE, *name));
+    let passes = |risk: Quanta| verdict(Some(safe(risk)), PASS) == Verdict::Pass;
     let signal = greatest.filter(|(_, risk)| risk.0 > 0);
     let signal: Cow<'static, str> = signal.map_or(Cow::Borrowed(""), |(name, _)| name.into());
     let tells = trace.course.calls.iter().any(|call| call.error.is_some());
@@ -118,6 +119,42 @@ pub(super) fn done(
         error_type: error_type.map(ToString::to_string).unwrap_or_default(),
         ..named(trace, session)
     }
+}
+
+/// The risks by which a trace fails: of all signals that have a weight, but for what may have been right. An answer that repeats an earlier
+/// one answers a user who asked anew, and a tool that failed again and again went well in the end.
+fn failing<'s>(
+    trace: &TraceRecord,
+    signals: &'s Signals,
+    rules: &Rules,
+) -> impl Iterator<Item = (&'s SignalName, Quanta)> {
+    let (answers, retries) = (answers_anew(trace, rules), retries_alone(trace, rules));
+    let is_forgiven = move |(name, signal): &(&SignalName, &Signal)| {
+        let of_loops = (answers && **name == LOOP_DETECTION) || (retries && **name == TOOL_LOOP);
+        of_loops && signal.source == Source::Computed
+    };
+    let counts = signals.iter().filter(move |signal| !is_forgiven(signal));
+    rules.risks(counts.map(|(name, signal)| (name, signal.score)))
+}
+
+/// Whether the greatest risk of a trace may be one by which it does not fail.
+fn may_be_forgiven(trace: &TraceRecord, rules: &Rules) -> bool {
+    answers_anew(trace, rules) || retries_alone(trace, rules)
+}
+
+/// Whether a user's message began the trace: the same answer may be the right one.
+fn answers_anew(trace: &TraceRecord, rules: &Rules) -> bool {
+    !rules.pandaprobe && trace.course.turn_start == TurnStart::Asked
+}
+
+/// Whether the loops of the trace are retries that went well in the end, and no more than warnings.
+fn retries_alone(trace: &TraceRecord, rules: &Rules) -> bool {
+    !rules.pandaprobe && trace.loop_severity().is_some() && trace.made_good()
+}
+
+/// What is left of certainty at this risk.
+fn safe(risk: Quanta) -> Quanta {
+    Quanta(Quanta::ONE.saturating_sub(risk.0))
 }
 
 /// An outcome that became known at this wall time, after the verdicts of the trace were counted.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{SIGNALS, confidence, loop_detection, outcome};
+use super::{SIGNALS, confidence, loop_detection, outcome, tool_loop};
 
 /// The name of a signal; ordered and serialised as its text.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, PartialEq)]
@@ -27,6 +27,9 @@ pub(crate) static LOOP_DETECTION: SignalName = SignalName::ours(loop_detection::
 
 /// [`outcome::NAME`].
 pub(crate) static OUTCOME: SignalName = SignalName::ours(outcome::NAME);
+
+/// [`tool_loop::NAME`].
+pub(crate) static TOOL_LOOP: SignalName = SignalName::ours(tool_loop::NAME);
 
 impl SignalName {
     /// The name of one of our signals; any other name does not compile.

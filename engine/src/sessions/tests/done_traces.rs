@@ -1,7 +1,7 @@
 //! What drops are found by is told once, and which traces stall.
 
 use super::*;
-use crate::facts::DoneTrace;
+use crate::facts::{DoneTrace, TurnStart};
 use crate::math::Quanta;
 use crate::span::Guardrail;
 use crate::span::{Report, Source, Target};
@@ -62,6 +62,60 @@ fn all_is_told_anew_for_whoever_forgets_but_what_is_told_once() {
     };
     assert_eq!(anew.iter().map(told_once).collect::<Vec<_>>(), [told_once(&first[0])]);
     assert!(anew[0].done_traces.is_empty() && anew[0].revision > first[0].revision);
+}
+
+/// Whether each of these traces failed, in order.
+fn failed(traces: Vec<TraceFacts>) -> Vec<Option<bool>> {
+    let mut stage = stage();
+    traces.into_iter().for_each(|update| stage.handle(update.done(), at(100)));
+    let updates = stage.drain();
+    let done: Vec<_> =
+        updates.iter().flat_map(|update| &update.done_traces).map(|done| done.failed).collect();
+    let fails = done.iter().filter(|failed| **failed == Some(true)).count() as u64;
+    let of = |update| counter(update, Counter::TraceEvaluations, &["trace_risk", "fail"]);
+    assert_eq!(updates.iter().map(of).sum::<u64>(), fails);
+    done
+}
+
+#[test]
+fn an_answer_that_repeats_an_earlier_one_fails_no_trace_that_a_user_began() {
+    let begun = |turn_start| {
+        let answers =
+            |id| TraceFacts { turn_start, ..trace(id, 10 * u64::from(id)).output(&[7, 8]) };
+        failed(vec![answers(1), answers(2)])
+    };
+    assert_eq!(begun(TurnStart::Asked), [Some(false), Some(false)]);
+    assert_eq!(begun(TurnStart::Continued), [Some(false), Some(true)]);
+    assert_eq!(begun(TurnStart::Unknown), [Some(false), Some(true)]);
+    let told = |id| TraceFacts { turn_start: TurnStart::Asked, ..trace(id, 10) };
+    assert_eq!(failed(vec![told(1).error()]), [Some(true)], "something else failed it");
+}
+
+#[test]
+fn retries_that_went_well_in_the_end_fail_no_trace() {
+    let call = |error: bool| ToolCall {
+        name: Arc::from("search"),
+        error: Some(error),
+        ..ToolCall::default()
+    };
+    let tried = |severity, errors: &[bool], last: u64| {
+        let mut update = trace(1, 1).looping(last + 1, severity);
+        let retry = Loop { kind: LoopKind::ErrorRetry, ..update.loops[0].clone() };
+        update.loops = vec![Loop { calls: Some((0, last)), ..retry }];
+        TraceFacts { tools: errors.iter().map(|error| call(*error)).collect(), ..update }
+    };
+    let good = || tried(Severity::Warning, &[true, true, true, false], 2);
+    assert_eq!(failed(vec![good()]), [Some(false)]);
+    let never = tried(Severity::Warning, &[true, true, true], 2);
+    assert_eq!(failed(vec![never]), [Some(true)], "it never did");
+    let late = tried(Severity::Critical, &[true, true, true, false], 2);
+    assert_eq!(failed(vec![late]), [Some(true)], "there were too many");
+    let mut both = good();
+    both.loops.push(trace(1, 1).looping(3, Severity::Warning).loops.remove(0));
+    assert_eq!(failed(vec![both]), [Some(true)], "another loop");
+    let mut other = good();
+    other.tools[3].name = Arc::from("other");
+    assert_eq!(failed(vec![other]), [Some(true)], "another tool went well");
 }
 
 #[test]
