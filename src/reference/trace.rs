@@ -105,6 +105,7 @@ pub(super) fn read(id: TraceId, parts: GatheredTrace, options: &EngineOptions) -
         status: tree.own_root().map(|root| root.status),
         error: tree.own_root().is_some_and(|root| root.failed)
             || is_given_up(&tree)
+            || loses_an_item(&tree)
             || (!is_well && models::failed_at_last(&tree, &models))
             || fails_by_a_part(&tree),
         error_type: outermost
@@ -182,6 +183,41 @@ fn is_given_up(tree: &Tree) -> bool {
         let span = &tree.spans[*at];
         span.failed && Some(span.end) >= last && !is_called(*at) && is_failed_run(*at)
     })
+}
+
+/// Whether the root is no agent, and an agent that was called by no agent or tool failed at a conversation or a run of a task, while it was
+/// there for others as well, and never succeeded at it after that.
+fn loses_an_item(tree: &Tree) -> bool {
+    let calls = [Operation::ExecuteTool, Operation::InvokeAgent];
+    let agents: Vec<usize> = tree
+        .behaviour()
+        .iter()
+        .copied()
+        .filter(|at| tree.spans[*at].operation == Operation::InvokeAgent)
+        .filter(|at| !tree.ancestors(*at).any(|above| calls.contains(&above.operation)))
+        .collect();
+    let item = |at: usize| {
+        let all: Vec<&Span> = std::iter::once(&tree.spans[at]).chain(tree.ancestors(at)).collect();
+        let session = all.iter().find_map(|span| Some(Arc::clone(&span.session.as_ref()?.id)));
+        let attempts = all.iter().filter_map(|span| span.attempt.as_deref());
+        let attempt = attempts.clone().find(|said| said.task.is_some());
+        let attempt = attempt.map(|of| (of.task.clone(), of.run.clone(), of.trial.clone()));
+        (session.is_some() || attempt.is_some()).then_some((session, attempt))
+    };
+    let is_by_same = |one: usize, other: usize| {
+        names::name_of(&tree.spans[one]) == names::name_of(&tree.spans[other])
+    };
+    let is_lost = |at: usize| {
+        let others = || agents.iter().copied().filter(move |other| is_by_same(at, *other));
+        let several = others().any(|other| item(other).is_some() && item(other) != item(at));
+        let made_good = others().any(|other| {
+            let span = &tree.spans[other];
+            item(other) == item(at) && !span.failed && span.end >= tree.spans[at].end
+        });
+        tree.spans[at].failed && item(at).is_some() && several && !made_good
+    };
+    tree.own_root().is_none_or(|root| root.operation != Operation::InvokeAgent)
+        && agents.iter().any(|at| is_lost(*at))
 }
 
 /// Whether a part of the run, and not of a tool's, says that the whole run failed with it.

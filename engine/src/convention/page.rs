@@ -58,7 +58,9 @@ unset. A tool failed, too, if its result says so in the words of LangChain (`sta
 or of a model's API (`is_error`); what a tool answers in words of its own is not looked at. The kind of error is that of an attribute under `error_type`, else the type of the last exception.
 
 A run failed if its root did. That a root is OK says that the run recovered from what failed below, if the root is an agent's span; of
-a step, or of `create_agent`, it says nothing of the agents below: the run failed if the last of the outermost ones did.
+a step, or of `create_agent`, it says nothing of the agents below: the run failed if the last of the outermost ones did. Below a root that is no
+agent's, an agent may work at several conversations or runs of tasks, as at the items of a batch: then the run failed if the agent failed at one of
+them and did not succeed at it later.
 
 ";
 

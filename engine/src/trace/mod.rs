@@ -301,7 +301,7 @@ fn outcome(update: &mut TraceFacts, shape: &Shape<'_>, models: &[ModelCall<'_>])
     let around = root
         .is_some_and(|root| matches!(root.operation, Operation::Other | Operation::CreateAgent));
     let gave_up = (untold && shape.gave_up()) || (well && around && shape.agents_gave_up());
-    let failed = root.is_some_and(|root| root.failed) || gave_up;
+    let failed = root.is_some_and(|root| root.failed) || gave_up || shape.lost_one_of_several();
     update.error = failed || (!well && shape.ended_in_failure(models));
 }
 

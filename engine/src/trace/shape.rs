@@ -17,7 +17,7 @@ use super::series::Series;
 use super::span_view::{Model, SpanView};
 use super::whose::{agent_name, is_own};
 use crate::loops::begins_before;
-use crate::span::{IdHash, Operation, Resource, SpanId};
+use crate::span::{Attempt, IdHash, Operation, Resource, SpanId, Timestamp};
 
 /// The spans of a trace in order of (start, end, id), and how they hang together.
 pub(super) struct Shape<'a> {
@@ -499,6 +499,42 @@ impl<'a> Shape<'a> {
         let survived = self.behaviour().filter(|_| !agents.is_empty()).filter(went_well);
         let survived = survived.map(|span| span.end).max();
         agents.iter().any(|span| Some(span.end) > survived)
+    }
+
+    /// Whether below a span that is no agent's an agent worked at several things, as at the items of a batch: conversations, or runs of
+    /// tasks. Whether it failed at one of them, and did not succeed at that later.
+    pub(super) fn lost_one_of_several(&self) -> bool {
+        let is_outermost = |span: &&SpanView<'_>| {
+            span.operation == Operation::InvokeAgent && !self.is_called_by_any(span.at)
+        };
+        let root = self.own_root().map(|root| root.operation);
+        let failed = || self.behaviour().filter(|span| span.failed).any(|span| is_outermost(&span));
+        if root == Some(Operation::InvokeAgent) || !failed() {
+            return false;
+        }
+        let mut last: BTreeMap<Option<&str>, BTreeMap<_, (Timestamp, bool)>> = BTreeMap::new();
+        for span in self.behaviour().filter(is_outermost) {
+            let Some(item) = self.item(span) else { continue };
+            let ended = (span.end, !span.failed);
+            let items = last.entry(agent_name(span)).or_default();
+            let last = items.entry(item).or_insert(ended);
+            *last = ended.max(*last);
+        }
+        let lost = |items: &BTreeMap<_, (Timestamp, bool)>| {
+            items.len() > 1 && items.values().any(|(_, succeeded)| !succeeded)
+        };
+        last.values().any(lost)
+    }
+
+    /// The conversation, and the run of a task, that a span is part of: those of the nearest span that names them, from it outwards.
+    fn item<'s>(&'s self, span: &'s SpanView<'a>) -> Option<[Option<&'s str>; 4]> {
+        let outwards = || iter::once(span).chain(self.ancestors(span.at));
+        let session = outwards().find_map(SpanView::session).map(|session| &*session.id);
+        let attempt = outwards().filter_map(SpanView::attempt).find(|said| said.task.is_some());
+        let of =
+            |of: fn(&Attempt) -> &Option<Arc<str>>| attempt.and_then(|said| of(said).as_deref());
+        let item = [session, of(|said| &said.task), of(|said| &said.run), of(|said| &said.trial)];
+        item.iter().any(Option::is_some).then_some(item)
     }
 
     /// The agents and steps that no agent or tool had called, that failed, and after whose end nothing was begun.

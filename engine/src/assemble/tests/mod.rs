@@ -15,8 +15,8 @@ use crate::expect::{Judgements, Spec};
 use crate::facts::TraceState;
 use crate::math::Quanta;
 use crate::span::{
-    Arguments, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName, Source,
-    SpanId, Status, TOLD_BY_RECORD, Text, Tokens, ToolFacts, ToolResult,
+    Arguments, Attempt, IdHash, ModelFacts, Operation, Pause, Remarks, Resource, SessionName,
+    Source, SpanId, Status, TOLD_BY_RECORD, Text, Tokens, ToolFacts, ToolResult,
 };
 use crate::tenants::{TenantOptions, tenant_hash};
 
@@ -250,6 +250,44 @@ fn a_step_that_went_well_around_agents_says_nothing_of_them() {
     assert!(!error(Operation::InvokeAgent, vec![failed(2, 1)]), "an agent recovered");
     let call = Span { failed: true, ..span(2, 1, Operation::Chat) };
     assert!(!error(Operation::Other, vec![call]), "no agent failed");
+}
+
+#[test]
+fn an_item_of_a_batch_that_failed_and_was_not_made_good_fails_the_trace() {
+    let item = |id: u8, conversation: &str, failed: bool| {
+        let name = SessionName { attribute: Arc::from("session"), id: Arc::from(conversation) };
+        let status = if failed { Status::Error } else { Status::Unset };
+        let agent = span(id, 1, Operation::InvokeAgent);
+        Span { agent_name: Some(Arc::from("Item")), session: Some(name), failed, status, ..agent }
+    };
+    let error = |operation, spans: Vec<Span>| {
+        let root = Span { operation, session: None, ..root() };
+        done(&mut stage(), [vec![root], spans].concat(), at(0)).last().unwrap().error
+    };
+    let batch = |spans: Vec<Span>| error(Operation::Other, spans);
+    let (lost, fine) = (|id, of| item(id, of, true), |id, of| item(id, of, false));
+    assert!(batch(vec![lost(2, "a"), fine(3, "b"), fine(4, "c")]));
+    assert!(!batch(vec![fine(2, "a"), fine(3, "b")]));
+    assert!(!batch(vec![lost(2, "a"), fine(3, "b"), fine(4, "a")]), "it was made good");
+    assert!(batch(vec![fine(2, "a"), lost(3, "a"), fine(4, "b")]), "it failed after that");
+    assert!(!batch(vec![lost(2, "a"), fine(3, "a")]), "there is but one");
+    let other = Span { agent_name: Some(Arc::from("Fallback")), ..fine(3, "b") };
+    assert!(!batch(vec![lost(2, "a"), other]), "another agent took over");
+    let unnamed = |spans: Vec<Span>| -> Vec<Span> {
+        spans.into_iter().map(|span| Span { session: None, ..span }).collect()
+    };
+    assert!(!batch(unnamed(vec![lost(2, ""), fine(3, "")])), "it may have tried again");
+    let inner = |span: Span| Span { parent: Some(SpanId([2; 8])), ..span };
+    let called = vec![fine(2, "x"), inner(lost(3, "a")), inner(fine(4, "b"))];
+    assert!(!batch(called), "an agent called them");
+    let all = vec![lost(2, "a"), fine(3, "b")];
+    assert!(!error(Operation::InvokeAgent, all), "an agent is around them");
+    let run = |span: Span, run: &str| {
+        let (task, run) = (Some(Arc::from("t")), Some(Arc::from(run)));
+        let attempt = Some(Box::new(Attempt { task, run, ..Attempt::default() }));
+        Span { session: None, attempt, ..span }
+    };
+    assert!(batch(vec![run(lost(2, ""), "1"), run(fine(3, ""), "2")]));
 }
 
 #[test]
