@@ -392,6 +392,9 @@ pub struct Span {
     pub input: Option<Text>,
     /// The assistant's text; on a model span its answer, on an agent span the final answer.
     pub output: Option<Text>,
+    /// Hash of an agent's input, if that is a proper text: what the agent was given tells one invocation from another.
+    #[serde(default)]
+    pub input_hash: Option<IdHash>,
 }
 
 /// One log record that a convention recognised, normalised.

@@ -9,7 +9,8 @@ use crate::engine::span::{Operation, SpanId, Timestamp};
 /// By place, what stands for the series of the calls below an agent, where that is not the series around the agent.
 ///
 /// Of agents that one call or agent began, those of a name of which any lasted while another of them did are apart: alone, if it lasted
-/// while one of the same name and library did, else with the others of its name.
+/// while one of the same name and library did, else with the others of its name that got the same input. Where none did and all have one name,
+/// those are apart whose input is not that of the first.
 pub(super) fn of_agents(
     tree: &Tree,
     told_by: &dyn Fn(usize) -> Option<usize>,
@@ -39,9 +40,17 @@ pub(super) fn of_agents(
         let alike = |other: &usize| name(*other) == name(at) && began(*other) == began(at);
         let namesakes: Vec<usize> = agents.iter().copied().filter(alike).collect();
         let is_busy = |at: &usize| agents.iter().any(|other| beside(*at, *other));
+        let input = |at: usize| tree.spans[at].input_hash;
+        let same = |other: &usize| input(*other) == input(at);
         if namesakes.iter().any(is_busy) {
-            let first = namesakes.iter().copied().find(|other| alone(at) || !alone(*other));
+            let first = namesakes.iter().copied().find(|other| !alone(*other) && same(other));
             series.insert(at, if alone(at) { at } else { first.unwrap_or(at) });
+            continue;
+        }
+        let others = agents.iter().filter(|other| began(**other) == began(at)).count();
+        let first = namesakes.iter().find_map(|at| input(*at));
+        if others == namesakes.len() && input(at).is_some() && first != input(at) {
+            series.extend(namesakes.iter().copied().find(same).map(|first| (at, first)));
         }
     }
     series

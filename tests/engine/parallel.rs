@@ -5,8 +5,8 @@ use std::sync::Arc;
 use agentgauge::engine::loops::Severity;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
-    Arguments, ModelFacts, Operation, SessionName, Span, SpanId, Status, Timestamp, ToolFacts,
-    TraceId,
+    Arguments, IdHash, ModelFacts, Operation, SessionName, Span, SpanId, Status, Text, Timestamp,
+    ToolFacts, TraceId,
 };
 use agentgauge::engine::view::{LoopView, TraceView};
 use xxhash_rust::xxh3::xxh3_64;
@@ -159,6 +159,33 @@ fn agents_that_follow_one_another_are_one_series() {
     // As they are known while they go on, with the last of their spans still to come.
     let known = loops_after_each(&workers(&["worker"; 12], in_turn));
     assert!(known.iter().any(|loops| loops[..] == [("exact_repeat", CRITICAL, 10)]));
+}
+
+#[test]
+fn agents_that_follow_one_another_with_other_inputs_do_not_go_on_from_each_other() {
+    let in_turn = |at: u64| (1_000 + 10_000 * at, 10_000 + 10_000 * at);
+    let given = |names: &[&str], inputs: &[&str]| -> Vec<Span> {
+        let mut spans = workers(names, in_turn);
+        let agents = spans.iter_mut().skip(1).step_by(4);
+        for (agent, text) in agents.zip(inputs.iter().cycle()) {
+            agent.input = Some(Text { rank: 0, text: Arc::default() });
+            agent.input_hash = Some(IdHash::from(*text));
+        }
+        spans
+    };
+    let items = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+    let spans = given(&["worker"; 12], &items);
+    assert_eq!(loops(&spans), []);
+    assert_eq!(traces(&spans)[0].signals["confidence"].score.to_string(), "1");
+    let known = loops_after_each(&spans);
+    assert!(known.iter().all(Vec::is_empty), "{known:?}");
+    // Who is begun again with the same input gets nowhere.
+    let found = [("exact_repeat", CRITICAL, 12)];
+    assert_eq!(loops(&given(&["worker"; 12], &["a"])), found);
+    // As do those that talk to each other, whatever they say.
+    assert_eq!(loops(&given(&["a", "b"].repeat(6), &items)), found);
+    let again = given(&["worker"; 12], &[&items[..2], &["z"; 10]].concat());
+    assert_eq!(loops(&again), [("exact_repeat", CRITICAL, 10)]);
 }
 
 #[test]

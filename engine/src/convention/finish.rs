@@ -10,7 +10,9 @@ use super::json::Json;
 use super::{
     Caps, Conventions, Emitter, Names, RawAttributes, RawSpan, lines, messages, otel_genai,
 };
-use crate::span::{ModelFacts, Operation, SessionName, Span, Status, Tokens, ToolFacts};
+use crate::span::{
+    IdHash, ModelFacts, Operation, SessionName, Span, Status, Text, Tokens, ToolFacts,
+};
 
 /// What cuts names to their limit and shares those that were read before.
 pub(super) struct Naming<'n> {
@@ -68,7 +70,11 @@ impl Caps<'_> {
         let output = result.or_else(|| draft.output.take());
         span.attempt = draft.take_attempt(self);
         span.remarks = draft.take_remarks(|name| Arc::from(self.name(name)));
-        span.input = draft.input.take().map(|text| self.input(text));
+        let input = draft.input.take();
+        let proper = input.as_ref().filter(|text| text.rank < Text::LOOSE);
+        let given = proper.filter(|_| span.operation == Operation::InvokeAgent);
+        span.input_hash = given.map(|text| IdHash::from(self.words(&text.text)));
+        span.input = input.map(|text| self.input(text));
         span.output = output.map(|text| self.text(text));
     }
 }
@@ -142,6 +148,7 @@ impl Naming<'_> {
             remarks: None,
             input: None,
             output: None,
+            input_hash: None,
             scope: emitter.scope.id,
             resource: Arc::clone(emitter.resource),
         };

@@ -470,6 +470,7 @@ impl Plan {
             remarks: None,
             input: None,
             output: None,
+            input_hash: None,
         }
     }
 }
@@ -645,6 +646,11 @@ impl<'a> Reader<'_, 'a> {
         let asked = messages::asked(&value);
         if span.input.is_none() {
             span.input = self.asked(rank, &asked)?;
+            let is_proper = span.input.as_ref().is_some_and(|text| text.rank < Text::LOOSE);
+            let is_given = is_proper && self.plan.operation == Operation::InvokeAgent;
+            let given =
+                asked.text.as_deref().and_then(draft::without_placeholder).filter(|_| is_given);
+            span.input_hash = given.map(IdHash::from);
         }
         if let Some(model) = &mut span.model {
             model.asked_by_user = model.asked_by_user.or(asked.by_user);

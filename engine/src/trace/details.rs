@@ -49,6 +49,8 @@ pub(super) struct ModelRow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct TextRow {
     rank: u8,
+    // Of an agent's input, a part of its hash; zero: none.
+    mark: u32,
     text: Option<Arc<str>>,
     // Whether only people and models read it.
     extra: bool,
@@ -148,11 +150,17 @@ impl ModelRow {
 impl TextRow {
     /// A text, or the fact that there is one; `extra`: only people and models read it.
     pub(super) fn of(text: &Text, kept: bool, extra: bool) -> Self {
-        Self { rank: text.rank, text: kept.then(|| Arc::clone(&text.text)), extra }
+        Self { rank: text.rank, mark: 0, text: kept.then(|| Arc::clone(&text.text)), extra }
+    }
+
+    /// The text with the hash of an agent's input.
+    pub(super) fn marked(self, hash: Option<IdHash>) -> Self {
+        let [.., a, b, c, d] = hash.map_or(0, IdHash::number).to_be_bytes();
+        Self { mark: u32::from_be_bytes([a, b, c, d]), ..self }
     }
 
     pub(super) fn seen(&self) -> Said<'_> {
-        Said { rank: self.rank, text: self.text.as_ref() }
+        Said { rank: self.rank, mark: self.mark, text: self.text.as_ref() }
     }
 }
 

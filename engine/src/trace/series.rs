@@ -2,7 +2,8 @@
 //!
 //! An agent that works alone, as in a handoff, goes on with the series of who began it. Of agents that the same call or agent began and
 //! that work at the same time, those of one name that do not overlap each other, as one that is begun again and again beside another,
-//! are one series; each other one is a series of its own. So is what hangs from a span that has not come, if that span must have lasted
+//! are one series; each other one is a series of its own. Nor does an agent that is begun again with another input, and no other
+//! agent beside it, as for each item of a list, go on from what it did before: those with equal inputs are one series. So is what hangs from a span that has not come, if that span must have lasted
 //! while another such one did: while agents are at work, only what is below them has come. A log record that tells the id of the sub-agent
 //! that made a call stands for that sub-agent: records hang from no agent.
 
@@ -113,13 +114,38 @@ fn agents_apart<'s>(
         for (agent, beside) in agents.into_iter().zip(beside) {
             by_name.entry(agent_name(agent.what)).or_default().push((agent, beside));
         }
-        // Where none of that name works at the same time as others, all go on with what is around them.
-        by_name.retain(|_, agents| agents.iter().any(|(_, beside)| *beside));
+        let is_one = by_name.len() == 1;
         for agents in by_name.into_values() {
-            of_one_name(agents.into_iter().map(|(agent, _)| agent), &mut series);
+            let is_beside = agents.iter().any(|(_, beside)| *beside);
+            let agents = agents.into_iter().map(|(agent, _)| agent);
+            if is_beside {
+                of_one_name(agents, &mut series);
+            } else if is_one {
+                with_other_inputs(agents, &mut series);
+            }
         }
     }
     series
+}
+
+/// Adds the series of agents that work one after another, all of one name: who is given another input than the first does not go on from it.
+/// All others go on with what is around them.
+fn with_other_inputs<'s>(
+    agents: impl Iterator<Item = Lasted<&'s SpanView<'s>>>,
+    series: &mut BTreeMap<usize, usize>,
+) {
+    let given = |agent: Lasted<&SpanView<'_>>| Some((given(agent.what)?, agent.what.at));
+    let mut given = agents.filter_map(given);
+    let Some((head, _)) = given.next() else { return };
+    let mut firsts: BTreeMap<u32, usize> = BTreeMap::new();
+    for (input, place) in given.filter(|(input, _)| *input != head) {
+        series.insert(place, *firsts.entry(input).or_insert(place));
+    }
+}
+
+/// The mark of what an agent was given, if that is known.
+fn given(agent: &SpanView<'_>) -> Option<u32> {
+    agent.input().map(|input| input.mark).filter(|mark| *mark != 0)
 }
 
 /// Adds the series of agents of one name, of which some work at the same time as others. Two libraries may tell one agent.
@@ -129,7 +155,7 @@ fn of_one_name<'s>(
 ) {
     let mut by_scope: BTreeMap<u64, Vec<Lasted<&SpanView<'_>>>> = BTreeMap::new();
     agents.for_each(|agent| by_scope.entry(agent.what.scope()).or_default().push(agent));
-    let mut in_turn = Vec::new();
+    let mut in_turn: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
     for agents in by_scope.into_values() {
         let beside = overlaps(&agents);
         for (agent, beside) in agents.iter().zip(beside) {
@@ -137,12 +163,15 @@ fn of_one_name<'s>(
             if beside {
                 series.insert(place, place);
             } else {
-                in_turn.push(place);
+                in_turn.entry(given(agent.what)).or_default().push(place);
             }
         }
     }
-    let Some(first) = in_turn.iter().min().copied() else { return };
-    series.extend(in_turn.into_iter().map(|place| (place, first)));
+    for places in in_turn.into_values() {
+        let first = places.iter().min().copied();
+        series
+            .extend(first.into_iter().flat_map(|first| places.iter().map(move |at| (*at, first))));
+    }
 }
 
 /// The spans that have not come and that lasted while another of them did, by what hangs from them; their numbers are `from` on.

@@ -113,6 +113,8 @@ pub(super) struct Named<'a> {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Said<'a> {
     pub(super) rank: u8,
+    /// Of an agent's input, a part of its hash; zero: none.
+    pub(super) mark: u32,
     /// Of inputs only where texts are kept.
     pub(super) text: Option<&'a Arc<str>>,
 }
@@ -220,6 +222,6 @@ impl<'a> ArgumentsView<'a> {
 impl<'a> Said<'a> {
     /// A text.
     pub(super) fn of(text: &'a Text) -> Self {
-        Self { rank: text.rank, text: Some(&text.text) }
+        Self { rank: text.rank, mark: 0, text: Some(&text.text) }
     }
 }

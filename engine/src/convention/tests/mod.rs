@@ -593,6 +593,9 @@ fn long_names_and_texts_are_cut_at_a_character() {
     // That there is an input, and that it is too long, is told even where nobody reads it.
     assert_eq!(unread.span.input, span.input.map(Text::unread));
     assert_eq!(unread.repaired, repaired);
+    // What an agent was given is told from other inputs all the same.
+    assert!(unread.span.input_hash.is_some());
+    assert_eq!(unread.span.input_hash, span.input_hash);
 }
 
 /// Half of a key would leave, as no pattern finds it.

@@ -582,7 +582,8 @@ impl Spans {
         let output = span.output.as_ref().filter(|_| texts || read);
         if span.input.is_some() || output.is_some() {
             let rare = self.rare_of_next();
-            rare.input = span.input.as_ref().map(|text| TextRow::of(text, texts, true));
+            let input = span.input.as_ref().map(|text| TextRow::of(text, texts, true));
+            rare.input = input.map(|input| input.marked(span.input_hash));
             rare.output = output.map(|text| TextRow::of(text, true, !read));
         }
     }
