@@ -59,7 +59,9 @@ impl Prices {
     /// that was asked; `None` if there is no price or the tokens are not known.
     pub fn cost(&self, call: &ModelFacts) -> Option<Quanta> {
         let mut names = [&call.model, &call.requested].into_iter().flatten();
-        call.cost.or_else(|| names.find_map(|name| self.of_tokens(name, &call.tokens)))
+        let shipped = |name: &str| shipped(name).filter(|_| !call.local);
+        call.cost
+            .or_else(|| names.find_map(|name| self.of_model(name, shipped(name), &call.tokens)))
     }
 
     /// The cost of tokens at the price of a model; `None` if there is no price or the tokens are not known.
@@ -141,17 +143,26 @@ pub fn shipped(model: &str) -> Option<&'static Rate> {
 }
 
 /// Names before a model's that say that a server of one's own runs it: no price ships for it.
-const LOCAL: [&str; 9] = [
+const LOCAL: [&str; 12] = [
     "hosted_vllm",
     "llama.cpp",
     "llamacpp",
     "llamafile",
+    "lm-studio",
     "lm_studio",
+    "lmstudio",
     "local",
+    "localai",
     "ollama",
     "ollama_chat",
     "vllm",
 ];
+
+/// Whether a provider of this name is a server of one's own: `ollama`, `ollama.chat`, `vLLM`.
+pub fn is_local(provider: &str) -> bool {
+    let of_list = |name: &str| LOCAL.iter().any(|local| local.eq_ignore_ascii_case(name));
+    of_list(provider) || provider.split_once('.').is_some_and(|(server, _)| of_list(server))
+}
 
 /// The place where the `-YYYY-MM-DD` at the end of a name begins.
 fn dash_date(name: &str) -> Option<usize> {
@@ -283,6 +294,11 @@ mod tests {
         for other in own.into_iter().chain(["deepseek/deepseek-r1:free", "claude-sonnet-4-5:x"]) {
             assert_eq!(cost(other), None, "{other}");
         }
+        let call = |local| {
+            let model = Some(Arc::from("deepseek-r1"));
+            prices.cost(&ModelFacts { model, tokens, local, ..ModelFacts::default() })
+        };
+        assert!(call(false).is_some() && call(true).is_none());
         for unknown in ["gpt-4o-mini-of-ours", "gpt", "", "claude-sonnet-4-5-turbo", "-20250929"] {
             assert_eq!(cost(unknown), None, "{unknown}");
         }

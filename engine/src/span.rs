@@ -227,6 +227,9 @@ pub struct ModelFacts {
     /// Time until the first piece of a streamed answer came, in nanoseconds.
     #[serde(default)]
     pub first_chunk_nanos: Option<u64>,
+    /// Whether a server of one's own runs the model: no price ships for that.
+    #[serde(default)]
+    pub local: bool,
 }
 
 /// What a span or a trace says of the attempt at a task that it is part of.

@@ -307,6 +307,7 @@ fn complete(call: &mut Span, other: &Span) {
     model.cost = model.cost.or(more.cost);
     model.asked_by_user = model.asked_by_user.or(more.asked_by_user);
     model.compacted |= more.compacted;
+    model.local |= more.local;
     if model.tool_calls.is_empty() {
         model.tool_calls.clone_from(&more.tool_calls);
     }

@@ -13,7 +13,7 @@ pub(super) fn cost(call: &ModelFacts, options: &CostOptions) -> Option<f64> {
     }
     let of_model = |model: &str| {
         let own = options.prices.iter().find(|price| fits(&price.model, model)).cloned();
-        own.or_else(|| if options.shipped { shipped(model) } else { None })
+        own.or_else(|| if options.shipped && !call.local { shipped(model) } else { None })
     };
     let asked = || of_model(call.requested.as_deref()?);
     let price = of_model(call.model.as_deref()?).or_else(asked)?;
@@ -36,8 +36,10 @@ pub(super) fn shipped(model: &str) -> Option<Price> {
     let short = lower.rsplit('/').next().unwrap_or_default();
     let own = short.rsplit("anthropic.").next().unwrap_or_default();
     let is_local = |part: &str| {
-        let servers = ["hosted_vllm", "lm_studio", "local", "ollama", "ollama_chat", "vllm"];
-        servers.contains(&part) || ["llama.cpp", "llamacpp", "llamafile"].contains(&part)
+        let servers = ["hosted_vllm", "local", "localai", "ollama", "ollama_chat", "vllm"];
+        let studios = ["lm-studio", "lm_studio", "lmstudio"];
+        let llamas = ["llama.cpp", "llamacpp", "llamafile"];
+        servers.contains(&part) || studios.contains(&part) || llamas.contains(&part)
     };
     let before: Vec<&str> = lower.split('/').collect();
     let tag = own.split(':').nth(1).unwrap_or_default();

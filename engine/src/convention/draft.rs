@@ -43,6 +43,8 @@ pub(super) struct Draft<'v> {
     pub(super) result: Ranked<Text>,
     pub(super) model: Ranked<Cow<'v, str>>,
     pub(super) requested_model: Ranked<Cow<'v, str>>,
+    /// Whether a server of one's own runs the model.
+    pub(super) local: Ranked<bool>,
     pub(super) response_id: Ranked<Cow<'v, str>>,
     pub(super) input_tokens: Ranked<u64>,
     pub(super) cached_tokens: Ranked<u64>,

@@ -195,6 +195,7 @@ impl Naming<'_> {
             response_id: draft.response_id.take().map(|id| self.caps.id(&id)),
             tokens,
             first_chunk_nanos: draft.first_chunk_nanos.take(),
+            local: draft.local.take() == Some(true),
             ..ModelFacts::default()
         })
     }

@@ -9,6 +9,7 @@ use super::json::Json;
 use super::raw::{RawSpan, RawValue};
 use super::{arguments, messages, text};
 use crate::math::Quanta;
+use crate::price;
 use crate::span::Operation;
 
 /// One attribute that a convention reads.
@@ -78,6 +79,8 @@ concepts! {
     ToolArguments, "tool_arguments" on tools;
     ToolResult, "tool_result" on tools;
     Model, "model" on calls_and_sums;
+    /// Whose server the model runs on: no price ships for one's own.
+    Provider, "provider" on calls_and_sums;
     /// The model that was asked for, whose price stands in for that of a model which has none.
     RequestedModel, "requested_model" on calls_and_sums;
     ResponseId, "response_id" on calls;
@@ -185,6 +188,10 @@ impl Concept {
                 draft.failed |= arguments::is_failure(value);
             }
             Self::Model => draft.model.offer(rank, draft::model(value)),
+            Self::Provider => {
+                let is_local = name(value).map(|provider| price::is_local(&provider));
+                draft.local.offer(rank, is_local);
+            }
             Self::RequestedModel => draft.requested_model.offer(rank, draft::model(value)),
             Self::ResponseId => draft.response_id.offer(rank, name(value)),
             Self::InputTokens => draft.input_tokens.offer(rank, count(value)),

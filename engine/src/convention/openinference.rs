@@ -45,6 +45,8 @@ pub(super) const CONVENTION: Convention = Convention {
         line(Concept::Model, 60, "llm.model_name"),
         line(Concept::Model, 61, "llm.request.model_name"),
         line(Concept::RequestedModel, 20, "llm.request.model_name"),
+        line(Concept::Provider, 30, "llm.provider"),
+        line(Concept::Provider, 31, "llm.system"),
         line(Concept::InputTokens, 20, "llm.token_count.prompt"),
         line(Concept::CachedTokens, 30, "llm.token_count.prompt_details.cache_read"),
         line(Concept::CacheWrittenTokens, 30, "llm.token_count.prompt_details.cache_write"),

@@ -66,6 +66,8 @@ pub(super) const CONVENTION: Convention = Convention {
         line(Concept::Model, 10, "gen_ai.response.model"),
         line(Concept::Model, 50, "gen_ai.request.model"),
         line(Concept::RequestedModel, 10, "gen_ai.request.model"),
+        line(Concept::Provider, 10, "gen_ai.provider.name"),
+        line(Concept::Provider, 20, "gen_ai.system"),
         line(Concept::ResponseId, 10, "gen_ai.response.id"),
         line(Concept::InputTokens, 10, "gen_ai.usage.input_tokens"),
         line(Concept::InputTokens, 50, "gen_ai.usage.prompt_tokens"),

@@ -19,6 +19,7 @@ use super::names::Shared;
 use super::raw::{Outline, Plain, RawSpan, RawValue};
 use super::{Conventions, Emitter, Names, Scope, arguments, messages, text};
 use crate::options::ConventionOptions;
+use crate::price;
 use crate::saved::Name;
 use crate::span::{
     IdHash, ModelFacts, Operation, SessionName, Span, SpanId, Status, Text, Timestamp, ToolFacts,
@@ -90,6 +91,7 @@ enum Field {
     ToolCallId,
     Model,
     RequestedModel,
+    Provider,
     ResponseId,
     InputTokens,
     CachedTokens,
@@ -394,6 +396,7 @@ impl Field {
             Concept::ToolName => Some(Self::ToolName),
             Concept::ToolCallId => Some(Self::ToolCallId),
             Concept::Model => Some(Self::Model),
+            Concept::Provider => Some(Self::Provider),
             Concept::RequestedModel => Some(Self::RequestedModel),
             Concept::ResponseId => Some(Self::ResponseId),
             Concept::InputTokens => Some(Self::InputTokens),
@@ -583,6 +586,11 @@ impl<'a> Reader<'_, 'a> {
             }
             Field::ToolCallId => self.id(at, &mut span.tool.as_mut()?.call_id),
             Field::Model => self.model(at, &mut span.model.as_mut()?.model),
+            Field::Provider => {
+                // A server of one's own is left to the long way.
+                let value = self.value(at)?;
+                (!value.as_str().is_some_and(price::is_local)).then_some(())
+            }
             Field::RequestedModel => self.model(at, &mut span.model.as_mut()?.requested),
             Field::ResponseId => self.id(at, &mut span.model.as_mut()?.response_id),
             Field::InputTokens => self.count(at, &mut span.model.as_mut()?.tokens.input),

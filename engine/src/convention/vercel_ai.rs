@@ -35,6 +35,7 @@ pub(super) const CONVENTION: Convention = Convention {
     line(Concept::Model, 25, "ai.response.model"),
     line(Concept::Model, 65, "ai.model.id"),
     line(Concept::RequestedModel, 30, "ai.model.id"),
+    line(Concept::Provider, 40, "ai.model.provider"),
     line(Concept::ResponseId, 20, "ai.response.id"),
     line(Concept::InputTokens, 55, "ai.usage.inputTokens"),
     line(Concept::InputTokens, 56, "ai.usage.promptTokens"),

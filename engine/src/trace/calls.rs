@@ -310,6 +310,7 @@ pub(super) fn complete<'s>(call: &mut ModelCall<'s>, other: &ModelCall<'s>) {
     sources.output = sources.output.or_else(|| other.output());
     let (Some(model), Some(more)) = (&mut sources.model, other.model()) else { return };
     model.compacted |= more.compacted;
+    model.local |= more.local;
     model.first_chunk_nanos = model.first_chunk_nanos.or(more.first_chunk_nanos);
     model.name = model.name.or(more.name);
     model.requested = model.requested.or(more.requested);

@@ -41,6 +41,7 @@ pub(super) struct ModelRow {
     results: Vec<ToolResult>,
     pub(super) asked_by_user: Option<bool>,
     compacted: bool,
+    local: bool,
     // Time to the first chunk; only people read it.
     first_chunk_nanos: Option<u64>,
 }
@@ -112,6 +113,7 @@ impl ModelRow {
             results: facts.tool_results.clone(),
             asked_by_user: facts.asked_by_user,
             compacted: facts.compacted,
+            local: facts.local,
             first_chunk_nanos: facts.first_chunk_nanos.filter(|_| texts),
         }
     }
@@ -126,6 +128,7 @@ impl ModelRow {
             && cache_written.is_none()
             && facts.cost.is_none()
             && !facts.compacted
+            && !facts.local
             && (facts.first_chunk_nanos.is_none() || !texts)
             && facts.tool_calls.is_empty()
             && facts.tool_results.is_empty()
@@ -142,6 +145,7 @@ impl ModelRow {
             results: &self.results,
             asked_by_user: self.asked_by_user,
             compacted: self.compacted,
+            local: self.local,
             first_chunk_nanos: self.first_chunk_nanos,
         }
     }

@@ -365,7 +365,7 @@ type Spends = SmallVec<[Spend; 8]>;
 /// What a model call spent.
 fn spend(span: &ModelCall<'_>, model: Option<&Model<'_>>, prices: &Prices) -> Spend {
     let cost = |model: &Model<'_>| {
-        let at = |name: Named<'_>| prices.of_model(name.text, name.price, &model.tokens);
+        let at = |name: Named<'_>| prices.of_model(name.text, model.shipped(name), &model.tokens);
         let mut names = [model.name, model.requested].into_iter().flatten();
         model.cost.or_else(|| names.find_map(at))
     };
@@ -382,7 +382,8 @@ fn unknown_models(unpriced: &[&ModelCall<'_>], prices: &Prices) -> Vec<(Arc<str>
     let mut models: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
     let tells = |model: &Model<'_>| model.tokens.input.and(model.tokens.output).is_some();
     for model in unpriced.iter().filter_map(|span| span.model()).filter(tells) {
-        if let Some(name) = model.name.filter(|name| prices.lacks(name.text, name.price)) {
+        let lacks = |name: &Named<'_>| prices.lacks(name.text, model.shipped(*name));
+        if let Some(name) = model.name.filter(lacks) {
             *models.entry(name.text).or_default() += 1;
         }
     }

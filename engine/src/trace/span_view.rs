@@ -98,6 +98,8 @@ pub(super) struct Model<'a, C = &'a [ToolRow], R = &'a [ToolResult]> {
     pub(super) results: R,
     pub(super) asked_by_user: Option<bool>,
     pub(super) compacted: bool,
+    /// Whether a server of one's own runs the model.
+    pub(super) local: bool,
     /// Only where texts are kept.
     pub(super) first_chunk_nanos: Option<u64>,
 }
@@ -177,6 +179,11 @@ impl WholeView<'_> {
 }
 
 impl<'a> Model<'a> {
+    /// The price that ships for a model of this name, unless a server of one's own runs it.
+    pub(super) fn shipped(&self, name: Named<'_>) -> Option<&'static Rate> {
+        name.price.filter(|_| !self.local)
+    }
+
     /// The call laid out to be compared.
     pub(super) fn whole(self) -> Model<'a, Vec<Tool<'a>>, Vec<ToolResult>> {
         Model {
@@ -189,6 +196,7 @@ impl<'a> Model<'a> {
             results: self.results.to_vec(),
             asked_by_user: self.asked_by_user,
             compacted: self.compacted,
+            local: self.local,
             first_chunk_nanos: self.first_chunk_nanos,
         }
     }
