@@ -13,8 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Sessions;
 use super::outcomes::SessionRuns;
-use crate::facts::SessionId;
-use crate::facts::TraceFacts;
+use crate::facts::{SessionId, TraceFacts};
 use crate::math::Quanta;
 use crate::runs::{RunName, tells_outcome};
 use crate::span::{Report, RunTarget, Timestamp};
