@@ -205,6 +205,8 @@ impl Recovered {
         let items = Arc::new(AtomicU64::new(items));
         let (disk, budget) = (Arc::clone(opened.disk()), Arc::clone(opened.budget()));
         let last = opened.recovery.base();
+        let found = &opened.recovery.found;
+        let lost = found.lost_records + found.lost_marks > 0;
         let watch: Arc<StoreMetrics> = Arc::clone(&metrics);
         let committer = Committer::start(opened, config.store.commit_interval, watch)?;
         let durable = Durable {
@@ -227,7 +229,7 @@ impl Recovered {
             snapshot_spans: config.store.snapshot_spans,
             last,
             // Replayed records count as written: after a long replay a snapshot is due soon.
-            course: Course::default(),
+            course: Course::beginning(lost),
         };
         Ok((durable, snapshots))
     }

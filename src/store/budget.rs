@@ -82,7 +82,7 @@ impl Budget {
 
     /// Whether `more` bytes are within the limit, beside the next snapshot.
     fn fits(&self, more: u64) -> bool {
-        let next = self.newest.load(Ordering::Relaxed).max(self.unfinished());
+        let next = self.newest_or_guess().max(self.unfinished());
         self.taken().saturating_add(next).saturating_add(more) <= self.max
     }
 
@@ -93,7 +93,13 @@ impl Budget {
 
     /// Whether another snapshot fits beside all that is there.
     pub fn has_room_for_snapshot(&self) -> bool {
-        self.taken().saturating_add(self.newest.load(Ordering::Relaxed)) <= self.max
+        self.taken().saturating_add(self.newest_or_guess()) <= self.max
+    }
+
+    /// The bytes of the newest snapshot. Before there is one, the first is taken to be half as large as the log that it sums up.
+    fn newest_or_guess(&self) -> u64 {
+        let newest = self.newest.load(Ordering::Relaxed);
+        if newest > 0 { newest } else { self.log() / 2 }
     }
 
     /// Whether `more` bytes of sessions may be evicted: those on disk take half of the limit at most.
@@ -187,6 +193,22 @@ impl Budget {
     /// Whether a snapshot is being written that makes room on a full disk.
     pub(super) fn is_rescuing(&self) -> bool {
         self.rescuing.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_leaves_room_for_the_first_snapshot() {
+        let budget = Budget::new(900);
+        budget.set_log(600);
+        assert!(!budget.has_room(1));
+        budget.set_log(500);
+        assert!(budget.has_room(100) && !budget.has_room(200));
+        budget.set_snapshots([10]);
+        assert!(budget.has_room(300), "once there is one, the next is as large");
     }
 }
 

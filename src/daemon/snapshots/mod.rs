@@ -71,6 +71,14 @@ pub(super) struct Course {
     rests_until: Duration,
 }
 
+impl Course {
+    /// The course of a process whose log `lost` what was acknowledged, or not. If it did, a snapshot is due at once: until there is one, each
+    /// start finds the damage again.
+    pub(super) fn beginning(lost: bool) -> Self {
+        Self { incomplete: lost, pressed: lost, ..Self::default() }
+    }
+}
+
 /// The ways to and from the stages that a snapshot needs: barriers go in, sections come out.
 pub(super) struct Stream {
     pub(super) router: Router,

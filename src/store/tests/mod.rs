@@ -455,7 +455,8 @@ fn over_the_budget_nothing_is_taken_until_a_snapshot_frees_some() {
         held.push(vec![b'x'; 60]);
     }
     assert_eq!(append(&mut log, &vec![vec![b'x'; 60]]), Err(Refused::Budget));
-    assert!(budget.log() <= 1500 && budget.log() > 1300);
+    // A third is left to the first snapshot.
+    assert!((850..=1000).contains(&budget.log()), "{}", budget.log());
     let seq = held.len() as u64;
     let mut writer = SnapshotWriter::begin(Arc::new(disk.clone()), budget, seq).unwrap();
     writer.section(&Section { name: "state".to_owned(), bytes: b"\n".to_vec() }).unwrap();

@@ -410,6 +410,16 @@ fn damage_in_the_middle_is_named_and_can_be_skipped() {
     let count =
         |what: &str| daemon.metric(&format!("agentgauge_store_recovered{{what=\"{what}\"}}"));
     assert!((0.5..1.5).contains(&count("lost_records")) && count("records") > 38.5);
+    starts_after_a_kill(store.path(), daemon);
+}
+
+/// Once a daemon that skipped damage has written a snapshot, which it does at once, the next one finds none, also after a kill.
+fn starts_after_a_kill(store: &Path, daemon: Daemon) {
+    let written = "agentgauge_store_snapshots_total{outcome=\"written\"} ";
+    until(|| daemon.get("/metrics").contains(written));
+    daemon.dies();
+    let daemon = Daemon::start(store, &[]);
+    assert!(daemon.metric("agentgauge_store_recovered{what=\"lost_records\"}") < 0.5);
 }
 
 #[test]
@@ -443,6 +453,7 @@ fn an_end_of_the_log_that_is_gone_is_refused_or_counted_and_shown() {
     assert!(found > first - 1.5 - (last - 40.0) && found < first - 0.5, "{found} of {text}");
     let ready = daemon.get("/readyz");
     assert!(ready.contains(&format!("ready, but {lost} acknowledged records")), "{ready}");
+    starts_after_a_kill(store.path(), daemon);
 }
 
 #[test]
