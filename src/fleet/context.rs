@@ -14,10 +14,7 @@ use rdkafka::types::RDKafkaRespErr;
 use super::lease::Lease;
 use super::options::{FleetOptions, Role};
 use super::outbox::RECONNECT_MS;
-use crate::ingest::kafka::{Assignment, KafkaOptions, SourceError, Status, client};
-
-/// The least time after which the group takes the partitions of a consumer that is not polled, in milliseconds.
-const POLL_INTERVAL_MS: u128 = 300_000;
+use crate::ingest::kafka::{Assignment, KafkaOptions, SourceError, Status, be_silent_for, client};
 
 /// The context of a consumer: it keeps changes of the assignment for the worker, which makes them outside of the callback.
 pub(super) struct Context {
@@ -38,13 +35,10 @@ pub(super) fn consumer(
     role: Role,
 ) -> Result<ClientConfig, SourceError> {
     let mut config = client(kafka)?;
-    let timeout = fleet.session_timeout.as_millis();
+    be_silent_for(fleet.session_timeout, &mut config);
     config
-        .set("max.poll.interval.ms", timeout.max(POLL_INTERVAL_MS).to_string())
         .set("group.id", format!("{}.{}", fleet.prefix, role.name()))
         .set("partition.assignment.strategy", "cooperative-sticky")
-        .set("session.timeout.ms", timeout.to_string())
-        .set("heartbeat.interval.ms", (timeout / 15).clamp(100, 3000).to_string())
         .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::options::{KafkaOptions, SaslMechanism, Start};
+use super::options::{KafkaOptions, SaslMechanism};
 use crate::files;
 
 /// Why there can be no Kafka source; only what does not get better by itself.
@@ -37,6 +38,9 @@ const COMMIT_INTERVAL_MS: &str = "5000";
 /// The time within which a topic that was missing, or a partition that was added, is found.
 const METADATA_INTERVAL_MS: &str = "10000";
 
+/// The least time after which the group takes the partitions of a consumer that is not polled, in milliseconds.
+const POLL_INTERVAL_MS: u128 = 300_000;
+
 /// The longest time that the delivery of a dead letter may take.
 const DELIVERY_TIMEOUT_MS: &str = "30000";
 
@@ -46,14 +50,12 @@ const MAX_DEAD_LETTER_BYTES: &str = "100000000";
 /// The configuration of a consumer.
 pub fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
     let mut config = client(options)?;
-    let start = match options.start {
-        Start::Earliest => "earliest",
-        Start::Latest => "latest",
-    };
+    be_silent_for(options.session_timeout, &mut config);
     config
         .set("group.id", &options.group)
         .set("partition.assignment.strategy", "cooperative-sticky")
-        .set("auto.offset.reset", start)
+        // Also of a group that begins at the end: where the brokers no longer have its offset, it reads what they have.
+        .set("auto.offset.reset", "earliest")
         // librdkafka commits stored offsets; the source stores those of applied records.
         .set("enable.auto.offset.store", "false")
         .set("enable.auto.commit", "true")
@@ -66,6 +68,15 @@ pub fn consumer(options: &KafkaOptions) -> Result<ClientConfig, SourceError> {
         config.set("group.instance.id", &options.group_instance_id);
     }
     Ok(config)
+}
+
+/// Sets how long a member of a group may be silent.
+pub(crate) fn be_silent_for(timeout: Duration, config: &mut ClientConfig) {
+    let timeout = timeout.as_millis();
+    config
+        .set("session.timeout.ms", timeout.to_string())
+        .set("max.poll.interval.ms", timeout.max(POLL_INTERVAL_MS).to_string())
+        .set("heartbeat.interval.ms", (timeout / 15).clamp(100, 3000).to_string());
 }
 
 /// Checks that clients can be made of these options; makes none, so nothing is sent to anybody.
@@ -186,5 +197,6 @@ mod tests {
         let config = consumer(&KafkaOptions::default()).unwrap();
         assert_eq!(config.get("enable.auto.offset.store"), Some("false"));
         assert_eq!(config.get("security.protocol"), Some("plaintext"));
+        assert_eq!(config.get("session.timeout.ms"), Some("45000"));
     }
 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 use rdkafka::ClientContext;
 use rdkafka::Message;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 
 use super::client::{self, SourceError};
 use super::options::KafkaOptions;
+
+/// The number of a record that was sent, and why it did not arrive, if it did not.
+pub(super) type Delivery = (usize, Option<KafkaError>);
 
 /// The sender of dead letters, which reports by number which were delivered.
 pub(super) struct DeadLetters {
@@ -19,14 +22,20 @@ pub(super) struct DeadLetters {
     producer: BaseProducer<Deliveries>,
 }
 
-/// The channel for reports of deliveries: the number of the record, and whether it arrived.
-struct Deliveries(Sender<(usize, bool)>);
+/// The channel for reports of deliveries.
+struct Deliveries(Sender<Delivery>);
+
+/// Whether the brokers refuse a record for what it is, and will whenever it is sent.
+pub(super) fn is_for_good(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    code.is_some_and(|code| [Code::MessageSizeTooLarge, Code::InvalidRecord].contains(&code))
+}
 
 impl DeadLetters {
     /// A sender to the topic of the options; `None` if they name none.
     pub(super) fn new(
         options: &KafkaOptions,
-        delivered: Sender<(usize, bool)>,
+        delivered: Sender<Delivery>,
     ) -> Result<Option<Self>, SourceError> {
         if options.dead_letter_topic.is_empty() {
             return Ok(None);
@@ -84,10 +93,8 @@ impl ProducerContext for Deliveries {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
-        if let Err((error, _)) = result {
-            tracing::warn!(%error, "a dead letter was not delivered; check `kafka.dead_letter_topic`");
-        }
+        let error = result.as_ref().err().map(|(error, _)| error.clone());
         // This fails only if the source is gone, which needs no report then.
-        let _ = self.0.send((number, result.is_ok()));
+        let _ = self.0.send((number, error));
     }
 }

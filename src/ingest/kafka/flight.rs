@@ -23,8 +23,12 @@ pub(super) struct Record<'c> {
 enum State {
     /// Waiting to be decoded, or decoded again.
     Held,
-    /// With the stages, or on its way as a dead letter.
+    /// With the stages.
     Running,
+    /// On its way as a dead letter, as it cannot be read for this reason.
+    Sent(&'static str),
+    /// Waiting to be sent again as a dead letter.
+    Unsent(&'static str),
     /// Applied or given up.
     Settled,
 }
@@ -38,6 +42,8 @@ pub(super) enum Outcome {
     Refused,
     /// It made the daemon panic.
     Failed,
+    /// It is to be sent again as a dead letter.
+    Again,
 }
 
 /// Reports the outcome of one record when dropped, so even if the task that applies it is cancelled or panics.
@@ -80,7 +86,7 @@ impl<'c> Flight<'c> {
 
     /// Whether records are with the stages, or on their way as dead letters.
     pub(super) fn runs(&self) -> bool {
-        self.records.values().any(|record| record.state == State::Running)
+        self.records.values().any(|record| record.runs())
     }
 
     /// The number of the first record that waits to be decoded.
@@ -103,14 +109,44 @@ impl<'c> Flight<'c> {
     }
 
     /// Marks a record as on its way as a dead letter.
-    pub(super) fn send(&mut self, number: usize) {
-        self.set(number, State::Running);
+    pub(super) fn send(&mut self, number: usize, reason: &'static str) {
+        self.set(number, State::Sent(reason));
+    }
+
+    /// Why a record could not be read that is on its way as a dead letter.
+    pub(super) fn on_its_way(&self, number: usize) -> Option<&'static str> {
+        match self.records.get(&number)?.state {
+            State::Sent(reason) => Some(reason),
+            State::Held | State::Running | State::Unsent(_) | State::Settled => None,
+        }
+    }
+
+    /// Marks a record as one that was not delivered as a dead letter, unless it was given up; returns the ticket that reports when it is
+    /// to be sent again.
+    pub(super) fn leave(&mut self, number: usize, reason: &'static str) -> Option<Ticket> {
+        self.set(number, State::Unsent(reason));
+        self.drop_given_up(number);
+        let ticket = || Ticket { number, outcome: Outcome::Again, told: self.tell.clone() };
+        self.records.contains_key(&number).then(ticket)
+    }
+
+    /// Whether records wait to be sent again as dead letters.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.records.values().any(|record| matches!(record.state, State::Unsent(_)))
+    }
+
+    /// Why a record could not be read that is to be sent again as a dead letter.
+    pub(super) fn unsent(&self, number: usize) -> Option<&'static str> {
+        match self.records.get(&number)?.state {
+            State::Unsent(reason) => Some(reason),
+            State::Held | State::Running | State::Sent(_) | State::Settled => None,
+        }
     }
 
     /// Marks a record as to be decoded again; drops one that was given up.
     pub(super) fn hold(&mut self, number: usize) {
         self.set(number, State::Held);
-        self.records.retain(|of, record| *of != number || !record.given_up);
+        self.drop_given_up(number);
     }
 
     /// Whether a record was given up.
@@ -151,14 +187,24 @@ impl<'c> Flight<'c> {
         };
         self.records.retain(|_, record| {
             record.given_up |= revoked(record);
-            !record.given_up || record.state == State::Running
+            !record.given_up || record.runs()
         });
+    }
+
+    fn drop_given_up(&mut self, number: usize) {
+        self.records.retain(|of, record| *of != number || !record.given_up);
     }
 
     fn set(&mut self, number: usize, state: State) {
         if let Some(record) = self.records.get_mut(&number) {
             record.state = state;
         }
+    }
+}
+
+impl Record<'_> {
+    fn runs(&self) -> bool {
+        matches!(self.state, State::Running | State::Sent(_))
     }
 }
 

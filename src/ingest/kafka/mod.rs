@@ -8,6 +8,8 @@
 #[cfg(feature = "kafka")]
 mod assignment;
 #[cfg(feature = "kafka")]
+mod begin;
+#[cfg(feature = "kafka")]
 mod client;
 #[cfg(feature = "kafka")]
 mod context;
@@ -32,7 +34,7 @@ pub use options::{KafkaEncoding, KafkaOptions, SaslMechanism, Start};
 #[cfg(feature = "kafka")]
 pub(crate) use self::{
     assignment::{Assignment, Change},
-    client::{client, fatal},
+    client::{be_silent_for, client, fatal},
     status::{Problem, Unwatched},
 };
 #[cfg(feature = "kafka")]

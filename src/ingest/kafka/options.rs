@@ -19,6 +19,9 @@ crate::engine::options! {
         pub group: String = "agentgauge".to_owned();
         /// Static member id of this instance within its group; empty: a dynamic member.
         pub group_instance_id: String = String::new();
+        /// How long an instance may be silent before the group gives its partitions to others, or waits for it if there are none.
+        #[serde(with = "human")]
+        pub session_timeout: Duration = 45 * SECOND, within SECOND..=HOUR / 2;
         /// Topics of traces.
         pub traces_topics: Vec<String> = vec!["otlp_spans".to_owned()];
         /// How records of traces are written: `otlp_proto`, `otlp_json`.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
@@ -19,7 +19,7 @@ use super::status::{Problem, Status, Watch};
 use super::topic::Topic;
 
 /// The longest wait for an answer, which can hold up a shutdown as long.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The offset after the last applied record of each partition, by the number of its topic.
 pub(super) type Positions = Mutex<BTreeMap<(usize, i32), i64>>;
@@ -27,6 +27,9 @@ pub(super) type Positions = Mutex<BTreeMap<(usize, i32), i64>>;
 /// Offsets that a partition was to go on from, and where it did go on: the records between were deleted, unless they were none, as in
 /// compacted topics and between transactions.
 pub(super) type Jumps = Mutex<Vec<((usize, i32), i64, i64)>>;
+
+/// Why the last dead letter was not delivered, while one waits to be sent again.
+pub(super) type Undelivered = Mutex<Option<String>>;
 
 /// The most jumps between two probes; more come of transactions.
 pub(super) const MAX_JUMPS: usize = 4096;
@@ -40,6 +43,7 @@ pub(super) struct Probe<'s> {
     pub(super) start: Start,
     pub(super) positions: &'s Positions,
     pub(super) jumps: &'s Jumps,
+    pub(super) undelivered: &'s Undelivered,
     pub(super) status: &'s Status,
     pub(super) watch: &'s Arc<dyn Watch>,
 }
@@ -91,7 +95,8 @@ impl Probe<'_> {
             };
             return Ok(Some(problem));
         }
-        Ok(None)
+        let undelivered = self.undelivered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(undelivered.map(|why| Problem::Other { why }))
     }
 
     /// The number of records of each assigned partition that are not applied yet; partitions with an unknown lag are left out.
@@ -142,44 +147,12 @@ impl Probe<'_> {
     }
 }
 
-/// Logs and counts the records of newly assigned partitions that the brokers dropped before the group had read them. The group goes on
-/// from the first record that there is, so that no owner counts them again.
-pub(super) fn notice_gone(
-    consumer: &BaseConsumer<Context>,
-    partitions: &TopicPartitionList,
-    watch: &Arc<dyn Watch>,
-) {
-    let found = consumer.committed_offsets(partitions.clone(), PATIENCE).and_then(|committed| {
-        Ok((offsets(&committed), ask(consumer, partitions, Offset::Beginning)?))
-    });
-    let (committed, begins) = found.unwrap_or_else(|error| {
-        tracing::debug!(%error, "whether records are gone is not known");
-        Default::default()
-    });
-    let mut moved = TopicPartitionList::new();
-    for ((topic, partition), begin) in begins {
-        let key = (topic, partition);
-        let gone = committed.get(&key).map_or(0, |committed| begin.saturating_sub(*committed));
-        if let Some(gone) = u64::try_from(gone).ok().filter(|gone| *gone > 0) {
-            let (topic, partition) = key;
-            note_gone(watch, &topic, partition, gone);
-            // Fails for invalid offsets only.
-            let _ = moved.add_partition_offset(&topic, partition, Offset::Offset(begin));
-        }
-    }
-    if moved.count() > 0
-        && let Err(error) = consumer.commit(&moved, CommitMode::Async)
-    {
-        tracing::debug!(%error, "Kafka offsets were not committed");
-    }
-}
-
 /// How many records between two offsets were deleted, if the partition begins at `begin`; `None` if none was.
 fn deleted(begin: i64, from: i64, to: i64) -> Option<u64> {
     u64::try_from(begin.min(to).saturating_sub(from)).ok().filter(|gone| *gone > 0)
 }
 
-fn note_gone(watch: &Arc<dyn Watch>, topic: &str, partition: i32, gone: u64) {
+pub(super) fn note_gone(watch: &Arc<dyn Watch>, topic: &str, partition: i32, gone: u64) {
     tracing::error!(
         topic,
         partition,
@@ -190,7 +163,7 @@ fn note_gone(watch: &Arc<dyn Watch>, topic: &str, partition: i32, gone: u64) {
 }
 
 /// Asks for the offsets at which partitions begin or end.
-fn ask(
+pub(super) fn ask(
     consumer: &BaseConsumer<Context>,
     partitions: &TopicPartitionList,
     which: Offset,
@@ -206,7 +179,7 @@ fn missing(code: Code) -> bool {
 }
 
 /// The offsets of partitions, by topic and partition, where they are numbers.
-fn offsets(partitions: &TopicPartitionList) -> BTreeMap<(String, i32), i64> {
+pub(super) fn offsets(partitions: &TopicPartitionList) -> BTreeMap<(String, i32), i64> {
     let elements = partitions.elements();
     let known = elements.iter().filter_map(|element| match element.offset() {
         Offset::Offset(offset) if element.error().is_ok() => {

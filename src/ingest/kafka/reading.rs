@@ -5,17 +5,19 @@
 //! does not hold up later records.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rdkafka::Message;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
+use rdkafka::{Message, TopicPartitionList};
 
 use super::assignment::Change;
+use super::begin::{begin, commit};
 use super::client::fatal;
+use super::dead_letter::is_for_good;
 use super::flight::{Flight, Outcome};
-use super::probe::{MAX_JUMPS, notice_gone};
+use super::probe::MAX_JUMPS;
 use super::source::Source;
 use crate::ingest::Sink;
 use crate::ingest::status::Failure;
@@ -33,6 +35,9 @@ const WAITS_BEFORE_PAUSE: u32 = 20;
 /// The number of first waits that records in flight may take when partitions are revoked or the daemon stops.
 const WAITS_TO_DRAIN: u32 = 500;
 
+/// The pause before a dead letter that was not delivered is sent again.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// The state of a source that reads.
 pub(super) struct Reading<'c, S: Sink> {
     source: &'c Source<S>,
@@ -48,18 +53,32 @@ pub(super) struct Reading<'c, S: Sink> {
     skipped: BTreeMap<(usize, &'static str), u64>,
     /// The offset after the last record that was read of each partition, by the number of its topic.
     next: BTreeMap<(usize, i32), i64>,
+    /// The offsets at which a new group began, to be committed.
+    ends: TopicPartitionList,
 }
 
 impl<'c, S: Sink> Reading<'c, S> {
     pub(super) fn new(source: &'c Source<S>) -> Self {
         let (flight, skipped, next) = (Flight::new(), BTreeMap::new(), BTreeMap::new());
-        Self { source, flight, paused: false, waits: 0, refused: false, fatal: None, skipped, next }
+        let ends = TopicPartitionList::new();
+        Self {
+            source,
+            flight,
+            paused: false,
+            waits: 0,
+            refused: false,
+            fatal: None,
+            skipped,
+            next,
+            ends,
+        }
     }
 
     /// Reads until the source is told to stop or cannot go on; returns why it cannot.
     pub(super) fn read(mut self) -> Option<String> {
         while !self.source.stopping() && self.fatal.is_none() {
             self.change_assignment();
+            self.commit_ends();
             if !self.refused {
                 self.decode_held();
             }
@@ -150,20 +169,42 @@ impl<'c, S: Sink> Reading<'c, S> {
                 "a record of Kafka topic `{name}` cannot be read as {encoding} (`{key}`): {why}; skipped"
             );
         }
-        let sent = self
-            .source
-            .dead_letters
-            .as_ref()
-            .map(|letters| letters.send(number, &record.message, reason));
-        match sent {
-            Some(Ok(())) => self.flight.send(number),
-            Some(Err(error)) => {
-                tracing::warn!(%error, "a dead letter was not sent; check `kafka.dead_letter_topic`");
-                self.source.watch.dead_letter(false);
-                self.flight.settle(number);
-            }
-            None => self.flight.settle(number),
+        self.send_on(number, reason);
+    }
+
+    /// Sends a record that cannot be read to the topic for dead letters, if there is one.
+    fn send_on(&mut self, number: usize, reason: &'static str) {
+        let (letters, record) = (self.source.dead_letters.as_ref(), self.flight.get(number));
+        let (Some(letters), Some(record)) = (letters, record) else {
+            return self.flight.settle(number);
+        };
+        match letters.send(number, &record.message, reason) {
+            Ok(()) => self.flight.send(number, reason),
+            Err(error) => self.was_not_delivered(number, reason, &error),
         }
+    }
+
+    /// Keeps a dead letter that was not delivered until it is, unless the brokers refuse it for what it is.
+    fn was_not_delivered(&mut self, number: usize, reason: &'static str, error: &KafkaError) {
+        if is_for_good(error) {
+            tracing::warn!(%error, "a dead letter is refused, and lost; check `kafka.dead_letter_topic`");
+            self.source.watch.dead_letter(false);
+            return self.flight.settle(number);
+        }
+        let why = format!(
+            "a record that cannot be read is not taken by `kafka.dead_letter_topic`: {error}; holding it, and trying again"
+        );
+        *self.undelivered() = Some(why);
+        if let Some(ticket) = self.flight.leave(number, reason) {
+            self.source.stages.spawn(async move {
+                tokio::time::sleep(AGAIN).await;
+                drop(ticket);
+            });
+        }
+    }
+
+    fn undelivered(&self) -> MutexGuard<'c, Option<String>> {
+        self.source.undelivered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the outcomes of records, waiting at most `wait` for one, and stores the offsets of those settled in order.
@@ -186,13 +227,25 @@ impl<'c, S: Sink> Reading<'c, S> {
                 // It fails again where it is read again.
                 Outcome::Failed if self.flight.has_given_up(number) => self.flight.settle(number),
                 Outcome::Failed => self.skip(number, &Failure::Internal),
+                Outcome::Again => {
+                    if let Some(reason) = self.flight.unsent(number) {
+                        self.send_on(number, reason);
+                    }
+                }
             }
         }
         if let Some(letters) = &self.source.dead_letters {
             letters.poll();
-            for (number, delivered) in self.source.delivered.try_iter() {
-                self.source.watch.dead_letter(delivered);
-                self.flight.settle(number);
+            for (number, error) in self.source.delivered.try_iter() {
+                let Some(error) = error else {
+                    self.source.watch.dead_letter(true);
+                    *self.undelivered() = None;
+                    self.flight.settle(number);
+                    continue;
+                };
+                if let Some(reason) = self.flight.on_its_way(number) {
+                    self.was_not_delivered(number, reason, &error);
+                }
             }
         }
         while let Some(record) = self.flight.pop() {
@@ -258,10 +311,13 @@ impl<'c, S: Sink> Reading<'c, S> {
     /// offsets are committed and the next owner does not read them again.
     fn change_assignment(&mut self) {
         let assignment = &self.source.consumer.context().assignment;
-        while let Some(change) = assignment.change() {
+        while let Some(mut change) = assignment.change() {
             if let Change::Revoke(partitions) = &change {
                 self.drain();
                 self.flight.give_up(partitions);
+                if !self.flight.has_unsent() {
+                    *self.undelivered() = None;
+                }
                 let mut positions =
                     self.source.positions.lock().unwrap_or_else(PoisonError::into_inner);
                 let gone = |(topic, partition): &(usize, i32)| {
@@ -271,8 +327,16 @@ impl<'c, S: Sink> Reading<'c, S> {
                 positions.retain(|key, _| !gone(key));
                 self.next.retain(|key, _| !gone(key));
             }
-            if let Change::Assign(partitions) = &change {
-                notice_gone(&self.source.consumer, partitions, &self.source.watch);
+            if let Change::Assign(partitions) = &mut change {
+                let Source { consumer, options, watch, .. } = self.source;
+                let stopping = || self.source.stopping();
+                let beginning = begin(consumer, partitions, options.start, watch, stopping);
+                *partitions = beginning.partitions;
+                for end in beginning.ends.elements() {
+                    let (topic, partition, offset) = (end.topic(), end.partition(), end.offset());
+                    // Fails for invalid offsets only.
+                    let _ = self.ends.add_partition_offset(topic, partition, offset);
+                }
             }
             if let Err(error) = assignment.make(&self.source.consumer, &change) {
                 tracing::warn!(%error, "the assignment of Kafka partitions did not change");
@@ -282,6 +346,17 @@ impl<'c, S: Sink> Reading<'c, S> {
             {
                 tracing::debug!(%error, "new Kafka partitions were not paused");
             }
+        }
+    }
+
+    /// Commits where a new group began. That fails while the group changes.
+    fn commit_ends(&mut self) {
+        if self.ends.count() == 0 {
+            return;
+        }
+        match commit(&self.source.consumer, &self.ends) {
+            Ok(()) => self.ends = TopicPartitionList::new(),
+            Err(error) => tracing::debug!(%error, "Kafka offsets were not committed"),
         }
     }
 

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 
 use super::client::{self, SourceError};
 use super::context::{Closing, Context};
-use super::dead_letter::DeadLetters;
+use super::dead_letter::{DeadLetters, Delivery};
 use super::options::KafkaOptions;
-use super::probe::{Jumps, Positions, Probe};
+use super::probe::{Jumps, Positions, Probe, Undelivered};
 use super::reading::Reading;
 use super::status::{Problem, Status, Watch};
 use super::topic::Topic;
@@ -35,11 +35,12 @@ pub struct Source<S: Sink> {
     pub(super) topics: Vec<Topic>,
     pub(super) consumer: BaseConsumer<Context>,
     pub(super) dead_letters: Option<DeadLetters>,
-    pub(super) delivered: Inbox<(usize, bool)>,
+    pub(super) delivered: Inbox<Delivery>,
     status: Arc<Status>,
     pub(super) watch: Arc<dyn Watch>,
     pub(super) positions: Positions,
     pub(super) jumps: Jumps,
+    pub(super) undelivered: Undelivered,
     pub(super) stages: Handle,
     stopping: watch::Receiver<bool>,
 }
@@ -76,6 +77,7 @@ impl<S: Sink> Source<S> {
             watch,
             positions: Positions::default(),
             jumps: Jumps::default(),
+            undelivered: Undelivered::default(),
             stages,
             stopping,
         })
@@ -101,6 +103,7 @@ impl<S: Sink> Source<S> {
             start: self.options.start,
             positions: &self.positions,
             jumps: &self.jumps,
+            undelivered: &self.undelivered,
             status: &self.status,
             watch: &self.watch,
         };

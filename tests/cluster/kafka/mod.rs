@@ -14,13 +14,14 @@ use agentgauge::store::Durability;
 use prost::Message as _;
 use rdkafka::ClientConfig;
 use rdkafka::Message;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::Headers;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 
 use self::support::{
-    DEADLINE, Mood, NOW, Recorder, Running, Sender, answers, cluster, daemon, eventually, get,
-    logs, options, trace,
+    Cluster, DEADLINE, Mood, NOW, Recorder, Running, Sender, answers, cluster, daemon, eventually,
+    get, logs, options, trace,
 };
 
 const TOPICS: [&str; 2] = ["otlp_spans", "otlp_logs"];
@@ -217,14 +218,7 @@ async fn only_what_was_applied_is_committed() {
     running.stop().await;
     assert_eq!(recorder.sorted(), ["applied"; 3]);
 
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "agentgauge");
-    let consumer: BaseConsumer = config.create().unwrap();
-    let mut partitions = TopicPartitionList::new();
-    partitions.add_partition("otlp_spans", 0);
-    let committed = consumer.committed_offsets(partitions, Duration::from_secs(30)).unwrap();
-    let committed = committed.find_partition("otlp_spans", 0).unwrap();
-    assert_eq!(committed.offset(), Offset::Offset(3));
+    assert_eq!(committed(&cluster, 0), Offset::Offset(3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -371,4 +365,92 @@ async fn a_missing_topic_for_dead_letters_is_named_before_one_is_lost() {
     cluster.create_topic("dead", 1, 1).unwrap();
     answers(&daemon, "/readyz", &["200"]).await;
     daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_not_taken_for_a_while_is_held_until_it_is() {
+    let cluster = cluster(&["otlp_spans", "otlp_logs", "dead"], 1);
+    let sender = Sender::new(&cluster, "none");
+    sender.send("otlp_spans", None, Some(b"\x0a\xff\xff\xff"));
+    sender.send("otlp_spans", None, Some(&trace(1, "good").encode_to_vec()));
+    let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[forbidden; 8]);
+    let kafka = KafkaOptions { dead_letter_topic: "dead".to_owned(), ..options(&cluster) };
+    let daemon = daemon(kafka, |_| {}).await;
+    answers(&daemon, "/readyz", &["503", "`kafka.dead_letter_topic`", "authorization"]).await;
+    // Meanwhile the group does not go past it, and what follows it is read.
+    let applied = "agentgauge_kafka_records_total{topic=\"otlp_spans\"} 1\n";
+    let lag = "agentgauge_kafka_consumer_lag_records{partition=\"0\",topic=\"otlp_spans\"}";
+    let letters = "agentgauge_kafka_dead_letters_total{outcome=";
+    answers(&daemon, "/metrics", &[applied, &format!("{lag} 2\n")]).await;
+    let wanted = [
+        format!("{lag} 0\n"),
+        format!("{letters}\"delivered\"}} 1\n"),
+        format!("{letters}\"failed\"}} 0\n"),
+        "agentgauge_kafka_records_skipped_total{reason=\"malformed\",topic=\"otlp_spans\"} 1\n"
+            .to_owned(),
+    ];
+    answers(&daemon, "/metrics", &wanted.each_ref().map(String::as_str)).await;
+    answers(&daemon, "/readyz", &["200"]).await;
+    daemon.stop().await;
+}
+
+/// The offset that the group has committed in a partition of `otlp_spans`.
+fn committed(cluster: &Cluster, partition: i32) -> Offset {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "agentgauge");
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut partitions = TopicPartitionList::new();
+    partitions.add_partition("otlp_spans", partition);
+    let committed = consumer.committed_offsets(partitions, Duration::from_secs(30)).unwrap();
+    committed.find_partition("otlp_spans", partition).unwrap().offset()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_began_at_the_end_reads_what_comes_while_nobody_reads() {
+    let cluster = cluster(&TOPICS, 2);
+    let sender = Sender::new(&cluster, "none");
+    sender.send("otlp_spans", None, Some(&trace(1, "before").encode_to_vec()));
+    let options = KafkaOptions { start: Start::Latest, ..options(&cluster) };
+    let first = Running::start(&options, &Recorder::new(Mood::Accept));
+    eventually("it is in its group", || first.status.ready().is_ok()).await;
+    // Nothing has come, and where it began is known all the same.
+    let known = || [0, 1].iter().all(|of| committed(&cluster, *of) != Offset::Invalid);
+    eventually("the group has its offsets", known).await;
+    first.stop().await;
+    let names: Vec<String> = (0..6).map(|number| format!("while-{number}")).collect();
+    for (number, name) in (1..).zip(&names) {
+        sender.send("otlp_spans", None, Some(&trace(number, name).encode_to_vec()));
+    }
+    let recorder = Recorder::new(Mood::Accept);
+    let second = Running::start(&options, &recorder);
+    eventually("all is read", || recorder.sorted() == names).await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_reads_a_new_partition_from_its_first_record() {
+    let cluster = cluster(&TOPICS, 2);
+    // The group has read one partition, and does not know of the other.
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "agentgauge");
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut known = TopicPartitionList::new();
+    known.add_partition_offset("otlp_spans", 0, Offset::Offset(0)).unwrap();
+    consumer.commit(&known, CommitMode::Sync).unwrap();
+    drop(consumer);
+    let sender = Sender::new(&cluster, "none");
+    let names: Vec<String> = (0..8).map(|number| format!("{number}")).collect();
+    for (number, name) in (1..).zip(&names) {
+        sender.send(
+            "otlp_spans",
+            Some(name.as_bytes()),
+            Some(&trace(number, name).encode_to_vec()),
+        );
+    }
+    let recorder = Recorder::new(Mood::Accept);
+    let options = KafkaOptions { start: Start::Latest, ..options(&cluster) };
+    let running = Running::start(&options, &recorder);
+    eventually("all is read", || recorder.sorted() == names).await;
+    running.stop().await;
 }
