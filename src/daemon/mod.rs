@@ -294,6 +294,9 @@ impl Daemon {
             Work::Local(stages) => stages.end(&self.stop_step).await,
             #[cfg(feature = "kafka")]
             Work::Shared(workers, stop) => {
+                self.stop_step.send_replace(
+                    "partitions are not handed over, so their next owners read back from their last checkpoints",
+                );
                 stop.send_replace(true);
                 workers.end().await;
             }

@@ -23,6 +23,10 @@ pub(super) struct OwnedPartition<P> {
     pub(super) generation: u64,
     /// The offset of the next record to be applied.
     pub(super) next: i64,
+    /// The CRC-32C of the record before that one, if it was read.
+    pub(super) last_record: Option<u32>,
+    /// The last record of its checkpoint, if it is still to be found: its offset, and its CRC-32C.
+    pub(super) expected: Option<(i64, u32)>,
     /// The end of its records when it was taken over.
     pub(super) target: i64,
     /// Whether it has caught up with that end.
@@ -45,7 +49,42 @@ pub(super) struct OwnedPartition<P> {
     pub(super) saved: Option<i64>,
 }
 
+/// What a record is to the partition that reads it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Place {
+    /// One to be applied.
+    Next,
+    /// The last record of the checkpoint.
+    LastOfCheckpoint,
+    /// In the place of the last record of the checkpoint, and another one: the topic was made anew.
+    Foreign,
+}
+
 impl<P: PartitionState> OwnedPartition<P> {
+    /// Looks for the last record of the checkpoint at this offset.
+    pub(super) fn place(&mut self, offset: i64, sum: u32) -> Place {
+        let Some((at, last)) = self.expected.filter(|(at, _)| offset >= *at) else {
+            return Place::Next;
+        };
+        self.expected = None;
+        if offset > at {
+            // It is no longer there.
+            self.next = self.next.max(at + 1);
+            Place::Next
+        } else if sum == last {
+            Place::LastOfCheckpoint
+        } else {
+            Place::Foreign
+        }
+    }
+
+    /// Begins anew with the records from `next` to `target`, which say nothing about those that were read before.
+    pub(super) fn begin_anew(&mut self, next: i64, target: i64) {
+        self.part.restart_offsets();
+        (self.next, self.target, self.last_record) = (next, target, None);
+        (self.live, self.at_end) = (next >= target, false);
+    }
+
     /// Applies a record. One that cannot be used is skipped, with the reason as the error.
     pub(super) fn apply(
         &mut self,
@@ -194,6 +233,8 @@ mod tests {
             part: Timer::default(),
             generation: 1,
             next: 0,
+            last_record: None,
+            expected: None,
             target: 0,
             live: true,
             listened: None,
@@ -243,6 +284,22 @@ mod tests {
         assert_eq!((held.go_on_to(18, false), held.next), (10, 19));
         assert_eq!((held.go_on_to(30, true), held.next), (0, 31));
         assert_eq!((held.go_on_to(5, false), held.next), (0, 6), "that is counted as going back");
+    }
+
+    #[test]
+    fn the_last_record_of_the_checkpoint_is_known_again() {
+        let expecting = || OwnedPartition { next: 6, expected: Some((6, 11)), ..held() };
+        assert_eq!(expecting().place(6, 11), Place::LastOfCheckpoint);
+        assert_eq!(expecting().place(6, 12), Place::Foreign);
+        // A compacted topic is read from its first record, and may have lost that one.
+        let mut before = expecting();
+        assert_eq!(
+            (before.place(4, 11), before.place(6, 11)),
+            (Place::Next, Place::LastOfCheckpoint)
+        );
+        let mut without = expecting();
+        assert_eq!((without.place(9, 11), without.place(6, 12)), (Place::Next, Place::Next));
+        assert_eq!(without.next, 7, "what was read is not gone");
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod s3;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,7 @@ use tokio::runtime::Handle;
 
 use self::place::Place;
 use super::wire::{pack, unpack};
+use crate::blocking::blocking;
 use crate::engine::span::Timestamp;
 use crate::telemetry;
 
@@ -64,6 +66,8 @@ pub(super) struct Checkpoint {
     pub(super) partitions: u32,
     /// The offset of the first record that is not in the state.
     pub(super) next: i64,
+    /// The CRC-32C of the record before that one, if one was read: with another record in its place, the topic was made anew.
+    pub(super) last_record: Option<u32>,
     /// The time of the partition.
     pub(super) now: Timestamp,
     /// The generation of the last known owner of each shard of the previous stage.
@@ -141,7 +145,8 @@ impl Checkpoints {
     }
 
     /// Makes the caller the owner of a partition: returns its generation, which is higher than all before it, and the newest
-    /// state, if there is one. Blocks its thread.
+    /// state, if there is one. A caller that has `claimed` it before, and did nothing with it, keeps that generation if nobody else has
+    /// claimed it since. Blocks its thread.
     ///
     /// # Errors
     ///
@@ -149,12 +154,16 @@ impl Checkpoints {
     pub(super) fn claim(
         &self,
         of: &str,
+        claimed: Option<u64>,
         now: Timestamp,
     ) -> Result<(u64, Option<Checkpoint>), CheckpointError> {
         let names = self.names(of)?;
         // Before anything is written: what cannot be used may be tried again and again.
         let newest = self.newest(of, &names)?;
         let last = names.last().and_then(|name| generation(name)).unwrap_or(0);
+        if claimed == Some(last) {
+            return Ok((last, newest));
+        }
         let mut own = (last + 1).max(now.0 / 1_000_000_000);
         loop {
             match self.wait(self.place.create(of, &format!("{own:020}.owner"))) {
@@ -191,6 +200,24 @@ impl Checkpoints {
             }
         }
         Ok(None)
+    }
+
+    /// Writes a state on another thread; what became of it is received once.
+    pub(super) fn write_beside(
+        &self,
+        of: String,
+        own: u64,
+        checkpoint: Checkpoint,
+    ) -> Receiver<Result<(), CheckpointError>> {
+        let (done, told) = sync_channel(1);
+        let this = self.clone();
+        let work = blocking(move || this.write(&of, own, &checkpoint));
+        self.runtime.spawn(async move {
+            let written = work.await.unwrap_or_else(|why| Err(CheckpointError::Store(why.into())));
+            // Nobody waits for it any more if the worker has ended.
+            let _ = done.send(written);
+        });
+        told
     }
 
     /// Writes a state, and removes all but the newest `KEPT`. Blocks its thread.
@@ -288,12 +315,12 @@ mod tests {
     #[test]
     fn an_owner_goes_on_from_the_newest_state_under_a_higher_generation() {
         with(|store, folder| {
-            assert_eq!(store.claim("t/3", NOW).unwrap(), (5, None));
+            assert_eq!(store.claim("t/3", None, NOW).unwrap(), (5, None));
             for next in 1..5 {
                 store.write("t/3", 5, &state(next)).unwrap();
             }
-            assert_eq!(store.claim("t/3", NOW).unwrap(), (6, Some(state(4))));
-            assert_eq!(store.claim("t/33", NOW).unwrap(), (5, None));
+            assert_eq!(store.claim("t/3", None, NOW).unwrap(), (6, Some(state(4))));
+            assert_eq!(store.claim("t/33", None, NOW).unwrap(), (5, None));
             store.write("t/3", 6, &state(4)).unwrap();
             // Two states and the owner.
             assert_eq!(std::fs::read_dir(folder).unwrap().count(), 3);
@@ -303,20 +330,20 @@ mod tests {
     #[test]
     fn one_who_was_replaced_is_told_and_does_no_harm() {
         with(|store, _| {
-            store.claim("t/3", NOW).unwrap();
+            store.claim("t/3", None, NOW).unwrap();
             store.write("t/3", 5, &state(1)).unwrap();
-            store.claim("t/3", NOW).unwrap();
+            store.claim("t/3", None, NOW).unwrap();
             store.write("t/3", 6, &state(2)).unwrap();
             let replaced = store.write("t/3", 5, &state(9)).unwrap_err();
             assert!(matches!(replaced, CheckpointError::Replaced), "{replaced}");
-            assert_eq!(store.claim("t/3", NOW).unwrap(), (7, Some(state(2))));
+            assert_eq!(store.claim("t/3", None, NOW).unwrap(), (7, Some(state(2))));
         });
     }
 
     #[test]
     fn a_damaged_state_gives_way_to_the_one_before_and_a_later_release_s_is_named() {
         with(|store, folder| {
-            store.claim("t/3", NOW).unwrap();
+            store.claim("t/3", None, NOW).unwrap();
             store.write("t/3", 5, &state(1)).unwrap();
             store.write("t/3", 5, &state(2)).unwrap();
             let newest = folder.join(format!("{:020}-{:020}.state", 5, 2));
@@ -325,12 +352,12 @@ mod tests {
                 let mut damaged = whole.clone();
                 damaged[at] ^= 1;
                 std::fs::write(&newest, damaged).unwrap();
-                assert_eq!(store.claim("t/3", NOW).unwrap().1, Some(state(1)), "byte {at}");
+                assert_eq!(store.claim("t/3", None, NOW).unwrap().1, Some(state(1)), "byte {at}");
             }
             let mut later = whole;
             later[4] = VERSION + 1;
             std::fs::write(&newest, later).unwrap();
-            let error = store.claim("t/3", NOW).unwrap_err().to_string();
+            let error = store.claim("t/3", None, NOW).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("version {}", VERSION + 1))
                     && error.contains("`fleet.checkpoints`"),
@@ -340,22 +367,36 @@ mod tests {
     }
 
     #[test]
+    fn who_claims_again_keeps_what_nobody_else_has_claimed_since() {
+        with(|store, folder| {
+            let (own, _) = store.claim("t/3", None, NOW).unwrap();
+            for _ in 0..3 {
+                assert_eq!(store.claim("t/3", Some(own), NOW).unwrap(), (own, None));
+            }
+            assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
+            let (other, _) = store.claim("t/3", None, NOW).unwrap();
+            store.write("t/3", other, &state(2)).unwrap();
+            assert_eq!(store.claim("t/3", Some(own), NOW).unwrap(), (other + 1, Some(state(2))));
+        });
+    }
+
+    #[test]
     fn a_state_of_another_number_of_partitions_is_refused_and_nothing_is_written() {
         with(|store, folder| {
-            let (own, _) = store.claim("t/3", NOW).unwrap();
+            let (own, _) = store.claim("t/3", None, NOW).unwrap();
             store.write("t/3", own, &state(1)).unwrap();
             let files = || std::fs::read_dir(folder).unwrap().count();
             let before = files();
             let other = Checkpoints { partitions: 16, ..store.clone() };
             for _ in 0..3 {
-                let error = other.claim("t/3", NOW).unwrap_err().to_string();
+                let error = other.claim("t/3", None, NOW).unwrap_err().to_string();
                 assert!(
                     error.contains("8 partitions") && error.contains("`fleet.partitions` is 16"),
                     "{error}"
                 );
             }
             assert_eq!(files(), before);
-            assert_eq!(store.claim("t/3", NOW).unwrap().1, Some(state(1)));
+            assert_eq!(store.claim("t/3", None, NOW).unwrap().1, Some(state(1)));
         });
     }
 

@@ -9,30 +9,32 @@
 //! applied in order, each once by its offset; what follows from them is sent at least once and replaces itself downstream. At the
 //! end of the records a timer that is due becomes a record, a tick: so the state, and all that was ever sent, follows from records.
 
+mod saving;
 mod taking;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rdkafka::Message;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::watch;
 
-use super::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
+use self::saving::Writing;
+use super::checkpoint::Checkpoints;
 use super::context::{Context, consumer};
 use super::lease::Lease;
 use super::metrics::WorkerMetrics;
 use super::options::FleetOptions;
 use super::outbox::{Outbox, SendOutcome};
-use super::owned::OwnedPartition;
-use super::partition::{Pace, PartitionState, Stage};
+use super::owned::{OwnedPartition, Place};
+use super::partition::{Begin, Pace, PartitionState, Stage};
 use super::question::{Question, answer};
 use super::topics::look;
 use super::wire::{Hop, Map, Record};
@@ -53,10 +55,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const GONE_BACK: &str = "records that were read are gone from the end of the topic: it was made anew or restored, or a broker lost them; \
                          reading it from its first record, with the state as it is";
 
-/// What is said where no state can be saved, as records that follow from it have not arrived.
-const UNDELIVERED: &str = "records between the stages were not delivered in time, so no checkpoint was written; check the brokers \
-                           (`kafka.brokers`), and `min.insync.replicas` of their topics";
-
 /// What is said where the brokers deleted records that it was about to read.
 const GONE: &str =
     "records are gone that were not read; the topic keeps them too briefly (`fleet.retention`)";
@@ -70,6 +68,12 @@ const NOT_HELD: &str = "not_held";
 
 /// The outcome of a record that the brokers refuse for its size.
 const TOO_LARGE: &str = "too_large";
+
+/// The outcome of a record at which the stage panicked.
+const INTERNAL: &str = "internal";
+
+/// The most records that are left out as the stage panics at them; at one more it cannot go on.
+const MAX_LEFT_OUT: usize = 1000;
 
 /// The pause before a failed attempt is repeated.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -106,6 +110,12 @@ pub(super) struct Worker<S: Stage> {
     out: Vec<Record>,
     told: Timestamp,
     saved: Timestamp,
+    /// The partitions of this round whose checkpoints are still to be written.
+    unsaved: VecDeque<i32>,
+    /// The checkpoint that is being written.
+    writing: Option<Writing>,
+    /// The records at which the stage panicked, which are left out, as (partition, offset).
+    left_out: BTreeSet<(i32, i64)>,
     /// Why all partitions must be dropped unsaved and asked for anew, if they must.
     broken: Option<String>,
     /// Whether it has dropped them and could not ask yet.
@@ -131,6 +141,9 @@ impl<S: Stage> Worker<S> {
             checkpoints,
             told: clock.now(),
             saved: clock.now(),
+            unsaved: VecDeque::new(),
+            writing: None,
+            left_out: BTreeSet::new(),
             clock,
             metrics,
             status,
@@ -203,6 +216,7 @@ impl<S: Stage> Worker<S> {
                 Some(Ok(message)) => message,
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
                     if let Some(held) = self.held.get_mut(&partition) {
+                        held.expected = None;
                         held.at_end = true;
                         held.live = true;
                     }
@@ -224,6 +238,21 @@ impl<S: Stage> Worker<S> {
                 self.metrics.record(Err(NOT_HELD));
                 continue;
             };
+            let payload = message.payload().unwrap_or_default();
+            let sum = crc32c::crc32c(payload);
+            match held.place(offset, sum) {
+                Place::LastOfCheckpoint if S::BEGIN == Begin::Lookback => {
+                    held.next = offset + 1;
+                    held.live |= held.next >= held.target;
+                    continue;
+                }
+                Place::Foreign => {
+                    drop(message);
+                    self.read_from_the_first(partition);
+                    continue;
+                }
+                Place::LastOfCheckpoint | Place::Next => {}
+            }
             if offset < held.next {
                 let gone = held.next - offset;
                 tracing::error!(topic = self.topic, partition, gone, "{GONE_BACK}");
@@ -235,15 +264,21 @@ impl<S: Stage> Worker<S> {
                 tracing::error!(topic = self.topic, partition, gone, "{GONE}");
                 self.metrics.gone(gone);
             }
-            let payload = message.payload().unwrap_or_default();
-            let out = &mut self.out;
-            let apply = AssertUnwindSafe(|| held.apply(payload, offset, out));
-            // A record at which a stage panics must not stop those after it.
-            let result = catch_unwind(apply).unwrap_or(Err("internal"));
+            held.last_record = Some(sum);
             held.live |= held.next >= held.target;
+            if self.left_out.contains(&(partition, offset)) {
+                continue;
+            }
+            let out = &mut self.out;
+            let applied = catch_unwind(AssertUnwindSafe(|| held.apply(payload, offset, out)));
             drop(message);
-            self.metrics.record(result);
-            self.send();
+            match applied {
+                Ok(result) => {
+                    self.metrics.record(result);
+                    self.send();
+                }
+                Err(_) => self.leave_out(partition, offset),
+            }
         }
     }
 
@@ -282,13 +317,12 @@ impl<S: Stage> Worker<S> {
             self.send();
             self.show();
         }
-        if self.saved.after(self.fleet.checkpoint_interval) <= now {
+        if self.saved.after(self.fleet.checkpoint_interval) <= now && self.unsaved.is_empty() {
+            self.saved = now;
             let changed = self.held.iter().filter(|(_, held)| held.saved != Some(held.next));
-            let changed: Vec<i32> = changed.map(|(partition, _)| *partition).collect();
-            self.save(&changed);
-            // However long that took, records have their turn before the next round.
-            self.saved = self.clock.now();
+            self.unsaved = changed.map(|(partition, _)| *partition).collect();
         }
+        self.save_next();
         self.outbox.poll();
         self.note_undelivered();
     }
@@ -316,98 +350,12 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Tells what these partitions have not told yet, and writes their checkpoints. A partition that has not caught up has told
-    /// nothing, so the checkpoint that it began with still holds.
-    fn save(&mut self, partitions: &[i32]) {
-        let live = |partition: &i32| self.held.get(partition).is_some_and(|held| held.live);
-        let live: Vec<i32> = partitions.iter().copied().filter(live).collect();
-        for partition in &live {
-            if let Some(held) = self.held.get_mut(partition) {
-                held.part.publish(held.now, &mut self.out);
-            }
-        }
-        self.send();
-        self.checkpoint(&live);
-    }
-
-    /// Writes the checkpoints of these partitions, once all records that follow from their state have arrived.
-    fn checkpoint(&mut self, partitions: &[i32]) {
-        if partitions.is_empty() || self.broken.is_some() {
-            return;
-        }
-        let arrived = self.outbox.flush(PATIENCE);
-        self.note_undelivered();
-        if !arrived || self.broken.is_some() {
-            self.metrics.checkpoint(false);
-            self.metrics.problem(UNDELIVERED.to_owned());
-            return;
-        }
-        let mut problem = None;
-        let mut committed = TopicPartitionList::new();
-        for partition in partitions {
-            let Some(held) = self.held.get_mut(partition) else { continue };
-            let written = match held.part.save() {
-                Some(sections) => {
-                    let checkpoint = Checkpoint {
-                        partitions: self.fleet.partitions,
-                        next: held.next,
-                        now: held.now,
-                        senders: held.senders.clone(),
-                        sections,
-                    };
-                    let of = format!("{}/{partition}", self.topic);
-                    self.checkpoints.write(&of, held.generation, &checkpoint)
-                }
-                None => Err(CheckpointError::Unwritable),
-            };
-            self.metrics.checkpoint(written.is_ok());
-            match written {
-                Ok(()) => {
-                    held.saved = Some(held.next);
-                    let offset = Offset::Offset(held.next);
-                    // Fails for invalid offsets only.
-                    let _ = committed.add_partition_offset(&self.topic, *partition, offset);
-                }
-                Err(CheckpointError::Replaced) => {
-                    self.broken = Some(format!("partition {partition} has another owner"));
-                    return;
-                }
-                Err(error) => {
-                    tracing::error!(%error, partition, role = S::ROLE.name(), "no checkpoint");
-                    let is_of_partition = matches!(error, CheckpointError::Unwritable);
-                    problem = Some(error.to_string());
-                    if !is_of_partition {
-                        // The store would let each of the others wait as long.
-                        break;
-                    }
-                }
-            }
-            self.keep_lease();
-        }
-        self.keep_lease();
-        match problem {
-            Some(why) => self.metrics.problem(why),
-            None => self.metrics.well(),
-        }
-        if committed.count() > 0
-            && let Err(error) = self.consumer.commit(&committed, CommitMode::Async)
-        {
-            tracing::debug!(%error, "Kafka offsets were not committed");
-        }
-    }
-
     /// Extends the lease if the brokers answer, where the consumer is not polled for long: it keeps its place in the group by itself.
     fn keep_lease(&self) {
         if self.lease.is_old() && self.consumer.fetch_metadata(Some(&self.topic), PATIENCE).is_ok()
         {
             self.lease.touch();
         }
-    }
-
-    /// Saves partitions and drops them.
-    fn hand_over(&mut self, partitions: &[i32]) {
-        self.save(partitions);
-        self.forget(partitions);
     }
 
     /// Makes the changes of the assignment that the group asks for.
@@ -461,6 +409,7 @@ impl<S: Stage> Worker<S> {
             let (role, partitions) = (S::ROLE.name(), all.len());
             tracing::warn!(role, partitions, "gave up its partitions, and begins anew: {why}");
             self.forget(&all);
+            self.unsaved.clear();
             self.out.clear();
             self.metrics.begun_anew();
             // The old consumer leaves the group, so that it gets no partitions while there is no new one.

@@ -1,40 +1,60 @@
 //! How a worker takes partitions over.
 
+use std::time::Duration;
+
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::owned::OwnedPartition;
 use super::super::partition::{Begin, PartitionState, Stage, TakenOver};
-use super::{AGAIN, GONE_BACK, PATIENCE, Worker};
+use super::{AGAIN, GONE_BACK, INTERNAL, MAX_LEFT_OUT, PATIENCE, Worker};
 use crate::engine::span::Timestamp;
 use crate::engine::time::WallShift;
+
+/// The longest pause before a checkpoint that could not be loaded is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl<S: Stage> Worker<S> {
     /// Loads the checkpoints of these partitions; returns the partitions with the offsets to begin at.
     pub(super) fn take_over(&mut self, partitions: &[i32]) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
         for partition in partitions {
-            let offset = loop {
-                match self.load(*partition) {
-                    Ok(offset) => break offset,
-                    Err(why) => {
-                        tracing::error!(partition, role = S::ROLE.name(), "cannot begin: {why}");
-                        self.metrics.problem(why);
-                    }
-                }
-                if self.stopping() || self.lease.has_lapsed() {
-                    break Offset::Invalid;
-                }
-                std::thread::sleep(AGAIN);
-            };
+            let offset = self.load_in_time(*partition);
             // Fails for invalid offsets only.
             let _ = list.add_partition_offset(&self.topic, *partition, offset);
         }
         list
     }
 
-    fn load(&mut self, partition: i32) -> Result<Offset, String> {
+    /// Loads the checkpoint of a partition, however often that fails; gives up where its partitions are about to be anybody's.
+    fn load_in_time(&mut self, partition: i32) -> Offset {
+        let (mut told, mut pause, mut claimed) = (String::new(), AGAIN, None);
+        while !self.stopping() && !self.lease.has_lapsed() {
+            let why = match self.load(partition, &mut claimed) {
+                Ok(offset) => return offset,
+                Err(why) => why,
+            };
+            self.metrics.problem(why.clone());
+            if told != why {
+                tracing::error!(partition, role = S::ROLE.name(), "cannot begin: {why}");
+                told = why;
+            }
+            // Whether there are more records for the others is not known meanwhile.
+            self.held.values_mut().for_each(|held| held.at_end = false);
+            self.show();
+            let end = self.clock.now().after(pause);
+            while self.clock.now() < end && !self.stopping() && !self.lease.has_lapsed() {
+                std::thread::sleep(AGAIN);
+                self.keep_lease();
+            }
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+        Offset::Invalid
+    }
+
+    /// Loads the checkpoint of a partition; `claimed` is the generation that an attempt before has claimed.
+    fn load(&mut self, partition: i32, claimed: &mut Option<u64>) -> Result<Offset, String> {
         let number = u32::try_from(partition).map_err(|_| "no such partition".to_owned())?;
         if number >= self.fleet.partitions {
             // A partition beyond `fleet.partitions`, to which nobody writes.
@@ -46,8 +66,9 @@ impl<S: Stage> Worker<S> {
         let (low, target) = ends.map_err(told)?;
         self.lease.touch();
         let of = format!("{}/{partition}", self.topic);
-        let claimed = self.checkpoints.claim(&of, moment.wall);
-        let (generation, checkpoint) = claimed.map_err(|error| error.to_string())?;
+        let found = self.checkpoints.claim(&of, *claimed, moment.wall);
+        let (generation, checkpoint) = found.map_err(|error| error.to_string())?;
+        *claimed = Some(generation);
         let gone_back = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.next - target);
         let is_anew = gone_back > 0;
         if is_anew {
@@ -74,6 +95,10 @@ impl<S: Stage> Worker<S> {
                 }
             }
         };
+        // The last record of the checkpoint is read once more, as a topic that was made anew has another one there.
+        let last = checkpoint.as_ref().filter(|checkpoint| !is_anew && checkpoint.next > low);
+        let last = last.and_then(|last| Some((last.next - 1, last.last_record?)));
+        let begin = last.map_or(next, |(at, _)| next.min(at));
         let taken = TakenOver { partition: number, generation, checkpoint: checkpoint.as_ref() };
         let mut part = self.stage.take_over(&taken)?;
         if is_anew {
@@ -85,9 +110,11 @@ impl<S: Stage> Worker<S> {
         let mut held = OwnedPartition {
             part,
             generation,
-            next,
+            next: begin,
+            last_record: last.map(|(_, sum)| sum),
+            expected: last,
             target,
-            live: next >= target,
+            live: begin >= target,
             listened: None,
             at_end: false,
             whole,
@@ -101,7 +128,51 @@ impl<S: Stage> Worker<S> {
         held.follow(moment);
         tracing::info!(of, generation, next, target, "took a partition over");
         self.held.insert(partition, held);
-        Ok(Offset::Offset(next))
+        Ok(Offset::Offset(begin))
+    }
+
+    /// Takes a partition over once more without the record at this offset, as the stage panicked at it: its state is what that left of it.
+    pub(super) fn leave_out(&mut self, partition: i32, offset: i64) {
+        let (topic, role) = (&self.topic, S::ROLE.name());
+        tracing::error!(topic, partition, offset, role, "a panic at a record; it is left out");
+        self.metrics.record(Err(INTERNAL));
+        self.left_out.insert((partition, offset));
+        if self.left_out.len() > MAX_LEFT_OUT {
+            self.fatal = Some(format!("it panicked at {MAX_LEFT_OUT} records"));
+            return;
+        }
+        self.out.clear();
+        self.forget(&[partition]);
+        let begin = self.load_in_time(partition);
+        if begin == Offset::Invalid {
+            return;
+        }
+        if let Err(error) = self.consumer.seek(&self.topic, partition, begin, PATIENCE) {
+            let why = format!("partition {partition} was not read from its checkpoint: {error}");
+            self.broken.get_or_insert(why);
+        }
+    }
+
+    /// Reads a partition from its first record on, as another record is in the place of the last one that was read: how many of those that
+    /// were read are gone is not known, but that one is.
+    pub(super) fn read_from_the_first(&mut self, partition: i32) {
+        tracing::error!(topic = self.topic, partition, "{GONE_BACK}");
+        self.metrics.gone(1);
+        let ends = self.consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
+        let sought = ends.and_then(|(low, end)| {
+            let first = Offset::Offset(low);
+            self.consumer.seek(&self.topic, partition, first, PATIENCE)?;
+            Ok((low, end))
+        });
+        match (sought, self.held.get_mut(&partition)) {
+            (Ok((low, end)), Some(held)) => held.begin_anew(low, end),
+            (Err(error), _) => {
+                let why =
+                    format!("partition {partition} was not read from its first record: {error}");
+                self.broken.get_or_insert(why);
+            }
+            (Ok(_), None) => {}
+        }
     }
 
     /// The offset of the first record from this time on; `None` if there is none.

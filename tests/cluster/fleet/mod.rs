@@ -252,6 +252,44 @@ async fn topics_that_are_made_anew_are_read_from_their_beginning() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn topics_that_are_made_anew_and_longer_than_before_are_read_from_their_beginning() {
+    let input = Input::new(60);
+    let mut fleet = Fleet::new();
+    fleet.join().await;
+    fleet.ready().await;
+    let some = input.len() / 3;
+    for number in 0..some {
+        fleet.send(0, &input.request(number)).await;
+    }
+    for (topic, role) in [("agentgauge.spans", "assemble"), ("agentgauge.traces", "score")] {
+        let applied =
+            format!("agentgauge_fleet_records_total{{outcome=\"applied\",role=\"{role}\"}}");
+        fleet.applies_all(0, topic, &applied).await;
+    }
+    let before = fleet.lengths("agentgauge.spans");
+    fleet.leave(0).await;
+    fleet.cluster = MockCluster::new(1).unwrap();
+    fleet.make_topics();
+    fleet.join_as(&[Role::Gateway]).await;
+    fleet.ready_to_take(0).await;
+    // Again and again, until each partition has more than the one before.
+    let is_longer = |now: [usize; 8]| now.iter().zip(before).all(|(now, before)| *now > before);
+    while !is_longer(fleet.lengths("agentgauge.spans")) {
+        for number in some..input.len() {
+            fleet.send(0, &input.request(number)).await;
+        }
+    }
+    fleet.leave(0).await;
+    fleet.join().await;
+    fleet.ready().await;
+    let sessions = input.sessions();
+    fleet.shows_sessions(0, |shown| *shown == sessions).await;
+    let gone = "agentgauge_fleet_records_gone_total{role=\"assemble\"}";
+    assert!(fleet.metric(0, gone).await > 0.0);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_holds_up_nothing() {
     let input = Input::new(30);
     let mut fleet = Fleet::new();

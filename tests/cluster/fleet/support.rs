@@ -113,6 +113,15 @@ impl Fleet {
         records
     }
 
+    /// How many records each partition of a topic has.
+    pub(crate) fn lengths(&self, topic: &str) -> [usize; PARTITIONS as usize] {
+        let mut lengths = [0; PARTITIONS as usize];
+        for (partition, _) in self.records(topic) {
+            lengths[usize::try_from(partition).unwrap()] += 1;
+        }
+        lengths
+    }
+
     /// All sessions that an instance has, by id, and whether others have more.
     pub(crate) async fn sessions(&self, instance: usize) -> (BTreeMap<String, Value>, bool) {
         let answer = get(&self.instances[instance], "/api/v1/sessions?limit=1000").await;
@@ -290,6 +299,11 @@ impl Fleet {
         };
         let ready = tokio::time::timeout(DEADLINE, look).await.is_ok();
         assert!(ready, "they do not become ready: {last}");
+    }
+
+    /// Waits until an instance takes requests.
+    pub(crate) async fn ready_to_take(&self, instance: usize) {
+        self.answers(instance, "/readyz", &["HTTP/1.1 200"]).await;
     }
 
     /// Posts a request to an instance until it is acknowledged.
