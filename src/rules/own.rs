@@ -91,6 +91,11 @@ const ROWS: &[Row] = &[
         expr: "sum by (job, instance, topic) (agentgauge_kafka_consumer_lag_records)\n/\nsum by (job, instance, topic) (rate(agentgauge_kafka_records_total[5m]))\n> 300",
         summary: "{{ $labels.instance }} is {{ $value | humanizeDuration }} behind in {{ $labels.topic }}",
         description: "Records wait in Kafka for longer than five minutes: loops and scores show late." },
+    // Its lag only grows. That of a partition that is idle stays: where producers use transactions, it is never zero.
+    Row::Plain { name: "AgentgaugeKafkaPartitionStuck", severity: "warning", lasting: "10m",
+        expr: "count by (job, instance, topic) (\n  min_over_time(agentgauge_kafka_consumer_lag_records[15m]) > 0\n  and delta(agentgauge_kafka_consumer_lag_records[15m]) > 0\n  and resets(agentgauge_kafka_consumer_lag_records[15m]) == 0\n)",
+        summary: "{{ $labels.instance }} falls behind in partitions of {{ $labels.topic }} ({{ $value }})",
+        description: "Records wait there ever longer, though those of other partitions may be read in time." },
     Row::Plain { name: "AgentgaugeInputLag", severity: "warning", lasting: "10m",
         expr: "max by (job, role) (agentgauge_input_lag_seconds) > 300",
         summary: "The role {{ $labels.role }} of {{ $labels.job }} is {{ $value | humanizeDuration }} behind",
