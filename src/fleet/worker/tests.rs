@@ -70,7 +70,7 @@ fn worker_of<S: Stage>(
 fn held(
     worker: &Worker<FleetStage>,
     partition: u32,
-) -> OwnedPartition<<FleetStage as Stage>::PartitionState> {
+) -> OwnedPartition<<FleetStage as Stage>::State> {
     let taken = TakenOver { partition, generation: 1, checkpoint: None };
     OwnedPartition {
         part: worker.stage.take_over(&taken).unwrap(),

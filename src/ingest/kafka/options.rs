@@ -19,7 +19,8 @@ crate::engine::options! {
         pub group: String = "agentgauge".to_owned();
         /// Static member id of this instance within its group; empty: a dynamic member.
         pub group_instance_id: String = String::new();
-        /// How long an instance may be silent before the group gives its partitions to others, or waits for it if there are none.
+        /// How long an instance may be silent before the group gives its partitions to others. One that was killed and starts
+        /// anew without a static id waits as long, too.
         #[serde(with = "human")]
         pub session_timeout: Duration = 45 * SECOND, within SECOND..=HOUR / 2;
         /// Topics of traces.
@@ -30,7 +31,8 @@ crate::engine::options! {
         pub logs_topics: Vec<String> = vec!["otlp_logs".to_owned()];
         /// How records of logs are written: `otlp_proto`, `otlp_json`.
         pub logs_encoding: KafkaEncoding = KafkaEncoding::default();
-        /// Where a group starts without an offset, or if the broker no longer has its offset: earliest, latest.
+        /// Where a group starts that has no offset in a topic: earliest, latest. A partition that is added later is read from its
+        /// first record; so is one of which the broker no longer has the offset.
         pub start: Start = Start::default();
         /// Topic for records that cannot be read; empty: they are skipped and counted only.
         pub dead_letter_topic: String = String::new();
