@@ -1248,7 +1248,7 @@ fn what_a_call_cost_is_read_whole_or_in_parts_and_reasoning_is_a_part_of_the_out
     assert_eq!((in_currency("usd"), in_currency("EUR")), (dollars(0.5), None));
     let local = |key, provider| chat(&[(key, text(provider))]).model.unwrap().local;
     assert!(local("gen_ai.provider.name", "ollama") && local("gen_ai.system", "vLLM"));
-    assert!(local("ai.model.provider", "ollama.chat") && local("llm.provider", "lm_studio"));
+    assert!(local("ai.model.provider", "ollama.chat") && local("gen_ai.system", "lm_studio"));
     assert!(!local("gen_ai.provider.name", "openai") && !local("gen_ai.system", "ollama-cloud"));
     let tokens = chat(&[
         ("gen_ai.usage.output_tokens", RawValue::Int(10)),

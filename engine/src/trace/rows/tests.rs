@@ -61,6 +61,7 @@ fn model() -> impl Strategy<Value = ModelFacts> {
             asked_by_user,
             compacted,
             first_chunk_nanos,
+            local: asked_by_user == Some(false),
         }
     })
 }
@@ -114,6 +115,7 @@ fn span() -> impl Strategy<Value = Span> {
             model,
             attempt: attempted.then(|| Box::new(attempt)),
             remarks: attempted.then(|| Box::new(remarks)),
+            input_hash: input.as_ref().map(|text: &Text| IdHash::from(&*text.text)),
             input,
             output,
             ..Span::default()
@@ -131,6 +133,11 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Other,
     Operation::Retrieval,
 ];
+
+/// The lower half of a hash.
+fn mark(hash: IdHash) -> u32 {
+    u32::try_from(hash.number() % (1 << 32)).unwrap()
+}
 
 /// What counts of a span, straight from it.
 fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
@@ -178,14 +185,16 @@ fn seen_of(span: &Span, texts: bool) -> WholeView<'_> {
             results: facts.tool_results.clone(),
             asked_by_user: facts.asked_by_user,
             compacted: facts.compacted,
+            local: facts.local,
             first_chunk_nanos: facts.first_chunk_nanos.filter(|_| texts),
         }),
         attempt: span.attempt.as_deref(),
         remarks: span.remarks.as_deref(),
-        input: span
-            .input
-            .as_ref()
-            .map(|text| Said { text: texts.then_some(&text.text), ..Said::of(text) }),
+        input: span.input.as_ref().map(|text| Said {
+            text: texts.then_some(&text.text),
+            mark: span.input_hash.map_or(0, mark),
+            ..Said::of(text)
+        }),
         output: span.output.as_ref().filter(|_| texts || !tool).map(Said::of),
     }
 }
