@@ -8,8 +8,8 @@ use agentgauge::engine::facts::AgentParts;
 use agentgauge::engine::math::Quanta;
 use agentgauge::engine::pipeline::{EngineOptions, Pipeline};
 use agentgauge::engine::span::{
-    Arguments, Attempt, ModelFacts, Operation, Remarks, Report, Resource, RunTarget, SessionName,
-    Source, Span, SpanId, Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
+    Arguments, Attempt, IdHash, ModelFacts, Operation, Remarks, Report, Resource, RunTarget,
+    SessionName, Source, Span, SpanId, Status, Target, Text, Timestamp, Tokens, ToolFacts, TraceId,
 };
 use agentgauge::reference::compare::{Comparison, compare};
 use agentgauge::reference::gather::Recorded;
@@ -229,7 +229,7 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
             parent: Some(above.map_or(root.span_id, |above| SpanId(above.to_be_bytes()))),
             start: Timestamp(begins),
             end: Timestamp(end),
-            input: None,
+            input: step.arguments.filter(|_| is_agent).and(said(Some(0))),
             output: None,
             ..of_step(&root, step)
         });
@@ -301,6 +301,7 @@ fn of_step(root: &Span, step: &Step) -> Span {
             tokens,
             asked_by_user: step.asked,
             compacted: step.overlaps,
+            local: step.refused,
             ..ModelFacts::default()
         });
         let output = said(step.says);
@@ -309,7 +310,15 @@ fn of_step(root: &Span, step: &Step) -> Span {
     if step.kind == AGENT {
         let name = step.tool.map(|tool| shared(format!("worker {tool}")));
         let agent_name = name.or_else(|| root.agent_name.clone());
-        return Span { operation: Operation::InvokeAgent, agent_name, ..span };
+        let input_hash = step.arguments.map(|(given, _)| IdHash::from(given.to_string().as_str()));
+        // Some work at a conversation of their own.
+        let item = |item: u8| SessionName {
+            attribute: shared("item"),
+            id: shared(format!("item {item}")),
+        };
+        let session = step.says.map(item).or_else(|| root.session.clone());
+        let operation = Operation::InvokeAgent;
+        return Span { operation, agent_name, input_hash, session, ..span };
     }
     // Numbers stand for themselves, each at its place: whoever compares their hashes compares them.
     let arguments = step.arguments.map(|(a, b)| {
