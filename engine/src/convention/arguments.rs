@@ -296,6 +296,15 @@ mod tests {
         assert_eq!(result("a"), result_hash(&RawValue::Str(wrapped.into())));
         let bare = r#"{"name":"get_weather","tool_call_id":"d","content":"18 C"}"#;
         assert_eq!(result("a"), result_hash(&RawValue::Str(bare.into())));
+        let output = r#"{"type":"function_call_output","call_id":"d","output":"18 C"}"#;
+        assert_eq!(result("a"), result_hash(&RawValue::Str(output.into())));
+        let bedrock = |id: u8, text: &str| {
+            let parts = format!(r#"[{{"text":"{text}"}}]"#);
+            let text = format!(r#"{{"toolUseId":"{id}","status":"success","content":{parts}}}"#);
+            result_hash(&RawValue::Str(text.into()))
+        };
+        assert_eq!(bedrock(1, "18 C"), bedrock(2, "18 C"));
+        assert_ne!(bedrock(1, "18 C"), bedrock(1, "19 C"));
         let parts = |text: &str, stamp: u8| {
             let part = format!(
                 r#"{{"type":"text","text":"{text}","id":"{stamp}","created_at":"{stamp}"}}"#
@@ -372,6 +381,7 @@ mod tests {
             "content=[{'type': 'text', 'text': 'no order'}] tool_call_id='c' status='error'",
             r#"{"content":[{"type":"text","text":"no order"}],"isError":true}"#,
             r#"{"type":"tool_result","tool_use_id":"c","is_error":true,"content":"no order"}"#,
+            r#"{"toolUseId":"c","status":"error","content":[{"text":"no order"}]}"#,
         ] {
             assert!(is_failure(failed), "{failed}");
         }

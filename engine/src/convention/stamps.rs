@@ -1,8 +1,9 @@
-//! Stamps in a tool's result: ids of requests, their times, and how long they took. They differ each time, and tell of no progress.
+//! Stamps in a tool's result: the id of its call, ids of requests, their times, and how long they took. They differ each time, and tell of
+//! no progress.
 //!
 //! They are known by their keys, and in texts by a word before a number with a fraction and a unit (`3 failed in 0.12s`). What may be
 //! progress is kept: other numbers, dates and ids, all of a result that says of something that it is still running, and of a result that
-//! has nothing else.
+//! has nothing else. The id of the call is left out of these, too: it is no part of what was answered.
 
 use std::borrow::Cow;
 
@@ -12,8 +13,9 @@ use super::json::{Json, Object};
 
 /// A result without its stamps.
 pub(super) fn without(mut value: Json<'_>) -> Json<'_> {
-    if has_stamps(&value) && !is_running(&value) && says_more(&value) {
-        remove(&mut value);
+    if has_stamps(&value) {
+        let are_stamps = !is_running(&value) && says_more(&value);
+        remove(&mut value, if are_stamps { is_stamp } else { is_call_id });
     }
     without_measures(&mut value);
     value
@@ -53,13 +55,13 @@ fn says_more(value: &Json<'_>) -> bool {
     map.is_empty() || map.iter().any(more)
 }
 
-fn remove(value: &mut Json<'_>) {
+fn remove(value: &mut Json<'_>, is_one: fn((&str, &Json<'_>)) -> bool) {
     match value {
         Json::Object(map) => {
-            map.retain(|key, value| !is_stamp((key, value)));
-            map.values_mut().for_each(remove);
+            map.retain(|key, value| !is_one((key, value)));
+            map.values_mut().for_each(|inner| remove(inner, is_one));
         }
-        Json::List(items) => items.iter_mut().for_each(remove),
+        Json::List(items) => items.iter_mut().for_each(|inner| remove(inner, is_one)),
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) => {}
     }
 }
@@ -68,8 +70,14 @@ fn remove(value: &mut Json<'_>) {
 fn is_stamp((key, value): (&str, &Json<'_>)) -> bool {
     may_be_stamp(key)
         && value.is_scalar()
-        && (STAMPS.iter().any(|stamp| is_named(key, stamp))
+        && (is_call_id((key, value))
+            || STAMPS.iter().any(|stamp| is_named(key, stamp))
             || MEASURES.iter().any(|name| begins(key, name)))
+}
+
+/// Whether an entry of an object is the id that the model gave the call.
+fn is_call_id((key, value): (&str, &Json<'_>)) -> bool {
+    value.is_scalar() && CALL_IDS.iter().any(|id| is_named(key, id))
 }
 
 /// Whether a key begins like one of a stamp, which most do not.
@@ -187,6 +195,9 @@ const STAMPS: [&str; 16] = [
     "executiontimems",
 ];
 
+/// Keys of the ids of calls, in letters and digits alone.
+const CALL_IDS: [&str; 2] = ["toolcallid", "tooluseid"];
+
 /// Words with which keys of measured durations begin.
 const MEASURES: [&str; 4] = ["took", "elapsed", "duration", "latency"];
 
@@ -253,6 +264,14 @@ mod tests {
                 r#"{"meta":{},"rows":[1]}"#,
             ),
             (r#"[{"v":1,"elapsed":0.2},{"v":2,"duration_s":5}]"#, r#"[{"v":1},{"v":2}]"#),
+            (
+                r#"{"toolUseId":"c","content":[{"text":"18 C"}]}"#,
+                r#"{"content":[{"text":"18 C"}]}"#,
+            ),
+            (
+                r#"{"tool_call_id":"c","status":"running","took":1}"#,
+                r#"{"status":"running","took":1}"#,
+            ),
         ] {
             assert_eq!(kept(result), expected, "{result}");
         }
@@ -261,7 +280,7 @@ mod tests {
     #[test]
     fn every_key_begins_with_letters_that_are_looked_for() {
         let others = ["X-Request-ID", "x_correlation_id", "@timestamp", "Took", "ELAPSED_MS"];
-        for name in STAMPS.iter().chain(&MEASURES).chain(&others) {
+        for name in STAMPS.iter().chain(&CALL_IDS).chain(&MEASURES).chain(&others) {
             assert!(may_be_stamp(name), "{name}");
         }
     }

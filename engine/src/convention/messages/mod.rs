@@ -236,7 +236,9 @@ pub(super) fn choices<'v>(value: &'v RawValue<'_>) -> Said<'v> {
 
 /// The content of a message from a tool, without the ids around it; `None` if it is no such message.
 pub(super) fn content_of_tool<'v>(value: &Json<'v>) -> Option<Json<'v>> {
-    message_of_tool(value)?.get("content").cloned()
+    let message = message_of_tool(value)?;
+    let key = if is_item(message, "function_call_output") { "output" } else { "content" };
+    message.get(key).cloned()
 }
 
 /// A message from a tool, also where it is wrapped; `None` if it is no such message.
@@ -248,7 +250,8 @@ fn message_of_tool<'t, 'v>(value: &'t Json<'v>) -> Option<&'t Object<'v>> {
     });
     let value = wrapped.unwrap_or(value);
     let message = body(value)?;
-    let is_message = role(value) == Some(Role::Tool) || message.contains_key("tool_call_id");
+    let is_message =
+        role(value) == Some(Role::Tool) || CALL_IDS.iter().any(|id| message.contains_key(id));
     is_message.then_some(message)
 }
 
@@ -575,6 +578,9 @@ fn call_of(function: &Object<'_>) -> Option<ToolFacts> {
         phantom: false,
     })
 }
+
+/// Keys by which a message of a tool tells the id of its call.
+const CALL_IDS: [&str; 4] = ["tool_call_id", "toolCallId", "toolUseId", "tool_use_id"];
 
 /// The id of a call, under any of its names; an item's own `id` counts only if no other is there. Haystack's results have the call.
 fn id_of(map: &Object<'_>) -> Option<IdHash> {
