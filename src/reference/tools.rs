@@ -303,6 +303,7 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
         let mut of_id = tree.above(at).iter().take_while(same_id).copied();
         let of_id = tool.call_id.and_then(|_| of_id.by_ref().last());
         let name = of_id.as_ref().map_or_else(|| tool.name.clone(), |place| facts(place)?.name);
+        let name = served_call(tree, at, &name).or(name);
         let same_tool = |place: &&usize| facts(place).is_some_and(|other| other.name == name);
         let of_tool = tree.above(at).iter().rfind(same_tool).copied().filter(|_| name.is_some());
         if let Some(outermost) = of_tool.or(of_id) {
@@ -336,6 +337,33 @@ fn tool_spans(tree: &Tree) -> Vec<ToolSpan> {
     calls
 }
 
+/// The name of the call that a span at a place serves: of the outermost one above, below no other agent or model, of another library and
+/// of a name that ends with this one.
+fn served_call(tree: &Tree, at: usize, name: &Option<Arc<str>>) -> Option<Arc<str>> {
+    let name = name.as_ref()?;
+    let above = tree.above(at).iter().map(|above| &tree.spans[*above]);
+    let is_step =
+        |span: &&Span| !matches!(span.operation, Operation::Chat | Operation::InvokeAgent);
+    let calls = above.take_while(is_step).filter(|span| {
+        span.operation == Operation::ExecuteTool && span.scope != tree.spans[at].scope
+    });
+    let names = calls.filter_map(|span| span.tool.as_ref()?.name.clone());
+    names.filter(|call| is_prefixed(call, name)).last()
+}
+
+/// Whether a tool's name is another one after a prefix and a mark; marks differ, as not all may be in the name of a tool.
+fn is_prefixed(long: &str, short: &str) -> bool {
+    let plain = |name: &str| {
+        let mark = |c: char| if c.is_ascii() && !c.is_ascii_alphanumeric() { '_' } else { c };
+        name.chars().map(mark).collect::<String>()
+    };
+    let long = plain(long);
+    !short.is_empty()
+        && long
+            .strip_suffix(&plain(short))
+            .is_some_and(|prefix| prefix.len() > 1 && prefix.ends_with('_'))
+}
+
 /// The kind of error of a span that failed.
 pub(super) fn error_type(span: &Span) -> Option<Arc<str>> {
     span.remarks.as_ref()?.error_type.clone()
@@ -364,7 +392,9 @@ fn is_told_twice(tree: &Tree, call: &ToolSpan, at: usize) -> bool {
         tool.call_id.is_none() || other.call_id.is_none() || tool.call_id == other.call_id;
     let hang = tree.spans[call.at].parent == span.parent || tree.told_apart(call.at, at);
     let by_spans = !call.recorded && !is_record(span);
-    let same_tool = tool.name.is_some() && tool.name == other.name;
+    let same_tool = tool.name.as_ref().zip(other.name.as_ref()).is_some_and(|(one, other)| {
+        one == other || is_prefixed(one, other) || is_prefixed(other, one)
+    });
     by_spans
         && same_tool
         && same_id
@@ -382,6 +412,10 @@ fn add(call: &mut ToolSpan, other: &Span) {
     span.status = span.status.max(other.status);
     span.end = span.end.max(other.end);
     let (Some(tool), Some(more)) = (&mut span.tool, &other.tool) else { return };
+    let length = |tool: &ToolFacts| tool.name.as_ref().map_or(0, |name| name.len());
+    if length(more) > length(tool) {
+        tool.name.clone_from(&more.name);
+    }
     let is_value = |asked: &span::Arguments| Arguments::from(asked).is_bare();
     if more.arguments.is_some() && tool.arguments.as_ref().is_none_or(is_value) {
         tool.arguments.clone_from(&more.arguments);

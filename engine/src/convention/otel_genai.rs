@@ -119,7 +119,7 @@ pub(super) const CONVENTION: Convention = Convention {
         "`finish_reason` in `gen_ai.output.messages`: what ended in an `error` failed.",
         "`gen_ai.react.round` is not needed: a round is a model call, and the spans of rounds are steps.",
         "A span with `mcp.method.name` and no parent is a server's side of a call, in a trace of its own: no behaviour of an agent.",
-        "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once.",
+        "`mcp.session.id` is a transport's session and never read; a tool span inside one of the same name counts once, and so does one of another library inside or beside it whose name lacks a prefix, as that of an MCP server's tool does (`shop__get_weather`, `get_weather`).",
     ],
     phantoms: &["(merged tools)"],
     generic_names: &["agent", "default", "invoke_agent", "OpenAI Agent", "unknown"],

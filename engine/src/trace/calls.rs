@@ -248,12 +248,26 @@ pub(super) fn may_be_same(call: &ToolSpan<'_>, own: &ToolSpan<'_>) -> bool {
     // Libraries put the same values under other keys.
     let is_in = |value: u64, all: &[u64]| all.iter().any(|other| is_same_value(value, *other));
     let within = |some: &[u64], all: &[u64]| some.iter().all(|value| is_in(*value, all));
-    tool.name.is_some()
-        && tool.name == other.name
-        && tool.call_id.zip(other.call_id).is_none_or(|(id, other)| id == other)
+    tool.name.zip(other.name).is_some_and(|(one, other)| {
+        one == other || is_served_as(one, other) || is_served_as(other, one)
+    }) && tool.call_id.zip(other.call_id).is_none_or(|(id, other)| id == other)
         && tool.arguments.zip(other.arguments).is_none_or(|(one, other)| {
             within(one.values, other.values) || within(other.values, one.values)
         })
+}
+
+/// Whether a call of a tool is served by one of this name: the name of the call is this one with a prefix, such as that of a server.
+pub(super) fn is_served_as(call: &str, served: &str) -> bool {
+    let is_mark = |byte: &u8| !byte.is_ascii_alphanumeric() && byte.is_ascii();
+    let same = |one: &u8, other: &u8| one == other || (is_mark(one) && is_mark(other));
+    let (call, served) = (call.as_bytes(), served.as_bytes());
+    let prefix = call.len().checked_sub(served.len()).filter(|prefix| *prefix > 1);
+    prefix.is_some_and(|prefix| {
+        let (prefix, name) = call.split_at(prefix);
+        prefix.last().is_some_and(is_mark)
+            && !served.is_empty()
+            && name.iter().zip(served).all(|(one, other)| same(one, other))
+    })
 }
 
 /// Completes a tool call from another library's span of it. Arguments that are a bare value yield to those that have names.
@@ -266,6 +280,9 @@ pub(super) fn join_tool<'s>(call: &mut ToolSpan<'s>, other: &ToolSpan<'s>) {
     let sources = call.sources.get_or_insert_with(|| Box::new(ToolSources { tool, output }));
     sources.output = sources.output.or_else(|| other.output());
     let (Some(tool), Some(more)) = (&mut sources.tool, other.tool()) else { return };
+    // The name that the model used is the one with a prefix.
+    let longer = |name: &&Arc<str>| tool.name.is_none_or(|own| own.len() < name.len());
+    tool.name = more.name.filter(longer).or(tool.name);
     // The hash of a value is that of the arguments which it is alone.
     let is_bare = |asked: &ArgumentsView<'_>| asked.values[..] == [placed(asked.hash, 0)];
     let named = more.arguments.filter(|_| tool.arguments.as_ref().is_none_or(is_bare));

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::calls::{
     ModelCall, ToolSpan, beside, complete, complete_tool, counted_alike, counted_apart,
-    failed_alike, join_tool, may_be_same, told_of, worth,
+    failed_alike, is_served_as, join_tool, may_be_same, told_of, worth,
 };
 use super::rows::Spans;
 use super::series::Series;
@@ -454,15 +454,28 @@ impl<'a> Shape<'a> {
     }
 
     /// The place of the outermost span of the call that this one is inside: at any depth below a span of the same tool, or of the same id
-    /// with nothing between. Some models give the calls of different agents the same ids.
+    /// with nothing between. Some models give the calls of different agents the same ids. What serves a call, as an MCP server does, may
+    /// be told by another library, under the tool's name without the prefix that the agent knows it by.
     fn call_around(&self, own: &ToolSpan<'_>) -> Option<usize> {
         let is_same = |above: &&SpanView<'_>| {
             above.operation == Operation::ExecuteTool && above.call_id() == own.call_id()
         };
         let same = own.call_id().and_then(|_| self.ancestors(own.at).take_while(is_same).last());
         let name = same.map_or_else(|| own.tool_name(), SpanView::tool_name);
+        let name = self.served(own, name).or(name);
         let of_tool = self.ancestors(own.at).filter(|above| is_tool(above, name)).last();
         of_tool.filter(|_| name.is_some()).or(same).map(|outermost| outermost.at)
+    }
+
+    /// The name by which another library tells the call that this one serves, with nothing at work between.
+    fn served(&self, own: &ToolSpan<'_>, name: Option<&Arc<str>>) -> Option<&Arc<str>> {
+        let name = name.filter(|_| self.mixed)?;
+        let at_work = [Operation::Chat, Operation::InvokeAgent];
+        let above = self.ancestors(own.at).take_while(|above| !at_work.contains(&above.operation));
+        let others = above.filter(|above| {
+            above.operation == Operation::ExecuteTool && above.scope() != own.scope()
+        });
+        others.filter_map(SpanView::tool_name).filter(|call| is_served_as(call, name)).last()
     }
 
     /// The place of the call that is the same as this one, which another library tells beside it: one has but one span for a call.
@@ -1164,6 +1177,46 @@ mod tests {
             asked(&[through, tool(3, 1, (10, 12), named), tool(2, 2, (10, 20), bare)]).len(),
             2
         );
+    }
+
+    #[test]
+    fn what_serves_a_tool_call_under_a_name_without_its_prefix_is_no_further_call() {
+        let named = |name: &str, span: Span| {
+            let tool = span.tool.clone().map(|tool| ToolFacts { name: Some(name.into()), ..tool });
+            Span { tool, ..span }
+        };
+        let call = |above, scope, name| named(name, tool(above, scope, (10, 20), (true, 1)));
+        let served = |above, scope, name| Span {
+            failed: true,
+            tool: Some(ToolFacts { name: Some(Arc::from(name)), ..ToolFacts::default() }),
+            ..below(above, scope, Operation::ExecuteTool, (12, 18))
+        };
+        let told = |spans: &[Span]| {
+            let rows = rows(&[&steps()[..], spans].concat());
+            let shape = Shape::new(&rows);
+            let told = |call: &ToolSpan<'_>| {
+                (call.tool().and_then(|tool| tool.name).cloned(), call.failed)
+            };
+            shape.tool_spans().iter().map(told).collect::<Vec<_>>()
+        };
+        let one = |name: &str| vec![(Some(Arc::from(name)), true)];
+        let client = Span { failed: false, ..served(3, 2, "get.weather") };
+        // Within the call, and within what a client tells of it.
+        for outer in ["mcp__shop__get_weather", "shop-get_weather", "shop.get.weather"] {
+            assert_eq!(told(&[call(1, 1, outer), served(3, 2, "get.weather")]), one(outer));
+            let server = served(4, 2, "get.weather");
+            assert_eq!(told(&[call(1, 1, outer), client.clone(), server]), one(outer));
+            assert_eq!(told(&[call(0, 1, outer), served(0, 2, "get.weather")]), one(outer));
+        }
+        // Another name, of the same library, and the work of an agent that was called as a tool.
+        assert_eq!(told(&[call(1, 1, "forget_weather"), served(3, 2, "get_weather")]).len(), 2);
+        assert_eq!(told(&[call(1, 1, "a_get_weather"), served(3, 1, "get_weather")]).len(), 2);
+        let agent = below(3, 1, Operation::InvokeAgent, (11, 19));
+        let inner = served(4, 2, "weather");
+        assert_eq!(told(&[call(1, 1, "ask_weather"), agent, inner]).len(), 2);
+        // Two calls at once are served twice.
+        let (outer, inner) = (call(0, 1, "shop_f"), served(0, 2, "f"));
+        assert_eq!(told(&[outer.clone(), outer, inner.clone(), inner]).len(), 2);
     }
 
     #[test]
