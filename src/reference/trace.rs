@@ -220,15 +220,29 @@ fn loses_an_item(tree: &Tree) -> bool {
         && agents.iter().any(|at| is_lost(*at))
 }
 
-/// Whether a part of the run, and not of a tool's, says that the whole run failed with it.
+/// Whether a part of the run, and not of a tool's, says that the whole run failed with it, and no further run began after it and went
+/// well.
 fn fails_by_a_part(tree: &Tree) -> bool {
     let is_fatal = |at: &&usize| {
         let remarks = tree.spans[**at].remarks.as_ref();
         remarks.is_some_and(|remarks| remarks.failed_run)
     };
+    let calls = [Operation::ExecuteTool, Operation::InvokeAgent];
     let in_tool =
         |at: &usize| tree.ancestors(*at).any(|above| above.operation == Operation::ExecuteTool);
-    tree.behaviour().iter().filter(is_fatal).any(|at| !in_tool(at))
+    let goes_well = |at: usize, end: Timestamp| {
+        let agent = &tree.spans[at];
+        let is_called = tree.ancestors(at).any(|above| calls.contains(&above.operation));
+        agent.operation == Operation::InvokeAgent
+            && !agent.failed
+            && agent.start >= end
+            && !is_called
+    };
+    let run_again = |at: &usize| {
+        let own = tree.ancestors(*at).find(|above| above.operation == Operation::InvokeAgent);
+        own.is_some_and(|own| tree.behaviour().iter().any(|at| goes_well(*at, own.end)))
+    };
+    tree.behaviour().iter().filter(is_fatal).any(|at| !in_tool(at) && !run_again(at))
 }
 
 /// The use of each model call, and then of each total over several.

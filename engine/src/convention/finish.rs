@@ -258,16 +258,22 @@ fn is_control_flow(raw: &RawSpan<'_>) -> bool {
     errors(raw).any(|told| ["ParentCommand", "GraphBubbleUp"].contains(&class(told)))
 }
 
-/// Whether what looks like a failure is a guardrail's decision, which is then told: OpenAI's Agents SDK ends a run with an exception, of
-/// which libraries write the class or the message somewhere in a text.
-fn is_blocked(raw: &RawSpan<'_>, draft: &mut Draft<'_>) -> bool {
+/// Whether a guardrail ended what a span tells: OpenAI's Agents SDK ends a run with an exception, of which libraries write the class or the
+/// message somewhere in a text.
+pub(super) fn is_tripped(raw: &RawSpan<'_>) -> bool {
     const TOLD: [&str; 2] = ["GuardrailTripwireTriggered", "Guardrail tripwire triggered"];
     let error = raw.attributes.get("error").and_then(messages::parsed);
     let message = error.as_ref().and_then(|error| error.get("message")?.as_str());
     let mut errors = errors(raw).chain(message);
-    if !errors.any(|error| TOLD.iter().any(|told| error.contains(told))) {
+    errors.any(|error| TOLD.iter().any(|told| error.contains(told)))
+}
+
+/// Whether what looks like a failure is a guardrail's decision, which is then told.
+fn is_blocked(raw: &RawSpan<'_>, draft: &mut Draft<'_>) -> bool {
+    if !is_tripped(raw) {
         return false;
     }
+    let error = raw.attributes.get("error").and_then(messages::parsed);
     let name = error.as_ref().and_then(|error| error.get("data")?.get("guardrail")?.as_str());
     let name = name.and_then(without_placeholder).map(|name| Cow::Owned(name.to_owned()));
     draft.remarks().guardrail.offer(99, name);

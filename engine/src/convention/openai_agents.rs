@@ -4,9 +4,10 @@
 use std::borrow::Cow;
 
 use super::draft::Draft;
+use super::finish::is_tripped;
 use super::raw::RawSpan;
 use super::{Convention, Mark};
-use crate::span::Operation;
+use crate::span::{Operation, Status};
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "openai_agents",
@@ -21,6 +22,7 @@ pub(super) const CONVENTION: Convention = Convention {
     also: &[
         "A span of kind `AGENT` that names no agent is the workflow: the name of the SDK's trace, which `workflow_name` sets.",
         "The workflow's status says nothing, as it is OK after a run that failed, too: the agent's says it.",
+        "A `turn` that failed ended the run of its agent, which then failed whatever its own status, unless another run began after it and went well.",
         "A run that a guardrail ended (`InputGuardrailTripwireTriggered`, `OutputGuardrailTripwireTriggered`) has not failed: that is the guardrail's decision.",
     ],
     operation,
@@ -36,6 +38,10 @@ fn read<'v>(raw: &'v RawSpan<'_>, draft: &mut Draft<'v>) {
     if is_trace(raw) {
         draft.workflow.offer(80, Cow::from(&*raw.name));
         draft.always_ok.offer(80, true);
+    }
+    let is_failed_turn = raw.name == "turn" && raw.status == Status::Error;
+    if is_failed_turn && !is_tripped(raw) {
+        draft.remarks().failed_run = true;
     }
 }
 

@@ -590,9 +590,20 @@ impl<'a> Shape<'a> {
         !outermost.is_empty() && self.behaviour().filter(at_work).any(|span| is_below(span.at))
     }
 
-    /// Whether a part of the run failed that the whole run fails with; what a tool does is the tool's.
+    /// Whether a part of the run failed that the whole run fails with, and no run after it went well; what a tool does is the tool's.
     pub(super) fn has_failed_run(&self) -> bool {
-        self.behaviour().any(|span| span.fails_run() && !self.is_inside_tool(span.at))
+        let failed = |span: &SpanView<'_>| span.fails_run() && !self.is_inside_tool(span.at);
+        self.behaviour().any(|span| failed(span) && !self.is_run_again(span.at))
+    }
+
+    /// Whether an agent that no agent or tool had called went well, and began after the one had ended that the span at a place is a part of.
+    fn is_run_again(&self, at: usize) -> bool {
+        let is_agent = |span: &&SpanView<'_>| span.operation == Operation::InvokeAgent;
+        let Some(own) = self.ancestors(at).find(is_agent) else { return false };
+        let mut agents = self.behaviour().filter(is_agent);
+        agents.any(|agent| {
+            agent.start >= own.end && !agent.failed && !self.is_called_by_any(agent.at)
+        })
     }
 
     /// Whether a span begins when this model call is over.

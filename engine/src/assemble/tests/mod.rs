@@ -228,6 +228,29 @@ fn a_run_failed_if_its_outermost_agent_did_and_nothing_went_on_after_it() {
 }
 
 #[test]
+fn a_run_failed_with_a_part_that_says_so_unless_another_run_went_well_after_it() {
+    let error = |spans: Vec<Span>| {
+        let root = Span { status: Status::Ok, operation: Operation::Other, ..root() };
+        done(&mut stage(), [vec![root], spans].concat(), at(0)).last().unwrap().error
+    };
+    let agent = |id| Span { status: Status::Ok, ..span(id, 1, Operation::InvokeAgent) };
+    let part = |id, parent| {
+        let remarks = Remarks { failed_run: true, ..Remarks::default() };
+        Span {
+            remarks: Some(Box::new(remarks)),
+            failed: true,
+            ..span(id, parent, Operation::Other)
+        }
+    };
+    assert!(error(vec![agent(2), part(3, 2)]));
+    assert!(!error(vec![agent(2), part(3, 2), agent(4)]), "it was run again");
+    assert!(error(vec![agent(2), agent(3), part(4, 3)]), "the last run failed");
+    assert!(error(vec![agent(2), part(3, 2), agent(4), part(5, 4)]), "and again");
+    assert!(error(vec![agent(2), part(3, 2), Span { failed: true, ..agent(4) }]));
+    assert!(!error(vec![agent(2), tool(4), part(5, 4)]), "a tool's own");
+}
+
+#[test]
 fn a_step_that_went_well_around_agents_says_nothing_of_them() {
     let error = |operation, spans: Vec<Span>| {
         let root = Span { status: Status::Ok, operation, ..root() };

@@ -343,6 +343,20 @@ fn the_trace_of_the_agents_sdk_is_no_agent_by_traceai_either() {
 }
 
 #[test]
+fn a_turn_of_the_agents_sdk_that_failed_failed_its_run() {
+    let fails_run = |name: &'static str, status, message: &'static str| {
+        let list = [("openinference.span.kind", text("CHAIN"))];
+        let turn = RawSpan { status, status_message: message.into(), ..raw(name, &list) };
+        let span = sent_in("openinference.instrumentation.openai_agents", &turn);
+        span.remarks.is_some_and(|remarks| remarks.failed_run)
+    };
+    assert!(fails_run("turn", Status::Error, "Tool not found: {'tool_name': 'f'}"));
+    assert!(!fails_run("turn", Status::Ok, ""));
+    assert!(!fails_run("turn", Status::Error, "Guardrail tripwire triggered: {}"));
+    assert!(!fails_run("lookup", Status::Error, "no such order"));
+}
+
+#[test]
 fn a_root_of_laminar_without_a_type_is_the_workflow() {
     let list = [
         ("lmnr.span.path", RawValue::Array(vec![text("support")])),
