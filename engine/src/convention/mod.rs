@@ -22,6 +22,7 @@ mod custom;
 mod draft;
 mod dspy;
 mod evaluation;
+mod fast_agent;
 mod finish;
 mod flat;
 mod gemini_cli;
@@ -229,6 +230,7 @@ const CONVENTIONS: &[Convention] = &[
     agentops::CONVENTION,
     judgeval::CONVENTION,
     agentscope::CONVENTION,
+    fast_agent::CONVENTION,
     livekit::CONVENTION,
     pipecat::CONVENTION,
     span_kind::CONVENTION,

@@ -25,6 +25,10 @@ pub(super) const CONVENTION: Convention = Convention {
         line(Concept::Input, 40, "input.value"),
         line(Concept::Output, 40, "output.value"),
     ],
+    also: &[
+        "LoongSuite names every agent of the Claude Agent SDK `claude-agent`, which is no name. That such an agent failed for good is not sent: only the text of the answer tells it.",
+    ],
+    generic_names: &["claude-agent"],
     ..Convention::NONE
 };
 

@@ -1,7 +1,7 @@
 //! Spring AI, by Micrometer's observations.
 //!
 //! `gen_ai.operation.name` is `framework` on all but model spans, and `spring.ai.kind` tells what those are. Prompts and answers are on no
-//! span. Where a model asks for tools, the usage of each further call in the same run contains that of the calls before it, which no
+//! span. Where a model asks for tools, the usage of each further call in the same run contains in Spring AI 1 that of the calls before it, which no
 //! attribute tells apart from calls that a program makes one after another: tokens are read as they are.
 
 use super::Convention;
@@ -10,7 +10,7 @@ use crate::span::Operation;
 
 pub(super) const CONVENTION: Convention = Convention {
     name: "spring_ai",
-    title: "Spring AI 1 (Micrometer Tracing)",
+    title: "Spring AI (Micrometer Tracing)",
     session: "pass `.advisors(a -> a.param(ChatMemory.CONVERSATION_ID, \"...\"))`",
     agent: "`gen_ai.agent.name` on a span around the call; a `ChatClient` has no name",
     lines: &[
@@ -21,7 +21,7 @@ pub(super) const CONVENTION: Convention = Convention {
     ],
     also: &[
         "Arguments and results of tools are sent with `spring.ai.tools.observations.include-content=true`. A tool that throws an exception has not failed where Spring AI returns its message to the model.",
-        "Where the model calls tools, Spring AI adds the usage of the earlier calls of the same `ChatClient` call to that of each later one; it is read as it is sent.",
+        "Where the model calls tools, Spring AI 1 adds the usage of the earlier calls of the same `ChatClient` call to that of each later one; it is read as it is sent.",
     ],
     generic_names: &["spring_ai chat_client"],
     ..Convention::NONE

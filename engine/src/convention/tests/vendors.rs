@@ -357,6 +357,22 @@ fn a_turn_of_the_agents_sdk_that_failed_failed_its_run() {
 }
 
 #[test]
+fn fast_agent_names_agents_and_tools_by_their_spans() {
+    let sent = |name: &'static str, list: &[(&'static str, RawValue<'static>)]| {
+        sent_in("fast_agent.agents.llm_decorator", &raw(name, list))
+    };
+    let agent = sent("Agent: 'support' generate", &[]);
+    assert_eq!(
+        (agent.operation, agent.agent_name.as_deref()),
+        (Operation::InvokeAgent, Some("support"))
+    );
+    let names = [("tool_name", text("f")), ("namespaced_tool_name", text("shop__f"))];
+    let tool = sent("MCP Tool: shop__f", &names).tool.unwrap();
+    assert_eq!(tool.name.as_deref(), Some("shop__f"));
+    assert_eq!(sent("shop", &[]).operation, Operation::Other);
+}
+
+#[test]
 fn a_root_of_laminar_without_a_type_is_the_workflow() {
     let list = [
         ("lmnr.span.path", RawValue::Array(vec![text("support")])),
