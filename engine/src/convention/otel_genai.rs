@@ -114,7 +114,7 @@ pub(super) const CONVENTION: Convention = Convention {
         "The span event or log record `gen_ai.client.operation.exception`: the model call failed.",
         "`gen_ai.conversation.compacted` on a model call: what is called again after it is no repeat of what was called before.",
         "`gen_ai.usage.reasoning.output_tokens` is a part of the output tokens and not added to them; `gen_ai.usage.cost.input`, `.output` and so on, and Sentry's `gen_ai.cost.input_tokens` and `.output_tokens`, are added up where no total is.",
-        "`gen_ai.agent.finish_reason`: `error`, `max_iterations`, `max_turns` and `timeout` are failures, `guardrail` is none. A negative `rpc.response.status_code` is an error of JSON-RPC, as MCP has them.",
+        "`gen_ai.agent.finish_reason`: `error`, `max_iterations`, `max_steps`, `max_turns` and `timeout` are failures, `guardrail` is none. A negative `rpc.response.status_code` is an error of JSON-RPC, as MCP has them.",
         "The span events or log records `gen_ai.agent.paused` and `gen_ai.agent.resumed`: an agent that waits for somebody is not stalled, and its turn is not over; at `assemble.trace_max_age` it is.",
         "`finish_reason` in `gen_ai.output.messages`: what ended in an `error` failed.",
         "`gen_ai.react.round` is not needed: a round is a model call, and the spans of rounds are steps.",
@@ -269,7 +269,10 @@ fn sum_of(attributes: &RawAttributes<'_>, parts: &[&str]) -> Option<Quanta> {
 /// Whether an agent was stopped before it was done; a stop by a guardrail is no failure of the agent.
 fn cut_short(reason: &RawValue<'_>) -> bool {
     let reason = reason.as_str().map(str::to_ascii_lowercase);
-    matches!(reason.as_deref(), Some("error" | "max_iterations" | "max_turns" | "timeout"))
+    matches!(
+        reason.as_deref(),
+        Some("error" | "max_iterations" | "max_steps" | "max_turns" | "timeout")
+    )
 }
 
 /// Whether a code is that of a JSON-RPC error, as MCP has them: a number or its text; codes of other protocols are words.
@@ -325,7 +328,7 @@ pub(super) fn stopped(reasons: &RawValue<'_>) -> bool {
 }
 
 /// Finish reasons of OpenTelemetry and the providers for what was stopped, in lower case with underscores.
-const STOPS: [&str; 17] = [
+const STOPS: [&str; 18] = [
     "blocklist",
     "content_filter",
     "content_filtered",
@@ -334,6 +337,7 @@ const STOPS: [&str; 17] = [
     "length",
     "max_iterations",
     "max_output_tokens",
+    "max_steps",
     "max_tokens",
     "max_turns",
     "model_context_window_exceeded",
