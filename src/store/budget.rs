@@ -196,6 +196,9 @@ impl Budget {
     }
 }
 
+/// The divisor of the limit that gives the log that is allowed even where the next snapshot may then be over the limit.
+const LEAST_LOG: u64 = 8;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,6 +214,3 @@ mod tests {
         assert!(budget.has_room(300), "once there is one, the next is as large");
     }
 }
-
-/// The divisor of the limit that gives the log that is allowed even where the next snapshot may then be over the limit.
-const LEAST_LOG: u64 = 8;

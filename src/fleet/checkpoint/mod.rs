@@ -76,6 +76,15 @@ pub(super) struct Checkpoint {
     pub(super) sections: BTreeMap<String, Vec<u8>>,
 }
 
+impl Checkpoint {
+    /// The offset and the CRC-32C of the last record before it, if it was read and the topic still has it, which begins at `low`. It is read
+    /// once more, as a topic that was made anew has another one there.
+    pub(super) fn last_record_from(&self, low: i64) -> Option<(i64, u32)> {
+        let sum = self.last_record.filter(|_| self.next > low)?;
+        Some((self.next - 1, sum))
+    }
+}
+
 /// Why a checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {

@@ -86,18 +86,12 @@ impl<S: Stage> Worker<S> {
                 checkpoint.next.max(low)
             }
             (None, Begin::Lookback) => {
-                // A lookback that goes before the beginning of time takes all records.
-                match moment.wall.before(self.fleet.lookback) {
-                    Timestamp(0) => low,
-                    from => {
-                        self.offset_at(partition, from).map_err(told)?.unwrap_or(target).max(low)
-                    }
-                }
+                let from = moment.wall.before(self.fleet.lookback);
+                self.offset_from(partition, from, (low, target)).map_err(told)?
             }
         };
-        // The last record of the checkpoint is read once more, as a topic that was made anew has another one there.
-        let last = checkpoint.as_ref().filter(|checkpoint| !is_anew && checkpoint.next > low);
-        let last = last.and_then(|last| Some((last.next - 1, last.last_record?)));
+        let last = checkpoint.as_ref().filter(|_| !is_anew);
+        let last = last.and_then(|checkpoint| checkpoint.last_record_from(low));
         let begin = last.map_or(next, |(at, _)| next.min(at));
         let taken = TakenOver { partition: number, generation, checkpoint: checkpoint.as_ref() };
         let mut part = self.stage.take_over(&taken)?;
@@ -173,6 +167,20 @@ impl<S: Stage> Worker<S> {
             }
             (Ok(_), None) => {}
         }
+    }
+
+    /// The offset of the first record from this time on, of the records of these offsets; the end if there is none. Before the beginning of
+    /// time are all records.
+    fn offset_from(
+        &self,
+        partition: i32,
+        from: Timestamp,
+        (low, end): (i64, i64),
+    ) -> KafkaResult<i64> {
+        if from == Timestamp(0) {
+            return Ok(low);
+        }
+        Ok(self.offset_at(partition, from)?.unwrap_or(end).max(low))
     }
 
     /// The offset of the first record from this time on; `None` if there is none.

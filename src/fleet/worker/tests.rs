@@ -6,6 +6,7 @@ use std::thread;
 use rdkafka::Offset;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use tokio::runtime::Handle;
 
 use super::*;
@@ -165,7 +166,8 @@ async fn a_stop_takes_no_further_partition_over() {
     stop.send_replace(true);
     let taken = thread::spawn(move || (worker.take_over(&[0, 1]), worker.held.len()));
     let (partitions, held) = taken.join().unwrap();
-    let offsets: Vec<_> = partitions.elements().iter().map(|element| element.offset()).collect();
+    let offsets: Vec<_> =
+        partitions.elements().iter().map(TopicPartitionListElem::offset).collect();
     assert_eq!((offsets, held), (vec![Offset::Invalid; 2], 0));
     assert!(!folder.path().join("agentgauge.agents").exists(), "and claims none");
 }

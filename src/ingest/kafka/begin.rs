@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaResult;
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::context::Context;
@@ -63,7 +64,7 @@ fn at_the_end(
     for topic in &topics {
         let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
         let found = metadata.topics().iter().filter(|found| found.name() == topic);
-        for partition in found.flat_map(|found| found.partitions()) {
+        for partition in found.flat_map(MetadataTopic::partitions) {
             all.add_partition(topic, partition.id());
         }
     }

@@ -86,7 +86,7 @@ impl<'c> Flight<'c> {
 
     /// Whether records are with the stages, or on their way as dead letters.
     pub(super) fn runs(&self) -> bool {
-        self.records.values().any(|record| record.runs())
+        self.records.values().any(Record::runs)
     }
 
     /// The number of the first record that waits to be decoded.
