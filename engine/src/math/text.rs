@@ -85,9 +85,8 @@ const NOWHERE: u16 = 512;
 /// The number of sequences of three codes of six bits each.
 const SEQUENCES: usize = 1 << 18;
 
-/// The bits of the last three codes, and of these with a mark in place of the last one.
-const LAST: usize = SEQUENCES - 1;
-const MARKED: usize = LAST & !0x3f;
+/// The bits of the last three codes, with a mark in place of the last one.
+const MARKED: usize = (SEQUENCES - 1) & !0x3f;
 
 /// The places of all pieces of words in ASCII, by the codes of their three characters: what is between words stands for the marks
 /// around a word. Most characters of most texts end such a piece, and a hash takes longer than a look at a table.
@@ -236,26 +235,26 @@ pub fn digest(text: &str) -> Option<OutputDigest> {
     // As an array of this size, no look at it is checked: it has a place for whatever three codes make.
     let pieces = PIECES.as_array::<SEQUENCES>()?;
     let bytes = lower.as_bytes();
-    // The bytes to come, where the word begins, and the codes of the last characters.
-    let (mut rest, mut start, mut last) = (bytes.iter(), 0, 0);
-    while let Some(byte) = rest.next() {
+    // The place of the byte to come, where the word begins, and the codes of the last characters.
+    let (mut at, mut start, mut last) = (0, 0, 0);
+    while let Some(byte) = bytes.get(at) {
         let code = CODES[usize::from(*byte)];
-        last = (last << 6 | usize::from(code)) & LAST;
+        let before = last << 6 & MARKED;
+        last = before | usize::from(code);
+        at += 1;
         if code >= LETTER {
             features.add(pieces[last]);
-            continue;
-        }
-        let at = bytes.len() - rest.len() - 1;
-        if code == BETWEEN {
+        } else if code == BETWEEN {
             features.add(pieces[last]);
-            features.add_word(&bytes[start..at], at - start > 1);
-            start = at + 1;
+            let word = &bytes[start..at - 1];
+            features.add_word(word, word.len() > 1);
+            start = at;
         } else {
-            start = features.add_other(&lower, start, at, pieces[last & MARKED]);
-            (rest, last) = (bytes[start..].iter(), 0);
+            start = features.add_other(&lower, start, at - 1, pieces[before]);
+            (at, last) = (start, 0);
         }
     }
-    features.add(pieces[last << 6 & LAST]);
+    features.add(pieces[last << 6 & MARKED]);
     features.add_word(&bytes[start..], bytes.len() - start > 1);
     let tokens = each_once(&features.tokens).into();
     Some(OutputDigest { tokens, embedding: features.cells(), ..OutputDigest::default() })
