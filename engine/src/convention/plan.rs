@@ -5,6 +5,7 @@
 //! keys are compared, and its values are checked once, where they are used. A plan gives the same as the long way: where the operation
 //! or the failure of spans depends on a value, each such value has a plan, and spans on which code finds something have none.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::iter;
 use std::str;
@@ -304,8 +305,9 @@ impl Conventions {
         if self.index.looks_for_name(outline.name) {
             return None;
         }
+        let options = &self.options;
         let mut reader =
-            Reader { outline, plan, shared, options: &self.options, total_tokens: None };
+            Reader { outline, plan, shared, options, total_tokens: None, longest: None };
         let name = reader.share(outline.name)?;
         let at = spans.len();
         // Made in place, and not moved.
@@ -548,6 +550,8 @@ struct Reader<'o, 'a> {
     options: &'o ConventionOptions,
     // The sum of the tokens read and written, if the span tells it.
     total_tokens: Option<u64>,
+    // The longest text that tells how the span ended, and its place: it may be read again, and is not checked again.
+    longest: Option<(usize, &'a str)>,
 }
 
 impl<'a> Reader<'_, 'a> {
@@ -570,11 +574,11 @@ impl<'a> Reader<'_, 'a> {
             Field::AgentVersion => self.named(at, &mut span.agent_version),
             Field::Environment => self.named(at, &mut span.environment),
             Field::Failed(failed) => {
-                span.failed |= failed(&self.value(at)?);
+                span.failed |= failed(&self.answer(at)?);
                 Some(())
             }
             Field::Stopped(stopped) => {
-                span.stopped |= stopped(&self.value(at)?);
+                span.stopped |= stopped(&self.answer(at)?);
                 Some(())
             }
             Field::ToolName => {
@@ -717,7 +721,21 @@ impl<'a> Reader<'_, 'a> {
 
     /// Returns the value at a place; `None` if it is not plain or has to be mended.
     fn value(&self, at: usize) -> Option<RawValue<'a>> {
-        self.plain(at)?.checked()
+        match self.longest {
+            Some((place, text)) if place == at => Some(RawValue::Str(text.into())),
+            Some(_) | None => self.plain(at)?.checked(),
+        }
+    }
+
+    /// Returns the value at a place that tells how the span ended, which may be its answer.
+    fn answer(&mut self, at: usize) -> Option<RawValue<'a>> {
+        let value = self.value(at)?;
+        if let RawValue::Str(Cow::Borrowed(text)) = value
+            && self.longest.is_none_or(|(_, longest)| longest.len() < text.len())
+        {
+            self.longest = Some((at, text));
+        }
+        Some(value)
     }
 
     /// Checks the value at a place, which is not read; `None` if it is not plain or has to be mended.
