@@ -107,20 +107,21 @@ type Change = (Option<u16>, Option<u16>);
 /// The bucket of a measure that the wire does not tell; no number is in it.
 const UNTOLD: u16 = u16::MAX;
 
-/// The distribution of efforts, by the week in which runs started: one list, as it is copied often.
+/// The distribution of efforts, by measure and by the week in which runs started: one list, as it is copied often.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(from = "Weeks", into = "Weeks")]
 pub struct Spread(
-    // Numbers of runs by week, measure and bucket, in the order of these; places without runs are left out.
+    // Numbers of runs by measure, week and bucket, in the order of these; places without runs are left out.
+    // Invariant: every run tells how many model calls it made, the first measure.
     Vec<(Place, u32)>,
 );
 
-/// A week in the upper half, a measure in the next three bits, a bucket in the rest.
+/// A measure in the upper three bits, a week in the next sixteen, a bucket in the rest.
 type Place = u32;
 
-/// Bits of a place that are for a bucket, and for a bucket and a measure.
+/// Bits of a place that are for a bucket, and for a bucket and a week.
 const BUCKET_BITS: u32 = 13;
-const WEEK_SHIFT: u32 = 16;
+const MEASURE_SHIFT: u32 = 29;
 
 /// A distribution of efforts as it is serialised: weeks, and in them the buckets of each measure.
 #[derive(Deserialize, Serialize)]
@@ -145,7 +146,7 @@ impl Spread {
             if week < *first {
                 return;
             }
-            self.0.drain(..self.before(place(first + 1, 0, 0)));
+            self.0.retain(|(held, _)| week_in(*held) != *first);
         }
         for (measure, bucket) in (0..).zip(effort.into().each()) {
             bucket.into_iter().for_each(|bucket| add(&mut self.0, place(week, measure, bucket), 1));
@@ -189,12 +190,12 @@ impl Spread {
     /// Whether any run started in a week after the next one, as the wall clock was set back since: it would be among the latest ones until
     /// that week is over.
     pub fn is_ahead(&self, wall: Timestamp) -> bool {
-        self.0.last().is_some_and(|(last, _)| *last >= first_ahead(wall))
+        self.weeks().last().is_some_and(|last| *last >= first_ahead(wall))
     }
 
     /// Leaves out such runs.
     pub fn forget_ahead(&mut self, wall: Timestamp) {
-        self.0.truncate(self.before(first_ahead(wall)));
+        self.0.retain(|(held, _)| week_in(*held) < first_ahead(wall));
     }
 
     /// The sum of these distributions, over the last weeks that any of them has, as many as are kept.
@@ -207,11 +208,10 @@ impl Spread {
             *runs = runs.saturating_add(if same { *more } else { 0 });
             same
         });
-        let mut weeks: Vec<u32> = all.iter().map(|(place, _)| place >> WEEK_SHIFT).collect();
-        weeks.dedup();
-        let first = weeks.iter().rev().nth(WEEKS - 1).copied().unwrap_or(0);
-        all.retain(|(place, _)| place >> WEEK_SHIFT >= first);
-        Self(all)
+        let mut all = Self(all);
+        let first = all.weeks().into_iter().rev().nth(WEEKS - 1).unwrap_or(0);
+        all.0.retain(|(place, _)| week_in(*place) >= first);
+        all
     }
 
     /// The share of runs that took less than `value`, in `[0,1]`; runs in the same bucket count half. `None` below [`LEAST_RUNS`]
@@ -237,19 +237,17 @@ impl Spread {
 
     /// The buckets of a measure, with their runs, in order within a week.
     fn of(&self, measure: Measure) -> impl Iterator<Item = (u16, u32)> {
-        self.weeks().into_iter().flat_map(move |week| {
-            let begin = self.before(place(week, measure as u32, 0));
-            let end = place(week, measure as u32 + 1, 0);
-            let counts = self.0[begin..].iter().take_while(move |(at, _)| *at < end);
-            counts.map(|(at, runs)| (bucket_of(*at), *runs))
-        })
+        let measure = measure as u32;
+        let counts = &self.0[self.before(place(0, measure, 0))..];
+        let own = counts.iter().take_while(move |(at, _)| at >> MEASURE_SHIFT == measure);
+        own.map(|(at, runs)| (bucket_of(*at), *runs))
     }
 
     /// The weeks that have runs, in order.
     fn weeks(&self) -> SmallVec<[u32; WEEKS]> {
         let (mut weeks, mut at) = (SmallVec::new(), 0);
-        while let Some((held, _)) = self.0.get(at) {
-            let week = held >> WEEK_SHIFT;
+        while let Some((held, _)) = self.0.get(at).filter(|(held, _)| held >> MEASURE_SHIFT == 0) {
+            let week = week_in(*held);
             weeks.push(week);
             at = self.before(place(week + 1, 0, 0));
         }
@@ -266,7 +264,7 @@ impl From<Weeks> for Spread {
     fn from(Weeks { weeks }: Weeks) -> Self {
         let mut spread = Self::default();
         for (week, counts) in weeks.iter().rev().take(WEEKS) {
-            let week = u32::try_from(*week).unwrap_or(u32::MAX >> WEEK_SHIFT);
+            let week = u32::from(u16::try_from(*week).unwrap_or(u16::MAX));
             for (measure, counts) in (0..).zip(counts) {
                 for (bucket, runs) in counts {
                     add(&mut spread.0, place(week, measure, *bucket), *runs);
@@ -281,8 +279,8 @@ impl From<Spread> for Weeks {
     fn from(spread: Spread) -> Self {
         let mut weeks: BTreeMap<u64, [Counts; Measure::ALL.len()]> = BTreeMap::new();
         for (place, runs) in spread.0 {
-            let week = weeks.entry(u64::from(place >> WEEK_SHIFT)).or_default();
-            let measure = (place & ((1 << WEEK_SHIFT) - 1)) >> BUCKET_BITS;
+            let week = weeks.entry(week_in(place).into()).or_default();
+            let measure = place >> MEASURE_SHIFT;
             if let Some(counts) = week.iter_mut().zip(0..).find(|(_, of)| *of == measure) {
                 counts.0.push((bucket_of(place), runs));
             }
@@ -480,14 +478,19 @@ fn week_of(start: Timestamp) -> u32 {
     u32::try_from(start.0 / WEEK).unwrap_or(0)
 }
 
-/// The first place in the week after the next one.
-fn first_ahead(wall: Timestamp) -> Place {
-    place(week_of(wall) + 2, 0, 0)
+/// The week after the next one.
+fn first_ahead(wall: Timestamp) -> u32 {
+    week_of(wall) + 2
 }
 
 /// The place of a bucket of a measure in a week. There are fewer than 1,000 buckets.
 fn place(week: u32, measure: u32, bucket: u16) -> Place {
-    (week << WEEK_SHIFT) | (measure << BUCKET_BITS) | u32::from(bucket)
+    (measure << MEASURE_SHIFT) | (week << BUCKET_BITS) | u32::from(bucket)
+}
+
+/// The week of a place.
+fn week_in(place: Place) -> u32 {
+    (place & ((1 << MEASURE_SHIFT) - 1)) >> BUCKET_BITS
 }
 
 /// The bucket of a place.
