@@ -389,24 +389,29 @@ impl<'a> Shape<'a> {
     /// The tool calls of tool spans that ran, in order. A span inside another of the same tool is no further call, and the records of a call are
     /// one with it, as are the spans of another library beside it; it has failed if the last of the spans inside has.
     pub(super) fn tool_spans(&self) -> ToolSpans<'_> {
-        let tools = || self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
-        let again = has_again(tools().filter_map(SpanView::call_id));
+        let tools = self.behaviour().filter(|span| span.operation == Operation::ExecuteTool);
+        let tools: SmallVec<[&SpanView<'_>; 8]> = tools.collect();
+        let mut calls = ToolSpans::new();
+        if tools.is_empty() {
+            return calls;
+        }
+        let again = has_again(tools.iter().filter_map(|span| span.call_id()));
         // Ids of calls with the places of the calls; filled only if an id comes more than once.
         let mut by_id: BTreeSet<(IdHash, usize)> = BTreeSet::new();
-        let mut calls = ToolSpans::with_capacity(tools().count());
+        calls.reserve_exact(tools.len());
         // The places of the spans that tell calls, with those of the calls.
-        let mut told: Vec<(usize, usize)> = Vec::with_capacity(calls.capacity());
+        let mut told: Vec<(usize, usize)> = Vec::with_capacity(tools.len());
         // By place of a call's span, the last span of the call inside.
         let mut inside: BTreeMap<usize, ToolSpan<'_>> = BTreeMap::new();
         // What a person refused did not run, whatever other spans and records of the call say.
-        let refused = tools().filter(|span| span.is_refused()).filter_map(SpanView::call_id);
-        let refused: BTreeSet<IdHash> = refused.collect();
+        let refused = tools.iter().filter(|span| span.is_refused());
+        let refused: BTreeSet<IdHash> = refused.filter_map(|span| span.call_id()).collect();
         let runs = |span: &&SpanView<'_>| {
             let is_refused = span.call_id().is_some_and(|id| refused.contains(&id));
             // A tool that waits for a person runs when somebody has answered.
             !span.is_interrupted() && !span.is_refused() && !is_refused
         };
-        for own in tools().filter(runs).map(ToolSpan::of) {
+        for own in tools.into_iter().filter(runs).map(ToolSpan::of) {
             let name = own.tool_name();
             if own.is_phantom() {
                 // Where a call and its execution both have spans, the failure is on the execution.
