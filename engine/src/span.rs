@@ -190,9 +190,12 @@ impl Tokens {
             return Self::default();
         }
         let of_cache = self.cached.unwrap_or(0).saturating_add(self.cache_written.unwrap_or(0));
+        if of_cache == 0 {
+            return self;
+        }
         let apart = |input: &u64| {
             let sum = input.saturating_add(of_cache).saturating_add(self.output.unwrap_or(0));
-            of_cache > *input || (of_cache > 0 && total == Some(sum))
+            of_cache > *input || total == Some(sum)
         };
         let input = self
             .input

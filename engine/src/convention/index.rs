@@ -26,6 +26,8 @@ pub(super) struct Index {
     by_event: u64,
     /// Span names that the code of conventions looks for.
     by_name: Vec<(&'static str, u64)>,
+    // The lengths of these, as bits.
+    name_lengths: u64,
     /// Beginnings of keys that the code of conventions looks for.
     by_start: Vec<(&'static str, u64)>,
     // By first byte: the entries of `by_start` that begin with it, as bits.
@@ -225,6 +227,7 @@ impl Index {
             asked: 0,
             by_event: 0,
             by_name: Vec::new(),
+            name_lengths: 0,
             by_start: Vec::new(),
             starts: [0; 256],
             by_scope: Vec::new(),
@@ -258,14 +261,18 @@ impl Index {
                     self.by_start.push((start, asked));
                 }
                 Trigger::Event => self.by_event |= asked,
-                Trigger::Span(name) => self.by_name.push((name, asked)),
+                Trigger::Span(name) => {
+                    self.by_name.push((name, asked));
+                    self.name_lengths |= length(name.as_bytes());
+                }
             }
         }
     }
 
     /// Whether the code of a convention looks for spans of this name.
     pub(super) fn looks_for_name(&self, name: &[u8]) -> bool {
-        self.by_name.iter().any(|(known, _)| known.as_bytes() == name)
+        self.name_lengths & length(name) != 0
+            && self.by_name.iter().any(|(known, _)| known.as_bytes() == name)
     }
 
     /// Conventions that are always read.
@@ -301,13 +308,13 @@ impl Index {
 impl Keys {
     /// The uses of a key, to add to.
     fn of(&mut self, key: &str) -> &mut Uses {
-        self.lengths[first(key)] |= length(key);
+        self.lengths[first(key)] |= length(key.as_bytes());
         self.uses.entry(key.to_owned()).or_default()
     }
 
     #[inline]
     fn get(&self, key: &str) -> Option<&Uses> {
-        let may_be = self.lengths[first(key)] & length(key) != 0;
+        let may_be = self.lengths[first(key)] & length(key.as_bytes()) != 0;
         if may_be { self.uses.get(key) } else { None }
     }
 }
@@ -316,7 +323,7 @@ fn first(key: &str) -> usize {
     key.as_bytes().first().map_or(0, |byte| usize::from(*byte))
 }
 
-fn length(key: &str) -> u64 {
+fn length(key: &[u8]) -> u64 {
     1 << (key.len() % 64)
 }
 
