@@ -229,7 +229,7 @@ fn sent(number: usize, run: &Run) -> Vec<Item> {
             parent: Some(above.map_or(root.span_id, |above| SpanId(above.to_be_bytes()))),
             start: Timestamp(begins),
             end: Timestamp(end),
-            input: step.arguments.filter(|_| is_agent).and(said(Some(0))),
+            input: step.arguments.filter(|_| is_agent).and_then(|_| said(Some(0))),
             output: None,
             ..of_step(&root, step)
         });
