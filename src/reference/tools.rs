@@ -391,11 +391,13 @@ fn is_told_twice(tree: &Tree, call: &ToolSpan, at: usize) -> bool {
     let same_id =
         tool.call_id.is_none() || other.call_id.is_none() || tool.call_id == other.call_id;
     let hang = tree.spans[call.at].parent == span.parent || tree.told_apart(call.at, at);
+    let is_inside = tree.above(at).contains(&call.at);
     let by_spans = !call.recorded && !is_record(span);
     let same_tool = tool.name.as_ref().zip(other.name.as_ref()).is_some_and(|(one, other)| {
         one == other || is_prefixed(one, other) || is_prefixed(other, one)
     });
     by_spans
+        && !is_inside
         && same_tool
         && same_id
         && same_values

@@ -489,7 +489,9 @@ impl<'a> Shape<'a> {
             return None;
         }
         calls.iter().position(|call| {
+            // What works inside a call and is not of it is another one.
             may_be_same(call, own)
+                && !self.ancestors(own.at).any(|above| above.at == call.at)
                 && (call.parent() == own.parent()
                     || self.hangs_above(call, own)
                     || self.hangs_above(own, call)
