@@ -3,8 +3,8 @@
 use std::str;
 
 use super::builder::status;
-use super::wire::{Fields, Wire, head, value};
-use crate::engine::convention::{Names, Outline, RawPair};
+use super::wire::{Fields, Wire, head, short_text, value};
+use crate::engine::convention::{Names, Outline, Plain, RawPair};
 
 /// The fields of a span that are not in its outline.
 pub(super) struct Frame<'a> {
@@ -43,8 +43,12 @@ pub(super) fn read<'a>(
         };
         // Most heads are known, and need not be read.
         let (head, rest) = path.head(attribute).or_else(|| head(attribute))?;
-        let (sent, value) = value(rest)?;
-        outline.push(RawPair { head, sent, value });
+        if let Some((sent, text)) = short_text(rest) {
+            outline.push(RawPair { head, sent, value: Some(Plain::Text(text)) });
+        } else {
+            let (sent, value) = value(rest)?;
+            outline.push(RawPair { head, sent, value });
+        }
     }
     outline.end(&path);
     Some(frame)

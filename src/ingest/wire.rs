@@ -42,23 +42,19 @@ fn key(message: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((key, rest))
 }
 
-/// The bytes of an attribute's value, which come after its head, and the value, if it is plain.
+/// The bytes of an attribute's value, which come after its head, and the text in it, if the value is a string so short that its length,
+/// and that of the value around it, have one byte.
 #[inline]
-pub(super) fn value(rest: &[u8]) -> Option<(&[u8], Option<Plain<'_>>)> {
-    // Most are strings so short that their length, and that of the value around them, have one byte.
-    if let [around @ ..0x80, sent @ ..] = rest
-        && let [0x0a, length, text @ ..] = sent
-        && usize::from(*around) == sent.len()
-        && usize::from(*length) == text.len()
-    {
-        return Some((sent, Some(Plain::Text(text))));
-    }
-    other_value(rest)
+pub(super) fn short_text(rest: &[u8]) -> Option<(&[u8], &[u8])> {
+    let [around @ ..0x80, sent @ ..] = rest else { return None };
+    let [0x0a, length, text @ ..] = sent else { return None };
+    let fits = usize::from(*around) == sent.len() && usize::from(*length) == text.len();
+    fits.then_some((sent, text))
 }
 
-/// [`value`] of any kind.
+/// The bytes of an attribute's value of any kind, which come after its head, and the value, if it is plain.
 #[inline(never)]
-fn other_value(rest: &[u8]) -> Option<(&[u8], Option<Plain<'_>>)> {
+pub(super) fn value(rest: &[u8]) -> Option<(&[u8], Option<Plain<'_>>)> {
     let sent = whole(rest)?;
     Some((sent, plain(sent)))
 }
