@@ -6,7 +6,9 @@
 //! look the same.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -30,20 +32,29 @@ const BOOKKEEPING: [&str; 8] = [
     "inputs",
 ];
 
+/// Keys under which a wrapper may have the arguments.
+const WRAPPERS: [&str; 3] = ["args", "input_str", "kwargs"];
+
 /// Returns the canonical arguments of a value as sent, with their text if that is to be kept; `None` if part of them was masked or cut off.
 pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Option<Arguments> {
     // About as long as it is sent, so that room for it is taken at once; what is made with a capacity is moved.
     let mut text = Written::new();
     text.reserve(value.as_str().map_or(0, str::len));
     let mut values = SmallVec::<[u64; 16]>::new();
-    let value = sorted(unwrap(read(Json::of(value))));
-    let mut is_masked = false;
-    value.write_scalars(&mut text, &mut |place, scalar| {
-        is_masked |= masked::is_masked(scalar);
+    let mut is_lost = false;
+    let mut scalar = |place, scalar: &[u8]| {
+        is_lost |= masked::is_masked(scalar);
         values.push(span::placed(xxh3_64(scalar), place));
-    });
-    let is_known = !is_masked && !value.as_str().is_some_and(masked::is_cut);
-    is_known.then(|| Arguments::from_canonical(&text, &values, keep_text))
+    };
+    let flat = value.as_str().and_then(json::flat);
+    if let Some(flat) = flat.filter(|flat| !flat.keys().any(|key| WRAPPERS.contains(&key))) {
+        flat.write_scalars(&mut text, &mut scalar);
+    } else {
+        let value = sorted(unwrap(read(Json::of(value))));
+        value.write_scalars(&mut text, &mut scalar);
+        is_lost |= value.as_str().is_some_and(masked::is_cut);
+    }
+    (!is_lost).then(|| Arguments::from_canonical(&text, &values, keep_text))
 }
 
 /// Returns the hash of a tool's result, without the ids that frameworks wrap around it, and without stamps of requests and times, which
@@ -74,8 +85,9 @@ pub(super) fn hash_of(value: Json<'_>) -> Option<u64> {
 /// Whether a tool's result says itself that the tool failed, as a library or a protocol words it: what a tool answers in words of its own
 /// is never read.
 pub(super) fn is_failure(value: &RawValue<'_>) -> bool {
+    static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("rror"));
     // Most results have nothing of `error`, `isError` or `is_error`.
-    if value.as_str().is_some_and(|text| !text.contains("rror")) {
+    if value.as_str().is_some_and(|text| ERROR.find(text.as_bytes()).is_none()) {
         return false;
     }
     let value = read(Json::of(value));

@@ -86,6 +86,42 @@ pub(super) fn items(text: &str) -> Option<Vec<&str>> {
     is_list.then_some(items)
 }
 
+/// An object of a few scalars, each as it is written: by key, without escapes.
+pub(super) struct Flat<'a>(SmallVec<[(&'a str, &'a str); 4]>);
+
+/// Reads a text that is such an object, as arguments mostly are, without a tree; `None` for any other.
+pub(super) fn flat(text: &str) -> Option<Flat<'_>> {
+    let mut lexer = Lexer::of(text);
+    let mut entries = SmallVec::new();
+    lexer.take(b'{').then_some(())?;
+    let mut goes_on = true;
+    while goes_on && entries.len() < FEW {
+        let Cow::Borrowed(key) = lexer.text()? else { return None };
+        lexer.take(b':').then_some(())?;
+        entries.push((key, lexer.scalar()?));
+        goes_on = lexer.take(b',');
+    }
+    let is_whole = !goes_on && lexer.take(b'}') && lexer.is_over();
+    entries.sort_unstable();
+    let differ = |pair: &[(&str, &str)]| pair[0].0 < pair[1].0;
+    (is_whole && entries.windows(2).all(differ)).then_some(Flat(entries))
+}
+
+impl Flat<'_> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(key, _)| *key)
+    }
+
+    /// As [`Json::write_scalars`].
+    pub(super) fn write_scalars(&self, text: &mut Written, scalar: &mut impl FnMut(u64, &[u8])) {
+        write_all(&self.0, b"{}", text, |(_, (key, value)), text| {
+            let parts: [&[u8]; 4] = [b"\"", key.as_bytes(), b"\":", value.as_bytes()];
+            parts.iter().for_each(|part| text.extend_from_slice(part));
+            scalar(below(0, key.as_bytes()), value.as_bytes());
+        });
+    }
+}
+
 impl<'a> Json<'a> {
     /// The JSON value of an attribute: a string that holds JSON stays a string.
     pub(super) fn of(value: &'a RawValue<'_>) -> Self {
@@ -429,6 +465,23 @@ impl<'a> Lexer<'a> {
             return serde_json::from_str(&self.text[start..=end]).ok();
         }
         Some(Cow::Borrowed(&self.text[start + 1..end]))
+    }
+
+    /// Takes a scalar that is written as it came: a string without escapes, a short whole number or a word.
+    fn scalar(&mut self) -> Option<&'a str> {
+        self.next()?;
+        let start = self.at;
+        let value = self.value::<false>(0)?;
+        let written = self.text.get(start..self.at)?;
+        let is_whole =
+            |text: &str| text.len() < 19 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_so = match value {
+            Json::Null | Json::Bool(_) => true,
+            Json::Number(_) => is_whole(written),
+            Json::Text(text) => matches!(text, Cow::Borrowed(_)),
+            Json::List(_) | Json::Object(_) => false,
+        };
+        is_so.then_some(written)
     }
 
     /// Takes a number; a short one of digits alone is read directly.

@@ -21,11 +21,27 @@ fn same(ours: &Json<'_>, theirs: &Value) -> bool {
     }
 }
 
+/// What is written, and the place and the text of each scalar.
+fn scalars(
+    write: impl FnOnce(&mut Written, &mut dyn FnMut(u64, &[u8])),
+) -> (Written, Vec<(u64, Vec<u8>)>) {
+    let (mut text, mut scalars) = (Written::new(), Vec::new());
+    write(&mut text, &mut |place, scalar| scalars.push((place, scalar.to_vec())));
+    (text, scalars)
+}
+
 /// Both read the same and write it alike, or neither reads anything; and the items of a list are what is in it.
 fn agree(text: &str) {
     let list = parse(text).and_then(|value| Some(value.as_list()?.to_vec()));
     let apart = items(text).map(|items| items.into_iter().filter_map(parse).collect());
     assert_eq!(apart, list.filter(|items| !items.is_empty()), "{text}");
+    if let Some(flat) = flat(text) {
+        let Some(Json::Object(object)) = parse(text) else { panic!("{text}") };
+        let object = Json::Object(object.sorted(|value| value));
+        let own = scalars(|text, mut to| flat.write_scalars(text, &mut to));
+        let of_tree = scalars(|text, mut to| object.write_scalars(text, &mut to));
+        assert_eq!(own, of_tree, "{text}");
+    }
     let theirs: Option<Value> = serde_json::from_str(text).ok();
     match (parse(text), theirs) {
         (None, None) => {}
@@ -35,6 +51,26 @@ fn agree(text: &str) {
             assert_eq!(ours.clone().into_owned(), ours);
         }
         (ours, theirs) => panic!("{text}: {ours:?}, {theirs:?}"),
+    }
+}
+
+#[test]
+fn a_few_scalars_under_keys_need_no_tree() {
+    for (text, is_flat) in [
+        (r#"{"b": "x", "a": 12 , "c":null}"#, true),
+        (r#"{"a":true}"#, true),
+        (r#"{"a":[]}"#, false),
+        (r#"{"a":1,"a":2}"#, false),
+        (r#"{"a":1.0}"#, false),
+        (r#"{"a":"\n"}"#, false),
+        (r#"{"\u0061":1}"#, false),
+        ("{}", false),
+        ("}", false),
+        (&format!("{{{}}}", (0..16).map(|at| format!("\"{at}\":1,")).collect::<String>()), false),
+        (r#"{"a":1} 2"#, false),
+    ] {
+        assert_eq!(flat(text).is_some(), is_flat, "{text}");
+        agree(text);
     }
 }
 
