@@ -110,7 +110,7 @@ impl Baseline {
         let (first, least) = match cell {
             ..RUNS => (0, FOLLOWS),
             RUNS..WITHIN => return self.after[cell].above(level).surely(),
-            WITHIN.. => (WITHIN, self.follows_within(pending)),
+            WITHIN.. => (WITHIN, between(FOLLOWS_WITHIN, self.alternation(pending))),
         };
         let least = level.max(least);
         let mut follow = Follow { mean: least, count: PRIOR_AFTER };
@@ -122,17 +122,30 @@ impl Baseline {
         follow.surely()
     }
 
-    /// How often a failure is followed by another of its session, as assumed beforehand: where sessions alternate, a session that
-    /// fails alone says little of the agent; where one session is all there is, it says everything.
-    fn follows_within(&self, pending: &Pending) -> f64 {
-        FOLLOWS + (FOLLOWS_WITHIN - FOLLOWS) * self.alternation(pending)
+    /// The level of the next value of a session that has failed for long: the longer it has, the less it says of the agent if it does so
+    /// again. 0 for one that has not.
+    pub(super) fn level_of_long(&self, failed: usize, pending: &Pending) -> f64 {
+        if failed < LONG {
+            return 0.0;
+        }
+        let failed = failed as f64;
+        let own = (failed + PRIOR_AFTER * FOLLOWS_WITHIN) / (failed + PRIOR_AFTER);
+        // It follows itself, which says nothing of the others.
+        let changes = self.changes_with(pending);
+        let others = (changes.count - failed).max(ENOUGH);
+        between(own, (changes.sum / others).min(1.0))
     }
 
     /// The share of values that are of another session than the one before; 0 if there are none.
     pub(super) fn alternation(&self, pending: &Pending) -> f64 {
+        let changes = self.changes_with(pending);
+        if changes.count > 0.0 { changes.sum / changes.count } else { 0.0 }
+    }
+
+    fn changes_with(&self, pending: &Pending) -> After {
         let mut changes = self.changes;
         changes.add(pending.changes);
-        if changes.count > 0.0 { changes.sum / changes.count } else { 0.0 }
+        changes
     }
 
     /// Whether there is, or once was, enough of a past to compare with.
@@ -200,6 +213,12 @@ impl Baseline {
         self.changes.age(left);
         self.after.iter_mut().for_each(|after| after.age(left.powf(ORDER_AGES)));
     }
+}
+
+/// How often a failure is followed by another of its session, if that is so often where sessions alternate: there a session that fails
+/// alone says little of the agent; where one session is all there is, it says everything.
+fn between(alternating: f64, alternation: f64) -> f64 {
+    FOLLOWS + (alternating - FOLLOWS) * alternation
 }
 
 impl After {
@@ -327,6 +346,9 @@ const FOLLOWS: f64 = 0.3;
 
 /// How often a failure is followed by another of its session, as assumed beforehand where sessions alternate.
 const FOLLOWS_WITHIN: f64 = 0.9;
+
+/// Failures of a session in a row that tell more of it than other sessions do.
+const LONG: usize = 8;
 
 /// Days that pass before the past ages.
 const AGE_STEP: f64 = 1.0 / 24.0;

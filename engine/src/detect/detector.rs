@@ -461,6 +461,8 @@ impl Detector {
         }
         let place = self.place(value, value.value > nulls.tolerated);
         let level_after = self.baseline.level_after(place.cell, nulls.usual, &self.pending);
+        let failed = value.session.failed;
+        let level_after = level_after.max(self.baseline.level_of_long(failed, &self.pending));
         let hour = self.hour(at, value.value, level, limits);
         let hour = hour.filter(|hour| *hour > nulls.tolerated);
         let after = nulls.after(hour.map_or(level_after, |hour| hour.max(level_after)), limits);
@@ -827,9 +829,7 @@ impl Nulls {
         }
         let level = baseline.level(limits.objective).max(limits.least);
         let error = baseline.error(limits.objective);
-        // Leaves room for a rise over a level near 1, as far as that is known.
-        let most = f64::midpoint(1.0, level);
-        let tolerated = limits.tolerated(level).min(most).max(level + ERRORS_TOLERATED * error);
+        let tolerated = limits.tolerated(level).max(level + ERRORS_TOLERATED * error);
         Self { usual: (level + error).min(1.0), tolerated: tolerated.min(1.0) }
     }
 
@@ -840,10 +840,9 @@ impl Nulls {
 
     /// The greatest means for a value if such values usually have this level after values like those before it.
     fn after(self, level: f64, limits: &Limits) -> Self {
-        let most = f64::midpoint(1.0, level);
         Self {
             usual: self.usual.max(level),
-            tolerated: self.tolerated.max((level * limits.ratio).min(most)),
+            tolerated: self.tolerated.max(limits.times_worse(level)),
         }
     }
 }
@@ -851,7 +850,15 @@ impl Nulls {
 impl Limits {
     /// The worst level that is tolerated of a stream with this usual level.
     fn tolerated(&self, level: f64) -> f64 {
-        (level + self.tolerance).max(level * self.ratio)
+        (level + self.tolerance).max(self.times_worse(level))
+    }
+
+    /// The level at which so many times as many fail, or as few succeed, whichever is less; ranks do neither. It leaves room for a rise
+    /// over a level near 1.
+    fn times_worse(&self, level: f64) -> f64 {
+        let (fail, succeed) = (level * self.ratio, 1.0 - (1.0 - level) / self.ratio);
+        let worse = if self.least > 0.0 { fail } else { fail.min(succeed) };
+        worse.min(f64::midpoint(1.0, level))
     }
 }
 
@@ -874,8 +881,8 @@ const RELAPSE: f64 = 2.5;
 const TRUST_AGAIN: f64 = 0.1;
 
 /// Values of a drop up to which its failures may have one cause that comes again: how they followed each other is learnt, as it is of one
-/// session that failed to its end, however long that was.
-const BURST: f64 = 16.0;
+/// session that failed to its end, however long that was. What fails for longer is an outage each time.
+const BURST: f64 = 8.0;
 
 /// Pending values that are enough to be learnt.
 const LEARNT_TOGETHER: u64 = 16;
@@ -935,7 +942,7 @@ mod tests {
         let nulls = Nulls { usual: 0.02, tolerated: 0.05 };
         assert_eq!(nulls.after(0.01, &limits), nulls);
         let after = nulls.after(0.5, &limits);
-        assert!((after.usual - 0.5).abs() < 1e-9 && (after.tolerated - 0.65).abs() < 1e-9);
+        assert!((after.usual - 0.5).abs() < 1e-9 && (after.tolerated - 0.8 / 1.3).abs() < 1e-9);
         assert!(nulls.after(0.9, &limits).tolerated < 1.0);
     }
 

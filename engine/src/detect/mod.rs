@@ -9,7 +9,7 @@
 //! warning if M(usual) >= N/10 and M(tolerated) >= N/100
 //!
 //! usual     = p + s                                           p, s: level of the past and its standard error
-//! tolerated = max(p + tolerance, p tolerance_ratio, p + 3 s)
+//! tolerated = max(p + tolerance, min(p r, 1 - (1 - p) / r), p + 3 s)     r = tolerance_ratio
 //! ```
 //!
 //! `b` is the time that a value spends, and the sum of all `b` is never more than the time that has passed. So `M(m)` less

@@ -161,6 +161,26 @@ fn a_session_that_fails_to_its_end_pages_a_few_times_though_no_other_runs_beside
 }
 
 #[test]
+fn a_session_that_fails_hundreds_of_times_is_not_the_agent() {
+    for level in [0.01, 0.05] {
+        let mut stream = Stream::every(300, 44, level, 3_000);
+        let fails = |stream: &mut Stream, failed: usize| {
+            let session = InSession { failed, is_change: failed == 0 };
+            stream.now = stream.now.after(Duration::from_secs(1));
+            stream.detector.observe(
+                stream.now,
+                Observation::verdict(true).within(session),
+                &stream.limits,
+            )
+        };
+        let found: Vec<_> = (0..300).filter_map(|failed| fails(&mut stream, failed)).collect();
+        assert!(!found.contains(&Severity::Critical), "{level} {found:?}");
+        // An outage is found nevertheless.
+        assert!(stream.within(30, Severity::Critical, 1.0).is_some(), "{level}");
+    }
+}
+
+#[test]
 fn an_outage_within_a_session_is_no_habit_of_sessions() {
     let mut sessions = Sessions::after(43, 0.02, 5_000);
     for _ in 0..5 {
@@ -235,6 +255,19 @@ fn three_failures_in_a_row_are_one_cause_and_eight_are_an_outage() {
     }
     let mut outage = Stream::after(4, 0.01, 3_000);
     assert!(outage.until(Severity::Critical, 1.0) <= 8);
+}
+
+#[test]
+fn a_short_outage_that_comes_again_is_found_each_time() {
+    for (seed, count) in [(70, 10), (71, 12), (72, 16)] {
+        let mut stream = Stream::after(seed, 0.01, 10_000);
+        for number in 0..12 {
+            stream.verdicts(0.01, 1_500);
+            assert_eq!(stream.severity(), Severity::Quiet, "{count} {number}");
+            let found = stream.verdicts(1.0, count);
+            assert!(found.contains(&Severity::Critical), "{count} {number} {found:?}");
+        }
+    }
 }
 
 #[test]
@@ -810,6 +843,14 @@ fn an_accepted_level_of_all_or_nearly_all_pages_no_more() {
             assert_eq!(stream.severity(), Severity::Quiet);
             assert!(stream.within(200, Severity::Critical, 0.6).is_some(), "{bad} {good}");
         }
+    }
+}
+
+#[test]
+fn what_mostly_fails_drops_as_its_successes_do() {
+    for seed in 0..5 {
+        let mut stream = Stream::every(5, 410 + seed, 0.5, 10_000);
+        assert!(stream.within(3_000, Severity::Critical, 0.7).is_some(), "{seed}");
     }
 }
 

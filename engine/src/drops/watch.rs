@@ -87,6 +87,8 @@ struct Failure {
     session: ScopedId,
     /// Its session, hashed, until something of that is good again.
     failing: Option<u64>,
+    /// How many in a row of its session it is.
+    in_a_row: usize,
 }
 
 /// The cause of a failure.
@@ -238,6 +240,7 @@ impl Watched {
                 error_type,
                 session: trace.session.clone(),
                 failing: told.session,
+                in_a_row: session.failed + 1,
             });
             if self.failures.len() > FAILURES {
                 self.failures.pop_front();
@@ -354,7 +357,7 @@ impl Watched {
         let mut failed = 0;
         for failure in self.failures.iter_mut().filter(|failure| failure.failing.is_some()) {
             if failure.failing == session {
-                failed += 1;
+                failed = failed.max(failure.in_a_row);
                 failure.failing = session.filter(|_| is_bad);
             }
         }
