@@ -159,9 +159,11 @@ const LOCAL: [&str; 12] = [
 ];
 
 /// Whether a provider of this name is a server of one's own: `ollama`, `ollama.chat`, `vLLM`.
-pub fn is_local(provider: &str) -> bool {
-    let of_list = |name: &str| LOCAL.iter().any(|local| local.eq_ignore_ascii_case(name));
-    of_list(provider) || provider.split_once('.').is_some_and(|(server, _)| of_list(server))
+pub fn is_local(provider: &[u8]) -> bool {
+    let of_list =
+        |name: &[u8]| LOCAL.iter().any(|local| local.as_bytes().eq_ignore_ascii_case(name));
+    let server = provider.iter().position(|byte| *byte == b'.').map(|end| &provider[..end]);
+    of_list(provider) || server.is_some_and(of_list)
 }
 
 /// The place where the `-YYYY-MM-DD` at the end of a name begins.

@@ -189,7 +189,7 @@ impl Concept {
             }
             Self::Model => draft.model.offer(rank, draft::model(value)),
             Self::Provider => {
-                let is_local = name(value).map(|provider| price::is_local(&provider));
+                let is_local = name(value).map(|provider| price::is_local(provider.as_bytes()));
                 draft.local.offer(rank, is_local);
             }
             Self::RequestedModel => draft.requested_model.offer(rank, draft::model(value)),

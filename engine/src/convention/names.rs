@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::index::KeyHasher;
 use super::plan::{Plans, same};
 use crate::span::Resource;
 
@@ -53,7 +52,7 @@ impl Names {
 
     /// The resource that was read from these bytes, if it is known.
     pub fn resource(&self, sent: &[u8], tenant: Option<&Arc<str>>) -> Option<&Arc<Resource>> {
-        let known = self.resources.slots.get(slot(xxh3_64(sent), MAX_RESOURCES))?.as_ref()?;
+        let known = self.resources.slots.get(slot(sent, MAX_RESOURCES))?.as_ref()?;
         let is_same = *known.sent == *sent && known.resource.tenant.as_ref() == tenant;
         is_same.then_some(&known.resource)
     }
@@ -61,7 +60,7 @@ impl Names {
     /// Keeps a resource in which nothing had to be mended.
     pub fn keep_resource(&mut self, sent: &[u8], resource: &Arc<Resource>) {
         if sent.len() <= MAX_RESOURCE_BYTES
-            && let Some(slot) = self.resources.slots.get_mut(slot(xxh3_64(sent), MAX_RESOURCES))
+            && let Some(slot) = self.resources.slots.get_mut(slot(sent, MAX_RESOURCES))
         {
             *slot = Some(KnownResource { sent: Box::from(sent), resource: Arc::clone(resource) });
         }
@@ -76,9 +75,7 @@ impl Names {
 impl Shared {
     /// Returns the name of these bytes, shared; `None` if something in them is no character. Known names are not checked again.
     pub(super) fn share(&mut self, name: &[u8]) -> Option<Arc<str>> {
-        // Names are hashed by some of their bytes: to confuse two that are alike there costs a copy.
-        let hash = KeyHasher::next(0, name);
-        let slot = self.slots.get_mut(slot(hash, MAX_SLOTS))?;
+        let slot = self.slots.get_mut(slot(name, MAX_SLOTS))?;
         match slot {
             Some(known) if same(known.as_bytes(), name) => Some(Arc::clone(known)),
             _ => Some(Arc::clone(slot.insert(Arc::from(str::from_utf8(name).ok()?)))),
@@ -98,10 +95,10 @@ impl Default for Resources {
     }
 }
 
-/// The slot of a hash.
+/// The slot of these bytes.
 #[inline]
-fn slot(hash: u64, slots: usize) -> usize {
-    usize::try_from((hash >> 32) % slots as u64).unwrap_or(0)
+fn slot(bytes: &[u8], slots: usize) -> usize {
+    usize::try_from(xxh3_64(bytes) % slots as u64).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -590,11 +590,7 @@ impl<'a> Reader<'_, 'a> {
             }
             Field::ToolCallId => self.id(at, &mut span.tool.as_mut()?.call_id),
             Field::Model => self.model(at, &mut span.model.as_mut()?.model),
-            Field::Provider => {
-                // A server of one's own is left to the long way.
-                let value = self.value(at)?;
-                (!value.as_str().is_some_and(price::is_local)).then_some(())
-            }
+            Field::Provider => self.provider(at),
             Field::RequestedModel => self.model(at, &mut span.model.as_mut()?.requested),
             Field::ResponseId => self.id(at, &mut span.model.as_mut()?.response_id),
             Field::InputTokens => self.count(at, &mut span.model.as_mut()?.tokens.input),
@@ -626,6 +622,17 @@ impl<'a> Reader<'_, 'a> {
             Field::ToolResult(rank) => self.result(at, *rank, span),
             Field::Input(rank) => self.input(at, *rank, span),
             Field::Output(rank) => self.output(at, *rank, span),
+        }
+    }
+
+    /// Checks the name of a provider. A server of one's own is left to the long way, and so is what may be one in other words.
+    fn provider(&self, at: usize) -> Option<()> {
+        let is_word = |name: &[u8]| {
+            [name.first(), name.last()].iter().flatten().all(|byte| byte.is_ascii_alphanumeric())
+        };
+        match self.plain(at)? {
+            Plain::Text(name) if !is_word(name) || price::is_local(name) => None,
+            Plain::Text(_) | Plain::Bool(_) | Plain::Int(_) | Plain::Double(_) => self.check(at),
         }
     }
 
