@@ -127,7 +127,7 @@ options! {
         pub logs: Vec<super::convention::LogConvention> = Vec::new();
         /// Reported score names to signal names, such as `{ ToolCorrectness = "tool_correctness" }`.
         pub score_names: BTreeMap<String, String> = BTreeMap::new();
-        /// Ranges of reported scores that are not in [0,1], such as `{ quality = [1, 5] }`.
+        /// Ranges of reported scores that are not in `[0,1]`, such as `{ quality = [1, 5] }`.
         pub score_ranges: BTreeMap<String, [f64; 2]> = BTreeMap::new();
         /// Keep results of tools and inputs as texts, while their trace is held; set where a judge, an embedding model, expectations or
         /// the page are to see them.
@@ -327,7 +327,7 @@ options! {
         pub signal_weights: BTreeMap<String, f64> = weights();
         /// Scores from which signals pass, where not 0.5 or as their source has it, such as `{ coherence = 0.7 }`.
         pub signal_thresholds: BTreeMap<String, f64> = BTreeMap::new();
-        /// `loop_detection` finds a loop in outputs that are at least this similar, in [0,1].
+        /// `loop_detection` finds a loop in outputs that are at least this similar, in `[0,1]`.
         pub loop_detection_threshold: f64 = 0.5, within 0.0..=1.0;
         /// Trajectory gate: traces without gain after which a score below target stalls.
         pub gate_window: u64 = 5, within 1..=1 << 20;

@@ -653,7 +653,7 @@ impl<'a> Reader<'_, 'a> {
         Some(())
     }
 
-    /// Reads an input as [`Draft::ask`] does.
+    /// Reads an input as [`Draft::offer_input`] does.
     #[inline(never)]
     fn input(&self, at: usize, rank: u8, span: &mut Span) -> Option<()> {
         let model = span.model.as_mut();
@@ -680,7 +680,7 @@ impl<'a> Reader<'_, 'a> {
         Some(())
     }
 
-    /// Reads an output as [`Draft::say`] does.
+    /// Reads an output as [`Draft::offer_output`] does.
     #[inline(never)]
     fn output(&self, at: usize, rank: u8, span: &mut Span) -> Option<()> {
         let model = span.model.as_mut();
