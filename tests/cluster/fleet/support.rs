@@ -42,6 +42,16 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Time between two looks.
 const BETWEEN: Duration = Duration::from_millis(50);
 
+/// Whether something becomes so in time.
+async fn comes_true(mut is_so: impl AsyncFnMut() -> bool) -> bool {
+    let look = async {
+        while !is_so().await {
+            tokio::time::sleep(BETWEEN).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, look).await.is_ok()
+}
+
 pub(crate) const PARTITIONS: u32 = 8;
 
 /// Agents by name.
@@ -137,8 +147,9 @@ impl Fleet {
     /// The checkpoints of a topic, once each of its partitions has one.
     pub(crate) async fn state_of(&self, topic: &str) -> BTreeMap<PathBuf, Vec<u8>> {
         let folder = self.checkpoints.path().join(format!("agentgauge.{topic}"));
-        loop {
-            let mut states = BTreeMap::new();
+        let mut states = BTreeMap::new();
+        let all = async || {
+            states.clear();
             for partition in 0..PARTITIONS {
                 for file in fs::read_dir(folder.join(partition.to_string())).unwrap() {
                     let path = file.unwrap().path();
@@ -147,11 +158,10 @@ impl Fleet {
                     }
                 }
             }
-            if states.len() == PARTITIONS as usize {
-                return states;
-            }
-            tokio::time::sleep(BETWEEN).await;
-        }
+            states.len() == PARTITIONS as usize
+        };
+        assert!(comes_true(all).await, "not every partition has one checkpoint: {folder:?}");
+        states
     }
 
     /// Checkpoints of a topic as they were, and none after them.
@@ -169,12 +179,7 @@ impl Fleet {
         instance: usize,
         wanted: impl Fn(&BTreeMap<String, Value>) -> bool,
     ) {
-        let look = async {
-            while !wanted(&self.sessions(instance).await.0) {
-                tokio::time::sleep(BETWEEN).await;
-            }
-        };
-        let shown = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        let shown = comes_true(async || wanted(&self.sessions(instance).await.0)).await;
         assert!(shown, "{:?}", self.sessions(instance).await);
     }
 
@@ -197,36 +202,24 @@ impl Fleet {
 
     /// Waits until an instance has applied as many records as a topic has.
     pub(crate) async fn applies_all(&self, instance: usize, topic: &str, applied: &str) {
-        let look = async {
-            while self.metric(instance, applied).await < self.records(topic).len() as f64 {
-                tokio::time::sleep(BETWEEN).await;
-            }
-        };
-        let has = tokio::time::timeout(DEADLINE, look).await.is_ok();
-        assert!(has, "{applied} is {}", self.metric(instance, applied).await);
+        let all = async || self.metric(instance, applied).await >= self.records(topic).len() as f64;
+        assert!(comes_true(all).await, "{applied} is {}", self.metric(instance, applied).await);
     }
 
     /// Waits until a series has this value.
     pub(crate) async fn counts(&self, instance: usize, series: &str, wanted: f64) {
-        let look = async {
-            while (self.metric(instance, series).await - wanted).abs() > 0.5 {
-                tokio::time::sleep(BETWEEN).await;
-            }
-        };
-        let counted = tokio::time::timeout(DEADLINE, look).await.is_ok();
-        assert!(counted, "{series} is {}", self.metric(instance, series).await);
+        let is_so = async || (self.metric(instance, series).await - wanted).abs() <= 0.5;
+        assert!(comes_true(is_so).await, "{series} is {}", self.metric(instance, series).await);
     }
 
     /// Asks an instance until its answer has all of these.
     pub(crate) async fn answers(&self, instance: usize, path: &str, wanted: &[&str]) {
         let mut last = String::new();
-        let look = async {
-            while last.is_empty() || !wanted.iter().all(|wanted| last.contains(wanted)) {
-                last = get(&self.instances[instance], path).await;
-                tokio::time::sleep(BETWEEN).await;
-            }
+        let has_all = async || {
+            last = get(&self.instances[instance], path).await;
+            wanted.iter().all(|wanted| last.contains(wanted))
         };
-        let answered = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        let answered = comes_true(has_all).await;
         assert!(answered, "waited in vain for {wanted:?}: {last}");
     }
 
@@ -338,13 +331,7 @@ impl Fleet {
 
     /// Waits until they show just this.
     pub(crate) async fn shows(&self, expected: &Shown) {
-        let look = async {
-            while self.shown() != *expected {
-                tokio::time::sleep(BETWEEN).await;
-            }
-        };
-        let same = tokio::time::timeout(DEADLINE, look).await.is_ok();
-        if !same {
+        if !comes_true(async || self.shown() == *expected).await {
             differ(&self.shown(), expected);
         }
     }
@@ -356,12 +343,7 @@ impl Fleet {
             let mut failing = shown.filter(|update| &*update.agent.agent_name == FAILING);
             failing.find_map(|update| update.view.drops.first().cloned())
         };
-        let look = async {
-            while !verdicts().is_some_and(|drop| wanted(&drop)) {
-                tokio::time::sleep(BETWEEN).await;
-            }
-        };
-        let so = tokio::time::timeout(DEADLINE, look).await.is_ok();
+        let so = comes_true(async || verdicts().is_some_and(|drop| wanted(&drop))).await;
         assert!(so, "{:?}", verdicts());
     }
 
@@ -384,12 +366,8 @@ impl Fleet {
             let failing = shown.find(|update| &*update.agent.agent_name == FAILING);
             failing.map(|update| update.view.deployments.len())
         };
-        let look = async {
-            while shown() != Some(wanted) {
-                tokio::time::sleep(BETWEEN).await;
-            }
-        };
-        assert!(tokio::time::timeout(DEADLINE, look).await.is_ok(), "{:?}", shown());
+        let so = comes_true(async || shown() == Some(wanted)).await;
+        assert!(so, "{:?}", shown());
     }
 
     /// Tells an instance that a run failed; returns the answer.
