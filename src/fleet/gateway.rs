@@ -400,15 +400,20 @@ mod tests {
         }
     }
 
-    /// Waits until the gateway takes requests; fails if it does not within a minute.
-    async fn ready(gateway: &Gateway) {
+    /// Waits until what a gateway says of being ready is so; fails if it is not within a minute.
+    async fn becomes(gateway: &Gateway, is_so: impl Fn(Result<(), String>) -> bool) {
         for _ in 0..1200 {
-            if gateway.status().ready().is_ok() {
+            if is_so(gateway.status().ready()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("{:?}", gateway.status().ready());
+    }
+
+    /// Waits until the gateway takes requests.
+    async fn ready(gateway: &Gateway) {
+        becomes(gateway, |ready| ready.is_ok()).await;
     }
 
     #[tokio::test]
@@ -419,16 +424,13 @@ mod tests {
         let brokers = vec![cluster.bootstrap_servers()];
         let options = KafkaOptions { brokers, ..KafkaOptions::default() };
         let gateway = Gateway::new(&options, "agentgauge", 4, Arc::new(Unwatched)).unwrap();
-        let why = || gateway.status().ready().err().unwrap_or_default();
-        for _ in 0..1200 {
-            if why().contains("has 8 partitions, and `fleet.partitions` is 4") {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let says_so = |ready: Result<(), String>| {
+            ready.is_err_and(|why| why.contains("has 8 partitions, and `fleet.partitions` is 4"))
+        };
+        becomes(&gateway, says_so).await;
         // The brokers answer, which does not mend it.
         gateway.status().connected();
-        assert!(why().contains("has 8 partitions, and `fleet.partitions` is 4"), "{}", why());
+        assert!(says_so(gateway.status().ready()), "{:?}", gateway.status().ready());
         let batch = Batch { spans: vec![Span::default()], ..Batch::default() };
         assert!(gateway.submit(batch).await.is_err());
     }

@@ -61,6 +61,29 @@ pub(super) enum Place {
 }
 
 impl<P: PartitionState> OwnedPartition<P> {
+    /// One that has caught up with its topic before the first record.
+    #[cfg(test)]
+    pub(super) fn caught_up(part: P) -> Self {
+        Self {
+            part,
+            generation: 1,
+            next: 0,
+            last_record: None,
+            expected: None,
+            target: 0,
+            live: true,
+            listened: None,
+            at_end: true,
+            whole: true,
+            now: Timestamp(0),
+            seen: (Timestamp(0), Timestamp(0)),
+            shift: WallShift::default(),
+            ticked: Timestamp(0),
+            senders: BTreeMap::new(),
+            saved: None,
+        }
+    }
+
     /// Looks for the last record of the checkpoint at this offset.
     pub(super) fn place(&mut self, offset: i64, sum: u32) -> Place {
         let Some((at, last)) = self.expected.filter(|(at, _)| offset >= *at) else {
@@ -229,24 +252,7 @@ mod tests {
     }
 
     fn held() -> OwnedPartition<Timer> {
-        OwnedPartition {
-            part: Timer::default(),
-            generation: 1,
-            next: 0,
-            last_record: None,
-            expected: None,
-            target: 0,
-            live: true,
-            listened: None,
-            at_end: true,
-            whole: true,
-            now: Timestamp(0),
-            seen: (Timestamp(0), NOW),
-            shift: WallShift::default(),
-            ticked: Timestamp(0),
-            senders: BTreeMap::new(),
-            saved: None,
-        }
+        OwnedPartition { seen: (Timestamp(0), NOW), ..OwnedPartition::caught_up(Timer::default()) }
     }
 
     fn record(at: Timestamp, message: Message) -> Vec<u8> {

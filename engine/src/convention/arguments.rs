@@ -47,7 +47,7 @@ pub(super) fn canonical(value: &RawValue<'_>, keep_text: bool) -> Option<Argumen
         values.push(span::placed(xxh3_64(scalar), place));
     };
     let flat = value.as_str().and_then(json::flat);
-    if let Some(flat) = flat.filter(|flat| !flat.keys().any(|key| WRAPPERS.contains(&key))) {
+    if let Some(flat) = flat.filter(|flat| !may_wrap(flat.keys())) {
         flat.write_scalars(&mut text, &mut scalar);
     } else {
         let value = sorted(unwrap(read(Json::of(value))));
@@ -185,12 +185,20 @@ fn may_be_json(text: &str) -> bool {
     })
 }
 
+/// Whether an object with these keys may be a wrapper around arguments.
+fn may_wrap<'k>(mut keys: impl Iterator<Item = &'k str>) -> bool {
+    keys.any(|key| WRAPPERS.contains(&key))
+}
+
 /// Takes off the wrappers that libraries put around arguments.
 fn unwrap(value: Json<'_>) -> Json<'_> {
     if let Some(content) = content_of_call(&value) {
         return read(content);
     }
     let Json::Object(map) = value else { return value };
+    if !may_wrap(map.keys()) {
+        return Json::Object(map);
+    }
     let empty = |value: &Json<'_>| match value {
         Json::List(items) => items.is_empty(),
         Json::Object(entries) => entries.is_empty(),
@@ -205,7 +213,7 @@ fn unwrap(value: Json<'_>) -> Json<'_> {
         return read(Json::Text(text.clone()));
     }
     let (args, kwargs) = (map.get("args"), map.get("kwargs"));
-    if args.or(kwargs).is_none() || !only(&["args", "kwargs"]) {
+    if !only(&["args", "kwargs"]) {
         return Json::Object(map);
     }
     match (args, kwargs) {

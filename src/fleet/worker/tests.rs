@@ -11,7 +11,6 @@ use tokio::runtime::Handle;
 
 use super::*;
 use crate::engine::pipeline::EngineOptions;
-use crate::engine::time::WallShift;
 use crate::export::board::Board;
 use crate::fleet::agents::FleetStage;
 use crate::fleet::metrics::FleetMetrics;
@@ -74,22 +73,10 @@ fn held(
 ) -> OwnedPartition<<FleetStage as Stage>::State> {
     let taken = TakenOver { partition, generation: 1, checkpoint: None };
     OwnedPartition {
-        part: worker.stage.take_over(&taken).unwrap(),
-        generation: 1,
         next: 1,
-        last_record: None,
-        expected: None,
-        target: 0,
-        live: true,
-        listened: None,
-        at_end: true,
-        whole: true,
         now: Timestamp(1),
         seen: (Timestamp(1), Timestamp(1)),
-        shift: WallShift::default(),
-        ticked: Timestamp(0),
-        senders: BTreeMap::new(),
-        saved: None,
+        ..OwnedPartition::caught_up(worker.stage.take_over(&taken).unwrap())
     }
 }
 
