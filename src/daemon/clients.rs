@@ -15,9 +15,8 @@ use crate::engine::judging::Score;
 use crate::engine::math::Quanta;
 use crate::engine::options::EmptyScore;
 use crate::export::board::Board;
-use crate::export::metrics_out::{MetricsOut, Page};
+use crate::export::metrics_out::{Metrics, MetricsOut};
 use crate::export::otlp::ScoresOut;
-use crate::export::prometheus::{Exposition, Format};
 use crate::health::Health;
 use crate::ingest::Sink;
 use crate::judge::redact::Redactor;
@@ -142,9 +141,6 @@ fn metrics_out(
     let (board, begun, detail, clock) =
         (Arc::clone(board), clock.wall(), config.metrics.detail, clock.clone());
     let own = health.registry().clone();
-    let page: Page = Arc::new(move || {
-        let agents = Exposition::new(board.sorted(), Format::OpenMetrics, detail);
-        (agents, own.gather(), clock.wall())
-    });
-    Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), page, begun)?))
+    let metrics: Metrics = Arc::new(move || (board.sorted(), own.gather(), clock.wall()));
+    Ok(Some(MetricsOut::new(options, key.as_ref(), health.registry(), (metrics, detail), begun)?))
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::families::{Family, Kind, SCORES, family};
-use super::prometheus;
+use super::samples::Histogram;
 use crate::engine::agent_facts::AgentFacts;
 use crate::engine::math::ratio;
 use crate::engine::view::WindowView;
@@ -211,7 +211,7 @@ pub(super) const SESSIONS: &[Gauge] = &[
         "Open sessions whose score is at most this, as they stand.",
         |update, sample| {
             for (score, buckets) in &update.open_sessions {
-                for (bound, sessions) in prometheus::at_most(buckets) {
+                for (bound, sessions) in Histogram::of_scores(buckets).cumulative() {
                     sample(&[score, bound], number(sessions));
                 }
             }

@@ -215,10 +215,7 @@ pub(super) async fn give_way(number: u64) {
 }
 
 /// The daemon's own metrics as text; OpenMetrics names a counter's family without its `_total`.
-pub(super) fn health(
-    families: &[MetricFamily],
-    format: Format,
-) -> Result<String, prometheus::Error> {
+fn health(families: &[MetricFamily], format: Format) -> Result<String, prometheus::Error> {
     let mut bytes = Vec::new();
     TextEncoder::new().encode(families, &mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);

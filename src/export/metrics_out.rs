@@ -6,13 +6,12 @@
 //! histogram                 Histogram, cumulative since then; buckets (lower, upper], as there, with their exemplars
 //! ```
 //!
-//! The page, with the daemon's own metrics, is rendered and parsed piece by piece, so that both outputs agree and neither holds up
-//! other tasks. Labels are attributes, and empty ones are left out. Units stay in the names, so that Prometheus series made of these
-//! metrics are those of the page. `POST {url}/v1/metrics`, protobuf, gzip, in requests of bounded size. A round that could not be sent
-//! is not kept, as the next one replaces it.
+//! The daemon's own metrics are sent, too. Labels are attributes, and empty ones are left out. Units stay in the names, so that
+//! Prometheus series made of these metrics are those of the page. `POST {url}/v1/metrics`, protobuf, gzip, in requests of bounded size.
+//! A round that could not be sent is not kept, as the next one replaces it.
 //! Metrics that come in on our own ports are counted and dropped, so there is no feedback.
 
-use std::collections::BTreeMap;
+use std::mem::{replace, take};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,30 +19,37 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{
-    AggregationTemporality, Exemplar, Gauge, Histogram, HistogramDataPoint, Metric,
+    self as otlp, AggregationTemporality, Exemplar, Gauge, HistogramDataPoint, Metric,
     NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exemplar, metric, number_data_point,
 };
 use prometheus::IntCounterVec;
-use prometheus::proto::MetricFamily;
+use prometheus::proto::{self, Bucket, MetricFamily, MetricType};
 use prost::Message;
 
-use super::http::{give_way, health};
+use super::families::{Family, Kind};
+use super::http::give_way;
 use super::otlp::{ScoresOutError, ScoresOutOptions, resource, scope};
-use super::prometheus::{Exposition, Format};
+use super::prometheus::{agent_labels, shown};
 use super::push::{Push, Signal};
+use super::samples::{Detail, Histogram, Samples, Sink};
+use crate::engine::agent_facts::AgentFacts;
+use crate::engine::facts::{self, AgentKey};
+use crate::engine::math::Quanta;
 use crate::engine::span::Timestamp;
 use crate::registry::Registry;
 use crate::secret::Secret;
 
-/// Returns the page of the agents as OpenMetrics, the daemon's own metrics, and the time of both.
-pub type Page = Arc<dyn Fn() -> (Exposition, Vec<MetricFamily>, Timestamp) + Send + Sync>;
+/// Returns the agents, the daemon's own metrics, and the time of both.
+pub type Metrics =
+    Arc<dyn Fn() -> (Vec<Arc<AgentFacts>>, Vec<MetricFamily>, Timestamp) + Send + Sync>;
 
 /// Sends metrics.
 pub struct MetricsOut {
     push: Push,
     interval: Duration,
     begun: Timestamp,
-    page: Page,
+    detail: Detail,
+    metrics: Metrics,
 }
 
 /// The most points of one request.
@@ -62,11 +68,11 @@ impl MetricsOut {
         options: &ScoresOutOptions,
         key: Option<&Secret>,
         registry: &Registry,
-        page: Page,
+        (metrics, detail): (Metrics, Detail),
         begun: Timestamp,
     ) -> Result<Self, ScoresOutError> {
         let push = Push::new(options, key, Signal::Metrics, outcomes(registry)?)?;
-        Ok(Self { push, interval: options.metrics_interval, begun, page })
+        Ok(Self { push, interval: options.metrics_interval, begun, detail, metrics })
     }
 
     /// Sends a round after each interval until `stop`, and then a last one.
@@ -88,278 +94,237 @@ impl MetricsOut {
     }
 
     async fn round(&self) {
-        let (page, own, now) = (self.page)();
-        let (mut head, mut batch) = (Head::default(), Batch::default());
-        // Metrics that cannot be rendered are left out; a scrape reports the error.
-        let own = health(&own, Format::Text).unwrap_or_default();
-        for (number, piece) in (0_u64..).zip(page.chain([own])) {
-            give_way(number).await;
-            // If the clock was set back, the start must not be in the future.
-            for part in parts(&piece, &mut head, self.begun.min(now), now) {
-                for full in batch.add(part) {
-                    self.send(full).await;
-                }
+        let (agents, own, now) = (self.metrics)();
+        let mut samples = Samples::new(agents, self.detail, Requests::new(self.begun, now));
+        for step in 0_u64.. {
+            give_way(step).await;
+            if !samples.step() {
+                break;
             }
+            self.send(&mut samples.sink).await;
         }
-        self.send(batch).await;
+        let mut requests = samples.sink;
+        for family in &own {
+            requests.own(family);
+        }
+        requests.end();
+        self.send(&mut requests).await;
     }
 
-    async fn send(&self, batch: Batch) {
-        if batch.points > 0 {
-            let metrics = batch.parts.into_iter().map(Part::metric).collect();
-            self.push.tell(request(metrics).encode_to_vec(), batch.points as u64).await;
+    async fn send(&self, requests: &mut Requests) {
+        for Batch { metrics, points } in take(&mut requests.full) {
+            self.push.tell(request(metrics).encode_to_vec(), points as u64).await;
         }
     }
 }
 
-/// A sample of a page.
-#[derive(Clone, Debug)]
-struct Sample<'p> {
-    name: &'p str,
-    labels: Labels<'p>,
-    value: f64,
-    exemplar: Option<Exemplar>,
+/// Metrics by requests: those that are full, and the one that is filled.
+#[derive(Debug)]
+struct Requests {
+    begun: Timestamp,
+    now: Timestamp,
+    full: Vec<Batch>,
+    filling: Batch,
 }
 
-type Labels<'p> = Vec<(&'p str, String)>;
-
-/// The head of a family; a piece of a page may go on with the family of the piece before.
-#[derive(Clone, Debug, Default)]
-struct Head {
-    name: String,
-    help: String,
-    kind: String,
-}
-
-/// A family, or a part of it, with its points, which are of one kind.
-#[derive(Clone, Debug)]
-struct Part {
-    head: Head,
-    numbers: Vec<NumberDataPoint>,
-    distributions: Vec<HistogramDataPoint>,
-}
-
-/// What the next request has.
+/// The metrics of a request, and how many points they have.
 #[derive(Debug, Default)]
 struct Batch {
-    parts: Vec<Part>,
+    metrics: Vec<Metric>,
     points: usize,
 }
 
-/// The families in a piece of a page in either format; `head` is the last head before it, and then the last one in it. Families
-/// without a sample are left out.
-fn parts(piece: &str, head: &mut Head, begun: Timestamp, now: Timestamp) -> Vec<Part> {
-    let mut families = vec![(head.clone(), Vec::new())];
-    for line in piece.lines() {
-        if let Some(rest) = line.strip_prefix("# HELP ") {
-            head.help = rest.split_once(' ').map_or("", |(_, help)| help).to_owned();
-        } else if let Some((name, kind)) =
-            line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
-        {
-            (head.name, head.kind) = (name.to_owned(), kind.to_owned());
-            families.push((head.clone(), Vec::new()));
-        } else if let Some((_, samples)) = families.last_mut() {
-            samples.extend(sample(line));
+impl Requests {
+    /// Requests of points of a process that began at `begun`.
+    fn new(begun: Timestamp, now: Timestamp) -> Self {
+        // If the clock was set back, the start must not be in the future.
+        Self { begun: begun.min(now), now, full: Vec::new(), filling: Batch::default() }
+    }
+
+    /// Makes room for a point of a metric, and returns where it belongs.
+    fn data(&mut self, name: &str, help: &str, kind: Kind) -> Option<&mut metric::Data> {
+        if self.filling.points == MAX_POINTS {
+            self.end();
         }
-    }
-    families.retain(|(_, samples)| !samples.is_empty());
-    families.into_iter().map(|(head, samples)| Part::new(head, &samples, begun, now)).collect()
-}
-
-impl Part {
-    fn new(head: Head, samples: &[Sample<'_>], begun: Timestamp, now: Timestamp) -> Self {
-        let (mut numbers, mut distributions) = (Vec::new(), Vec::new());
-        match head.kind.as_str() {
-            "histogram" => distributions = distributions_of(&head.name, samples, begun, now),
-            "counter" => numbers = numbers_of(samples, begun, now),
-            _ => numbers = numbers_of(samples, Timestamp::default(), now),
+        let Batch { metrics, points } = &mut self.filling;
+        *points += 1;
+        if metrics.last().is_none_or(|last| last.name != name) {
+            metrics.push(Metric {
+                name: name.to_owned(),
+                description: help.to_owned(),
+                data: Some(data(kind)),
+                ..Metric::default()
+            });
         }
-        Self { head, numbers, distributions }
+        metrics.last_mut().and_then(|metric| metric.data.as_mut())
     }
 
-    fn len(&self) -> usize {
-        self.numbers.len() + self.distributions.len()
-    }
-
-    /// Takes away what is after the first points of a request.
-    fn rest(&mut self) -> Self {
-        Self {
-            head: self.head.clone(),
-            numbers: self.numbers.split_off(MAX_POINTS.min(self.numbers.len())),
-            distributions: self.distributions.split_off(MAX_POINTS.min(self.distributions.len())),
+    /// Ends the request that is filled.
+    fn end(&mut self) {
+        if self.filling.points > 0 {
+            self.full.push(take(&mut self.filling));
         }
     }
 
-    fn metric(self) -> Metric {
-        let aggregation_temporality = AggregationTemporality::Cumulative.into();
-        let Self { head: Head { mut name, help, kind }, numbers, distributions } = self;
-        let data = match kind.as_str() {
-            "counter" => {
-                name.truncate(name.strip_suffix("_total").unwrap_or(&name).len());
-                let sum = Sum { data_points: numbers, aggregation_temporality, is_monotonic: true };
-                metric::Data::Sum(sum)
-            }
-            "histogram" => {
-                let histogram = Histogram { data_points: distributions, aggregation_temporality };
-                metric::Data::Histogram(histogram)
-            }
-            _ => metric::Data::Gauge(Gauge { data_points: numbers }),
+    fn number_point(
+        &mut self,
+        (name, help, kind): Head<'_>,
+        attributes: Vec<KeyValue>,
+        number: f64,
+    ) {
+        let start = if kind == Kind::Counter { self.begun } else { Timestamp::default() };
+        let point = NumberDataPoint {
+            attributes,
+            start_time_unix_nano: start.0,
+            time_unix_nano: self.now.0,
+            value: Some(number_data_point::Value::AsDouble(number)),
+            ..NumberDataPoint::default()
         };
-        Metric { name, description: help, data: Some(data), ..Metric::default() }
-    }
-}
-
-fn numbers_of(samples: &[Sample<'_>], begun: Timestamp, now: Timestamp) -> Vec<NumberDataPoint> {
-    let point = |sample: &Sample<'_>| NumberDataPoint {
-        attributes: labelled(&sample.labels),
-        start_time_unix_nano: begun.0,
-        time_unix_nano: now.0,
-        value: Some(number_data_point::Value::AsDouble(sample.value)),
-        ..NumberDataPoint::default()
-    };
-    samples.iter().map(point).collect()
-}
-
-/// The samples of a histogram put together, by their labels beside `le`, in the order of the page.
-fn distributions_of(
-    name: &str,
-    samples: &[Sample<'_>],
-    begun: Timestamp,
-    now: Timestamp,
-) -> Vec<HistogramDataPoint> {
-    let mut order: Vec<String> = Vec::new();
-    let mut points: BTreeMap<String, (HistogramDataPoint, u64)> = BTreeMap::new();
-    for sample in samples {
-        let (bound, others): (Vec<_>, Vec<_>) =
-            sample.labels.iter().cloned().partition(|(label, _)| *label == "le");
-        let key = format!("{others:?}");
-        let (point, below) = points.entry(key.clone()).or_insert_with(|| {
-            order.push(key);
-            let point = HistogramDataPoint {
-                attributes: labelled(&others),
-                start_time_unix_nano: begun.0,
-                time_unix_nano: now.0,
-                ..HistogramDataPoint::default()
-            };
-            (point, 0)
-        });
-        point.exemplars.extend(sample.exemplar.clone());
-        match sample.name.strip_prefix(name) {
-            Some("_sum") => point.sum = Some(sample.value),
-            Some("_count") => point.count = whole(sample.value),
-            Some("_bucket") => {
-                // On the page the count of a bucket includes all buckets below.
-                let count = whole(sample.value);
-                point.bucket_counts.push(count.saturating_sub(*below));
-                *below = count;
-                let bound = bound.first().and_then(|(_, bound)| bound.parse::<f64>().ok());
-                point.explicit_bounds.extend(bound.filter(|bound| bound.is_finite()));
-            }
-            Some(_) | None => {}
+        match self.data(name, help, kind) {
+            Some(metric::Data::Gauge(gauge)) => gauge.data_points.push(point),
+            Some(metric::Data::Sum(sum)) => sum.data_points.push(point),
+            _ => {}
         }
     }
-    order.iter().filter_map(|key| points.remove(key)).map(|(point, _)| point).collect()
-}
 
-/// A count that a page shows.
-fn whole(value: f64) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "counts are whole, not negative, and far below 2^53"
-    )]
-    let count = value.max(0.0) as u64;
-    count
-}
-
-/// A line of a page; `None` if it is no sample.
-fn sample(line: &str) -> Option<Sample<'_>> {
-    let end = line.find(['{', ' '])?;
-    let (name, rest) = line.split_at(end);
-    let (labels, rest) = match rest.strip_prefix('{') {
-        Some(labels) => labels_of(labels)?,
-        None => (Vec::new(), rest),
-    };
-    let (value, exemplar) = match rest.split_once(" # ") {
-        Some((value, exemplar)) => (value, exemplar_of(exemplar)),
-        None => (rest, None),
-    };
-    Some(Sample { name, labels, value: value.trim().parse().ok()?, exemplar })
-}
-
-/// Labels as they are written, up to the closing brace: `a="x",b="y"}`, with escapes by backslashes; and the text
-/// after them.
-fn labels_of(mut text: &str) -> Option<(Labels<'_>, &str)> {
-    let mut labels = Vec::new();
-    loop {
-        if let Some(rest) = text.strip_prefix('}') {
-            return Some((labels, rest));
-        }
-        let (name, rest) = text.split_once("=\"")?;
-        let mut value = String::new();
-        let mut chars = rest.char_indices();
-        let end = loop {
-            match chars.next()? {
-                (at, '"') => break at,
-                (_, '\\') => match chars.next()?.1 {
-                    'n' => value.push('\n'),
-                    other => value.push(other),
-                },
-                (_, other) => value.push(other),
-            }
+    fn histogram_point(&mut self, (name, help, kind): Head<'_>, point: HistogramDataPoint) {
+        let point = HistogramDataPoint {
+            start_time_unix_nano: self.begun.0,
+            time_unix_nano: self.now.0,
+            ..point
         };
-        labels.push((name.trim_start_matches(','), value));
-        text = rest.get(end + 1..)?;
+        if let Some(metric::Data::Histogram(histogram)) = self.data(name, help, kind) {
+            histogram.data_points.push(point);
+        }
+    }
+
+    /// Adds a family of the daemon's own metrics.
+    fn own(&mut self, family: &MetricFamily) {
+        let (name, help) = (family.name(), family.help());
+        let counter = name.strip_suffix("_total").unwrap_or(name);
+        for series in family.get_metric() {
+            let labels = series.get_label().iter();
+            let labels = attributes(labels.map(|label| (label.name(), label.value())));
+            match family.get_field_type() {
+                MetricType::COUNTER => {
+                    let number = series.get_counter().get_value();
+                    self.number_point((counter, help, Kind::Counter), labels, number);
+                }
+                MetricType::GAUGE => {
+                    let number = series.get_gauge().get_value();
+                    self.number_point((name, help, Kind::Gauge), labels, number);
+                }
+                MetricType::HISTOGRAM => {
+                    let point = own_histogram(labels, series.get_histogram());
+                    self.histogram_point((name, help, Kind::Histogram), point);
+                }
+                // We have none.
+                MetricType::SUMMARY | MetricType::UNTYPED => {}
+            }
+        }
     }
 }
 
-/// An exemplar as OpenMetrics has it: `{trace_id=".."} value seconds`.
-fn exemplar_of(text: &str) -> Option<Exemplar> {
-    let (labels, rest) = labels_of(text.strip_prefix('{')?)?;
-    let (_, trace_id) = labels.into_iter().find(|(name, _)| *name == "trace_id")?;
-    let (value, time) = rest.trim_start().split_once(' ')?;
-    let (seconds, millis) = time.split_once('.')?;
-    let millis = seconds.parse::<u64>().ok()?.checked_mul(1_000)? + millis.parse::<u64>().ok()?;
-    Some(Exemplar {
-        trace_id: u128::from_str_radix(&trace_id, 16).ok()?.to_be_bytes().to_vec(),
-        time_unix_nano: millis.checked_mul(1_000_000)?,
-        value: Some(exemplar::Value::AsDouble(value.parse().ok()?)),
-        ..Exemplar::default()
-    })
+impl Sink for Requests {
+    type Labels = Vec<KeyValue>;
+
+    fn labels(agent: &AgentKey) -> Self::Labels {
+        attributes(agent_labels(agent).map(|(name, value)| (name, shown(value))))
+    }
+
+    fn begin(&mut self, _: &'static Family, _: bool) {}
+
+    fn number<V: AsRef<str>>(
+        &mut self,
+        family: &Family,
+        agent: &Self::Labels,
+        values: &[V],
+        number: f64,
+    ) {
+        let attributes = of_series(family, agent, values);
+        self.number_point((family.name, family.help, family.kind), attributes, number);
+    }
+
+    fn histogram(
+        &mut self,
+        family: &Family,
+        agent: &Self::Labels,
+        values: &[&str],
+        histogram: &Histogram<'_>,
+    ) {
+        let exemplar = |exemplar: &facts::Exemplar| Exemplar {
+            trace_id: exemplar.trace_id.0.to_vec(),
+            time_unix_nano: exemplar.end_unix_nano,
+            value: Some(exemplar::Value::AsDouble(Quanta(exemplar.score_quanta).to_f64())),
+            ..Exemplar::default()
+        };
+        let point = HistogramDataPoint {
+            attributes: of_series(family, agent, values),
+            count: histogram.buckets.count,
+            sum: Some(histogram.sum()),
+            bucket_counts: histogram.counts().collect(),
+            explicit_bounds: histogram.bounds.upper.clone(),
+            exemplars: histogram.buckets.exemplars.iter().map(exemplar).collect(),
+            ..HistogramDataPoint::default()
+        };
+        self.histogram_point((family.name, family.help, family.kind), point);
+    }
+
+    fn is_full(&self) -> bool {
+        !self.full.is_empty()
+    }
 }
 
-/// The attributes for labels that are not empty.
-fn labelled(labels: &[(&str, String)]) -> Vec<KeyValue> {
-    let known = labels.iter().filter(|(_, value)| !value.is_empty());
-    let attribute = |(name, value): &(&str, String)| KeyValue {
-        key: (*name).to_owned(),
-        value: Some(AnyValue { value: Some(any_value::Value::StringValue(value.clone())) }),
+/// The name of a metric, its help text and its kind.
+type Head<'h> = (&'h str, &'h str, Kind);
+
+/// No points of a kind.
+fn data(kind: Kind) -> metric::Data {
+    let aggregation_temporality = AggregationTemporality::Cumulative.into();
+    match kind {
+        Kind::Gauge => metric::Data::Gauge(Gauge::default()),
+        Kind::Counter => {
+            metric::Data::Sum(Sum { aggregation_temporality, is_monotonic: true, ..Sum::default() })
+        }
+        Kind::Histogram => metric::Data::Histogram(otlp::Histogram {
+            aggregation_temporality,
+            ..otlp::Histogram::default()
+        }),
+    }
+}
+
+/// The attributes of a series: the agent's, and those of the family.
+fn of_series<V: AsRef<str>>(family: &Family, agent: &[KeyValue], values: &[V]) -> Vec<KeyValue> {
+    let own = family.labels.iter().zip(values).map(|(name, value)| (*name, shown(value.as_ref())));
+    [agent, &attributes(own)].concat()
+}
+
+/// A histogram of the daemon's own; its buckets have cumulative counts, and the infinite one is not among them.
+fn own_histogram(attributes: Vec<KeyValue>, own: &proto::Histogram) -> HistogramDataPoint {
+    let count = own.get_sample_count();
+    let sums = own.get_bucket().iter().map(Bucket::cumulative_count).chain([count]);
+    let counts = sums.scan(0, |below, sum| Some(sum.saturating_sub(replace(below, sum))));
+    HistogramDataPoint {
+        attributes,
+        count,
+        sum: Some(own.get_sample_sum()),
+        bucket_counts: counts.collect(),
+        explicit_bounds: own.get_bucket().iter().map(Bucket::upper_bound).collect(),
+        ..HistogramDataPoint::default()
+    }
+}
+
+/// Attributes for labels that are not empty.
+fn attributes<V: Into<String> + AsRef<str>>(
+    labels: impl IntoIterator<Item = (impl Into<String>, V)>,
+) -> Vec<KeyValue> {
+    let known = labels.into_iter().filter(|(_, value)| !value.as_ref().is_empty());
+    let attribute = |(name, value): (_, V)| KeyValue {
+        key: Into::into(name),
+        value: Some(AnyValue { value: Some(any_value::Value::StringValue(value.into())) }),
         ..KeyValue::default()
     };
     known.map(attribute).collect()
-}
-
-impl Batch {
-    /// Adds a part of a family, in pieces if it is large; returns the batches that got full.
-    fn add(&mut self, mut part: Part) -> Vec<Self> {
-        let mut full = Vec::new();
-        while part.len() > 0 {
-            let rest = part.rest();
-            if self.points + part.len() > MAX_POINTS {
-                full.push(std::mem::take(self));
-            }
-            self.points += part.len();
-            match self.parts.last_mut() {
-                Some(last) if last.head.name == part.head.name => {
-                    last.numbers.extend(part.numbers);
-                    last.distributions.extend(part.distributions);
-                }
-                _ => self.parts.push(part),
-            }
-            part = rest;
-        }
-        full
-    }
 }
 
 fn request(metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
@@ -380,88 +345,145 @@ pub(crate) fn outcomes(registry: &Registry) -> Result<IntCounterVec, prometheus:
 
 #[cfg(test)]
 mod tests {
+    use super::super::prometheus::tests::{agent, full};
+    use super::super::prometheus::{Format, render};
     use super::*;
 
-    const PAGE: &str = r#"# HELP score A score.
-# TYPE score gauge
-score{service_name="a \"b\\c\"\n,{x} # {y} 1",version="",window="1h"} 0.25
-# HELP empty Nothing.
-# TYPE empty gauge
-# HELP traces_total Traces.
-# TYPE traces_total counter
-traces_total{service_name="a"} 3
-# HELP risk Risks.
-# TYPE risk histogram
-risk_bucket{service_name="a",le="0.1"} 1
-risk_bucket{service_name="a",le="0.5"} 1 # {trace_id="000102030405060708090a0b0c0d0e0f"} 0.4 17.250
-risk_bucket{service_name="a",le="+Inf"} 4
-risk_sum{service_name="a"} 2.5
-risk_count{service_name="a"} 4
-"#;
+    fn requests(agents: Vec<Arc<AgentFacts>>) -> Vec<Batch> {
+        let requests = Requests::new(Timestamp(1), Timestamp(9));
+        let mut samples = Samples::new(agents, Detail::Full, requests);
+        while samples.step() {}
+        samples.sink.end();
+        samples.sink.full
+    }
 
-    fn text(attribute: &KeyValue) -> (&str, &str) {
-        match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {
-            Some(any_value::Value::StringValue(text)) => (&attribute.key, text),
-            other => panic!("{other:?}"),
+    /// The lines of a page with these attributes and this number.
+    fn line(
+        name: &str,
+        attributes: &[KeyValue],
+        le: Option<&str>,
+        number: &impl ToString,
+    ) -> String {
+        let label = |attribute: &KeyValue| {
+            let value = match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {
+                Some(any_value::Value::StringValue(text)) => text,
+                other => panic!("{other:?}"),
+            };
+            let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n");
+            format!("{}=\"{value}\"", attribute.key)
+        };
+        let mut labels: Vec<String> = attributes.iter().map(label).collect();
+        labels.extend(le.map(|le| format!("le=\"{le}\"")));
+        format!("{name}{{{}}} {}", labels.join(","), number.to_string())
+    }
+
+    fn number_lines(name: &str, points: &[NumberDataPoint]) -> Vec<String> {
+        let line = |point: &NumberDataPoint| match point.value {
+            Some(number_data_point::Value::AsDouble(it)) => {
+                line(name, &point.attributes, None, &it)
+            }
+            ref other => panic!("{other:?}"),
+        };
+        points.iter().map(line).collect()
+    }
+
+    fn histogram_lines(name: &str, point: &HistogramDataPoint) -> Vec<String> {
+        let bounds = point.explicit_bounds.iter().map(|bound| format!("{bound:?}"));
+        let bounds = bounds.chain(["+Inf".to_owned()]);
+        let mut below = 0;
+        let bucket = |(bound, count): (String, &u64)| {
+            below += count;
+            line(&format!("{name}_bucket"), &point.attributes, Some(&bound), &below)
+        };
+        let mut lines: Vec<String> = bounds.zip(&point.bucket_counts).map(bucket).collect();
+        lines.push(line(&format!("{name}_sum"), &point.attributes, None, &point.sum.unwrap()));
+        lines.push(line(&format!("{name}_count"), &point.attributes, None, &point.count));
+        lines
+    }
+
+    /// The lines of a page that have what a metric tells.
+    fn lines(Metric { name, data, .. }: Metric) -> Vec<String> {
+        match data {
+            Some(metric::Data::Gauge(it)) => number_lines(&name, &it.data_points),
+            Some(metric::Data::Sum(it)) => {
+                assert!(it.is_monotonic && it.data_points[0].start_time_unix_nano == 1);
+                number_lines(&format!("{name}_total"), &it.data_points)
+            }
+            Some(metric::Data::Histogram(it)) => {
+                it.data_points.iter().flat_map(|point| histogram_lines(&name, point)).collect()
+            }
+            None | Some(metric::Data::ExponentialHistogram(_) | metric::Data::Summary(_)) => {
+                panic!("{data:?}")
+            }
         }
     }
 
+    /// A page line without labels whose value is empty.
+    fn without_empty(line: &str) -> String {
+        let mut line = line.to_owned();
+        while let Some(at) = line.find("=\"\"") {
+            let from = line[..at].rfind(',').unwrap();
+            line.replace_range(from..at + 3, "");
+        }
+        line
+    }
+
     #[test]
-    fn a_page_is_told_as_it_is() {
-        let parts = parts(PAGE, &mut Head::default(), Timestamp(1), Timestamp(9));
-        let metrics: Vec<_> = parts.into_iter().map(Part::metric).collect();
-        let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
-        assert_eq!(names, ["score", "traces", "risk"]);
-        let [
-            Some(metric::Data::Gauge(gauge)),
-            Some(metric::Data::Sum(sum)),
-            Some(metric::Data::Histogram(risk)),
-        ] = [0, 1, 2].map(|at| metrics[at].data.clone())
-        else {
-            panic!("{metrics:?}")
-        };
-        let [score] = gauge.data_points.as_slice() else { panic!() };
-        let attributes: Vec<_> = score.attributes.iter().map(text).collect();
-        assert_eq!(attributes, [("service_name", "a \"b\\c\"\n,{x} # {y} 1"), ("window", "1h")]);
-        assert_eq!(score.value, Some(number_data_point::Value::AsDouble(0.25)));
-        assert_eq!((score.start_time_unix_nano, score.time_unix_nano), (0, 9));
-        assert!(sum.is_monotonic && sum.data_points[0].start_time_unix_nano == 1);
-        let [risk] = risk.data_points.as_slice() else { panic!() };
-        assert_eq!(risk.bucket_counts, [1, 0, 3]);
-        assert_eq!(risk.explicit_bounds, [0.1, 0.5]);
-        assert_eq!((risk.count, risk.sum), (4, Some(2.5)));
-        let [exemplar] = risk.exemplars.as_slice() else { panic!("{risk:?}") };
-        assert_eq!(exemplar.trace_id, (0..16).collect::<Vec<u8>>());
-        assert_eq!(exemplar.time_unix_nano, 17_250_000_000);
-        assert_eq!(exemplar.value, Some(exemplar::Value::AsDouble(0.4)));
+    fn what_is_sent_is_what_the_page_shows() {
+        let agents = vec![agent("plain"), full("quo\"te"), full("\u{fc}n\r\n\u{ef}code")];
+        let page = render(&agents, Format::Text, Detail::Full);
+        let mut shown: Vec<_> =
+            page.lines().filter(|line| !line.starts_with('#')).map(without_empty).collect();
+        let batches = requests(agents).into_iter();
+        let mut sent: Vec<_> = batches.flat_map(|batch| batch.metrics).flat_map(lines).collect();
+        shown.sort();
+        sent.sort();
+        assert_eq!(sent, shown);
+    }
+
+    #[test]
+    fn a_histogram_names_traces() {
+        let metrics = requests(vec![agent("a")]).remove(0).metrics;
+        let signal =
+            metrics.into_iter().find(|it| it.name == "agentgauge_trace_signal_score").unwrap();
+        let Some(metric::Data::Histogram(signal)) = signal.data else { panic!() };
+        let [exemplar] = signal.data_points[0].exemplars.as_slice() else { panic!("{signal:?}") };
+        assert_eq!(exemplar.trace_id, [0xab; 16]);
+        assert_eq!(exemplar.time_unix_nano, 1_700_000_000_250_000_000);
+        assert_eq!(exemplar.value, Some(exemplar::Value::AsDouble(0.25)));
     }
 
     #[test]
     fn requests_are_bounded() {
-        let line = |agent: usize| format!("score{{service_name=\"{agent}\"}} 1\n");
-        let page: String = (0..MAX_POINTS * 2 + 1).map(line).collect();
-        let page = format!("# TYPE score gauge\n{page}{PAGE}");
-        // A piece ends between two series, wherever that is in a family.
-        let lines: Vec<&str> = page.split_inclusive('\n').take(1 + MAX_POINTS * 2 + 1).collect();
-        let pieces = lines.chunks(101).map(<[&str]>::concat).chain([PAGE.to_owned()]);
-        let (mut head, mut batch) = (Head::default(), Batch::default());
-        let mut sent = Vec::new();
-        for piece in pieces {
-            let parts = parts(&piece, &mut head, Timestamp(1), Timestamp(9));
-            parts.into_iter().for_each(|part| sent.extend(batch.add(part)));
+        let agents: Vec<_> = (0..300).map(|number| agent(&format!("agent-{number:03}"))).collect();
+        let points: usize = requests(vec![agent("a")]).iter().map(|batch| batch.points).sum();
+        let sent: Vec<usize> = requests(agents).iter().map(|batch| batch.points).collect();
+        let (last, full) = sent.split_last().unwrap();
+        assert!(full.len() > 1 && full.iter().all(|points| *points == MAX_POINTS), "{sent:?}");
+        assert_eq!(sent.iter().sum::<usize>(), 300 * points);
+        assert!(*last <= MAX_POINTS);
+    }
+
+    #[test]
+    fn the_daemons_own_metrics_are_sent() {
+        let registry = Registry::new();
+        let spans: IntCounterVec = registry.counters("spans_total", "Spans.", &["kind"]).unwrap();
+        spans.with_label_values(&["a"]).inc();
+        registry.gauge("open", "Open.").map(|open: prometheus::IntGauge| open.set(3)).unwrap();
+        let took = prometheus::Histogram::with_opts(
+            prometheus::HistogramOpts::new("took", "Took.").buckets(vec![1.0, 2.0]),
+        );
+        let took = took.unwrap();
+        registry.register(Box::new(took.clone())).unwrap();
+        [0.5, 1.5, 1.5, 9.0].into_iter().for_each(|seconds| took.observe(seconds));
+        let mut requests = Requests::new(Timestamp(1), Timestamp(9));
+        for family in registry.gather() {
+            requests.own(&family);
         }
-        sent.push(batch);
-        let shape = |batch: &Batch| -> Vec<(String, usize)> {
-            batch.parts.iter().map(|part| (part.clone().metric().name, part.len())).collect()
-        };
-        let named = |name: &str, points| (name.to_owned(), points);
-        let shapes: Vec<_> = sent.iter().map(shape).collect();
-        let [first, second, third] = shapes.as_slice() else { panic!("{shapes:?}") };
-        let [[(_, some)], [(_, more)]] = [first, second].map(Vec::as_slice) else {
-            panic!("{shapes:?}")
-        };
-        assert!(*some.max(more) <= MAX_POINTS && *some.min(more) > MAX_POINTS - 101);
-        let rest = MAX_POINTS * 2 + 2 - some - more;
-        assert_eq!(*third, [named("score", rest), named("traces", 1), named("risk", 1)]);
+        let sent: Vec<_> = requests.filling.metrics.into_iter().flat_map(lines).collect();
+        let buckets = ["took_bucket{le=\"1.0\"} 1", "took_bucket{le=\"2.0\"} 3"];
+        let rest = ["took_bucket{le=\"+Inf\"} 4", "took_sum{} 12.5", "took_count{} 4"];
+        let numbers = ["agentgauge_open{} 3", "agentgauge_spans_total{kind=\"a\"} 1"];
+        assert_eq!(sent, [&numbers[..], &buckets, &rest].concat());
     }
 }

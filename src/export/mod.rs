@@ -24,6 +24,7 @@ mod push;
 pub mod query;
 mod readers;
 mod reading;
+mod samples;
 mod scrapes;
 mod watched;
 mod web;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::families::{self, Family, Kind};
-use super::prometheus;
+use super::samples::families;
 use crate::engine::signal::SIGNALS;
 use crate::registry::OwnFamilies;
 
@@ -127,7 +127,7 @@ const QUERIES: &[(&str, &str)] = &[
 pub fn page(own: &[OwnFamilies]) -> String {
     let mut page = String::from(HEAD);
     page.push_str("\n| Family | Type | Labels | What it says |\n|---|---|---|---|\n");
-    for family in prometheus::families() {
+    for family in families() {
         row(&mut page, family);
     }
     page.push_str(
@@ -239,7 +239,7 @@ mod tests {
     fn every_example_is_of_a_family() {
         for (start, query) in QUERIES {
             assert!(query.contains(start));
-            assert!(prometheus::families().any(|family| family.name.starts_with(start)), "{start}");
+            assert!(families().any(|family| family.name.starts_with(start)), "{start}");
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A page mostly repeats the same few dozen bytes, so plain text is copied, and little is handled letter by letter: labels with
 //! something to escape, and numbers that are neither whole nor short.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -18,17 +19,21 @@ const HASH_BYTES: usize = 9;
 /// Whole numbers below this are exact as floats.
 const WHOLE: u64 = 1 << 53;
 
-/// The labels of an agent. Empty ones are left out, which means the same to Prometheus; the first is always there.
-pub(super) fn label_block(agent: &AgentKey) -> String {
-    let mut block = String::new();
-    let names = [
+/// The labels of an agent. Those whose value is empty mean the same to Prometheus as none.
+pub(in super::super) fn agent_labels(agent: &AgentKey) -> [(&'static str, &str); 5] {
+    [
         ("service_name", &agent.service_name),
         ("gen_ai_agent_name", &agent.agent_name),
         ("gen_ai_agent_version", &agent.agent_version),
         ("deployment_environment_name", &agent.environment),
         ("tenant", &agent.tenant),
-    ];
-    for (name, value) in names {
+    ]
+}
+
+/// Writes the labels of an agent: those that are not empty, and the first always.
+pub(super) fn label_block(agent: &AgentKey) -> String {
+    let mut block = String::new();
+    for (name, value) in agent_labels(agent) {
         if block.is_empty() {
             label(name, value, &mut block);
         } else if !value.is_empty() {
@@ -43,33 +48,39 @@ pub(super) fn label_block(agent: &AgentKey) -> String {
 pub(super) fn label(name: &str, value: &str, text: &mut String) {
     text.push_str(name);
     text.push_str("=\"");
-    escape(value, text);
+    let is_plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
+    if value.len() <= MAX_LABEL_BYTES && value.bytes().all(is_plain) {
+        text.push_str(value);
+    } else {
+        escape(&shown(value), text);
+    }
     text.push('"');
 }
 
-/// Writes a label value, cut and escaped; control characters, which some parsers cannot read, become spaces. A value that is not whole
-/// ends in a hash of it, so that different values stay different.
 fn escape(value: &str, text: &mut String) {
-    let plain = |byte: u8| (b' '..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
-    if value.len() <= MAX_LABEL_BYTES && value.bytes().all(plain) {
-        return text.push_str(value);
-    }
-    let unreadable =
-        |c: char| c != '\n' && (c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
-    let is_whole = value.len() <= MAX_LABEL_BYTES && !value.contains(unreadable);
-    let most = if is_whole { MAX_LABEL_BYTES } else { MAX_LABEL_BYTES - HASH_BYTES };
-    for c in value[..value.floor_char_boundary(most)].chars() {
+    for c in value.chars() {
         match c {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
-            c if unreadable(c) => text.push(' '),
             c => text.push(c),
         }
     }
-    if !is_whole {
-        let _ = write!(text, "~{:08x}", xxh3_64(value.as_bytes()) >> 32);
+}
+
+/// The value of a label as it is exported: cut, with spaces for control characters, which some parsers cannot read. A value that is
+/// not whole ends in a hash of it, so that different values stay different.
+pub(in super::super) fn shown(value: &str) -> Cow<'_, str> {
+    let is_readable =
+        |c: char| c == '\n' || !(c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
+    if value.len() <= MAX_LABEL_BYTES && value.chars().all(is_readable) {
+        return Cow::Borrowed(value);
     }
+    let kept = &value[..value.floor_char_boundary(MAX_LABEL_BYTES - HASH_BYTES)];
+    let mut shown: String = kept.chars().map(|c| if is_readable(c) { c } else { ' ' }).collect();
+    // Writing to a string cannot fail.
+    let _ = write!(shown, "~{:08x}", xxh3_64(value.as_bytes()) >> 32);
+    Cow::Owned(shown)
 }
 
 /// Writes a count, as the float that is nearest to it.

@@ -2,6 +2,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 
+use super::super::families::{COUNTERS, SCORES};
+use super::super::gauges::WINDOWS;
+use super::super::samples::{STEP_VISITS, families};
 use super::*;
 use crate::engine::counters::{Counter, Counters};
 use crate::engine::drops::STREAMS;
@@ -15,7 +18,7 @@ use crate::engine::view::{
     WindowView,
 };
 
-fn agent(name: &str) -> Arc<AgentFacts> {
+pub(in super::super) fn agent(name: &str) -> Arc<AgentFacts> {
     let key =
         AgentParts { service_name: name.into(), agent_name: "a".into(), ..AgentParts::default() }
             .into();
@@ -115,7 +118,7 @@ fn drops() -> Vec<DropView> {
 }
 
 /// An agent with something in every family: names to be escaped, and numbers of every length.
-fn full(name: &str) -> Arc<AgentFacts> {
+pub(in super::super) fn full(name: &str) -> Arc<AgentFacts> {
     let plain = agent(name);
     let numbers = [0.1, 1e-7, 1.5e21, 123_456.789, 1.0 / 3.0, 9_007_199_254_740_993.0, -0.25];
     let names = SCORES.iter().map(|score| score.score);
@@ -388,7 +391,7 @@ fn pieces_are_small_however_many_agents_there_are_and_make_the_same_page() {
 #[test]
 fn agents_that_have_nothing_to_say_do_not_make_a_piece_long() {
     let nothing = Arc::new(AgentFacts::default());
-    let agents = vec![nothing; 2 * PIECE_LOOKS];
+    let agents = vec![nothing; 2 * STEP_VISITS];
     let pieces = Exposition::new(agents, Format::Text, Detail::Full).count();
     assert!(pieces > 2 * SCORES.len(), "{pieces}");
 }
